@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Sourced by the two commands of the README: makes .venv with stallwatch, and what the caller asks for beside it.
+#   need_python EXTRAS       a virtual environment with stallwatch[EXTRAS], remade only when pyproject.toml changed
+#   need_torch               a CPU build of torch in it, unless the environment already has any
+#   need_debian PACKAGE…     Debian packages, when their commands are missing and we may install
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=${STALLWATCH_VENV:-$root/.venv}
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+say() { printf '\033[2m· %s\033[0m\n' "$*" >&2; }
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3.13 python3.12 python3.11 python3; do
+    [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 || continue
+    "$candidate" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$candidate"; return; }
+  done
+  echo "stallwatch needs Python 3.11 or newer with venv (Debian: apt-get install python3 python3-venv)" >&2
+  exit 64
+}
+
+need_python() {
+  local stamp="$venv/.stallwatch-$1" python
+  if [ ! -x "$venv/bin/python" ]; then
+    python=$(find_python)
+    say "making $venv with $($python --version)"
+    "$python" -m venv "$venv"
+  fi
+  if [ ! -f "$stamp" ] || ! cmp -s "$stamp" "$root/pyproject.toml"; then
+    say "installing stallwatch[$1]"
+    "$venv/bin/python" -m pip install --quiet --editable "$root[$1]"
+    cp "$root/pyproject.toml" "$stamp"
+  fi
+}
+
+need_torch() {
+  "$venv/bin/python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' && return
+  say "installing torch (CPU is enough here)"
+  "$venv/bin/python" -m pip install --quiet "${STALLWATCH_TORCH:-torch==2.13.0}" numpy
+}
+
+need_debian() {
+  local missing=() pair
+  for pair in "$@"; do command -v "${pair#*=}" >/dev/null 2>&1 || missing+=("${pair%%=*}"); done
+  [ ${#missing[@]} -eq 0 ] && return
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    say "missing: ${missing[*]} (install them with your package manager; tests that need them are skipped)"
+    return
+  fi
+  say "installing ${missing[*]}"
+  # policy-rc.d: a test machine wants the programs, not services that start by themselves.
+  printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d.stallwatch && chmod +x /usr/sbin/policy-rc.d.stallwatch
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -qq -y --no-install-recommends "${missing[@]}"; } >/dev/null
+  rm -f /usr/sbin/policy-rc.d.stallwatch
+}

@@ -1,0 +1,202 @@
+"""Configuration: defined once, here; the example file, `config check` and the environment names come from it.
+
+Order: defaults, then the TOML file, then STALLWATCH_<SECTION>_<KEY>, then flags. Unknown keys are an error for
+`config check` and a warning for the daemon, so that a typo never silences a node.
+"""
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from stallwatch.errors import UsageError
+
+
+class DaemonSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rank_directory: Annotated[str, Meta(description="Where hooks write their records; empty: as the hook chooses.")] = (
+        ""
+    )
+    state_directory: Annotated[str, Meta(description="Incidents, spool and daemon state.")] = "/var/lib/stallwatch"
+    run_directory: Annotated[str, Meta(description="Control socket and page token.")] = "/run/stallwatch"
+    tick_seconds: Annotated[float, Meta(description="Time between two looks at the node.", gt=0, le=60)] = 1.0
+    minimum_world_size: Annotated[int, Meta(description="Jobs with fewer ranks are shown but never told.", ge=1)] = 2
+
+
+class HttpSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    listen: Annotated[str, Meta(description="host:port of metrics, status page and API; empty: no TCP at all.")] = (
+        "127.0.0.1:9477"
+    )
+    token_file: Annotated[
+        str, Meta(description="File with the bearer token of page and API; empty: made in run_directory.")
+    ] = ""
+    external_url: Annotated[str, Meta(description="How people reach the page, for links in alerts.")] = ""
+    socket_group: Annotated[
+        str, Meta(description="Group that may use the control socket; empty: the daemon's own.")
+    ] = ""
+
+
+class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    enabled: Annotated[bool, Meta(description="Watch for ranks whose step stands still.")] = True
+    floor_seconds: Annotated[float, Meta(description="No limit is ever shorter.", gt=0)] = 5.0
+    second_look_seconds: Annotated[
+        float, Meta(description="From suspicion to the second look that makes a verdict.", gt=0)
+    ] = 3.0
+    unlearned_seconds: Annotated[float, Meta(description="Limit before enough steps were seen to learn one.", gt=0)] = (
+        60.0
+    )
+    critical_after_seconds: Annotated[
+        float, Meta(description="A warning that still stands becomes critical after this.", gt=0)
+    ] = 60.0
+
+
+class CaptureSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    py_spy: Annotated[
+        str,
+        Meta(description="py-spy's executable; empty: the one beside our own interpreter, else from PATH."),
+    ] = ""
+    stack_seconds: Annotated[float, Meta(description="Deadline of one stack capture.", gt=0)] = 5.0
+    dump_seconds: Annotated[float, Meta(description="How long a rank may take to answer a dump request.", gt=0)] = 8.0
+
+
+class DiagnosisSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    seconds: Annotated[float, Meta(description="Deadline of the child that reads the evidence and judges.", gt=0)] = (
+        60.0
+    )
+    memory_bytes: Annotated[int, Meta(description="Memory limit of that child.", ge=64 << 20)] = 2 << 30
+
+
+class IncidentSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    keep_bytes: Annotated[int, Meta(description="Oldest bundles go when all take more than this.", ge=0)] = 2 << 30
+    keep_seconds: Annotated[float, Meta(description="Bundles older than this go.", gt=0)] = 30 * 86400.0
+
+
+class SlackSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    webhook_url_file: Annotated[str, Meta(description="File that holds the incoming-webhook URL (a secret).")] = ""
+    webhook_url: Annotated[
+        str, Meta(description="The URL itself; prefer the file or STALLWATCH_SLACK_WEBHOOK_URL.")
+    ] = ""
+    minimum_severity: Annotated[str, Meta(description="warning or critical.")] = "warning"
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    daemon: DaemonSection = DaemonSection()
+    http: HttpSection = HttpSection()
+    stall: StallSection = StallSection()
+    capture: CaptureSection = CaptureSection()
+    diagnosis: DiagnosisSection = DiagnosisSection()
+    incidents: IncidentSection = IncidentSection()
+    slack: SlackSection = SlackSection()
+
+
+# Named apart because they are read by the hook too, or hold paths that people already know.
+_ENVIRONMENT_ALIASES = {"STALLWATCH_DIR": ("daemon", "rank_directory")}
+
+
+def _sections() -> dict[str, type[msgspec.Struct]]:
+    return {field.name: field.type for field in msgspec.structs.fields(Config)}
+
+
+def environment_names() -> dict[str, tuple[str, str]]:
+    """Every environment variable the daemon reads, with the key it sets."""
+    names = {
+        f"STALLWATCH_{section}_{field.name}".upper(): (section, field.name)
+        for section, kind in _sections().items()
+        for field in msgspec.structs.fields(kind)
+    }
+    return names | _ENVIRONMENT_ALIASES
+
+
+def unknown_keys(raw: Mapping[str, Any]) -> list[str]:
+    """Paths of keys that no section defines, as "slack.webhok_url"."""
+    sections = _sections()
+    unknown = []
+    for section, body in raw.items():
+        if section not in sections:
+            unknown.append(section)
+        elif isinstance(body, Mapping):
+            known = {field.name for field in msgspec.structs.fields(sections[section])}
+            unknown += [f"{section}.{key}" for key in body if key not in known]
+    return unknown
+
+
+def load(
+    path: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[tuple[str, str], Any] | None = None,
+    *,
+    strict: bool = False,
+) -> tuple[Config, list[str]]:
+    """Given a TOML file, an environment and flag overrides, return the configuration and the warnings.
+
+    Raise UsageError with the path of the bad key; unknown keys raise only when `strict`.
+    """
+    raw = _read_toml(Path(path)) if path else {}
+    unknown = unknown_keys(raw)
+    if unknown and strict:
+        raise UsageError(
+            f"{path}: unknown key {', '.join(unknown)}",
+            "Compare with `stallwatch config example`.",
+        )
+    merged: dict[str, dict[str, Any]] = {}
+    for section, body in raw.items():
+        if section in _sections():
+            if not isinstance(body, Mapping):
+                raise UsageError(f"{path}: {section} must be a table", f"Write [{section}] and its keys below.")
+            merged[section] = {k: v for k, v in body.items() if f"{section}.{k}" not in unknown}
+    for name, (section, key) in environment_names().items():
+        if environment and name in environment:
+            merged.setdefault(section, {})[key] = environment[name]
+    for (section, key), value in (overrides or {}).items():
+        if value is not None:
+            merged.setdefault(section, {})[key] = value
+    try:
+        # strict=False reads numbers and booleans out of environment strings.
+        config = msgspec.convert(merged, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path or 'configuration'}: {error}", "See `stallwatch config example`.") from error
+    return config, [f"{path}: unknown key {key} is ignored" for key in unknown]
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", "Check the path and its permissions.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not TOML: {error}", "Start from `stallwatch config example`.") from error
+
+
+def example() -> str:
+    """The example file: every key with its meaning, its variable, and its default commented out."""
+    return "\n".join(_example_lines()) + "\n"
+
+
+def _example_lines() -> Iterator[str]:
+    yield "# stallwatch: every key with its default. Uncomment what you change; `stallwatch config check` reads it."
+    for section, kind in _sections().items():
+        yield ""
+        yield f"[{section}]"
+        hints = get_type_hints(kind, include_extras=True)
+        for field in msgspec.structs.fields(kind):
+            meta = [m for m in get_args(hints[field.name])[1:] if isinstance(m, Meta)]
+            yield f"# {meta[0].description if meta else ''} (STALLWATCH_{section.upper()}_{field.name.upper()})"
+            yield f"# {field.name} = {_toml(field.default)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return str(value)
+
+
+def current_environment() -> Mapping[str, str]:
+    """The process' environment: the only place, with the hook, that reads it."""
+    return os.environ

@@ -1,0 +1,1 @@
+"""Real local jobs that hang on purpose, and a daemon that is not told why."""

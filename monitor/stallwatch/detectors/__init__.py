@@ -1,0 +1,1 @@
+"""Pure functions from snapshots to findings: symptoms, not causes."""

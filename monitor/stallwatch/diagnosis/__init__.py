@@ -1,0 +1,1 @@
+"""From evidence to a verdict: pure, so that an incident on disk replays to the same sentence."""

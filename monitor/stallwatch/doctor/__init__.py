@@ -1,0 +1,1 @@
+"""What is misconfigured, before or after a run."""

@@ -1,0 +1,1 @@
+"""Beyond one node: summaries that other nodes merge."""

@@ -1,0 +1,1 @@
+"""Pure parsers: bytes or text in, values out. Nothing here opens a file."""

@@ -1,0 +1,1 @@
+"""The life of an incident, who is told when, and the store on disk."""

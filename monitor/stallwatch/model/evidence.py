@@ -1,0 +1,200 @@
+"""Raw evidence of one incident after parsing, before thinking: what each tool said, normalised, nothing concluded."""
+
+import msgspec
+
+from stallwatch.model.snapshot import Heartbeat
+
+
+class CodeFrame(msgspec.Struct, frozen=True):
+    """A frame of a stack; stacks are innermost first, as py-spy and torch print them."""
+
+    name: str
+    filename: str
+    line: int
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One entry of a flight recorder. Times are wall nanoseconds of the writing host; None is "not recorded"."""
+
+    record_id: int
+    pg_id: int  # local to the rank
+    group_name: str  # local to the rank for split groups
+    group_description: str
+    collective_seq_id: int
+    p2p_seq_id: int
+    op_id: int
+    name: str  # without the back end: "all_reduce", "send 0->1", "coalesced"
+    backend: str  # "nccl", "gloo", …
+    state: str  # "scheduled", "started", "completed"
+    retired: bool
+    is_p2p: bool
+    input_sizes: tuple[tuple[int, ...], ...]
+    output_sizes: tuple[tuple[int, ...], ...]
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    created_ns: int | None
+    started_ns: int | None
+    completed_ns: int | None
+    timeout_ms: int | None
+    duration_ms: float | None = None
+    frames: tuple[CodeFrame, ...] = ()
+    thread_id: str | None = None
+    thread_name: str | None = None
+
+
+class RecordedGroup(msgspec.Struct, frozen=True):
+    name: str
+    description: str
+    ranks: tuple[int, ...]  # global ranks; empty: the dump does not say (gloo's default group)
+
+
+class GroupStatus(msgspec.Struct, frozen=True):
+    """pg_status of one group: mixes P2P in, so it says changed or unchanged. -1 is "never"."""
+
+    pg_id: int
+    enqueued: int
+    started: int
+    completed: int
+
+
+class Recorder(msgspec.Struct, frozen=True):
+    source: str  # file name inside the bundle
+    look: int  # 1, 2, …
+    backend: str  # "nccl", "gloo" or "" when nothing tells
+    version: str
+    groups: tuple[RecordedGroup, ...]
+    status: tuple[GroupStatus, ...]
+    operations: tuple[Operation, ...]  # oldest first
+    comm_lib_version: str = ""
+
+
+class ThreadStack(msgspec.Struct, frozen=True):
+    name: str
+    os_thread_id: int | None
+    active: bool
+    owns_gil: bool
+    frames: tuple[CodeFrame, ...]  # innermost first
+    pid: int | None = None
+
+
+class Stacks(msgspec.Struct, frozen=True):
+    """One py-spy look at one process (`pid` differs from the rank's own for a worker it waits for)."""
+
+    source: str
+    look: int
+    pid: int | None
+    threads: tuple[ThreadStack, ...]
+    error: str | None = None  # py-spy's message, when there is no stack
+
+
+class ThreadState(msgspec.Struct, frozen=True):
+    tid: int
+    name: str
+    state: str
+    cpu_ticks: int | None = None
+    wchan: str | None = None
+
+
+class ChildProcess(msgspec.Struct, frozen=True):
+    pid: int
+    state: str
+    command: str = ""
+    cpu_ticks: int | None = None
+
+
+class ProcessLook(msgspec.Struct, frozen=True):
+    source: str
+    look: int
+    pid: int | None
+    state: str | None  # R S D T t Z X; None: unknown
+    exit_code: int | None
+    exit_signal: int | None
+    wchan: str | None
+    cpu_ticks: int | None  # whole process
+    threads: tuple[ThreadState, ...]
+    children: tuple[ChildProcess, ...] = ()
+    tracer_pid: int | None = None
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+    exit_source: str | None = None
+    out_of_memory: bool | None = None
+    at_ns: int | None = None  # CLOCK_MONOTONIC
+    ended_ns: int | None = None  # CLOCK_MONOTONIC when the end was seen: orders deaths
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One thing asked of a rank, and what answered. A dump that is missing says something only if it was asked for."""
+
+    what: str  # "flight_recorder", "stacks", "process", …
+    look: int
+    asked_at_ns: int | None
+    answered: bool
+    detail: str = ""
+
+
+class RankEvidence(msgspec.Struct, frozen=True):
+    rank: int
+    host: str | None
+    pid: int | None
+    recorders: tuple[Recorder, ...] = ()
+    stacks: tuple[Stacks, ...] = ()
+    processes: tuple[ProcessLook, ...] = ()
+    heartbeat: tuple[Heartbeat, ...] = ()  # one per look, oldest first
+    attempts: tuple[Attempt, ...] = ()
+    log: tuple[str, ...] = ()  # tail of its log, one line each
+    captured_at_ns: int | None = None  # wall
+    last_step: int | None = None
+
+
+class GpuLook(msgspec.Struct, frozen=True):
+    index: int
+    uuid: str
+    utilization_percent: float | None = None
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
+    sm_clock_mhz: float | None = None
+    clock_event_reasons: int | None = None
+    memory_used_bytes: int | None = None
+    pids: tuple[int, ...] | None = None
+    error: str | None = None
+    recovery_action: int | None = None
+    ecc_uncorrected: int | None = None
+
+
+class RasRank(msgspec.Struct, frozen=True):
+    """A communicator's member by NCCL RAS; counts are launches, so equal counts prove nothing about health."""
+
+    rank: int  # within the communicator
+    host: str
+    pid: int
+    counts: tuple[tuple[str, int], ...]
+    missing: bool = False
+    dead: bool = False
+    abort: bool = False
+    async_error: int = 0
+
+
+class RasCommunicator(msgspec.Struct, frozen=True):
+    hash: str
+    size: int
+    ranks: tuple[RasRank, ...]
+
+
+class NodeEvidence(msgspec.Struct, frozen=True):
+    host: str
+    ranks: tuple[int, ...]
+    gpus: tuple[tuple[GpuLook, ...], ...] = ()  # samples, oldest first
+    ras: tuple[RasCommunicator, ...] = ()
+    kernel_log: tuple[str, ...] | None = None  # None: not read, which is not "nothing there"
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    world_size: int | None
+    backend: str | None
+    ranks: tuple[RankEvidence, ...]  # sorted by rank; only ranks of which something could be read
+    nodes: tuple[NodeEvidence, ...]
+    caveats: tuple[str, ...]  # one sentence per unreadable or contradictory file
+    incident_id: str | None = None
+    training_job: str | None = None
+    epoch: str | None = None
+    looks: int = 1

@@ -1,0 +1,21 @@
+"""A symptom, with its subject and since when; what it means is the diagnosis' business."""
+
+from typing import Literal
+
+import msgspec
+
+from stallwatch.model.snapshot import JobKey
+
+Stage = Literal["suspect", "confirmed"]
+RankState = Literal["starting", "stepping", "phase", "waiting", "suspect", "stopped", "ending", "gone", "unknown"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    detector: str  # "stall", "exit", "stopped", "slow"
+    stage: Stage
+    job: JobKey
+    ranks: tuple[int, ...]  # ranks on this node that show the symptom, sorted
+    since_ns: int  # CLOCK_MONOTONIC
+    limit_seconds: float  # the limit that was passed; 0 where none applies
+    reason: str  # "rank 3 has made no step for 8.2 s; its limit is 5.0 s (20 × the median step of 0.05 s)"
+    resolvable: bool = True  # False: cannot resolve itself (exit, stop): told at once

@@ -1,0 +1,76 @@
+"""The life of one incident, and what the outputs are given once a tick."""
+
+from typing import Literal
+
+import msgspec
+
+from stallwatch.model.finding import Finding, RankState
+from stallwatch.model.snapshot import JobKey, NodeSnapshot
+from stallwatch.model.verdict import Report, Verdict
+
+IncidentState = Literal["suspect", "open", "resolved"]
+Severity = Literal["none", "warning", "critical"]
+
+
+class IncidentEvent(msgspec.Struct, frozen=True):
+    wall_ns: int
+    what: str  # "suspected", "evidence captured", "verdict", "told as warning", "escalated", "resolved", …
+
+
+class Incident(msgspec.Struct, frozen=True):
+    incident_id: str  # job, epoch and ordinal; no time in it
+    job: JobKey
+    node: str
+    state: IncidentState
+    severity: Severity  # "none": nobody has been told
+    opened_wall_ns: int
+    since_ns: int  # CLOCK_MONOTONIC when the oldest finding began
+    findings: tuple[Finding, ...]
+    report: Report | None  # None until a verdict exists
+    bundle: str  # folder with the raw evidence
+    muted: bool = False
+    resolved_wall_ns: int | None = None
+    resolution: str = ""
+    events: tuple[IncidentEvent, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.report.verdicts[0] if self.report and self.report.verdicts else None
+
+
+class RankView(msgspec.Struct, frozen=True):
+    """A rank as people see it now."""
+
+    job: JobKey
+    rank: int
+    local_rank: int
+    world_size: int
+    pid: int
+    state: RankState
+    step: int | None
+    step_seconds: float | None  # median of the recent steps
+    beat_age_seconds: float | None  # since the daemon saw the step change; None: unknown
+    pulse_age_seconds: float | None
+    phase: str
+    limit_seconds: float | None  # the learned limit in force, None: not learned yet
+    limit_reason: str
+    gpu_uuid: str | None = None
+
+
+class StageErrors(msgspec.Struct, frozen=True):
+    stage: str
+    name: str
+    errors_total: int
+
+
+class NodeReport(msgspec.Struct, frozen=True):
+    """Everything an output may show, made once a tick."""
+
+    snapshot: NodeSnapshot
+    ranks: tuple[RankView, ...]
+    findings: tuple[Finding, ...]
+    incidents: tuple[Incident, ...]  # open ones and those resolved lately, newest first
+    stage_errors: tuple[StageErrors, ...]
+    daemon_cpu_seconds: float
+    daemon_resident_bytes: int
+    started_wall_ns: int

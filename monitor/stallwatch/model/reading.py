@@ -1,0 +1,17 @@
+"""A value that was read, or the reason why it was not: unknown is neither zero nor healthy."""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class Known(msgspec.Struct, Generic[T], frozen=True, tag="known"):
+    value: T
+    at_ns: int  # CLOCK_MONOTONIC
+
+
+class Unavailable(msgspec.Struct, frozen=True, tag="unavailable"):
+    reason: str  # a sentence: "NVML has not answered for 40 s"
+    at_ns: int  # CLOCK_MONOTONIC

@@ -1,0 +1,154 @@
+"""What one node looked like at one moment: the only input of the detectors, and a line of timeline.jsonl."""
+
+import msgspec
+
+from stallwatch.model.reading import Known, Unavailable
+
+SCHEMA_VERSION = 1
+
+
+class JobKey(msgspec.Struct, frozen=True, order=True):
+    """One life of one training job. A restart is another epoch of the same `training_job`."""
+
+    training_job: str  # by precedence: STALLWATCH_JOB, Slurm, Kubernetes, torchrun run id, master address and port
+    epoch: str  # world key: master address, port, size, restart count, run id
+
+
+class GroupCounter(msgspec.Struct, frozen=True):
+    """Numbers a rank's recorder keeps per process group. They tell changed from unchanged, nothing more:
+    P2P and object collectives are mixed in, and `pg_id` is local to the process."""
+
+    recorder: str  # "nccl" or "gloo"
+    pg_id: int
+    enqueued: int
+    completed: int
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """A hook's record, decoded. Times are CLOCK_MONOTONIC nanoseconds of the node."""
+
+    path: str
+    uid: int  # owner of the file
+    pid: int  # in the writer's own PID namespace
+    start_ticks: int
+    pid_namespace: int
+    rank: int
+    local_rank: int
+    world_size: int
+    node: str
+    training_job: str
+    epoch: str
+    restart_count: int
+    is_child: bool  # a process spawned by a live process of the same rank: not a rank
+    notify: bool  # False: STALLWATCH_NOTIFY=off
+    step: int | None  # None: nobody counts steps
+    last_step_ns: int | None
+    step_durations_ns: tuple[int, ...]  # newest last
+    phase: str  # "" outside every phase
+    phase_since_ns: int
+    pulse_count: int  # the hook's own thread: stops with the GIL, goes on when only the main thread is stuck
+    pulse_ns: int
+    dump_started_ns: int | None  # a dump holds the GIL for up to seconds: a still pulse is then no sign
+    answered_request: int  # number of the last dump request that was answered
+    ended: bool
+    exit_code: int | None
+    ended_ns: int | None
+    groups: tuple[GroupCounter, ...]
+
+
+class ChildSample(msgspec.Struct, frozen=True):
+    pid: int
+    state: str
+    cpu_ticks: int
+    command: str
+
+
+class ProcessSample(msgspec.Struct, frozen=True):
+    """A rank's process as /proc shows it; ticks are of sysconf(_SC_CLK_TCK)."""
+
+    pid: int
+    start_ticks: int
+    parent_pid: int
+    uid: int
+    state: str  # R S D T t Z X
+    tracer_pid: int
+    command: str
+    wchan: str | None
+    main_thread_state: str
+    main_thread_cpu_ticks: int
+    cpu_ticks: int  # whole process, spinning NCCL threads and our pulse included
+    read_bytes: int | None  # None: /proc/<pid>/io is not ours to read
+    write_bytes: int | None
+    resident_bytes: int
+    threads: int
+    has_terminal: bool  # runs in somebody's terminal session
+    children: tuple[ChildSample, ...]
+
+
+class ProcessEnd(msgspec.Struct, frozen=True):
+    """A rank's process is gone. `exit_code` and `exit_signal` are both None when nobody could tell."""
+
+    at_ns: int
+    exit_code: int | None
+    exit_signal: int | None
+    source: str  # "hook", "zombie", "torchrun log", "cgroup", "unknown"
+    out_of_memory: bool | None = None
+
+
+class RankSample(msgspec.Struct, frozen=True):
+    """One rank's process on this node."""
+
+    job: JobKey
+    rank: int
+    local_rank: int
+    world_size: int
+    pid: int  # in the daemon's PID namespace
+    start_ticks: int
+    heartbeat: Known[Heartbeat] | Unavailable
+    process: Known[ProcessSample] | Unavailable
+    end: ProcessEnd | None = None
+
+
+class GpuSample(msgspec.Struct, frozen=True):
+    """One GPU by NVML; None is "the driver did not say", never zero."""
+
+    index: int
+    uuid: str
+    name: str | None = None
+    serial: str | None = None
+    pci_bus_id: str | None = None
+    utilization_percent: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    temperature_celsius: int | None = None
+    sm_clock_mhz: int | None = None
+    clock_event_reasons: int | None = None  # bit mask, NVML D5
+    ecc_uncorrected_total: int | None = None
+    xid_last: int | None = None
+    compute_pids: tuple[int, ...] | None = None
+    unavailable: str | None = None  # reason, when the device itself did not answer
+
+
+class SensorStatus(msgspec.Struct, frozen=True):
+    """How a sensor did at this tick: the monitor monitors itself."""
+
+    sensor: str
+    up: bool
+    reason: str  # "" when up; "no GPU on this node" is normal and said
+    duration_seconds: float
+    errors_total: int
+    required: bool = True  # False: absent is normal (a node without GPUs)
+
+
+class NodeSnapshot(msgspec.Struct, frozen=True):
+    tick: int
+    at_ns: int  # CLOCK_MONOTONIC
+    wall_ns: int
+    node: str
+    late_seconds: float  # how late our own tick was: a late window proves nothing about others
+    ranks: tuple[RankSample, ...]
+    gpus: Known[tuple[GpuSample, ...]] | Unavailable
+    sensors: tuple[SensorStatus, ...]
+    schema_version: int = SCHEMA_VERSION

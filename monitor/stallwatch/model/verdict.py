@@ -1,0 +1,100 @@
+"""The verdict and the report that carries it: field names are a contract with scripts (`analyze --json`, the API)."""
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+Cause = Literal[
+    "not_entered", "collective_mismatch", "data_exhausted", "group_order", "p2p_unmatched", "rank_exited",
+    "rank_raised", "process_stopped", "init_missing", "gpu_kernel_stuck", "gpu_fault", "fabric_fault", "comm_stuck",
+    "slow_rank", "waiting", "healthy", "undecided",
+]  # fmt: skip
+Where = Literal[
+    "user_code", "busy_loop", "lock", "gil", "dataloader", "checkpoint", "filesystem", "store", "socket", "init",
+    "compile", "gpu_sync", "collective", "teardown", "unknown",
+]  # fmt: skip
+Confidence = Literal["certain", "likely", "possible"]
+
+
+class Frame(msgspec.Struct, frozen=True):
+    file: str
+    line: int
+    function: str
+    source: str | None = None  # the line's text, where it could be read as the rank's own user
+
+
+class CulpritProcess(msgspec.Struct, frozen=True):
+    rank: int
+    host: str | None = None
+    pid: int | None = None
+    gpu_uuid: str | None = None
+    where: Where | None = None
+    frame: Frame | None = None
+
+
+class Mismatch(msgspec.Struct, frozen=True):
+    kind: Literal["op", "size", "dtype", "count"]
+    expected: str
+    found: str
+
+
+class GroupRef(msgspec.Struct, frozen=True):
+    description: str
+    ranks: tuple[int, ...]
+
+
+class Fact(msgspec.Struct, frozen=True):
+    fact: str
+    source: str  # "flight recorder of rank 3", "py-spy", "/proc", "heartbeat", "NVML", …
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    cause: Cause
+    why: str
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    cause: Cause
+    culprits: tuple[int, ...]  # global ranks, sorted
+    confidence: Confidence
+    summary: str  # one sentence a person can act on
+    culprit_processes: tuple[CulpritProcess, ...] = ()
+    waiting: str = ""  # rank ranges: "0-1,3-7"
+    where: Where | None = None
+    mismatch: Mismatch | None = None
+    process_group: GroupRef | None = None
+    operation: str | None = None
+    seq: int | None = None
+    because: tuple[Fact, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+    missing: tuple[str, ...] = ()
+    next_steps: tuple[str, ...] = ()
+
+
+class StackNode(msgspec.Struct, frozen=True):
+    """A node of the merged stacks: outermost frame first, children with the fewest ranks first."""
+
+    function: str
+    file: str
+    line: int | None
+    ranks: str  # rank ranges
+    count: int
+    children: tuple["StackNode", ...] = ()
+
+
+class Report(msgspec.Struct, frozen=True):
+    """`analyze --json` and one incident of the API. The first verdict is the primary one."""
+
+    schema_version: int
+    tool_version: str
+    incident_id: str | None
+    training_job: str | None
+    epoch: str | None
+    captured_at: str | None  # ISO 8601, UTC
+    deadline: str | None  # when torch's own time-out ends the job, ISO 8601, UTC
+    evidence_complete: bool
+    verdicts: tuple[Verdict, ...]
+    stacks: StackNode | None = None
+    caveats: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""Where people see it: metrics, page, API, Slack, log. Each has its own queue and deadline."""

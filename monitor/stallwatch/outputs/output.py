@@ -1,0 +1,54 @@
+"""What every output is, and what people may ask of the daemon."""
+
+from typing import Protocol
+
+from stallwatch.model.incident import Incident, NodeReport
+
+
+class Output(Protocol):
+    """Shows the node to somebody. `publish` is called once a tick from the daemon's loop and must return at once:
+    whatever can block goes through the output's own worker with a deadline. It may raise; the loop counts it."""
+
+    name: str
+
+    def start(self) -> None:
+        """Open what is needed. Raise UsageError with advice when that cannot work (a port in use)."""
+        ...
+
+    def publish(self, report: NodeReport) -> None: ...
+
+    def problem(self) -> str | None:
+        """A sentence when this output does not deliver, for readyz, metrics and log."""
+        ...
+
+    def close(self, seconds: float) -> None:
+        """Finish what is under way within `seconds`, then drop it."""
+        ...
+
+
+class Control(Protocol):
+    """What the command line and the page may ask of the daemon; called from other threads than the loop's."""
+
+    def report(self) -> NodeReport | None:
+        """The latest report; None before the first tick."""
+        ...
+
+    def incident(self, incident_id: str) -> Incident | None:
+        """An incident in memory or in the store on disk."""
+        ...
+
+    def past_incidents(self, limit: int) -> tuple[Incident, ...]:
+        """Incidents of the store, newest first."""
+        ...
+
+    def capture(self, training_job: str | None) -> str:
+        """Start a capture on demand and return the incident id at once. Raise UsageError for an unknown job."""
+        ...
+
+    def mute(self, training_job: str, seconds: float) -> None:
+        """Tell nobody about this job for a time; 0 ends the silence."""
+        ...
+
+    def notify_test(self) -> tuple[str, ...]:
+        """Send a test alert through every notifying output; a line per output with what happened."""
+        ...

@@ -1,0 +1,1 @@
+"""`python -m stallwatch.run train.py`: attach without an edit."""

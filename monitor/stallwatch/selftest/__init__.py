@@ -1,0 +1,1 @@
+"""Which collective works, which does not, and what makes it pass."""
