@@ -132,6 +132,14 @@ class Attempt(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+class SourceLine(msgspec.Struct, frozen=True):
+    """A line of the job's code, read at capture time as the rank's own user could read it."""
+
+    file: str
+    line: int
+    text: str
+
+
 class RankEvidence(msgspec.Struct, frozen=True):
     rank: int
     host: str | None
@@ -144,6 +152,7 @@ class RankEvidence(msgspec.Struct, frozen=True):
     log: tuple[str, ...] = ()  # tail of its log, one line each
     captured_at_ns: int | None = None  # wall
     last_step: int | None = None
+    sources: tuple[SourceLine, ...] = ()
 
 
 class GpuLook(msgspec.Struct, frozen=True):
