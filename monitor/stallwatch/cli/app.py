@@ -1,0 +1,73 @@
+"""The command line: one file per subcommand, imported when it is used; one place decides the exit code."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from stallwatch import __version__
+from stallwatch.errors import EXIT_CRASH, EXIT_USAGE, StallwatchError
+
+# Each name is a file of this folder (a dash is an underscore there) that holds a click command named `command`.
+COMMANDS = ("analyze",)
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand when it is called: `analyze` must not pay for the web server's imports."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"stallwatch.cli.{cmd_name.replace('-', '_')}")
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="stallwatch")
+def stallwatch() -> None:
+    """Names the rank that hung a distributed PyTorch job, its code line, and what to do."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code: a command's own, 64 wrong usage, 65 unusable input, 70 our crash.
+
+    A subcommand returns its exit code as an int (None is 0) and raises StallwatchError for what a person can mend.
+    """
+    try:
+        code = stallwatch.main(args=arguments, prog_name="stallwatch", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE
+    except click.Abort:
+        click.echo("stallwatch: interrupted", err=True)
+        return 130  # as a shell reports SIGINT
+    except StallwatchError as error:
+        click.echo(f"stallwatch: {error}", err=True)
+        if error.help:
+            click.echo(f"  {error.help}", err=True)
+        return error.exit_code
+    except BrokenPipeError:
+        # `stallwatch … | head`: the reader has seen enough. Python would complain again while flushing stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as a shell reports SIGPIPE
+    except Exception as error:  # noqa: BLE001  the guard of the command line: a crash is named, with code 70
+        return _crashed(error)
+    return code if isinstance(code, int) else 0
+
+
+def _crashed(error: Exception) -> int:
+    traceback.print_exc()
+    click.echo(
+        f"stallwatch: own crash ({type(error).__name__}: {error}). This is a bug in stallwatch, not in the job: "
+        "please report the lines above with the command that you ran.",
+        err=True,
+    )
+    return EXIT_CRASH
