@@ -1,0 +1,5 @@
+"""What one rank does: which thread matters, where it stands, whether it moves. Pure; reads no other rank."""
+
+from stallwatch.diagnosis.activity.reading import Activity, read_activity
+
+__all__ = ["Activity", "read_activity"]
