@@ -1,0 +1,94 @@
+"""Writes an incident bundle: every file whole or not there, so that a bundle is readable at every moment."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stallwatch.config import Config
+from stallwatch.model.snapshot import NodeSnapshot, RankSample
+from stallwatch.model.verdict import Report
+
+SCHEMA_VERSION = 1
+_REDACTED = "(redacted)"
+_SECRET_KEYS = ("webhook_url", "token", "password", "secret")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` beside `path` and rename it into place. Raise OSError; nothing half-written stays behind."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write what msgspec can encode, indented for the person who opens it."""
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+
+
+class BundleWriter:
+    """The daemon's half of a bundle; the files below ranks/ and nodes/ are the captures'."""
+
+    def __init__(self, folder: Path, node: str) -> None:
+        """Create `folder` (0700: stacks and logs of other people's jobs). Raise OSError."""
+        self.folder = folder
+        self._node = node
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def write_description(
+        self,
+        ranks: Sequence[RankSample],
+        *,
+        incident_id: str,
+        wall_ns: int,
+    ) -> None:
+        """Write bundle.json for the ranks of one job that this node sees; again at every look."""
+        heartbeats = {r.rank: r.heartbeat.value for r in ranks if hasattr(r.heartbeat, "value")}
+        recorders = {g.recorder for h in heartbeats.values() for g in h.groups if g.enqueued > 0}
+        description = {
+            "schema_version": SCHEMA_VERSION,
+            "incident_id": incident_id,
+            "training_job": ranks[0].job.training_job if ranks else None,
+            "epoch": ranks[0].job.epoch if ranks else None,
+            "world_size": max((r.world_size for r in ranks), default=None),
+            # A job with both has its gradients in NCCL.
+            "backend": "nccl" if "nccl" in recorders else "gloo" if "gloo" in recorders else None,
+            "nodes": {self._node: sorted({r.rank for r in ranks})},
+            "pids": {str(r.rank): r.pid for r in ranks},
+            "captured_at_ns": {str(r.rank): wall_ns for r in ranks},
+            "last_step": {str(rank): h.step for rank, h in heartbeats.items() if h.step is not None},
+        }
+        write_json(self.folder / "bundle.json", description)
+
+    def write_timeline(self, snapshots: Sequence[NodeSnapshot]) -> None:
+        """Write timeline.jsonl: the snapshots around the incident, oldest first, one a line."""
+        lines = b"".join(msgspec.json.encode(snapshot) + b"\n" for snapshot in snapshots)
+        write_atomically(self.folder / "timeline.jsonl", lines)
+
+    def write_config(self, config: Config) -> None:
+        """Write config.json, the effective configuration without its secrets."""
+        write_json(self.folder / "config.json", _without_secrets(msgspec.to_builtins(config)))
+
+    def write_verdict(self, report: Report) -> None:
+        """Write verdict.json. Last: who sees it finds everything else in place."""
+        write_json(self.folder / "verdict.json", report)
+
+
+def _without_secrets(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _REDACTED
+        if body and isinstance(body, str) and not key.endswith("_file") and any(s in key for s in _SECRET_KEYS)
+        else _without_secrets(body)
+        for key, body in value.items()
+    }
