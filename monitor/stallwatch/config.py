@@ -39,6 +39,17 @@ class HttpSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
 
 
+class SensorsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    deadline_seconds: Annotated[float, Meta(description="How long one look at the node may take.", gt=0, le=60)] = 0.5
+    discover_seconds: Annotated[
+        float, Meta(description="Time between two searches for ranks that have no hook.", gt=0)
+    ] = 5.0
+    keep_ended_seconds: Annotated[
+        float, Meta(description="How long a rank that ended stays visible before its record is removed.", gt=0)
+    ] = 120.0
+    gpus: Annotated[bool, Meta(description="Read GPUs through NVML where there are any.")] = True
+
+
 class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: Annotated[bool, Meta(description="Watch for ranks whose step stands still.")] = True
     floor_seconds: Annotated[float, Meta(description="No limit is ever shorter.", gt=0)] = 5.0
@@ -60,6 +71,13 @@ class CaptureSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     stack_seconds: Annotated[float, Meta(description="Deadline of one stack capture.", gt=0)] = 5.0
     dump_seconds: Annotated[float, Meta(description="How long a rank may take to answer a dump request.", gt=0)] = 8.0
+    pause_for_stacks: Annotated[
+        bool, Meta(description="After the look that pauses nothing, take one that pauses the rank for milliseconds.")
+    ] = True
+    recorder_stacks: Annotated[
+        bool, Meta(description="At the second look ask recorders for call sites too (under NCCL seconds, once).")
+    ] = True
+    seconds: Annotated[float, Meta(description="Deadline of a whole look; what is missing then is said.", gt=0)] = 25.0
 
 
 class DiagnosisSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,6 +103,7 @@ class SlackSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     daemon: DaemonSection = DaemonSection()
     http: HttpSection = HttpSection()
+    sensors: SensorsSection = SensorsSection()
     stall: StallSection = StallSection()
     capture: CaptureSection = CaptureSection()
     diagnosis: DiagnosisSection = DiagnosisSection()
