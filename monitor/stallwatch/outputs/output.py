@@ -1,6 +1,6 @@
 """What every output is, and what people may ask of the daemon."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from stallwatch.model.incident import Incident, NodeReport
 
@@ -51,4 +51,15 @@ class Control(Protocol):
 
     def notify_test(self) -> tuple[str, ...]:
         """Send a test alert through every notifying output; a line per output with what happened."""
+        ...
+
+
+@runtime_checkable
+class Notifies(Protocol):
+    """An output that tells people who are not looking."""
+
+    name: str
+
+    def notify_test(self, seconds: float) -> str:
+        """Send a test message now, not through the queue, and say within `seconds` what happened."""
         ...

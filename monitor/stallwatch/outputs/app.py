@@ -1,0 +1,209 @@
+"""The endpoints. TCP and the control socket are two applications: what only the socket may do does not exist on TCP."""
+
+import gzip
+import re
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from stallwatch.errors import StallwatchError
+from stallwatch.outputs import metrics
+from stallwatch.outputs.bundle_archive import archive
+from stallwatch.outputs.documents import incident_document, incident_list
+from stallwatch.outputs.guard import Endpoint, HostCheck, SecurityHeaders, TokenGuard
+from stallwatch.outputs.latest import Latest, Published
+from stallwatch.outputs.output import Control
+
+# Starts with a letter or digit and holds no slash: never a path upwards, never hidden.
+_INCIDENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=,-]{0,254}\Z")
+_ASK_SECONDS = 10.0  # the store may lie on a slow disk
+_NOTIFY_SECONDS = 60.0
+_LARGEST_BODY = 64 << 10
+_COMPRESS_FROM_BYTES = 16 << 10
+_PAST_INCIDENTS = 100
+
+
+class Endpoints:
+    """Answers from what was published; asks the daemon through Control with a deadline, in a thread we can abandon."""
+
+    def __init__(self, latest: Latest, control: Control, page: Response, page_url: Callable[[], str | None]) -> None:
+        self._latest = latest
+        self._control = control
+        self._page = page
+        self._page_url = page_url
+
+    def open_routes(self) -> list[Route]:
+        return [
+            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/healthz", self.healthz, methods=["GET"]),
+            Route("/readyz", self.readyz, methods=["GET"]),
+        ]
+
+    def private_routes(self, guard: TokenGuard | None) -> list[Route]:
+        api: Callable[[Endpoint], Endpoint] = guard.api if guard else _unguarded
+        page: Callable[[Endpoint], Endpoint] = guard.page if guard else _unguarded
+        one = "/api/v1/incidents/{incident_id}"
+        return [
+            Route("/", page(self.page), methods=["GET"]),
+            Route("/api/v1/ranks", api(self.ranks), methods=["GET"]),
+            Route("/api/v1/incidents", api(self.incidents), methods=["GET"]),
+            Route(one, api(self.incident), methods=["GET"]),
+            Route(f"{one}/bundle.tar.gz", api(self.bundle), methods=["GET"]),
+        ]
+
+    def control_routes(self) -> list[Route]:
+        return [
+            Route("/control/capture", self.capture, methods=["POST"]),
+            Route("/control/mute", self.mute, methods=["POST"]),
+            Route("/control/notify-test", self.notify_test, methods=["POST"]),
+            Route("/control/page", self.page_address, methods=["GET"]),
+        ]
+
+    async def metrics(self, request: Request) -> Response:
+        published = self._latest.get()
+        if published is None:
+            return _refusal(503, "nothing has been published yet", "Ask again in a second.")
+        return Response(published.metrics, media_type=metrics.CONTENT_TYPE)
+
+    async def healthz(self, request: Request) -> Response:
+        problem = self._latest.loop_problem()
+        return JSONResponse({"healthy": problem is None, "reason": problem or ""}, 200 if problem is None else 503)
+
+    async def readyz(self, request: Request) -> Response:
+        ready = self._latest.ready()
+        return _json(request, msgspec.json.encode(ready), 200 if ready.ready else 503)
+
+    async def page(self, request: Request) -> Response:
+        return self._page
+
+    async def ranks(self, request: Request) -> Response:
+        published = self._latest.get()
+        return _json(request, published.ranks) if published else _not_yet()
+
+    async def incidents(self, request: Request) -> Response:
+        """Open and recent ones; with ?past=N also the store's last N."""
+        published = self._latest.get()
+        if published is None:
+            return _not_yet()
+        past = request.query_params.get("past", "0")
+        if not past.isdecimal() or len(past) > 4:
+            return _refusal(400, f"past={past!r} is not a number", f"For instance past={_PAST_INCIDENTS}.")
+        if int(past) == 0:
+            return _json(request, published.incidents)
+        return await self._answer(lambda: self._with_past(request, published, int(past)))
+
+    def _with_past(self, request: Request, published: Published, limit: int) -> Response:
+        documents = incident_list(published.report, self._control.past_incidents(limit))
+        return _json(request, msgspec.json.encode(documents))
+
+    async def incident(self, request: Request) -> Response:
+        return await self._answer(lambda: self._one(request))
+
+    def _one(self, request: Request) -> Response:
+        incident = _find(self._control, request.path_params["incident_id"])
+        if incident is None:
+            return _unknown_incident()
+        return _json(request, msgspec.json.encode(incident_document(incident)))
+
+    async def bundle(self, request: Request) -> Response:
+        return await self._answer(lambda: self._archive(request))
+
+    def _archive(self, request: Request) -> Response:
+        incident = _find(self._control, request.path_params["incident_id"])
+        return archive(incident.incident_id, incident.bundle) if incident else _unknown_incident()
+
+    async def capture(self, request: Request) -> Response:
+        body = await _body(request)
+        job = body.get("training_job")
+        return await self._answer(lambda: JSONResponse({"incident_id": self._control.capture(job)}))
+
+    async def mute(self, request: Request) -> Response:
+        body = await _body(request)
+        job, seconds = body.get("training_job"), body.get("seconds")
+        if not isinstance(job, str) or not isinstance(seconds, int | float) or seconds < 0:
+            return _refusal(
+                400, "mute needs training_job and seconds", 'For instance {"training_job":"a","seconds":60}.'
+            )
+        return await self._answer(lambda: self._mute(job, float(seconds)))
+
+    def _mute(self, job: str, seconds: float) -> Response:
+        self._control.mute(job, seconds)
+        return JSONResponse({"training_job": job, "seconds": seconds})
+
+    async def notify_test(self, request: Request) -> Response:
+        return await self._answer(lambda: JSONResponse({"lines": list(self._control.notify_test())}), _NOTIFY_SECONDS)
+
+    async def page_address(self, request: Request) -> Response:
+        return JSONResponse({"url": self._page_url()})
+
+    async def _answer(self, ask: Callable[[], Response], seconds: float = _ASK_SECONDS) -> Response:
+        try:
+            with anyio.fail_after(seconds):
+                return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+        except StallwatchError as error:
+            return _refusal(400, str(error), error.help)
+        except TimeoutError:
+            return _refusal(504, f"the daemon did not answer within {seconds:.0f} s", "Its log may say why.")
+
+
+def tcp_app(endpoints: Endpoints, guard: TokenGuard, *, loopback: bool, external_url: str) -> Starlette:
+    check = [Middleware(HostCheck, external_url=external_url)] if loopback else []
+    return Starlette(
+        routes=[*endpoints.open_routes(), *endpoints.private_routes(guard)],
+        middleware=[Middleware(SecurityHeaders), *check],
+    )
+
+
+def control_app(endpoints: Endpoints) -> Starlette:
+    routes = [*endpoints.open_routes(), *endpoints.private_routes(None), *endpoints.control_routes()]
+    return Starlette(routes=routes)
+
+
+def _unguarded(endpoint: Endpoint) -> Endpoint:
+    return endpoint
+
+
+def _find(control: Control, incident_id: str) -> Any:
+    return control.incident(incident_id) if _INCIDENT_ID.match(incident_id) else None
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """The JSON object of a small request; an empty body is an empty object."""
+    collected = b""
+    async for chunk in request.stream():
+        collected += chunk
+        if len(collected) > _LARGEST_BODY:
+            return {}
+    try:
+        body = msgspec.json.decode(collected or b"{}")
+    except msgspec.DecodeError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _json(request: Request, body: bytes, status: int = 200) -> Response:
+    headers = {}
+    if len(body) >= _COMPRESS_FROM_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
+        body = gzip.compress(body, compresslevel=1)
+        headers["content-encoding"] = "gzip"
+    return Response(body, status, headers, media_type="application/json")
+
+
+def _refusal(status: int, error: str, help: str) -> Response:
+    return JSONResponse({"error": error, "help": help}, status)
+
+
+def _not_yet() -> Response:
+    return _refusal(503, "the daemon has not looked at the node yet", "Ask again in a second.")
+
+
+def _unknown_incident() -> Response:
+    return _refusal(404, "no such incident", "GET /api/v1/incidents?past=100 lists them.")

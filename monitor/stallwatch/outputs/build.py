@@ -1,0 +1,21 @@
+"""The outputs of a daemon, written out: add yours to `build`."""
+
+from stallwatch.clock import Clock
+from stallwatch.config import Config
+from stallwatch.outputs.http import HttpOutput
+from stallwatch.outputs.log import LogOutput
+from stallwatch.outputs.output import Control, Notifies, Output
+
+
+def build(config: Config, control: Control, clock: Clock) -> tuple[Output, ...]:
+    """Every output that the configuration asks for. Raise UsageError for one that cannot work."""
+    speaking: tuple[Output, ...] = (LogOutput(),)
+    return (*speaking, HttpOutput(config, control, clock, peers=speaking))
+
+
+def notify_test(outputs: tuple[Output, ...], seconds: float = 20.0) -> tuple[str, ...]:
+    """Send a test alert through every notifying output; return a line per output with what happened."""
+    notifying = [output for output in outputs if isinstance(output, Notifies)]
+    if not notifying:
+        return ("nothing is configured that could tell anybody: set slack.webhook_url_file or webhook.url_file",)
+    return tuple(f"{output.name}: {output.notify_test(seconds)}" for output in notifying)

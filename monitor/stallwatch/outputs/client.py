@@ -1,0 +1,121 @@
+"""Talks to the daemon of this node over its control socket, for the command line and the demo."""
+
+import http.client
+import os
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from stallwatch.errors import StallwatchError, UsageError
+from stallwatch.outputs.documents import IncidentDocument, IncidentList, RankList
+
+_SECONDS = 10.0
+_NOTIFY_SECONDS = 70.0  # above what the daemon gives its outputs
+EXIT_UNAVAILABLE = 69  # sysexits.h EX_UNAVAILABLE
+
+
+class DaemonUnreachable(StallwatchError):
+    """No daemon answers on the control socket."""
+
+    exit_code = EXIT_UNAVAILABLE
+
+
+class Client:
+    """One call, one connection, one deadline. Raise DaemonUnreachable when nobody answers, UsageError with the
+    daemon's own advice when it refuses."""
+
+    def __init__(self, socket_path: str | Path, seconds: float = _SECONDS) -> None:
+        self._path = os.fspath(socket_path)
+        self._seconds = seconds
+
+    def ranks(self) -> RankList:
+        return msgspec.json.decode(self._get("/api/v1/ranks"), type=RankList)
+
+    def incidents(self, past: int = 0) -> IncidentList:
+        """Open and recent incidents, and the last `past` of the store."""
+        return msgspec.json.decode(self._get(f"/api/v1/incidents?past={past}"), type=IncidentList)
+
+    def incident(self, incident_id: str) -> IncidentDocument:
+        return msgspec.json.decode(self._get(f"/api/v1/incidents/{quote(incident_id, safe='')}"), type=IncidentDocument)
+
+    def capture(self, training_job: str | None = None) -> str:
+        """Start a capture; return the incident's id."""
+        answer = self._post("/control/capture", {"training_job": training_job})
+        return str(answer["incident_id"])
+
+    def mute(self, training_job: str, seconds: float) -> None:
+        self._post("/control/mute", {"training_job": training_job, "seconds": seconds})
+
+    def notify_test(self) -> tuple[str, ...]:
+        """A line per output with what happened."""
+        return tuple(self._post("/control/notify-test", {}, _NOTIFY_SECONDS)["lines"])
+
+    def page_url(self) -> str | None:
+        """The status page's address with its token; None when the daemon has no TCP address."""
+        return msgspec.json.decode(self._get("/control/page"), type=dict[str, str | None])["url"]
+
+    def healthy(self) -> bool:
+        """Whether the daemon's loop lives."""
+        status, _ = self._exchange("GET", "/healthz", None, self._seconds)
+        return status == 200
+
+    def metrics(self) -> str:
+        return self._get("/metrics").decode()
+
+    def _get(self, path: str) -> bytes:
+        return self._checked(*self._exchange("GET", path, None, self._seconds))
+
+    def _post(self, path: str, body: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
+        answer = self._exchange("POST", path, msgspec.json.encode(body), seconds or self._seconds)
+        return msgspec.json.decode(self._checked(*answer), type=dict[str, Any])
+
+    def _checked(self, status: int, body: bytes) -> bytes:
+        if status == 200:
+            return body
+        try:
+            refusal = msgspec.json.decode(body, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            refusal = {"error": f"the daemon answered {status}"}
+        message, advice = str(refusal.get("error", "")), str(refusal.get("help", ""))
+        if status >= 500:
+            raise DaemonUnreachable(message, advice)
+        raise UsageError(message, advice)
+
+    def _exchange(self, method: str, path: str, body: bytes | None, seconds: float) -> tuple[int, bytes]:
+        connection = _UnixConnection(self._path, seconds)
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except PermissionError as error:
+            raise DaemonUnreachable(
+                f"{self._path}: permission denied", "Join the group of the socket (http.socket_group), or use sudo."
+            ) from error
+        except TimeoutError as error:
+            raise DaemonUnreachable(
+                f"the daemon did not answer within {seconds:.0f} s",
+                "`systemctl status stallwatch` and its log say more.",
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise DaemonUnreachable(
+                f"no daemon answers at {self._path}: {error}",
+                "Start it with `stallwatch daemon` or `systemctl start stallwatch`; "
+                "if its run directory is another one, set STALLWATCH_DAEMON_RUN_DIRECTORY or --config.",
+            ) from error
+        finally:
+            connection.close()
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__("stallwatch", timeout=seconds)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)

@@ -1,0 +1,192 @@
+"""The API's documents (contract): an incident is a Report of `analyze --json` plus the life of the incident."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from stallwatch import __version__
+from stallwatch.model.finding import Finding, RankState
+from stallwatch.model.incident import Incident, IncidentState, NodeReport, RankView, Severity
+from stallwatch.model.snapshot import SensorStatus
+from stallwatch.model.verdict import SCHEMA_VERSION, Report, StackNode, Verdict
+
+
+class EventDocument(msgspec.Struct, frozen=True):
+    at: str
+    what: str
+
+
+class IncidentDocument(msgspec.Struct, frozen=True):
+    # The fields of a Report, by the same names.
+    schema_version: int
+    tool_version: str
+    incident_id: str
+    training_job: str
+    epoch: str
+    captured_at: str | None
+    deadline: str | None
+    evidence_complete: bool
+    verdicts: tuple[Verdict, ...]
+    stacks: StackNode | None
+    caveats: tuple[str, ...]
+    # The life of the incident.
+    state: IncidentState
+    severity: Severity
+    muted: bool
+    node: str
+    opened_at: str
+    resolved_at: str | None
+    resolution: str
+    bundle: str
+    findings: tuple[Finding, ...]
+    events: tuple[EventDocument, ...]
+
+
+class IncidentList(msgspec.Struct, frozen=True):
+    schema_version: int
+    node: str
+    incidents: tuple[IncidentDocument, ...]  # newest first; without `stacks`: ask for one incident to have them
+
+
+class RankDocument(msgspec.Struct, frozen=True):
+    training_job: str
+    epoch: str
+    rank: int
+    local_rank: int
+    world_size: int
+    pid: int
+    state: RankState
+    step: int | None
+    step_seconds: float | None
+    beat_age_seconds: float | None
+    pulse_age_seconds: float | None
+    phase: str
+    limit_seconds: float | None
+    limit_reason: str
+    gpu_uuid: str | None
+
+
+class RankList(msgspec.Struct, frozen=True):
+    schema_version: int
+    tool_version: str
+    node: str
+    at: str
+    tick: int
+    ranks: tuple[RankDocument, ...]
+    sensors: tuple[SensorStatus, ...]
+    problems: tuple[str, ...] = ()  # outputs that do not deliver
+
+
+class Problem(msgspec.Struct, frozen=True):
+    part: Literal["loop", "sensor", "output"]
+    name: str
+    reason: str
+    required: bool
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    ready: bool
+    problems: tuple[Problem, ...]
+
+
+def incident_document(incident: Incident, *, with_stacks: bool = True) -> IncidentDocument:
+    report = incident.report or _no_report(incident)
+    return IncidentDocument(
+        schema_version=report.schema_version,
+        tool_version=report.tool_version,
+        incident_id=incident.incident_id,
+        training_job=incident.job.training_job,
+        epoch=incident.job.epoch,
+        captured_at=report.captured_at,
+        deadline=report.deadline,
+        evidence_complete=report.evidence_complete,
+        verdicts=report.verdicts,
+        stacks=report.stacks if with_stacks else None,
+        caveats=report.caveats,
+        state=incident.state,
+        severity=incident.severity,
+        muted=incident.muted,
+        node=incident.node,
+        opened_at=iso(incident.opened_wall_ns),
+        resolved_at=iso(incident.resolved_wall_ns) if incident.resolved_wall_ns is not None else None,
+        resolution=incident.resolution,
+        bundle=incident.bundle,
+        findings=incident.findings,
+        events=tuple(EventDocument(iso(event.wall_ns), event.what) for event in incident.events),
+    )
+
+
+def incident_list(report: NodeReport, past: Iterable[Incident] = ()) -> IncidentList:
+    """Incidents of the report, then those of the store that it no longer holds."""
+    present = {incident.incident_id for incident in report.incidents}
+    every = (*report.incidents, *(incident for incident in past if incident.incident_id not in present))
+    documents = tuple(incident_document(incident, with_stacks=False) for incident in every)
+    return IncidentList(SCHEMA_VERSION, report.snapshot.node, documents)
+
+
+def rank_list(report: NodeReport, problems: tuple[str, ...] = ()) -> RankList:
+    snapshot = report.snapshot
+    return RankList(
+        SCHEMA_VERSION,
+        __version__,
+        snapshot.node,
+        iso(snapshot.wall_ns),
+        snapshot.tick,
+        tuple(_rank(view) for view in report.ranks),
+        snapshot.sensors,
+        problems,
+    )
+
+
+def readiness(report: NodeReport, output_problems: Iterable[tuple[str, str]]) -> Readiness:
+    """What does not answer, with reasons. Only a required sensor makes a node unready; a dead Slack does not."""
+    problems = [
+        Problem("sensor", sensor.sensor, sensor.reason, sensor.required)
+        for sensor in report.snapshot.sensors
+        if not sensor.up
+    ]
+    problems += [Problem("output", name, reason, required=False) for name, reason in output_problems]
+    return Readiness(not any(problem.required for problem in problems), tuple(problems))
+
+
+def iso(wall_ns: int) -> str:
+    """ISO 8601 in UTC, to the millisecond."""
+    moment = datetime.fromtimestamp(wall_ns / 1e9, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _rank(view: RankView) -> RankDocument:
+    return RankDocument(
+        training_job=view.job.training_job,
+        epoch=view.job.epoch,
+        rank=view.rank,
+        local_rank=view.local_rank,
+        world_size=view.world_size,
+        pid=view.pid,
+        state=view.state,
+        step=view.step,
+        step_seconds=view.step_seconds,
+        beat_age_seconds=view.beat_age_seconds,
+        pulse_age_seconds=view.pulse_age_seconds,
+        phase=view.phase,
+        limit_seconds=view.limit_seconds,
+        limit_reason=view.limit_reason,
+        gpu_uuid=view.gpu_uuid,
+    )
+
+
+def _no_report(incident: Incident) -> Report:
+    job = incident.job
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
+        incident_id=incident.incident_id,
+        training_job=job.training_job,
+        epoch=job.epoch,
+        captured_at=None,
+        deadline=None,
+        evidence_complete=False,
+        verdicts=(),
+    )

@@ -1,0 +1,118 @@
+"""Who may read what over TCP: a token for everything that shows a job, and no foreign page in somebody's browser."""
+
+import ipaddress
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stallwatch.outputs.page_token import equal
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class TokenGuard:
+    """Lets a request through that brings the token in the Authorization header or, as a browser does, in a cookie."""
+
+    def __init__(self, token: str, port: int, locked_page: HTMLResponse) -> None:
+        self._token = token
+        # Browsers keep one jar for all ports of a host: two daemons on one machine must not log each other out.
+        self._cookie = f"stallwatch-{port}"
+        self._locked_page = locked_page
+
+    def api(self, endpoint: Endpoint) -> Endpoint:
+        async def guarded(request: Request) -> Response:
+            if self._has_token(request) and not _is_from_foreign_page(request):
+                return await endpoint(request)
+            return JSONResponse(
+                {"error": "this needs the token", "help": "Send the header Authorization: Bearer <token file's line>."},
+                401,
+                {"WWW-Authenticate": 'Bearer realm="stallwatch"'},
+            )
+
+        return guarded
+
+    def page(self, endpoint: Endpoint) -> Endpoint:
+        """As `api`, and a token in the URL becomes a cookie, so that it does not stay in history and referrers."""
+
+        async def guarded(request: Request) -> Response:
+            given = request.query_params.get("token")
+            if given is not None and equal(given.strip(), self._token):
+                # Relative: a proxy may serve us below a path of its own.
+                response = RedirectResponse("./", 303)
+                # Lax, not Strict: a link in Slack must open the page; nothing here changes anything by GET.
+                response.set_cookie(self._cookie, self._token, httponly=True, samesite="lax", max_age=30 * 86400)
+                return response
+            if given is None and self._has_token(request):
+                return await endpoint(request)
+            return self._locked_page
+
+        return guarded
+
+    def _has_token(self, request: Request) -> bool:
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return equal(bearer.strip(), self._token)
+        return equal(request.cookies.get(self._cookie, ""), self._token)
+
+
+def _is_from_foreign_page(request: Request) -> bool:
+    """Whether a browser says that another site's page asks with its visitor's cookie."""
+    return request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
+
+
+class HostCheck:
+    """On a loopback address, answer only to loopback names and to external_url's: a page on the internet whose name
+    was rebound to 127.0.0.1 then reads nothing, not even the open endpoints."""
+
+    def __init__(self, app: ASGIApp, external_url: str) -> None:
+        self._app = app
+        external = urlsplit(external_url).hostname
+        self._names = {"localhost"} | ({external} if external else set())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._is_ours(dict(scope["headers"]).get(b"host", b"").decode("latin-1")):
+            refusal = JSONResponse(
+                {"error": "unknown Host", "help": "Use 127.0.0.1 or localhost, or set http.external_url."}, 421
+            )
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in self._names or is_loopback(name)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class SecurityHeaders:
+    """Headers that every answer carries: nothing is cached, framed, sniffed or told to other sites."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message.get("headers", []))  # type: ignore[call-overload]
+                headers += [
+                    (b"cache-control", b"no-store"),
+                    (b"x-content-type-options", b"nosniff"),
+                    (b"referrer-policy", b"no-referrer"),
+                    (b"cross-origin-resource-policy", b"same-origin"),
+                ]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)  # type: ignore[arg-type]

@@ -1,0 +1,176 @@
+"""Metrics, page and API on TCP, and the same with control on a unix socket, in one thread of their own."""
+
+import asyncio
+import base64
+import hashlib
+import re
+import socket
+import threading
+from importlib import resources
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse
+
+from stallwatch.clock import Clock
+from stallwatch.config import Config
+from stallwatch.errors import StallwatchError, UsageError
+from stallwatch.model.incident import NodeReport
+from stallwatch.outputs.app import Endpoints, control_app, tcp_app
+from stallwatch.outputs.guard import TokenGuard, is_loopback
+from stallwatch.outputs.health import health
+from stallwatch.outputs.latest import Latest
+from stallwatch.outputs.output import Control, Output
+from stallwatch.outputs.page_token import read_or_make
+from stallwatch.outputs.sockets import listen_tcp, listen_unix, split_address
+
+SOCKET_NAME = "control.sock"
+_START_SECONDS = 10.0
+_MOST_CONNECTIONS = 256
+
+
+class HttpOutput:
+    """Serves what was published last. Given its peers, it also shows whether they deliver."""
+
+    name = "http"
+
+    def __init__(self, config: Config, control: Control, clock: Clock, peers: tuple[Output, ...] = ()) -> None:
+        self._config = config
+        self._control = control
+        self._peers = peers
+        self._latest = Latest(clock, config.daemon.tick_seconds)
+        self._thread: threading.Thread | None = None
+        self._servers: list[uvicorn.Server] = []
+        self._failure: str | None = None
+        self._token = ""
+        self.port: int | None = None  # the one that was given where http.listen asked for 0
+
+    @property
+    def socket_path(self) -> Path:
+        return Path(self._config.daemon.run_directory) / SOCKET_NAME
+
+    def page_url(self) -> str | None:
+        """The page's address with its token, for who may use the control socket; None without TCP."""
+        if self.port is None:
+            return None
+        host, _ = split_address(self._config.http.listen)
+        shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+        base = self._config.http.external_url.rstrip("/") or f"http://{shown}:{self.port}"
+        return f"{base}/?token={self._token}"
+
+    def start(self) -> None:
+        run_directory = Path(self._config.daemon.run_directory)
+        try:
+            run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"{run_directory}: {error.strerror}",
+                "Set daemon.run_directory (STALLWATCH_DAEMON_RUN_DIRECTORY) to a directory that you can make.",
+            ) from error
+        listening: list[tuple[socket.socket, Starlette]] = []
+        try:
+            endpoints = Endpoints(self._latest, self._control, load_page("index.html"), self.page_url)
+            listening.append((listen_unix(self.socket_path, self._config.http.socket_group), control_app(endpoints)))
+            if self._config.http.listen:
+                listening.append(self._tcp(endpoints, run_directory))
+        except StallwatchError:
+            for opened, _ in listening:
+                opened.close()
+            raise
+        self._serve(listening)
+
+    def _tcp(self, endpoints: Endpoints, run_directory: Path) -> tuple[socket.socket, Starlette]:
+        self._token = read_or_make(self._config.http.token_file, run_directory)
+        server = listen_tcp(self._config.http.listen)
+        host, self.port = server.getsockname()[:2]
+        guard = TokenGuard(self._token, self.port, load_page("locked.html", 401))
+        external_url = self._config.http.external_url
+        return server, tcp_app(endpoints, guard, loopback=is_loopback(host), external_url=external_url)
+
+    def _serve(self, listening: list[tuple[socket.socket, Starlette]]) -> None:
+        self._servers = [uvicorn.Server(_server_config(app)) for _, app in listening]
+        sockets = [opened for opened, _ in listening]
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(sockets, started), name="http", daemon=True)
+        self._thread.start()
+        if not started.wait(_START_SECONDS) or self._failure:
+            raise StallwatchError(f"the web server did not start: {self._failure}", "Please report this as a bug.")
+
+    def _run(self, sockets: list[socket.socket], started: threading.Event) -> None:
+        try:
+            asyncio.run(self._serve_all(sockets, started))
+        except Exception as error:  # noqa: BLE001  the guard of this output's worker: the loop must see it, not die
+            self._failure = f"the web server stopped: {type(error).__name__}: {error}"
+        finally:
+            started.set()
+
+    async def _serve_all(self, sockets: list[socket.socket], started: threading.Event) -> None:
+        serving = [
+            asyncio.create_task(server.serve(sockets=[opened]))
+            for server, opened in zip(self._servers, sockets, strict=True)
+        ]
+        while not all(server.started for server in self._servers) and not any(task.done() for task in serving):
+            await asyncio.sleep(0.01)
+        started.set()
+        await asyncio.gather(*serving)
+
+    def publish(self, report: NodeReport) -> None:
+        self._latest.publish(report, tuple(health(output) for output in (self, *self._peers)))
+
+    def problem(self) -> str | None:
+        if self._failure:
+            return self._failure
+        if self._thread is not None and not self._thread.is_alive():
+            return "the web server has stopped"
+        return None
+
+    def close(self, seconds: float) -> None:
+        for server in self._servers:
+            server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(seconds)
+            self._thread = None
+            self.socket_path.unlink(missing_ok=True)
+
+
+def load_page(name: str, status: int = 200) -> HTMLResponse:
+    """A page of ours that may run and load nothing but what is written in it."""
+    text = (resources.files("stallwatch.outputs") / "page" / name).read_text(encoding="utf-8")
+    policy = "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {_hashes('script', text)}",
+            f"style-src {_hashes('style', text)}",
+            "connect-src 'self'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'self'",
+            "frame-ancestors 'none'",
+        ]
+    )
+    return HTMLResponse(text, status, {"content-security-policy": policy})
+
+
+def _hashes(tag: str, text: str) -> str:
+    bodies = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(body.encode()).digest()).decode() for body in bodies]
+    return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+
+
+def _server_config(app: Starlette) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_keep_alive=75,  # above Prometheus' usual scrape interval: it keeps its connection
+        timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=16 << 10,
+    )

@@ -1,0 +1,217 @@
+"""What the metrics say about one report: pure, and nothing for what is unknown or gone."""
+
+import platform
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from stallwatch import __version__
+from stallwatch.model.incident import Incident, NodeReport, RankView
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import GpuSample
+from stallwatch.model.verdict import CulpritProcess, Verdict
+
+Labels = tuple[str, ...]
+
+
+class Sample(NamedTuple):
+    name: str
+    labels: Labels  # values, in the order of the family's labels
+    value: float
+
+
+class OutputHealth(NamedTuple):
+    """How an output does; `deliveries` and `queued` are None for one that delivers no messages."""
+
+    name: str
+    problem: str | None
+    deliveries: Mapping[str, int] | None = None
+    queued: int | None = None
+
+
+def samples(
+    report: NodeReport, outputs: Sequence[OutputHealth], incidents_seen: Mapping[Labels, int]
+) -> Iterator[Sample]:
+    """Given a report, how the outputs do, and incidents counted by (job, cause), return every sample to export."""
+    yield Sample("stallwatch_build_info", (__version__, platform.python_version()), 1)
+    yield from _ranks(report)
+    yield from _incidents(report, incidents_seen)
+    if isinstance(report.snapshot.gpus, Known):
+        for gpu in report.snapshot.gpus.value:
+            yield from _gpu(gpu)
+    yield from _itself(report, outputs)
+
+
+def current_ranks(views: Sequence[RankView]) -> Iterator[RankView]:
+    """One view for each job and rank: the life of a restarted job that is not over hides the ones that are.
+
+    Two series with the same labels would make Prometheus drop one of them by chance.
+    """
+    over = ("gone", "ending")
+    chosen: dict[tuple[str, int], RankView] = {}
+    for view in views:
+        key = (view.job.training_job, view.rank)
+        other = chosen.get(key)
+        if other is None or (view.state not in over, view.job.epoch, view.pid) > (
+            other.state not in over,
+            other.job.epoch,
+            other.pid,
+        ):
+            chosen[key] = view
+    yield from chosen.values()
+
+
+def _ranks(report: NodeReport) -> Iterator[Sample]:
+    views = list(current_ranks(report.ranks))
+    for view in views:
+        labels = (view.job.training_job, str(view.rank))
+        yield Sample(
+            "stallwatch_rank_info",
+            (*labels, view.job.epoch, str(view.local_rank), report.snapshot.node, str(view.pid), view.gpu_uuid or ""),
+            1,
+        )
+        yield Sample("stallwatch_rank_state", (*labels, view.state), 1)
+        if view.phase:
+            yield Sample("stallwatch_rank_phase", (*labels, view.phase), 1)
+        for name, value in (
+            ("stallwatch_rank_step", view.step),
+            ("stallwatch_rank_step_seconds", view.step_seconds),
+            ("stallwatch_rank_beat_age_seconds", view.beat_age_seconds),
+            ("stallwatch_rank_pulse_age_seconds", view.pulse_age_seconds),
+            ("stallwatch_rank_limit_seconds", view.limit_seconds),
+        ):
+            if value is not None:
+                yield Sample(name, labels, value)
+    yield from _operations(report, {(view.job, view.rank, view.pid) for view in views})
+    for job in {view.job.training_job: None for view in views}:
+        members = [view for view in views if view.job.training_job == job]
+        yield Sample("stallwatch_job_ranks", (job,), len(members))
+        yield Sample("stallwatch_job_world_size", (job,), max(view.world_size for view in members))
+
+
+def _operations(report: NodeReport, shown: set[tuple[object, int, int]]) -> Iterator[Sample]:
+    for rank in report.snapshot.ranks:
+        if (rank.job, rank.rank, rank.pid) not in shown or not isinstance(rank.heartbeat, Known):
+            continue
+        labels = (rank.job.training_job, str(rank.rank))
+        groups = rank.heartbeat.value.groups
+        for recorder in sorted({group.recorder for group in groups}):
+            own = [group for group in groups if group.recorder == recorder]
+            enqueued, completed = sum(group.enqueued for group in own), sum(group.completed for group in own)
+            yield Sample("stallwatch_rank_operations_enqueued", (*labels, recorder), enqueued)
+            yield Sample("stallwatch_rank_operations_completed", (*labels, recorder), completed)
+
+
+def _incidents(report: NodeReport, seen: Mapping[Labels, int]) -> Iterator[Sample]:
+    symptoms: Counter[Labels] = Counter(
+        (finding.job.training_job, finding.detector, finding.stage) for finding in report.findings
+    )
+    open_now: Counter[Labels] = Counter()
+    for incident in report.incidents:
+        if incident.state == "open":
+            cause = incident.verdict.cause if incident.verdict else ""
+            open_now[(incident.job.training_job, cause, incident.severity)] += 1
+            yield from _incident(incident)
+    for name, counts in (
+        ("stallwatch_findings", symptoms),
+        ("stallwatch_incidents_open", open_now),
+        ("stallwatch_incidents_total", seen),
+    ):
+        for labels, count in sorted(counts.items()):
+            yield Sample(name, labels, count)
+
+
+def _incident(incident: Incident) -> Iterator[Sample]:
+    labels = (incident.job.training_job, incident.incident_id)
+    yield Sample("stallwatch_incident_start_timestamp_seconds", labels, incident.opened_wall_ns / 1e9)
+    if incident.report is None or incident.verdict is None:
+        return
+    yield Sample("stallwatch_incident_evidence_complete", labels, float(incident.report.evidence_complete))
+    if incident.report.deadline:
+        yield Sample("stallwatch_incident_deadline_timestamp_seconds", labels, _unix(incident.report.deadline))
+    verdict = incident.verdict
+    yield Sample(
+        "stallwatch_incident_info",
+        (
+            *labels,
+            verdict.cause,
+            incident.severity,
+            verdict.confidence,
+            ",".join(map(str, verdict.culprits)),
+            verdict.where or "",
+            verdict.operation or "",
+            verdict.waiting,
+            incident.node,
+        ),
+        1,
+    )
+    yield from _culprits(incident, verdict)
+
+
+def _culprits(incident: Incident, verdict: Verdict) -> Iterator[Sample]:
+    processes = {process.rank: process for process in verdict.culprit_processes}
+    for rank in verdict.culprits:
+        process = processes.get(rank) or CulpritProcess(rank)
+        frame = process.frame
+        yield Sample(
+            "stallwatch_culprit",
+            (
+                incident.job.training_job,
+                str(rank),
+                incident.incident_id,
+                verdict.cause,
+                process.where or verdict.where or "",
+                process.host or "",
+                str(process.pid) if process.pid is not None else "",
+                process.gpu_uuid or "",
+                f"{frame.file}:{frame.line} {frame.function}" if frame else "",
+            ),
+            1,
+        )
+
+
+def _gpu(gpu: GpuSample) -> Iterator[Sample]:
+    labels = (str(gpu.index), gpu.uuid)
+    yield Sample("stallwatch_gpu_up", labels, float(gpu.unavailable is None))
+    yield Sample("stallwatch_gpu_info", (*labels, gpu.name or "", gpu.serial or "", gpu.pci_bus_id or ""), 1)
+    for name, value, factor in (
+        ("stallwatch_gpu_utilization_ratio", gpu.utilization_percent, 0.01),
+        ("stallwatch_gpu_memory_used_bytes", gpu.memory_used_bytes, 1),
+        ("stallwatch_gpu_memory_total_bytes", gpu.memory_total_bytes, 1),
+        ("stallwatch_gpu_power_watts", gpu.power_watts, 1),
+        ("stallwatch_gpu_power_limit_watts", gpu.power_limit_watts, 1),
+        ("stallwatch_gpu_temperature_celsius", gpu.temperature_celsius, 1),
+        ("stallwatch_gpu_sm_clock_hertz", gpu.sm_clock_mhz, 1_000_000),
+        ("stallwatch_gpu_clock_event_reasons", gpu.clock_event_reasons, 1),
+        ("stallwatch_gpu_ecc_uncorrected_total", gpu.ecc_uncorrected_total, 1),
+        ("stallwatch_gpu_last_xid", gpu.xid_last, 1),
+    ):
+        if value is not None:
+            yield Sample(name, labels, value * factor)
+
+
+def _itself(report: NodeReport, outputs: Sequence[OutputHealth]) -> Iterator[Sample]:
+    for sensor in report.snapshot.sensors:
+        required = "true" if sensor.required else "false"
+        yield Sample("stallwatch_sensor_up", (sensor.sensor, required), float(sensor.up))
+        yield Sample("stallwatch_sensor_duration_seconds", (sensor.sensor,), sensor.duration_seconds)
+        yield Sample("stallwatch_sensor_errors_total", (sensor.sensor,), sensor.errors_total)
+    for output in outputs:
+        yield Sample("stallwatch_output_up", (output.name,), float(output.problem is None))
+        for result, count in (output.deliveries or {}).items():
+            yield Sample("stallwatch_output_deliveries_total", (output.name, result), count)
+        if output.queued is not None:
+            yield Sample("stallwatch_output_queue_messages", (output.name,), output.queued)
+    for stage in report.stage_errors:
+        yield Sample("stallwatch_stage_errors_total", (stage.stage, stage.name), stage.errors_total)
+    yield Sample("stallwatch_ticks_total", (), report.snapshot.tick)
+    yield Sample("stallwatch_tick_late_seconds", (), report.snapshot.late_seconds)
+    yield Sample("stallwatch_tick_timestamp_seconds", (), report.snapshot.wall_ns / 1e9)
+    yield Sample("stallwatch_process_cpu_seconds_total", (), report.daemon_cpu_seconds)
+    yield Sample("stallwatch_process_resident_memory_bytes", (), report.daemon_resident_bytes)
+    yield Sample("stallwatch_process_start_time_seconds", (), report.started_wall_ns / 1e9)
+
+
+def _unix(iso: str) -> float:
+    return datetime.fromisoformat(iso).timestamp()

@@ -1,0 +1,159 @@
+"""Every metric that stallwatch exports, once: name, kind, labels, meaning. The reference table comes from here.
+
+A series is absent when its value is unknown or its object is gone; it is never 0 or NaN for "not known".
+The label of the training job is `training_job`, since `job` belongs to the scrape.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+
+class Family(NamedTuple):
+    name: str  # as exported; a counter ends in _total
+    kind: Literal["gauge", "counter"]
+    labels: tuple[str, ...]
+    help: str
+
+
+_RANK = ("training_job", "rank")
+_INCIDENT = ("training_job", "incident_id")
+_GPU = ("gpu", "gpu_uuid")
+
+FAMILIES: tuple[Family, ...] = (
+    Family("stallwatch_build_info", "gauge", ("version", "python"), "Always 1; the version is a label."),
+    # Ranks
+    Family(
+        "stallwatch_rank_info",
+        "gauge",
+        (*_RANK, "epoch", "local_rank", "node", "pid", "gpu_uuid"),
+        "Always 1; who and where a rank is. Join on training_job and rank.",
+    ),
+    Family("stallwatch_rank_step", "gauge", _RANK, "Step that the rank's training loop has reached."),
+    Family("stallwatch_rank_step_seconds", "gauge", _RANK, "Median duration of the rank's recent steps."),
+    Family("stallwatch_rank_beat_age_seconds", "gauge", _RANK, "Time since the rank's step was last seen to change."),
+    Family(
+        "stallwatch_rank_pulse_age_seconds",
+        "gauge",
+        _RANK,
+        "Time since the hook's own thread was last seen alive; it stops when the GIL is held or the process stopped.",
+    ),
+    Family("stallwatch_rank_limit_seconds", "gauge", _RANK, "Age of the last step at which the rank is suspect."),
+    Family("stallwatch_rank_phase", "gauge", (*_RANK, "phase"), "1 while the rank is in this phase."),
+    Family(
+        "stallwatch_rank_state",
+        "gauge",
+        (*_RANK, "state"),
+        "1 for the state the rank is in: starting, stepping, phase, waiting, suspect, stopped, ending, gone, unknown.",
+    ),
+    Family(
+        "stallwatch_rank_operations_enqueued",
+        "gauge",
+        (*_RANK, "recorder"),
+        "Last operation numbers of the rank's process groups, summed; says changed or unchanged, nothing more.",
+    ),
+    Family(
+        "stallwatch_rank_operations_completed",
+        "gauge",
+        (*_RANK, "recorder"),
+        "Last completed numbers of the rank's process groups, summed; says changed or unchanged, nothing more.",
+    ),
+    Family("stallwatch_job_world_size", "gauge", ("training_job",), "Ranks of the whole training job."),
+    Family("stallwatch_job_ranks", "gauge", ("training_job",), "Ranks of the training job on this node."),
+    # Incidents
+    Family(
+        "stallwatch_findings",
+        "gauge",
+        ("training_job", "detector", "stage"),
+        "Symptoms that a detector sees now; a suspect one has told nobody.",
+    ),
+    Family(
+        "stallwatch_incidents_open",
+        "gauge",
+        ("training_job", "cause", "severity"),
+        "Open incidents; cause is empty until there is a verdict.",
+    ),
+    Family(
+        "stallwatch_incidents_total",
+        "counter",
+        ("training_job", "cause"),
+        "Incidents since the daemon started, by the cause of their first verdict.",
+    ),
+    Family(
+        "stallwatch_incident_info",
+        "gauge",
+        (*_INCIDENT, "cause", "severity", "confidence", "culprit_ranks", "where", "operation", "waiting", "node"),
+        "Always 1; an open incident with its verdict.",
+    ),
+    Family(
+        "stallwatch_culprit",
+        "gauge",
+        (*_RANK, "incident_id", "cause", "where", "node", "pid", "gpu_uuid", "code"),
+        "Always 1; a rank that the verdict of an open incident names, with the line of code it stands in.",
+    ),
+    Family(
+        "stallwatch_incident_start_timestamp_seconds",
+        "gauge",
+        _INCIDENT,
+        "When the open incident was opened (Unix time).",
+    ),
+    Family(
+        "stallwatch_incident_deadline_timestamp_seconds",
+        "gauge",
+        _INCIDENT,
+        "When torch's own timeout will end the job of the open incident (Unix time).",
+    ),
+    Family(
+        "stallwatch_incident_evidence_complete",
+        "gauge",
+        _INCIDENT,
+        "1 when all evidence of the open incident is on disk: the job can be ended without losing any.",
+    ),
+    # GPUs
+    Family("stallwatch_gpu_up", "gauge", _GPU, "1 when the GPU answers NVML, 0 when it does not."),
+    Family(
+        "stallwatch_gpu_info", "gauge", (*_GPU, "name", "serial", "pci_bus_id"), "Always 1; what the GPU is."
+    ),
+    Family("stallwatch_gpu_utilization_ratio", "gauge", _GPU, "Share of time in which a kernel ran; NCCL's spin too."),
+    Family("stallwatch_gpu_memory_used_bytes", "gauge", _GPU, "Memory in use."),
+    Family("stallwatch_gpu_memory_total_bytes", "gauge", _GPU, "Memory of the device."),
+    Family("stallwatch_gpu_power_watts", "gauge", _GPU, "Power drawn; low at full utilisation means waiting."),
+    Family("stallwatch_gpu_power_limit_watts", "gauge", _GPU, "Power limit in force."),
+    Family("stallwatch_gpu_temperature_celsius", "gauge", _GPU, "Temperature of the chip."),
+    Family("stallwatch_gpu_sm_clock_hertz", "gauge", _GPU, "Clock of the streaming multiprocessors."),
+    Family("stallwatch_gpu_clock_event_reasons", "gauge", _GPU, "NVML's bit mask of why clocks are lowered."),
+    Family("stallwatch_gpu_ecc_uncorrected_total", "counter", _GPU, "Uncorrected memory errors as the driver counts."),
+    Family("stallwatch_gpu_last_xid", "gauge", _GPU, "Number of the last XID of the GPU."),
+    # stallwatch itself
+    Family(
+        "stallwatch_sensor_up",
+        "gauge",
+        ("sensor", "required"),
+        "1 when the sensor answered; one with required=false may be absent.",
+    ),
+    Family("stallwatch_sensor_duration_seconds", "gauge", ("sensor",), "How long the sensor's last look took."),
+    Family("stallwatch_sensor_errors_total", "counter", ("sensor",), "Looks of the sensor that failed."),
+    Family("stallwatch_output_up", "gauge", ("output",), "1 when the output delivers, 0 when it has a problem."),
+    Family(
+        "stallwatch_output_deliveries_total",
+        "counter",
+        ("output", "result"),
+        "Messages by what became of them: delivered, retried, refused, dropped.",
+    ),
+    Family("stallwatch_output_queue_messages", "gauge", ("output",), "Messages that wait for delivery."),
+    Family("stallwatch_stage_errors_total", "counter", ("stage", "name"), "Errors caught at the guard of a stage."),
+    Family("stallwatch_ticks_total", "counter", (), "Looks at the node since the daemon started."),
+    Family("stallwatch_tick_late_seconds", "gauge", (), "How late the daemon's last look at the node was."),
+    Family("stallwatch_tick_timestamp_seconds", "gauge", (), "When the node was last looked at (Unix time)."),
+    Family("stallwatch_process_cpu_seconds_total", "counter", (), "CPU time of the daemon and its finished children."),
+    Family("stallwatch_process_resident_memory_bytes", "gauge", (), "Resident memory of the daemon."),
+    Family("stallwatch_process_start_time_seconds", "gauge", (), "When the daemon started (Unix time)."),
+)  # fmt: skip
+
+
+def reference() -> Iterator[str]:
+    """The table for people, as lines of Markdown."""
+    yield "| metric | kind | labels | meaning |"
+    yield "|---|---|---|---|"
+    for family in FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        yield f"| `{family.name}` | {family.kind} | {labels} | {family.help} |"
