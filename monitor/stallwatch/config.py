@@ -62,6 +62,43 @@ class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     critical_after_seconds: Annotated[
         float, Meta(description="A warning that still stands becomes critical after this.", gt=0)
     ] = 60.0
+    start_seconds: Annotated[
+        float,
+        Meta(description="A job whose ranks have not begun to step is looked at (nobody is told) after this.", gt=0),
+    ] = 8.0
+    left_behind_seconds: Annotated[
+        float, Meta(description="A rank that stands still while others of its job move is looked at after this.", gt=0)
+    ] = 30.0
+
+
+class SlowSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    enabled: Annotated[bool, Meta(description="Watch for ranks that hold a moving job back.")] = True
+    minimum_share: Annotated[
+        float,
+        Meta(description="Share of the time that peers must spend waiting for the slow rank.", gt=0, lt=1),
+    ] = 0.15
+
+
+class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    waiting_seconds: Annotated[
+        float, Meta(description="Patience with a wait whose culprit makes progress, before it is told as a warning.")
+    ] = 900.0
+    undecided_seconds: Annotated[
+        float, Meta(description="A job that stands still for reasons unknown is told as a warning after this.")
+    ] = 300.0
+    start_seconds: Annotated[
+        float, Meta(description="A job that has never stepped is not told before this; ranks may still arrive.")
+    ] = 120.0
+    settle_seconds: Annotated[
+        float,
+        Meta(description="Checkpoints, file systems and compilers must be seen stuck this long before it is told."),
+    ] = 30.0
+    ending_seconds: Annotated[
+        float, Meta(description="Time that a job gets to end after SIGTERM or a first exit 0, before it is told.")
+    ] = 30.0
+    terminals: Annotated[
+        bool, Meta(description="Tell about jobs that run in somebody's terminal session or a debugger, too.")
+    ] = False
 
 
 class CaptureSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +127,10 @@ class DiagnosisSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class IncidentSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_bytes: Annotated[int, Meta(description="Oldest bundles go when all take more than this.", ge=0)] = 2 << 30
     keep_seconds: Annotated[float, Meta(description="Bundles older than this go.", gt=0)] = 30 * 86400.0
+    timeline_seconds: Annotated[
+        float, Meta(description="How much of the time before an incident its timeline holds.", gt=0, le=3600)
+    ] = 60.0
+    maximum_looks: Annotated[int, Meta(description="Looks at one incident; the last is repeated no more.", ge=2)] = 12
 
 
 class SlackSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,6 +146,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     http: HttpSection = HttpSection()
     sensors: SensorsSection = SensorsSection()
     stall: StallSection = StallSection()
+    slow: SlowSection = SlowSection()
+    tell: TellSection = TellSection()
     capture: CaptureSection = CaptureSection()
     diagnosis: DiagnosisSection = DiagnosisSection()
     incidents: IncidentSection = IncidentSection()

@@ -1,0 +1,100 @@
+"""A rank that ended while others of its job live on: the first to go, told from the clean-up that follows it."""
+
+import msgspec
+
+from stallwatch.config import TellSection
+from stallwatch.detectors.history import NodeHistory, RankHistory
+from stallwatch.detectors.limits import SECOND_NS
+from stallwatch.model.finding import Finding
+from stallwatch.model.snapshot import JobKey, ProcessEnd
+
+_ENDING_SIGNALS = (1, 2, 15)  # SIGHUP, SIGINT, SIGTERM: how people, schedulers and torchrun end a job
+_SHELL_SIGNAL = 128  # an exit code of 128 + n reports signal n
+
+
+class DeathsState(msgspec.Struct, frozen=True):
+    abnormal: tuple[JobKey, ...] = ()  # jobs whose first end was one that others outlived
+
+
+class DeathsDetector:
+    """An abnormal end is a finding at once. A normal one (exit 0, SIGTERM) means that the job is ending: it becomes
+    a finding only when others are still here after `tell.ending_seconds`."""
+
+    name = "exit"
+
+    def __init__(self, tell: TellSection) -> None:
+        self._ending_seconds = tell.ending_seconds
+
+    def start(self) -> DeathsState:
+        return DeathsState()
+
+    def step(self, state: DeathsState, seen: NodeHistory) -> tuple[DeathsState, tuple[Finding, ...]]:
+        abnormal, findings = [], []
+        for job, ranks in seen.jobs():
+            ended = ranks_that_ended(ranks)
+            if not ended:
+                continue
+            if job in state.abnormal or is_abnormal(ended[0], ranks):
+                abnormal.append(job)
+                findings.append(self._finding(job, ended[0], "was the first to end"))
+            elif self._outstayed(ended[0], ranks, seen.at_ns):
+                findings.append(self._finding(job, ended[0], "ended and others of its job are still here"))
+        return DeathsState(tuple(abnormal)), tuple(findings)
+
+    def _outstayed(self, first: RankHistory, ranks: tuple[RankHistory, ...], at_ns: int) -> bool:
+        age_seconds = (at_ns - end_of(first).at_ns) / SECOND_NS
+        return age_seconds >= self._ending_seconds and any(rank.alive for rank in ranks)
+
+    def _finding(self, job: JobKey, first: RankHistory, what: str) -> Finding:
+        end = end_of(first)
+        return Finding(
+            detector=self.name,
+            stage="confirmed",
+            job=job,
+            ranks=(first.sample.rank,),
+            since_ns=end.at_ns,
+            limit_seconds=0.0,
+            reason=f"rank {first.sample.rank} {what}: {describe(end)}",
+            resolvable=False,
+        )
+
+
+def end_of(rank: RankHistory) -> ProcessEnd:
+    assert rank.sample.end is not None
+    return rank.sample.end
+
+
+def ranks_that_ended(ranks: tuple[RankHistory, ...]) -> list[RankHistory]:
+    """Return a job's ended ranks, the earliest end first."""
+    return sorted((r for r in ranks if not r.alive), key=lambda rank: (end_of(rank).at_ns, rank.sample.rank))
+
+
+def is_abnormal(rank: RankHistory, ranks: tuple[RankHistory, ...]) -> bool:
+    """A crash or a kill.
+
+    An end of which nobody can tell anything is one only when a hook was there and did not get to say goodbye while most
+    of the job lives on: a SIGTERM to all looks the same otherwise.
+    """
+    end = end_of(rank)
+    if end.out_of_memory:
+        return True
+    if end.exit_signal is not None:
+        return end.exit_signal not in _ENDING_SIGNALS
+    if end.exit_code is not None:
+        return end.exit_code != 0 and end.exit_code - _SHELL_SIGNAL not in _ENDING_SIGNALS
+    vanished = rank.heartbeat is not None and not rank.heartbeat.ended
+    return vanished and 2 * sum(other.alive for other in ranks) > len(ranks)
+
+
+def is_ending(ranks: tuple[RankHistory, ...]) -> bool:
+    """The job is on its way out: its first end was a normal one."""
+    ended = ranks_that_ended(ranks)
+    return bool(ended) and not is_abnormal(ended[0], ranks)
+
+
+def describe(end: ProcessEnd) -> str:
+    if end.out_of_memory:
+        return "killed for memory"
+    if end.exit_signal is not None:
+        return f"signal {end.exit_signal}"
+    return f"exit code {end.exit_code}" if end.exit_code is not None else "nobody could tell how"

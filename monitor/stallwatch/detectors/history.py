@@ -1,0 +1,198 @@
+"""What the daemon has seen of each rank, and since when: the only place that counts ages.
+
+A word's age begins when we saw it change in our own snapshots. Time in which our own tick was late is not counted:
+what stopped us may have stopped the job as well (a suspended machine, a frozen container).
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import msgspec
+
+from stallwatch.detectors.limits import SECOND_NS, Times, learn, quantile
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import GroupCounter, Heartbeat, JobKey, NodeSnapshot, RankSample
+
+LATE_SECONDS = 1.0  # lateness below this is jitter of a busy node
+_LATER_PHASES = 8  # phases whose times are kept, per rank
+
+
+class RankHistory(msgspec.Struct, frozen=True):
+    """One process of one rank. Times are CLOCK_MONOTONIC nanoseconds of our snapshots."""
+
+    sample: RankSample
+    first_seen_ns: int
+    heartbeat: Heartbeat | None = None  # the last that could be read
+    readable: bool = False  # at this tick
+    step_since_ns: int = 0
+    counters_since_ns: int = 0
+    counter_changes: int = 0  # since the step changed: the first belongs to the step that hangs
+    phase_since_ns: int = 0
+    pulse_since_ns: int = 0
+    moved: bool = False  # at this tick
+    pulsed: bool = False  # at this tick
+    step_times: Times = Times()
+    gap_times: Times = Times()  # between changes of the recorder's counters
+    phase_times: tuple[tuple[str, Times], ...] = ()
+
+    @property
+    def alive(self) -> bool:
+        return self.sample.end is None
+
+    @property
+    def counts_steps(self) -> bool:
+        return self.heartbeat is not None and self.heartbeat.step is not None and self.heartbeat.step > 0
+
+    @property
+    def groups(self) -> tuple[GroupCounter, ...]:
+        return self.heartbeat.groups if self.heartbeat else ()
+
+    @property
+    def pending(self) -> bool:
+        """Its recorder holds an operation that is enqueued and not completed."""
+        return any(group.enqueued > group.completed for group in self.groups)
+
+    @property
+    def begun(self) -> bool:
+        """It is past its start: it has stepped or, where nobody counts steps, its collectives have a rhythm."""
+        return self.counts_steps or self.gap_times.learned
+
+    @property
+    def has_words(self) -> bool:
+        """There is something whose standing still would mean anything."""
+        return self.counts_steps or bool(self.groups)
+
+    @property
+    def phase(self) -> str:
+        return self.heartbeat.phase if self.heartbeat else ""
+
+    @property
+    def progress_since_ns(self) -> int:
+        """When we last saw it move: its step, its phase, or counters that go on within a long step."""
+        since = max(self.step_since_ns, self.phase_since_ns)
+        if not self.counts_steps or self.counter_changes > 1:
+            since = max(since, self.counters_since_ns)
+        return since
+
+    def times_of_phase(self, phase: str) -> Times:
+        return next((times for name, times in self.phase_times if name == phase), Times())
+
+
+class NodeHistory(msgspec.Struct, frozen=True):
+    """All ranks at one tick, sorted by job and rank: what detectors look at."""
+
+    at_ns: int
+    late_seconds: float
+    node: str
+    ranks: tuple[RankHistory, ...] = ()
+
+    def jobs(self) -> Iterator[tuple[JobKey, tuple[RankHistory, ...]]]:
+        for job, ranks in groupby(self.ranks, key=lambda rank: rank.sample.job):
+            yield job, tuple(ranks)
+
+
+def advance(before: NodeHistory | None, snapshot: NodeSnapshot) -> NodeHistory:
+    """Given what was known and a new snapshot, return what is known now; processes that left it are forgotten."""
+    known = {_identity(rank.sample): rank for rank in before.ranks} if before else {}
+    late_ns = int(snapshot.late_seconds * SECOND_NS) if snapshot.late_seconds >= LATE_SECONDS else 0
+    ranks = [_advance_rank(known.get(_identity(sample)), sample, snapshot.at_ns, late_ns) for sample in snapshot.ranks]
+    ranks.sort(key=lambda rank: (rank.sample.job, rank.sample.rank, rank.sample.pid))
+    return NodeHistory(snapshot.at_ns, snapshot.late_seconds, snapshot.node, tuple(ranks))
+
+
+def _identity(sample: RankSample) -> tuple[JobKey, int, int, int]:
+    return sample.job, sample.rank, sample.pid, sample.start_ticks
+
+
+def _advance_rank(before: RankHistory | None, sample: RankSample, at_ns: int, late_ns: int) -> RankHistory:
+    heartbeat = sample.heartbeat.value if isinstance(sample.heartbeat, Known) else None
+    if before is not None and before.heartbeat is not None:
+        old, before = before.heartbeat, _without_late_time(before, at_ns, late_ns)
+        if heartbeat is None:
+            return msgspec.structs.replace(before, sample=sample, readable=False, moved=False, pulsed=False)
+        return _compared(before, old, sample, heartbeat, at_ns)
+    first_seen_ns = before.first_seen_ns if before else at_ns
+    if heartbeat is None:
+        return RankHistory(sample, first_seen_ns)
+    return _first(sample, heartbeat, first_seen_ns, at_ns)
+
+
+def _first(sample: RankSample, heartbeat: Heartbeat, first_seen_ns: int, at_ns: int) -> RankHistory:
+    # A daemon that starts in the middle of a hang believes the record: the same clock of the same boot.
+    step_since_ns = at_ns
+    if heartbeat.step and heartbeat.last_step_ns is not None and 0 < heartbeat.last_step_ns <= at_ns:
+        step_since_ns = heartbeat.last_step_ns
+    in_phase = bool(heartbeat.phase) and 0 < heartbeat.phase_since_ns <= at_ns
+    return RankHistory(
+        sample,
+        first_seen_ns,
+        heartbeat,
+        readable=True,
+        step_since_ns=step_since_ns,
+        counters_since_ns=step_since_ns if heartbeat.step else at_ns,
+        phase_since_ns=heartbeat.phase_since_ns if in_phase else step_since_ns,
+        pulse_since_ns=at_ns,
+        step_times=learn(Times(), heartbeat.step_durations_ns),
+    )
+
+
+def _compared(before: RankHistory, old: Heartbeat, sample: RankSample, heartbeat: Heartbeat, at_ns: int) -> RankHistory:
+    stepped = heartbeat.step != old.step
+    counted = heartbeat.groups != old.groups
+    phase_changed = (heartbeat.phase, heartbeat.phase_since_ns) != (old.phase, old.phase_since_ns)
+    pulsed = heartbeat.pulse_count != old.pulse_count
+    in_phase = phase_changed or bool(heartbeat.phase)
+    changes = before.counter_changes
+    return RankHistory(
+        sample,
+        before.first_seen_ns,
+        heartbeat,
+        readable=True,
+        step_since_ns=at_ns if stepped else before.step_since_ns,
+        counters_since_ns=at_ns if counted else before.counters_since_ns,
+        counter_changes=0 if stepped else changes + counted,
+        phase_since_ns=at_ns if phase_changed else before.phase_since_ns,
+        pulse_since_ns=at_ns if pulsed else before.pulse_since_ns,
+        moved=stepped or phase_changed or (counted and (not before.counts_steps or changes > 0)),
+        pulsed=pulsed,
+        step_times=learn(before.step_times, _new_steps(old, heartbeat, before.step_times, in_phase)),
+        gap_times=learn(before.gap_times, _new_gap(before, old, counted, in_phase, at_ns)),
+        phase_times=_phase_times(before, old, phase_changed, at_ns),
+    )
+
+
+def _new_steps(old: Heartbeat, new: Heartbeat, times: Times, in_phase: bool) -> tuple[int, ...]:
+    if old.step is None or new.step is None or new.step <= old.step:
+        return ()
+    durations = new.step_durations_ns[-(new.step - old.step) :]
+    if in_phase and times.learned:
+        # A step that held a checkpoint or an evaluation is that phase's time, not a step's.
+        bar = 3 * quantile(times.recent, 0.5)
+        durations = tuple(d for d in durations if d <= bar)
+    return durations
+
+
+def _new_gap(before: RankHistory, old: Heartbeat, counted: bool, in_phase: bool, at_ns: int) -> tuple[int, ...]:
+    if not counted or in_phase or not old.groups:
+        return ()
+    return (at_ns - before.counters_since_ns,)
+
+
+def _phase_times(before: RankHistory, old: Heartbeat, phase_changed: bool, at_ns: int) -> tuple[tuple[str, Times], ...]:
+    if not (phase_changed and old.phase):
+        return before.phase_times
+    times = learn(before.times_of_phase(old.phase), (at_ns - before.phase_since_ns,))
+    others = [(name, kept) for name, kept in before.phase_times if name != old.phase]
+    return (*others[-(_LATER_PHASES - 1) :], (old.phase, times))
+
+
+def _without_late_time(rank: RankHistory, at_ns: int, late_ns: int) -> RankHistory:
+    if not late_ns:
+        return rank
+    return msgspec.structs.replace(
+        rank,
+        step_since_ns=min(rank.step_since_ns + late_ns, at_ns),
+        counters_since_ns=min(rank.counters_since_ns + late_ns, at_ns),
+        phase_since_ns=min(rank.phase_since_ns + late_ns, at_ns),
+        pulse_since_ns=min(rank.pulse_since_ns + late_ns, at_ns),
+    )

@@ -1,0 +1,64 @@
+"""A job whose ranks are here and do not begin: some may be missing at rendezvous, or stuck before the first step.
+
+Loading a model looks the same from outside. This only makes us look; what is told waits for the verdict and for
+`tell.start_seconds`.
+"""
+
+import msgspec
+
+from stallwatch.config import StallSection
+from stallwatch.detectors.history import NodeHistory, RankHistory
+from stallwatch.detectors.limits import SECOND_NS
+from stallwatch.detectors.suspicion import Suspicion, stage_of
+from stallwatch.model.finding import Finding
+
+
+class InitState(msgspec.Struct, frozen=True):
+    suspicions: tuple[Suspicion, ...] = ()
+
+
+class InitDetector:
+    name = "init"
+
+    def __init__(self, stall: StallSection) -> None:
+        self._stall = stall
+
+    def start(self) -> InitState:
+        return InitState()
+
+    def step(self, state: InitState, seen: NodeHistory) -> tuple[InitState, tuple[Finding, ...]]:
+        suspicions, findings = [], []
+        for job, ranks in seen.jobs():
+            since_ns = _standing_since(ranks)
+            if since_ns is None:
+                continue
+            age_seconds = (seen.at_ns - since_ns) / SECOND_NS
+            if age_seconds + 0.1 < self._stall.start_seconds:
+                continue
+            suspicion = next((s for s in state.suspicions if s.job == job), Suspicion(job, seen.at_ns))
+            suspicions.append(suspicion)
+            here = tuple(sorted({rank.sample.rank for rank in ranks if rank.alive}))
+            world_size = max(rank.sample.world_size for rank in ranks)
+            findings.append(
+                Finding(
+                    detector=self.name,
+                    stage=stage_of(suspicion, self._stall.second_look_seconds, seen.at_ns),
+                    job=job,
+                    ranks=here,
+                    since_ns=since_ns,
+                    limit_seconds=self._stall.start_seconds,
+                    reason=f"{len(here)} of {world_size} ranks are here; none has begun to step and nothing "
+                    f"has moved for {age_seconds:.1f} s",
+                )
+            )
+        return InitState(tuple(suspicions)), tuple(findings)
+
+
+def _standing_since(ranks: tuple[RankHistory, ...]) -> int | None:
+    """Return since when nothing moves in a job that has not begun, None where that is not so."""
+    alive = [rank for rank in ranks if rank.alive]
+    hooked = [rank for rank in alive if rank.readable]
+    if not hooked or (len(hooked) < len(ranks) and len(alive) < len(ranks)) or any(rank.begun for rank in alive):
+        return None
+    # A process that just arrived without a hook is movement too: the job is still gathering.
+    return max(max(rank.first_seen_ns, rank.progress_since_ns) for rank in alive)

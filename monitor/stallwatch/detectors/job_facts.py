@@ -1,0 +1,44 @@
+"""What else the life of an incident needs to know of a job: is it alive, ending, moving, quiet by wish, debugged?"""
+
+import msgspec
+
+from stallwatch.detectors.deaths import is_ending
+from stallwatch.detectors.history import NodeHistory, RankHistory
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import JobKey
+
+
+class JobFacts(msgspec.Struct, frozen=True):
+    job: JobKey
+    world_size: int
+    ranks: tuple[int, ...]  # on this node, ended ones included
+    alive: tuple[int, ...]
+    moved: bool  # some rank moved at this tick
+    begun: bool  # past its start
+    ending: bool  # SIGTERM or exit 0 was its first end
+    opted_out: bool  # STALLWATCH_NOTIFY=off
+    debugged: tuple[int, ...] = ()  # ranks under a tracer
+    in_terminal: bool = False
+    phases: tuple[tuple[int, str], ...] = ()  # (rank, phase) of ranks inside one
+
+
+def job_facts(seen: NodeHistory) -> tuple[JobFacts, ...]:
+    return tuple(_facts(job, ranks) for job, ranks in seen.jobs())
+
+
+def _facts(job: JobKey, ranks: tuple[RankHistory, ...]) -> JobFacts:
+    alive = [rank for rank in ranks if rank.alive]
+    processes = [(r.sample.rank, r.sample.process.value) for r in alive if isinstance(r.sample.process, Known)]
+    return JobFacts(
+        job=job,
+        world_size=max(rank.sample.world_size for rank in ranks),
+        ranks=tuple(sorted({rank.sample.rank for rank in ranks})),
+        alive=tuple(sorted({rank.sample.rank for rank in alive})),
+        moved=any(rank.moved for rank in alive),
+        begun=any(rank.begun for rank in ranks),
+        ending=is_ending(ranks),
+        opted_out=any(rank.heartbeat is not None and not rank.heartbeat.notify for rank in ranks),
+        debugged=tuple(sorted({rank for rank, process in processes if process.tracer_pid})),
+        in_terminal=any(process.has_terminal for _, process in processes),
+        phases=tuple((rank.sample.rank, rank.phase) for rank in alive if rank.phase),
+    )

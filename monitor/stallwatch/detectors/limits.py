@@ -1,0 +1,71 @@
+"""How long a rank may stand still before we look: learned from its own past, by quantiles that no outlier moves."""
+
+import math
+
+import msgspec
+
+SECOND_NS = 1_000_000_000
+_KEPT = 128  # recent times: two minutes of one-second steps, and a sort that costs microseconds
+_KEPT_LONG = 8
+_LEARNED_AFTER = 6  # fewer say nothing about a tail
+_LONG = 4.0  # times the median: a step of another kind (evaluation, checkpoint), kept apart
+_HABIT_CAP_SECONDS = 60.0  # looking is cheap: a rare long step makes us blind for a minute at most
+
+
+class Times(msgspec.Struct, frozen=True):
+    """Durations of one kind, nanoseconds, newest last; `long` holds those of a second mode."""
+
+    recent: tuple[int, ...] = ()
+    long: tuple[int, ...] = ()
+
+    @property
+    def learned(self) -> bool:
+        return len(self.recent) >= _LEARNED_AFTER
+
+
+class Limit(msgspec.Struct, frozen=True):
+    seconds: float
+    reason: str  # "4 × the 95th percentile of 0.05 s, at least 5 s"
+    learned: bool = True
+
+
+def learn(times: Times, durations_ns: tuple[int, ...]) -> Times:
+    """Given new durations, oldest first, return the times with them."""
+    if not durations_ns:
+        return times
+    long = times.long
+    if times.learned:
+        bar = _LONG * quantile(times.recent, 0.5)
+        long = (*long, *(d for d in durations_ns if d > bar))[-_KEPT_LONG:]
+    return Times((*times.recent, *durations_ns)[-_KEPT:], long)
+
+
+def quantile(values: tuple[int, ...], share: float) -> int:
+    """Return the nearest-rank quantile; of few values never the largest, which may be the one outlier."""
+    ordered = sorted(values)
+    place = math.ceil(share * len(ordered)) - 1
+    if share > 0.5 and len(ordered) > 1:
+        place = min(place, len(ordered) - 2)
+    return ordered[max(place, 0)]
+
+
+def limit_of(times: Times, what: str, floor_seconds: float) -> Limit | None:
+    """Return the limit that `times` teach, None before enough were seen.
+
+    Four times the 95th percentile covers jitter of short steps; for long ones half as much again and half a minute do,
+    so that a job with steps of a minute is looked at within two.
+    """
+    if not times.learned:
+        return None
+    tail = quantile(times.recent, 0.95) / SECOND_NS
+    seconds, why = 4 * tail, f"4 × the 95th percentile of {what}, {tail:.2f} s"
+    if 1.5 * tail + 30 < seconds:
+        seconds, why = 1.5 * tail + 30, f"30 s and 1.5 × the 95th percentile of {what}, {tail:.1f} s"
+    if len(times.long) > 1:  # once is an outlier, twice a habit
+        habit = sorted(times.long)[-2] / SECOND_NS
+        longest = min(2 * habit, max(_HABIT_CAP_SECONDS, seconds))
+        if longest > seconds:
+            seconds, why = longest, f"2 × the long {what} of {habit:.1f} s that recur"
+    if seconds < floor_seconds:
+        seconds, why = floor_seconds, f"the floor; {why}"
+    return Limit(seconds, why)

@@ -1,0 +1,18 @@
+"""When a job was first suspected: the second look is counted from there."""
+
+import msgspec
+
+from stallwatch.detectors.limits import SECOND_NS
+from stallwatch.model.finding import Stage
+from stallwatch.model.snapshot import JobKey
+
+
+class Suspicion(msgspec.Struct, frozen=True):
+    job: JobKey
+    since_ns: int
+
+
+def stage_of(suspicion: Suspicion, second_look_seconds: float, at_ns: int) -> Stage:
+    # Ticks jitter by milliseconds: not one whole tick later for those.
+    old_enough = (at_ns - suspicion.since_ns) / SECOND_NS + 0.1 >= second_look_seconds
+    return "confirmed" if old_enough else "suspect"
