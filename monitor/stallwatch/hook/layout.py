@@ -1,0 +1,276 @@
+"""The record of one process, byte by byte: the only definition, used by the writer in training and by every reader.
+
+A record is RECORD_BYTES long, little-endian, and always written whole:
+
+    words     128 × 8 bytes, named in WORDS, append only; -1 is "unknown"
+    ring       64 × 8 bytes, CLOCK_MONOTONIC of step n at n % 64
+    groups    128 × 4 words: recorder, pg_id, enqueued, completed
+    strings   UTF-8, NUL padded, named in STRINGS, append only
+
+A word added in version v carries `since` v: a reader takes VERSION and the one before, and gives a default to what the
+older writer did not know. A reader may meet a writer in mid-write; the checksum tells, and it reads again (TornRecord).
+Standard library only, Python 3.9+: the daemon imports this module and nothing else of the hook.
+"""
+
+import struct
+from binascii import crc32
+from typing import NamedTuple, Optional
+
+MAGIC = int.from_bytes(b"STALLWCH", "little")
+VERSION = 1
+READABLE_VERSIONS = tuple(range(max(1, VERSION - 1), VERSION + 1))
+
+WORD_CAPACITY = 128
+RING_SLOTS = 64  # a power of two: the step's slot is a mask
+GROUP_CAPACITY = 128
+UNKNOWN = -1
+RECORDERS = ("nccl", "gloo")  # the word "recorder" of a group is an index into this; append only
+
+# (name, version that brought it). A word's place is its place in this table: append, never insert.
+WORDS = (
+    ("magic", 1),
+    ("version", 1),
+    ("checksum", 1),  # CRC-32 of the whole record with this word 0
+    ("pid", 1),  # in the writer's own PID namespace
+    ("start_ticks", 1),  # field 22 of /proc/<pid>/stat
+    ("pid_namespace", 1),  # inode of /proc/<pid>/ns/pid
+    ("rank", 1),
+    ("local_rank", 1),
+    ("world_size", 1),
+    ("restart_count", 1),
+    ("is_child", 1),
+    ("notify", 1),
+    ("step", 1),  # -1: nobody counts steps
+    ("phase_since_ns", 1),
+    ("pulse_count", 1),
+    ("pulse_ns", 1),
+    ("dump_started_ns", 1),  # 0: no dump in progress
+    ("answered_request", 1),
+    ("ended", 1),
+    ("exit_code", 1),
+    ("ended_ns", 1),
+    ("group_count", 1),
+    ("groups_dropped", 1),  # groups for which there was no room
+    ("attached_ns", 1),
+    ("errors", 1),  # what the hook swallowed
+)
+
+# (name, bytes, version that brought it).
+STRINGS = (
+    ("phase", 96, 1),
+    ("node", 128, 1),
+    ("training_job", 256, 1),
+    ("epoch", 256, 1),
+    ("exception", 96, 1),
+)
+
+WORD = {name: index for index, (name, _) in enumerate(WORDS)}
+RING_OFFSET = WORD_CAPACITY * 8
+GROUP_OFFSET = RING_OFFSET + RING_SLOTS * 8
+STRING_OFFSET = GROUP_OFFSET + GROUP_CAPACITY * 32
+RECORD_BYTES = 8192
+
+_ALL_WORDS = struct.Struct(f"<{len(WORDS)}q")
+_ALL_SLOTS = struct.Struct(f"<{RING_SLOTS}q")
+
+
+class LayoutError(ValueError):
+    """These bytes are no record that this reader understands; the text says why and what to do."""
+
+
+class TornRecord(LayoutError):
+    """The record was read while it was written: read it again."""
+
+
+class Record(NamedTuple):
+    """A decoded record. Times are CLOCK_MONOTONIC nanoseconds of the node, None is "never" or "not known"."""
+
+    pid: int
+    start_ticks: int
+    pid_namespace: int
+    rank: int
+    local_rank: int
+    world_size: int
+    node: str
+    training_job: str
+    epoch: str
+    restart_count: int
+    is_child: bool
+    notify: bool
+    step: Optional[int]
+    last_step_ns: Optional[int]
+    step_durations_ns: tuple[int, ...]  # newest last
+    phase: str
+    phase_since_ns: int
+    pulse_count: int
+    pulse_ns: int
+    dump_started_ns: Optional[int]
+    answered_request: int
+    ended: bool
+    exit_code: Optional[int]
+    ended_ns: Optional[int]
+    groups: tuple[tuple[str, int, int, int], ...]  # recorder, pg_id, enqueued, completed
+    groups_dropped: int
+    attached_ns: int
+    exception: str  # type of the uncaught exception that is ending the process
+    errors: int
+
+
+def encode(
+    words: "dict[str, int]",
+    ring: "tuple[int, ...]",
+    groups: "tuple[tuple[str, int, int, int], ...]",
+    strings: "dict[str, str]",
+) -> bytes:
+    """Given the words by name (magic, version, checksum and group counts are filled in here), return a whole record."""
+    kept = groups[:GROUP_CAPACITY]
+    filled = {
+        **words,
+        "magic": MAGIC,
+        "version": VERSION,
+        "checksum": 0,
+        "group_count": len(kept),
+        "groups_dropped": len(groups) - len(kept),
+    }
+    image = bytearray(RECORD_BYTES)
+    _ALL_WORDS.pack_into(image, 0, *(filled.get(name, UNKNOWN) for name, _ in WORDS))
+    _ALL_SLOTS.pack_into(image, RING_OFFSET, *ring)
+    for index, (recorder, pg_id, enqueued, completed) in enumerate(kept):
+        struct.pack_into("<4q", image, GROUP_OFFSET + index * 32, RECORDERS.index(recorder), pg_id, enqueued, completed)
+    offset = STRING_OFFSET
+    for name, size, _ in STRINGS:
+        text = fitting(strings.get(name, ""), size)
+        image[offset : offset + len(text)] = text
+        offset += size
+    struct.pack_into("<q", image, WORD["checksum"] * 8, crc32(image))
+    return bytes(image)
+
+
+def decode(data: bytes) -> Record:
+    """Given the bytes of a record, return its values. Raise LayoutError with a sentence, TornRecord when a second
+    read will do."""
+    if len(data) < RECORD_BYTES:
+        raise LayoutError(f"{len(data)} bytes are no record of {RECORD_BYTES}: it was truncated, or is none")
+    data = data[:RECORD_BYTES]
+    magic, version, checksum = struct.unpack_from("<3q", data)
+    if magic == 0:
+        raise TornRecord("the record is still empty: its process has not written it yet")
+    if magic != MAGIC:
+        raise LayoutError("not a record of stallwatch: its first bytes are foreign")
+    if version not in READABLE_VERSIONS:
+        raise LayoutError(
+            f"the record has version {version}, this reader takes {READABLE_VERSIONS[0]} to {VERSION}: "
+            "bring stallwatch in training and on the node to neighbouring versions"
+        )
+    place = WORD["checksum"] * 8
+    if crc32(data[:place] + bytes(8) + data[place + 8 :]) != checksum:
+        raise TornRecord("the record's checksum is wrong: it is being written, or was damaged")
+    return _values(data, version)
+
+
+def _values(data: bytes, version: int) -> Record:
+    values = _ALL_WORDS.unpack_from(data)
+    word = {name: value if since <= version else UNKNOWN for (name, since), value in zip(WORDS, values)}
+    text = _texts(data, version)
+    count = word["group_count"]
+    if not 0 <= count <= GROUP_CAPACITY:
+        raise LayoutError(f"the record counts {count} process groups and has room for {GROUP_CAPACITY}: damaged")
+    ended = word["ended"] == 1
+    step = word["step"]
+    times = _step_times(_ALL_SLOTS.unpack_from(data, RING_OFFSET), step)
+    return Record(
+        pid=word["pid"],
+        start_ticks=word["start_ticks"],
+        pid_namespace=word["pid_namespace"],
+        rank=word["rank"],
+        local_rank=word["local_rank"],
+        world_size=word["world_size"],
+        node=text["node"],
+        training_job=text["training_job"],
+        epoch=text["epoch"],
+        restart_count=word["restart_count"],
+        is_child=word["is_child"] == 1,
+        notify=word["notify"] != 0,
+        step=step if step >= 0 else None,
+        last_step_ns=times[-1] if times else None,
+        step_durations_ns=tuple(after - before for before, after in zip(times, times[1:])),
+        phase=text["phase"],
+        phase_since_ns=word["phase_since_ns"],
+        pulse_count=word["pulse_count"],
+        pulse_ns=word["pulse_ns"],
+        dump_started_ns=word["dump_started_ns"] if word["dump_started_ns"] > 0 else None,
+        answered_request=word["answered_request"],
+        ended=ended,
+        exit_code=word["exit_code"] if ended and word["exit_code"] >= 0 else None,
+        ended_ns=word["ended_ns"] if ended else None,
+        groups=tuple(_group(data, index) for index in range(count)),
+        groups_dropped=max(0, word["groups_dropped"]),
+        attached_ns=word["attached_ns"],
+        exception=text["exception"],
+        errors=max(0, word["errors"]),
+    )
+
+
+def _step_times(ring: "tuple[int, ...]", step: int) -> "list[int]":
+    """Times of the recent steps, oldest first. One slot less than the ring has: the writer may be filling the next."""
+    first = max(1, step - (RING_SLOTS - 2))
+    times = [ring[number % RING_SLOTS] for number in range(first, step + 1)]
+    newest_run = len(times)
+    while newest_run > 1 and 0 < times[newest_run - 2] <= times[newest_run - 1]:
+        newest_run -= 1
+    return times[max(0, newest_run - 1) :]
+
+
+def _group(data: bytes, index: int) -> "tuple[str, int, int, int]":
+    recorder, pg_id, enqueued, completed = struct.unpack_from("<4q", data, GROUP_OFFSET + index * 32)
+    if not 0 <= recorder < len(RECORDERS):
+        raise LayoutError(f"the record names recorder {recorder}, which this reader does not know: damaged or newer")
+    return RECORDERS[recorder], pg_id, enqueued, completed
+
+
+def _texts(data: bytes, version: int) -> "dict[str, str]":
+    texts = {}
+    offset = STRING_OFFSET
+    for name, size, since in STRINGS:
+        raw = data[offset : offset + size].split(b"\0", 1)[0]
+        texts[name] = raw.decode("utf-8", "replace") if since <= version else ""
+        offset += size
+    return texts
+
+
+def fitting(text: str, size: int) -> bytes:
+    """UTF-8 of `text` in at most `size` bytes. What is too long ends in its checksum, so that two long names that
+    begin alike stay two names."""
+    raw = text.replace("\0", "?").encode("utf-8", "replace")
+    if len(raw) <= size:
+        return raw
+    mark = b"~%08x" % crc32(raw)
+    return raw[: size - len(mark)].decode("utf-8", "ignore").encode("utf-8") + mark
+
+
+def record_name(rank: int, pid: int) -> str:
+    return f"rank-{rank}-{pid}.beat"
+
+
+def parse_record_name(name: str) -> "Optional[tuple[int, int]]":
+    """Rank and process number of a record's file name; None for every other name. The number is the key of the
+    process' other files too. It is its pid except where containers share a directory and their pids collide: the
+    pid to trust is in the record."""
+    head, dot, tail = name.partition(".")
+    parts = head.split("-")
+    if dot and tail == "beat" and len(parts) == 3 and parts[0] == "rank" and parts[1].isdigit() and parts[2].isdigit():
+        return int(parts[1]), int(parts[2])
+    return None
+
+
+def facts_name(rank: int, pid: int) -> str:
+    return f"rank-{rank}-{pid}.facts.json"
+
+
+def answer_name(rank: int, pid: int, request_id: int, recorder: str) -> str:
+    return f"rank-{rank}-{pid}.{request_id}.{recorder}.dump"
+
+
+def request_path(directory: str, rank: int, pid: int) -> str:
+    """Where the daemon leaves a dump request: in a folder of its own, where only it can write."""
+    return f"{directory}/.daemon/{rank}-{pid}.request"
