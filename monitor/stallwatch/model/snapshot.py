@@ -54,6 +54,10 @@ class Heartbeat(msgspec.Struct, frozen=True):
     exit_code: int | None
     ended_ns: int | None
     groups: tuple[GroupCounter, ...]
+    groups_dropped: int = 0  # groups for which the record had no room
+    attached_ns: int = -1
+    exception: str = ""  # type of the uncaught exception that is ending the process; it may hang in its teardown
+    errors: int = 0  # what the hook swallowed
 
 
 class ChildSample(msgspec.Struct, frozen=True):
