@@ -1,4 +1,4 @@
-"""Stacks of all ranks merged into one prefix tree by rank ranges, as LLNL STAT does for MPI: the outlier is the story."""
+"""Stacks of all ranks merged into one prefix tree by rank ranges, as LLNL STAT does: the outlier is the story."""
 
 from collections.abc import Mapping, Sequence
 
