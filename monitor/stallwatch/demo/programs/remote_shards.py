@@ -1,0 +1,23 @@
+"""Shards come from an object store; one rank is told to retry later, and believes it."""
+
+import time
+
+from torch import Tensor
+
+from stallwatch.demo.training import Training, run
+
+
+def fetch(training: Training, step: int) -> Tensor:
+    retry_after_seconds = 3600 if training.strikes(step) else 0
+    if retry_after_seconds:
+        time.sleep(retry_after_seconds)
+    return training.batch()
+
+
+def train(training: Training) -> None:
+    for step in training.steps():
+        training.learn(fetch(training, step))
+
+
+if __name__ == "__main__":
+    run(train)

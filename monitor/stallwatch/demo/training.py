@@ -1,0 +1,132 @@
+"""What the demo's programs share: a small data-parallel training job, of which one rank may have bad luck.
+
+A program is an ordinary training script. Its arguments are this module's, the mark file is how it tells the demo, and
+nobody else, when the fault struck.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import stallwatch
+from stallwatch.demo.draw import drawn_rank
+
+FEATURES = 64
+BATCH = 32
+MARK_VARIABLE = "STALLWATCH_DEMO_MARK"
+
+
+class Beat(Protocol):
+    """What `stallwatch.attach()` returns."""
+
+    def step(self) -> None: ...
+
+    def phase(self, name: str) -> AbstractContextManager[object]: ...
+
+
+class Training:
+    """One rank of the job: model, optimizer, step counter."""
+
+    def __init__(self, options: argparse.Namespace, beat: Beat) -> None:
+        self.beat = beat
+        self.rank = int(os.environ["RANK"])
+        self.world_size = int(os.environ["WORLD_SIZE"])
+        self.fault_step: int = options.fault_step
+        self.last_step: int = options.steps
+        self.step_seconds: float = options.step_seconds
+        self.is_drawn = self.rank == drawn_rank(options.seed, self.world_size)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"rank-{self.rank}-"))
+        self.backend, self.device = choose_device(options.backend)
+
+    def start(self) -> None:
+        """Join the job and build the model: every rank the same."""
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        dist.init_process_group(self.backend)
+        layers = nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8))
+        on_gpu = [self.device] if self.device.type == "cuda" else None
+        self.model = DistributedDataParallel(layers.to(self.device), device_ids=on_gpu)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+
+    def steps(self) -> Iterator[int]:
+        """Step numbers, each of them about `step_seconds` long: what a larger model would take."""
+        for step in range(self.last_step):
+            began = time.monotonic()
+            yield step
+            time.sleep(max(0.0, self.step_seconds - (time.monotonic() - began)))
+            self.beat.step()
+
+    def batch(self) -> Tensor:
+        return torch.randn(BATCH, FEATURES)
+
+    def learn(self, batch: Tensor) -> Tensor:
+        """One forward, backward and optimizer step; return this rank's loss, on its device."""
+        loss = self.model(batch.to(self.device)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        loss.item()  # as a progress bar does: the host waits for the device once a step
+        return loss.detach()
+
+    def phase(self, name: str) -> AbstractContextManager[object]:
+        return self.beat.phase(name)
+
+    def strikes(self, step: int) -> bool:
+        """True once, on the rank that was drawn: the fault begins now, and the mark file says when."""
+        if step != self.fault_step or not self.is_drawn:
+            return False
+        self.mark()
+        return True
+
+    def mark(self) -> None:
+        """Note this moment as the fault's, for the demo to measure from; the latest mark counts."""
+        if path := os.environ.get(MARK_VARIABLE):
+            with open(path, "a", encoding="ascii") as file:
+                file.write(f"{time.monotonic_ns()}\n")
+
+    def finish(self) -> None:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def choose_device(backend: str | None) -> tuple[str, torch.device]:
+    """Return backend and device of this rank: a GPU of its own with NCCL where the node has enough, else gloo."""
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+    if backend is None:
+        backend = "nccl" if torch.cuda.device_count() >= local_world_size else "gloo"
+    if backend != "nccl":
+        return backend, torch.device("cpu")
+    torch.cuda.set_device(local_rank)
+    return backend, torch.device("cuda", local_rank)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="A training program of stallwatch's demo.")
+    parser.add_argument("--steps", type=int, default=100_000, help="steps until the program ends by itself")
+    parser.add_argument("--step-seconds", type=float, default=0.05, help="length of a step")
+    parser.add_argument("--fault-step", type=int, default=40, help="healthy steps before the fault")
+    parser.add_argument("--seed", type=int, default=0, help="chooses the rank that the fault strikes")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where every rank has a GPU")
+    return parser.parse_args()
+
+
+def run(train: Callable[[Training], None], prepare: Callable[[Training], None] | None = None) -> None:
+    """Run one program: attach the hook, then `prepare`, then join the job and `train`."""
+    beat = stallwatch.attach()
+    training = Training(parse_options(), beat)
+    if prepare:
+        prepare(training)
+    training.start()
+    train(training)
+    training.finish()
