@@ -1,22 +1,122 @@
 """All sensors of the node behind one call that never blocks past its deadline."""
 
+import select
+import socket
+
 from stallwatch.clock import Clock
 from stallwatch.config import Config
-from stallwatch.model.snapshot import NodeSnapshot
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.snapshot import GpuSample, NodeSnapshot, RankSample, SensorStatus
+from stallwatch.node.heartbeat_file import rank_directories
+from stallwatch.sensors.ranks import RanksLook
+from stallwatch.sensors.sensor import Options, PartStatus
+from stallwatch.sensors.supervised import SupervisedSensor
+
+_NOT_YET = PartStatus(False, "", 0.0, 0)
 
 
 class Panel:
     """Owns the sensors' child processes and joins what they answer into one snapshot a tick."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
-        """Start the children; nothing is waited for."""
-        raise NotImplementedError
+        """Start nothing yet: the first look does."""
+        self._clock = clock
+        self._deadline_seconds = config.sensors.deadline_seconds
+        self._tick_seconds = config.daemon.tick_seconds
+        self._node = socket.gethostname()
+        options = Options(
+            directories=tuple(str(path) for path in rank_directories(config.daemon.rank_directory)),
+            keep_ended_seconds=config.sensors.keep_ended_seconds,
+            discover_seconds=config.sensors.discover_seconds,
+            node=self._node,
+        )
+        self._ranks = SupervisedSensor("ranks", "the reader of ranks", RanksLook, options, clock)
+        self._gpus = (
+            SupervisedSensor("gpus", "NVML", tuple[GpuSample, ...], options, clock, required=False)
+            if config.sensors.gpus
+            else None
+        )
+        self.sensors = (self._ranks,) if self._gpus is None else (self._ranks, self._gpus)
+        self._last = RanksLook((), _NOT_YET, _NOT_YET)
+        self._last_began_ns: int | None = None
 
     def look(self, tick: int) -> NodeSnapshot:
         """Ask every sensor and return within `sensors.deadline_seconds`. A sensor that has not answered by then is
         `Unavailable` with since when; its late answer is dropped, and it is asked again only after it came."""
-        raise NotImplementedError
+        began_ns = self._clock.monotonic_ns()
+        late_seconds = self._late_seconds(began_ns)
+        for sensor in self.sensors:
+            sensor.ask()
+        self._collect(began_ns + int(self._deadline_seconds * 1e9))
+        ranks, statuses = self._rank_part()
+        gpus, gpu_statuses = self._gpu_part()
+        return NodeSnapshot(
+            tick=tick,
+            at_ns=self._clock.monotonic_ns(),
+            wall_ns=self._clock.wall_ns(),
+            node=self._node,
+            late_seconds=late_seconds,
+            ranks=ranks,
+            gpus=gpus,
+            sensors=statuses + gpu_statuses,
+        )
 
     def close(self) -> None:
         """End the children; one that hangs in the kernel is left to it."""
-        raise NotImplementedError
+        for sensor in self.sensors:
+            sensor.close()
+
+    def _late_seconds(self, began_ns: int) -> float:
+        last_ns, self._last_began_ns = self._last_began_ns, began_ns
+        return 0.0 if last_ns is None else max(0.0, (began_ns - last_ns) / 1e9 - self._tick_seconds)
+
+    def _collect(self, deadline_ns: int) -> None:
+        while waiting := {s.descriptor: s for s in self.sensors if s.descriptor is not None}:
+            left_ns = deadline_ns - self._clock.monotonic_ns()
+            if left_ns <= 0:
+                return
+            poll = select.poll()
+            for descriptor in waiting:
+                poll.register(descriptor, select.POLLIN)
+            for descriptor, _ in poll.poll(left_ns / 1e6):
+                waiting[descriptor].collect()
+
+    def _rank_part(self) -> tuple[tuple[RankSample, ...], tuple[SensorStatus, ...]]:
+        reading = self._ranks.result()
+        if isinstance(reading, Known):
+            self._last = look = reading.value
+            missed = self._ranks.status().errors_total
+            return look.ranks, tuple(
+                SensorStatus(name, part.up, part.reason, part.duration_seconds, part.errors_total + missed)
+                for name, part in (("heartbeats", look.heartbeats), ("processes", look.processes))
+            )
+        # Ranks do not vanish because we cannot see: they stay, and nothing is known about them.
+        ranks = tuple(
+            RankSample(
+                job=rank.job,
+                rank=rank.rank,
+                local_rank=rank.local_rank,
+                world_size=rank.world_size,
+                pid=rank.pid,
+                start_ticks=rank.start_ticks,
+                heartbeat=Unavailable(reading.reason, reading.at_ns),
+                process=Unavailable(reading.reason, reading.at_ns),
+                end=rank.end,
+            )
+            for rank in self._last.ranks
+        )
+        status = self._ranks.status()
+        return ranks, tuple(
+            SensorStatus(
+                name, False, reading.reason, status.duration_seconds, status.errors_total + before.errors_total
+            )
+            for name, before in (("heartbeats", self._last.heartbeats), ("processes", self._last.processes))
+        )
+
+    def _gpu_part(self) -> tuple[Known[tuple[GpuSample, ...]] | Unavailable, tuple[SensorStatus, ...]]:
+        if self._gpus is None:
+            reason = "GPUs are not read: sensors.gpus is off"
+            status = SensorStatus("gpus", False, reason, 0.0, 0, required=False)
+            return Unavailable(reason, self._clock.monotonic_ns()), (status,)
+        reading = self._gpus.result()
+        return reading, (self._gpus.status(),)

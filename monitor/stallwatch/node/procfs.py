@@ -1,0 +1,183 @@
+"""/proc/<pid>: pure parsers, and a directory that stays the same process even when its pid is used again."""
+
+import os
+from typing import NamedTuple
+
+# Enough for every file that is read whole here; a process' status with 4,096 groups is the longest.
+_LIMIT_BYTES = 1 << 16
+
+
+class Stat(NamedTuple):
+    """/proc/<pid>/stat (proc_pid_stat(5)); ticks of sysconf(_SC_CLK_TCK)."""
+
+    pid: int
+    command: str
+    state: str  # R S D T t Z X I
+    parent_pid: int
+    terminal: int  # 0: no controlling terminal
+    cpu_ticks: int
+    threads: int
+    start_ticks: int
+    resident_pages: int
+    exit_status: int  # as wait(2) gives it; 0 also when we may not know
+
+
+class Status(NamedTuple):
+    """What of /proc/<pid>/status stat does not say."""
+
+    uids: tuple[int, ...]  # real, effective, saved, file system
+    gids: tuple[int, ...]
+    groups: tuple[int, ...]
+    tracer_pid: int
+    namespace_pids: tuple[int, ...]  # ours first, the process' own last
+    pending_signals: int  # bit n-1 is signal n; of the thread and of the process
+
+
+def parse_stat(data: bytes) -> Stat:
+    """Raise ValueError on anything that is not a stat line. A command may hold spaces and parentheses."""
+    opening, closing = data.index(b"("), data.rindex(b")")
+    fields = data[closing + 2 :].split()
+    if len(fields) < 22:
+        raise ValueError(f"stat has {len(fields) + 2} fields")
+    return Stat(
+        pid=int(data[:opening]),
+        command=data[opening + 1 : closing].decode("utf-8", "replace"),
+        state=fields[0].decode(),
+        parent_pid=int(fields[1]),
+        terminal=int(fields[4]),
+        cpu_ticks=int(fields[11]) + int(fields[12]),
+        threads=int(fields[17]),
+        start_ticks=int(fields[19]),
+        resident_pages=int(fields[21]),
+        exit_status=int(fields[49]) if len(fields) > 49 else 0,
+    )
+
+
+def parse_status(data: bytes) -> Status:
+    """Raise ValueError when the Uid line is missing."""
+    values = {}
+    for line in data.splitlines():
+        name, _, body = line.partition(b":")
+        if name in _STATUS_NAMES:
+            values[name] = body
+    if b"Uid" not in values:
+        raise ValueError("status has no Uid")
+    return Status(
+        uids=_numbers(values[b"Uid"]),
+        gids=_numbers(values.get(b"Gid", b"")),
+        groups=_numbers(values.get(b"Groups", b"")),
+        tracer_pid=int(values.get(b"TracerPid", b"0")),
+        namespace_pids=_numbers(values.get(b"NSpid", b"")),
+        pending_signals=int(values.get(b"SigPnd", b"0"), 16) | int(values.get(b"ShdPnd", b"0"), 16),
+    )
+
+
+_STATUS_NAMES = frozenset((b"Uid", b"Gid", b"Groups", b"TracerPid", b"NSpid", b"SigPnd", b"ShdPnd"))
+
+
+def _numbers(text: bytes) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split())
+
+
+def parse_io(data: bytes) -> tuple[int, int]:
+    """Return bytes read and written by system calls (rchar, wchar): page cache and network file systems count too.
+    Raise ValueError when they are missing."""
+    values = dict(line.split(b": ", 1) for line in data.splitlines() if b": " in line)
+    try:
+        return int(values[b"rchar"]), int(values[b"wchar"])
+    except KeyError as error:
+        raise ValueError(f"io has no {error}") from error
+
+
+def parse_wchan(data: bytes) -> str | None:
+    """None: running, or not ours to know; the kernel writes 0 for both."""
+    text = data.decode("ascii", "replace").strip("\0\n ")
+    return None if text in ("", "0") else text
+
+
+def wait_status(status: int) -> tuple[int | None, int | None]:
+    """Given a wait(2) status, return exit code and signal; one of them is None."""
+    if os.WIFSIGNALED(status):
+        return None, os.WTERMSIG(status)
+    return os.WEXITSTATUS(status), None
+
+
+class ProcessDirectory:
+    """An open /proc/<pid>. The descriptor names the process itself: after its end every read raises
+    ProcessLookupError, whoever gets the pid next. Files that are read every tick stay open."""
+
+    def __init__(self, pid: int, proc: str = "/proc") -> None:
+        """Raise ProcessLookupError when there is no such process."""
+        self.pid = pid
+        self._kept: dict[str, int] = {}
+        try:
+            self.descriptor = os.open(f"{proc}/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise ProcessLookupError(f"no process {pid}") from error
+
+    def read(self, name: str, limit_bytes: int = _LIMIT_BYTES) -> bytes:
+        """Raise ProcessLookupError when the process is gone, PermissionError when the file is not ours to read."""
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.descriptor)
+        except FileNotFoundError as error:
+            raise ProcessLookupError(f"process {self.pid} has no {name}") from error
+        try:
+            return os.read(descriptor, limit_bytes)
+        finally:
+            os.close(descriptor)
+
+    def read_again(self, name: str, limit_bytes: int = 4096) -> bytes:
+        """As `read`, for a file that is read every tick."""
+        descriptor = self._kept.get(name)
+        if descriptor is None:
+            try:
+                descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.descriptor)
+            except FileNotFoundError as error:
+                raise ProcessLookupError(f"process {self.pid} has no {name}") from error
+            self._kept[name] = descriptor
+        return os.pread(descriptor, limit_bytes, 0)
+
+    def names(self, name: str) -> list[str]:
+        """Entries of a directory such as "task". Raise as `read` does."""
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
+        except FileNotFoundError as error:
+            raise ProcessLookupError(f"process {self.pid} has no {name}") from error
+        try:
+            return os.listdir(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def stat(self) -> Stat:
+        return parse_stat(self.read_again("stat"))
+
+    def status(self) -> Status:
+        return parse_status(self.read_again("status", _LIMIT_BYTES))
+
+    def close(self) -> None:
+        for descriptor in (*self._kept.values(), self.descriptor):
+            os.close(descriptor)
+        self._kept.clear()
+
+    def __enter__(self) -> "ProcessDirectory":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def children_of(pid: int, proc: str = "/proc", threads: bool = True) -> tuple[int, ...]:
+    """Pids of a process' children, those of its main thread only when `threads` is false. Empty when it is gone or
+    the kernel was built without CONFIG_PROC_CHILDREN."""
+    try:
+        tids = os.listdir(f"{proc}/{pid}/task") if threads else [str(pid)]
+    except OSError:
+        return ()
+    found: list[int] = []
+    for tid in tids:
+        try:
+            with open(f"{proc}/{pid}/task/{tid}/children", "rb") as file:
+                found += (int(word) for word in file.read().split())
+        except OSError:
+            continue
+    return tuple(sorted(found))

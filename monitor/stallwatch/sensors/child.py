@@ -1,0 +1,82 @@
+"""A sensor's own process: `python -m stallwatch.sensors.child NAME OPTIONS`. Reads request numbers from stdin, writes
+answers to stdout, ends with its stdin. It imports nothing that its sensor does not need."""
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from stallwatch.sensors.frames import Answer, Unpacker, pack
+from stallwatch.sensors.sensor import Absent, Options, Sensor
+
+
+def _ranks(options: Options) -> Sensor[Any]:
+    from stallwatch.sensors.ranks import RanksSensor
+
+    return RanksSensor(options)
+
+
+def _gpus(options: Options) -> Sensor[Any]:
+    from stallwatch.sensors.gpus import GpuSensor
+
+    return GpuSensor()
+
+
+SENSORS: dict[str, Callable[[Options], Sensor[Any]]] = {"ranks": _ranks, "gpus": _gpus}
+
+
+def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
+    """Answer requests until their end of file. A sensor that cannot be made yet is tried again at each request."""
+    sensor: Sensor[Any] | None = None
+    unpacker = Unpacker()
+    while True:
+        _wait(sensor, requests)
+        data = os.read(requests, 1 << 16)
+        if not data:
+            return
+        for message in unpacker.feed(data):
+            request = msgspec.msgpack.decode(message, type=int)
+            began = time.monotonic()
+            answer = Answer(request, 0.0)
+            try:
+                sensor = sensor or make()
+                value = msgspec.msgpack.encode(sensor.read())
+                answer = Answer(request, time.monotonic() - began, value)
+            except Absent as reason:
+                answer = Answer(request, time.monotonic() - began, error=str(reason), absent=True)
+            except Exception as error:  # noqa: BLE001 - the sensors' guard: what a sensor raises is its answer
+                reason_text = f"{type(error).__name__}: {error}"
+                answer = Answer(request, time.monotonic() - began, error=reason_text)
+            _write(answers, pack(msgspec.msgpack.encode(answer)))
+            if answer.absent:
+                return
+
+
+def _wait(sensor: Sensor[Any] | None, requests: int) -> None:
+    wait = getattr(sensor, "wait", None)
+    if wait is not None:
+        wait(requests)
+    else:
+        select.select([requests], [], [])
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def main(argv: list[str]) -> None:
+    name, options = argv
+    decoded = msgspec.json.decode(options, type=Options)
+    serve(lambda: SENSORS[name](decoded), sys.stdin.fileno(), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except (KeyboardInterrupt, BrokenPipeError):
+        os._exit(0)  # the daemon is going; a traceback would tell nobody anything

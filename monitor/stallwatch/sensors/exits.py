@@ -1,0 +1,121 @@
+"""How a process ended that is not our child: the kernel first, then what the process and its launcher left behind."""
+
+import fcntl
+import json
+import os
+import struct
+from typing import NamedTuple
+
+from stallwatch.model.snapshot import Heartbeat, ProcessEnd
+from stallwatch.node import untrusted
+from stallwatch.node.procfs import wait_status
+from stallwatch.sensors.processes import ProcessWatch
+
+# linux/pidfd.h since 6.15: PIDFD_GET_INFO with PIDFD_INFO_EXIT tells the exit of a process that was reaped already.
+_PIDFD_GET_INFO = 0xC040FF0B
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_INFO = struct.Struct("QQ11Ii")
+_ERROR_FILE_LIMIT_BYTES = 1 << 20
+_SIGKILL = 9
+
+
+class Traces(NamedTuple):
+    """What has to be noted while a process lives, to explain its end."""
+
+    error_file: str  # TORCHELASTIC_ERROR_FILE, "" when it has none
+    memory_events: str  # cgroup file that counts out-of-memory kills, "" when there is none
+    out_of_memory_kills: int | None
+
+
+def note_traces(watch: ProcessWatch, environment: dict[str, str], cgroups: str = "/sys/fs/cgroup") -> Traces:
+    """Note where a process' end will leave its traces; nothing here can fail."""
+    memory_events = _memory_events(watch, cgroups)
+    return Traces(environment.get("TORCHELASTIC_ERROR_FILE", ""), memory_events, _kills(memory_events))
+
+
+def explain(
+    watch: ProcessWatch, pidfd: int | None, traces: Traces, heartbeat: Heartbeat | None, at_ns: int
+) -> ProcessEnd:
+    """Return the end of a process as the best witness tells it: the zombie's own status, the pidfd of a reaped one,
+    the hook's last words, torchrun's error file, the cgroup's count of kills; else unknown, which is not 0."""
+    code, signal, source = _kernel(watch, pidfd)
+    if source == "unknown" and heartbeat is not None and heartbeat.ended:
+        code, source = heartbeat.exit_code, "hook"
+    kills = _kills(traces.memory_events)
+    killed = None if kills is None or traces.out_of_memory_kills is None else kills > traces.out_of_memory_kills
+    if source == "unknown" and _raised(watch, traces.error_file):
+        code, source = 1, "torchrun error file"
+    if source == "unknown" and killed:
+        signal, source = _SIGKILL, "cgroup"
+    # Somebody else's kill in the same cgroup says nothing about a process that ended by itself.
+    out_of_memory = killed if signal == _SIGKILL else None if source == "unknown" else False
+    return ProcessEnd(at_ns=at_ns, exit_code=code, exit_signal=signal, source=source, out_of_memory=out_of_memory)
+
+
+def _kernel(watch: ProcessWatch, pidfd: int | None) -> tuple[int | None, int | None, str]:
+    try:
+        stat = watch.directory.stat()
+        # Without ptrace access the kernel writes 0, which would read as a clean exit.
+        if stat.state == "Z" and watch.may_inspect():
+            return *wait_status(stat.exit_status), "zombie"
+    except (OSError, ValueError):
+        pass  # reaped between the wake-up and the read
+    if pidfd is not None:
+        answer = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, *([0] * 13)))
+        try:
+            fcntl.ioctl(pidfd, _PIDFD_GET_INFO, answer)
+        except OSError:
+            return None, None, "unknown"
+        mask, *_, status = _PIDFD_INFO.unpack(answer)
+        if mask & _PIDFD_INFO_EXIT:
+            return *wait_status(status), "pidfd"
+    return None, None, "unknown"
+
+
+def _raised(watch: ProcessWatch, error_file: str) -> bool:
+    """Whether torchrun's @record left an exception there: a JSON object with a message."""
+    if not error_file.startswith("/"):
+        return False
+    try:
+        directory = os.open(os.path.dirname(error_file), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        data, _ = untrusted.read_regular(directory, os.path.basename(error_file), _ERROR_FILE_LIMIT_BYTES)
+        return "message" in json.loads(data)
+    except (OSError, untrusted.Refused, ValueError, TypeError, RecursionError):
+        return False
+    finally:
+        os.close(directory)
+
+
+def _memory_events(watch: ProcessWatch, cgroups: str) -> str:
+    """The file of the process' own cgroup: memory.events (v2) or memory.oom_control (v1, counts since 4.13)."""
+    try:
+        lines = watch.directory.read("cgroup").decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            candidates = (f"{cgroups}{path}/memory.events", f"{cgroups}/unified{path}/memory.events")
+        elif "memory" in controllers.split(","):
+            candidates = (f"{cgroups}/memory{path}/memory.oom_control", f"{cgroups}/memory/memory.oom_control")
+        else:
+            continue
+        for candidate in candidates:
+            if _kills(candidate) is not None:
+                return candidate
+    return ""
+
+
+def _kills(memory_events: str) -> int | None:
+    if not memory_events:
+        return None
+    try:
+        with open(memory_events, "rb") as file:
+            values = dict(line.split(None, 1) for line in file.read().splitlines())
+        return int(values[b"oom_kill"])
+    except (OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,180 @@
+"""Reads every hook's record in the rank directories; a bad file costs one message and hides nothing else."""
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.errors import Denied
+from stallwatch.hook import layout
+from stallwatch.model.snapshot import Heartbeat
+from stallwatch.node import untrusted
+from stallwatch.node.heartbeat_file import RECORD_LIMIT_BYTES, prepare, to_heartbeat
+
+# Somebody who fills the directory with names must not fill our time: real nodes have tens of ranks.
+_MOST_RECORDS = 4096
+_SHOWN_PROBLEMS = 3
+_TORN_TRIES = 3
+_TORN_READS = 5
+
+
+class HeartbeatLook(msgspec.Struct, frozen=True):
+    heartbeats: tuple[Heartbeat, ...]
+    up: bool
+    reason: str
+    errors_total: int
+
+
+class _OpenRecord:
+    """A record that stays open between reads; its name is looked at again each time, for the hook may re-create it."""
+
+    def __init__(self, descriptor: int, status: os.stat_result) -> None:
+        self.descriptor = descriptor
+        self.uid = status.st_uid
+        self.identity = (status.st_dev, status.st_ino)
+        self.rejected = False
+        self.last: Heartbeat | None = None
+        self.torn = 0  # reads in a row that met a writer in mid-write
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class HeartbeatScan:
+    """The records of all rank directories of the node."""
+
+    def __init__(self, directories: tuple[str, ...]) -> None:
+        self._directories = tuple(Path(directory) for directory in directories)
+        self._records: dict[str, _OpenRecord] = {}
+        self._problems: dict[str, str] = {}  # path to sentence, while the file stays bad
+        self._errors_total = 0
+        self._prepared = False
+
+    def read(self) -> HeartbeatLook:
+        """Return every record that can be read. Down only when no directory can be read at all."""
+        problem = self._prepare()
+        found: list[Heartbeat] = []
+        names: set[str] = set()
+        readable = 0
+        for directory in self._directories:
+            try:
+                descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except OSError as error:
+                problem = problem or f"{directory}: {error.strerror}"
+                continue
+            readable += 1
+            try:
+                records = sorted(name for name in os.listdir(descriptor) if name.endswith(".beat"))
+                for name in records[:_MOST_RECORDS]:
+                    names.add(path := f"{directory}/{name}")
+                    if (heartbeat := self._record(descriptor, name, path)) is not None:
+                        found.append(heartbeat)
+            finally:
+                os.close(descriptor)
+        self._forget(names)
+        if not readable:
+            return HeartbeatLook((), False, f"no rank directory can be read: {problem}", self._errors_total)
+        return HeartbeatLook(tuple(found), True, self._reason(problem), self._errors_total)
+
+    def reject(self, heartbeat: Heartbeat, sentence: str) -> None:
+        """Note why a record that reads well is not believed; it is skipped until another file takes its name."""
+        self._note(heartbeat.path, f"{os.path.basename(heartbeat.path)}: {sentence}")
+        if (record := self._records.get(heartbeat.path)) is not None:
+            record.rejected = True
+
+    def remove(self, path: str) -> None:
+        """Unlink a record, its facts and its answers, all of a process that ended; never truncate: a late writer would
+        die of it."""
+        directory, name = os.path.split(path)
+        stem = name.removesuffix(".beat") + "."
+        request = f"{directory}/.daemon/{name.removesuffix('.beat').removeprefix('rank-')}.request"
+        with contextlib.suppress(OSError):
+            for other in os.listdir(directory):
+                if other.startswith(stem):
+                    with contextlib.suppress(OSError):
+                        os.unlink(f"{directory}/{other}")
+        with contextlib.suppress(OSError):
+            os.unlink(request)
+
+    def _prepare(self) -> str:
+        """Create what the first directory needs, once; a refusal is a reason to show, not to stop."""
+        if self._prepared:
+            return ""
+        problem = ""
+        for directory in self._directories:
+            try:
+                prepare(directory)
+            except Denied as error:
+                problem = problem or f"{error}. {error.help}"
+        self._prepared = not problem
+        return problem
+
+    def _record(self, directory: int, name: str, path: str) -> Heartbeat | None:
+        try:
+            record = self._open(directory, name, path)
+            if record.rejected:
+                return None
+            record.last = self._decode(record, path)
+        except FileNotFoundError:
+            return None  # removed between listing and opening
+        except (untrusted.Refused, layout.LayoutError, OSError) as error:
+            self._note(path, _sentence(name, error))
+            return None
+        if record.torn < _TORN_READS:
+            self._problems.pop(path, None)
+        return record.last
+
+    def _decode(self, record: _OpenRecord, path: str) -> Heartbeat | None:
+        """A record is read again when it was met in mid-write. One that stays so (its writer was killed in it, or is
+        stopped) keeps its last good value, and is complained of."""
+        for _ in range(_TORN_TRIES):
+            try:
+                decoded = layout.decode(untrusted.read_bounded(record.descriptor, RECORD_LIMIT_BYTES))
+            except layout.TornRecord as error:
+                torn = error
+                continue
+            record.torn = 0
+            return to_heartbeat(decoded, path, record.uid)
+        record.torn += 1
+        if record.torn >= _TORN_READS:
+            self._note(path, _sentence(os.path.basename(path), torn))
+        return record.last
+
+    def _open(self, directory: int, name: str, path: str) -> _OpenRecord:
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        known = self._records.get(path)
+        if known is not None:
+            if known.identity == (status.st_dev, status.st_ino) and stat.S_ISREG(status.st_mode):
+                return known
+            del self._records[path]
+            known.close()
+        descriptor = untrusted.open_regular(directory, name, RECORD_LIMIT_BYTES)
+        record = self._records[path] = _OpenRecord(descriptor, os.fstat(descriptor))
+        return record
+
+    def _note(self, path: str, sentence: str) -> None:
+        if self._problems.get(path) != sentence:
+            self._problems[path] = sentence
+            self._errors_total += 1
+
+    def _forget(self, names: set[str]) -> None:
+        for path in [path for path in self._records if path not in names]:
+            self._records.pop(path).close()
+        for path in [path for path in self._problems if path not in names]:
+            del self._problems[path]
+
+    def _reason(self, problem: str) -> str:
+        parts = [problem] if problem else []
+        if self._problems:
+            shown = sorted(self._problems.values())[:_SHOWN_PROBLEMS]
+            more = len(self._problems) - len(shown)
+            parts.append(f"{len(self._problems)} ignored: " + "; ".join(shown) + (f"; and {more} more" if more else ""))
+        return "; ".join(parts)
+
+
+def _sentence(name: str, error: Exception) -> str:
+    if isinstance(error, untrusted.Refused):
+        return str(error)  # names the file itself
+    return f"{name}: {error.strerror if isinstance(error, OSError) else error}"

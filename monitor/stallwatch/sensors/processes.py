@@ -1,0 +1,117 @@
+"""A process as /proc shows it, read every tick: few files, kept open, and none that waits for the process' own locks
+(cmdline and maps do; they are read once, or by a capture)."""
+
+import os
+from collections.abc import Iterator
+
+from stallwatch.model.snapshot import ChildSample, ProcessSample
+from stallwatch.node.procfs import ProcessDirectory, children_of, parse_io, parse_stat, parse_wchan
+from stallwatch.node.secrets import scrub_argv
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_COMMAND_CHARACTERS = 300
+# A rank with more descendants than this is shown with the first ones: loaders have tens, compilers 32.
+_MOST_CHILDREN = 128
+# Children of other threads than the main one are looked for every so many samples: a rank has hundreds of threads.
+_ALL_THREADS_EVERY = 10
+
+
+class ProcessWatch:
+    """One process, identified by pid and start ticks for as long as it is watched."""
+
+    def __init__(self, pid: int, proc: str = "/proc") -> None:
+        """Raise ProcessLookupError when there is no such process."""
+        self.pid = pid
+        self._proc = proc
+        self.directory = ProcessDirectory(pid, proc)
+        self.start_ticks = self.directory.stat().start_ticks
+        self._command: str | None = None
+        self._samples = 0
+        self._thread_children: tuple[int, ...] = ()
+        self._io_is_ours = True
+
+    def sample(self) -> ProcessSample:
+        """Raise ProcessLookupError when it is gone. What is not ours to read is None."""
+        stat = self.directory.stat()
+        status = self.directory.status()
+        main = parse_stat(self.directory.read_again(f"task/{self.pid}/stat"))
+        read_bytes, write_bytes = self._io()
+        return ProcessSample(
+            pid=self.pid,
+            start_ticks=stat.start_ticks,
+            parent_pid=stat.parent_pid,
+            uid=status.uids[0],
+            state=stat.state,
+            tracer_pid=status.tracer_pid,
+            command=self.command(),
+            wchan=self._wchan(),
+            main_thread_state=main.state,
+            main_thread_cpu_ticks=main.cpu_ticks,
+            cpu_ticks=stat.cpu_ticks,
+            read_bytes=read_bytes,
+            write_bytes=write_bytes,
+            resident_bytes=stat.resident_pages * _PAGE_BYTES,
+            threads=stat.threads,
+            has_terminal=stat.terminal != 0,
+            children=tuple(self._children()),
+        )
+
+    def command(self) -> str:
+        """Its command line without secrets, read once: the kernel takes the process' memory lock for it."""
+        if self._command is None:
+            try:
+                argv = self.directory.read("cmdline").decode("utf-8", "replace").split("\0")
+            except OSError:
+                argv = []
+            self._command = scrub_argv([word for word in argv if word])[:_COMMAND_CHARACTERS]
+        return self._command
+
+    def may_inspect(self) -> bool:
+        """Whether the kernel tells us what only its owner may know (ptrace access); a zombie still answers."""
+        self._io_is_ours = True
+        return self._io() != (None, None)
+
+    def _io(self) -> tuple[int | None, int | None]:
+        if not self._io_is_ours:
+            return None, None
+        try:
+            return parse_io(self.directory.read_again("io"))
+        except ProcessLookupError:
+            raise
+        except (OSError, ValueError):
+            # Asked again only by may_inspect: a refusal does not change from tick to tick.
+            self._io_is_ours = False
+            return None, None
+
+    def _wchan(self) -> str | None:
+        try:
+            return parse_wchan(self.directory.read_again("wchan"))
+        except ProcessLookupError:
+            raise
+        except OSError:
+            return None
+
+    def _children(self) -> Iterator[ChildSample]:
+        """Descendants, nearest first."""
+        if self._samples % _ALL_THREADS_EVERY == 0:
+            self._thread_children = children_of(self.pid, self._proc)
+        self._samples += 1
+        waiting = list(dict.fromkeys((*children_of(self.pid, self._proc, threads=False), *self._thread_children)))
+        seen = {self.pid}
+        while waiting and len(seen) <= _MOST_CHILDREN:
+            pid = waiting.pop(0)
+            if pid in seen:
+                continue
+            seen.add(pid)
+            try:
+                with open(f"{self._proc}/{pid}/stat", "rb") as file:
+                    stat = parse_stat(file.read())
+            except (OSError, ValueError):
+                continue
+            if stat.parent_pid not in seen:
+                continue  # the pid was used again, or it was given to another parent
+            yield ChildSample(pid=pid, state=stat.state, cpu_ticks=stat.cpu_ticks, command=stat.command)
+            waiting += children_of(pid, self._proc, threads=False)
+
+    def close(self) -> None:
+        self.directory.close()

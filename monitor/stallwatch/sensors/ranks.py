@@ -1,0 +1,253 @@
+"""The ranks of this node: hooks' records joined with their processes and their ends, and ranks without a hook."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.snapshot import Heartbeat, JobKey, ProcessEnd, ProcessSample, RankSample
+from stallwatch.sensors.deaths import DeathWatch
+from stallwatch.sensors.environ import RankNames, parse_environment
+from stallwatch.sensors.exits import Traces, explain, note_traces
+from stallwatch.sensors.heartbeats import HeartbeatScan
+from stallwatch.sensors.hookless import HooklessSearch
+from stallwatch.sensors.namespaces import PidTranslation
+from stallwatch.sensors.processes import ProcessWatch
+from stallwatch.sensors.sensor import Options, PartStatus
+
+NO_HOOK = "no hook: add stallwatch.attach() for steps and phases"
+
+
+class RanksLook(msgspec.Struct, frozen=True):
+    ranks: tuple[RankSample, ...]
+    heartbeats: PartStatus
+    processes: PartStatus
+
+
+class _Rank:
+    """One process that is a rank, followed until some time after its end."""
+
+    def __init__(self, names: RankNames, watch: ProcessWatch, traces: Traces) -> None:
+        self.names = names
+        self.watch = watch
+        self.traces = traces
+        self.pidfd: int | None = None
+        self.heartbeat: Heartbeat | None = None  # the last one that was read
+        self.heartbeat_ns = 0
+        self.end: ProcessEnd | None = None
+
+    def ended(self, at_ns: int) -> None:
+        """Called the moment the process ends: a zombie's status can be read only until its parent looks."""
+        if self.end is None:
+            self.end = explain(self.watch, self.pidfd, self.traces, self.heartbeat, at_ns)
+
+    def close(self) -> None:
+        self.watch.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+
+
+class RanksSensor:
+    """One child for records, processes and deaths: they need the same privilege, and the join is made where the
+    facts are, so that a pid is checked before and after it is looked at."""
+
+    def __init__(
+        self, options: Options, proc: str = "/proc", monotonic_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._options = options
+        self._proc = proc
+        self._now_ns = monotonic_ns
+        self._scan = HeartbeatScan(options.directories)
+        self._translation = PidTranslation(proc, options.discover_seconds)
+        self._hookless = HooklessSearch(proc, options.discover_seconds)
+        self._deaths = DeathWatch(monotonic_ns)
+        self._ranks: dict[tuple[int, int], _Rank] = {}  # by pid and start ticks
+        self._missing_since: dict[str, int] = {}  # records of processes that were gone when we came
+        self._process_errors = 0
+
+    def wait(self, descriptor: int) -> None:
+        self._deaths.wait(descriptor)
+
+    def read(self) -> RanksLook:
+        began_ns = self._now_ns()
+        self._deaths.look()
+        look = self._scan.read()
+        for heartbeat in look.heartbeats:
+            self._take(heartbeat, began_ns)
+        if self._hookless.due(began_ns):
+            self._find_hookless(began_ns)
+        records_ns = self._now_ns()
+        paths = {heartbeat.path for heartbeat in look.heartbeats}
+        refusals: list[str] = []
+        samples = [self._sample(rank, paths, refusals) for rank in list(self._ranks.values())]
+        self._drop_ended(began_ns)
+        done_ns = self._now_ns()
+        samples += self._gone_before(look.heartbeats, samples, began_ns)
+        samples.sort(key=lambda sample: (sample.job, sample.rank, sample.pid))
+        return RanksLook(
+            tuple(samples),
+            PartStatus(look.up, look.reason, (records_ns - began_ns) / 1e9, look.errors_total),
+            PartStatus(
+                not refusals or len(refusals) < len(samples),
+                "; ".join(refusals[:3]),
+                (done_ns - records_ns) / 1e9,
+                self._process_errors,
+            ),
+        )
+
+    def _take(self, heartbeat: Heartbeat, now_ns: int) -> None:
+        if heartbeat.is_child:
+            return
+        pid = self._known_pid(heartbeat) or self._translation.find(heartbeat, now_ns)
+        if pid is None:
+            if not (heartbeat.ended or heartbeat.path in self._missing_since):
+                self._missing_since[heartbeat.path] = now_ns
+            return
+        rank = self._ranks.get((pid, heartbeat.start_ticks))
+        if rank is None or rank.heartbeat is None:
+            rank = self._follow(pid, heartbeat.start_ticks, _names_of(heartbeat), rank)
+            if rank is None:
+                return
+            uids = rank.watch.directory.status().uids if rank.end is None else ()
+            if uids and heartbeat.uid not in uids:
+                self._scan.reject(heartbeat, f"written by uid {heartbeat.uid}, but process {pid} runs as {uids[0]}")
+                self._forget((pid, heartbeat.start_ticks))
+                return
+        self._missing_since.pop(heartbeat.path, None)
+        rank.heartbeat = heartbeat
+        rank.heartbeat_ns = now_ns
+        rank.names = _names_of(heartbeat)
+
+    def _known_pid(self, heartbeat: Heartbeat) -> int | None:
+        for (pid, start_ticks), rank in self._ranks.items():
+            if start_ticks == heartbeat.start_ticks and rank.heartbeat and rank.heartbeat.path == heartbeat.path:
+                return pid
+        return None
+
+    def _follow(self, pid: int, start_ticks: int, names: RankNames, known: "_Rank | None") -> "_Rank | None":
+        """Begin to follow a process; None when it is gone or another one by now."""
+        if known is not None:
+            return known
+        try:
+            watch = ProcessWatch(pid, self._proc)
+        except (ProcessLookupError, ValueError):
+            return None
+        if watch.start_ticks != start_ticks:
+            watch.close()
+            return None
+        environment: dict[str, str] = {}
+        with contextlib.suppress(OSError):  # not ours to read: its end is then explained by other witnesses
+            environment = parse_environment(watch.directory.read("environ", 1 << 20))
+        rank = _Rank(names, watch, note_traces(watch, environment))
+        try:
+            if self._proc == "/proc":
+                rank.pidfd = self._deaths.watch(pid, rank.ended)
+            # After the pidfd: now both are certain to be the process whose start ticks were read.
+            watch.directory.stat()
+        except ProcessLookupError:
+            rank.ended(self._now_ns())
+        self._ranks[pid, start_ticks] = rank
+        return rank
+
+    def _find_hookless(self, now_ns: int) -> None:
+        known = {pid for pid, _ in self._ranks}
+        for found in self._hookless.search(known, now_ns, self._deaths.look):
+            if (found.pid, found.start_ticks) not in self._ranks:
+                self._follow(found.pid, found.start_ticks, found.names, None)
+
+    def _sample(self, rank: _Rank, paths: set[str], refusals: list[str]) -> RankSample:
+        now_ns = self._now_ns()
+        process: Known[ProcessSample] | Unavailable
+        if rank.end is None:
+            try:
+                process = Known(rank.watch.sample(), self._now_ns())
+                if rank.pidfd is None and process.value.state in "ZX":
+                    rank.ended(now_ns)
+            except ProcessLookupError:
+                # The pidfd may not have been polled yet: it tells the time, this only that it is over.
+                self._deaths.look()
+                rank.ended(now_ns)
+            except (OSError, ValueError) as error:
+                self._process_errors += 1
+                refusals.append(f"process {rank.watch.pid}: {error}")
+                process = Unavailable(f"process {rank.watch.pid} cannot be read: {error}", now_ns)
+        if rank.end is not None:
+            process = Unavailable(f"process {rank.watch.pid} has ended", now_ns)
+        heartbeat: Known[Heartbeat] | Unavailable
+        if rank.heartbeat is None:
+            heartbeat = Unavailable(NO_HOOK, now_ns)
+        elif rank.heartbeat.path in paths or rank.end is not None:
+            heartbeat = Known(rank.heartbeat, rank.heartbeat_ns)
+        else:
+            heartbeat = Unavailable(f"{rank.heartbeat.path} was removed or can no longer be read", now_ns)
+        names = rank.names
+        return RankSample(
+            job=JobKey(names.training_job, names.epoch),
+            rank=names.rank,
+            local_rank=names.local_rank,
+            world_size=names.world_size,
+            pid=rank.watch.pid,
+            start_ticks=rank.watch.start_ticks,
+            heartbeat=heartbeat,
+            process=process,
+            end=rank.end,
+        )
+
+    def _gone_before(
+        self, heartbeats: tuple[Heartbeat, ...], samples: list[RankSample], now_ns: int
+    ) -> Iterator[RankSample]:
+        """Records of processes that ended before we could follow them: a death of the job while its other ranks live
+        (we were restarted), and litter otherwise, which is removed after the grace."""
+        followed = {rank.heartbeat.path for rank in self._ranks.values() if rank.heartbeat is not None}
+        living = {sample.job for sample in samples if sample.end is None}
+        for heartbeat in heartbeats:
+            if heartbeat.is_child or heartbeat.path in followed:
+                continue
+            since_ns = self._missing_since.setdefault(heartbeat.path, now_ns)
+            names = _names_of(heartbeat)
+            job = JobKey(names.training_job, names.epoch)
+            if job in living:
+                at_ns = heartbeat.ended_ns or max(heartbeat.pulse_ns, heartbeat.last_step_ns or 0)
+                yield RankSample(
+                    job=job,
+                    rank=names.rank,
+                    local_rank=names.local_rank,
+                    world_size=names.world_size,
+                    pid=heartbeat.pid,
+                    start_ticks=heartbeat.start_ticks,
+                    heartbeat=Known(heartbeat, now_ns),
+                    process=Unavailable(f"process {heartbeat.pid} had ended before it could be looked at", now_ns),
+                    end=ProcessEnd(
+                        at_ns, heartbeat.exit_code, None, "hook" if heartbeat.exit_code is not None else "unknown"
+                    ),
+                )
+            elif now_ns - since_ns > self._options.keep_ended_seconds * 1e9:
+                self._scan.remove(heartbeat.path)
+                del self._missing_since[heartbeat.path]
+
+    def _drop_ended(self, now_ns: int) -> None:
+        limit_ns = self._options.keep_ended_seconds * 1e9
+        for key, rank in list(self._ranks.items()):
+            if rank.end is not None and now_ns - rank.end.at_ns > limit_ns:
+                if rank.heartbeat is not None:
+                    self._scan.remove(rank.heartbeat.path)
+                self._forget(key)
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        rank = self._ranks.pop(key)
+        if rank.pidfd is not None:
+            self._deaths.forget(rank.pidfd)
+        rank.close()
+
+    def close(self) -> None:
+        for key in list(self._ranks):
+            self._forget(key)
+
+
+def _names_of(heartbeat: Heartbeat) -> RankNames:
+    return RankNames(
+        heartbeat.rank, heartbeat.local_rank, heartbeat.world_size, heartbeat.training_job, heartbeat.epoch
+    )

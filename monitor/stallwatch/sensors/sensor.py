@@ -1,0 +1,46 @@
+"""What every sensor is, and what its child process is told at the start."""
+
+from typing import Protocol, TypeVar
+
+import msgspec
+
+Value = TypeVar("Value", covariant=True)
+
+
+class Sensor(Protocol[Value]):
+    """Reads one kind of fact about the node. It runs in a child process of its own, so `read` may block: the loop
+    goes on without it. It may raise anything: the message becomes the reason why the fact is unavailable."""
+
+    def read(self) -> Value:
+        """Return a frozen value that msgpack can carry. Raise Absent when this node does not have the thing at all."""
+        ...
+
+
+class Waits(Protocol):
+    """A sensor that has to look at something between two reads."""
+
+    def wait(self, descriptor: int) -> None:
+        """Return as soon as `descriptor` can be read."""
+        ...
+
+
+class Absent(Exception):
+    """The node does not have what the sensor reads, which is normal and said: no GPU, no driver."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """Everything the children need of the configuration; they read no file and no environment of ours."""
+
+    directories: tuple[str, ...] = ()
+    keep_ended_seconds: float = 120.0
+    discover_seconds: float = 5.0
+    node: str = ""
+
+
+class PartStatus(msgspec.Struct, frozen=True):
+    """How one part of a read went, where a child reads several."""
+
+    up: bool
+    reason: str
+    duration_seconds: float
+    errors_total: int

@@ -1,0 +1,219 @@
+"""The panel's end of a sensor that runs in a child process which the loop is willing to lose."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import IO, Generic, TypeVar
+
+import msgspec
+
+from stallwatch.clock import Clock
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.snapshot import SensorStatus
+from stallwatch.sensors.frames import Answer, Unpacker, pack
+from stallwatch.sensors.sensor import Options
+
+T = TypeVar("T")
+
+_FIRST_BACK_OFF_SECONDS = 1.0
+_LONGEST_BACK_OFF_SECONDS = 60.0
+# What is absent (a driver) may be installed while we run; looking for it costs a process start.
+_ABSENT_BACK_OFF_SECONDS = 300.0
+# A child that hangs this long is ended; one that cannot be ended sits in the kernel, and no second one joins it there.
+_GIVE_UP_SECONDS = 60.0
+# Between the end of a child's answers and its exit.
+_EXIT_SECONDS = 0.1
+
+
+class SupervisedSensor(Generic[T]):
+    """Asks a child once a look. No call here waits: `descriptor` tells when there is something to collect."""
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        answer_type: type[T],
+        options: Options,
+        clock: Clock,
+        *,
+        required: bool = True,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        """`title` is how sentences name it ("NVML"); `command` replaces the child in tests."""
+        self.name = name
+        self._title = title
+        self._decoder = msgspec.msgpack.Decoder(answer_type)
+        self._answers = msgspec.msgpack.Decoder(Answer)
+        self._clock = clock
+        self._required = required
+        self._command = command or [
+            *(sys.executable, "-P", "-m", "stallwatch.sensors.child", name),
+            msgspec.json.encode(options).decode(),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unpacker = Unpacker()
+        self._request = 0
+        self._asked_ns: int | None = None  # when the request was made that is not answered yet
+        self._start_ns = clock.monotonic_ns()  # earliest next start
+        self._back_off_seconds = _FIRST_BACK_OFF_SECONDS
+        self._errors_total = 0
+        self._starts = 0
+        self._duration_seconds = 0.0
+        self._result: Known[T] | Unavailable = Unavailable(f"{title} has not been asked yet", self._start_ns)
+        self._settled = False  # this look's result is final
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def descriptor(self) -> int | None:
+        """What to poll for reading while this look's answer is missing."""
+        if self._settled or self._process is None:
+            return None
+        return _pipes(self._process)[1].fileno()
+
+    def ask(self) -> None:
+        """Begin a look: drop a late answer, start or restart the child if it is time, and ask unless it still hangs."""
+        self._settled = False
+        if self._process is not None:
+            self.collect(late=True)
+        now_ns = self._clock.monotonic_ns()
+        if self._process is None and now_ns >= self._start_ns:
+            self._start(now_ns)
+        if self._process is None:
+            self._settled = True
+            return
+        if self._asked_ns is not None:
+            if now_ns - self._asked_ns > _GIVE_UP_SECONDS * 1e9:
+                self._process.kill()
+            return
+        self._request += 1
+        try:
+            os.write(_pipes(self._process)[0].fileno(), pack(msgspec.msgpack.encode(self._request)))
+            self._asked_ns = now_ns
+        except OSError:
+            self._ended()
+
+    def collect(self, late: bool = False) -> None:
+        """Take what the child has said; `late` drops it, for it answers a question of an earlier look."""
+        assert self._process is not None
+        descriptor = _pipes(self._process)[1].fileno()
+        while True:
+            try:
+                data = os.read(descriptor, 1 << 18)
+            except BlockingIOError:
+                return
+            if not data:
+                self._ended()
+                return
+            try:
+                for message in self._unpacker.feed(data):
+                    self._take(self._answers.decode(message), late)
+            except (ValueError, msgspec.MsgspecError) as error:
+                self._fail(f"{self._title}: its process answered nonsense ({error})")
+                self._process.kill()
+                return
+
+    def result(self) -> Known[T] | Unavailable:
+        """This look's reading; without an answer by now, since when there is none."""
+        if not self._settled and self._asked_ns is not None:
+            now_ns = self._clock.monotonic_ns()
+            seconds = (now_ns - self._asked_ns) / 1e9
+            self._fail(f"{self._title} has not answered for {seconds:.0f} s" if seconds >= 1 else self._slow(seconds))
+        return self._result
+
+    def status(self) -> SensorStatus:
+        reason = self._result.reason if isinstance(self._result, Unavailable) else ""
+        return SensorStatus(
+            self.name, not reason, reason, self._duration_seconds, self._errors_total, required=self._required
+        )
+
+    def close(self, seconds: float = 0.5) -> None:
+        """End the child by its end of file, then by force; one that is stuck in the kernel is left to it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for stream in _pipes(process):
+            stream.close()
+        for end in (None, process.kill):
+            if end is not None:
+                end()
+            try:
+                process.wait(seconds)
+                return
+            except subprocess.TimeoutExpired:
+                continue
+        process.returncode = -9  # nobody will wait for it again
+
+    def _start(self, now_ns: int) -> None:
+        self._unpacker = Unpacker()
+        self._asked_ns = None
+        self._starts += 1
+        try:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+            )
+        except OSError as error:
+            self._fail(f"{self._title}: its process cannot be started: {error.strerror}")
+            self._delay(now_ns)
+            return
+        for stream in _pipes(self._process):
+            os.set_blocking(stream.fileno(), False)
+
+    def _take(self, answer: Answer, late: bool) -> None:
+        if answer.request != self._request:
+            return
+        self._asked_ns = None
+        if late:
+            return
+        self._settled = True
+        self._duration_seconds = answer.duration_seconds
+        now_ns = self._clock.monotonic_ns()
+        if answer.absent:
+            self._result = Unavailable(answer.error, now_ns)
+            self._start_ns = now_ns + int(_ABSENT_BACK_OFF_SECONDS * 1e9)
+            self._back_off_seconds = 0.0  # its end is expected
+        elif not answer.value:
+            self._fail(f"{self._title}: {answer.error}")
+        else:
+            self._result = Known(self._decoder.decode(answer.value), now_ns)
+            self._back_off_seconds = _FIRST_BACK_OFF_SECONDS
+
+    def _ended(self) -> None:
+        """The child is gone: say so, and let the next start wait a little longer each time."""
+        process, self._process = self._process, None
+        self._asked_ns = None
+        assert process is not None
+        for stream in _pipes(process):
+            stream.close()
+        try:
+            code = process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.returncode = -9
+        self._settled = True
+        if self._back_off_seconds == 0.0:
+            self._back_off_seconds = _FIRST_BACK_OFF_SECONDS
+            return
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        self._fail(f"{self._title}: its process ended ({how}); the next one starts in {self._back_off_seconds:.0f} s")
+        self._delay(self._clock.monotonic_ns())
+
+    def _delay(self, now_ns: int) -> None:
+        self._start_ns = now_ns + int(self._back_off_seconds * 1e9)
+        self._back_off_seconds = min(self._back_off_seconds * 2, _LONGEST_BACK_OFF_SECONDS)
+
+    def _slow(self, seconds: float) -> str:
+        return f"{self._title} has not answered within {seconds:.1f} s"
+
+    def _fail(self, sentence: str) -> None:
+        self._errors_total += 1
+        self._result = Unavailable(sentence, self._clock.monotonic_ns())
+
+
+def _pipes(process: "subprocess.Popen[bytes]") -> tuple[IO[bytes], IO[bytes]]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdin, process.stdout
