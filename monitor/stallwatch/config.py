@@ -8,7 +8,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -138,7 +138,23 @@ class SlackSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     webhook_url: Annotated[
         str, Meta(description="The URL itself; prefer the file or STALLWATCH_SLACK_WEBHOOK_URL.")
     ] = ""
-    minimum_severity: Annotated[str, Meta(description="warning or critical.")] = "warning"
+    minimum_severity: Annotated[
+        Literal["warning", "critical"], Meta(description="Tell from this on: warning or critical.")
+    ] = "warning"
+    attempt_seconds: Annotated[
+        float, Meta(description="Deadline of one attempt; failed ones are repeated later.", gt=0, le=120)
+    ] = 15.0
+
+
+class WebhookSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    url_file: Annotated[str, Meta(description="File with an address that gets each incident as JSON (a secret).")] = ""
+    url: Annotated[str, Meta(description="The address itself; prefer the file or STALLWATCH_WEBHOOK_URL.")] = ""
+    minimum_severity: Annotated[
+        Literal["warning", "critical"], Meta(description="Tell from this on: warning or critical.")
+    ] = "warning"
+    attempt_seconds: Annotated[
+        float, Meta(description="Deadline of one attempt; failed ones are repeated later.", gt=0, le=120)
+    ] = 15.0
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,6 +168,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     diagnosis: DiagnosisSection = DiagnosisSection()
     incidents: IncidentSection = IncidentSection()
     slack: SlackSection = SlackSection()
+    webhook: WebhookSection = WebhookSection()
 
 
 # Named apart because they are read by the hook too, or hold paths that people already know.

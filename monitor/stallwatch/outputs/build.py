@@ -5,12 +5,15 @@ from stallwatch.config import Config
 from stallwatch.outputs.http import HttpOutput
 from stallwatch.outputs.log import LogOutput
 from stallwatch.outputs.output import Control, Notifies, Output
+from stallwatch.outputs.slack import slack
+from stallwatch.outputs.webhook import webhook
 
 
 def build(config: Config, control: Control, clock: Clock) -> tuple[Output, ...]:
     """Every output that the configuration asks for. Raise UsageError for one that cannot work."""
-    speaking: tuple[Output, ...] = (LogOutput(),)
-    return (*speaking, HttpOutput(config, control, clock, peers=speaking))
+    telling = (LogOutput(), slack(config, clock), webhook(config, clock))
+    peers: tuple[Output, ...] = tuple(output for output in telling if output is not None)
+    return (*peers, HttpOutput(config, control, clock, peers))
 
 
 def notify_test(outputs: tuple[Output, ...], seconds: float = 20.0) -> tuple[str, ...]:

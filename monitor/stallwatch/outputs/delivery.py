@@ -1,0 +1,115 @@
+"""One attempt to deliver a message: what came of it, and the child that makes it."""
+
+import email.utils
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from stallwatch.outputs.poster import Answer, Request
+
+_LONGEST_WAIT_SECONDS = 3600.0  # a server that asks for more is asked again after this
+
+
+class Delivered(NamedTuple):
+    detail: str
+
+
+class Later(NamedTuple):
+    """Worth another attempt; `after_seconds` is what the server asked for, None when it asked for nothing."""
+
+    reason: str
+    after_seconds: float | None = None
+
+
+class Refused(NamedTuple):
+    """Another attempt would be refused too."""
+
+    reason: str
+
+
+Outcome = Delivered | Later | Refused
+
+
+class Poster(Protocol):
+    def post(self, body: bytes, seconds: float) -> Outcome:
+        """Deliver a JSON body; come back within `seconds`, whatever the network does."""
+        ...
+
+    def cancel(self) -> None:
+        """Give up what is under way; called from another thread."""
+        ...
+
+
+class ChildPoster:
+    """Delivers through a child process that is killed at the deadline."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._lock = threading.Lock()
+        self._children: set[subprocess.Popen[bytes]] = set()
+
+    def post(self, body: bytes, seconds: float) -> Outcome:
+        request = msgspec.structs.replace(self._request, body=msgspec.Raw(body), seconds=seconds)
+        command = [sys.executable, "-P", "-m", "stallwatch.outputs.poster"]
+        try:
+            child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:
+            return Later(f"cannot start a process to send it: {error.strerror}")
+        with self._lock:
+            self._children.add(child)
+        try:
+            answer, errors = child.communicate(msgspec.json.encode(request), timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return Later(f"no answer within {seconds:.0f} s")
+        finally:
+            with self._lock:
+                self._children.discard(child)
+            child.kill()
+            child.communicate()
+        return _read(answer, errors)
+
+    def cancel(self) -> None:
+        with self._lock:
+            for child in self._children:
+                child.kill()
+
+
+def _read(answer: bytes, errors: bytes) -> Outcome:
+    try:
+        return judge(msgspec.json.decode(answer, type=Answer))
+    except msgspec.MsgspecError:
+        last = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return Later(f"the sending process ended without an answer: {last}"[:300])
+
+
+def judge(answer: Answer) -> Outcome:
+    """Given a server's answer, return what it means for the message."""
+    if answer.status is None:
+        return Later(answer.detail)
+    words = f"{answer.status} {answer.detail}".strip()
+    if 200 <= answer.status < 300:
+        return Delivered(words)
+    if answer.status in (408, 425, 429) or answer.status >= 500:
+        return Later(words, _seconds(answer.retry_after))
+    return Refused(words)
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Retry-After of RFC 9110: seconds or a date."""
+    if not retry_after:
+        return None
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            moment = email.utils.parsedate_to_datetime(retry_after)
+        except ValueError:
+            return None
+        seconds = (moment - datetime.now(UTC)).total_seconds()
+    return min(max(seconds, 0.0), _LONGEST_WAIT_SECONDS) if seconds == seconds else None

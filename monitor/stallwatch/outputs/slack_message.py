@@ -1,0 +1,190 @@
+"""What Slack shows for an incident, as Block Kit: a pure function of the incident.
+
+Everything that a job can write (its name, paths, code) is escaped: `<!channel>` in a file name must not call anybody.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from stallwatch.model.incident import Incident
+from stallwatch.model.verdict import CulpritProcess, Verdict
+from stallwatch.outputs.documents import iso
+from stallwatch.outputs.telling import Step
+
+# https://docs.slack.dev/reference/block-kit/blocks: a longer text makes Slack refuse the whole message.
+_HEADER_CHARACTERS = 150
+_TEXT_CHARACTERS = 3000
+_FIELD_CHARACTERS = 2000
+_FALLBACK_CHARACTERS = 4000
+_MOST_CULPRITS = 8
+_MOST_FACTS = 8
+
+_MARKS = {"none": "⚪", "warning": "🟠", "critical": "🔴"}
+
+Block = dict[str, Any]
+
+
+def slack_message(incident: Incident, step: Step, external_url: str = "") -> dict[str, Any]:
+    """Given an incident and the step of its life to tell, return the payload of an incoming webhook."""
+    headline = _headline(incident, step)
+    blocks = [{"type": "header", "text": {"type": "plain_text", "text": _clip(headline, _HEADER_CHARACTERS)}}]
+    blocks += _resolved(incident) if step == "resolved" else _standing(incident)
+    blocks.append(_context(_footer(incident, external_url)))
+    sentence = incident.resolution if step == "resolved" else _sentence(incident)
+    return {"text": escape(_clip(f"{headline}\n{sentence}", _FALLBACK_CHARACTERS)), "blocks": blocks}
+
+
+def slack_test_message(node: str, external_url: str = "") -> dict[str, Any]:
+    link = f" <{external_url}|Status page>" if external_url else ""
+    text = f"Test from stallwatch on {escape(node)}: alerts of stalled training jobs will arrive here.{link}"
+    return {"text": text, "blocks": [_section(text)]}
+
+
+def escape(text: str) -> str:
+    """The three characters that Slack's mrkdwn reads as markup of its own."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _headline(incident: Incident, step: Step) -> str:
+    mark = "🟢" if step == "resolved" else _MARKS[incident.severity]
+    verdict = incident.verdict
+    what = f"{_who(verdict)}: {verdict.cause}" if verdict else "stalled, no verdict yet"
+    prefix = {"told": "", "escalated": "still ", "resolved": "resolved, "}[step]
+    return f"{mark} {incident.job.training_job}: {prefix}{what}"
+
+
+def _who(verdict: Verdict) -> str:
+    culprits = verdict.culprits
+    if not culprits:
+        return "no rank to blame"
+    if len(culprits) == 1:
+        return f"rank {culprits[0]}"
+    shown = ", ".join(map(str, culprits[:_MOST_CULPRITS]))
+    return f"ranks {shown}{' …' if len(culprits) > _MOST_CULPRITS else ''}"
+
+
+def _sentence(incident: Incident) -> str:
+    if incident.verdict is not None:
+        return incident.verdict.summary
+    return "; ".join(finding.reason for finding in incident.findings)
+
+
+def _resolved(incident: Incident) -> Iterator[Block]:
+    yield _section(escape(incident.resolution or "The job moves again or has ended."))
+    if incident.verdict is not None:
+        yield _section(f"_It was:_ {escape(incident.verdict.summary)}")
+
+
+def _standing(incident: Incident) -> Iterator[Block]:
+    verdict = incident.verdict
+    yield _section(f"*{escape(_sentence(incident))}*" if _sentence(incident) else "_No sentence yet._")
+    if verdict is None:
+        return
+    yield {"type": "section", "fields": [_mrkdwn(text, _FIELD_CHARACTERS) for text in _fields(incident, verdict)]}
+    shown = verdict.culprit_processes[:_MOST_CULPRITS]
+    for process in shown:
+        yield _section(_culprit(process, verdict))
+    if len(verdict.culprit_processes) > len(shown):
+        yield _context([f"and {len(verdict.culprit_processes) - len(shown)} more ranks"])
+    if verdict.because:
+        facts = [f"• {escape(fact.fact)} _({escape(fact.source)})_" for fact in verdict.because[:_MOST_FACTS]]
+        yield _section("*Because*\n" + _lines(facts))
+    if verdict.cause == "undecided" and verdict.missing:
+        yield _section("*What would decide it*\n" + _lines(f"• {escape(text)}" for text in verdict.missing))
+    if verdict.next_steps:
+        steps = (f"{number}. {escape(text)}" for number, text in enumerate(verdict.next_steps, 1))
+        yield _section("*Next steps*\n" + _lines(steps))
+    yield _context([_safety(incident)])
+
+
+def _fields(incident: Incident, verdict: Verdict) -> Iterator[str]:
+    where = f" ({verdict.where})" if verdict.where else ""
+    yield f"*Cause*\n`{verdict.cause}`{where}, {verdict.confidence}"
+    yield f"*Culprit*\n{_who(verdict)}"
+    if verdict.waiting:
+        yield f"*Waiting*\nranks {escape(verdict.waiting)}"
+    if verdict.operation:
+        number = f" #{verdict.seq}" if verdict.seq is not None else ""
+        group = f"\nin {escape(verdict.process_group.description)}" if verdict.process_group else ""
+        yield f"*Operation*\n{_code(verdict.operation)}{number}{group}"
+    if verdict.mismatch:
+        mismatch = verdict.mismatch
+        yield f"*Differs in {mismatch.kind}*\nexpected {_code(mismatch.expected)}, found {_code(mismatch.found)}"
+    yield f"*Severity*\n{incident.severity}"
+
+
+def _culprit(process: CulpritProcess, verdict: Verdict) -> str:
+    place = [f"*Rank {process.rank}*"]
+    place += [f"on `{_plain(process.host)}`"] if process.host else []
+    place += [f"pid {process.pid}"] if process.pid is not None else []
+    place += [f"GPU `{_plain(process.gpu_uuid)}`"] if process.gpu_uuid else []
+    where = process.where or verdict.where
+    place += [f"in {where}"] if where else []
+    text = " · ".join(place)
+    if process.frame is not None:
+        frame = process.frame
+        text += f"\n{_code(f'{frame.file}:{frame.line}')} in {_code(frame.function)}"
+        if frame.source:
+            # Three backticks would end the block early.
+            text += f"\n```{escape(frame.source.strip().replace('```', chr(39) * 3)[:1000])}```"
+    return text
+
+
+def _safety(incident: Incident) -> str:
+    report = incident.report
+    assert report is not None
+    if report.evidence_complete:
+        words = "✅ Evidence complete, safe to kill"
+    else:
+        words = "⏳ Evidence is not complete: ending the job now loses some of it"
+    if report.deadline:
+        words += f"; torch's own timeout ends the job at {escape(_clock(report.deadline))}"
+    return words
+
+
+def _footer(incident: Incident, external_url: str) -> Iterator[str]:
+    if external_url:
+        yield f"<{external_url.rstrip('/')}/#{incident.incident_id}|Open the incident>"
+    yield f"incident `{_plain(incident.incident_id)}` on `{_plain(incident.node)}`"
+    yield f"since {iso(incident.opened_wall_ns)[:19].replace('T', ' ')} UTC"
+    if incident.bundle:
+        yield f"evidence: `{_plain(incident.bundle)}`"
+
+
+def _clock(moment: str) -> str:
+    """ "2026-08-01T03:21:10.123Z" as "03:21:10 UTC"; anything else as it is."""
+    match = re.match(r"\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\S*?(?:Z|\+00:00)\Z", moment)
+    return f"{match[1]} UTC" if match else moment
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    return escape(text.replace("`", "'").replace("\n", " "))
+
+
+def _code(text: str) -> str:
+    return f"`{_plain(text)}`"
+
+
+def _section(text: str) -> Block:
+    return {"type": "section", "text": _mrkdwn(text, _TEXT_CHARACTERS)}
+
+
+def _context(texts: Iterable[str]) -> Block:
+    return {"type": "context", "elements": [_mrkdwn(text, _TEXT_CHARACTERS) for text in texts][:10]}
+
+
+def _mrkdwn(text: str, most: int) -> dict[str, Any]:
+    return {"type": "mrkdwn", "text": _clip(text, most), "verbatim": True}
+
+
+def _clip(text: str, most: int) -> str:
+    """Cut to `most` characters, not inside an escaped character, and close a code block that the cut left open."""
+    if len(text) <= most:
+        return text
+    cut = re.sub(r"&[a-z]{0,3}\Z", "", text[: most - 4])
+    return f"{cut}…" + ("```" if cut.count("```") % 2 else "")

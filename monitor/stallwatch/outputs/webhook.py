@@ -1,0 +1,39 @@
+"""A JSON document to any address, for what is not Slack: the incident as the API shows it, and which step it took."""
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from stallwatch import __version__
+from stallwatch.clock import Clock
+from stallwatch.config import Config
+from stallwatch.model.incident import Incident
+from stallwatch.outputs.courier import Courier
+from stallwatch.outputs.delivery import ChildPoster
+from stallwatch.outputs.documents import incident_document
+from stallwatch.outputs.poster import Request
+from stallwatch.outputs.secret import secret_url
+from stallwatch.outputs.telling import Step
+
+
+def webhook(config: Config, clock: Clock) -> Courier | None:
+    """The output, or None where no address is configured. Raise UsageError for one that cannot be used."""
+    url = secret_url("webhook.url", config.webhook.url, config.webhook.url_file)
+    if url is None:
+        return None
+    return Courier(
+        "webhook",
+        webhook_message,
+        ChildPoster(Request("json", url, msgspec.Raw(b"{}"), 0)),
+        clock,
+        Path(config.daemon.state_directory),
+        config.webhook.minimum_severity,
+        {"step": "test", "tool_version": __version__, "node": socket.gethostname()},
+        config.webhook.attempt_seconds,
+    )
+
+
+def webhook_message(incident: Incident, step: Step) -> Mapping[str, object]:
+    return {"step": step, "incident": incident_document(incident)}
