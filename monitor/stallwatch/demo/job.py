@@ -95,12 +95,14 @@ def need_torch() -> None:
         )
 
 
-def job_environment(environment: Mapping[str, str], rank_directory: Path, mark: Path, scratch: Path) -> dict[str, str]:
+def job_environment(
+    environment: Mapping[str, str], rank_directory: Path, mark: Path, scratch: Path, job: str
+) -> dict[str, str]:
     """What the job may know: where records go and where to mark the fault. Settings of other stallwatches stay out."""
     kept = {name: value for name, value in environment.items() if not name.startswith("STALLWATCH_")}
     return kept | {
         "STALLWATCH_DIR": str(rank_directory),
-        "STALLWATCH_JOB": "demo",
+        "STALLWATCH_JOB": job,
         "STALLWATCH_DEMO_MARK": str(mark),
         "TMPDIR": str(scratch),
         "OMP_NUM_THREADS": "1",
