@@ -75,6 +75,7 @@ class ThreadStack(msgspec.Struct, frozen=True):
     owns_gil: bool
     frames: tuple[CodeFrame, ...]  # innermost first
     pid: int | None = None
+    ident: int | None = None  # Python's own id (py-spy's thread_id); the recorder's thread_id is the same number
 
 
 class Stacks(msgspec.Struct, frozen=True):
