@@ -1,0 +1,121 @@
+"""From a simulated hang to the evidence that a node would have gathered, with some of it lost, late or cut."""
+
+import pickle
+import random
+from dataclasses import dataclass
+
+from stallwatch.formats import flight_recorder
+from stallwatch.model.evidence import (
+    Attempt,
+    CodeFrame,
+    Evidence,
+    ProcessLook,
+    RankEvidence,
+    Stacks,
+    ThreadStack,
+    ThreadState,
+)
+from tests.simulator.dump import START_NS, recorder, stack
+from tests.simulator.engine import Engine, Rank
+from tests.simulator.faults import Case
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was gathered of whom: the oracle decides from this whether a case can be decided at all."""
+
+    evidence: Evidence
+    dumps: frozenset[int]
+    stacks: frozenset[int]
+    ring: int
+
+
+def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
+    lossy = rng.random() < 0.3
+    ring = rng.choice([2000, 2000, 400, 120])
+    dumps, stacks, ranks = set(), set(), []
+    later = _later(case, engine)
+    for rank in engine.ranks.values():
+        silent = rank.ended in ("exited", "stopped") or _holds_gil(rank)
+        lost_dump = silent or (lossy and rng.random() < 0.08)
+        lost_stack = rank.ended in ("exited", "stopped") or (lossy and rng.random() < 0.08)
+        recorders = [] if lost_dump else [_parse(engine, rank, rng, ring, 1)]
+        looks = [] if lost_stack else [_stacks(engine, rank, 1)]
+        processes = [_process(engine, rank, 1)]
+        if later is not None:
+            again = later.ranks[rank.rank]
+            recorders += [] if lost_dump else [_parse(later, again, rng, ring, 2)]
+            looks += [] if lost_stack else [_stacks(later, again, 2)]
+            processes += [_process(later, again, 2)]
+        if not lost_dump:
+            dumps.add(rank.rank)
+        if not lost_stack:
+            stacks.add(rank.rank)
+        ranks.append(
+            RankEvidence(
+                rank=rank.rank,
+                host=f"node{rank.rank // 8}",
+                pid=1000 + rank.rank,
+                recorders=tuple(recorders),
+                stacks=tuple(looks),
+                processes=tuple(processes),
+                attempts=(Attempt("flight_recorder", 1, START_NS, not lost_dump),),
+                captured_at_ns=START_NS + engine.clock * 1_000_000 + 8_000_000_000,
+                last_step=rank.steps,
+            )
+        )
+    rng.shuffle(ranks)
+    evidence = Evidence(
+        world_size=engine.program.mesh.world,
+        backend=engine.program.backend,
+        ranks=tuple(sorted(ranks, key=lambda r: r.rank)),
+        nodes=(),
+        caveats=(),
+        looks=2 if later is not None else 1,
+    )
+    return Seen(evidence, frozenset(dumps), frozenset(stacks), ring)
+
+
+def _later(case: Case, engine: Engine) -> Engine | None:
+    """The second look: the same standing picture for a hang, a later one for a job that moves."""
+    if case.most_moves is None:
+        return engine
+    later = Engine(case.program, case.broken, case.most_moves + 3 * case.program.mesh.world + 20)
+    later.run()
+    return later
+
+
+def _holds_gil(rank: Rank) -> bool:
+    return rank.ended == "stuck" and rank.blocked_at is not None and rank.blocked_at.where == "gil"
+
+
+def _parse(engine: Engine, rank: Rank, rng: random.Random, ring: int, look: int):  # type: ignore[no-untyped-def]
+    backend = engine.program.backend
+    source = f"flight_recorder.{backend}{'' if look == 1 else f'-{look}'}.pickle"
+    raw = pickle.dumps(recorder(engine, rank, rng, ring), protocol=2)
+    return flight_recorder.parse(raw, source=source, look=look)
+
+
+def _stacks(engine: Engine, rank: Rank, look: int) -> Stacks:
+    frames, _, _, _, gil = stack(engine, rank)
+    thread = ThreadStack(
+        name="MainThread",
+        os_thread_id=1000 + rank.rank,
+        active=stack(engine, rank)[1] == "R",
+        owns_gil=gil,
+        frames=tuple(CodeFrame(f["name"], f["filename"], f["line"]) for f in frames),
+        pid=1000 + rank.rank,
+    )
+    return Stacks("stacks.json", look, 1000 + rank.rank, (thread,))
+
+
+def _process(engine: Engine, rank: Rank, look: int) -> ProcessLook:
+    pid = 1000 + rank.rank
+    if rank.ended == "exited":
+        return ProcessLook("process.json", look, pid, "Z", None, 9, None, None, (), ended_ns=10)
+    _, state, wchan, grows, _ = stack(engine, rank)
+    if rank.ended == "stopped":
+        state, wchan = "T", "do_signal_stop"
+    ticks = 5000 + (400 * look if grows else 0)
+    thread = ThreadState(pid, "python", state, ticks, wchan)
+    return ProcessLook("process.json", look, pid, state, None, None, wchan, ticks, (thread,))

@@ -1,0 +1,205 @@
+"""One injected fault per case, and what is true about it. Only this module and the oracle know the truth."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tests.simulator.program import Call, Program, Site
+
+STALLS = ("user_code", "lock", "dataloader", "busy_loop", "checkpoint", "filesystem", "socket", "gil")
+
+
+@dataclass(frozen=True)
+class Truth:
+    cause: str
+    culprits: tuple[int, ...]
+    accept: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    needs_history: bool = False  # only earlier steps or a third member tell who differs
+    culprit_group: int = 0  # members of the group in which it happened
+    step: int = 0  # in which it happened
+    only_where_all_entered: tuple[str, int] | None = None  # comm_stuck: group and number
+
+    def is_right(self, cause: str, culprits: tuple[int, ...]) -> bool:
+        return (cause, culprits) in ((self.cause, self.culprits), *self.accept)
+
+
+@dataclass(frozen=True)
+class Case:
+    program: Program
+    truth: Truth
+    fault: str
+    broken: tuple[str, int] | None = None
+    most_moves: int | None = None
+
+
+def _positions(calls: tuple[Call, ...], step: int, wanted: Callable[[Call], bool]) -> list[int]:
+    seen, found = 0, []
+    for index, call in enumerate(calls):
+        if call.kind == "step":
+            seen += 1
+        elif seen == step and wanted(call):
+            found.append(index)
+    return found
+
+
+def _edit(program: Program, rank: int, calls: tuple[Call, ...]) -> Program:
+    return replace(program, calls={**program.calls, rank: calls})
+
+
+def _all(cause: str, rank: int, *others: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((c, (rank,)) for c in (cause, *others))
+
+
+def inject(rng: random.Random, program: Program) -> Case | None:
+    """Return a case with one fault, or None where this program has no place for the drawn fault."""
+    fault = rng.choice(tuple(FAULTS))
+    rank = rng.randrange(program.mesh.world)
+    step = rng.randrange(program.steps)
+    return FAULTS[fault](rng, program, rank, step, fault)
+
+
+def _stand(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
+    places = _positions(program.calls[rank], step, lambda c: c.kind != "step")
+    if not places:
+        return None
+    at = rng.choice(places)
+    calls = program.calls[rank]
+    ended = {"stall": "stuck", "exited": "exited", "stopped": "stopped"}[fault]
+    where = rng.choice(STALLS) if fault == "stall" else ""
+    item = Call("fault", Site("prepare_batch", 77, "/app/data/pipeline.py"), operation=ended, where=where)
+    cause = {"stall": "not_entered", "exited": "rank_exited", "stopped": "process_stopped"}[fault]
+    truth = Truth(cause, (rank,), step=step)
+    return Case(_edit(program, rank, (*calls[:at], item, *calls[at:])), truth, fault)
+
+
+def _skip(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
+    places = _positions(program.calls[rank], step, lambda c: c.kind == "collective")
+    if not places:
+        return None
+    at = rng.choice(places)
+    calls = program.calls[rank]
+    group = calls[at].group
+    assert group is not None
+    others = _all("collective_mismatch", rank, "not_entered", "group_order", "data_exhausted")
+    truth = Truth("collective_mismatch", (rank,), others, True, len(group.ranks), step)
+    return Case(_edit(program, rank, (*calls[:at], *calls[at + 1 :])), truth, fault)
+
+
+def _extra(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
+    places = _positions(program.calls[rank], step, lambda c: c.kind == "collective")
+    if not places:
+        return None
+    at = rng.choice(places)
+    calls = program.calls[rank]
+    group = calls[at].group
+    assert group is not None
+    operation = rng.choice([calls[at].operation, "all_reduce", "broadcast"])
+    item = Call("collective", Site("log_on_rank_zero", 140), group, operation, rng.choice([1, calls[at].numel]))
+    others = _all("collective_mismatch", rank, "not_entered", "group_order", "data_exhausted")
+    truth = Truth("collective_mismatch", (rank,), others, True, len(group.ranks), step)
+    return Case(_edit(program, rank, (*calls[:at], item, *calls[at:])), truth, fault)
+
+
+def _wrong(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
+    places = _positions(program.calls[rank], step, lambda c: c.kind == "collective" and c.operation != "barrier")
+    if not places:
+        return None
+    at = rng.choice(places)
+    calls = program.calls[rank]
+    call = calls[at]
+    assert call.group is not None
+    changed = {
+        "wrong_op": replace(call, operation="broadcast" if call.operation == "all_reduce" else "all_reduce"),
+        "wrong_size": replace(call, numel=call.numel * 2),
+        "wrong_dtype": replace(call, dtype="Double" if call.dtype == "Float" else "Float"),
+    }[fault]
+    truth = Truth("collective_mismatch", (rank,), (), True, len(call.group.ranks), step)
+    return Case(_edit(program, rank, (*calls[:at], changed, *calls[at + 1 :])), truth, fault)
+
+
+def _swap(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
+    """The rank enters a later collective of the step before an earlier one of another group with common members."""
+    calls = program.calls[rank]
+    places = _positions(calls, step, lambda c: c.kind == "collective" and not c.asynchronous)
+    pairs = [
+        (i, j)
+        for i in places
+        for j in places
+        if i < j and calls[i].group != calls[j].group and len(_shared(calls[i], calls[j])) > 1
+    ]
+    if not pairs:
+        return None
+    i, j = rng.choice(pairs)
+    shared = _shared(calls[i], calls[j])
+    first, second = calls[i].group, calls[j].group
+    assert first is not None and second is not None
+    everybody = tuple(sorted(set(first.ranks) | set(second.ranks)))
+    accept = (*_all("group_order", rank, "collective_mismatch", "not_entered"), ("group_order", shared))
+    truth = Truth("group_order", (rank,), (*accept, ("group_order", everybody)), True, len(shared), step)
+    moved = (*calls[:i], calls[j], *calls[i:j], *calls[j + 1 :])
+    return Case(_edit(program, rank, moved), truth, fault)
+
+
+def _shared(one: Call, other: Call) -> tuple[int, ...]:
+    assert one.group is not None and other.group is not None
+    return tuple(sorted(set(one.group.ranks) & set(other.group.ranks)))
+
+
+def _lost_message(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
+    direction = "send" if program.backend == "gloo" else rng.choice(["send", "recv"])
+    places = _positions(program.calls[rank], step, lambda c: c.kind == "p2p" and c.operation == direction)
+    if not places:
+        return None
+    at = rng.choice(places)
+    calls = program.calls[rank]
+    others = _all("p2p_unmatched", rank, "not_entered", "collective_mismatch", "data_exhausted", "group_order")
+    truth = Truth("p2p_unmatched", (rank,), others, True, 2, step)
+    return Case(_edit(program, rank, (*calls[:at], *calls[at + 1 :])), truth, fault)
+
+
+def _exhausted(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
+    if step == 0:
+        return None
+    calls = program.calls[rank]
+    ends = [i for i, c in enumerate(calls) if c.kind == "step"]
+    kept = calls[: ends[step - 1] + 1]
+    tail = calls[ends[-1] + 1 :]
+    others = _all("data_exhausted", rank, "collective_mismatch", "not_entered")
+    truth = Truth("data_exhausted", (rank,), others, False, program.mesh.world, step)
+    return Case(_edit(program, rank, (*kept, *tail)), truth, fault)
+
+
+def _comm(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
+    calls = program.calls[rank]
+    places = _positions(calls, step, lambda c: c.kind == "collective")
+    if not places:
+        return None
+    at = rng.choice(places)
+    group = calls[at].group
+    assert group is not None
+    number = sum(1 for c in calls[: at + 1] if c.kind == "collective" and c.group == group)
+    truth = Truth("comm_stuck", (), step=step, only_where_all_entered=(group.name, number))
+    return Case(program, truth, fault, broken=(group.name, number))
+
+
+def _moving(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
+    total = sum(len(c) for c in program.calls.values())
+    truth = Truth("healthy", (), (("waiting", ()),))
+    return Case(program, truth, fault, most_moves=rng.randrange(total // 2, max(total - 1, total // 2 + 1)))
+
+
+FAULTS: dict[str, Callable[[random.Random, Program, int, int, str], Case | None]] = {
+    "stall": _stand,
+    "exited": _stand,
+    "stopped": _stand,
+    "skip": _skip,
+    "extra": _extra,
+    "wrong_op": _wrong,
+    "wrong_size": _wrong,
+    "wrong_dtype": _wrong,
+    "group_order": _swap,
+    "lost_message": _lost_message,
+    "exhausted": _exhausted,
+    "comm_stuck": _comm,
+    "moving": _moving,
+}

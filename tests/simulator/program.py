@@ -1,0 +1,121 @@
+"""Programs: what each rank's host issues, in order. SPMD with pipeline roles; every call has a call site of its own."""
+
+import random
+from dataclasses import dataclass, field, replace
+
+from tests.simulator.mesh import Group, Mesh
+
+REDUCING = ("all_reduce", "reduce_scatter_base", "all_gather_base")
+OPERATIONS = (*REDUCING, "broadcast", "alltoall_base", "all_gather")
+WIDTH = {"Float": 4, "BFloat16": 2, "Double": 8, "Long": 8, "Int": 4}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A call site in the job's own code."""
+
+    function: str
+    line: int
+    file: str = "/app/model/layers.py"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One item of a rank's program."""
+
+    kind: str  # "collective", "p2p", "wait", "sync", "step", "fault"
+    site: Site
+    group: Group | None = None
+    operation: str = ""
+    numel: int = 0
+    dtype: str = "Float"
+    asynchronous: bool = False
+    batched: bool = False
+    peers: tuple[tuple[str, int], ...] = ()  # p2p: ("send" | "recv", peer's global rank)
+    where: str = ""  # fault: what the host does instead
+    tags: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True)
+class Program:
+    backend: str
+    mesh: Mesh
+    calls: dict[int, tuple[Call, ...]]
+    steps: int
+
+
+@dataclass(frozen=True)
+class _Slot:
+    dimension: str  # "" is the default group
+    operation: str
+    numel: int
+    dtype: str
+    site: Site
+    asynchronous: bool
+
+
+def random_program(rng: random.Random, mesh: Mesh, backend: str) -> Program:
+    dimensions = [d for d in ("tp", "cp", "ep", "dp") if mesh.sizes[d] > 1]
+    if not dimensions and mesh.sizes["pp"] == 1:
+        dimensions = [""]  # in a pipeline a collective over all stages inside the forward pass would deadlock by itself
+    forward = [
+        _slot(rng, rng.choice(dimensions), 10 + 3 * i, "forward") for i in range(rng.randint(1, 4)) if dimensions
+    ]
+    backward = [_slot(rng, s.dimension, 60 + 3 * i, "backward") for i, s in enumerate(reversed(forward))]
+    reduce = [
+        replace(_slot(rng, "dp" if mesh.sizes["dp"] > 1 else "", 90 + 3 * i, "reduce_gradients"), asynchronous=True)
+        for i in range(rng.randint(1, 3))
+    ]
+    tail = [_Slot("", "all_reduce", 1, "Float", Site("log_metrics", 120), False)] if rng.random() < 0.7 else []
+    objects = rng.random() < 0.2
+    steps, micro = rng.randint(2, 6), rng.choice([1, 1, 2, 4])
+    batched = rng.random() < 0.5
+    calls: dict[int, list[Call]] = {rank: [] for rank in range(mesh.world)}
+    for rank, mine in calls.items():
+        for _ in range(steps):
+            for _ in range(micro):
+                mine += _pipeline(mesh, rank, -1, "recv", batched, 30)
+                mine += _slots(mesh, rank, forward)
+                mine += _pipeline(mesh, rank, +1, "send", batched, 33)
+            for _ in range(micro):
+                mine += _pipeline(mesh, rank, +1, "recv", batched, 50)
+                mine += _slots(mesh, rank, backward)
+                mine += _pipeline(mesh, rank, -1, "send", batched, 53)
+            mine += _slots(mesh, rank, reduce)
+            mine.append(Call("wait", Site("finish_reduce", 99)))
+            if objects:  # an object collective is two collectives: sizes, then bytes
+                world = mesh.groups[0]
+                mine.append(Call("collective", Site("gather_metrics", 110), world, "all_gather", 1, "Long"))
+                mine.append(Call("collective", Site("gather_metrics", 110), world, "all_gather", 512, "Byte"))
+            mine += _slots(mesh, rank, tail)
+            mine.append(Call("sync", Site("train_step", 130)))
+            mine.append(Call("step", Site("train_step", 131)))
+        mine.append(Call("collective", Site("main", 200), mesh.groups[0], "barrier", 1, "Byte"))
+        mine.append(Call("sync", Site("main", 201)))
+    return Program(backend, mesh, {r: tuple(c) for r, c in calls.items()}, steps)
+
+
+def _slot(rng: random.Random, dimension: str, line: int, function: str) -> _Slot:
+    operation = rng.choice(OPERATIONS if rng.random() < 0.5 else REDUCING)
+    return _Slot(dimension, operation, rng.choice([256, 1024, 4096, 65536]), "Float", Site(function, line), False)
+
+
+def _slots(mesh: Mesh, rank: int, slots: list[_Slot]) -> list[Call]:
+    calls = []
+    for slot in slots:
+        group = mesh.of.get((slot.dimension, rank)) if slot.dimension else mesh.groups[0]
+        if group is not None:
+            calls.append(
+                Call("collective", slot.site, group, slot.operation, slot.numel, slot.dtype, slot.asynchronous)
+            )
+    return calls
+
+
+def _pipeline(mesh: Mesh, rank: int, offset: int, direction: str, batched: bool, line: int) -> list[Call]:
+    peer = mesh.pipeline_neighbour(rank, offset)
+    if peer is None:
+        return []
+    group = mesh.of["pp", rank]
+    return [
+        Call("p2p", Site("exchange", line), group, direction, 2048, batched=batched, peers=((direction, peer),))
+    ]

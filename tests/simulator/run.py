@@ -1,0 +1,95 @@
+"""`python -m tests.simulator.run --cases 1000 --seed 0`: score the diagnosis against the oracle; failures are listed."""
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from stallwatch.diagnosis import judge
+from stallwatch.model.verdict import Verdict
+from tests.simulator.engine import Engine
+from tests.simulator.evidence import Seen, gather
+from tests.simulator.faults import Case, inject
+from tests.simulator.mesh import random_mesh
+from tests.simulator.oracle import hides, is_decidable
+from tests.simulator.program import random_program
+
+QUIET = {"healthy", "waiting", "undecided"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    seed: int
+    case: Case
+    seen: Seen
+    decidable: bool
+    verdict: Verdict
+
+    @property
+    def right(self) -> bool:
+        return self.case.truth.is_right(self.verdict.cause, tuple(sorted(self.verdict.culprits)))
+
+    @property
+    def accuses_innocent(self) -> bool:
+        """`certain` or `likely` about a rank that has nothing to do with the fault."""
+        guilty = {c for _, culprits in ((0, self.case.truth.culprits), *self.case.truth.accept) for c in culprits}
+        named = set(self.verdict.culprits)
+        return self.verdict.confidence != "possible" and self.verdict.cause not in QUIET and bool(named - guilty)
+
+
+def play(seed: int, largest: int) -> Outcome | None:
+    """Given a seed, return the scored case, or None where the drawn fault has no place or stops nobody."""
+    rng = random.Random(seed)
+    program = random_program(rng, random_mesh(rng, largest), rng.choice(["nccl", "gloo"]))
+    case = inject(rng, program)
+    if case is None:
+        return None
+    engine = Engine(case.program, case.broken, case.most_moves)
+    engine.run()
+    if hides(case, engine):
+        return None
+    seen = gather(rng, case, engine)
+    return Outcome(seed, case, seen, is_decidable(case, engine, seen), judge(seen.evidence)[0])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--largest", type=int, default=64)
+    parser.add_argument("--show", type=int, default=40, help="failures to list")
+    options = parser.parse_args()
+    began = time.monotonic()
+    outcomes: list[Outcome] = []
+    seed = options.seed
+    while len(outcomes) < options.cases:
+        outcome = play(seed, options.largest)
+        seed += 1
+        if outcome is not None:
+            outcomes.append(outcome)
+    decidable = [o for o in outcomes if o.decidable]
+    wrong = [o for o in decidable if not o.right]
+    innocent = [o for o in outcomes if o.accuses_innocent]
+    for o in [*wrong, *(i for i in innocent if i.right or not i.decidable)][: options.show]:
+        kind = "innocent" if o.accuses_innocent else "wrong"
+        print(
+            f"{kind:9}seed {o.seed} {o.case.program.backend} {o.case.fault} world {o.case.program.mesh.world} "
+            f"{o.case.program.mesh.sizes} step {o.case.truth.step}: truth {o.case.truth.cause} "
+            f"{list(o.case.truth.culprits)} said {o.verdict.cause} {list(o.verdict.culprits)} {o.verdict.confidence}"
+        )
+    by_fault = Counter((o.case.program.backend, o.case.fault, o.right) for o in decidable)
+    for backend, fault in sorted({(b, f) for b, f, _ in by_fault}):
+        right, all_ = by_fault[backend, fault, True], by_fault[backend, fault, True] + by_fault[backend, fault, False]
+        print(f"{backend:5} {fault:14} {right}/{all_}")
+    print(
+        f"cases {len(outcomes)}  decidable {len(decidable)}  right {len(decidable) - len(wrong)} "
+        f"({(len(decidable) - len(wrong)) / max(len(decidable), 1):.2%})  innocent accused {len(innocent)}  "
+        f"undecidable {1 - len(decidable) / max(len(outcomes), 1):.1%}  {time.monotonic() - began:.0f} s"
+    )
+    return 0 if not innocent and len(wrong) <= 0.005 * len(decidable) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
