@@ -1,0 +1,92 @@
+"""How incidents begin and end: what may open one, what resolves it, and which suspicions are dropped."""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.incidents.life import Cooldown, Family, Life, Lives
+from stallwatch.incidents.looking import noted
+from stallwatch.incidents.messages import Action, CancelCapture, Discard
+from stallwatch.incidents.telling import OPEN
+from stallwatch.model.finding import Finding
+from stallwatch.model.snapshot import JobKey
+
+_SECOND_NS = 1_000_000_000
+_QUIET_NS = 1_500_000_000  # one tick without the finding may be a sensor that did not answer
+_VERDICT_SECONDS = 90.0  # how long a job's end waits for the verdict on what ended it
+_REQUEST_SECONDS = 120.0
+_ADOPTED_SECONDS = 60.0
+_KEPT_PAST = 20
+_COOLDOWN_SECONDS = 60.0
+_LONGEST_COOLDOWN_SECONDS = 3600.0
+
+
+def may_open(lives: Lives, job: JobKey, family: Family, facts: JobFacts | None, at_ns: int) -> bool:
+    """A symptom opens an incident unless one is open for it, it was a false alarm just now, or the job is long over."""
+    if any(life.incident.job == job and life.family == family for life in lives.active):
+        return False
+    if any(c.job == job and c.family == family and c.until_ns > at_ns for c in lives.cooldowns):
+        return False
+    over = facts is not None and not facts.alive
+    return not (over and any(past.job == job and _exited(past.findings) for past in lives.past))
+
+
+def resolution(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, JobFacts], at_ns: int) -> str | None:
+    """Return why the incident is over, None while it is not."""
+    job = life.incident.job
+    facts = jobs.get(job)
+    working = life.capturing or life.judging or life.next_look_ns is not None
+    if life.family == "request":
+        over = life.looks > 1 and life.judged_look >= life.looks and not working
+        return "captured on request" if over or _age(life.incident.since_ns, at_ns) > _REQUEST_SECONDS else None
+    if facts is None or not facts.alive:
+        owed = life.confirmed_ns is not None and life.incident.report is None and not life.judgements_failed
+        if owed and _age(life.confirmed_ns or at_ns, at_ns) < _VERDICT_SECONDS:
+            return None
+        again = any(o.job.training_job == job.training_job and o.job != job and o.alive for o in jobs.values())
+        return "the job was restarted" if again else "the job ended"
+    if findings:
+        return None
+    if life.adopted_ns is not None and _age(life.adopted_ns, at_ns) < _ADOPTED_SECONDS and not facts.moved:
+        return None
+    if life.quiet_since_ns is None or (at_ns - life.quiet_since_ns < _QUIET_NS and not facts.moved):
+        return None
+    if life.family == "slow":
+        return "the job is no longer held back"
+    stood = _age(life.incident.since_ns, at_ns)
+    return f"the job moves again after {stood:.0f} s" if facts.moved else "the symptom is gone"
+
+
+def end(lives: Lives, life: Life, why: str, at_ns: int, wall_ns: int, actions: list[Action]) -> Lives:
+    """Return the state without this life: kept among the past when it said something, else dismissed."""
+    if life.capturing:
+        actions.append(CancelCapture(life.incident.incident_id))
+    verdict = life.incident.verdict
+    said_something = verdict is not None and verdict.cause not in OPEN
+    if life.incident.severity == "none" and not said_something and life.family != "request":
+        actions.append(Discard(life.incident))
+        return replace(
+            lives, dismissed_total=lives.dismissed_total + 1, cooldowns=_cooled(lives.cooldowns, life, at_ns)
+        )
+    resolved = replace(life.incident, state="resolved", resolved_wall_ns=wall_ns, resolution=why)
+    resolved = noted(resolved, f"resolved: {why}", wall_ns, actions)
+    return replace(lives, past=(resolved, *lives.past)[:_KEPT_PAST])
+
+
+def _cooled(cooldowns: tuple[Cooldown, ...], life: Life, at_ns: int) -> tuple[Cooldown, ...]:
+    if life.family != "slow":
+        return cooldowns  # a hang is never looked at too often: its limit must pass each time
+    job, longest_ns = life.incident.job, int(_LONGEST_COOLDOWN_SECONDS * _SECOND_NS)
+    times = next((c.times + 1 for c in cooldowns if c.job == job and c.family == life.family), 1)
+    until_ns = at_ns + min(int(_COOLDOWN_SECONDS * 2 ** (times - 1) * _SECOND_NS), longest_ns)
+    others = tuple(c for c in cooldowns if c.job != job and c.until_ns + longest_ns > at_ns)
+    return (*others, Cooldown(job, life.family, until_ns, times))
+
+
+def _exited(findings: tuple[Finding, ...]) -> bool:
+    return any(finding.detector == "exit" for finding in findings)
+
+
+def _age(since_ns: int, at_ns: int) -> float:
+    return (at_ns - since_ns) / _SECOND_NS

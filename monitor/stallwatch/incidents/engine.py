@@ -1,0 +1,186 @@
+"""The life of incidents: suspected, looked at, judged, told, escalated, resolved. Pure: decides and does nothing."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from stallwatch.config import Config
+from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.incidents import ending, looking
+from stallwatch.incidents.life import Family, Life, Lives, Mute
+from stallwatch.incidents.looking import noted
+from stallwatch.incidents.messages import (
+    Action,
+    Captured,
+    CaptureWanted,
+    Event,
+    MuteWanted,
+    Note,
+    Save,
+    StartCapture,
+)
+from stallwatch.incidents.names import incident_id
+from stallwatch.incidents.telling import OPEN, deserved, silence
+from stallwatch.model.finding import Finding
+from stallwatch.model.incident import Incident, IncidentEvent
+from stallwatch.model.snapshot import JobKey
+
+
+class Now:
+    """One moment of the node as the engine sees it."""
+
+    def __init__(self, at_ns: int, wall_ns: int, node: str, findings: Sequence[Finding], jobs: Sequence[JobFacts]):
+        self.at_ns = at_ns
+        self.wall_ns = wall_ns
+        self.node = node
+        self.findings = tuple(findings)
+        self.jobs = {facts.job: facts for facts in jobs}
+
+    def of(self, job: JobKey, family: Family) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.job == job and family_of(f) == family)
+
+
+def family_of(finding: Finding) -> Family:
+    return "slow" if finding.detector == "slow" else "hang"
+
+
+class Engine:
+    """Holds only the configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def advance(self, lives: Lives, events: Sequence[Event], now: Now) -> tuple[Lives, tuple[Action, ...]]:
+        """Given the state, what happened since, and the node now, return the next state and what must be done.
+
+        It may be called at any moment between ticks with the last tick's findings and new events.
+        """
+        actions: list[Action] = []
+        for event in events:
+            lives = self._heard(lives, event, now, actions)
+        for job, family in dict.fromkeys((f.job, family_of(f)) for f in now.findings):
+            if ending.may_open(lives, job, family, now.jobs.get(job), now.at_ns):
+                lives = self._open(lives, job, family, now, actions)
+        kept = []
+        for life in lives.active:
+            lived = self._live(life, lives, now, actions)
+            resolution = ending.resolution(lived, now.of(lived.incident.job, lived.family), now.jobs, now.at_ns)
+            if resolution is None:
+                kept.append(lived)
+            else:
+                lives = ending.end(lives, lived, resolution, now.at_ns, now.wall_ns, actions)
+        return replace(lives, active=tuple(kept)), tuple(actions)
+
+    def _heard(self, lives: Lives, event: Event, now: Now, actions: list[Action]) -> Lives:
+        if isinstance(event, MuteWanted):
+            others = tuple(m for m in lives.mutes if m.training_job != event.training_job and m.until_ns > now.at_ns)
+            return replace(lives, mutes=(*others, Mute(event.training_job, event.until_ns)))
+        if isinstance(event, CaptureWanted):
+            return self._requested(lives, event.job, now, actions)
+        life = lives.find(event.incident_id)
+        if life is None:
+            return lives
+        if isinstance(event, Captured):
+            heard = looking.captured(life, event, now.wall_ns, actions)
+        else:
+            heard = looking.judged(life, event, self._config, now.at_ns, now.wall_ns, actions)
+        return replace(lives, active=tuple(heard if one is life else one for one in lives.active))
+
+    def _requested(self, lives: Lives, job: JobKey, now: Now, actions: list[Action]) -> Lives:
+        for life in lives.active:
+            if life.incident.job == job and life.family != "slow":
+                sooner = replace(life, next_look_ns=now.at_ns)
+                return replace(lives, active=tuple(sooner if one is life else one for one in lives.active))
+        return self._open(lives, job, "request", now, actions)
+
+    def _open(self, lives: Lives, job: JobKey, family: Family, now: Now, actions: list[Action]) -> Lives:
+        ordinals = dict(lives.ordinals)
+        ordinals[job] = ordinals.get(job, 0) + 1
+        findings = now.of(job, family)
+        what = "; ".join(f.reason for f in findings) or "captured on request"
+        incident = Incident(
+            incident_id=incident_id(job, ordinals[job]),
+            job=job,
+            node=now.node,
+            state="open" if family == "request" else "suspect",
+            severity="none",
+            opened_wall_ns=now.wall_ns,
+            since_ns=min((f.since_ns for f in findings), default=now.at_ns),
+            findings=findings,
+            report=None,
+            bundle=f"{self._config.daemon.state_directory}/incidents/{incident_id(job, ordinals[job])}",
+            events=(IncidentEvent(now.wall_ns, f"suspected: {what}" if findings else what),),
+        )
+        life = Life(incident, family, looks=1, capturing=True)
+        if family == "request":
+            later = now.at_ns + int(self._config.stall.second_look_seconds * 1e9)
+            life = replace(life, confirmed_ns=later, next_look_ns=later)
+        actions += [Note(incident.incident_id, what), Save(incident), StartCapture(incident, 1)]
+        return replace(lives, active=(*lives.active, life), ordinals=tuple(ordinals.items()))
+
+    def _live(self, life: Life, lives: Lives, now: Now, actions: list[Action]) -> Life:
+        life = _with_findings(life, now.of(life.incident.job, life.family), now.at_ns)
+        life = looking.look_and_judge(life, self._config, now.at_ns, actions)
+        return self._told(life, lives, now, actions)
+
+    def _told(self, life: Life, lives: Lives, now: Now, actions: list[Action]) -> Life:
+        facts = now.jobs.get(life.incident.job)
+        severity = deserved(life, facts, self._config, now.at_ns)
+        reason = silence(facts, lives.mutes, life.incident.job.training_job, self._config, now.at_ns)
+        incident = life.incident
+        if reason and incident.severity == "none":
+            if severity != "none" and not incident.muted:
+                incident = noted(replace(incident, muted=True), f"nobody is told: {reason}", now.wall_ns, actions)
+        elif severity != incident.severity:
+            what = f"told as {severity}" if incident.severity == "none" else f"escalated to {severity}"
+            incident = noted(replace(incident, severity=severity, muted=bool(reason)), what, now.wall_ns, actions)
+        elif incident.muted != bool(reason) and incident.severity != "none":
+            incident = noted(replace(incident, muted=bool(reason)), reason or "no longer silent", now.wall_ns, actions)
+        return life if incident is life.incident else replace(life, incident=incident)
+
+
+def _with_findings(life: Life, findings: tuple[Finding, ...], at_ns: int) -> Life:
+    if not findings:
+        return life if life.quiet_since_ns is not None else replace(life, quiet_since_ns=at_ns)
+    before = life.incident.findings
+    if findings != before:
+        life = replace(life, incident=replace(life.incident, findings=findings))
+    life = replace(life, quiet_since_ns=None, adopted_ns=None)
+    confirmed = any(f.stage == "confirmed" for f in findings)
+    verdict = life.incident.verdict
+    if life.confirmed_ns is None and confirmed:
+        life = replace(life, confirmed_ns=at_ns)
+        if all(f.resolvable for f in findings):
+            life = replace(life, next_look_ns=at_ns)  # the second look
+    died = {f.detector for f in findings if not f.resolvable} - {f.detector for f in before if not f.resolvable}
+    if died and (verdict is None or verdict.cause in OPEN):
+        life = replace(life, next_look_ns=at_ns)  # what was seen before a death or a stop does not show it
+    return life
+
+
+def adopt(
+    incidents: Sequence[tuple[Incident, int]],
+    ordinals: Sequence[tuple[JobKey, int]],
+    past: Sequence[Incident],
+    at_ns: int,
+) -> Lives:
+    """Given (incident, looks) left open by the last daemon and ordinals of the store, return the state to begin with.
+
+    What was told stays told; an incident whose symptom is not seen again within a minute is resolved.
+    """
+    lives = []
+    for incident, looks in incidents:
+        slow = any(f.detector == "slow" for f in incident.findings)
+        since_ns = min(incident.since_ns, at_ns)  # another boot's clock means nothing here
+        lives.append(
+            Life(
+                replace(incident, since_ns=since_ns),
+                "slow" if slow else "hang",
+                looks=max(looks, 1),
+                judged_look=max(looks, 1) if incident.report else 0,
+                confirmed_ns=at_ns,
+                verdict_since_ns=at_ns if incident.report else None,
+                adopted_ns=at_ns,
+            )
+        )
+    return Lives(active=tuple(lives), past=tuple(past), ordinals=tuple(ordinals))

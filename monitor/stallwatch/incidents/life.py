@@ -1,0 +1,61 @@
+"""What is remembered of each incident while it lives, and of the node between incidents. Frozen."""
+
+from typing import Literal
+
+import msgspec
+
+from stallwatch.model.incident import Incident
+from stallwatch.model.snapshot import JobKey
+
+# One incident per family and job: all that stops a job (a death, a stop, a stall) is one story; slowness is another.
+Family = Literal["hang", "slow", "request"]
+
+
+class Life(msgspec.Struct, frozen=True):
+    incident: Incident
+    family: Family
+    looks: int = 0  # begun so far
+    capturing: bool = False  # the last look is under way
+    ready: bool = False  # the last look holds all that a verdict needs
+    judging: bool = False
+    judged_look: int = 0  # the look that the present verdict rests on
+    judgements_failed: int = 0
+    confirmed_ns: int | None = None
+    next_look_ns: int | None = None
+    repeats: int = 0  # looks that left it open, for the back-off
+    verdict_since_ns: int | None = None  # since when cause and culprits are the same
+    quiet_since_ns: int | None = None  # no finding since
+    adopted_ns: int | None = None  # taken over from a daemon before this one
+
+
+class Mute(msgspec.Struct, frozen=True):
+    training_job: str
+    until_ns: int
+
+
+class Cooldown(msgspec.Struct, frozen=True):
+    """After a false suspicion: the same is not looked at again for a while, and longer each time."""
+
+    job: JobKey
+    family: Family
+    until_ns: int
+    times: int
+
+
+class Lives(msgspec.Struct, frozen=True):
+    """The engine's whole state."""
+
+    active: tuple[Life, ...] = ()
+    past: tuple[Incident, ...] = ()  # resolved lately, newest first
+    ordinals: tuple[tuple[JobKey, int], ...] = ()  # how many incidents a life of a job has had
+    mutes: tuple[Mute, ...] = ()
+    cooldowns: tuple[Cooldown, ...] = ()
+    dismissed_total: int = 0  # suspicions that came to nothing, nobody told
+
+    def find(self, incident_id: str) -> Life | None:
+        return next((life for life in self.active if life.incident.incident_id == incident_id), None)
+
+    def incidents(self) -> tuple[Incident, ...]:
+        """Active and lately resolved ones, newest first."""
+        active = sorted((life.incident for life in self.active), key=lambda i: i.opened_wall_ns, reverse=True)
+        return (*active, *self.past)

@@ -1,0 +1,120 @@
+"""When to look again, and when what was seen is enough to judge."""
+
+from msgspec.structs import replace
+
+from stallwatch.config import Config
+from stallwatch.incidents.life import Life
+from stallwatch.incidents.messages import Action, CancelCapture, Captured, Judge, Judged, Note, Save, StartCapture
+from stallwatch.incidents.telling import OPEN, settles
+from stallwatch.model.incident import Incident, IncidentEvent, IncidentState
+from stallwatch.model.verdict import Report, Verdict
+
+_SECOND_NS = 1_000_000_000
+_FIRST_REPEAT_SECONDS = 15.0
+_LAST_REPEAT_SECONDS = 300.0
+_BEFORE_SECONDS = 5.0  # a look this long before somebody is told or paged: nobody is woken by old evidence
+
+
+def captured(life: Life, event: Captured, wall_ns: int, actions: list[Action]) -> Life:
+    """Take in how far the look under way has come."""
+    if event.look != life.looks:
+        return life  # of a look that was given up
+    incident = life.incident
+    if event.done:
+        what = f"look {event.look} done"
+        what += f"; missing: {'; '.join(event.missing)}" if event.missing else ""
+        what += f"; {event.problem}" if event.problem else ""
+        incident = noted(incident, what, wall_ns, actions)
+    elif event.complete and not life.ready:
+        incident = noted(incident, f"look {event.look}: evidence complete", wall_ns, actions)
+    undecided = incident.verdict is None or incident.verdict.cause == "undecided"
+    judged_look = life.judged_look
+    if event.done and undecided and judged_look == event.look:
+        judged_look -= 1  # judged early, and more has come since
+    return replace(
+        life,
+        incident=incident,
+        ready=life.ready or event.complete or event.done,
+        capturing=not event.done,
+        judged_look=judged_look,
+    )
+
+
+def judged(life: Life, event: Judged, config: Config, now_ns: int, wall_ns: int, actions: list[Action]) -> Life:
+    """Take in the verdict, or that there is none, and plan the next look."""
+    life = replace(life, judging=False, judged_look=event.look)
+    if event.report is None or not event.report.verdicts:
+        why = event.problem or "the report holds no verdict"
+        incident = noted(life.incident, f"look {event.look} could not be judged: {why}", wall_ns, actions)
+        life = replace(life, incident=incident, judgements_failed=life.judgements_failed + 1)
+        return _look_later(life, now_ns)
+    verdict, before = event.report.verdicts[0], life.incident.verdict
+    if before is not None and before.cause not in OPEN and verdict.cause in OPEN and life.incident.severity != "none":
+        # The job is being torn down, or a rank no longer answers: what was known and told is not unknown again.
+        what = f"look {event.look}: now {verdict.cause}; the verdict stands"
+        return replace(life, incident=noted(life.incident, what, wall_ns, actions))
+    same = before is not None and (before.cause, before.culprits) == (verdict.cause, verdict.culprits)
+    incident = replace(life.incident, report=_named(event.report, life.incident), state=_state(life, verdict))
+    what = f"verdict{' still' if same else ''}: {verdict.cause} ({verdict.confidence}): {verdict.summary}"
+    since_ns = life.verdict_since_ns if same and life.verdict_since_ns is not None else now_ns
+    life = replace(life, incident=noted(incident, what, wall_ns, actions), verdict_since_ns=since_ns)
+    return _plan(life, verdict, config, since_ns, now_ns)
+
+
+def look_and_judge(life: Life, config: Config, now_ns: int, actions: list[Action]) -> Life:
+    """Begin the look that is due, and have judged what is ready."""
+    if life.next_look_ns is not None and life.next_look_ns <= now_ns:
+        if life.looks >= config.incidents.maximum_looks:
+            return replace(life, next_look_ns=None)
+        if life.capturing:
+            actions.append(CancelCapture(life.incident.incident_id))
+        life = replace(life, looks=life.looks + 1, capturing=True, ready=False, next_look_ns=None)
+        actions.append(StartCapture(life.incident, life.looks))
+    confirmed = life.confirmed_ns is not None and life.confirmed_ns <= now_ns
+    if confirmed and life.ready and not life.judging and life.judged_look < life.looks:
+        actions.append(Judge(life.incident, life.looks))
+        return replace(life, judging=True)
+    return life
+
+
+def noted(incident: Incident, what: str, wall_ns: int, actions: list[Action]) -> Incident:
+    """Return the incident with one more event, and have it logged and saved."""
+    incident = replace(incident, events=(*incident.events, IncidentEvent(wall_ns, what)))
+    actions += [Note(incident.incident_id, what), Save(incident)]
+    return incident
+
+
+def _state(life: Life, verdict: Verdict) -> IncidentState:
+    if life.family == "slow" and verdict.cause != "slow_rank":
+        return "suspect"
+    return "suspect" if verdict.cause == "healthy" else "open"
+
+
+def _named(report: Report, incident: Incident) -> Report:
+    return replace(
+        report,
+        incident_id=incident.incident_id,
+        training_job=incident.job.training_job,
+        epoch=incident.job.epoch,
+    )
+
+
+def _plan(life: Life, verdict: Verdict, config: Config, since_ns: int, now_ns: int) -> Life:
+    if life.family == "request":
+        return life
+    if verdict.cause in OPEN or (life.family == "slow") != (verdict.cause == "slow_rank"):
+        return _look_later(life, now_ns)
+    exited = any(finding.detector == "exit" for finding in life.incident.findings)
+    if life.looks == 1:
+        later = None if exited else now_ns + int(config.stall.second_look_seconds * _SECOND_NS)
+        return replace(life, next_look_ns=later)
+    moments = [config.stall.critical_after_seconds]
+    if settles(verdict, None) or life.incident.severity == "none":
+        moments.insert(0, config.tell.settle_seconds)
+    ahead = [since_ns + int((seconds - _BEFORE_SECONDS) * _SECOND_NS) for seconds in moments]
+    return replace(life, next_look_ns=next((at for at in ahead if at > now_ns + _SECOND_NS), None))
+
+
+def _look_later(life: Life, now_ns: int) -> Life:
+    seconds = min(_FIRST_REPEAT_SECONDS * 2**life.repeats, _LAST_REPEAT_SECONDS)
+    return replace(life, repeats=life.repeats + 1, next_look_ns=now_ns + int(seconds * _SECOND_NS))

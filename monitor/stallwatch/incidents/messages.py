@@ -1,0 +1,75 @@
+"""What the loop tells the engine (events) and what the engine wants done (actions), as values."""
+
+import msgspec
+
+from stallwatch.model.incident import Incident
+from stallwatch.model.snapshot import JobKey
+from stallwatch.model.verdict import Report
+
+
+class Captured(msgspec.Struct, frozen=True):
+    """A look made headway: `complete` when a verdict needs no more, `done` when nothing more will come."""
+
+    incident_id: str
+    look: int
+    complete: bool
+    done: bool
+    missing: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """The judging child is back: a report, or the reason why there is none."""
+
+    incident_id: str
+    look: int
+    report: Report | None
+    problem: str = ""
+
+
+class MuteWanted(msgspec.Struct, frozen=True):
+    training_job: str
+    until_ns: int  # CLOCK_MONOTONIC; in the past: the silence ends
+
+
+class CaptureWanted(msgspec.Struct, frozen=True):
+    job: JobKey
+
+
+Event = Captured | Judged | MuteWanted | CaptureWanted
+
+
+class StartCapture(msgspec.Struct, frozen=True):
+    incident: Incident
+    look: int
+
+
+class CancelCapture(msgspec.Struct, frozen=True):
+    incident_id: str
+
+
+class Judge(msgspec.Struct, frozen=True):
+    incident: Incident
+    look: int
+
+
+class Save(msgspec.Struct, frozen=True):
+    """Something about it changed that must survive a restart of the daemon."""
+
+    incident: Incident
+
+
+class Discard(msgspec.Struct, frozen=True):
+    """A suspicion that came to nothing: its bundle goes."""
+
+    incident: Incident
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A line for the log; the incident carries the same among its events."""
+
+    incident_id: str
+    what: str
+
+
+Action = StartCapture | CancelCapture | Judge | Save | Discard | Note

@@ -1,0 +1,30 @@
+"""Names of incidents: job, epoch and ordinal, no time, so that every node of a job arrives at the same one."""
+
+import hashlib
+import re
+
+from stallwatch.model.snapshot import JobKey
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+
+
+def incident_id(job: JobKey, ordinal: int) -> str:
+    """Return a name that is a safe folder name: "llama-70b-3f2a9c1d-1". The epoch is long, so it is hashed."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "_", job.training_job).strip("._-")[:60] or "job"
+    if readable != job.training_job:
+        # Two jobs whose names differ only in what was replaced or cut stay apart.
+        epoch = hashlib.sha256(f"{job.training_job}\0{job.epoch}".encode()).hexdigest()[:8]
+    else:
+        epoch = hashlib.sha256(job.epoch.encode()).hexdigest()[:8]
+    return f"{readable}-{epoch}-{ordinal}"
+
+
+def is_incident_id(text: str) -> bool:
+    """What people and web requests send is looked up as a folder: nothing but a plain name may pass."""
+    return bool(_ID.fullmatch(text))
+
+
+def ordinal_of(name: str) -> int:
+    """Return the ordinal at the end of an id, 0 where there is none."""
+    tail = name.rpartition("-")[2]
+    return int(tail) if tail.isdigit() else 0

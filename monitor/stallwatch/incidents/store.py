@@ -1,0 +1,140 @@
+"""Incidents on disk: one folder each, with incident.json beside the evidence; the oldest go when there is no room."""
+
+import logging
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.bundle.writer import write_json
+from stallwatch.incidents.names import is_incident_id, ordinal_of
+from stallwatch.model.incident import Incident
+from stallwatch.model.snapshot import JobKey
+
+_FILE = "incident.json"
+_MAXIMUM_FILE_BYTES = 64 << 20  # stack trees of large jobs included
+
+log = logging.getLogger(__name__)
+
+
+class IncidentStore:
+    """The folder `incidents` below the state directory, 0700: stacks and logs of other people's jobs."""
+
+    def __init__(self, state_directory: Path) -> None:
+        self.folder = state_directory / "incidents"
+
+    def prepare(self) -> None:
+        """Create the folder. Raise OSError."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def save(self, incident: Incident) -> None:
+        """Write incident.json, whole or not at all. Raise OSError."""
+        write_json(self.folder / incident.incident_id / _FILE, incident)
+
+    def load(self, incident_id: str) -> Incident | None:
+        """Return an incident by its id, None where there is none or it cannot be read."""
+        return self._read(self.folder / incident_id) if is_incident_id(incident_id) else None
+
+    def newest(self, limit: int) -> tuple[Incident, ...]:
+        """Return up to `limit` incidents, newest first, of those that can be read."""
+        found: list[Incident] = []
+        for folder in sorted(self._folders(), key=_modified, reverse=True):
+            if len(found) >= limit:
+                break
+            incident = self._read(folder)
+            if incident is not None:
+                found.append(incident)
+        return tuple(sorted(found, key=lambda incident: incident.opened_wall_ns, reverse=True))
+
+    def left_open(self) -> tuple[tuple[Incident, int], ...]:
+        """Return (incident, looks taken) of those that a daemon before this one did not resolve.
+
+        A mere suspicion is not one: its evidence is incomplete, and a hang that lasts is suspected again at once.
+        """
+        left = []
+        for folder in self._folders():
+            incident = self._read(folder)
+            if incident is None or incident.state == "resolved":
+                continue
+            if incident.state == "suspect" or incident.report is None:
+                self.discard(incident.incident_id)
+                continue
+            left.append((incident, looks_in(folder)))
+        return tuple(left)
+
+    def ordinals(self) -> tuple[tuple[JobKey, int], ...]:
+        """Return the highest ordinal used per life of a job."""
+        highest: dict[JobKey, int] = {}
+        for folder in self._folders():
+            incident = self._read(folder)
+            if incident is not None:
+                highest[incident.job] = max(highest.get(incident.job, 0), ordinal_of(incident.incident_id))
+        return tuple(highest.items())
+
+    def discard(self, incident_id: str) -> None:
+        """Remove an incident and its evidence."""
+        if is_incident_id(incident_id):
+            shutil.rmtree(self.folder / incident_id, ignore_errors=True)
+
+    def retain(self, keep_bytes: int, oldest_wall_ns: int, keep: Collection[str]) -> tuple[str, ...]:
+        """Remove folders older than `oldest_wall_ns`, then the oldest until all take at most `keep_bytes`.
+
+        Never one of `keep`. Return the names of what went.
+        """
+        folders = [(_modified(folder), size_of(folder), folder) for folder in self._folders()]
+        total, gone = sum(size for _, size, _ in folders), []
+        for modified_ns, size, folder in sorted(folders, key=lambda one: (one[0], one[2].name)):
+            if folder.name in keep or (modified_ns >= oldest_wall_ns and total <= keep_bytes):
+                continue
+            self.discard(folder.name)
+            total -= size
+            gone.append(folder.name)
+        return tuple(gone)
+
+    def _folders(self) -> Iterator[Path]:
+        try:
+            entries = list(self.folder.iterdir())
+        except OSError:
+            return
+        yield from (e for e in entries if is_incident_id(e.name) and e.is_dir() and not e.is_symlink())
+
+    def _read(self, folder: Path) -> Incident | None:
+        path = folder / _FILE
+        try:
+            if path.stat().st_size > _MAXIMUM_FILE_BYTES:
+                return None
+            return msgspec.json.decode(path.read_bytes(), type=Incident)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            log.warning("incident unreadable path=%s reason=%s", path, error)
+            return None
+
+
+def looks_in(bundle: Path) -> int:
+    """Return the highest look whose files are in a bundle: look n carries the suffix -n, the first none."""
+    looks = 1
+    for path in bundle.glob("ranks/*/*-*.*"):
+        tail = path.name.partition(".")[0].rpartition("-")[2]
+        if tail.isdigit():
+            looks = max(looks, int(tail))
+    return looks
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of all files below a folder; what vanishes meanwhile counts nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.lstat().st_size
+        except OSError:
+            continue
+    return total
+
+
+def _modified(folder: Path) -> int:
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0

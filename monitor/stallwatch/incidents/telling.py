@@ -1,0 +1,86 @@
+"""When to tell whom: the severity that an incident deserves now, and why nobody is told where nobody is."""
+
+from stallwatch.config import Config
+from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.incidents.life import Life, Mute
+from stallwatch.model.incident import Severity
+from stallwatch.model.verdict import Cause, Verdict, Where
+
+# Cannot resolve themselves: there is nothing to wait for. A mere "possible" is not enough to wake somebody at once.
+AT_ONCE: frozenset[Cause] = frozenset(
+    {
+        "rank_exited", "rank_raised", "process_stopped", "collective_mismatch", "group_order", "p2p_unmatched",
+        "gpu_fault", "fabric_fault",
+    }
+)  # fmt: skip
+# Stuck as far as two looks can tell: a warning, and critical when it still stands later.
+STUCK: frozenset[Cause] = frozenset({"not_entered", "data_exhausted", "init_missing", "gpu_kernel_stuck", "comm_stuck"})
+OPEN: frozenset[Cause] = frozenset({"undecided", "waiting", "healthy"})
+# Storage and compilers are silent for many seconds in health.
+_SETTLING: frozenset[Where] = frozenset({"checkpoint", "filesystem", "compile", "init"})
+_ORDER: dict[Severity, int] = {"none": 0, "warning": 1, "critical": 2}
+_SECOND_NS = 1_000_000_000
+
+
+def deserved(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> Severity:
+    """Return the severity, silence not considered. Once told, an incident is never taken back in its severity."""
+    now = _now(life, facts, config, now_ns)
+    before = life.incident.severity
+    return now if _ORDER[now] > _ORDER[before] else before
+
+
+def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> Severity:
+    tell = config.tell
+    exited = any(finding.detector == "exit" for finding in life.incident.findings)
+    if life.family == "request" or life.confirmed_ns is None:
+        return "none"
+    if facts is not None and facts.ending and not exited:
+        return "none"  # a job on its way out gets `tell.ending_seconds`; then the exit detector speaks
+    verdict = life.incident.verdict
+    stood = (now_ns - life.incident.since_ns) / _SECOND_NS
+    known = (now_ns - life.verdict_since_ns) / _SECOND_NS if life.verdict_since_ns is not None else 0.0
+    begun = facts is None or facts.begun
+    if life.family == "slow":
+        return "warning" if verdict is not None and verdict.cause == "slow_rank" else "none"
+    if verdict is None:
+        failed = life.judgements_failed > 0 and begun and stood >= tell.undecided_seconds
+        return "warning" if failed else "none"
+    if verdict.cause in AT_ONCE:
+        if verdict.confidence != "possible":
+            return "critical"
+        return "critical" if known >= config.stall.critical_after_seconds else "warning"
+    if verdict.cause in STUCK:
+        if (verdict.cause == "init_missing" or not begun) and stood < tell.start_seconds:
+            return "none"
+        if settles(verdict, facts) and known < tell.settle_seconds:
+            return "none"
+        return "critical" if known >= config.stall.critical_after_seconds else "warning"
+    if not begun or verdict.cause == "healthy":
+        return "none"
+    patience = tell.undecided_seconds if verdict.cause == "undecided" else tell.waiting_seconds
+    return "warning" if stood >= patience else "none"
+
+
+def settles(verdict: Verdict, facts: JobFacts | None) -> bool:
+    """The culprit is where healthy ranks are silent for long: it must be seen stuck for `tell.settle_seconds`."""
+    phases = dict(facts.phases) if facts else {}
+    return verdict.where in _SETTLING or any(rank in phases for rank in verdict.culprits)
+
+
+def silence(facts: JobFacts | None, mutes: tuple[Mute, ...], training_job: str, config: Config, now_ns: int) -> str:
+    """Return why nobody may be told about this job now, "" when people may."""
+    if any(mute.training_job == training_job and mute.until_ns > now_ns for mute in mutes):
+        return "the job is muted"
+    if facts is None:
+        return ""
+    if facts.opted_out:
+        return "the job asked for silence (STALLWATCH_NOTIFY=off)"
+    if facts.world_size < config.daemon.minimum_world_size:
+        return f"the job has fewer than {config.daemon.minimum_world_size} ranks (daemon.minimum_world_size)"
+    if config.tell.terminals:
+        return ""
+    if facts.debugged:
+        return f"rank {facts.debugged[0]} is being debugged"
+    if facts.in_terminal:
+        return "the job runs in a terminal session (tell.terminals)"
+    return ""
