@@ -13,7 +13,8 @@ from rich.console import Console
 
 from stallwatch.demo.catalogue import FAULTS, find
 from stallwatch.demo.job import need_torch
-from stallwatch.demo.play import Outcome, play
+from stallwatch.demo.outcome import Outcome
+from stallwatch.demo.play import play
 from stallwatch.demo.story import outcome_lines
 
 EXIT_DISAGREES = 1

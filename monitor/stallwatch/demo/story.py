@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterator
 
-from stallwatch.demo.play import Outcome
+from stallwatch.demo.outcome import Outcome
 from stallwatch.model.verdict import CulpritProcess, Verdict
 
 WIDTH = 100

@@ -1,0 +1,173 @@
+"""Every fault of the demo, several runs each, with a daemon in its default configuration: a table, and JSON.
+
+    python tests/bench/faults.py --runs 3 [--fault lock] [--backend nccl] [--launcher torchrun] [--ranks 4]
+                                 [--json faults.json] [--keep DIRECTORY]
+
+Needs no test framework: it runs as it is on a machine with GPUs. Exit code 0 when every verdict was right.
+"""
+
+import argparse
+import contextlib
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+# Started as a script: the repository's root is not on the path yet.
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.bench import jobs
+
+from stallwatch.demo.catalogue import FAULTS, Fault, culprits, find
+from stallwatch.demo.job import Launch, TorchrunJob
+from stallwatch.demo.outcome import Outcome
+from stallwatch.demo.play import play
+from stallwatch.errors import StallwatchError
+
+COLUMNS = ("fault", "runs", "cause", "culprits", "where", "p50", "p95", "max", "said when wrong")
+
+
+class Run(msgspec.Struct, frozen=True):
+    fault: str
+    run: int
+    outcome: Outcome | None
+    error: str = ""  # daemon or job did not even start
+
+    @property
+    def right_cause(self) -> bool:
+        outcome = self.outcome
+        if outcome is None or outcome.verdict is None:
+            return outcome is not None and outcome.agrees
+        return outcome.verdict.cause in outcome.expected_causes
+
+    @property
+    def right_culprits(self) -> bool:
+        return self.outcome is not None and self.outcome.agrees
+
+    @property
+    def right_where(self) -> bool | None:
+        """None: this fault does not ask."""
+        asked = find(self.fault).where
+        if not asked:
+            return None
+        return bool(self.outcome and self.outcome.verdict and self.outcome.verdict.where in asked)
+
+    @property
+    def said(self) -> str:
+        if self.outcome is None:
+            return self.error.splitlines()[0] if self.error else "?"
+        verdict = self.outcome.verdict
+        if verdict is None:
+            return "; ".join(f"{said.cause} {list(said.culprits)}" for said in self.outcome.said) or "nothing"
+        where = f", {verdict.where}" if verdict.where else ""
+        return f"{verdict.cause} {list(verdict.culprits)}{where}"
+
+
+def main() -> int:
+    options = _options()
+    faults = [find(name) for name in options.fault] or list(FAULTS)
+    runs: list[Run] = []
+    with _launcher(options.launcher) as launch:
+        for fault in faults:
+            for number in range(options.runs):
+                runs.append(_run(fault, number, options, launch))
+                _write(runs, options.json)
+    print()
+    print(table(runs))
+    return 0 if all(run.outcome is not None and run.outcome.agrees for run in runs) else 1
+
+
+def _run(fault: Fault, number: int, options: argparse.Namespace, launch: Launch) -> Run:
+    seed = options.seed + number
+    print(f"· {fault.name} run {number + 1}, rank {list(culprits(fault, seed, options.ranks))}", flush=True)
+    began = time.monotonic()
+
+    def tell(text: str) -> None:
+        if options.verbose:
+            print(f"    {time.monotonic() - began:6.1f}  {text}", flush=True)
+
+    try:
+        outcome = play(
+            fault,
+            options.ranks,
+            seed,
+            tell,
+            launch=launch,
+            backend=options.backend,
+            environment=os.environ,
+            keep_bundle=options.keep / f"{fault.name}-{number + 1}" if options.keep else None,
+        )
+    except StallwatchError as error:
+        print(f"  {error}\n{error.help}", flush=True)
+        return Run(fault.name, number, None, str(error))
+    run = Run(fault.name, number, outcome)
+    took = f"{outcome.seconds_to_verdict:.1f} s" if outcome.seconds_to_verdict is not None else "no verdict"
+    print(f"  {'right' if outcome.agrees else 'WRONG'}: {run.said}, {took}", flush=True)
+    return run
+
+
+def table(runs: list[Run]) -> str:
+    """One line a fault, in Markdown: it goes into reports as it is."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    for name in dict.fromkeys(run.fault for run in runs):
+        mine = [run for run in runs if run.fault == name]
+        seconds = [o.seconds_to_verdict for run in mine if (o := run.outcome) and o.seconds_to_verdict is not None]
+        where = [run.right_where for run in mine if run.right_where is not None]
+        wrong = dict.fromkeys(run.said for run in mine if not (run.right_culprits and run.right_where is not False))
+        cells = (
+            name,
+            str(len(mine)),
+            f"{sum(run.right_cause for run in mine)}/{len(mine)}",
+            f"{sum(run.right_culprits for run in mine)}/{len(mine)}",
+            f"{sum(where)}/{len(where)}" if where else "",
+            *(f"{value:.1f}" for value in _spread(seconds)),
+            *([""] * (0 if seconds else 3)),
+            "; ".join(wrong),
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _spread(seconds: list[float]) -> tuple[float, ...]:
+    """Median, 95th percentile, maximum; empty for nothing."""
+    if not seconds:
+        return ()
+    if len(seconds) == 1:
+        return (seconds[0],) * 3
+    return statistics.median(seconds), statistics.quantiles(seconds, n=20, method="inclusive")[-1], max(seconds)
+
+
+@contextlib.contextmanager
+def _launcher(name: str) -> Iterator[Launch]:
+    if name == "torchrun":
+        yield TorchrunJob
+        return
+    with jobs.server() as server:
+        yield server.launch
+
+
+def _write(runs: list[Run], path: Path | None) -> None:
+    if path is not None:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(runs)))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--fault", action="append", default=[], help="may be given several times; default: all")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0, help="of the first run; each next run takes the next")
+    parser.add_argument("--backend", choices=("gloo", "nccl"))
+    parser.add_argument("--launcher", choices=("torchrun", "forkserver"), default="torchrun")
+    parser.add_argument("--json", type=Path, help="every outcome, verdicts included")
+    parser.add_argument("--keep", type=Path, help="folder for bundles and logs of every run")
+    parser.add_argument("--verbose", action="store_true", help="show what the daemon says as it says it")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
