@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from stallwatch.clock import Clock, SystemClock
 from stallwatch.demo.catalogue import Fault, agrees, culprits
 from stallwatch.demo.daemon_child import tail
 from stallwatch.demo.job import Job
@@ -55,13 +56,21 @@ class Watch:
     """Raise StallwatchError when daemon or job do not start; a wrong verdict, or none, is an outcome."""
 
     def __init__(
-        self, fault: Fault, ranks: int, seed: int, mark: Path, tell: Tell, poll_seconds: float = POLL_SECONDS
+        self,
+        fault: Fault,
+        ranks: int,
+        seed: int,
+        mark: Path,
+        tell: Tell,
+        clock: Clock | None = None,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self.fault = fault
         self.ranks = ranks
         self.seed = seed
         self._tell = tell
         self._mark = mark
+        self._clock = clock or SystemClock()
         self._poll_seconds = poll_seconds
         self._events_told: dict[str, int] = {}
         self._stage = 0
@@ -71,9 +80,9 @@ class Watch:
         """Watch until there is a verdict, a quiet end, or a deadline has passed."""
         struck = self._until_struck(daemon, job)
         if self.fault.is_quiet:
-            return self._outcome(daemon, self._until_quiet_end(daemon, job), struck)
+            return self._outcome(daemon, self._until_quiet_end(daemon, job))
         self._tell(f"the fault strikes; the daemon is not told: {self.fault.sentence}")
-        return self._outcome(daemon, self._until_verdict(daemon, struck), struck)
+        return self._outcome(daemon, self._until_verdict(daemon, struck))
 
     def _until_struck(self, daemon: Daemon, job: Job) -> float:
         """Return the fault's moment on the monotonic clock, for a quiet job that of its first step."""
@@ -83,7 +92,7 @@ class Watch:
             if (struck := self._struck()) is not None:
                 return struck
             if self.fault.is_quiet and stepping:
-                return time.monotonic()
+                return self._now()
             if job.exit_code() is not None:
                 raise StallwatchError("the job ended before its fault", tail(job.log))
         raise DeadlineExceeded(f"the job did not get going within {START_SECONDS:.0f} s", tail(job.log))
@@ -102,18 +111,18 @@ class Watch:
         for _ in self._polls(QUIET_SECONDS):
             for incident in self._incidents(daemon):
                 if incident.severity != "none":
-                    self._note(incident, time.monotonic())
+                    self._note(incident, self._now())
                     return daemon.client.incident(incident.incident_id)
             if ended is None and job.exit_code() is not None:
                 self._tell(f"the job has ended, exit code {job.exit_code()}")
-                ended = time.monotonic()
-            if ended is not None and time.monotonic() - ended > AFTERMATH_SECONDS:
+                ended = self._now()
+            if ended is not None and self._now() - ended > AFTERMATH_SECONDS:
                 if job.exit_code():
                     raise StallwatchError("the job failed, though nothing was done to it", tail(job.log))
                 return None
         raise DeadlineExceeded(f"the job did not end within {QUIET_SECONDS:.0f} s", tail(job.log))
 
-    def _outcome(self, daemon: Daemon, incident: IncidentDocument | None, struck: float) -> Outcome:
+    def _outcome(self, daemon: Daemon, incident: IncidentDocument | None) -> Outcome:
         verdict = incident.verdicts[0] if incident and incident.verdicts else None
         right = agrees(self.fault, self.seed, self.ranks, verdict) if verdict or not incident else False
         return Outcome(
@@ -134,7 +143,7 @@ class Watch:
         if not incident.verdicts:
             return None
         verdict = incident.verdicts[0]
-        said = Said(round(time.monotonic() - struck, 2), verdict.cause, verdict.culprits)
+        said = Said(round(self._now() - struck, 2), verdict.cause, verdict.culprits)
         if not self._said or (self._said[-1].cause, self._said[-1].culprits) != (said.cause, said.culprits):
             self._said.append(said)
         return None if verdict.cause in UNDECIDED else verdict
@@ -175,8 +184,11 @@ class Watch:
         except (OSError, IndexError, ValueError):
             return None
 
+    def _now(self) -> float:
+        return self._clock.monotonic_ns() / 1e9
+
     def _polls(self, seconds: float) -> Iterator[None]:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        until = self._now() + seconds
+        while self._now() < until:
             yield None
             time.sleep(self._poll_seconds)
