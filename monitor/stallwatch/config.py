@@ -276,6 +276,17 @@ def _toml(value: Any) -> str:
     return str(value)
 
 
+def without_secrets(config: Config) -> Config:
+    """The configuration as it may be shown and kept with an incident."""
+
+    def hidden(value: str) -> str:
+        return "<set>" if value else ""
+
+    slack = msgspec.structs.replace(config.slack, webhook_url=hidden(config.slack.webhook_url))
+    webhook = msgspec.structs.replace(config.webhook, url=hidden(config.webhook.url))
+    return msgspec.structs.replace(config, slack=slack, webhook=webhook)
+
+
 def current_environment() -> Mapping[str, str]:
     """The process' environment: the only place, with the hook, that reads it."""
     return os.environ

@@ -159,12 +159,24 @@ def tcp_app(endpoints: Endpoints, guard: TokenGuard, *, loopback: bool, external
     return Starlette(
         routes=[*endpoints.open_routes(), *endpoints.private_routes(guard)],
         middleware=[Middleware(SecurityHeaders), *check],
+        exception_handlers=_ELSEWHERE,
     )
 
 
 def control_app(endpoints: Endpoints) -> Starlette:
     routes = [*endpoints.open_routes(), *endpoints.private_routes(None), *endpoints.control_routes()]
-    return Starlette(routes=routes)
+    return Starlette(routes=routes, exception_handlers=_ELSEWHERE)
+
+
+async def _no_such_path(request: Request, error: Exception) -> Response:
+    return _refusal(404, "no such path", "/metrics, /healthz, /readyz, /, /api/v1/ranks, /api/v1/incidents[/<id>]")
+
+
+async def _no_such_method(request: Request, error: Exception) -> Response:
+    return _refusal(405, f"{request.method} is not for this path", "What changes anything exists on the socket alone.")
+
+
+_ELSEWHERE: dict[Any, Any] = {404: _no_such_path, 405: _no_such_method}
 
 
 def _unguarded(endpoint: Endpoint) -> Endpoint:
@@ -206,4 +218,4 @@ def _not_yet() -> Response:
 
 
 def _unknown_incident() -> Response:
-    return _refusal(404, "no such incident", "GET /api/v1/incidents?past=100 lists them.")
+    return _refusal(404, "no such incident", "`stallwatch incidents`, or /api/v1/incidents?past=100, lists them.")

@@ -1,0 +1,37 @@
+"""`stallwatch config`: is this file right, and what could be in it?"""
+
+from pathlib import Path
+
+import click
+
+from stallwatch import config
+from stallwatch.cli.daemon_access import echo_json
+from stallwatch.outputs.secret import secret_url
+from stallwatch.outputs.sockets import split_address
+
+
+@click.group()
+def command() -> None:
+    """Check a configuration file, or print an example."""
+
+
+@command.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the effective configuration as JSON, without secrets.")
+def check(file: Path | None, as_json: bool) -> None:
+    """Refuse (exit 64) an unknown key, a wrong value or an unusable address in FILE and in STALLWATCH_* variables."""
+    settings, _ = config.load(file, config.current_environment(), strict=True)
+    if settings.http.listen:
+        split_address(settings.http.listen)
+    secret_url("slack.webhook_url", settings.slack.webhook_url, settings.slack.webhook_url_file)
+    secret_url("webhook.url", settings.webhook.url, settings.webhook.url_file)
+    if as_json:
+        echo_json(config.without_secrets(settings))
+    else:
+        click.echo(f"{file or 'environment and defaults'}: ok")
+
+
+@command.command()
+def example() -> None:
+    """Print every key with its meaning, its variable and its default."""
+    click.echo(config.example(), nl=False)

@@ -1,0 +1,38 @@
+"""`stallwatch mute`: silence a job for a time."""
+
+import re
+
+import click
+
+from stallwatch.cli.daemon_access import asks_daemon, echo_json
+from stallwatch.cli.terminal import seconds
+from stallwatch.outputs.client import Client
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Duration(click.ParamType[float]):
+    """30m, 2h, 90s, 1d, or a number of seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value).strip())
+        if match is None:
+            self.fail(f"{value!r} is no duration: write 30m, 2h, 90s or 1d", param, ctx)
+        return float(match[1]) * _UNITS[match[2]]
+
+
+@click.command()
+@click.argument("job")
+@click.option("--for", "duration", type=Duration(), default="30m", show_default=True, help="0 ends the silence.")
+@asks_daemon
+def command(client: Client, as_json: bool, job: str, duration: float) -> None:
+    """Tell nobody about JOB for a time. It is watched and captured all the same."""
+    client.mute(job, duration)
+    if as_json:
+        echo_json({"training_job": job, "seconds": duration})
+    elif duration:
+        click.echo(f"Nobody is told about {job} for {seconds(duration)}. `stallwatch mute {job} --for 0` ends it.")
+    else:
+        click.echo(f"{job} is told about again.")

@@ -1,0 +1,86 @@
+"""`stallwatch status`: the ranks of this node now, and what stands open."""
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from stallwatch.cli.daemon_access import asks_daemon, echo_json
+from stallwatch.cli.terminal import SEVERITY_STYLES, STATE_STYLES, safe, seconds, show, styled, table
+from stallwatch.errors import StallwatchError
+from stallwatch.outputs.client import Client
+from stallwatch.outputs.documents import IncidentDocument, IncidentList, RankList
+
+
+@click.command()
+@click.option("--url", is_flag=True, help="Print only the status page's address with its token.")
+@asks_daemon
+def command(client: Client, as_json: bool, url: bool) -> None:
+    """Show each rank's state, step and age, and the open incidents."""
+    if url:
+        address = client.page_url()
+        if address is None:
+            raise StallwatchError("the daemon has no page", "Set http.listen, for instance to 127.0.0.1:9477.")
+        click.echo(address)
+        return
+    ranks, incidents = client.ranks(), client.incidents()
+    if as_json:
+        echo_json(status_document(ranks, incidents))
+    else:
+        show(status_view(ranks, incidents))
+
+
+def status_document(ranks: RankList, incidents: IncidentList) -> dict[str, object]:
+    return {name: getattr(ranks, name) for name in ranks.__struct_fields__} | {"incidents": incidents.incidents}
+
+
+def status_view(ranks: RankList, incidents: IncidentList) -> RenderableType:
+    parts: list[RenderableType] = [_head(ranks)]
+    for sensor in ranks.sensors:
+        if not sensor.up:
+            style = "bold red" if sensor.required else "dim"
+            parts.append(Text(safe(f"{sensor.sensor}: {sensor.reason}"), style=style))
+    parts += [Text(safe(problem), style="yellow") for problem in ranks.problems]
+    if ranks.ranks:
+        parts += [Text(), _ranks(ranks)]
+    standing = [incident for incident in incidents.incidents if incident.state != "resolved"]
+    parts.append(Text())
+    if not standing:
+        parts.append(Text("No open incident.", style="green" if ranks.ranks else "dim"))
+    parts += [_incident(incident) for incident in standing]
+    return Group(*parts)
+
+
+def _head(ranks: RankList) -> Text:
+    jobs = {rank.training_job for rank in ranks.ranks}
+    count = f"{len(ranks.ranks)} ranks of {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if jobs else "no ranks"
+    return Text(safe(f"{ranks.node}: {count}"), style="bold")
+
+
+def _ranks(ranks: RankList) -> RenderableType:
+    numbers = ("rank", "step", "step time", "since step", "limit", "pid")
+    grid = table("job", "rank", "state", "step", "step time", "since step", "limit", "phase", "pid", right=numbers)
+    grid.columns[2].no_wrap = True  # the state is the point: a narrow window cuts the job's name first
+    for rank in ranks.ranks:
+        grid.add_row(
+            Text(safe(rank.training_job)),
+            f"{rank.rank}/{rank.world_size}",
+            styled(rank.state, STATE_STYLES),
+            "?" if rank.step is None else str(rank.step),
+            seconds(rank.step_seconds),
+            seconds(rank.beat_age_seconds),
+            seconds(rank.limit_seconds),
+            Text(safe(rank.phase)),
+            str(rank.pid),
+        )
+    return grid
+
+
+def _incident(incident: IncidentDocument) -> Text:
+    text = Text()
+    text.append(incident.severity if incident.state == "open" else "suspect", style=SEVERITY_STYLES[incident.severity])
+    text.append(safe(f"  {incident.incident_id}  "), style="bold")
+    if incident.verdicts:
+        text.append(safe(incident.verdicts[0].summary))
+    else:
+        text.append(safe("; ".join(finding.reason for finding in incident.findings) or "no verdict yet"))
+    return text

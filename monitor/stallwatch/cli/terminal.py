@@ -1,0 +1,79 @@
+"""How commands write for people: colour and the window's width in a terminal, plain and uncut in a pipe."""
+
+from datetime import datetime
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+_PIPE_WIDTH = 10_000  # nothing is cut or wrapped for a program that reads us
+
+STATE_STYLES = {
+    "stepping": "green",
+    "phase": "cyan",
+    "starting": "cyan",
+    "waiting": "yellow",
+    "suspect": "bold red",
+    "stopped": "bold red",
+    "gone": "bold red",
+    "ending": "dim",
+    "unknown": "magenta",
+}
+SEVERITY_STYLES = {"none": "dim", "warning": "yellow", "critical": "bold red"}
+
+
+def console() -> Console:
+    probe = Console(highlight=False)
+    return probe if probe.is_terminal else Console(highlight=False, width=_PIPE_WIDTH)
+
+
+def show(view: RenderableType) -> None:
+    """Print a view; in a pipe without the blanks that fill a terminal's lines."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(view)
+        return
+    with screen.capture() as capture:
+        screen.print(view)
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """A table, in a terminal with a rule below its head; the columns named in `right` hold numbers."""
+    box = SIMPLE_HEAD if console().is_terminal else None
+    grid = Table(box=box, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold")
+    for column in columns:
+        grid.add_column(column, justify="right" if column in right else "left", no_wrap=column in right)
+    return grid
+
+
+def safe(text: str) -> str:
+    """A job's own words without control characters: they must not drive the terminal."""
+    return "".join(character if character.isprintable() or character == "\n" else "�" for character in text)
+
+
+def styled(text: str, styles: dict[str, str]) -> Text:
+    return Text(safe(text), style=styles.get(text, ""))
+
+
+def seconds(value: float | None) -> str:
+    """A duration to three digits; "?" is unknown."""
+    if value is None:
+        return "?"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 120:
+        return f"{value:.1f} s"
+    if value < 7200:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3600:.1f} h"
+
+
+def local_time(iso: str | None) -> str:
+    """ISO 8601 as the clock on the wall shows it here."""
+    if not iso:
+        return ""
+    return datetime.fromisoformat(iso).astimezone().strftime("%Y-%m-%d %H:%M:%S")
