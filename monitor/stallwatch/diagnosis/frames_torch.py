@@ -84,7 +84,7 @@ FRAMEWORK_ROWS: tuple[Row, ...] = (
               r"nvidia\.dali|megatron\.energon|ray\.data|tensorflow\.(?:\w+\.)*data|torchvision\.(?:datasets|io)"),
     # The GPU
     *modules("gpu_sync", "waits for its GPU",
-             (r"torch\.(?:cuda|accelerator|xpu|hpu|npu)(?:\.streams|\.graphs)?|torch_npu\.npu\S*", r"_?synchronize|wait"),
+             (r"torch\.(?:cuda|accelerator|xpu|hpu)(?:\.streams|\.graphs)?|torch_npu\.npu\S*", r"_?synchronize|wait"),
              (r"torch\.amp\.grad_scaler", r"_maybe_opt_step|step|update|_unscale_grads_"), r"torch\._tensor_str",
              (r"deepspeed\.(?:accelerator|utils\.timer)|megatron\.core\.timers", "synchronize|start|stop|elapsed")),
 )  # fmt: skip

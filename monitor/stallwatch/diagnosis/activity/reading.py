@@ -1,46 +1,150 @@
-"""The answer to "what does this rank do", from its stacks, its process looks and its heartbeat."""
+"""The answer to "what does this rank do", from its stacks, its process looks, its heartbeat and its log."""
 
 import msgspec
 
-from stallwatch.model.evidence import RankEvidence
-from stallwatch.model.verdict import Fact, Frame, Where
-
-
-class Activity(msgspec.Struct, frozen=True):
-    """What a rank does at the last look, judged on the thread that blocks. None means that nothing tells."""
-
-    rank: int
-    host: str | None = None
-    pid: int | None = None
-    where: Where = "unknown"
-    frame: Frame | None = None  # the line of the job's code to show a person
-    detail: str = ""  # what it does, a predicate: "waits for a lock"; "" when unknown
-    thread: str = ""  # name of the thread that was judged, "" when there is no stack
-    os_thread_id: int | None = None
-    in_collective: bool = False  # blocked in a torch.distributed call, a Work.wait, or the autograd engine's all-reduce
-    collective: str | None = None  # its name, where the stack tells it: "all_reduce"
-    gpu_sync: bool = False  # waits for its GPU: under NCCL this is how a waiting rank looks
-    in_store_or_init: bool = False  # rendezvous, store, new_group, creation of a communicator
-    in_teardown: bool = False  # destroy_process_group, atexit, a finally after an exception
-    exception: str | None = None  # "RuntimeError: …", from its log
-    exception_is_consequence: bool = False  # the exception says that a peer went away: never the first cause
-    exception_swallowed: bool = False  # the rank lives on though its log shows an exception
-    moving: bool | None = None  # over two looks; None: one look, or they do not tell
-    waits_for_children: bool = False
-    child_pids: tuple[int, ...] = ()
-    holds_gil_long: bool = False
-    stopped: bool = False  # state T or t
-    traced: bool = False  # a debugger is attached
-    uninterruptible: bool = False  # state D of the thread that blocks
-    gone: bool = False  # no process any more, or a zombie
-    why: tuple[Fact, ...] = ()
-
-    @property
-    def known(self) -> bool:
-        """False: nothing is known of what the rank does; it must not be accused by what it does."""
-        return self.where != "unknown" or self.stopped or self.gone or self.frame is not None
+from stallwatch.diagnosis.activity.children import with_child
+from stallwatch.diagnosis.activity.exceptions import Raised, is_consequence, last_exception
+from stallwatch.diagnosis.activity.gil import with_gil
+from stallwatch.diagnosis.activity.kernel import kernel_wait
+from stallwatch.diagnosis.activity.looks import Look, looks, thread_look, uses_gpu
+from stallwatch.diagnosis.activity.motion import Moment, Motion, issuers, motion, new_operations
+from stallwatch.diagnosis.activity.result import Activity
+from stallwatch.diagnosis.activity.source import hint, job_frame, source_text
+from stallwatch.diagnosis.activity.standing import Circumstances, Standing, stand, stand_without_stack
+from stallwatch.diagnosis.activity.threads import blocking_thread, ident_of, main_thread
+from stallwatch.diagnosis.frames import Origin, job_frame_index, place
+from stallwatch.model.evidence import ProcessLook, RankEvidence, SourceLine, ThreadStack
+from stallwatch.model.verdict import Fact, Frame
 
 
 def read_activity(rank: RankEvidence) -> Activity:
     """Given everything known of one rank, say what it does. Never raise; order of threads and looks is irrelevant."""
-    return Activity(rank=rank.rank, host=rank.host, pid=rank.pid)
+    seen = looks(rank)
+    gpu = uses_gpu(rank)
+    moments = [_moment(rank, look, gpu) for look in seen]
+    with_stack = [moment for moment in moments if moment.thread and moment.thread.frames]
+    raised = _raised(rank)
+    if not moments:
+        return _with_exception(Activity(rank=rank.rank, host=rank.host, pid=rank.pid), raised)
+    now = (with_stack or moments)[-1]
+    process = next((look.process for look in reversed(seen) if look.process), None)
+    standing, holds_gil, gil_facts = with_gil(now, seen)
+    ident = ident_of(now.thread) if now.thread else ""
+    first = (with_stack or moments)[0]
+    moved = (
+        motion(first, now._replace(standing=standing), new_operations(rank.recorders, ident))
+        if first is not now
+        else Motion(None, None, ())
+    )
+    stack = now.thread.frames if now.thread else ()
+    activity = Activity(
+        rank=rank.rank,
+        host=rank.host,
+        pid=rank.pid if rank.pid is not None else (process.pid if process else None),
+        where=standing.where,
+        frame=job_frame(stack, rank.sources) or _any_job_frame(now.look.threads, rank.sources),
+        detail=standing.detail,
+        thread=now.thread.name or "" if now.thread else "",
+        os_thread_id=now.thread.os_thread_id if now.thread else None,
+        stack=stack,
+        in_collective=standing.in_collective,
+        collective=standing.collective,
+        gpu_sync=standing.where == "gpu_sync",
+        in_store_or_init=standing.where in ("init", "store"),
+        in_teardown=standing.where == "teardown" or "teardown" in standing.roles | standing.context,
+        moving=moved.moving,
+        cpu_share=moved.cpu_share,
+        waits_for_children=standing.waits_for_children,
+        child_pids=tuple(sorted(child.pid for child in process.children)) if process else (),
+        holds_gil_long=holds_gil,
+        stopped=bool(process and process.state in ("T", "t")),
+        tracer_pid=process.tracer_pid or None if process else None,
+        uninterruptible=now.kernel.state == "D",
+        gone=_is_gone(process, seen),
+        phase=next((look.heartbeat.phase for look in reversed(seen) if look.heartbeat), ""),
+        why=_why(now, standing, process) + gil_facts + moved.facts,
+    )
+    if standing.waits_for_children or standing.where == "dataloader":
+        activity = with_child(activity, now.look, rank.sources)
+    return _with_exception(activity, raised)
+
+
+def _moment(rank: RankEvidence, look: Look, gpu: bool) -> Moment:
+    pid = next((process.pid for process in rank.processes if process.pid is not None), rank.pid)
+    thread = blocking_thread(look.threads, pid, issuers(rank.recorders))
+    main = thread is None or thread is main_thread(look.threads, pid)
+    kernel = thread_look(look.process, thread, main=main)
+    around = Circumstances(
+        wait=kernel_wait(kernel.wchan, kernel.state),
+        on_cpu=_on_cpu(thread, kernel.state),
+        gpu=gpu,
+        hint=hint(source_text(rank.sources, thread.frames[0])) if thread and thread.frames else None,
+        phase=look.heartbeat.phase if look.heartbeat else "",
+        holds_gil=bool(thread and thread.owns_gil),
+    )
+    if thread and thread.frames:
+        return Moment(look, thread, kernel, stand(thread.frames, around))
+    return Moment(look, None, kernel, stand_without_stack(around))
+
+
+def _on_cpu(thread: ThreadStack | None, state: str | None) -> bool | None:
+    """py-spy tells at the moment of the stack; /proc was read a moment before or after."""
+    if thread is None:
+        return None
+    if thread.active:
+        return True
+    return None if state == "R" else False
+
+
+def _is_gone(process: ProcessLook | None, seen: tuple[Look, ...]) -> bool:
+    if process and (process.state in ("Z", "X") or process.exit_code is not None or process.exit_signal is not None):
+        return True
+    # The hook's last word comes before Python's own end, which may hang: a live process counts more.
+    return not process and any(look.heartbeat.ended for look in seen if look.heartbeat)
+
+
+def _any_job_frame(threads: tuple[ThreadStack, ...], sources: tuple[SourceLine, ...]) -> Frame | None:
+    """For a main thread without frames of its own: it is ending and waits for this one."""
+    for thread in threads:
+        if any(place(frame.filename).origin is Origin.JOB for frame in thread.frames):
+            return job_frame(thread.frames, sources)
+    return None
+
+
+def _raised(rank: RankEvidence) -> Raised | None:
+    told = next((beat.exception for beat in reversed(rank.heartbeat) if beat.exception and not beat.is_child), "")
+    logged = last_exception(rank.log, rank.rank)
+    if told and not (logged and logged.text.startswith(told)):
+        return Raised(told, is_consequence(told), logged.frame if logged else None)
+    return logged
+
+
+def _with_exception(activity: Activity, raised: Raised | None) -> Activity:
+    if raised is None:
+        return activity
+    return msgspec.structs.replace(
+        activity,
+        exception=raised.text,
+        exception_frame=raised.frame,
+        exception_is_consequence=raised.consequence,
+        exception_swallowed=activity.known and not activity.gone and not activity.in_teardown,
+        why=(*activity.why, Fact(f"it raised {raised.text}", "log")),
+    )
+
+
+def _why(now: Moment, standing: Standing, process: ProcessLook | None) -> tuple[Fact, ...]:
+    facts = []
+    if now.thread and now.thread.frames:
+        index = job_frame_index(now.thread.frames) or 0
+        frame = now.thread.frames[index]
+        thread = "main thread" if now.thread.name == "MainThread" else f"thread {now.thread.name or 'without a name'}"
+        facts.append(Fact(f"its {thread} is at {frame.filename}:{frame.line} in {frame.name}", "py-spy"))
+        inner = now.thread.frames[0]
+        if index:
+            facts.append(Fact(f"beneath that it is in {inner.name} of {place(inner.filename).module}", "py-spy"))
+    elif now.look.stack_error:
+        facts.append(Fact(f"its stack could not be read: {now.look.stack_error}", "py-spy"))
+    if now.kernel.state or now.kernel.wchan:
+        asleep = f", asleep in {now.kernel.wchan}" if now.kernel.wchan and now.kernel.wchan != "0" else ""
+        facts.append(Fact(f"the kernel shows the thread in state {now.kernel.state or 'unknown'}{asleep}", "/proc"))
+    return tuple(facts)

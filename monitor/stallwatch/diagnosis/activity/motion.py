@@ -1,0 +1,180 @@
+"""Whether a rank moves between its first and its last look, judged on the thread that blocks.
+
+What is none of its doing does not count: NCCL's spinning threads, trackers, our own pulse, a saver's collectives.
+"""
+
+from typing import NamedTuple
+
+from stallwatch.diagnosis.activity.looks import Look, ThreadLook
+from stallwatch.diagnosis.activity.standing import Standing
+from stallwatch.diagnosis.frames import Origin, function, place
+from stallwatch.model.evidence import Recorder, ThreadStack
+from stallwatch.model.verdict import Fact
+
+# Shares of one core. A wait that wakes up to look again (DataLoader's five-second poll, FileBaton's 0.1 s) takes less
+# than one per cent; work takes much more, also on a shared core.
+_WORKING_SHARE = 0.05
+_CLOCK_TICKS_PER_SECOND = 100  # sysconf(_SC_CLK_TCK) of every Linux that runs torch
+_ASSUMED_SECONDS = 5.0  # between looks that carry no times
+_PROGRESS_BYTES = 1 << 20
+
+
+class Moment(NamedTuple):
+    """The judged thread at one look."""
+
+    look: Look
+    thread: ThreadStack | None
+    kernel: ThreadLook
+    standing: Standing
+
+
+class Motion(NamedTuple):
+    moving: bool | None
+    cpu_share: float | None  # of the judged thread, in cores
+    facts: tuple[Fact, ...]
+
+
+def motion(first: Moment, last: Moment, operations: bool | None) -> Motion:
+    """Compare two looks. `operations`: whether the thread issued new collectives between them, by the recorder."""
+    seconds = _seconds(first, last)
+    share = _share(first.kernel.cpu_ticks, last.kernel.cpu_ticks, seconds)
+    signs = [
+        _steps(first, last),
+        Fact("it issued new operations between the two looks", "flight recorder") if operations else None,
+        _stack(first, last),
+        _cpu(share, last),
+        _bytes(first, last),
+        _children(first, last, seconds),
+    ]
+    facts = tuple(sign for sign in signs if sign)
+    if facts:
+        return Motion(True, share, facts)
+    if last.kernel.state in ("T", "t") and first.kernel.state in ("T", "t"):
+        return Motion(False, share, (Fact("it stood stopped at both looks", "/proc"),))
+    if not (first.thread and last.thread and first.thread.frames and last.thread.frames):
+        return Motion(None, share, ())
+    if last.standing.where == "busy_loop":
+        # It computes for long, or spins: nothing that was read tells which.
+        return Motion(None, share, (Fact("it was at the same lines at both looks, on the CPU", "py-spy"),))
+    if not _same_job_lines(first.thread, last.thread):
+        return Motion(None, share, (Fact("it changed between neighbouring lines of one function", "py-spy"),))
+    return Motion(False, share, (Fact("its stack was the same at both looks", "py-spy"),))
+
+
+def _seconds(first: Moment, last: Moment) -> float:
+    before = first.look.process.at_ns if first.look.process else None
+    after = last.look.process.at_ns if last.look.process else None
+    return (after - before) / 1e9 if before is not None and after is not None and after > before else _ASSUMED_SECONDS
+
+
+def _share(before: int | None, after: int | None, seconds: float) -> float | None:
+    if before is None or after is None:
+        return None
+    return max(0, after - before) / _CLOCK_TICKS_PER_SECOND / max(seconds, 0.1)
+
+
+def _steps(first: Moment, last: Moment) -> Fact | None:
+    before, after = first.look.heartbeat, last.look.heartbeat
+    if before and after and before.step is not None and after.step is not None and after.step > before.step:
+        return Fact(f"its step went from {before.step} to {after.step} between the two looks", "heartbeat")
+    return None
+
+
+def _stack(first: Moment, last: Moment) -> Fact | None:
+    if not (first.thread and last.thread and first.thread.frames and last.thread.frames):
+        return None
+    if first.thread.os_thread_id != last.thread.os_thread_id:
+        return Fact("another thread was at work at the second look", "py-spy")
+    if _functions(first.thread) != _functions(last.thread):
+        return Fact("its stack changed between the two looks", "py-spy")
+    same_wait = first.standing.where == last.standing.where != "busy_loop"
+    if not same_wait and not _same_job_lines(first.thread, last.thread):
+        return Fact("its stack changed between the two looks", "py-spy")
+    return None
+
+
+def _functions(thread: ThreadStack) -> tuple[tuple[str, str], ...]:
+    """Functions of the job and of libraries, with the lines of all but the innermost job frame: a loop that polls
+    goes from line to line in one function, and Python's own wait helpers come and go."""
+    frames = [frame for frame in thread.frames if place(frame.filename).origin in (Origin.JOB, Origin.LIBRARY)]
+    return tuple(
+        (frame.filename, f"{function(frame.name)}:{frame.line if index else ''}") for index, frame in enumerate(frames)
+    )
+
+
+def _same_job_lines(first: ThreadStack, last: ThreadStack) -> bool:
+    lines = [
+        [(f.filename, f.line) for f in thread.frames if place(f.filename).origin in (Origin.JOB, Origin.LIBRARY)]
+        for thread in (first, last)
+    ]
+    return lines[0] == lines[1]
+
+
+def _cpu(share: float | None, last: Moment) -> Fact | None:
+    # Waiting for the GPU or in a collective may spin, and a busy loop proves nothing by being busy.
+    if share is None or share < _WORKING_SHARE:
+        return None
+    if last.standing.where in ("gpu_sync", "collective", "busy_loop", "gil") or last.standing.in_collective is None:
+        return None
+    return Fact(f"the thread used {share:.0%} of a core between the two looks", "/proc")
+
+
+def _bytes(first: Moment, last: Moment) -> Fact | None:
+    if last.standing.where in ("gpu_sync", "collective", "gil", "init", "store"):
+        return None
+    before, after = first.look.process, last.look.process
+    for name in ("read", "write"):
+        old, new = (getattr(process, f"{name}_bytes", None) for process in (before, after))
+        if old is not None and new is not None and new - old >= _PROGRESS_BYTES:
+            done = "read" if name == "read" else "wrote"
+            return Fact(f"its process {done} {(new - old) / (1 << 20):.0f} MiB between the two looks", "/proc")
+    return None
+
+
+def _children(first: Moment, last: Moment, seconds: float) -> Fact | None:
+    if not last.standing.waits_for_children:
+        return None
+    before = {child.pid: child.cpu_ticks for child in first.look.process.children} if first.look.process else {}
+    after = last.look.process.children if last.look.process else ()
+    for child in sorted(after, key=lambda child: child.pid):
+        share = _share(before.get(child.pid), child.cpu_ticks, seconds)
+        if share is not None and share >= _WORKING_SHARE:
+            return Fact(f"its child process {child.pid} used {share:.0%} of a core between the two looks", "/proc")
+    stacks = dict(first.look.children)
+    for pid, threads in last.look.children:
+        old = {thread.os_thread_id: thread for thread in stacks.get(pid, ())}
+        for thread in threads:
+            was = old.get(thread.os_thread_id)
+            if was and was.frames and thread.frames and _functions(was) != _functions(thread):
+                return Fact(f"the stack of its child process {pid} changed between the two looks", "py-spy")
+    return None
+
+
+def new_operations(recorders: tuple[Recorder, ...], ident: str) -> bool | None:
+    """Whether the thread issued operations between the recorder's looks. None: not told.
+
+    A background thread's operations do not count; where the stack carries no ident, one issuing thread is the loop."""
+    newest: dict[str, dict[int, int]] = {}
+    for recorder in recorders:
+        ids = [op.record_id for op in recorder.operations]
+        newest.setdefault(recorder.backend, {})[recorder.look] = max(ids, default=-1)
+    issuers = {op.thread_id for recorder in recorders for op in recorder.operations if op.thread_id is not None}
+    told = None
+    for recorder in recorders:
+        seen = newest[recorder.backend]
+        if len(seen) < 2 or recorder.look != max(seen):
+            continue
+        fresh = [op for op in recorder.operations if op.record_id > seen[min(seen)]]
+        told = told or False
+        if ident and issuers:
+            told = told or any(op.thread_id == ident for op in fresh)
+        elif len(issuers) <= 1:
+            told = told or bool(fresh)
+        elif fresh:
+            return told or None
+    return told
+
+
+def issuers(recorders: tuple[Recorder, ...]) -> frozenset[str]:
+    """Idents of the threads that issued operations."""
+    return frozenset(op.thread_id for recorder in recorders for op in recorder.operations if op.thread_id is not None)

@@ -1,0 +1,50 @@
+"""The value that says what one rank does."""
+
+import msgspec
+
+from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.verdict import Fact, Frame, Where
+
+
+class Activity(msgspec.Struct, frozen=True):
+    """What a rank does at the last look, judged on the thread that blocks. None means that nothing tells."""
+
+    rank: int
+    host: str | None = None
+    pid: int | None = None
+    where: Where = "unknown"
+    frame: Frame | None = None  # the line of the job's code to show a person
+    detail: str = ""  # what it does, a predicate: "waits for a lock"; "" when unknown
+    thread: str = ""  # name of the thread that was judged, "" when there is no stack
+    os_thread_id: int | None = None
+    stack: tuple[CodeFrame, ...] = ()  # of that thread at the last look that has one, innermost first
+    # Blocked in a torch.distributed call, a Work.wait or the autograd engine. None: waits in C at a line that does not
+    # tell a lock from a Work.wait; `where` is then "lock" though it may be "collective".
+    in_collective: bool | None = False
+    collective: str | None = None  # its public name, where the stack tells it: "all_reduce"
+    gpu_sync: bool = False  # waits for its GPU: under NCCL this is how a waiting rank looks
+    in_store_or_init: bool = False  # rendezvous, store, new_group, creation of a communicator
+    in_teardown: bool = False  # destroy_process_group, atexit, threads joined at the end
+    exception: str | None = None  # "RuntimeError: …", from its hook or its log
+    exception_frame: Frame | None = None  # line of the job's code that raised it
+    exception_is_consequence: bool = False  # it says only that a peer went away: never the first cause
+    exception_swallowed: bool = False  # the rank lives on outside teardown though its log shows the exception
+    moving: bool | None = None  # over two looks; None: one look, or they do not tell (a busy loop)
+    cpu_share: float | None = None  # cores used by the judged thread between the looks
+    waits_for_children: bool = False
+    child_pids: tuple[int, ...] = ()
+    child_pid: int | None = None  # the child that is not idle, where its stack was read
+    child_frame: Frame | None = None  # and its line of the job's code
+    child_detail: str = ""
+    holds_gil_long: bool = False
+    stopped: bool = False  # state T or t
+    tracer_pid: int | None = None  # a debugger is attached
+    uninterruptible: bool = False  # state D of the thread that blocks
+    gone: bool = False  # no process any more, or a zombie
+    phase: str = ""  # as the job told it
+    why: tuple[Fact, ...] = ()
+
+    @property
+    def known(self) -> bool:
+        """False: nothing is known of what the rank does; it must not be accused by what it does."""
+        return self.where != "unknown" or self.stopped or self.gone or self.frame is not None
