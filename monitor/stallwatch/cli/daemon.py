@@ -1,0 +1,63 @@
+"""`stallwatch daemon`: watch this node until told to stop."""
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from stallwatch import config as configuration
+from stallwatch.clock import SystemClock
+from stallwatch.config import Config
+from stallwatch.daemon import Daemon
+from stallwatch.errors import UsageError
+from stallwatch.incidents.store import IncidentStore
+from stallwatch.loop.notify import take_from
+from stallwatch.loop.parts import RealStarter
+from stallwatch.outputs.build import build, notify_test
+from stallwatch.sensors.panel import Panel
+
+log = logging.getLogger("stallwatch.daemon")
+
+
+@click.command()
+@click.option("--config", "path", type=click.Path(path_type=Path), help="TOML file; see `stallwatch config example`.")
+@click.option("--verbose", is_flag=True, help="Log every step of every incident.")
+def command(path: Path | None, verbose: bool) -> int:
+    """Run the node daemon: watch the training jobs of this node and tell who hung them."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
+    )
+
+    def read() -> Config:
+        config, warnings = configuration.load(path, configuration.current_environment())
+        for warning in warnings:
+            log.warning("%s", warning)
+        return config
+
+    config = read()
+    clock = SystemClock()
+    store = IncidentStore(Path(config.daemon.state_directory))
+    try:
+        store.prepare()
+    except OSError as error:
+        raise UsageError(
+            f"state directory {config.daemon.state_directory}: {error.strerror}",
+            "Set daemon.state_directory (STALLWATCH_DAEMON_STATE_DIRECTORY) to a folder that this user may write.",
+        ) from error
+    service = take_from(configuration.current_environment())
+    panel = Panel(config, clock)
+    daemon = Daemon(config, clock, panel, RealStarter(config, clock), store, service, reload=read)
+    daemon.handle_signals()
+    try:
+        outputs = build(config, daemon.desk, clock)
+    except BaseException:
+        panel.close()
+        raise
+    daemon.desk.test_outputs = lambda: notify_test(outputs)
+    log.info("watching state_directory=%s listen=%s", config.daemon.state_directory, config.http.listen or "off")
+    daemon.run(outputs)
+    log.info("stopped")
+    return 0

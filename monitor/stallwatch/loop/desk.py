@@ -1,0 +1,92 @@
+"""What people ask of the daemon, from other threads: answered from the last report, or queued for the loop."""
+
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+
+import msgspec
+
+from stallwatch.clock import Clock
+from stallwatch.errors import DeadlineExceeded, UsageError
+from stallwatch.incidents.messages import CaptureWanted, Event, MuteWanted
+from stallwatch.incidents.store import IncidentStore
+from stallwatch.model.incident import Incident, NodeReport
+from stallwatch.model.snapshot import JobKey
+
+_ANSWER_SECONDS = 5.0
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """An event for the engine, and where to put the id of the incident it led to."""
+
+    event: Event
+    answer: Future[str] | None = None
+
+
+class Desk:
+    """Satisfies outputs.output.Control. `wake` makes the loop look at the queue."""
+
+    def __init__(self, store: IncidentStore, clock: Clock, wake: Callable[[], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._wake = wake
+        self._wishes: queue.SimpleQueue[Wish] = queue.SimpleQueue()
+        self._report: NodeReport | None = None
+        self.test_outputs: Callable[[], tuple[str, ...]] = lambda: ()
+
+    def show(self, report: NodeReport) -> None:
+        """Make `report` the latest. One assignment: readers see the old or the new."""
+        self._report = report
+
+    def wishes(self) -> list[Wish]:
+        """Return what was asked since the last call, oldest first. The loop's alone."""
+        wishes = []
+        while not self._wishes.empty():
+            wishes.append(self._wishes.get_nowait())
+        return wishes
+
+    def report(self) -> NodeReport | None:
+        return self._report
+
+    def incident(self, incident_id: str) -> Incident | None:
+        report = self._report
+        known = report.incidents if report else ()
+        return next((i for i in known if i.incident_id == incident_id), None) or self._store.load(incident_id)
+
+    def past_incidents(self, limit: int) -> tuple[Incident, ...]:
+        return self._store.newest(limit)
+
+    def capture(self, training_job: str | None) -> str:
+        job = self._job(training_job)
+        answer: Future[str] = Future()
+        self._wishes.put(Wish(CaptureWanted(job), answer))
+        self._wake()
+        try:
+            return answer.result(_ANSWER_SECONDS)
+        except FutureTimeout as error:
+            raise DeadlineExceeded(
+                f"the daemon's loop did not answer within {_ANSWER_SECONDS:.0f} s", "Its log may say why."
+            ) from error
+
+    def mute(self, training_job: str, seconds: float) -> None:
+        self._wishes.put(Wish(MuteWanted(training_job, self._clock.monotonic_ns() + int(seconds * 1e9))))
+        self._wake()
+
+    def notify_test(self) -> tuple[str, ...]:
+        return self.test_outputs()
+
+    def _job(self, training_job: str | None) -> JobKey:
+        report = self._report
+        if report is None:
+            raise UsageError("the daemon has not looked at the node yet", "Ask again in a second.")
+        alive = sorted({rank.job for rank in report.ranks if rank.state != "gone"})
+        names = sorted({job.training_job for job in alive})
+        jobs = [job for job in alive if training_job is None or job.training_job == training_job]
+        if not names:
+            raise UsageError("no training job runs on this node", "`stallwatch status` shows what the daemon sees.")
+        if not jobs:
+            raise UsageError(f"no job {training_job!r} runs on this node", f"Running here: {', '.join(names)}.")
+        if len({job.training_job for job in jobs}) > 1:
+            raise UsageError("several jobs run on this node", f"Say which with --job: {', '.join(names)}.")
+        return jobs[-1]

@@ -1,0 +1,169 @@
+"""Does what the engine wants done: starts looks and judgements, keeps the bundles, and reports what came of it."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from stallwatch.bundle.writer import BundleWriter
+from stallwatch.config import Config
+from stallwatch.incidents.messages import (
+    Action,
+    CancelCapture,
+    Captured,
+    Discard,
+    Event,
+    Judge,
+    Judged,
+    Note,
+    Save,
+    StartCapture,
+)
+from stallwatch.incidents.store import IncidentStore
+from stallwatch.loop.guard import StageGuard
+from stallwatch.loop.judging import JudgeState
+from stallwatch.loop.parts import Capturing, Judging, Starter
+from stallwatch.loop.ring import SnapshotRing
+from stallwatch.model.incident import Incident
+from stallwatch.model.verdict import Report
+
+log = logging.getLogger("stallwatch.incidents")
+
+
+class _Look:
+    def __init__(self, number: int, capture: Capturing) -> None:
+        self.number = number
+        self.capture = capture
+        self.complete = False  # and said so
+
+
+class Hands:
+    def __init__(
+        self, config: Config, store: IncidentStore, ring: SnapshotRing, starter: Starter, guard: StageGuard
+    ) -> None:
+        self._config = config
+        self._starter = starter
+        self._store = store
+        self._ring = ring
+        self._guard = guard
+        self._looks: dict[str, _Look] = {}
+        self._judgements: dict[str, tuple[Incident, int, Judging]] = {}
+        self._failed: list[Event] = []  # what could not even be started
+
+    @property
+    def busy(self) -> bool:
+        """Children are under way: poll soon."""
+        return bool(self._looks or self._judgements or self._failed)
+
+    def do(self, actions: Sequence[Action]) -> None:
+        """Carry out each action; one that fails is counted and, where the engine waits for it, becomes an event."""
+        for action in actions:
+            self._guard.run("incidents", type(action).__name__, partial(self._do, action))
+
+    def poll(self) -> list[Event]:
+        """Return what the children have come to since the last call. Never blocks."""
+        events, self._failed = self._failed, []
+        for incident_id in list(self._looks):
+            events += self._polled_look(incident_id)
+        for incident_id in list(self._judgements):
+            events += self._polled_judgement(incident_id)
+        return events
+
+    def close(self) -> None:
+        """Stop what is under way; no rank stays stopped."""
+        for look in self._looks.values():
+            self._guard.run("captures", "cancel", look.capture.cancel)
+        for _, _, judging in self._judgements.values():
+            self._guard.run("diagnosis", "cancel", judging.cancel)
+        self._looks.clear()
+        self._judgements.clear()
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case StartCapture(incident=incident, look=look):
+                self._capture(incident, look)
+            case CancelCapture(incident_id=incident_id):
+                self._cancel_look(incident_id)
+            case Judge(incident=incident, look=look):
+                self._judge(incident, look)
+            case Save(incident=incident):
+                self._store.save(incident)
+            case Discard(incident=incident):
+                self._discard(incident.incident_id)
+            case Note(incident_id=incident_id, what=what):
+                log.debug("incident=%s | %s", incident_id, what)
+
+    def _capture(self, incident: Incident, look: int) -> None:
+        self._cancel_look(incident.incident_id)
+        targets = self._ring.last_ranks_of(incident.job)
+        try:
+            writer = BundleWriter(Path(incident.bundle), incident.node)
+            if targets:
+                latest = self._ring.latest
+                wall_ns = latest.wall_ns if latest else incident.opened_wall_ns
+                writer.write_description(targets, incident_id=incident.incident_id, wall_ns=wall_ns)
+            writer.write_config(self._config)
+            writer.write_timeline(self._ring.all())
+            capture = self._starter.capture(incident, look, targets, self._ring.gpus())
+        except Exception as error:
+            problem = f"look {look} could not be started: {error}"
+            self._failed.append(Captured(incident.incident_id, look, complete=False, done=True, problem=problem))
+            raise
+        self._looks[incident.incident_id] = _Look(look, capture)
+
+    def _judge(self, incident: Incident, look: int) -> None:
+        try:
+            judging = self._starter.judge(incident)
+        except Exception as error:
+            self._failed.append(Judged(incident.incident_id, look, None, f"analyze could not be started: {error}"))
+            raise
+        self._judgements[incident.incident_id] = (incident, look, judging)
+
+    def _polled_look(self, incident_id: str) -> list[Event]:
+        look = self._looks[incident_id]
+        state = self._guard.run("captures", "poll", look.capture.poll)
+        if state is None:  # counted by the guard
+            del self._looks[incident_id]
+            return [Captured(incident_id, look.number, complete=False, done=True, problem="the look was lost")]
+        if state.problem:
+            self._guard.count("captures", "run", state.problem)
+        news = state.done or (state.evidence_complete and not look.complete)
+        look.complete = look.complete or state.evidence_complete
+        if state.done:
+            del self._looks[incident_id]
+        if not news:
+            return []
+        return [Captured(incident_id, look.number, look.complete, state.done, state.missing, state.problem)]
+
+    def _polled_judgement(self, incident_id: str) -> list[Event]:
+        incident, look, judging = self._judgements[incident_id]
+        try:
+            state = judging.poll()
+        except Exception as error:  # noqa: BLE001  the daemon's per-stage guard
+            state = JudgeState(None, f"{type(error).__name__}: {error}")
+        if state is None:
+            return []
+        del self._judgements[incident_id]
+        report = state.report
+        if report is not None:
+            self._guard.run("bundle", "verdict", lambda: self._conclude(incident, report))
+        else:
+            self._guard.count("diagnosis", "analyze", state.problem)
+        return [Judged(incident_id, look, report, state.problem)]
+
+    def _conclude(self, incident: Incident, report: Report) -> None:
+        writer = BundleWriter(Path(incident.bundle), incident.node)
+        writer.write_timeline(self._ring.all())
+        writer.write_verdict(report)
+
+    def _cancel_look(self, incident_id: str) -> None:
+        look = self._looks.pop(incident_id, None)
+        if look is not None:
+            look.capture.cancel()
+
+    def _discard(self, incident_id: str) -> None:
+        self._cancel_look(incident_id)
+        judgement = self._judgements.pop(incident_id, None)
+        if judgement is not None:
+            judgement[2].cancel()
+        self._store.discard(incident_id)

@@ -1,0 +1,23 @@
+"""Ticks by deadline: a slow tick does not push the later ones, and how late each began is known."""
+
+from stallwatch.clock import Clock
+
+_SECOND_NS = 1_000_000_000
+
+
+class Schedule:
+    def __init__(self, clock: Clock, tick_seconds: float) -> None:
+        self._clock = clock
+        self._tick_ns = int(tick_seconds * _SECOND_NS)
+        self._due_ns = clock.monotonic_ns()
+
+    def begin(self) -> float:
+        """Begin the tick that is due and return how many seconds late it is; whole missed ticks are skipped."""
+        now_ns = self._clock.monotonic_ns()
+        late_ns = max(now_ns - self._due_ns, 0)
+        self._due_ns += self._tick_ns * (1 + late_ns // self._tick_ns)
+        return late_ns / _SECOND_NS
+
+    def remaining_seconds(self) -> float:
+        """Seconds until the next tick is due, never negative."""
+        return max(self._due_ns - self._clock.monotonic_ns(), 0) / _SECOND_NS
