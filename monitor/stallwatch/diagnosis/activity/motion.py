@@ -6,9 +6,10 @@ What is none of its doing does not count: NCCL's spinning threads, trackers, our
 from typing import NamedTuple
 
 from stallwatch.diagnosis.activity.looks import Look, ThreadLook
-from stallwatch.diagnosis.activity.standing import Standing
+from stallwatch.diagnosis.activity.standing import STRONG_ROLES, Standing
 from stallwatch.diagnosis.frames import Origin, function, place
-from stallwatch.model.evidence import Recorder, ThreadStack
+from stallwatch.diagnosis.frames_meaning import meaning
+from stallwatch.model.evidence import CodeFrame, Recorder, ThreadStack
 from stallwatch.model.verdict import Fact
 
 # Shares of one core. A wait that wakes up to look again (DataLoader's five-second poll, FileBaton's 0.1 s) takes less
@@ -85,21 +86,34 @@ def _stack(first: Moment, last: Moment) -> Fact | None:
         return None
     if first.thread.os_thread_id != last.thread.os_thread_id:
         return Fact("another thread was at work at the second look", "py-spy")
-    if _functions(first.thread) != _functions(last.thread):
-        return Fact("its stack changed between the two looks", "py-spy")
     same_wait = first.standing.where == last.standing.where != "busy_loop"
-    if not same_wait and not _same_job_lines(first.thread, last.thread):
+    if _way(first) != _way(last) or (not same_wait and not _same_job_lines(first.thread, last.thread)):
         return Fact("its stack changed between the two looks", "py-spy")
     return None
 
 
-def _functions(thread: ThreadStack) -> tuple[tuple[str, str], ...]:
-    """Functions of the job and of libraries, with the lines of all but the innermost job frame: a loop that polls
-    goes from line to line in one function, and Python's own wait helpers come and go."""
-    frames = [frame for frame in thread.frames if place(frame.filename).origin in (Origin.JOB, Origin.LIBRARY)]
-    return tuple(
-        (frame.filename, f"{function(frame.name)}:{frame.line if index else ''}") for index, frame in enumerate(frames)
-    )
+def _way(moment: Moment) -> tuple[tuple[str, str, int], ...]:
+    """The calls that lead to the wait, outermost first, as far as they say something.
+
+    What a wait does inside itself comes and goes: a loader's poll, a helper of threading. So does the line of a job's
+    own polling loop, unless it is inside a call that tells what it waits for.
+    """
+    frames = moment.thread.frames if moment.thread else ()
+    return _calls(frames, polls=not moment.standing.roles & STRONG_ROLES)
+
+
+def _calls(frames: tuple[CodeFrame, ...], *, polls: bool) -> tuple[tuple[str, str, int], ...]:
+    calls: list[tuple[str, str, int]] = []
+    for frame in reversed(frames):
+        if place(frame.filename).origin in (Origin.STDLIB, Origin.SYNTHETIC, Origin.LAUNCHER):
+            continue
+        means = meaning(frame) is not None
+        calls.append((frame.filename, function(frame.name), 0 if means else frame.line))
+        if means:
+            break
+    if polls and calls:
+        calls[-1] = (*calls[-1][:2], 0)
+    return tuple(calls)
 
 
 def _same_job_lines(first: ThreadStack, last: ThreadStack) -> bool:
@@ -145,7 +159,12 @@ def _children(first: Moment, last: Moment, seconds: float) -> Fact | None:
         old = {thread.os_thread_id: thread for thread in stacks.get(pid, ())}
         for thread in threads:
             was = old.get(thread.os_thread_id)
-            if was and was.frames and thread.frames and _functions(was) != _functions(thread):
+            if (
+                was
+                and was.frames
+                and thread.frames
+                and _calls(was.frames, polls=True) != _calls(thread.frames, polls=True)
+            ):
                 return Fact(f"the stack of its child process {pid} changed between the two looks", "py-spy")
     return None
 

@@ -37,6 +37,7 @@ def read_activity(rank: RankEvidence) -> Activity:
         else Motion(None, None, ())
     )
     stack = now.thread.frames if now.thread else ()
+    gone = _is_gone(process, seen)
     activity = Activity(
         rank=rank.rank,
         host=rank.host,
@@ -47,7 +48,7 @@ def read_activity(rank: RankEvidence) -> Activity:
         thread=now.thread.name or "" if now.thread else "",
         os_thread_id=now.thread.os_thread_id if now.thread else None,
         stack=stack,
-        in_collective=standing.in_collective,
+        in_collective=False if gone else standing.in_collective,
         collective=standing.collective,
         gpu_sync=standing.where == "gpu_sync",
         in_store_or_init=standing.where in ("init", "store"),
@@ -60,7 +61,7 @@ def read_activity(rank: RankEvidence) -> Activity:
         stopped=bool(process and process.state in ("T", "t")),
         tracer_pid=process.tracer_pid or None if process else None,
         uninterruptible=now.kernel.state == "D",
-        gone=_is_gone(process, seen),
+        gone=gone,
         phase=next((look.heartbeat.phase for look in reversed(seen) if look.heartbeat), ""),
         why=_why(now, standing, process) + gil_facts + moved.facts,
     )

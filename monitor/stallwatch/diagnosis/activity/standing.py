@@ -32,7 +32,7 @@ class Circumstances(NamedTuple):
     holds_gil: bool = False
 
 
-_STRONG: frozenset[Role] = frozenset({
+STRONG_ROLES: frozenset[Role] = frozenset({
     "teardown", "init", "store", "file_lock", "collective", "gpu_sync", "compile", "checkpoint", "dataloader",
     "backward",
 })  # fmt: skip
@@ -87,9 +87,10 @@ def stand(frames: tuple[CodeFrame, ...], around: Circumstances) -> Standing:
     above = [found for frame in outer if (found := meaning(frame))]
     context = frozenset(found.role for found in above)
     standing = _strong(inner, call, around) or _refined(inner, above, call, outer, around)
-    children = bool(roles & {"child"}) or around.wait in ("child", "vfork") or around.hint == "child"
-    children = children or (standing.where in ("dataloader", "compile") and standing.in_collective is False)
-    children = children or bool(roles & {"process_queue"})
+    children = bool(roles & {"child", "process_queue"}) or around.wait in ("child", "vfork") or around.hint == "child"
+    # A loader that pins memory waits for its own thread, which waits for the workers; compilers work in children.
+    children = children or (standing.where == "dataloader" and "queue" in roles)
+    children = children or (standing.where == "compile" and not around.on_cpu)
     return standing._replace(roles=roles, context=context, waits_for_children=children)
 
 
@@ -104,7 +105,7 @@ def _split(frames: tuple[CodeFrame, ...]) -> tuple[tuple[CodeFrame, ...], tuple[
 
 def _strong(inner: list[Meaning], call: tuple[CodeFrame, ...], around: Circumstances) -> Standing | None:
     swallowing = next((found for found in reversed(inner) if found.role in _SWALLOWS), None)
-    nearest = swallowing or next((found for found in inner if found.role in _STRONG), None)
+    nearest = swallowing or next((found for found in inner if found.role in STRONG_ROLES), None)
     if nearest is None:
         return None
     if nearest.role == "collective":
@@ -113,10 +114,11 @@ def _strong(inner: list[Meaning], call: tuple[CodeFrame, ...], around: Circumsta
         return Standing("collective", detail, in_collective=True, collective=name)
     if nearest.role == "backward":
         if around.on_cpu:
-            return _busy(around)._replace(detail="runs its backward pass")
+            where: Where = "gpu_sync" if _busy(around).where == "gpu_sync" else "user_code"
+            return Standing(where, "runs its backward pass")
         # Under NCCL the engine's own threads launch; a wait for them says nothing about a collective.
         return Standing("collective", nearest.detail, in_collective=None if around.gpu else True)
-    weak = next((found for found in inner if found.role not in _STRONG), None)
+    weak = _weak(call)
     return Standing(nearest.where, _joined(nearest, weak))
 
 
@@ -128,7 +130,7 @@ def _refined(
     around: Circumstances,
 ) -> Standing:
     """A plain way to wait: what surrounds it says what the wait is for."""
-    weak = _weak(inner, call)
+    weak = _weak(call)
     own = Standing(weak.where, weak.detail) if weak else _native(call, around)
     surrounding = next((found for found in above if found.role in _CONTEXT), None)
     if surrounding:
@@ -141,17 +143,17 @@ def _refined(
     return own
 
 
-def _weak(inner: list[Meaning], call: tuple[CodeFrame, ...]) -> Meaning | None:
+def _weak(call: tuple[CodeFrame, ...]) -> Meaning | None:
     """The outermost of the plain waits speaks best: Event.wait rather than the Condition.wait inside it."""
     for frame in reversed(call):
         found = meaning(frame)
-        if found and found.role not in _STRONG:
+        if found and found.role not in STRONG_ROLES:
             return (
                 found._replace(detail=_LOCK_WORDS.get(_class_of(frame), found.detail))
                 if found.role == "lock"
                 else found
             )
-    return inner[-1] if inner else None
+    return None
 
 
 _LOCK_WORDS = {
@@ -232,7 +234,11 @@ def _purpose_detail(purpose: Where, own: str) -> str:
 
 
 def _joined(outer: Meaning, weak: Meaning | None) -> str:
-    return outer.detail if weak is None or weak.detail == outer.detail else f"{outer.detail}, which {weak.detail}"
+    if weak is None or weak.detail == outer.detail:
+        return outer.detail
+    if outer.role == "dataloader" and weak.role == "process_queue":
+        return "waits for the worker processes of its data loader"
+    return f"{outer.detail}, which {weak.detail}"
 
 
 def _within(outer: Meaning, own: Standing, around: Circumstances) -> str:
