@@ -46,8 +46,11 @@ class ForkedJob:
         return self.exit_code()
 
     def stop(self) -> None:
+        for pid in set(self.pids) - set(self.ended):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for pid in self.pids:
-            # Each rank leads a process group, and its data loader workers are in it.
+            # Each rank leads a process group, once it got that far; its data loader workers are in it.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
         self.wait(STOP_SECONDS)
