@@ -141,6 +141,75 @@ class SourceLine(msgspec.Struct, frozen=True):
     text: str
 
 
+class LogEvent(msgspec.Struct, frozen=True):
+    """A line (or block) of a training or launcher log that means something; fields that its kind has not are None.
+
+    kinds: collective_timeout, group_status, dump_signal, watchdog_end, heartbeat_stuck, gil_clue, collective_mismatch,
+    gloo_timeout, gloo_peer_closed, gloo_size_mismatch, gloo_connect, barrier_absent, address_in_use, store_unreachable,
+    store_closed, init_timeout, launcher_failure, exception, nccl_completion_error, nccl_async_event, nccl_peer_closed,
+    nccl_version_mismatch, nccl_init_started, nccl_init_complete, dataloader_killed, shared_memory, open_files,
+    recorder_disabled, terminated.
+    """
+
+    kind: str
+    text: str  # the line itself, without colours and launcher prefixes
+    line: int  # from 1, within what was read of the file
+    rank: int | None = None  # global
+    group: str | None = None  # description, else name, of the process group
+    group_rank: int | None = None  # within the process group
+    ranks: tuple[int, ...] = ()  # that the line names: absent from a barrier, missing clients
+    operation: str | None = None
+    seq: int | None = None
+    numel_in: int | None = None
+    numel_out: int | None = None
+    ran_ms: int | None = None
+    timeout_ms: int | None = None
+    enqueued: int | None = None
+    completed: int | None = None
+    direction: str | None = None  # "send", "recv"
+    host: str | None = None
+    peer: str | None = None  # address as printed
+    device: str | None = None  # HCA
+    pid: int | None = None
+    local_rank: int | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    first: bool = False  # torchrun's root cause: the first failure that it saw
+    at: str | None = None  # time as printed
+    exception: str | None = None  # its type
+    message: str | None = None
+    frame: CodeFrame | None = None  # innermost frame of the job's own code
+    secondary: bool = False  # a follow-on by its nature: never a first cause
+
+
+class KernelEvent(msgspec.Struct, frozen=True):
+    """A kernel line that means something. kinds: xid, off_bus, oom_kill, hung_task, pcie_error."""
+
+    kind: str
+    text: str
+    line: int
+    seconds: float | None = None  # since boot, where the line says
+    at: str | None = None  # wall time as printed
+    xid: int | None = None
+    pci_bus_id: str | None = None  # "0000:3b:00", lower case, without the function
+    pid: int | None = None  # in the host's PID namespace
+    process: str | None = None
+    fatal: bool | None = None  # what the line says of an NVLink event
+    caused_by_xid: int | None = None
+    corrected: bool | None = None  # of a PCIe error
+    constraint: str | None = None  # of an OOM kill: "memcg" or "none" (the whole node)
+
+
+class LogTail(msgspec.Struct, frozen=True):
+    lines: tuple[str, ...]
+    events: tuple[LogEvent, ...]
+
+
+class KernelLog(msgspec.Struct, frozen=True):
+    lines: tuple[str, ...]
+    events: tuple[KernelEvent, ...]
+
+
 class RankEvidence(msgspec.Struct, frozen=True):
     rank: int
     host: str | None
@@ -154,6 +223,7 @@ class RankEvidence(msgspec.Struct, frozen=True):
     captured_at_ns: int | None = None  # wall
     last_step: int | None = None
     sources: tuple[SourceLine, ...] = ()
+    log_events: tuple[LogEvent, ...] = ()
 
 
 class GpuLook(msgspec.Struct, frozen=True):
@@ -196,6 +266,7 @@ class NodeEvidence(msgspec.Struct, frozen=True):
     gpus: tuple[tuple[GpuLook, ...], ...] = ()  # samples, oldest first
     ras: tuple[RasCommunicator, ...] = ()
     kernel_log: tuple[str, ...] | None = None  # None: not read, which is not "nothing there"
+    kernel_events: tuple[KernelEvent, ...] = ()
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -208,3 +279,4 @@ class Evidence(msgspec.Struct, frozen=True):
     training_job: str | None = None
     epoch: str | None = None
     looks: int = 1
+    log_events: tuple[LogEvent, ...] = ()  # of the launcher, and of ranks of which nothing else is known
