@@ -1,7 +1,19 @@
-"""Runs inside training jobs: standard library only, Python 3.9+, never raises, never blocks."""
+"""Runs inside training jobs: standard library only, Python 3.9+, never raises, never blocks.
+
+`layout` is for everybody; the rest is loaded when `attach` is asked for.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stallwatch.hook.attachment import attach
 
 __all__ = ["attach"]
 
 
-def attach(auto: bool = False) -> object:
-    return auto
+def __getattr__(name: str) -> object:
+    if name == "attach":
+        from stallwatch.hook.attachment import attach
+
+        return attach
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

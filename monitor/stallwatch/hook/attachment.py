@@ -1,0 +1,119 @@
+"""attach(): once a process, whatever happens."""
+
+import atexit
+import os
+import sys
+from time import monotonic_ns
+from typing import Optional
+
+from stallwatch.hook import ending, identity, recorder
+from stallwatch.hook.beat import OFF, Beat, Phases, step_counter
+from stallwatch.hook.guard import Guard, say
+from stallwatch.hook.publication import Publication
+from stallwatch.hook.pulse import Pulse
+
+RECORDER_ENTRIES = "2000"  # torch's own default since 2.11; costs some 2 MB
+_RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+
+
+class _Attached:
+    """What this process has attached."""
+
+    def __init__(self) -> None:
+        self.guard = Guard()
+        self.step, self.read_steps = step_counter()
+        self.world = identity.world_of(os.environ, process := identity.this_process())
+        is_child = identity.is_child(os.environ.get(identity.PARENT_VARIABLE, ""), process, self.world)
+        phases = Phases(monotonic_ns())
+        self.publication = Publication(process, self.world, is_child, self.read_steps, phases, self.guard)
+        self.pulse = Pulse(self.publication, self.guard)
+        self.pulse.recorder_set_by_us = _turn_recorder_on()
+        self.beat = Beat(self.step, phases, lambda: self.publication.file is not None)
+        self.counts_optimizer = False
+        # Inherited by what this process starts; changed here only, while no other thread reads the environment.
+        os.environ[identity.PARENT_VARIABLE] = identity.parent_mark(process, self.world)
+
+
+_attached: Optional[_Attached] = None
+_watches_process = False
+_parent_world: "Optional[identity.World]" = None  # in a forked child: what its parent is
+
+
+def attach(auto: bool = False) -> Beat:
+    """Publish this process' progress for stallwatch's daemon; call it before `init_process_group`.
+
+    Given auto=True, count the steps of one torch optimizer instead of waiting for `step()`. Return an object with
+    `step()` and `phase(name)`; the same one at every call. Where publishing is impossible or STALLWATCH_DISABLE=1 it is
+    false and does no harm. Never raises.
+    """
+    global _attached
+    try:
+        if os.environ.get("STALLWATCH_DISABLE", "").strip().lower() not in ("", "0", "no", "false", "off"):
+            return OFF
+        if sys.platform != "linux":
+            say(f"needs Linux and does nothing on {sys.platform}")
+            return OFF
+        if _attached is None:
+            if _is_forked_copy():
+                return OFF
+            made = _Attached()
+            made.pulse.start()
+            _watch_process()
+            _attached = made
+        if auto:
+            _count_optimizer(_attached)
+        else:
+            _attached.publication.counts_steps = True
+        return _attached.beat
+    except Exception as error:
+        say(f"could not attach: {type(error).__name__}: {error}")
+        return OFF
+
+
+def _is_forked_copy() -> bool:
+    """A forked child of an attached rank is no rank, unless its environment was given another place in a world."""
+    if _parent_world is None:
+        return False
+    world = identity.world_of(os.environ, identity.this_process())
+    return (world.rank, world.epoch) == (_parent_world.rank, _parent_world.epoch)
+
+
+def _watch_process() -> None:
+    global _watches_process
+    if not _watches_process:
+        _watches_process = True
+        ending.watch_exit_status()
+        os.register_at_fork(after_in_child=_detach)
+        atexit.register(_end)
+
+
+def _detach() -> None:
+    """In a forked child (a data loader's worker): nothing here is ours to write."""
+    global _attached, _parent_world
+    if _attached is not None:
+        _parent_world = _attached.world
+        _attached.publication.abandon()
+        _attached = None
+
+
+def _end() -> None:
+    if _attached is not None:
+        _attached.guard.run("end", _attached.pulse.end)
+
+
+def _turn_recorder_on() -> bool:
+    """torch's recorder was off by default before 2.11. What the user has set stays; and where torch has read its
+    environment already there is nothing to do."""
+    if any(name in os.environ for name in _RECORDER_VARIABLES) or recorder.distributed() is not None:
+        return False
+    for name in _RECORDER_VARIABLES:
+        os.environ[name] = RECORDER_ENTRIES
+    return True
+
+
+def _count_optimizer(attached: _Attached) -> None:
+    if not attached.counts_optimizer:
+        from stallwatch.hook.optimizer import count_optimizer_steps
+
+        attached.counts_optimizer = True
+        count_optimizer_steps(attached.step, lambda: attached.read_steps()[0], attached.guard)

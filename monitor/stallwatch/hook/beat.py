@@ -1,0 +1,135 @@
+"""What attach() returns: the step counter, the phases, and the object that does nothing.
+
+`step()` is two stores into a list that nothing outside this process sees: ring slot, then counter. Measured 1.2 times
+an empty call and a clock read (tests/bench/bench_step.py); stores into a memoryview cast to "q" cost 1.8. It has no
+guard: nothing in it can fail.
+"""
+
+from time import monotonic_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Callable, Optional
+
+from stallwatch.hook.layout import RING_SLOTS
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+Step = Callable[[], None]
+
+
+def step_counter() -> "tuple[Step, Callable[[], tuple[int, tuple[int, ...]]]]":
+    """Return step(), and a function that returns (steps, ring) as they belong together."""
+    ring = [0] * RING_SLOTS
+    mask = RING_SLOTS - 1
+    count = 0
+    now = monotonic_ns
+
+    def step() -> None:
+        nonlocal count
+        number = count + 1
+        ring[number & mask] = now()
+        count = number
+
+    def read() -> "tuple[int, tuple[int, ...]]":
+        # The reader uses one slot less than there are, so one step in between does no harm; more steps than that in
+        # the few microseconds of a copy happen only in a loop that does nothing else.
+        for _ in range(8):
+            before = count
+            copy = tuple(ring)
+            if count - before <= 1:
+                break
+        return before, copy
+
+    return step, read
+
+
+class Phases:
+    """The phases that are open now, across threads: the newest counts, and closing removes just its own. Without a
+    lock, since a signal handler may open a phase while the thread it interrupts is opening one; list operations are
+    atomic."""
+
+    def __init__(self, attached_ns: int) -> None:
+        self._open: list[_Phase] = []
+        self._idle_since_ns = attached_ns
+
+    def current(self) -> "tuple[str, int]":
+        """Name and CLOCK_MONOTONIC nanoseconds since when; "" outside every phase."""
+        try:
+            newest = self._open[-1]
+        except IndexError:
+            return "", self._idle_since_ns
+        return newest.name, newest.since_ns
+
+    def enter(self, phase: "_Phase") -> None:
+        phase.since_ns = monotonic_ns()
+        self._open.append(phase)
+
+    def leave(self, phase: "_Phase") -> None:
+        self._idle_since_ns = monotonic_ns()
+        self._open.remove(phase)
+
+
+class _Phase:
+    def __init__(self, phases: Phases, name: str) -> None:
+        self._phases = phases
+        self.name = name
+        self.since_ns = 0
+
+    def __enter__(self) -> None:
+        self._phases.enter(self)
+
+    def __exit__(
+        self,
+        kind: "Optional[type[BaseException]]",
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        try:
+            self._phases.leave(self)
+        except ValueError:  # left twice: a misuse that must not reach the training
+            pass
+
+
+class _NoPhase:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: "Optional[type[BaseException]]",
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        pass
+
+
+class Beat:
+    """The job's end of the hook. True while a record is being published; false when it is not, and then (a missing
+    directory, a full disk) it keeps counting and tries again, so it may become true later."""
+
+    __slots__ = ("_is_working", "_phases", "step")
+
+    def __init__(self, step: Step, phases: Optional[Phases], is_working: "Callable[[], bool]") -> None:
+        self.step = step  # a plain function: no attribute is looked up inside
+        self._phases = phases
+        self._is_working = is_working
+
+    def __bool__(self) -> bool:
+        return self._is_working()
+
+    def phase(self, name: str) -> "AbstractContextManager[None]":
+        """`with beat.phase("checkpoint"): …` says what the steps wait for; it may take longer than a step."""
+        if self._phases is None:
+            return _NoPhase()
+        return _Phase(self._phases, str(name))
+
+
+def _nothing() -> None:
+    pass
+
+
+def _never() -> bool:
+    return False
+
+
+OFF = Beat(_nothing, None, _never)

@@ -1,0 +1,152 @@
+"""Who this process is: rank, world and training job, from the environment that launchers set.
+
+Training job, first that is present:
+
+1. STALLWATCH_JOB
+2. Slurm: SLURM_JOB_NAME-SLURM_JOB_ID (array jobs SLURM_ARRAY_JOB_ID_SLURM_ARRAY_TASK_ID)
+3. Kubernetes: PET_RDZV_ID (Kubeflow), else the pod's name without its replica suffix: llama-worker-3 → llama
+4. torchrun's run id (TORCHELASTIC_RUN_ID, unless it is the default "none")
+5. MASTER_ADDR:MASTER_PORT, or the address of torch.distributed's store
+6. local-<pid>
+
+A process without any rank variable is rank 0 of a world of 1, as every launcher and trainer takes it, until
+torch.distributed is initialised and says better.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple, Optional
+
+# (rank, sizes, local ranks, variable without which the rank means something else). Slurm sets SLURM_PROCID=0 in a batch
+# script too, where no srun has numbered anything: only a step counts.
+_SCHEMES = (
+    ("RANK", ("WORLD_SIZE",), ("LOCAL_RANK",), ""),
+    ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",), "SLURM_STEP_ID"),
+    ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_LOCAL_RANK",), ""),
+    ("PMI_RANK", ("PMI_SIZE",), ("MPI_LOCALRANKID", "PMI_LOCAL_RANK"), ""),
+    ("PMIX_RANK", (), (), ""),
+)
+# <job>[-<role>]-<index>[-<5 random characters of an indexed Job's pod>]
+_REPLICA = re.compile(
+    r"(-(master|worker|launcher|chief|trainer|node|replica|leader|head))?-\d+(-[a-z0-9]{5})?$|"
+    r"-(master|launcher|chief|leader|head)(-[a-z0-9]{5})?$"
+)
+PARENT_VARIABLE = "STALLWATCH_PARENT"
+
+
+class World(NamedTuple):
+    """A rank's place in one life of one job; the part of an identity that can become known late."""
+
+    rank: int
+    local_rank: int  # -1: not known
+    world_size: int  # -1: not known
+    restart_count: int
+    training_job: str
+    epoch: str
+    is_ranked: bool  # False: no launcher named a rank
+
+
+class Process(NamedTuple):
+    pid: int
+    start_ticks: int
+    pid_namespace: int
+    node: str
+
+
+def this_process() -> Process:
+    pid = os.getpid()
+    return Process(pid, start_ticks(pid) or -1, os.stat("/proc/self/ns/pid").st_ino, os.uname().nodename)
+
+
+def start_ticks(pid: int) -> "Optional[int]":
+    """Field 22 of /proc/<pid>/stat: with the pid it names one process for as long as the node is up. None: gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The command, in parentheses, may hold anything: count from its end.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def world_of(environment: "Mapping[str, str]", process: Process, store: "Optional[tuple[str, str]]" = None) -> World:
+    """Given the environment, and the address of the store where torch.distributed runs without MASTER_ADDR, return
+    the place of the process."""
+    rank, size, local = _rank(environment)
+    restarts = _number(environment, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT") or 0
+    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    if not address and store:
+        address, port = store
+    run = environment.get("TORCHELASTIC_RUN_ID", "") or _slurm_step(environment)
+    world_size = size if size is not None else (1 if rank is None else -1)
+    return World(
+        rank=rank or 0,
+        local_rank=local if local is not None else (0 if rank is None else -1),
+        world_size=world_size,
+        restart_count=restarts,
+        training_job=_training_job(environment, process, address, port),
+        epoch=f"{address}:{port}/{world_size}/{restarts}/{run}",
+        is_ranked=rank is not None,
+    )
+
+
+def _rank(environment: "Mapping[str, str]") -> "tuple[Optional[int], Optional[int], Optional[int]]":
+    for rank_name, sizes, locals_, needs in _SCHEMES:
+        rank = _number(environment, rank_name)
+        if rank is not None and (not needs or needs in environment):
+            # torchrun's own names are also set by hand beside another launcher's ranks.
+            return rank, _number(environment, *sizes, "WORLD_SIZE"), _number(environment, *locals_, "LOCAL_RANK")
+    return None, None, None
+
+
+def _number(environment: "Mapping[str, str]", *names: str) -> "Optional[int]":
+    for name in names:
+        text = environment.get(name, "").strip()
+        if text.isascii() and text.isdigit():
+            return int(text)
+    return None
+
+
+def _slurm_step(environment: "Mapping[str, str]") -> str:
+    if "SLURM_JOB_ID" not in environment:
+        return ""
+    return f"{environment['SLURM_JOB_ID']}.{environment.get('SLURM_STEP_ID', '')}"
+
+
+def _training_job(environment: "Mapping[str, str]", process: Process, address: str, port: str) -> str:
+    named = environment.get("STALLWATCH_JOB", "").strip()
+    if named:
+        return named
+    slurm = environment.get("SLURM_JOB_ID", "")
+    if slurm:
+        if "SLURM_ARRAY_JOB_ID" in environment:
+            slurm = environment["SLURM_ARRAY_JOB_ID"] + "_" + environment.get("SLURM_ARRAY_TASK_ID", "")
+        return "-".join(filter(None, (environment.get("SLURM_JOB_NAME", ""), slurm)))
+    if "KUBERNETES_SERVICE_HOST" in environment:
+        pod = environment.get("POD_NAME") or environment.get("HOSTNAME") or process.node
+        return environment.get("PET_RDZV_ID") or _REPLICA.sub("", pod) or pod
+    run = environment.get("TORCHELASTIC_RUN_ID", "")
+    if run not in ("", "none"):
+        return run
+    return f"{address}:{port}" if address else f"local-{process.pid}"
+
+
+def parent_mark(process: Process, world: World) -> str:
+    """What a process leaves in its environment for those that it starts."""
+    return f"{process.pid}:{process.start_ticks}:{process.pid_namespace}:{world.rank}:{world.epoch}"
+
+
+def is_child(mark: str, process: Process, world: World) -> bool:
+    """Whether a live process of the same rank and world started this one (multiprocessing's spawn runs a top-level
+    attach() again): then it is no rank of its own."""
+    parts = mark.split(":", 4)
+    if len(parts) != 5 or not all(part.isdigit() for part in parts[:4]):
+        return False
+    pid, ticks, namespace, rank = (int(part) for part in parts[:4])
+    return (
+        pid != process.pid
+        and namespace == process.pid_namespace
+        and (rank, parts[4]) == (world.rank, world.epoch)
+        and start_ticks(pid) == ticks
+    )

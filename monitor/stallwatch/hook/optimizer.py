@@ -1,0 +1,88 @@
+"""attach(auto=True): count the steps of one torch optimizer, the first that makes one.
+
+torch is not imported here. When it is not loaded yet, an import hook waits for `torch.optim.optimizer` and registers in
+the thread that imports it, before any optimizer exists. Registering later from the pulse thread would be simpler and
+could break a training: the table of hooks must not grow while a step iterates over it.
+"""
+
+import sys
+import weakref
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Callable, Optional
+
+from stallwatch.hook.beat import Step
+from stallwatch.hook.guard import Guard
+
+_MODULE = "torch.optim.optimizer"
+
+
+def count_optimizer_steps(step: Step, steps: "Callable[[], int]", guard: Guard) -> None:
+    """Call `step` at each step of the chosen optimizer, until somebody else (the job itself) counts too."""
+    count = _StepHook(step, steps)
+
+    def register(module: ModuleType) -> None:
+        function = getattr(module, "register_optimizer_step_post_hook", None)  # torch 2.0
+        if function is not None:
+            function(count)
+
+    loaded = sys.modules.get(_MODULE)
+    if loaded is not None and hasattr(loaded, "register_optimizer_step_post_hook"):
+        register(loaded)
+    else:
+        sys.meta_path.insert(0, _Watcher(register, guard))
+
+
+class _StepHook:
+    def __init__(self, step: Step, steps: "Callable[[], int]") -> None:
+        self._step = step
+        self._steps = steps
+        self._counted = 0
+        self._chosen: Callable[[], Optional[object]] = lambda: None
+
+    def __call__(self, optimizer: object, args: object, kwargs: object) -> None:
+        chosen = self._chosen()
+        if chosen is None:
+            # The first, or the next after a throw-away one is gone.
+            self._chosen = weakref.ref(optimizer)
+        elif chosen is not optimizer:
+            return
+        if self._steps() != self._counted:
+            return  # the job calls step() itself: one of us must stop
+        self._step()
+        self._counted += 1
+
+
+class _Watcher:
+    """Finds nothing itself: it lets the ordinary finder find _MODULE, and is told when that has been executed."""
+
+    def __init__(self, loaded: "Callable[[ModuleType], None]", guard: Guard) -> None:
+        self._loaded = loaded
+        self._guard = guard
+
+    def find_spec(
+        self, name: str, path: "Optional[Sequence[str]]" = None, target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
+        if name != _MODULE:
+            return None
+        return self._guard.run("optimizer", self._watched_spec, name, path, target)
+
+    def _watched_spec(
+        self, name: str, path: "Optional[Sequence[str]]", target: Optional[ModuleType]
+    ) -> Optional[ModuleSpec]:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path, target)
+        loader = getattr(spec, "loader", None)
+        if loader is None:
+            return None
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            self._guard.run("optimizer", self._loaded, module)
+
+        # On this one loader object: its type, and what the module's spec shows, stay as they are.
+        loader.exec_module = exec_module
+        return spec

@@ -1,0 +1,130 @@
+"""What is published about this process, and its one file: made, kept alive, moved, closed."""
+
+import os
+import threading
+from time import monotonic_ns
+from typing import Callable, Optional
+
+from stallwatch.hook import layout
+from stallwatch.hook.beat import Phases
+from stallwatch.hook.ending import uncaught_exception
+from stallwatch.hook.guard import Guard
+from stallwatch.hook.identity import Process, World
+from stallwatch.hook.rank_file import RankFile, choose_directory
+
+RETRY_NS = 5_000_000_000  # a missing directory or a full disk is tried again this often
+LOCK_SECONDS = 2.0  # the end of the process waits no longer for a thread that a dead file system holds
+
+
+class Publication:
+    """The words of the record and the file that holds them. Any of our threads may publish."""
+
+    def __init__(
+        self,
+        process: Process,
+        world: World,
+        is_child: bool,
+        read_steps: "Callable[[], tuple[int, tuple[int, ...]]]",
+        phases: Phases,
+        guard: Guard,
+    ) -> None:
+        self.process = process
+        self.world = world
+        self.rank_is_given = world.is_ranked  # by a launcher, which is believed before torch.distributed
+        self.is_child = is_child
+        self.file: Optional[RankFile] = None
+        self.counts_steps = False  # the job says that it will call step(): 0 is then a number and not "unknown"
+        self.groups: tuple[tuple[str, int, int, int], ...] = ()
+        self.dump_started_ns = 0
+        self.answered_request = layout.UNKNOWN
+        self.pulse_ns = 0
+        self._pulse_count = 0
+        self._attached_ns = monotonic_ns()
+        self._notify = os.environ.get("STALLWATCH_NOTIFY", "").strip().lower() not in ("off", "0", "no", "false")
+        self._read_steps = read_steps
+        self._phases = phases
+        self._guard = guard
+        self._retry_ns = 0
+        self._lock = threading.Lock()
+
+    def beat(self) -> None:
+        self._pulse_count += 1
+        self.pulse_ns = monotonic_ns()
+
+    def publish(self) -> None:
+        """Write the record, in a new file where there is none or ours is gone. Never raises OSError: disks and
+        directories may fail for ever, which is said once and tried again."""
+        with self._lock:
+            try:
+                if self.file is not None:
+                    try:
+                        self.file.write(self._image())
+                        return
+                    except FileNotFoundError:
+                        self.file = None
+                elif monotonic_ns() < self._retry_ns:
+                    return
+                made = RankFile(
+                    choose_directory(os.environ), self.world.rank, self.process.pid, self.process.pid_namespace
+                )
+                made.write(self._image())
+                self.file = made
+            except OSError as error:
+                self.file = None
+                self._retry_ns = monotonic_ns() + RETRY_NS
+                self._guard.note(f"no record of this rank: {error}")
+
+    def move(self, world: World) -> None:
+        """This process turned out to be another rank: publish under its name."""
+        with self._lock:
+            old, self.file = self.file, None
+            self.world, self.is_child = world, False
+            self._retry_ns = 0
+        if old is not None:
+            old.remove()
+        self.publish()
+
+    def close(self, exit_code: Optional[int]) -> None:
+        """Publish the end. Nothing can be published after it: the lock is never released."""
+        if self._lock.acquire(timeout=LOCK_SECONDS) and self.file is not None:
+            self.file.write(self._image(1, layout.UNKNOWN if exit_code is None else exit_code, monotonic_ns()))
+
+    def abandon(self) -> None:
+        """In a forked child: the file is the parent's."""
+        self.file = None
+        self._retry_ns = 1 << 62
+
+    def _image(self, ended: int = 0, exit_code: int = layout.UNKNOWN, ended_ns: int = 0) -> bytes:
+        steps, ring = self._read_steps()
+        phase, phase_since_ns = self._phases.current()
+        process, world = self.process, self.world
+        words = {
+            "pid": process.pid,
+            "start_ticks": process.start_ticks,
+            "pid_namespace": process.pid_namespace,
+            "rank": world.rank,
+            "local_rank": world.local_rank,
+            "world_size": world.world_size,
+            "restart_count": world.restart_count,
+            "is_child": int(self.is_child),
+            "notify": int(self._notify),
+            "step": steps if steps or self.counts_steps else layout.UNKNOWN,
+            "phase_since_ns": phase_since_ns,
+            "pulse_count": self._pulse_count,
+            "pulse_ns": self.pulse_ns,
+            "dump_started_ns": self.dump_started_ns,
+            "answered_request": self.answered_request,
+            "ended": ended,
+            "exit_code": exit_code,
+            "ended_ns": ended_ns,
+            "attached_ns": self._attached_ns,
+            "errors": self._guard.errors,
+        }
+        texts = {
+            "phase": phase,
+            "node": process.node,
+            "training_job": world.training_job,
+            "epoch": world.epoch,
+            "exception": uncaught_exception(),
+        }
+        return layout.encode(words, ring, self.groups, texts)

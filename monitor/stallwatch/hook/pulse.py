@@ -1,0 +1,121 @@
+"""The hook's own thread: publishes the record, beats once a second, reads the recorders' status, answers dump requests.
+
+It stops with the GIL and goes on when only the main thread is stuck: the pair of step and pulse tells the two apart.
+"""
+
+import os
+import signal
+import sys
+import threading
+from time import monotonic_ns
+from typing import Optional
+
+from stallwatch.hook import ending, facts, layout, recorder
+from stallwatch.hook.guard import Guard
+from stallwatch.hook.identity import world_of
+from stallwatch.hook.publication import Publication
+from stallwatch.hook.rank_file import RankFile, remove_stale_files, write_private
+from stallwatch.hook.requests import Request, Requests
+
+PUBLISH_SECONDS = 0.25  # how old a reader's view may be; also how often the request path is looked at
+PULSE_NS = 1_000_000_000
+EXIT_SECONDS = 2.0  # how long the end of the process may wait for our threads: a dump in progress, a dead disk
+
+
+class Pulse:
+    """The threads of one attached process."""
+
+    def __init__(self, publication: Publication, guard: Guard) -> None:
+        self.publication = publication
+        self.recorder_set_by_us = False
+        self._guard = guard
+        self._requests = Requests()
+        self._facts_of: tuple[object, ...] = ()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stallwatch", daemon=True)
+        self._dump_thread: Optional[threading.Thread] = None
+
+    def start(self) -> None:
+        """Publish for the first time and start the thread. Raise RuntimeError when no thread can be had."""
+        self.publication.beat()
+        self.publication.publish()
+        self._thread.start()
+
+    def end(self) -> None:
+        """Mark the end of the process; called while the interpreter shuts down. The threads are waited for because
+        one that is killed inside torch can abort the process."""
+        self._stopping.set()
+        for thread in (self._thread, self._dump_thread):
+            if thread is not None:
+                thread.join(EXIT_SECONDS)
+        self.publication.close(ending.exit_code())
+        self._requests.remove_answers()
+
+    def _run(self) -> None:
+        # A signal that is sent to the process must interrupt the job's own threads, never this one.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._guard.run("stale files", self._remove_stale_files)
+        while not self._stopping.wait(PUBLISH_SECONDS):
+            self._guard.run("pulse", self._tick)
+
+    def _tick(self) -> None:
+        publication = self.publication
+        if monotonic_ns() - publication.pulse_ns >= PULSE_NS:
+            publication.beat()
+            self._guard.run("identity", self._refresh_world)
+            publication.groups = self._guard.run("recorder status", recorder.group_counters) or ()
+            self._guard.run("facts", self._write_facts)
+        publication.publish()
+        if publication.file is not None and publication.dump_started_ns == 0:
+            request = self._guard.run("dump request", self._requests.poll, publication.file)
+            if request is not None:
+                publication.dump_started_ns = monotonic_ns()
+                arguments = (publication.file, request)
+                self._dump_thread = threading.Thread(
+                    target=self._answer, args=arguments, name="stallwatch-dump", daemon=True
+                )
+                self._dump_thread.start()
+
+    def _answer(self, file: RankFile, request: Request) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        publication = self.publication
+        # Said before it starts: the dump may hold the GIL for seconds, and the pulse stands still meanwhile.
+        publication.publish()
+        try:
+            self._requests.answer(file, request)
+        except Exception as error:
+            self._guard.note(f"dump: {type(error).__name__}: {error}")
+        publication.answered_request = request.request_id
+        publication.dump_started_ns = 0
+        publication.publish()
+
+    def _refresh_world(self) -> None:
+        """Where no launcher set a rank at attach(), torch.distributed says it once it is initialised."""
+        publication = self.publication
+        if publication.rank_is_given:
+            return
+        found = recorder.default_world()
+        if found is None:
+            return
+        rank, world_size, store = found
+        late = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world_size)}
+        world = world_of(late, publication.process, store)
+        if world != publication.world:
+            publication.move(world)
+
+    def _write_facts(self) -> None:
+        """Once, and again when torch is there or the record has another place."""
+        file = self.publication.file
+        facts_of = (file, hasattr(sys.modules.get("torch.distributed"), "is_initialized"))
+        if file is None or facts_of == self._facts_of:
+            return
+        import json
+
+        argv = getattr(sys, "orig_argv", sys.argv)  # Python 3.10
+        collected = facts.collect(os.environ, argv, self.recorder_set_by_us)
+        write_private(file.path_of(layout.facts_name(file.rank, file.key)), json.dumps(collected).encode("utf-8"))
+        self._facts_of = facts_of
+
+    def _remove_stale_files(self) -> None:
+        if self.publication.file is not None:
+            remove_stale_files(self.publication.file.directory)

@@ -1,0 +1,160 @@
+"""The process' files in the rank directory: where they go, and how they are made and written.
+
+A record is written whole by `pwrite`, never through a mapping. A store into a mapped file that somebody truncated, or
+that a full tmpfs cannot back, kills the process with SIGBUS, and no `try` catches that; the directory belongs to
+others, so nothing prevents it (tried: mode 0444 and leases do not bind root, seals exist only on nameless memfds). The
+step therefore counts in private memory (beat.py) and the pulse thread publishes: truncation, unlinking and full disks
+are then ordinary errors of one thread, and the training thread never touches a file system. The price: what a reader
+sees is at most PUBLISH_SECONDS old, which are the steps that a SIGKILL takes with it.
+
+The file is opened anew for each write: a descriptor that is kept could be closed by the job (daemonising libraries
+close all they did not open) and its number be given to a file of the job's.
+"""
+
+import itertools
+import os
+import stat
+import time
+from collections.abc import Mapping
+from typing import Optional
+
+from stallwatch.hook.layout import RECORD_BYTES, LayoutError, decode, facts_name, record_name
+
+SERVICE_DIRECTORY = "/run/stallwatch/ranks"
+FALLBACK_DIRECTORY = "/dev/shm/stallwatch"  # noqa: S108
+STALE_SECONDS = 86_400.0
+STALE_ENTRIES = 10_000  # of a directory that others may fill
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_PID_BITS = 22  # PID_MAX_LIMIT of Linux is 2**22
+
+
+def choose_directory(environment: "Mapping[str, str]") -> str:
+    """The rank directory. Only the fallback is made here: the others belong to the daemon's user, and who owns the
+    directory may ask for dumps. Raise OSError when it cannot be used."""
+    named = environment.get("STALLWATCH_DIR", "")
+    if named:
+        return os.path.abspath(named)
+    if os.access(SERVICE_DIRECTORY, os.W_OK | os.X_OK):
+        return SERVICE_DIRECTORY
+    try:
+        os.mkdir(FALLBACK_DIRECTORY, 0o1777)
+        os.chmod(FALLBACK_DIRECTORY, 0o1777)  # noqa: S103 - shared and sticky, as /tmp; mkdir is subject to umask
+    except FileExistsError:
+        if not stat.S_ISDIR(os.lstat(FALLBACK_DIRECTORY).st_mode):
+            raise NotADirectoryError(f"{FALLBACK_DIRECTORY} is no directory") from None
+    return FALLBACK_DIRECTORY
+
+
+class RankFile:
+    """One process' record, and the place of its other files."""
+
+    def __init__(self, directory: str, rank: int, pid: int, pid_namespace: int) -> None:
+        """Create the file with its space reserved. Raise OSError."""
+        self.directory = directory
+        self.rank = rank
+        # Containers that share a directory have the same small pids: the second takes a name that holds its namespace.
+        for key in (pid, pid_namespace << _PID_BITS | pid):
+            self.key = key
+            self.path = self.path_of(record_name(rank, key))
+            if _remove_if_ours(self.path, pid_namespace):
+                break
+        # Everybody may read it: the daemon's sensor has no rights over other users' files.
+        descriptor = os.open(self.path, _CREATE, 0o644)
+        try:
+            os.fchmod(descriptor, 0o644)
+            os.posix_fallocate(descriptor, 0, RECORD_BYTES)
+            self._inode = _inode(os.fstat(descriptor))
+        except OSError:
+            os.unlink(self.path)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def write(self, image: bytes) -> None:
+        """Write the whole record. Raise FileNotFoundError when the file is no longer the one we made, OSError when
+        it cannot be written."""
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if _inode(os.fstat(descriptor)) != self._inode:
+                raise FileNotFoundError(f"{self.path} was replaced")
+            written = os.pwrite(descriptor, image, 0)
+        finally:
+            os.close(descriptor)
+        if written != len(image):
+            raise OSError(f"only {written} of {len(image)} bytes fit into {self.path}")
+
+    def path_of(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def remove(self) -> None:
+        """Remove the record and the facts beside it."""
+        for name in (record_name(self.rank, self.key), facts_name(self.rank, self.key)):
+            try:
+                os.unlink(self.path_of(name))
+            except OSError:
+                pass
+
+
+def write_private(path: str, data: bytes) -> None:
+    """Write a file that other users may not read, atomically: the directory's group may where the directory hands its
+    group down (set-group-id), else only the owner and who has CAP_DAC_READ_SEARCH. Raise OSError."""
+    mode = 0o640 if os.stat(os.path.dirname(path)).st_mode & stat.S_ISGID else 0o600
+    temporary = path + ".tmp"
+    try:
+        os.unlink(temporary)
+    except FileNotFoundError:
+        pass
+    descriptor = os.open(temporary, _CREATE, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.rename(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def remove_stale_files(directory: str) -> None:
+    """Where no daemon tidies up, remove what our user's processes left STALE_SECONDS ago. A live process writes its
+    record several times a second."""
+    oldest = time.time() - STALE_SECONDS
+    with os.scandir(directory) as entries:
+        for entry in itertools.islice(entries, STALE_ENTRIES):
+            if entry.name.startswith("rank-") and entry.name.endswith((".beat", ".json", ".dump", ".tmp")):
+                status = entry.stat(follow_symlinks=False)
+                if status.st_uid == os.geteuid() and status.st_mtime < oldest and stat.S_ISREG(status.st_mode):
+                    os.unlink(entry.path)
+
+
+def _inode(status: os.stat_result) -> "tuple[int, int]":
+    return status.st_dev, status.st_ino
+
+
+def _remove_if_ours(path: str, pid_namespace: int) -> bool:
+    """Make room for a record: remove what a dead process with our pid left. False: another process' name."""
+    owner: Optional[int] = None
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        descriptor = -1
+    if descriptor >= 0:
+        try:
+            owner = decode(os.pread(descriptor, RECORD_BYTES, 0)).pid_namespace
+        except (LayoutError, OSError):
+            pass
+        finally:
+            os.close(descriptor)
+    if owner not in (None, pid_namespace):
+        return False
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False
+    return True

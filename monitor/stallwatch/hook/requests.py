@@ -1,0 +1,70 @@
+"""Dump requests: the daemon leaves one in a folder of its own, the hook looks there and answers with its own files."""
+
+import os
+import stat
+from typing import NamedTuple, Optional
+
+from stallwatch.hook.layout import answer_name, request_path
+from stallwatch.hook.rank_file import RankFile, write_private
+from stallwatch.hook.recorder import RUNGS, dump
+
+_REQUEST_BYTES = 4096
+
+
+class Request(NamedTuple):
+    request_id: int
+    rung: str
+
+
+class Requests:
+    """What is asked of one rank file, and what it answered last."""
+
+    def __init__(self) -> None:
+        self._seen: Optional[tuple[int, int]] = None
+        self._answers: list[str] = []
+
+    def poll(self, file: RankFile) -> "Optional[Request]":
+        """A request that was not seen before. One `stat` when there is none."""
+        path = request_path(file.directory, file.rank, file.key)
+        try:
+            status = os.stat(path, follow_symlinks=False)
+        except OSError:
+            return None
+        mark = (status.st_ino, status.st_mtime_ns)
+        if mark == self._seen:
+            return None
+        self._seen = mark
+        return _read(path, os.stat(file.directory).st_uid)
+
+    def answer(self, file: RankFile, request: Request) -> None:
+        """Dump both recorders and leave an answer of each. Raise whatever torch or the disk raises."""
+        self.remove_answers()
+        for recorder, data in dump(request.rung):
+            path = file.path_of(answer_name(file.rank, file.key, request.request_id, recorder))
+            self._answers.append(path)
+            write_private(path, data)
+
+    def remove_answers(self) -> None:
+        while self._answers:
+            try:
+                os.unlink(self._answers.pop())
+            except OSError:
+                pass
+
+
+def _read(path: str, directory_owner: int) -> "Optional[Request]":
+    import json
+
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        # The directory is open to all: a dump costs the job milliseconds to seconds, so not everybody may ask.
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, directory_owner, os.geteuid()):
+            return None
+        body = json.loads(os.read(descriptor, _REQUEST_BYTES).decode("utf-8"))
+    finally:
+        os.close(descriptor)
+    request_id, rung = body["id"], body["rung"]
+    if not isinstance(request_id, int) or rung not in RUNGS:
+        raise ValueError(f"dump request {body!r} is not understood")
+    return Request(request_id, rung)
