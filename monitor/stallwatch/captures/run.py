@@ -1,21 +1,26 @@
 """One look at the given ranks, taken by a child process that the daemon is willing to lose."""
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from stallwatch.captures.spec import CaptureState, Spec
 from stallwatch.config import Config
+from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GpuSample, RankSample
 
+__all__ = ["CaptureRun", "CaptureState"]
 
-class CaptureState(msgspec.Struct, frozen=True):
-    """Where a look stands. Judge as soon as `evidence_complete` or `done`; what comes in between only adds detail."""
-
-    done: bool
-    evidence_complete: bool  # every target answered for stacks or is gone; recorders answered or are known not to
-    missing: tuple[str, ...] = ()  # sentences: "rank 3: flight recorder asked, not answered within 8 s"
-    problem: str = ""  # the child itself failed or was given up: why
+# A child that is told to end kills its py-spys and lets the ranks go on; then it is ended by force.
+_END_SECONDS = 2.0
 
 
 class CaptureRun:
@@ -30,19 +35,101 @@ class CaptureRun:
         *,
         node: str,
         gpus: Sequence[tuple[GpuSample, ...]] = (),
-        rank_directory: Path | None = None,
+        command: Sequence[str] | None = None,
     ) -> None:
         """Begin look number `look` (1, 2, …) at `targets`, writing below `bundle`.
 
-        `gpus` are the samples of the last snapshots, oldest first. `rank_directory` is where hooks write
-        (`sensors.heartbeats.rank_directory(config)` when not given). Raise OSError when no process can be started.
+        `gpus` are the samples of the last snapshots, oldest first; `command` replaces the child in tests. Raise OSError
+        when no process can be started.
         """
-        raise NotImplementedError
+        self._targets = tuple(targets)
+        self._deadline = time.monotonic() + config.capture.seconds
+        self._seconds = config.capture.seconds
+        self._state = CaptureState(done=False, evidence_complete=False)
+        self._buffer = b""
+        self._ended = False
+        self._told_to_end = False
+        self._releasing: subprocess.Popen[bytes] | None = None
+        spec = Spec(str(bundle), look, node, self._targets, tuple(gpus), config.capture)
+        with tempfile.TemporaryFile() as file:
+            file.write(msgspec.json.encode(spec))
+            file.seek(0)
+            self._process = subprocess.Popen(
+                command or [sys.executable, "-P", "-m", "stallwatch.captures.child"],
+                stdin=file,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        self._stdout = self._process.stdout
+        os.set_blocking(self._stdout.fileno(), False)
 
     def poll(self) -> CaptureState:
         """Return at once with what is known so far; end the child when it is past `capture.seconds`."""
-        raise NotImplementedError
+        if self._ended:
+            return self._settled()
+        self._read()
+        code = self._process.poll()
+        now = time.monotonic()
+        if code is not None:
+            self._read()  # what it said between our last look and its end
+            self._end("" if self._state.done and code == 0 else f"the capture ended early (exit code {code})")
+        elif now > self._deadline + _END_SECONDS:
+            self._kill()
+            self._end(self._late())
+        elif now > self._deadline and not self._told_to_end:
+            self._told_to_end = True
+            self._process.terminate()
+        return self._settled()
 
     def cancel(self) -> None:
-        """Stop now and leave no rank stopped; what was written stays."""
-        raise NotImplementedError
+        """Stop now and leave no rank stopped; what was written stays. Waits for that, some seconds at most."""
+        if not self._ended:
+            self._process.terminate()
+            try:
+                self._process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._kill()
+            self._end("cancelled")
+        if self._releasing is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._releasing.wait(_END_SECONDS)
+
+    def _settled(self) -> CaptureState:
+        """The state, done only when the child is gone and no rank can be left stopped by it."""
+        released = self._releasing is None or self._releasing.poll() is not None
+        return msgspec.structs.replace(self._state, done=self._ended and released)
+
+    def _late(self) -> str:
+        return f"the capture did not end within {self._seconds:.0f} s"
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _end(self, problem: str) -> None:
+        self._ended = True
+        self._stdout.close()
+        if problem:
+            self._state = msgspec.structs.replace(self._state, problem=self._late() if self._told_to_end else problem)
+            self._release()
+
+    def _release(self) -> None:
+        """Whatever became of the child: no rank that ran before stays stopped. By a process, for it may wait."""
+        held = [
+            f"{rank.pid}:{rank.start_ticks}"
+            for rank in self._targets
+            if isinstance(rank.process, Known) and rank.process.value.state not in "Tt"
+        ]
+        if held:
+            self._releasing = subprocess.Popen([sys.executable, "-P", "-m", "stallwatch.captures.release", *held])
+
+    def _read(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._stdout.fileno(), 1 << 16):
+                self._buffer += data
+        *lines, self._buffer = self._buffer.split(b"\n")
+        for line in lines:
+            with contextlib.suppress(msgspec.MsgspecError):
+                self._state = msgspec.json.decode(line, type=CaptureState)

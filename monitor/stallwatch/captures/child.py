@@ -1,0 +1,226 @@
+"""A look, in its own process: `python -m stallwatch.captures.child` with a Spec on standard input. Tells a CaptureState
+a line whenever it changes. Decisive and cheap evidence first; what hangs is left behind at its deadline."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.bundle.writer import write_atomically, write_json
+from stallwatch.captures import gpus, process
+from stallwatch.captures.as_user import Request, Wanted, read_as_user
+from stallwatch.captures.flight_recorder import EXTRA, FIRST_LOOK, LATER_LOOK, RecorderRequest
+from stallwatch.captures.folder import NotCaptured, RankFolder
+from stallwatch.captures.kernel_log import read_kernel_log
+from stallwatch.captures.sources import lines_of_stacks
+from stallwatch.captures.spec import CaptureState, Spec
+from stallwatch.captures.stacks import StackCapture
+from stallwatch.config import CaptureSection
+from stallwatch.hook.layout import LayoutError
+from stallwatch.model.evidence import Attempt, ChildProcess
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import RankSample
+from stallwatch.node.heartbeat_file import read_heartbeat
+from stallwatch.node.procfs import ProcessDirectory
+
+# Recorders are asked when every stack is taken, for a dump holds the GIL and would show itself in them; but not later
+# than this, so that one py-spy that hangs does not delay the dumps.
+_STACKS_FIRST_SECONDS = 1.5
+_PROCESS_SECONDS = 2.0
+_USER_FILES_SECONDS = 4.0
+
+
+class RankLook:
+    """Everything that is asked of one rank at this look."""
+
+    def __init__(self, sample: RankSample, bundle: Path, look: int, section: CaptureSection) -> None:
+        self.sample = sample
+        self.look = look
+        self.folder = RankFolder(bundle, sample.rank, look)
+        self.stacks = StackCapture(sample, self.folder, section)
+        self.recorder = RecorderRequest(sample, self.folder, section.dump_seconds)
+        self.gone = sample.end is not None
+        self._children: tuple[ChildProcess, ...] = ()
+
+    def look_at_process(self) -> None:
+        asked_ns = time.monotonic_ns()
+        if not self.gone:
+            try:
+                state = process.look_at(self.sample.pid, self.sample.start_ticks, self.look)
+                self.gone = state.state in ("Z", "X")
+                self._children = state.children
+            except ProcessLookupError:
+                self.gone = True
+            except (OSError, ValueError) as error:
+                self.folder.note("process", asked_ns, False, str(error))
+                return
+        if self.gone:
+            state = process.ended(self.sample, self.look)
+        self.folder.write_json("process.json", state)
+        self.folder.note("process", asked_ns, True, "it has ended" if self.gone else "")
+
+    def take_heartbeat(self) -> None:
+        if not isinstance(self.sample.heartbeat, Known):
+            self.folder.note("heartbeat", time.monotonic_ns(), False, self.sample.heartbeat.reason)
+            return
+        heartbeat = self.sample.heartbeat.value
+        with contextlib.suppress(OSError, NotCaptured, LayoutError):
+            heartbeat = read_heartbeat(Path(heartbeat.path))
+        self.folder.write_json("heartbeat.json", heartbeat)
+        self.folder.note("heartbeat", time.monotonic_ns(), True)
+
+    def take_stacks(self) -> None:
+        if not self.gone:
+            self.stacks.capture(self._children)
+
+    def ask_recorder(self, rungs: tuple[str, ...]) -> None:
+        if not self.gone:
+            self.recorder.ask(rungs)
+
+    def missing(self) -> list[str]:
+        """What is not known of this rank; a rank that is gone has nothing to add."""
+        if self.gone or not os.path.exists(f"/proc/{self.sample.pid}"):
+            return []
+        sentences = [] if self.stacks.answered else [f"rank {self.sample.rank}: no stack"]
+        if self.recorder.missing:
+            sentences.append(f"rank {self.sample.rank}: flight recorder {self.recorder.missing}")
+        return sentences
+
+    def is_complete(self) -> bool:
+        return self.gone or self.stacks.answered or not os.path.exists(f"/proc/{self.sample.pid}")
+
+
+class Look:
+    """All ranks of a look, taken in parallel."""
+
+    def __init__(self, spec: Spec, tell: Callable[[CaptureState], None]) -> None:
+        self._spec = spec
+        self._tell = tell
+        self.ranks = [RankLook(sample, Path(spec.bundle), spec.look, spec.capture) for sample in spec.targets]
+
+    def take(self) -> None:
+        section = self._spec.capture
+        node = _start([self._node_files])
+        _join(_start([rank.look_at_process for rank in self.ranks]), _PROCESS_SECONDS)
+        _join(_start([rank.take_heartbeat for rank in self.ranks]), _PROCESS_SECONDS)
+        stacks = _start([rank.take_stacks for rank in self.ranks])
+        _join(stacks, _STACKS_FIRST_SECONDS)
+        rungs = FIRST_LOOK if self._spec.look == 1 else LATER_LOOK
+        recorders = _start([partial(rank.ask_recorder, rungs) for rank in self.ranks])
+        # Two looks of a rank, each with its own deadline, and its children.
+        _join(stacks, 4 * section.stack_seconds)
+        files = _start([self._user_files])
+        _join(recorders, section.dump_seconds + 1)
+        _join(files, _USER_FILES_SECONDS + 1)
+        _join(node, 1.0)
+        self._tell(self.state(done=False))
+        if self._spec.look > 1 and section.recorder_stacks:
+            extra = [partial(rank.ask_recorder, (EXTRA,)) for rank in self.ranks if not rank.recorder.missing]
+            _join(_start(extra), section.dump_seconds + 1)
+        self._tell(self.state(done=True))
+
+    def state(self, done: bool, problem: str = "") -> CaptureState:
+        missing = tuple(sentence for rank in self.ranks for sentence in rank.missing())
+        return CaptureState(done, all(rank.is_complete() for rank in self.ranks), missing, problem)
+
+    def abandon(self) -> None:
+        for rank in self.ranks:
+            rank.stacks.abandon()
+
+    def _user_files(self) -> None:
+        """One reader a user: it becomes that user once and for all."""
+        by_user: dict[tuple[int, int, tuple[int, ...]], list[RankLook]] = {}
+        for rank in self.ranks:
+            try:
+                with ProcessDirectory(rank.sample.pid) as directory:
+                    status = directory.status()
+                by_user.setdefault((status.uids[0], status.gids[0], status.groups), []).append(rank)
+            except (OSError, ValueError):
+                continue
+        threads = _start([partial(_read_files, user, ranks) for user, ranks in by_user.items()])
+        _join(threads, _USER_FILES_SECONDS)
+
+    def _node_files(self) -> None:
+        folder = Path(self._spec.bundle) / "nodes" / self._spec.node
+        if self._spec.gpus:
+            write_json(folder / "gpus.json", gpus.to_looks(self._spec.gpus))
+        asked_ns = time.monotonic_ns()
+        try:
+            lines = read_kernel_log()
+        except NotCaptured as error:
+            attempt = Attempt("kernel_log", self._spec.look, asked_ns, False, f"{error}. {error.help}")
+        else:
+            write_atomically(folder / "kernel_log.txt", "".join(f"{line}\n" for line in lines).encode())
+            attempt = Attempt("kernel_log", self._spec.look, asked_ns, True)
+        write_json(folder / "attempts.json", [attempt])
+
+
+def _read_files(user: tuple[int, int, tuple[int, ...]], ranks: Sequence[RankLook]) -> None:
+    asked_ns = time.monotonic_ns()
+    wanted = tuple(
+        Wanted(
+            rank.sample.rank,
+            rank.sample.pid,
+            rank.sample.start_ticks,
+            tuple(lines_of_stacks(rank.stacks.frames)),
+        )
+        for rank in ranks
+    )
+    try:
+        found = read_as_user(Request(*user, ranks=wanted), _USER_FILES_SECONDS)
+    except (NotCaptured, OSError) as error:
+        for rank in ranks:
+            rank.folder.note("log", asked_ns, False, str(error))
+        return
+    folders = {rank.sample.rank: rank.folder for rank in ranks}
+    for one in found:
+        folder = folders[one.rank]
+        if one.log is not None:
+            folder.write("log.txt", "".join(f"{line}\n" for line in one.log).encode(), of_look=False)
+        folder.note("log", asked_ns, one.log is not None, one.log_problem)
+        if one.sources:
+            folder.write_json("sources.json", one.sources)
+        folder.note("sources", asked_ns, not one.sources_problem, one.sources_problem)
+
+
+def _start(functions: Sequence[Callable[[], None]]) -> list[threading.Thread]:
+    threads = [threading.Thread(target=function, daemon=True) for function in functions]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _print(state: CaptureState) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), msgspec.json.encode(state) + b"\n")
+
+
+def main() -> None:
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=Spec)
+    look = Look(spec, _print)
+
+    def stop(number: int, frame: object) -> None:
+        look.abandon()
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+    look.take()
+    # A thread may sit in the kernel for good; nothing of it is needed any more.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Asks a rank's hook for its flight recorder: a request in the daemon's own folder, torch's own bytes as the answer."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.captures.folder import NotCaptured, RankFolder
+from stallwatch.errors import StallwatchError
+from stallwatch.hook import layout
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import Heartbeat, RankSample
+from stallwatch.node import untrusted
+from stallwatch.node.heartbeat_file import read_heartbeat, request_body
+from stallwatch.node.procfs import ProcessDirectory
+
+# A ring of 2,000 entries with 40-frame stacks took 437 KB; rings are configurable.
+_DUMP_LIMIT_BYTES = 256 << 20
+_POLL_SECONDS = 0.05
+# The pulse beats once a second. When it has stood still this long and no dump is under way, the hook's thread cannot
+# run (GIL held, process stopped) and will not answer either.
+_STILL_PULSE_SECONDS = 3.0
+_LEAST_WAIT_SECONDS = 1.0
+
+FIRST_LOOK = ("active", "entries")
+LATER_LOOK = ("entries",)
+EXTRA = "stacks"
+
+
+class RecorderRequest:
+    """Asks one rank, rung by rung; every answer replaces the poorer one before it."""
+
+    def __init__(self, sample: RankSample, folder: RankFolder, seconds: float) -> None:
+        self._sample = sample
+        self._folder = folder
+        self._seconds = seconds
+        self.missing = ""  # why there is no dump, once that is known
+
+    def ask(self, rungs: tuple[str, ...]) -> None:
+        """Ask for each rung in turn, within the deadline for all; stop at the first that is not answered."""
+        deadline = time.monotonic() + self._seconds
+        for rung in rungs:
+            asked_ns = time.monotonic_ns()
+            try:
+                detail = self._rung(rung, deadline)
+            except (NotCaptured, untrusted.Refused) as error:
+                reason = str(error)
+            except OSError as error:
+                reason = f"{error.filename or 'request'}: {error.strerror}"
+            else:
+                self._folder.note("flight_recorder", asked_ns, True, f"{rung}: {detail}")
+                continue
+            self._folder.note("flight_recorder", asked_ns, False, f"{rung}: {reason}")
+            if rung != EXTRA and rung == rungs[0]:
+                self.missing = reason
+            return
+
+    def _rung(self, rung: str, deadline: float) -> str:
+        if not isinstance(self._sample.heartbeat, Known):
+            raise NotCaptured(f"not asked: {self._sample.heartbeat.reason}")
+        path = Path(self._sample.heartbeat.value.path)
+        key = layout.parse_record_name(path.name)
+        if key is None:
+            raise NotCaptured(f"not asked: {path.name} is no record's name")
+        request_id = self._post(path.parent, key, self._sample.heartbeat.value.answered_request, rung)
+        asked = time.monotonic()
+        while True:
+            answered = self._answered(path)
+            if answered is not None and answered.answered_request >= request_id:
+                return self._copy(path.parent, key, request_id)
+            self._check_hope(answered, asked, deadline)
+            time.sleep(_POLL_SECONDS)
+
+    @staticmethod
+    def _answered(path: Path) -> Heartbeat | None:
+        try:
+            return read_heartbeat(path)
+        except (OSError, StallwatchError, layout.LayoutError):
+            return None  # met in mid-write, or gone; the deadline ends the waiting
+
+    def _check_hope(self, heartbeat: Heartbeat | None, asked: float, deadline: float) -> None:
+        """Raise NotCaptured when no answer can come any more, or not in time."""
+        waited = time.monotonic() - asked
+        try:
+            with ProcessDirectory(self._sample.pid) as directory:
+                stat = directory.stat()
+        except ProcessLookupError:
+            stat = None
+        if stat is None or stat.state in "ZX" or stat.start_ticks != self._sample.start_ticks:
+            raise NotCaptured("asked, not answered: the process has ended")
+        if stat.state in "Tt" and waited > _LEAST_WAIT_SECONDS:
+            raise NotCaptured("asked, not answered: the process is stopped")
+        if heartbeat is not None and heartbeat.dump_started_ns is None and waited > _LEAST_WAIT_SECONDS:
+            still_seconds = (time.monotonic_ns() - heartbeat.pulse_ns) / 1e9
+            if still_seconds > _STILL_PULSE_SECONDS:
+                raise NotCaptured(f"asked, not answered: its hook's thread has stood still for {still_seconds:.0f} s")
+        if time.monotonic() > deadline:
+            raise NotCaptured(f"asked, not answered within {self._seconds:.0f} s")
+
+    @staticmethod
+    def _post(directory: Path, key: tuple[int, int], answered: int, rung: str) -> int:
+        """Write the request and return its number: above every one that was used before."""
+        path = Path(layout.request_path(str(directory), *key))
+        last = answered
+        with contextlib.suppress(OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
+            last = max(last, int(msgspec.json.decode(path.read_bytes())["id"]))
+        request_id = max(0, last) + 1
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        part.unlink(missing_ok=True)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            os.fchmod(descriptor, 0o644)  # the rank's user reads it, whatever our umask is
+            os.write(descriptor, request_body(request_id, rung))
+        finally:
+            os.close(descriptor)
+        os.replace(part, path)
+        return request_id
+
+    def _copy(self, directory: Path, key: tuple[int, int], request_id: int) -> str:
+        """Copy what the hook wrote; a build without recorder answers with nothing, which is an answer."""
+        copied = []
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for recorder in layout.RECORDERS:
+                name = layout.answer_name(*key, request_id, recorder)
+                try:
+                    data, status = untrusted.read_regular(descriptor, name, _DUMP_LIMIT_BYTES)
+                except FileNotFoundError:
+                    continue
+                if status.st_uid not in self._owners():
+                    raise NotCaptured(f"{name} belongs to uid {status.st_uid}, not to the rank's user")
+                self._folder.write(f"flight_recorder.{recorder}.pickle", data)
+                copied.append(f"{recorder} {len(data)} bytes")
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        return ", ".join(copied) or "answered without a dump: torch is not loaded or has no recorder"
+
+    def _owners(self) -> tuple[int, ...]:
+        with ProcessDirectory(self._sample.pid) as directory:
+            return directory.status().uids

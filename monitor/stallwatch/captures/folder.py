@@ -1,0 +1,68 @@
+"""A rank's folder in the bundle: names its files by look, and keeps the list of what was asked and what answered."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stallwatch.bundle.writer import write_atomically, write_json
+from stallwatch.errors import StallwatchError
+from stallwatch.model.evidence import Attempt
+
+
+class NotCaptured(StallwatchError):
+    """This evidence could not be had; the message says why and goes into attempts.json."""
+
+
+def name_of_look(name: str, look: int) -> str:
+    """`stacks.json` of the second look is `stacks-2.json`: the number stands before the extension."""
+    stem, dot, extension = name.rpartition(".")
+    return name if look == 1 else f"{stem}-{look}{dot}{extension}"
+
+
+class RankFolder:
+    """Written by several threads of one capture; the looks of an incident follow each other."""
+
+    def __init__(self, bundle: Path, rank: int, look: int) -> None:
+        self.path = bundle / "ranks" / str(rank)
+        self.look = look
+        self._lock = threading.Lock()
+        self._attempts = _read_attempts(self.path / "attempts.json")
+
+    def write(self, name: str, data: bytes, *, of_look: bool = True) -> None:
+        write_atomically(self.path / (name_of_look(name, self.look) if of_look else name), data)
+
+    def write_json(self, name: str, value: Any) -> None:
+        write_json(self.path / name_of_look(name, self.look), value)
+
+    def note(self, what: str, asked_at_ns: int, answered: bool, detail: str = "") -> None:
+        """Add an attempt; the list on disk is complete at every moment."""
+        with self._lock:
+            self._attempts.append(Attempt(what, self.look, asked_at_ns, answered, detail))
+            write_json(self.path / "attempts.json", self._attempts)
+
+    @contextlib.contextmanager
+    def attempt(self, what: str) -> Iterator[None]:
+        """Note how the body went; what it raises is noted and stays here, so that the rest goes on."""
+        asked_at_ns = time.monotonic_ns()
+        try:
+            yield
+        except NotCaptured as error:
+            self.note(what, asked_at_ns, False, f"{error}. {error.help}" if error.help else str(error))
+        except ProcessLookupError as error:
+            self.note(what, asked_at_ns, False, f"the process has ended ({error})")
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            self.note(what, asked_at_ns, False, f"{type(error).__name__}: {error}")
+        else:
+            self.note(what, asked_at_ns, True)
+
+
+def _read_attempts(path: Path) -> list[Attempt]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Attempt])
+    except (OSError, msgspec.MsgspecError):
+        return []

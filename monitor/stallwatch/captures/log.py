@@ -1,0 +1,53 @@
+"""The tail of what a rank printed, where its output goes to a regular file."""
+
+import os
+import stat
+
+from stallwatch.captures.folder import NotCaptured
+from stallwatch.node.procfs import ProcessDirectory
+from stallwatch.node.secrets import scrub
+
+_TAIL_BYTES = 128 << 10
+_LINE_CHARACTERS = 4000
+
+
+def read_tail(process: ProcessDirectory) -> list[str]:
+    """Return the last lines of stdout and stderr (one file once), without secrets. Raise NotCaptured when neither is a
+    file: a pipe or a terminal belongs to whoever reads it."""
+    tails: list[str] = []
+    seen: set[tuple[int, int]] = set()
+    kinds = []
+    for number in (1, 2):
+        name = f"fd/{number}"
+        try:
+            status = os.stat(name, dir_fd=process.descriptor)
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(status.st_mode):
+            kinds.append(_kind(status.st_mode))
+        elif (status.st_dev, status.st_ino) not in seen:
+            seen.add((status.st_dev, status.st_ino))
+            tails += _tail(process, name)
+    if not seen:
+        what = " and ".join(dict.fromkeys(kinds)) or "closed"
+        raise NotCaptured(
+            f"its output is no file ({what})", "`torchrun --log-dir D --redirects 3` keeps one file a rank."
+        )
+    return tails
+
+
+def _tail(process: ProcessDirectory, name: str) -> list[str]:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=process.descriptor)
+    try:
+        size = os.fstat(descriptor).st_size
+        start = max(0, size - _TAIL_BYTES)
+        text = os.pread(descriptor, _TAIL_BYTES, start).decode("utf-8", "replace")
+    finally:
+        os.close(descriptor)
+    lines = scrub(text).splitlines()
+    return [line[:_LINE_CHARACTERS] for line in (lines[1:] if start else lines)]
+
+
+def _kind(mode: int) -> str:
+    kinds = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a terminal or device"), (stat.S_ISSOCK, "a socket"))
+    return next((name for test, name in kinds if test(mode)), "something else")

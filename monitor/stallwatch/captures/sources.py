@@ -1,0 +1,62 @@
+"""The text of the source lines that stacks name, as the rank's own user can read them."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from stallwatch.model.evidence import SourceLine
+from stallwatch.node import untrusted
+from stallwatch.node.procfs import ProcessDirectory
+from stallwatch.node.secrets import scrub
+
+_MOST_LINES = 600
+_FILE_LIMIT_BYTES = 8 << 20
+_LINE_CHARACTERS = 400
+
+
+def lines_of_stacks(threads: Iterable[Any]) -> list[tuple[str, int]]:
+    """Given py-spy's threads, return the distinct (file, line) of their frames in Python files, main thread's first."""
+    wanted: dict[tuple[str, int], None] = {}
+    for thread in threads:
+        for frame in thread.get("frames") or ():
+            file, line = frame.get("filename"), frame.get("line")
+            if isinstance(file, str) and isinstance(line, int) and file.endswith(".py") and line > 0:
+                wanted[file, line] = None
+    return list(wanted)[:_MOST_LINES]
+
+
+def read_lines(process: ProcessDirectory, wanted: Iterable[tuple[str, int]]) -> list[SourceLine]:
+    """Return the lines that could be read, in the process' own root; a file that cannot be read is left out.
+
+    Raise OSError when the process' root is closed to us.
+    """
+    by_file: dict[str, list[int]] = {}
+    for file, line in wanted:
+        by_file.setdefault(file, []).append(line)
+    found = []
+    root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process.descriptor)
+    try:
+        working_directory = os.readlink("cwd", dir_fd=process.descriptor)
+        for file, numbers in by_file.items():
+            path = os.path.normpath(os.path.join(working_directory, file))
+            try:
+                text = _read(root, path)
+            except (OSError, untrusted.Refused):
+                continue
+            lines = text.splitlines()
+            found += [
+                SourceLine(file, n, scrub(lines[n - 1].strip())[:_LINE_CHARACTERS]) for n in numbers if n <= len(lines)
+            ]
+    finally:
+        os.close(root)
+    return found
+
+
+def _read(root: int, path: str) -> str:
+    if not path.endswith(".py"):
+        raise untrusted.Refused(f"{path}: no Python source")
+    descriptor = untrusted.open_in_root(root, path, _FILE_LIMIT_BYTES)
+    try:
+        return untrusted.read_bounded(descriptor, _FILE_LIMIT_BYTES).decode("utf-8", "replace")
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,194 @@
+"""Python stacks by py-spy: first without pausing anything, then, where that is safe, with a pause of milliseconds."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stallwatch.captures import process
+from stallwatch.captures.folder import NotCaptured, RankFolder
+from stallwatch.captures.release import release
+from stallwatch.config import CaptureSection
+from stallwatch.model.evidence import ChildProcess
+from stallwatch.model.snapshot import RankSample
+from stallwatch.node.procfs import ProcessDirectory
+
+_OUTPUT_LIMIT_BYTES = 64 << 20
+# A non-blocking look reads memory that moves under it: what it misses is often there a moment later.
+_TRIES = 3
+_BETWEEN_TRIES_SECONDS = 0.05
+_MOST_CHILDREN = 8
+# py-spy reads symbols of libraries: more at once than cores would only make each one slower.
+_AT_ONCE = threading.Semaphore(max(2, min(8, os.cpu_count() or 2)))
+
+_NEEDS_PTRACE = (
+    "the reader needs CAP_SYS_PTRACE: root, AmbientCapabilities=CAP_SYS_PTRACE in the unit, or "
+    "`--cap-add SYS_PTRACE` for a container; kernel.yama.ptrace_scope=1 lets only a parent look"
+)
+# What py-spy prints, and what it means (py-spy 0.4; the last two are the same message for two causes).
+_MEANINGS = (
+    (("Permission Denied", "Operation not permitted", "permission denied", "EPERM"), _NEEDS_PTRACE),
+    (("Failed to suspend process",), "the process could not be paused: it is stopped, traced or in the kernel"),
+    (
+        ("Failed to find a python", "Failed to find python", "Failed to get python version"),
+        "it is not a Python process",
+    ),
+    (("Failed to get stack traces", "Failed to get thread", "Bad address"), "its memory changed while it was read"),
+)
+_NO_NAME = "get process executable name"
+
+
+def py_spy(configured: str) -> str:
+    """Return py-spy's path: configured, beside our interpreter, or from PATH. Raise NotCaptured when there is none."""
+    beside = Path(sys.executable).parent / "py-spy"
+    found = configured or (str(beside) if beside.exists() else shutil.which("py-spy"))
+    if not found or not os.access(found, os.X_OK):
+        raise NotCaptured(f"py-spy is not there ({configured or 'not beside the interpreter, not in PATH'})",
+                          "Install stallwatch[daemon] or set capture.py_spy.")  # fmt: skip
+    return found
+
+
+class StackCapture:
+    """Takes the stacks of one rank and of the Python children that it may wait for."""
+
+    def __init__(self, sample: RankSample, folder: RankFolder, section: CaptureSection) -> None:
+        self._sample = sample
+        self._folder = folder
+        self._section = section
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._pausing = False
+        self.answered = False
+        self.frames: list[Any] = []  # the decoded stacks, for the source lines
+
+    def capture(self, children: tuple[ChildProcess, ...]) -> None:
+        pid, ticks = self._sample.pid, self._sample.start_ticks
+        failure: NotCaptured | None = None
+        asked_ns = time.monotonic_ns()
+        try:
+            self._keep("stacks.json", self._look_without_pause(pid))
+            self._folder.note("stacks", asked_ns, True, "without a pause")
+        except NotCaptured as error:
+            failure = error
+            self._folder.note("stacks", asked_ns, False, f"without a pause: {error}. {error.help}")
+        if self._section.pause_for_stacks:
+            asked_ns = time.monotonic_ns()
+            try:
+                self._keep("stacks.json", self._look_with_pause(pid, ticks))
+                self._folder.note("stacks", asked_ns, True, "with a pause of milliseconds")
+            except NotCaptured as error:
+                failure = failure or error
+                self._folder.note("stacks", asked_ns, False, f"with a pause: {error}. {error.help}")
+        if not self.answered and failure is not None:
+            body = {"error": str(failure), "help": failure.help, "pid": pid}
+            self._folder.write_json("stacks.error.json", body)
+        self._capture_children(children)
+
+    def _capture_children(self, children: tuple[ChildProcess, ...]) -> None:
+        """Those that stand still for a reason first: a loader's worker in the kernel tells more than an idle one."""
+        python = [child for child in children if child.state not in "ZX" and process.is_python(child.pid)]
+        python.sort(key=lambda child: (child.state not in "DTt", child.pid))
+        for child in python[:_MOST_CHILDREN]:
+            with self._folder.attempt(f"stacks.child-{child.pid}"):
+                self._folder.write(f"stacks.child-{child.pid}.json", self._look_without_pause(child.pid))
+
+    def _keep(self, name: str, data: bytes) -> None:
+        self._folder.write(name, data)
+        self.frames = msgspec.json.decode(data)
+        self.answered = True
+
+    def _look_without_pause(self, pid: int) -> bytes:
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._run(pid, "--nonblocking")
+            except NotCaptured as error:
+                if not left or "changed while" not in str(error):
+                    raise
+            time.sleep(_BETWEEN_TRIES_SECONDS)
+        raise AssertionError("the last try returns or raises")
+
+    def _look_with_pause(self, pid: int, start_ticks: int) -> bytes:
+        """Never in D state, where py-spy would wait for ever, and never when somebody else has stopped it."""
+        try:
+            _check_pausable(pid, start_ticks)
+        except ProcessLookupError as error:
+            raise NotCaptured(f"process {pid} has ended") from error
+        self._pausing = True
+        try:
+            return self._run(pid)
+        finally:
+            if release(pid, start_ticks):
+                self._folder.note("release", time.monotonic_ns(), True, f"py-spy left {pid} stopped; SIGCONT sent")
+            self._pausing = False
+
+    def abandon(self) -> None:
+        """End what is under way and leave the rank running; called when the capture itself has to end."""
+        for running in list(self._running):
+            running.kill()
+        if self._pausing:
+            release(self._sample.pid, self._sample.start_ticks)
+
+    def _run(self, pid: int, *flags: str) -> bytes:
+        command = [py_spy(self._section.py_spy), "dump", "--json", "--pid", str(pid), *flags]
+        seconds = self._section.stack_seconds
+        with _AT_ONCE:
+            try:
+                running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            except OSError as error:
+                raise NotCaptured(f"py-spy cannot be started: {error.strerror}") from error
+            self._running.add(running)
+            try:
+                stdout, stderr = running.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired as error:
+                running.kill()
+                running.communicate()
+                raise NotCaptured(f"py-spy did not answer within {seconds:.0f} s") from error
+            finally:
+                self._running.discard(running)
+        if running.returncode != 0:
+            raise explain_failure(stderr.decode("utf-8", "replace"), pid)
+        if len(stdout) > _OUTPUT_LIMIT_BYTES:
+            raise NotCaptured(f"py-spy printed {len(stdout)} bytes")
+        try:
+            threads = msgspec.json.decode(stdout)
+        except msgspec.DecodeError as error:
+            raise NotCaptured(f"py-spy printed no JSON: {error}") from error
+        if not threads:
+            raise NotCaptured("py-spy saw no Python thread: the interpreter is starting or ending")
+        return stdout
+
+
+def explain_failure(stderr: str, pid: int) -> NotCaptured:
+    """Given what py-spy printed, return what it means and what to do; its own words are kept."""
+    said = " ".join(stderr.split())[-500:]
+    for texts, meaning in _MEANINGS:
+        if any(text in said for text in texts):
+            return NotCaptured(f"no stack of process {pid}: {meaning}", f'py-spy said: "{said}"')
+    if _NO_NAME in said:
+        # Root without CAP_SYS_PTRACE (a container) gets this for a process that is well alive.
+        alive = os.path.exists(f"/proc/{pid}")
+        meaning = _NEEDS_PTRACE if alive else "it has ended"
+        return NotCaptured(f"no stack of process {pid}: {meaning}", f'py-spy said: "{said}"')
+    return NotCaptured(f"no stack of process {pid}", f'py-spy said: "{said}"')
+
+
+def _check_pausable(pid: int, start_ticks: int) -> None:
+    with ProcessDirectory(pid) as directory:
+        if directory.stat().start_ticks != start_ticks:
+            raise ProcessLookupError(f"pid {pid} belongs to another process now")
+        look = process.look_at(pid, start_ticks, 1)
+        tracer = directory.status().tracer_pid
+    if tracer:
+        raise NotCaptured(f"not paused: process {tracer} traces it")
+    states = {thread.state for thread in look.threads} | {look.state}
+    if states & {"T", "t"}:
+        raise NotCaptured("not paused: somebody has stopped it")
+    if "D" in states:
+        raise NotCaptured("not paused: a thread of it is in an uninterruptible wait (D)")
+    if states & {"Z", "X"} and look.state in ("Z", "X"):
+        raise NotCaptured("not paused: it has ended")
