@@ -1,6 +1,7 @@
 """Writes an incident bundle: every file whole or not there, so that a bundle is readable at every moment."""
 
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ _SECRET_KEYS = ("webhook_url", "token", "password", "secret")
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` beside `path` and rename it into place. Raise OSError; nothing half-written stays behind."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.part")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.bundle.writer import write_atomically, write_json
-from stallwatch.captures import gpus, process
+from stallwatch.captures import process
 from stallwatch.captures.as_user import Request, Wanted, read_as_user
 from stallwatch.captures.flight_recorder import EXTRA, FIRST_LOOK, LATER_LOOK, RecorderRequest
 from stallwatch.captures.folder import NotCaptured, RankFolder
@@ -103,32 +103,52 @@ class Look:
     def __init__(self, spec: Spec, tell: Callable[[CaptureState], None]) -> None:
         self._spec = spec
         self._tell = tell
-        self.ranks = [RankLook(sample, Path(spec.bundle), spec.look, spec.capture) for sample in spec.targets]
+        self._problems: list[str] = []
+        # A folder holds one process; where two say that they are one rank, the first speaks and the other is named.
+        by_rank: dict[int, RankSample] = {}
+        for sample in spec.targets:
+            if by_rank.setdefault(sample.rank, sample) is not sample:
+                self._problems.append(f"process {sample.pid} is rank {sample.rank} too and was not looked at")
+        self.ranks = [RankLook(sample, Path(spec.bundle), spec.look, spec.capture) for sample in by_rank.values()]
 
     def take(self) -> None:
         section = self._spec.capture
-        node = _start([self._node_files])
-        _join(_start([rank.look_at_process for rank in self.ranks]), _PROCESS_SECONDS)
-        _join(_start([rank.take_heartbeat for rank in self.ranks]), _PROCESS_SECONDS)
-        stacks = _start([rank.take_stacks for rank in self.ranks])
+        node = self._start([self._node_files])
+        _join(self._start([rank.look_at_process for rank in self.ranks]), _PROCESS_SECONDS)
+        _join(self._start([rank.take_heartbeat for rank in self.ranks]), _PROCESS_SECONDS)
+        stacks = self._start([rank.take_stacks for rank in self.ranks])
         _join(stacks, _STACKS_FIRST_SECONDS)
         rungs = FIRST_LOOK if self._spec.look == 1 else LATER_LOOK
-        recorders = _start([partial(rank.ask_recorder, rungs) for rank in self.ranks])
+        recorders = self._start([partial(rank.ask_recorder, rungs) for rank in self.ranks])
         # Two looks of a rank, each with its own deadline, and its children.
         _join(stacks, 4 * section.stack_seconds)
-        files = _start([self._user_files])
+        files = self._start([self._user_files])
         _join(recorders, section.dump_seconds + 1)
         _join(files, _USER_FILES_SECONDS + 1)
         _join(node, 1.0)
         self._tell(self.state(done=False))
         if self._spec.look > 1 and section.recorder_stacks:
             extra = [partial(rank.ask_recorder, (EXTRA,)) for rank in self.ranks if not rank.recorder.missing]
-            _join(_start(extra), section.dump_seconds + 1)
+            _join(self._start(extra), section.dump_seconds + 1)
         self._tell(self.state(done=True))
 
-    def state(self, done: bool, problem: str = "") -> CaptureState:
+    def state(self, done: bool) -> CaptureState:
         missing = tuple(sentence for rank in self.ranks for sentence in rank.missing())
-        return CaptureState(done, all(rank.is_complete() for rank in self.ranks), missing, problem)
+        complete = all(rank.is_complete() for rank in self.ranks)
+        return CaptureState(done, complete, missing, "; ".join(dict.fromkeys(self._problems)))
+
+    def _start(self, functions: Sequence[Callable[[], None]]) -> list[threading.Thread]:
+        threads = [threading.Thread(target=self._guarded, args=(function,), daemon=True) for function in functions]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def _guarded(self, function: Callable[[], None]) -> None:
+        """What a disk or a table of processes that is full takes from one rank, it does not take from the others."""
+        try:
+            function()
+        except OSError as error:
+            self._problems.append(f"{error.filename or 'capture'}: {error.strerror}")
 
     def abandon(self) -> None:
         for rank in self.ranks:
@@ -144,13 +164,13 @@ class Look:
                 by_user.setdefault((status.uids[0], status.gids[0], status.groups), []).append(rank)
             except (OSError, ValueError):
                 continue
-        threads = _start([partial(_read_files, user, ranks) for user, ranks in by_user.items()])
+        threads = self._start([partial(_read_files, user, ranks) for user, ranks in by_user.items()])
         _join(threads, _USER_FILES_SECONDS)
 
     def _node_files(self) -> None:
         folder = Path(self._spec.bundle) / "nodes" / self._spec.node
         if self._spec.gpus:
-            write_json(folder / "gpus.json", gpus.to_looks(self._spec.gpus))
+            write_json(folder / "gpus.json", self._spec.gpus)
         asked_ns = time.monotonic_ns()
         try:
             lines = read_kernel_log()
@@ -188,13 +208,6 @@ def _read_files(user: tuple[int, int, tuple[int, ...]], ranks: Sequence[RankLook
         if one.sources:
             folder.write_json("sources.json", one.sources)
         folder.note("sources", asked_ns, not one.sources_problem, one.sources_problem)
-
-
-def _start(functions: Sequence[Callable[[], None]]) -> list[threading.Thread]:
-    threads = [threading.Thread(target=function, daemon=True) for function in functions]
-    for thread in threads:
-        thread.start()
-    return threads
 
 
 def _join(threads: Sequence[threading.Thread], seconds: float) -> None:

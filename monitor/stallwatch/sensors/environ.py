@@ -1,12 +1,30 @@
-"""What a process' environment says about its rank, for processes without a hook."""
+"""What a process' environment says about its rank, for processes without a hook.
 
+The precedence is the hook's own (hook/identity.py; a test holds the two together), so that ranks with and without a
+hook are one job.
+"""
+
+import re
 from typing import NamedTuple
 
-_NAMES = (
+_NAMES = frozenset((
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE", "STALLWATCH_JOB", "STALLWATCH_DISABLE",
-    "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID",
-)  # fmt: skip
+    "SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_STEP_ID", "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_RESTART_COUNT",
+    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+    "KUBERNETES_SERVICE_HOST", "POD_NAME", "HOSTNAME", "PET_RDZV_ID",
+))  # fmt: skip
+# (rank, sizes, local rank, variable without which the rank means something else)
+_SCHEMES = (
+    ("RANK", ("WORLD_SIZE",), "LOCAL_RANK", ""),
+    ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), "SLURM_LOCALID", "SLURM_STEP_ID"),
+    ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",), "OMPI_COMM_WORLD_LOCAL_RANK", ""),
+)
+_REPLICA = re.compile(
+    r"(-(master|worker|launcher|chief|trainer|node|replica|leader|head))?-\d+(-[a-z0-9]{5})?$|"
+    r"-(master|launcher|chief|leader|head)(-[a-z0-9]{5})?$"
+)
 
 
 class RankNames(NamedTuple):
@@ -28,22 +46,53 @@ def parse_environment(data: bytes) -> dict[str, str]:
 
 
 def rank_names(environment: dict[str, str]) -> RankNames | None:
-    """Return the rank that an environment names, by torchrun's variables, else by Slurm's; None when it names none."""
-    values = {
-        "RANK": environment.get("RANK", environment.get("SLURM_PROCID", "")),
-        "WORLD_SIZE": environment.get("WORLD_SIZE", environment.get("SLURM_NTASKS", "")),
-        "LOCAL_RANK": environment.get("LOCAL_RANK", environment.get("SLURM_LOCALID", "")),
-    }
-    try:
-        rank, world_size, local_rank = int(values["RANK"]), int(values["WORLD_SIZE"]), int(values["LOCAL_RANK"])
-    except ValueError:
-        return None
-    if not 0 <= rank < world_size:
-        return None
-    address = f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"
+    """Return the rank that an environment names; None when it names no rank, no size or no local rank, for then
+    nothing but the variables of a shell may have been inherited."""
+    for rank_name, sizes, local_name, needs in _SCHEMES:
+        rank = _number(environment, rank_name)
+        if rank is None or (needs and needs not in environment):
+            continue
+        size, local = _number(environment, *sizes, "WORLD_SIZE"), _number(environment, local_name, "LOCAL_RANK")
+        if size is None or local is None or rank >= size:
+            return None
+        address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+        restarts = _number(environment, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT") or 0
+        run = environment.get("TORCHELASTIC_RUN_ID", "") or _slurm_step(environment)
+        return RankNames(
+            rank=rank,
+            local_rank=local,
+            world_size=size,
+            training_job=_training_job(environment, address, port),
+            epoch=f"{address}:{port}/{size}/{restarts}/{run}",
+        )
+    return None
+
+
+def _training_job(environment: dict[str, str], address: str, port: str) -> str:
+    named = environment.get("STALLWATCH_JOB", "").strip()
+    if named:
+        return named
+    slurm = environment.get("SLURM_JOB_ID", "")
+    if slurm:
+        if "SLURM_ARRAY_JOB_ID" in environment:
+            slurm = environment["SLURM_ARRAY_JOB_ID"] + "_" + environment.get("SLURM_ARRAY_TASK_ID", "")
+        return "-".join(filter(None, (environment.get("SLURM_JOB_NAME", ""), slurm)))
+    pod = environment.get("POD_NAME") or environment.get("HOSTNAME") or ""
+    if "KUBERNETES_SERVICE_HOST" in environment and (pod or "PET_RDZV_ID" in environment):
+        return environment.get("PET_RDZV_ID") or _REPLICA.sub("", pod) or pod
     run = environment.get("TORCHELASTIC_RUN_ID", "")
-    restarts = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-    job = environment.get("STALLWATCH_JOB") or environment.get("SLURM_JOB_ID") or (run if run != "none" else "")
-    # Same parts in the same order as the hook's world key, so that ranks with and without a hook are one job.
-    epoch = f"{address}/{world_size}/{restarts}/{run}"
-    return RankNames(rank, local_rank, world_size, job or address, epoch)
+    return run if run not in ("", "none") else f"{address}:{port}"
+
+
+def _slurm_step(environment: dict[str, str]) -> str:
+    if "SLURM_JOB_ID" not in environment:
+        return ""
+    return f"{environment['SLURM_JOB_ID']}.{environment.get('SLURM_STEP_ID', '')}"
+
+
+def _number(environment: dict[str, str], *names: str) -> int | None:
+    for name in names:
+        text = environment.get(name, "").strip()
+        if text.isascii() and text.isdigit():
+            return int(text)
+    return None
