@@ -117,6 +117,15 @@ class Beat:
     def __bool__(self) -> bool:
         return self._is_working()
 
+    def __reduce__(self) -> "tuple[Callable[[], Beat], tuple[()]]":
+        return _off, ()  # whatever it was pickled with ends up in a process that is no rank
+
+    def __copy__(self) -> "Beat":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "Beat":
+        return self
+
     def phase(self, name: str) -> "AbstractContextManager[None]":
         """`with beat.phase("checkpoint"): …` says what the steps wait for; it may take longer than a step."""
         if self._phases is None:
@@ -130,6 +139,10 @@ def _nothing() -> None:
 
 def _never() -> bool:
     return False
+
+
+def _off() -> Beat:
+    return OFF
 
 
 OFF = Beat(_nothing, None, _never)

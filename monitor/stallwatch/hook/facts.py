@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 # Prefixes of variables that configure communication, launchers and the recorder; nothing else of the environment is
 # written.
 _PREFIXES = (
-    *("NCCL_", "TORCH_", "TORCHELASTIC_", "GLOO_", "TP_SOCKET_", "UCX_", "UCC_", "FI_", "CUDA_", "STALLWATCH_"),
+    *("NCCL_", "TORCH_", "TORCHELASTIC_", "GLOO_", "TP_SOCKET_", "UCX_", "UCC_", "FI_", "CUDA_"),
     *("MASTER_", "LOCAL_", "GROUP_", "ROLE_", "PET_", "OMP_", "OMPI_COMM_WORLD_", "PMI_", "PYTORCH_"),
     *("SLURM_JOB_", "SLURM_STEP_", "SLURM_ARRAY_"),
 )
 _NAMES = (
+    *("STALLWATCH_JOB", "STALLWATCH_DIR", "STALLWATCH_NOTIFY"),
     *("RANK", "WORLD_SIZE", "NODE_RANK", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "LD_PRELOAD"),
     *("PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
     *("SLURM_RESTART_COUNT", "SLURMD_NODENAME", "JOB_COMPLETION_INDEX", "POD_NAME", "NODE_NAME"),

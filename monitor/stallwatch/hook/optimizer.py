@@ -20,7 +20,7 @@ _MODULE = "torch.optim.optimizer"
 
 def count_optimizer_steps(step: Step, steps: "Callable[[], int]", guard: Guard) -> None:
     """Call `step` at each step of the chosen optimizer, until somebody else (the job itself) counts too."""
-    count = _StepHook(step, steps)
+    count = _StepHook(step, steps, guard)
 
     def register(module: ModuleType) -> None:
         function = getattr(module, "register_optimizer_step_post_hook", None)  # torch 2.0
@@ -35,13 +35,17 @@ def count_optimizer_steps(step: Step, steps: "Callable[[], int]", guard: Guard) 
 
 
 class _StepHook:
-    def __init__(self, step: Step, steps: "Callable[[], int]") -> None:
+    def __init__(self, step: Step, steps: "Callable[[], int]", guard: Guard) -> None:
+        self._guard = guard
         self._step = step
         self._steps = steps
         self._counted = 0
         self._chosen: Callable[[], Optional[object]] = lambda: None
 
     def __call__(self, optimizer: object, args: object, kwargs: object) -> None:
+        self._guard.run("optimizer step", self._count, optimizer)
+
+    def _count(self, optimizer: object) -> None:
         chosen = self._chosen()
         if chosen is None:
             # The first, or the next after a throw-away one is gone.
