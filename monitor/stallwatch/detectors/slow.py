@@ -123,8 +123,9 @@ def _who_waits_least(watched: Sequence[_Watched], minimum_share: float) -> tuple
             return best
         least, rank = shares[0]
         # The second least must wait as the others do: otherwise it is an imbalance by design (stages, experts).
-        second, typical = shares[1][0], shares[len(shares) // 2][0]
-        if typical - least < minimum_share or least > 0.5 * typical or second < 0.6 * typical:
+        peers = [share for share, _ in shares[1:]]
+        second, typical = peers[0], peers[(len(peers) - 1) // 2]
+        if typical - least < minimum_share or least > 0.5 * typical or second < 0.7 * peers[-1]:
             continue
         nats = window * _divergence(least, typical)
         if nats >= _SUSPECT_NATS and (best is None or nats > best[1]):

@@ -1,0 +1,77 @@
+import msgspec
+import pytest
+from tests.unit.detectors.nodes import SECOND, START, found, four, job_run, run, with_beat
+
+from stallwatch.model.reading import Unavailable
+from stallwatch.model.snapshot import NodeSnapshot, ProcessEnd, RankSample
+
+
+def end(second: float, code: int | None = None, signal: int | None = None, oom: bool | None = None) -> ProcessEnd:
+    return ProcessEnd(START + int(second * SECOND), code, signal, "zombie", oom)
+
+
+def job_with(ends: dict[int, ProcessEnd], seconds: float = 60) -> list[NodeSnapshot]:
+    def edit(second: float, rank: RankSample) -> RankSample:
+        mine = ends.get(rank.rank)
+        if mine is None or START + second * SECOND < mine.at_ns:
+            return rank
+        return msgspec.structs.replace(rank, end=mine, process=Unavailable("gone", mine.at_ns))
+
+    return job_run(four(), seconds, edit=edit)
+
+
+@pytest.mark.parametrize("how", [end(20.3, signal=9), end(20.3, code=1), end(20.3, signal=11), end(20.3, oom=True)])
+def test_an_abnormal_end_is_a_finding_at_the_next_tick_and_cannot_resolve_itself(how: ProcessEnd) -> None:
+    second, finding = found(run(job_with({2: how})), "exit")[0]
+    assert second == 21
+    assert finding.ranks == (2,)
+    assert finding.stage == "confirmed"
+    assert not finding.resolvable
+
+
+def test_the_first_death_is_named_not_the_clean_up_after_it() -> None:
+    ends = {1: end(20.40, signal=15), 2: end(20.30, signal=9), 3: end(20.41, code=1), 0: end(20.42, signal=15)}
+    findings = [finding for _, finding in found(run(job_with(ends, 25)), "exit")]
+    assert {finding.ranks for finding in findings} == {(2,)}
+    assert "signal 9" in findings[0].reason
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        {rank: end(20.3 + rank / 10, code=0) for rank in range(4)},
+        {rank: end(20.3 + rank / 10, signal=15) for rank in range(4)},
+        {rank: end(20.3 + rank / 10, code=143) for rank in range(4)},
+        {0: end(20.3, signal=15), 1: end(20.4, code=1), 2: end(20.5, code=1), 3: end(21.3, signal=9)},
+        {rank: end(20.3) for rank in range(4)},
+    ],
+    ids=["exit 0", "SIGTERM", "SIGTERM by a shell", "SIGTERM first, then what follows it", "unknown, all at once"],
+)
+def test_a_planned_end_is_quiet(ends: dict[int, ProcessEnd]) -> None:
+    detected = run(job_with(ends))
+    assert not found(detected, "exit")
+    assert detected[-1][1].jobs[0].ending
+
+
+def test_a_rank_that_left_early_is_a_finding_only_after_the_time_to_end() -> None:
+    seconds = [second for second, _ in found(run(job_with({3: end(20.3, code=0)}, 80)), "exit")]
+    assert 50 <= seconds[0] <= 52
+    assert run(job_with({3: end(20.3, code=0)}, 30))[-1][1].jobs[0].ending
+
+
+def test_a_hooked_rank_that_vanished_without_a_word_while_others_live_was_killed() -> None:
+    assert found(run(job_with({3: end(20.3)}, 25)), "exit")[0][0] == 21
+
+
+def test_a_hooked_rank_that_said_goodbye_was_not_killed() -> None:
+    shots = [
+        msgspec.structs.replace(shot, ranks=tuple(with_beat(r, ended=True) if r.end else r for r in shot.ranks))
+        for shot in job_with({3: end(20.3)}, 25)
+    ]
+    assert not found(run(shots), "exit")
+
+
+def test_a_death_stays_found_when_the_rest_of_the_job_is_cleaned_up() -> None:
+    ends = {3: end(20.3, signal=9)} | {rank: end(25.3, signal=15) for rank in range(3)}
+    seconds = [second for second, _ in found(run(job_with(ends, 40)), "exit")]
+    assert seconds[-1] == 40

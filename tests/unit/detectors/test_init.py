@@ -1,0 +1,47 @@
+import msgspec
+from tests.unit.detectors.nodes import found, heartbeat, run, sample, snapshot
+
+from stallwatch.model.snapshot import GroupCounter, NodeSnapshot, RankSample
+
+
+def starting(arrivals: dict[int, float], seconds: float, hooked: bool = True) -> list[NodeSnapshot]:
+    shots = []
+    for second in range(int(seconds) + 1):
+        here = [rank for rank, arrival in arrivals.items() if second >= arrival]
+        shots.append(snapshot(second, [sample(r, heartbeat(r, pulse_count=second) if hooked else None) for r in here]))
+    return shots
+
+
+def test_ranks_that_are_here_and_do_not_begin_are_looked_at() -> None:
+    findings = found(run(starting({0: 0, 1: 0, 3: 0}, 20)), "init")
+    assert findings[0][0] == 8
+    assert findings[0][1].ranks == (0, 1, 3)
+    assert "3 of 4 ranks" in findings[0][1].reason
+    assert next(second for second, finding in findings if finding.stage == "confirmed") == 11
+
+
+def test_a_late_arrival_begins_the_time_anew() -> None:
+    assert found(run(starting({0: 0, 1: 0, 2: 6, 3: 7}, 30)), "init")[0][0] == 15
+
+
+def test_collectives_that_move_are_a_start_that_moves() -> None:
+    def moving(shot: NodeSnapshot, second: int) -> NodeSnapshot:
+        beats = [heartbeat(r, groups=(GroupCounter("gloo", 0, second, second),)) for r in range(4)]
+        return msgspec.structs.replace(shot, ranks=tuple(sample(r, beats[r]) for r in range(4)))
+
+    shots = [moving(snapshot(second, []), second) for second in range(30)]
+    assert not found(run(shots), "init")
+
+
+def test_a_job_without_hooks_says_nothing_about_its_start() -> None:
+    assert not found(run(starting({0: 0, 1: 0}, 30, hooked=False)), "init")
+
+
+def test_a_job_that_steps_is_past_its_start() -> None:
+    def stepping(rank: RankSample, second: int) -> RankSample:
+        return sample(rank.rank, heartbeat(rank.rank, step=3, last_step_ns=1))
+
+    shots = [
+        msgspec.structs.replace(s, ranks=tuple(stepping(r, 0) for r in s.ranks)) for s in starting({0: 0, 1: 0}, 30)
+    ]
+    assert not found(run(shots), "init")

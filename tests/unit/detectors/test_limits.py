@@ -1,0 +1,62 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallwatch.detectors.limits import SECOND_NS, Times, learn, limit_of, quantile
+
+
+def of(*seconds: float) -> Times:
+    return learn(Times(), tuple(int(s * SECOND_NS) for s in seconds))
+
+
+def limit(times: Times) -> float:
+    found = limit_of(times, "the step", 5.0)
+    assert found is not None
+    return found.seconds
+
+
+def test_nothing_is_learned_from_few_steps() -> None:
+    assert limit_of(of(0.1, 0.1, 0.1), "the step", 5.0) is None
+
+
+def test_short_steps_get_the_floor_and_say_so() -> None:
+    found = limit_of(of(*[0.05] * 20), "the step", 5.0)
+    assert found is not None
+    assert found.seconds == 5.0
+    assert "floor" in found.reason
+    assert "0.05" in found.reason
+
+
+def test_steps_of_five_seconds_are_looked_at_after_four_of_them() -> None:
+    assert limit(of(*[5.0] * 20)) == 20.0
+
+
+def test_steps_of_a_minute_need_no_four_minutes() -> None:
+    assert limit(of(*[60.0] * 20)) == 120.0
+
+
+def test_one_outlier_does_not_move_the_limit_whatever_its_size_and_place() -> None:
+    for place in range(7):
+        values = [0.5] * 7
+        values[place] = 3600.0
+        assert limit(of(*values)) == 5.0
+
+
+def test_a_long_step_that_recurs_is_a_habit_but_blinds_for_a_minute_at_most() -> None:
+    times = of(*[0.05] * 60)
+    once = learn(times, (20 * SECOND_NS,))
+    assert limit(once) == 5.0
+    twice = learn(learn(once, (SECOND_NS // 20,) * 40), (20 * SECOND_NS,))
+    assert limit(twice) == 40.0
+    long = learn(learn(times, (300 * SECOND_NS,)), (300 * SECOND_NS,))
+    assert limit(long) == 60.0
+
+
+@given(st.lists(st.integers(1, 10**12), min_size=2, max_size=60))
+def test_a_high_quantile_of_few_is_never_the_largest_alone(values: list[int]) -> None:
+    ordered = sorted(values)
+    assert quantile(tuple(values), 0.95) <= ordered[-2]
+
+
+@given(st.lists(st.integers(1, 10**12), min_size=6, max_size=60), st.randoms())
+def test_the_order_of_steps_does_not_matter_to_the_quantile(values: list[int], random: object) -> None:
+    assert quantile(tuple(values), 0.95) == quantile(tuple(reversed(values)), 0.95)

@@ -1,0 +1,65 @@
+import pytest
+from tests.unit.detectors.nodes import SimulatedRank, found, four, job_run, run, with_beat
+
+from stallwatch.config import Config, SlowSection
+from stallwatch.model.snapshot import RankSample
+
+
+def held_back(waits: list[float], onset: float = 0) -> list[SimulatedRank]:
+    return [SimulatedRank(rank, waits=share) for rank, share in enumerate(waits)]
+
+
+def test_a_rank_for_which_the_others_wait_is_named_within_seconds() -> None:
+    findings = found(run(job_run(held_back([0.66, 0.66, 0.66, 0.0]), 60)), "slow")
+    assert findings[0][1].ranks == (3,)
+    assert findings[0][0] <= 20
+    assert any(finding.stage == "confirmed" for _, finding in findings)
+    assert "rank 3" in findings[0][1].reason
+
+
+def test_a_smaller_effect_takes_more_looks() -> None:
+    large = found(run(job_run(held_back([0.66, 0.66, 0.66, 0.0]), 200)), "slow")
+    small = found(run(job_run(held_back([0.3, 0.3, 0.3, 0.0]), 200)), "slow")
+    assert {finding.ranks for _, finding in small} == {(3,)}
+    assert small[0][0] > large[0][0]
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [[0.2] * 4, [0.0] * 4, [0.9] * 4, [0.1, 0.3, 0.5, 0.7], [0.0, 0.0, 0.6, 0.6], [0.35, 0.3, 0.3, 0.25]],
+    ids=["equal", "nobody waits", "all wait: slow fabric", "pipeline", "two and two", "about equal"],
+)
+def test_what_no_single_rank_holds_back_is_quiet(waits: list[float]) -> None:
+    assert not found(run(job_run(held_back(waits), 200)), "slow")
+
+
+def test_a_job_that_stands_still_is_not_slow() -> None:
+    ranks = [SimulatedRank(rank, stuck_at=20.3, waits=0.0) for rank in range(3)] + [SimulatedRank(3, waits=0.0)]
+    stuck = [SimulatedRank(rank, stuck_at=20.3, waits=0.1) for rank in range(4)]
+    assert not found(run(job_run(stuck, 60)), "slow")
+    assert not found(run(job_run(ranks, 20)), "slow")
+
+
+def test_an_asynchronous_rank_that_falls_further_behind_is_named() -> None:
+    ranks = [*four(step_seconds=0.05)[:3], SimulatedRank(3, step_seconds=0.08)]
+    findings = found(run(job_run(ranks, 30)), "slow")
+    assert findings[0][1].ranks == (3,)
+    assert "behind the median" in findings[0][1].reason
+
+
+def test_a_steady_distance_is_no_falling_behind() -> None:
+    ranks = [*four()[:3], SimulatedRank(3, begins_at=3)]
+    late = found(run(job_run(ranks, 60)), "slow")
+    assert not late
+
+
+def test_steps_inside_a_phase_do_not_count() -> None:
+    def evaluating(second: float, rank: RankSample) -> RankSample:
+        return with_beat(rank, phase="eval", phase_since_ns=1)
+
+    assert not found(run(job_run(held_back([0.66, 0.66, 0.66, 0.0]), 60, edit=evaluating)), "slow")
+
+
+def test_it_can_be_switched_off() -> None:
+    off = Config(slow=SlowSection(enabled=False))
+    assert not found(run(job_run(held_back([0.66, 0.66, 0.66, 0.0]), 60), off), "slow")

@@ -1,0 +1,35 @@
+import msgspec
+from tests.unit.detectors.nodes import START, found, four, job_run, process, run
+
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import NodeSnapshot, RankSample
+
+
+def stopped_job(state: str, tracer_pid: int = 0, first: float = 20, last: float = 30) -> list[NodeSnapshot]:
+    def edit(second: float, rank: RankSample) -> RankSample:
+        if rank.rank != 1 or not first <= second <= last:
+            return rank
+        return msgspec.structs.replace(rank, process=Known(process(1, state=state, tracer_pid=tracer_pid), START))
+
+    return job_run(four(), 40, edit=edit)
+
+
+def test_two_ticks_make_a_stop() -> None:
+    findings = found(run(stopped_job("T")), "stopped")
+    assert [(second, finding.stage) for second, finding in findings[:2]] == [(20, "suspect"), (21, "confirmed")]
+    assert findings[1][1].ranks == (1,)
+    assert not findings[1][1].resolvable
+    assert findings[-1][0] == 30, "it ends when the rank goes on"
+
+
+def test_one_tick_is_a_passing_stop() -> None:
+    assert not found(run(stopped_job("T", last=20)), "stopped", "confirmed")
+
+
+def test_a_debugged_rank_is_shown_and_no_symptom() -> None:
+    for state, tracer in (("t", 77), ("T", 77)):
+        detected = run(stopped_job(state, tracer))
+        assert not found(detected, "stopped")
+        at_25 = next(one for second, one in detected if second == 25)
+        assert at_25.ranks[1].state == "stopped"
+        assert at_25.jobs[0].debugged == (1,)
