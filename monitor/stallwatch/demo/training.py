@@ -5,6 +5,7 @@ nobody else, when the fault struck.
 """
 
 import argparse
+import ctypes
 import os
 import tempfile
 import time
@@ -24,6 +25,7 @@ from stallwatch.demo.draw import drawn_rank
 FEATURES = 64
 BATCH = 32
 MARK_VARIABLE = "STALLWATCH_DEMO_MARK"
+PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, ctypes.c_ulong(-1)  # prctl(2)
 
 
 class Beat(Protocol):
@@ -121,8 +123,17 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def allow_stack_reading() -> None:
+    """Where Yama lets a process be read by its ancestors alone, let the demo's daemon, which is none, read this one.
+
+    An installed daemon has CAP_SYS_PTRACE and needs no such leave.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
+
+
 def run(train: Callable[[Training], None], prepare: Callable[[Training], None] | None = None) -> None:
     """Run one program: attach the hook, then `prepare`, then join the job and `train`."""
+    allow_stack_reading()
     beat = stallwatch.attach()
     training = Training(parse_options(), beat)
     if prepare:
