@@ -1,0 +1,250 @@
+"""Puts what the files say together as one incident: one value per rank and node, contradictions named."""
+
+from collections import Counter, defaultdict
+from typing import Any, Final
+
+import msgspec
+
+from stallwatch.bundle.description import Description
+from stallwatch.bundle.finding import Found
+from stallwatch.formats.recorder_table import RecorderTable, Stacks, expand
+from stallwatch.model.evidence import (
+    Evidence,
+    GpuLook,
+    KernelLog,
+    LogEvent,
+    LogTail,
+    NodeEvidence,
+    RankEvidence,
+    RasCommunicator,
+    RecordedGroup,
+    Recorder,
+)
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import Heartbeat, NodeSnapshot
+
+UNKNOWN_HOST: Final = "unknown"
+
+
+class Parsed(msgspec.Struct):
+    file: Found
+    kind: str
+    value: Any
+
+
+class Assembly:
+    """Collects parsed files; `evidence` makes one value of them, the same whatever the order."""
+
+    def __init__(self, caveats: list[str]) -> None:
+        self.caveats = caveats
+        self._descriptions: dict[str, Description] = {}
+        self._parts: dict[int, dict[str, list[Parsed]]] = defaultdict(lambda: defaultdict(list))
+        self._nodes: dict[str, list[Parsed]] = defaultdict(list)
+        self._snapshots: list[NodeSnapshot] = []
+        self._loose_logs: list[Parsed] = []
+        self._stacks = Stacks()
+
+    def add(self, file: Found, kind: str, value: Any) -> None:
+        parsed = Parsed(file, kind, value)
+        if kind == "description":
+            self._descriptions[file.bundle] = value
+        elif kind == "timeline":
+            self._snapshots.append(value)
+        elif kind in ("gpus", "ras", "kernel_log"):
+            self._nodes[file.host or UNKNOWN_HOST].append(parsed)
+        elif kind == "log" and (file.rank is None or file.rank_by_number):
+            self._loose_logs.append(parsed)
+        elif file.rank is None:
+            self.caveats.append(f"{file.source}: its name does not say of which rank it is; it is not used")
+        else:
+            self._parts[file.rank][file.bundle].append(parsed)
+
+    def evidence(self) -> Evidence:
+        events = self._spread_log_events()
+        self._add_heartbeats_of_timeline()
+        ranks = []
+        for rank in sorted({*self._parts, *(rank for rank in events if rank is not None)}):
+            ranks.append(self._rank(rank, events.get(rank, [])))
+        world_size = self._world_size(ranks)
+        ranks = [_with_world(rank, world_size) for rank in ranks]
+        description = self._merged()
+        return Evidence(
+            world_size=world_size,
+            backend=description.backend or _backend(ranks),
+            ranks=tuple(ranks),
+            nodes=self._node_evidence(),
+            caveats=tuple(sorted(self.caveats)),
+            incident_id=description.incident_id,
+            training_job=description.training_job,
+            epoch=description.epoch,
+            looks=max((look for rank in ranks for look in _looks(rank)), default=1),
+            log_events=tuple(events.get(None, ())),
+        )
+
+    def _rank(self, rank: int, events: list[LogEvent]) -> RankEvidence:
+        bundle, parts = self._chosen(rank)
+        description = self._descriptions.get(bundle, Description())
+        by_kind: dict[str, list[Any]] = defaultdict(list)
+        for part in sorted(parts, key=lambda part: (part.file.look, part.file.source)):
+            by_kind[part.kind].append(part.value)
+        heartbeats: list[Heartbeat] = by_kind["heartbeat"]
+        logs: list[LogTail] = by_kind["log"]
+        pids = [description.pids.get(rank), *(look.pid for look in by_kind["process"]), *(h.pid for h in heartbeats)]
+        steps = [description.last_step.get(rank), *(h.step for h in reversed(heartbeats))]
+        return RankEvidence(
+            rank=rank,
+            host=description.host_of(rank) or next((h.node for h in heartbeats if h.node), None),
+            pid=next((pid for pid in pids if pid is not None), None),
+            recorders=self._recorders(rank, by_kind["recorder"]),
+            stacks=tuple(by_kind["stacks"]),
+            processes=tuple(by_kind["process"]),
+            heartbeat=tuple(heartbeats),
+            attempts=tuple(attempt for attempts in by_kind["attempts"] for attempt in attempts),
+            log=tuple(line for log in logs for line in log.lines),
+            captured_at_ns=description.captured_at_ns.get(rank),
+            last_step=next((step for step in steps if step is not None), None),
+            sources=tuple(line for lines in by_kind["sources"] for line in lines),
+            log_events=tuple(sorted((*(e for log in logs for e in log.events), *events), key=lambda e: e.line)),
+        )
+
+    def _chosen(self, rank: int) -> tuple[str, list[Parsed]]:
+        """The bundle that tells of this rank, and its parts; loose files belong to every bundle."""
+        by_bundle = self._parts.get(rank, {})
+        bundles = sorted((b for b in by_bundle if b), key=lambda b: (-len(by_bundle[b]), b))
+        if len(bundles) > 1:
+            others = ", ".join(part.file.source for b in bundles[1:] for part in by_bundle[b][:1])
+            self.caveats.append(
+                f"rank {rank} is in {len(bundles)} of the given folders; {bundles[0]} is used and not {others}. "
+                "Are these parts of one incident?"
+            )
+        bundle = bundles[0] if bundles else ""
+        if not bundle and len(self._descriptions) == 1:
+            bundle = next(iter(self._descriptions))
+        return bundle, [*by_bundle.get(bundle, []), *(by_bundle.get("", []) if bundle else [])]
+
+    def _recorders(self, rank: int, tables: list[RecorderTable]) -> tuple[Recorder, ...]:
+        chosen: dict[tuple[str, int], Recorder] = {}
+        for table in tables:
+            recorder = expand(table, self._stacks)
+            self.caveats += [f"{table.source}: {caveat}" for caveat in table.caveats]
+            key = (recorder.backend, recorder.look)
+            other = chosen.setdefault(key, recorder)
+            if other is recorder:
+                continue
+            older, newer = sorted((other, recorder), key=_newness)
+            chosen[key] = newer
+            if older.operations != newer.operations or older.status != newer.status:
+                self.caveats.append(
+                    f"rank {rank} has two {recorder.backend or 'unnamed'} dumps, {older.source} and {newer.source}; "
+                    "the newer one is used"
+                )
+        return tuple(sorted(chosen.values(), key=lambda recorder: (recorder.look, recorder.source)))
+
+    def _spread_log_events(self) -> dict[int | None, list[LogEvent]]:
+        """Events of logs that several ranks share, by the rank that each line names."""
+        events: dict[int | None, list[LogEvent]] = defaultdict(list)
+        for parsed in sorted(self._loose_logs, key=lambda parsed: parsed.file.source):
+            for event in parsed.value.events:
+                events[event.rank].append(event)
+        return events
+
+    def _add_heartbeats_of_timeline(self) -> None:
+        for snapshot in self._snapshots:
+            for sample in getattr(snapshot, "ranks", ()):
+                has = any(part.kind == "heartbeat" for parts in self._parts[sample.rank].values() for part in parts)
+                if isinstance(sample.heartbeat, Known) and not has and sample.rank in self._parts:
+                    bundle = next(iter(sorted(self._parts[sample.rank])), "")
+                    file = Found(
+                        "heartbeat", self._any_path(sample.rank), "timeline.jsonl", bundle, sample.rank, None, 1, 0
+                    )
+                    self._parts[sample.rank][bundle].append(Parsed(file, "heartbeat", sample.heartbeat.value))
+
+    def _any_path(self, rank: int) -> Any:
+        return next(part.file.path for parts in self._parts[rank].values() for part in parts)
+
+    def _world_size(self, ranks: list[RankEvidence]) -> int | None:
+        said = {d.world_size for d in self._descriptions.values() if d.world_size}
+        if len(said) > 1:
+            self.caveats.append(f"the given folders disagree about the world size: {', '.join(map(str, sorted(said)))}")
+        if said:
+            return max(said)
+        sizes = [h.world_size for rank in ranks for h in rank.heartbeat if h.world_size > 0]
+        sizes += [
+            len(group.ranks)
+            for rank in ranks
+            for recorder in rank.recorders
+            for group in recorder.groups
+            if group.description == "default_pg" and group.ranks
+        ]
+        return max(sizes) if sizes else None
+
+    def _merged(self) -> Description:
+        """The first description that says it, for what must be one thing in all of them."""
+        ordered = [self._descriptions[bundle] for bundle in sorted(self._descriptions)]
+
+        def first(field: str) -> Any:
+            return next((getattr(d, field) for d in ordered if getattr(d, field) is not None), None)
+
+        return Description(
+            backend=first("backend"),
+            incident_id=first("incident_id"),
+            training_job=first("training_job"),
+            epoch=first("epoch"),
+        )
+
+    def _node_evidence(self) -> tuple[NodeEvidence, ...]:
+        ranks: dict[str, set[int]] = defaultdict(set)
+        for description in self._descriptions.values():
+            for host, members in description.nodes.items():
+                ranks[host].update(members)
+        return tuple(
+            _node(host, tuple(sorted(ranks[host])), self._nodes.get(host, []))
+            for host in sorted({*ranks, *self._nodes})
+        )
+
+
+def _node(host: str, ranks: tuple[int, ...], parts: list[Parsed]) -> NodeEvidence:
+    ordered = sorted(parts, key=lambda part: (part.file.look, part.file.source))
+    samples: list[tuple[GpuLook, ...]] = [s for part in ordered if part.kind == "gpus" for s in part.value]
+    # The report for people says less than the JSON of the same look.
+    reports = sorted((part for part in ordered if part.kind == "ras"), key=lambda p: (-p.file.look, p.file.path.suffix))
+    ras: tuple[RasCommunicator, ...] = reports[0].value if reports else ()
+    kernel: list[KernelLog] = [part.value for part in ordered if part.kind == "kernel_log"]
+    return NodeEvidence(
+        host=host,
+        ranks=ranks,
+        gpus=tuple(samples),
+        ras=ras,
+        kernel_log=tuple(line for log in kernel for line in log.lines) if kernel else None,
+        kernel_events=tuple(event for log in kernel for event in log.events),
+    )
+
+
+def _newness(recorder: Recorder) -> tuple[int, int, str]:
+    created = [operation.created_ns or 0 for operation in recorder.operations[-1:]]
+    return max(created, default=0), len(recorder.operations), recorder.source
+
+
+def _looks(rank: RankEvidence) -> list[int]:
+    looks = [recorder.look for recorder in rank.recorders]
+    return [*looks, *(stacks.look for stacks in rank.stacks), *(process.look for process in rank.processes)]
+
+
+def _backend(ranks: list[RankEvidence]) -> str | None:
+    named = Counter(recorder.backend for rank in ranks for recorder in rank.recorders if recorder.backend)
+    # A job with both has its gradients in NCCL.
+    return "nccl" if "nccl" in named else max(sorted(named), key=lambda name: named[name], default=None)
+
+
+def _with_world(rank: RankEvidence, world_size: int | None) -> RankEvidence:
+    """gloo configures the first group of a process under the name "": where that is the whole world, say so."""
+    world = tuple(range(world_size)) if world_size else ()
+    recorders = []
+    for recorder in rank.recorders:
+        unnamed = [group for group in recorder.groups if group.name == "" and group.ranks == world]
+        first = next(((o.group_name, o.group_description) for o in recorder.operations if o.pg_id == 0), None)
+        if world and unnamed and first and not any(g.name == first[0] and g.ranks for g in recorder.groups):
+            groups = tuple(RecordedGroup(*first, world) if group.name == "" else group for group in recorder.groups)
+            recorder = msgspec.structs.replace(recorder, groups=groups)
+        recorders.append(recorder)
+    return msgspec.structs.replace(rank, recorders=tuple(recorders))

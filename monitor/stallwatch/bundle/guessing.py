@@ -1,0 +1,51 @@
+"""What a file is whose name does not say it."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from stallwatch.formats import flight_recorder, gpus, kernel_log, py_spy, ras, training_log
+from stallwatch.formats.tolerant import decode_json
+from stallwatch.formats.unreadable import Unreadable
+
+_PICKLE: Final = b"\x80"
+_KERNEL_MARKS: Final = (b"NVRM:", b"oom-kill:", b"Out of memory: Killed", b"blocked for more than", b"PCIe Bus Error")
+
+
+def guess(data: bytes, source: str, look: int) -> tuple[str, Any]:
+    """Return the kind and what the file says. Raise Unreadable."""
+    start = data.lstrip()[:1]
+    if not start:
+        raise Unreadable("it is empty")
+    if data[:1] == _PICKLE:
+        return "recorder", flight_recorder.parse_table(data, source, look)
+    if start in b"{[" and (parse := _json_parser(data)) is not None:
+        kind, read = parse
+        return kind, read(data, source, look)
+    if b"\0" in data[:4096]:
+        raise Unreadable("it is neither a dump nor a log")
+    if b"Job summary" in data and b"Communicators" in data:
+        return "ras", ras.parse_text(data)
+    if any(mark in data for mark in _KERNEL_MARKS) and not training_log.parse(data).events:
+        return "kernel_log", kernel_log.parse(data)
+    return "log", training_log.parse(data)
+
+
+def _json_parser(data: bytes) -> tuple[str, Callable[[bytes, str, int], Any]] | None:
+    """None when it is text that only begins like JSON, as a log line "[rank0]: …" does."""
+    try:
+        said = decode_json(data)
+    except Unreadable:
+        if b"communicators" in data:
+            return "ras", lambda data, source, look: ras.parse_json(data)
+        if data.lstrip()[:1] == b"{" or b'"entries"' in data[:65536]:
+            raise
+        return None
+    if type(said) is dict and said.keys() & {"entries", "pg_config", "pg_status"}:
+        return "recorder", flight_recorder.parse_table
+    if type(said) is dict and "communicators" in said:
+        return "ras", lambda data, source, look: ras.parse_json(data)
+    if type(said) is list and said and type(said[0]) is dict and "frames" in said[0]:
+        return "stacks", py_spy.parse
+    if type(said) is list and said and type(said[0]) is list:
+        return "gpus", lambda data, source, look: gpus.parse(data)
+    raise Unreadable("it is JSON, but neither a dump nor stacks; not used")

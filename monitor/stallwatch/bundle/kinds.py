@@ -1,0 +1,79 @@
+"""What kinds of file an incident holds, and the parser of each: one table for the child that parses and the reader."""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from stallwatch.bundle import description
+from stallwatch.bundle.guessing import guess
+from stallwatch.formats import flight_recorder, gpus, kernel_log, process, py_spy, ras, training_log
+from stallwatch.formats.recorder_table import RecorderTable
+from stallwatch.formats.unreadable import Unreadable
+from stallwatch.model.evidence import (
+    Attempt,
+    GpuLook,
+    KernelLog,
+    LogTail,
+    ProcessLook,
+    RasCommunicator,
+    SourceLine,
+    Stacks,
+)
+from stallwatch.model.snapshot import Heartbeat, NodeSnapshot
+
+_MEBIBYTE: Final = 1 << 20
+
+
+class Kind(NamedTuple):
+    parse: Callable[[bytes, str, int], Any]  # (data, source, look); raises Unreadable
+    result: Any
+    maximum_bytes: int
+    tail: bool = False  # a longer file is read from its end, instead of refused
+
+
+class Guess(msgspec.Struct):
+    kind: str
+    value: msgspec.Raw
+
+
+def _guess(data: bytes, source: str, look: int) -> Guess:
+    kind, value = guess(data, source, look)
+    return Guess(kind, msgspec.Raw(msgspec.msgpack.encode(value)))
+
+
+def _structure(result: Any) -> Callable[[bytes, str, int], Any]:
+    def parse(data: bytes, source: str, look: int) -> Any:
+        try:
+            return msgspec.json.decode(data, type=result, strict=False)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise Unreadable(f"it does not have the form that stallwatch writes ({error})") from error
+
+    return parse
+
+
+def _last_snapshot(data: bytes, source: str, look: int) -> NodeSnapshot:
+    for line in reversed(data.splitlines()):
+        try:
+            return msgspec.json.decode(line, type=NodeSnapshot)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            continue  # the newest line may be half-written, the oldest half-read
+    raise Unreadable("no line of it is a snapshot")
+
+
+# A ring of 20,000 entries with Python and C++ stacks is about 120 MiB.
+KINDS: Final[dict[str, Kind]] = {
+    "recorder": Kind(flight_recorder.parse_table, RecorderTable, 256 * _MEBIBYTE),
+    "stacks": Kind(py_spy.parse, Stacks, 16 * _MEBIBYTE),
+    "process": Kind(process.parse, ProcessLook, 4 * _MEBIBYTE),
+    "heartbeat": Kind(_structure(Heartbeat), Heartbeat, _MEBIBYTE),
+    "attempts": Kind(_structure(tuple[Attempt, ...]), tuple[Attempt, ...], 4 * _MEBIBYTE),
+    "sources": Kind(_structure(tuple[SourceLine, ...]), tuple[SourceLine, ...], 4 * _MEBIBYTE),
+    "description": Kind(lambda data, source, look: description.parse(data), description.Description, 16 * _MEBIBYTE),
+    "gpus": Kind(lambda data, source, look: gpus.parse(data), tuple[tuple[GpuLook, ...], ...], 16 * _MEBIBYTE),
+    "ras": Kind(lambda data, source, look: ras.parse(data), tuple[RasCommunicator, ...], 64 * _MEBIBYTE),
+    "kernel_log": Kind(lambda data, source, look: kernel_log.parse(data), KernelLog, 4 * _MEBIBYTE, tail=True),
+    "log": Kind(lambda data, source, look: training_log.parse(data), LogTail, 8 * _MEBIBYTE, tail=True),
+    "guess": Kind(_guess, Guess, 256 * _MEBIBYTE),
+    "timeline": Kind(_last_snapshot, NodeSnapshot, 8 * _MEBIBYTE, tail=True),
+}
