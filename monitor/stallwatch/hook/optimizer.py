@@ -20,12 +20,12 @@ _MODULE = "torch.optim.optimizer"
 
 def count_optimizer_steps(step: Step, steps: "Callable[[], int]", guard: Guard) -> None:
     """Call `step` at each step of the chosen optimizer, until somebody else (the job itself) counts too."""
-    count = _StepHook(step, steps, guard)
+    hook = step_hook(step, steps, guard)
 
     def register(module: ModuleType) -> None:
         function = getattr(module, "register_optimizer_step_post_hook", None)  # torch 2.0
         if function is not None:
-            function(count)
+            function(hook)
 
     loaded = sys.modules.get(_MODULE)
     if loaded is not None and hasattr(loaded, "register_optimizer_step_post_hook"):
@@ -34,28 +34,26 @@ def count_optimizer_steps(step: Step, steps: "Callable[[], int]", guard: Guard) 
         sys.meta_path.insert(0, _Watcher(register, guard))
 
 
-class _StepHook:
-    def __init__(self, step: Step, steps: "Callable[[], int]", guard: Guard) -> None:
-        self._guard = guard
-        self._step = step
-        self._steps = steps
-        self._counted = 0
-        self._chosen: Callable[[], Optional[object]] = lambda: None
+def step_hook(step: Step, steps: "Callable[[], int]", guard: Guard) -> "Callable[[object, object, object], None]":
+    """A torch optimizer post hook that counts the first optimizer it sees, and the next one when that is gone."""
+    counted = 0
+    chosen: Callable[[], Optional[object]] = lambda: None  # noqa: E731
 
-    def __call__(self, optimizer: object, args: object, kwargs: object) -> None:
-        self._guard.run("optimizer step", self._count, optimizer)
+    def count(optimizer: object) -> None:
+        nonlocal counted, chosen
+        if chosen() is None:
+            chosen = weakref.ref(optimizer)
+        if chosen() is optimizer and steps() == counted:  # otherwise the job calls step() itself: one of us must stop
+            step()
+            counted += 1
 
-    def _count(self, optimizer: object) -> None:
-        chosen = self._chosen()
-        if chosen is None:
-            # The first, or the next after a throw-away one is gone.
-            self._chosen = weakref.ref(optimizer)
-        elif chosen is not optimizer:
-            return
-        if self._steps() != self._counted:
-            return  # the job calls step() itself: one of us must stop
-        self._step()
-        self._counted += 1
+    def hook(optimizer: object, args: object, kwargs: object) -> None:
+        guard.run("optimizer step", count, optimizer)
+
+    # torch.compile leaves it alone (what torch.compiler.disable sets, without importing the compiler). torch breaks the
+    # graph inside every compiled step before it comes to the hooks, so this adds no break (measured, 2.13).
+    hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return hook
 
 
 class _Watcher:
