@@ -1,11 +1,227 @@
-"""The one sentence that a person on call reads first."""
+"""The one sentence that a person on call reads first: who hangs, where in its code, what it does, who waits for it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from stallwatch.diagnosis.activity import Activity
-from stallwatch.model.verdict import Verdict
+from stallwatch.diagnosis.phrases import Culprits, named_signal, of_group, shorten, waiters
+from stallwatch.model.verdict import Cause, Verdict
+
+Activities = Mapping[int, Activity]
 
 
-def summary(verdict: Verdict, activities: Mapping[int, Activity]) -> str:
-    """Say in one sentence who hangs, where in its code, what it does there, and who waits for it in what."""
-    return f"{verdict.cause}: ranks {verdict.culprits}"
+def summary(verdict: Verdict, activities: Activities) -> str:
+    """Say in one sentence what is wrong. What was observed is stated; what follows from it is "consistent with"."""
+    culprits = Culprits(verdict, activities)
+    text = _SENTENCES[verdict.cause](verdict, culprits)
+    text = " ".join(text.split())
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def _not_entered(verdict: Verdict, culprits: Culprits) -> str:
+    doing = culprits.doing()
+    if not doing:
+        known = "what it does is not known" if culprits.single else "what they do is not known"
+        lead = f"{culprits.who()} {culprits.has()} not entered {_operation(verdict)}"
+        return f"{lead}, in which {_others_wait(verdict)}; {known}"
+    if not verdict.waiting:
+        return f"{doing}; {culprits.it()} {culprits.has()} not entered {_operation(verdict)}"
+    if verdict.confidence == "certain":
+        return f"{doing}; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}"
+    entering = f"{culprits.short()} not having entered it"
+    return f"{doing}; {_others_wait(verdict)} in {_operation(verdict)}, consistent with {entering}"
+
+
+def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
+    mismatch = verdict.mismatch
+    at = culprits.at()
+    tail = f"; {_others_wait(verdict)} in vain" if verdict.waiting else ""
+    if mismatch is None:
+        return (
+            f"{culprits.who()} entered another operation{at} than the others, which are in {_operation(verdict)}{tail}"
+        )
+    found, expected = shorten(mismatch.found, 60), shorten(mismatch.expected, 60)
+    if mismatch.kind == "op":
+        return f"{culprits.who()} called {found}{at} where the other ranks called {expected}{_number(verdict)}{tail}"
+    if mismatch.kind == "count":
+        return (
+            f"{culprits.who()} made {found}{at} where the other ranks made {expected}, in {_operation(verdict)}{tail}"
+        )
+    what = {"size": "size", "dtype": "data type"}[mismatch.kind]
+    return (
+        f"{culprits.who()} entered {_operation(verdict)}{at} with {what} {found} where the others have {expected}{tail}"
+    )
+
+
+def _data_exhausted(verdict: Verdict, culprits: Culprits) -> str:
+    doing = culprits.doing() or f"{culprits.who()} {culprits.has()} left the training loop"
+    rest = f"{_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else "the other ranks still train"
+    return f"{doing}, though {rest}: consistent with its data having ended before theirs"
+
+
+def _group_order(verdict: Verdict, culprits: Culprits) -> str:
+    stands = culprits.doing()
+    if culprits.single:
+        rest = f", while {_others_wait(verdict)} for it in {_operation(verdict)}" if verdict.waiting else ""
+        return (
+            f"{stands or culprits.who() + ' waits'}{rest}: it enters its process groups in another order than they do"
+        )
+    detail = f": {stands}" if stands else ""
+    circle = "wait for each other in a circle over process groups that they enter in different orders"
+    return f"{culprits.who()} {circle}{detail}"
+
+
+def _p2p_unmatched(verdict: Verdict, culprits: Culprits) -> str:
+    stands = culprits.doing()
+    if not culprits.single:
+        return (
+            f"{culprits.who()} wait for each other in sends and receives that do not match, so none can finish"
+            f"{': ' + stands if stands else ''}"
+        )
+    lead = stands or culprits.who()
+    if not verdict.waiting:
+        return f"{lead}: the other side of {_operation(verdict)} was never posted"
+    return f"{lead}; it never posted its side of {_operation(verdict)}, for which {_others_wait(verdict)}"
+
+
+def _rank_exited(verdict: Verdict, culprits: Culprits) -> str:
+    waits = f"; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}" if verdict.waiting else ""
+    first = culprits.first
+    failed = culprits.followers_gone()
+    if not waits and failed:
+        waits = f"; {failed} then lost the connection and ended too"
+    return f"{culprits.who()} {_ended(first, culprits)}{waits}"
+
+
+def _ended(first: Activity | None, culprits: Culprits) -> str:
+    was, is_ = ("was", "is") if culprits.single else ("were", "are")
+    if first is None:
+        return f"{is_} gone; how the process ended is not known"
+    raised = f" after {shorten(first.exception, 120)}" if first.exception and not first.exception_is_consequence else ""
+    if first.out_of_memory:
+        return f"{was} killed by the kernel because memory ran out"
+    if first.exit_signal is not None:
+        unknown = ", sender not known" if first.exit_signal in (9, 15) else ""
+        return f"{was} ended by {named_signal(first.exit_signal)}{unknown}{raised}"
+    if first.exit_code == 0:
+        return "ended without an error while other ranks still ran"
+    if first.exit_code is not None:
+        return f"exited with code {first.exit_code}{raised}"
+    return f"{is_} gone{raised}; how the process ended is not known"
+
+
+def _rank_raised(verdict: Verdict, culprits: Culprits) -> str:
+    first = culprits.first
+    raised = shorten(first.exception, 160) if first and first.exception else "an exception"
+    at = culprits.raised_at()
+    now = first.detail if first and first.detail else ""
+    then = f" and now {now}" if now else ""
+    waits = f"; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}" if verdict.waiting else ""
+    return f"{culprits.who()} raised {raised}{at}{then}{waits}"
+
+
+def _process_stopped(verdict: Verdict, culprits: Culprits) -> str:
+    first = culprits.first
+    by = f"by the debugger with pid {first.tracer_pid}" if first and first.tracer_pid else "by a stop signal (SIGSTOP)"
+    verb = "is" if culprits.single else "are"
+    waits = f"; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}" if verdict.waiting else ""
+    return f"{culprits.who()} {verb} held {by}{waits}"
+
+
+def _init_missing(verdict: Verdict, culprits: Culprits) -> str:
+    doing = culprits.doing()
+    lead = f"{doing} and" if doing else culprits.who()
+    waits = f", where {_others_wait(verdict)}" if verdict.waiting else ""
+    return f"{lead} {culprits.has()} not reached the rendezvous{waits}"
+
+
+def _gpu_kernel_stuck(verdict: Verdict, culprits: Culprits) -> str:
+    waits = f"; {_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else ""
+    certain = (
+        ""
+        if verdict.confidence == "certain"
+        else ": consistent with a kernel that is no communication and does not end"
+    )
+    runs = "runs a kernel that is no communication and does not end" if not certain else "is busy outside communication"
+    return f"the GPU of {culprits.who(inside=True)} {runs}{culprits.at(', waited for ')}{waits}{certain}"
+
+
+def _fault(what: str) -> Callable[[Verdict, Culprits], str]:
+    def sentence(verdict: Verdict, culprits: Culprits) -> str:
+        shown = next((fact.fact for fact in verdict.because), "")
+        waits = f"; {_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else ""
+        who = f" of {culprits.who(inside=True)}" if verdict.culprits else ""
+        return f"the {what}{who} reports a fault{': ' + shorten(shown, 160) if shown else ''}{waits}"
+
+    return sentence
+
+
+def _comm_stuck(verdict: Verdict, culprits: Culprits) -> str:
+    who = waiters(verdict.waiting, verb="") if verdict.waiting else "all ranks"
+    return (
+        f"{who} entered {_operation(verdict)} alike and none finishes: consistent with a fault of network, driver or "
+        "library, or communicators that block each other; no rank is to blame by this evidence"
+    )
+
+
+def _slow_rank(verdict: Verdict, culprits: Culprits) -> str:
+    shown = next((fact.fact for fact in verdict.because), "")
+    doing = culprits.doing()
+    lead = f"{culprits.who()} {'holds' if culprits.single else 'hold'} the job back, which still moves"
+    return f"{lead}{': ' + shorten(shown, 200) if shown else ''}{'; ' + doing if doing and not shown else ''}"
+
+
+def _waiting(verdict: Verdict, culprits: Culprits) -> str:
+    doing = culprits.doing()
+    waits = f"{_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else "other ranks wait"
+    if not culprits.ranks:
+        return f"{waits}, and nothing shows that it is stuck"
+    lead = doing or culprits.who()
+    return f"{lead} and makes progress; {waits} for {culprits.them()}: long, but nothing shows that it is stuck"
+
+
+def _healthy(verdict: Verdict, culprits: Culprits) -> str:
+    return "nothing is wrong: every rank that was seen moves"
+
+
+def _undecided(verdict: Verdict, culprits: Culprits) -> str:
+    waits = f"{_others_wait(verdict)} in {_operation(verdict)}, and the" if verdict.waiting else "the"
+    lacking = f"; missing: {shorten(verdict.missing[0], 160)}" if verdict.missing else ""
+    return (
+        f"{waits} evidence does not decide why{lacking}"
+        if verdict.waiting
+        else f"the evidence does not decide{lacking}"
+    )
+
+
+def _others_wait(verdict: Verdict) -> str:
+    return waiters(verdict.waiting) if verdict.waiting else "the other ranks wait"
+
+
+def _operation(verdict: Verdict) -> str:
+    return f"{verdict.operation or 'a collective'}{_number(verdict)}"
+
+
+def _number(verdict: Verdict) -> str:
+    number = f" no. {verdict.seq}" if verdict.seq is not None and verdict.seq >= 0 else ""
+    return f"{number}{of_group(verdict.process_group)}"
+
+
+_SENTENCES: dict[Cause, Callable[[Verdict, Culprits], str]] = {
+    "not_entered": _not_entered,
+    "collective_mismatch": _collective_mismatch,
+    "data_exhausted": _data_exhausted,
+    "group_order": _group_order,
+    "p2p_unmatched": _p2p_unmatched,
+    "rank_exited": _rank_exited,
+    "rank_raised": _rank_raised,
+    "process_stopped": _process_stopped,
+    "init_missing": _init_missing,
+    "gpu_kernel_stuck": _gpu_kernel_stuck,
+    "gpu_fault": _fault("GPU"),
+    "fabric_fault": _fault("network or NVLink"),
+    "comm_stuck": _comm_stuck,
+    "slow_rank": _slow_rank,
+    "waiting": _waiting,
+    "healthy": _healthy,
+    "undecided": _undecided,
+}

@@ -1,5 +1,8 @@
 """The answer to "what does this rank do", from its stacks, its process looks, its heartbeat and its log."""
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 import msgspec
 
 from stallwatch.diagnosis.activity.children import with_child
@@ -15,6 +18,8 @@ from stallwatch.diagnosis.activity.threads import blocking_thread, ident_of, mai
 from stallwatch.diagnosis.frames import Origin, job_frame_index, place
 from stallwatch.model.evidence import ProcessLook, RankEvidence, SourceLine, ThreadStack
 from stallwatch.model.verdict import Fact, Frame
+
+T = TypeVar("T")
 
 
 def read_activity(rank: RankEvidence) -> Activity:
@@ -38,6 +43,7 @@ def read_activity(rank: RankEvidence) -> Activity:
     )
     stack = now.thread.frames if now.thread else ()
     gone = _is_gone(process, seen)
+    ended = sorted(rank.processes, key=lambda process: process.look)
     activity = Activity(
         rank=rank.rank,
         host=rank.host,
@@ -62,6 +68,9 @@ def read_activity(rank: RankEvidence) -> Activity:
         tracer_pid=process.tracer_pid or None if process else None,
         uninterruptible=now.kernel.state == "D",
         gone=gone,
+        exit_code=_last(process.exit_code for process in ended),
+        exit_signal=_last(process.exit_signal for process in ended),
+        out_of_memory=_last(process.out_of_memory for process in ended),
         phase=next((look.heartbeat.phase for look in reversed(seen) if look.heartbeat), ""),
         why=_why(now, standing, process) + gil_facts + moved.facts,
     )
@@ -95,6 +104,13 @@ def _on_cpu(thread: ThreadStack | None, state: str | None) -> bool | None:
     if thread.active:
         return True
     return None if state == "R" else False
+
+
+def _last(values: Iterable[T | None]) -> T | None:
+    found = None
+    for value in values:
+        found = value if value is not None else found
+    return found
 
 
 def _is_gone(process: ProcessLook | None, seen: tuple[Look, ...]) -> bool:

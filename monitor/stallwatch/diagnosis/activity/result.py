@@ -41,6 +41,9 @@ class Activity(msgspec.Struct, frozen=True):
     tracer_pid: int | None = None  # a debugger is attached
     uninterruptible: bool = False  # state D of the thread that blocks
     gone: bool = False  # no process any more, or a zombie
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    out_of_memory: bool | None = None  # ended by the kernel because memory ran out; None: not known
     phase: str = ""  # as the job told it
     why: tuple[Fact, ...] = ()
 

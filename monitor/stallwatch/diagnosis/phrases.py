@@ -1,0 +1,181 @@
+"""Phrases that sentences are made of: ranks, places in code, groups, signals."""
+
+import signal
+from collections.abc import Mapping
+
+from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.rank_ranges import rank_ranges
+from stallwatch.model.verdict import CulpritProcess, Frame, GroupRef, Verdict, Where
+
+_PATH_LIMIT = 48
+_SOURCE_LIMIT = 70
+
+# What a rank does, where only `where` is known.
+DOING: dict[Where, str] = {
+    "user_code": "is in the job's own code",
+    "busy_loop": "computes on the CPU",
+    "lock": "waits for a lock",
+    "gil": "holds the GIL in a call that does not give it back",
+    "dataloader": "waits for its data loader",
+    "checkpoint": "reads or writes a checkpoint",
+    "filesystem": "waits for the file system",
+    "store": "waits for the store",
+    "socket": "waits for the network",
+    "init": "creates a process group",
+    "compile": "compiles its model",
+    "gpu_sync": "waits for its GPU",
+    "collective": "waits in another collective",
+    "teardown": "is ending",
+    "unknown": "",
+}
+
+
+def shorten(text: str | None, limit: int) -> str:
+    """One line of at most `limit` characters."""
+    line = " ".join((text or "").split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def place(frame: Frame | None) -> str:
+    """ "train.py:92 in train_step (`x = next(it)`)", or "" for no frame."""
+    if frame is None:
+        return ""
+    file = frame.file if len(frame.file) <= _PATH_LIMIT else "…/" + "/".join(frame.file.split("/")[-2:])
+    function = frame.function.rpartition("<locals>.")[2]
+    inside = "" if function in ("<module>", "") else f" in {function}"
+    source = f" (`{shorten(frame.source, _SOURCE_LIMIT)}`)" if frame.source and frame.source.strip() else ""
+    return f"{file}:{frame.line}{inside}{source}"
+
+
+def waiters(ranges: str, verb: str = "wait") -> str:
+    """ "ranks 0-1,3 wait", "rank 0 waits"; without a verb only the ranks."""
+    one = ranges.isdigit()
+    said = f" {verb}{'s' if one else ''}" if verb else ""
+    return f"{'rank' if one else 'ranks'} {shorten(ranges, 60)}{said}"
+
+
+def of_group(group: GroupRef | None) -> str:
+    """ " of group dp", or "" for the default group, which every rank is in."""
+    if group is None or group.description in ("", "default_pg", "0", "undefined"):
+        return ""
+    return f" of process group {shorten(group.description, 40)}"
+
+
+def named_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class Culprits:
+    """Who a verdict names, in words. Predicates are in the singular: many ranks become "each of ranks 4-5 …"."""
+
+    def __init__(self, verdict: Verdict, activities: Mapping[int, Activity]) -> None:
+        self.ranks = verdict.culprits
+        self.single = len(self.ranks) == 1
+        self._verdict = verdict
+        self._processes = {process.rank: process for process in verdict.culprit_processes}
+        self._activities = activities
+
+    @property
+    def first(self) -> Activity | None:
+        return next((self._activities[rank] for rank in self.ranks if rank in self._activities), None)
+
+    def short(self) -> str:
+        if not self.ranks:
+            return "no rank"
+        return f"{'rank' if self.single else 'ranks'} {rank_ranges(self.ranks)}"
+
+    def who(self, *, inside: bool = False) -> str:
+        """ "rank 2 (pid 11483 on node0)"; of many only the hosts."""
+        if not self.ranks:
+            return "no rank"
+        process = self._process(self.ranks[0])
+        if self.single:
+            parts = [
+                f"pid {process.pid}" if process.pid is not None else "",
+                f"on {process.host}" if process.host else "",
+            ]
+            told = " ".join(part for part in parts if part)
+            if process.gpu_uuid:
+                told = f"{told}, {process.gpu_uuid[:12]}" if told else process.gpu_uuid[:12]
+        else:
+            hosts = sorted({host for rank in self.ranks if (host := self._process(rank).host)})
+            told = f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts)} nodes" if hosts else ""
+        return f"{self.short()} ({told})" if told else self.short()
+
+    def doing(self) -> str:
+        """ "rank 2 (…) waits for a lock at train.py:141 in load", for each place; "" if unknown."""
+        places: dict[str, list[int]] = {}
+        for rank in self.ranks:
+            places.setdefault(self._predicate(rank), []).append(rank)
+        places.pop("", None)
+        if not places:
+            return ""
+        if len(places) == 1:
+            predicate, ranks = next(iter(places.items()))
+            if len(ranks) == len(self.ranks):
+                return f"{self.who() if self.single else 'each of ' + self.who()} {predicate}"
+        groups = sorted(places.items(), key=lambda item: (len(item[1]), item[1]))
+        said = [
+            f"{'rank' if len(r) == 1 else 'each of ranks'} {rank_ranges(r)} {predicate}" for predicate, r in groups[:2]
+        ]
+        more = f", {len(groups) - 2} more elsewhere" if len(groups) > 2 else ""
+        return " and ".join(said) + more
+
+    def at(self, lead: str = " ") -> str:
+        """ " at train.py:133 in step" of the first culprit whose line is known."""
+        frame = next((found for rank in self.ranks if (found := self._frame(rank))), None)
+        return f"{lead}at {place(frame)}" if frame else ""
+
+    def raised_at(self) -> str:
+        first = self.first
+        return f" at {place(first.exception_frame)}" if first and first.exception_frame else ""
+
+    def followers_gone(self) -> str:
+        """Ranks that ended with an exception which only tells that a peer was gone."""
+        gone = [
+            rank
+            for rank, activity in self._activities.items()
+            if rank not in self.ranks and activity.gone and activity.exception_is_consequence
+        ]
+        return waiters(rank_ranges(gone), verb="") if gone else ""
+
+    def has(self) -> str:
+        return "has" if self.single else "have"
+
+    def it(self) -> str:
+        return "it" if self.single else "they"
+
+    def them(self) -> str:
+        return "it" if self.single else "them"
+
+    def _process(self, rank: int) -> CulpritProcess:
+        process = self._processes.get(rank) or CulpritProcess(rank)
+        activity = self._activities.get(rank)
+        if activity is None:
+            return process
+        return CulpritProcess(
+            rank,
+            process.host or activity.host,
+            process.pid if process.pid is not None else activity.pid,
+            process.gpu_uuid,
+            process.where or activity.where,
+            process.frame or activity.frame,
+        )
+
+    def _frame(self, rank: int) -> Frame | None:
+        return self._process(rank).frame
+
+    def _predicate(self, rank: int) -> str:
+        process, activity = self._process(rank), self._activities.get(rank)
+        same = activity is not None and activity.where == process.where
+        doing = (activity.detail if activity and same else "") or DOING[process.where or "unknown"]
+        at = place(process.frame)
+        if not doing:
+            return f"stands at {at}" if at else ""
+        text = f"{doing} at {at}" if at else doing
+        if activity and activity.child_frame and activity.child_pid is not None:
+            text += f" (its child process {activity.child_pid} is at {place(activity.child_frame)})"
+        return text
