@@ -7,6 +7,10 @@ process which only ever imports the name pays for no more than this file.
 __version__ = "0.1.0"
 __all__ = ["__version__", "attach"]
 
+TYPE_CHECKING = False  # typing's own costs an import
+if TYPE_CHECKING:
+    from stallwatch.hook import attach
+
 
 def __getattr__(name: str) -> object:
     if name == "attach":
