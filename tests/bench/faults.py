@@ -99,7 +99,7 @@ def _run(fault: Fault, number: int, options: argparse.Namespace, launch: Launch)
             launch=launch,
             backend=options.backend,
             environment=os.environ,
-            keep_bundle=options.keep / f"{fault.name}-{number + 1}" if options.keep else None,
+            keep=options.keep / f"{fault.name}-{number + 1}" if options.keep else None,
         )
     except StallwatchError as error:
         print(f"  {error}\n{error.help}", flush=True)

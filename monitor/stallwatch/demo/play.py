@@ -1,7 +1,6 @@
 """One fault played to its end: daemon up, job started, verdict read, everything that was started ended again."""
 
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +26,7 @@ def play(
     environment: Mapping[str, str],
     settings: Mapping[str, Mapping[str, str]] | None = None,
     linger: Callable[[Outcome], None] = lambda outcome: None,
-    keep_bundle: Path | None = None,
+    keep: Path | None = None,
 ) -> Outcome:
     """Play one fault in a folder of its own; `linger` is called while daemon and job still stand."""
     with _folder() as folder:
@@ -46,20 +45,20 @@ def play(
             tell(f"job: {ranks} ranks of {program.name} start")
             outcome = Watch(fault, ranks, seed, mark, tell).run(daemon, job)
             linger(outcome)
-            if keep_bundle is not None:
-                _keep(folder, outcome, keep_bundle)
+            if keep is not None:
+                _keep(folder, outcome, keep)
             return outcome
 
 
 def _keep(folder: Path, outcome: Outcome, target: Path) -> None:
-    """Copy the incident's bundle and the logs, for somebody who wants to know why."""
+    """Copy incidents and logs, for somebody who wants to know why."""
     target.mkdir(parents=True, exist_ok=True)
     for log in ("job.log", "daemon.log"):
         with contextlib.suppress(OSError):
             shutil.copy(folder / log, target)
     (target / "outcome.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
-    if outcome.incident and os.path.isdir(outcome.incident.bundle):
-        shutil.copytree(outcome.incident.bundle, target / "bundle", dirs_exist_ok=True)
+    with contextlib.suppress(shutil.Error, OSError):  # a file may be written at this moment
+        shutil.copytree(folder / "state", target / "state", dirs_exist_ok=True)
 
 
 @contextlib.contextmanager
