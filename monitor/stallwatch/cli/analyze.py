@@ -1,8 +1,19 @@
 """`stallwatch analyze`: a verdict from a bundle, dumps or logs. Needs no GPU, no torch, no daemon."""
 
+import gc
 from pathlib import Path
 
 import click
+import msgspec
+
+from stallwatch.errors import EXIT_OK, EXIT_SLOW_OR_WAITING, EXIT_UNDECIDED, EXIT_VERDICT
+
+_EXIT_CODES = {
+    "healthy": EXIT_OK,
+    "undecided": EXIT_UNDECIDED,
+    "slow_rank": EXIT_SLOW_OR_WAITING,
+    "waiting": EXIT_SLOW_OR_WAITING,
+}
 
 
 @click.command()
@@ -11,6 +22,20 @@ import click
 def command(paths: tuple[Path, ...], as_json: bool) -> int:
     """Say what hung: from an incident bundle, a folder of dumps, dumps, logs, or several node folders of one incident.
 
-    Exit code: 0 healthy, 10 a verdict, 11 undecided, 12 slow or waiting.
+    Exit code: 0 healthy, 10 a verdict, 11 undecided, 12 slow or waiting; 65 when nothing could be read.
     """
-    raise NotImplementedError
+    # Evidence is a tree without cycles that lives until the end: collecting only walks it again and again.
+    gc.disable()
+    from stallwatch.bundle.reader import load
+    from stallwatch.bundle.report import make_report
+
+    report = make_report(load(paths))
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        from rich.console import Console
+
+        from stallwatch.cli.report_text import print_report
+
+        print_report(report, Console(highlight=False))
+    return _EXIT_CODES.get(report.verdicts[0].cause, EXIT_VERDICT)

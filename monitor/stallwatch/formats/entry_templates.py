@@ -21,9 +21,9 @@ SKIPPED: Final = object()  # stands in the list of entries for one that a templa
 
 _MAXIMUM_TEMPLATES: Final = 1_024
 _COLUMN: Final = {key: column for column, key in enumerate(NUMBER_KEYS)}
-# Length of the argument after the opcode, for the opcodes that may stand in a template (pickletools' names: MARK, APPEND,
-# APPENDS, SETITEM, SETITEMS, NONE, NEWTRUE, NEWFALSE, EMPTY_DICT, EMPTY_LIST, TUPLE1-3, BINGET, LONG_BINGET, BINPUT,
-# LONG_BINPUT, BININT1, BININT2, BININT, BINFLOAT).
+# Length of the argument after the opcode, for the opcodes that may stand in a template (names of pickletools: MARK,
+# APPEND, APPENDS, SETITEM, SETITEMS, NONE, NEWTRUE, NEWFALSE, EMPTY_DICT, EMPTY_LIST, TUPLE1-3, BINGET, LONG_BINGET,
+# BINPUT, LONG_BINPUT, BININT1, BININT2, BININT, BINFLOAT).
 _ARGUMENT_BYTES: Final = dict.fromkeys(b"(aesuN\x88\x89}])\x85\x86\x87", 0) | {
     0x68: 1, 0x6A: 4, 0x71: 1, 0x72: 4, 0x4B: 1, 0x4D: 2, 0x4A: 4, 0x47: 8,
 }  # fmt: skip
