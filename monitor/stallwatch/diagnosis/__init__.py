@@ -1,1 +1,5 @@
 """From evidence to a verdict: pure, so that an incident on disk replays to the same sentence."""
+
+from stallwatch.diagnosis.judge import judge
+
+__all__ = ["judge"]

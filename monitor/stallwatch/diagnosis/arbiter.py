@@ -1,0 +1,91 @@
+"""Which claim is told: the earlier fact wins. Precedence is a tuple; other explanations are listed with why not."""
+
+from collections.abc import Callable
+
+from stallwatch.diagnosis.claims import (
+    collective_mismatch,
+    comm_stuck,
+    cycles,
+    gpu_kernel_stuck,
+    init_missing,
+    moving,
+    not_entered,
+    process_stopped,
+    rank_exited,
+    rank_raised,
+    unrecorded_transfers,
+)
+from stallwatch.diagnosis.claims.claim import Claim, Saying, named, waiting_facts
+from stallwatch.diagnosis.story import Story
+from stallwatch.model.verdict import Cause, Rejected
+
+# Gone, stopped, GPU or fabric, raised, never at rendezvous, then the structure of waits, then who is elsewhere.
+PRECEDENCE: tuple[Callable[[Story], Saying], ...] = (
+    rank_exited.claim,
+    process_stopped.claim,
+    gpu_kernel_stuck.claim,
+    rank_raised.claim,
+    init_missing.claim,
+    collective_mismatch.claim,
+    cycles.claim,
+    unrecorded_transfers.claim,
+    comm_stuck.claim,
+    moving.waiting,
+    not_entered.claim,
+    moving.slow_rank,
+    moving.healthy,
+)
+
+
+def decide(story: Story) -> tuple[Claim, tuple[Claim, ...], tuple[Rejected, ...]]:
+    """Return the claim to tell first, further claims that name others, and what was rejected."""
+    claims: list[Claim] = []
+    rejected: list[Rejected] = []
+    for explanation in PRECEDENCE:
+        said = explanation(story)
+        if isinstance(said, Rejected):
+            rejected.append(said)
+        elif said is not None:
+            claims.append(said)
+    if not claims:
+        return _undecided(story), (), tuple(rejected)
+    first = claims[0]
+    for other in claims[1:]:
+        if other.cause != first.cause:
+            rejected.append(Rejected(other.cause, _why_later(first, other)))
+    return first, (), _once(rejected, first.cause)
+
+
+def _why_later(first: Claim, other: Claim) -> str:
+    if other.culprits and set(other.culprits) <= set(first.culprits):
+        return f"true of {named(other.culprits)} as well, and follows from {first.cause}"
+    return f"{first.cause} is the earlier fact"
+
+
+def _once(rejected: list[Rejected], told: Cause) -> tuple[Rejected, ...]:
+    seen: dict[Cause, Rejected] = {}
+    for item in rejected:
+        if item.cause != told:
+            seen.setdefault(item.cause, item)
+    return tuple(seen.values())
+
+
+def _undecided(story: Story) -> Claim:
+    return Claim("undecided", (), "possible", waiting_facts(story), missing=missing(story))
+
+
+def missing(story: Story) -> tuple[str, ...]:
+    """What evidence would decide."""
+    case = story.case
+    texts: list[str] = []
+    if case.unobserved:
+        texts.append(f"any evidence of {named(case.unobserved)}")
+    silent = [rank for rank in case.observed if not case.recorded(rank) and not case.activity(rank).gone]
+    if silent:
+        texts.append(f"a flight recorder dump of {named(silent)}")
+    blind = [rank for rank in case.observed if not case.activity(rank).known]
+    if blind:
+        texts.append(f"a stack of {named(blind)}")
+    if case.looks < 2:
+        texts.append("a second look some seconds later")
+    return tuple(texts)

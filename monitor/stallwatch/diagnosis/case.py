@@ -1,0 +1,201 @@
+"""The case: all ranks' summaries and activities put together, groups identified across ranks, positions comparable.
+
+Names and ids of process groups are local to a rank: a group is its description and its members.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from stallwatch.diagnosis import signature
+from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.ras import ranks_behind
+from stallwatch.model.evidence import NodeEvidence, RankEvidence
+from stallwatch.model.summary import NO_CALL, Call, PairCount, Pending, RankSummary, Stream, Transfer
+
+_DEFAULT_NAMES = ("", "0")
+_DEFAULT_DESCRIPTIONS = ("default_pg", "", "undefined")
+
+
+class Group(msgspec.Struct, frozen=True):
+    index: int
+    description: str
+    ranks: tuple[int, ...]
+    members_known: bool  # False: `ranks` are those that used it, there may be others
+    backend: str
+
+    @property
+    def is_default(self) -> bool:
+        return self.description in _DEFAULT_DESCRIPTIONS
+
+
+class GroupStream(NamedTuple):
+    """One member's stream, with its calls decoded on demand."""
+
+    summary: RankSummary
+    stream: Stream
+
+    def call_at(self, seq: int) -> Call | None:
+        index = seq - self.stream.first_seq
+        if index < 0 or index * 2 >= len(self.stream.calls):
+            return None
+        value = array("H", self.stream.calls[index * 2 : index * 2 + 2])[0]
+        return None if value == NO_CALL else self.summary.calls[value]
+
+
+class Case:
+    """Read-only after construction. `streams[group][rank]` is what the rank recorded of the group."""
+
+    def __init__(
+        self,
+        summaries: Sequence[RankSummary],
+        activities: Mapping[int, Activity],
+        world_size: int | None,
+        nodes: Sequence[NodeEvidence] = (),
+        evidence: Mapping[int, RankEvidence] | None = None,
+        looks: int = 1,
+    ) -> None:
+        self.summaries = {summary.rank: summary for summary in sorted(summaries, key=lambda s: s.rank)}
+        self.activities = dict(sorted(activities.items()))
+        self.observed = tuple(sorted({*self.summaries, *self.activities}))
+        self.world_size = world_size
+        self.nodes = tuple(sorted(nodes, key=lambda node: node.host))
+        self.evidence = dict(evidence or {})
+        self.looks = looks
+        self.groups: list[Group] = []
+        self.streams: list[dict[int, GroupStream]] = []
+        self.group_of: dict[tuple[int, int], int] = {}
+        self._identify()
+        self._pairs = {
+            (rank, self.group_of[rank, pair.stream], pair.source, pair.destination): pair
+            for rank, summary in self.summaries.items()
+            for pair in summary.pairs
+        }
+        self._behind = ranks_behind(self.nodes, self.pids)
+        self._proven: list[int] = [self._proven_seq(index) for index in range(len(self.groups))]
+
+    @property
+    def pids(self) -> dict[int, int]:
+        return {rank: activity.pid for rank, activity in self.activities.items() if activity.pid is not None}
+
+    @property
+    def world(self) -> tuple[int, ...]:
+        return tuple(range(self.world_size)) if self.world_size else self.observed
+
+    @property
+    def unobserved(self) -> tuple[int, ...]:
+        known = set(self.observed)
+        return tuple(rank for rank in self.world if rank not in known)
+
+    def activity(self, rank: int) -> Activity:
+        return self.activities.get(rank) or Activity(rank=rank)
+
+    def recorded(self, rank: int) -> bool:
+        """True when a dump of the rank was read."""
+        return rank in self.summaries and self.summaries[rank].look > 0
+
+    def group(self, rank: int, pending: Pending) -> Group:
+        return self.groups[self.group_of[rank, pending.stream]]
+
+    def call(self, rank: int, pending: Pending) -> Call | None:
+        calls = self.summaries[rank].calls
+        return calls[pending.call] if pending.call < len(calls) else None
+
+    def proven_seq(self, group: int) -> int:
+        """Every member has entered up to this number: a synchronising collective of it has completed somewhere."""
+        return self._proven[group]
+
+    def is_stale(self, rank: int, group: int) -> bool:
+        """True when the rank's dump is older than what others prove it has entered: the job moved between dumps."""
+        member = self.streams[group].get(rank)
+        return member is not None and member.stream.last_seq < self._proven[group]
+
+    def pair(self, rank: int, group: int, transfer: Transfer) -> PairCount | None:
+        """How often the rank recorded transfers of this direction between these two ranks of the group."""
+        return self._pairs.get((rank, group, transfer.source, transfer.destination))
+
+    def launches_behind(self, rank: int) -> bool:
+        """True when NCCL RAS counts fewer launches on this rank than on others of a communicator."""
+        return rank in self._behind
+
+    def _identify(self) -> None:
+        known: dict[tuple[str, tuple[int, ...], str], dict[int, list[int]]] = {}
+        unknown: dict[tuple[str, str, str], dict[int, list[int]]] = {}
+        for rank, summary in self.summaries.items():
+            for index, stream in enumerate(summary.streams):
+                ranks = stream.ranks or self._default_ranks(stream)
+                if ranks:
+                    bucket = known.setdefault((stream.description, ranks, stream.backend), {})
+                    bucket.setdefault(rank, []).append(index)
+                else:
+                    unknown.setdefault((stream.description, stream.name, stream.backend), {}).setdefault(
+                        rank, []
+                    ).append(index)
+        for (description, ranks, backend), members in sorted(known.items()):
+            for part in self._by_name(members):
+                self._add(description, ranks, True, backend, part)
+        for (description, _, backend), members in sorted(unknown.items()):
+            part = {rank: indexes[-1] for rank, indexes in members.items()}
+            hint = self._size_hint(part)
+            if hint is not None and self.world_size == hint:
+                self._add(description, self.world, True, backend, part)
+            else:
+                self._add(description, tuple(sorted(part)), hint == len(part), backend, part)
+
+    def _default_ranks(self, stream: Stream) -> tuple[int, ...]:
+        default = stream.name in _DEFAULT_NAMES and stream.description in _DEFAULT_DESCRIPTIONS
+        return self.world if default and self.world_size else ()
+
+    def _size_hint(self, members: Mapping[int, int]) -> int | None:
+        hints = [self.summaries[rank].streams[index].size_hint for rank, index in members.items()]
+        return max((hint for hint in hints if hint is not None), default=None)
+
+    def _by_name(self, members: Mapping[int, list[int]]) -> list[dict[int, int]]:
+        """Several groups with one description and the same members: told apart by name where names are shared,
+        else by the order in which each rank made them."""
+        if all(len(indexes) == 1 for indexes in members.values()):
+            return [{rank: indexes[0] for rank, indexes in members.items()}]
+        names: dict[str, dict[int, int]] = {}
+        for rank, indexes in members.items():
+            for index in indexes:
+                names.setdefault(self.summaries[rank].streams[index].name, {})[rank] = index
+        if any(len(part) > 1 for part in names.values()) or len(members) == 1:
+            return [names[name] for name in sorted(names)]
+        ordered = {
+            rank: sorted(indexes, key=lambda i, rank=rank: _natural(self.summaries[rank].streams[i].name))  # type: ignore[misc]
+            for rank, indexes in members.items()
+        }
+        longest = max(len(indexes) for indexes in ordered.values())
+        return [
+            {rank: indexes[place] for rank, indexes in ordered.items() if place < len(indexes)}
+            for place in range(longest)
+        ]
+
+    def _add(
+        self, description: str, ranks: tuple[int, ...], members_known: bool, backend: str, part: Mapping[int, int]
+    ) -> None:
+        index = len(self.groups)
+        self.groups.append(Group(index, description, ranks, members_known, backend))
+        self.streams.append(
+            {
+                rank: GroupStream(self.summaries[rank], self.summaries[rank].streams[i])
+                for rank, i in sorted(part.items())
+            }
+        )
+        for rank, stream in part.items():
+            self.group_of[rank, stream] = index
+
+    def _proven_seq(self, group: int) -> int:
+        proven = 0
+        for member in self.streams[group].values():
+            seq = member.stream.completed
+            call = member.call_at(seq) if seq > proven else None
+            if call is not None and signature.is_synchronising(call.operation):
+                proven = seq
+        return proven
+
+
+def _natural(name: str) -> tuple[int, int, str]:
+    return (0, int(name), "") if name.isdigit() else (1, 0, name)

@@ -1,0 +1,130 @@
+"""What an explanation says when it fits, and how facts are worded."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from stallwatch.diagnosis import align
+from stallwatch.diagnosis.story import Story
+from stallwatch.diagnosis.waits import Point, Wait
+from stallwatch.model.summary import Call
+from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected, Where
+
+_FACTS_KEPT = 12
+
+
+class Claim(msgspec.Struct, frozen=True):
+    cause: Cause
+    culprits: tuple[int, ...]
+    confidence: Confidence
+    because: tuple[Fact, ...]
+    where: Where | None = None
+    mismatch: Mismatch | None = None
+    group: int | None = None  # index in the case
+    operation: str | None = None
+    seq: int | None = None
+    missing: tuple[str, ...] = ()
+
+
+Saying = Claim | Rejected | None
+
+
+def rank_ranges(ranks: Iterable[int]) -> str:
+    """Write ranks as "0-1,3-7"."""
+    parts: list[str] = []
+    ordered = sorted(set(ranks))
+    start = 0
+    for index in range(1, len(ordered) + 1):
+        if index == len(ordered) or ordered[index] != ordered[index - 1] + 1:
+            low, high = ordered[start], ordered[index - 1]
+            parts.append(str(low) if low == high else f"{low}-{high}")
+            start = index
+    return ",".join(parts)
+
+
+def named(ranks: Iterable[int]) -> str:
+    ordered = sorted(set(ranks))
+    return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {rank_ranges(ordered)}"
+
+
+def operation_of(story: Story, wait: Wait) -> str:
+    call = story.case.call(wait.rank, wait.pending)
+    if call is None:
+        return "point-to-point" if wait.pending.transfers else "a collective"
+    if len(wait.pending.transfers) > 1:
+        return "a batch of point-to-point operations"
+    return call.operation
+
+
+def point_name(story: Story, point: Point, call: Call | None) -> str:
+    group = story.case.groups[point.group]
+    what = call.operation if call is not None else ("point-to-point" if not point.seq else "collective")
+    number = f" #{point.seq}" if point.seq else ""
+    return f"{what}{number} of {group.description or 'the default group'}"
+
+
+def waiting_facts(story: Story) -> tuple[Fact, ...]:
+    """One fact per place where ranks wait."""
+    by_point: dict[Point, list[Wait]] = {}
+    for wait in story.graph.waits:
+        by_point.setdefault(wait.point, []).append(wait)
+    facts = []
+    for point, waits in sorted(by_point.items()):
+        ranks = sorted(wait.rank for wait in waits)
+        call = story.case.call(waits[0].rank, waits[0].pending)
+        same = sum(wait.pending.seen_before is True for wait in waits)
+        since = " at both looks" if same == len(waits) else ""
+        verb = "waits" if len(ranks) == 1 else "wait"
+        facts.append(
+            Fact(
+                f"{named(ranks)} {verb} in {point_name(story, point, call)}{since}",
+                f"flight recorder of {named(ranks)}",
+            )
+        )
+    if story.graph.unrecorded:
+        ranks = list(story.graph.unrecorded)
+        verb = "stands" if len(ranks) == 1 else "stand"
+        facts.append(Fact(f"{named(ranks)} {verb} in communication that no recorder shows", "py-spy"))
+    return tuple(facts[:_FACTS_KEPT])
+
+
+def frontier_fact(story: Story, rank: int, group: int) -> Fact | None:
+    """Where a rank's recorder ends in a group."""
+    member = story.case.streams[group].get(rank)
+    name = story.case.groups[group].description or "the default group"
+    source = f"flight recorder of rank {rank}"
+    if member is None:
+        return Fact(f"rank {rank} has recorded nothing in {name}", source) if story.case.recorded(rank) else None
+    call = member.call_at(member.stream.last_seq)
+    what = f" ({align.describe(call)})" if call is not None else ""
+    done = "completed" if member.stream.completed >= member.stream.last_seq else "not completed"
+    return Fact(f"rank {rank}'s last call in {name} is #{member.stream.last_seq}{what}, {done}", source)
+
+
+def activity_facts(story: Story, ranks: Iterable[int]) -> tuple[Fact, ...]:
+    return tuple(fact for rank in ranks for fact in story.case.activity(rank).why)[:_FACTS_KEPT]
+
+
+def common_where(story: Story, ranks: Iterable[int]) -> Where | None:
+    places = [story.case.activity(rank).where for rank in ranks]
+    counts: dict[Where, int] = {}
+    for place in sorted(places):
+        if place != "unknown":
+            counts[place] = counts.get(place, 0) + 1
+    if not counts:
+        return "unknown" if places else None
+    return max(counts, key=lambda place: counts[place])
+
+
+def main_wait(story: Story, ranks: Iterable[int]) -> Wait | None:
+    """The wait that most ranks are in and that one of these ranks holds up; else any that most are in."""
+    wanted = set(ranks)
+    blocked = [
+        wait
+        for wait in story.graph.waits
+        if wait.rank not in wanted and any(b.rank in wanted for b in story.graph.blockers[wait.point])
+    ] or [wait for wait in story.graph.waits if wait.rank not in wanted]
+    counts: dict[Point, int] = {}
+    for wait in blocked:
+        counts[wait.point] = counts.get(wait.point, 0) + 1
+    return max(blocked, key=lambda w: (counts[w.point], -w.point.group, -w.rank), default=None)

@@ -1,0 +1,32 @@
+"""Everybody has entered the same operation and it does not end. Nobody is named."""
+
+from stallwatch.diagnosis.claims.claim import Claim, Saying, named, point_name, waiting_facts
+from stallwatch.diagnosis.story import Story
+from stallwatch.model.verdict import Fact, Rejected
+
+
+def claim(story: Story) -> Saying:
+    if not story.roots.closed:
+        return Rejected("comm_stuck", "somebody has not entered") if story.graph.waits else None
+    if story.roots.absent or story.roots.cycles:
+        return Rejected("comm_stuck", "other waits end at ranks that have not entered")
+    point = story.roots.closed[0]
+    if story.graph.unknown[point]:
+        return Rejected("comm_stuck", f"nothing tells whether {named(story.graph.unknown[point])} entered")
+    if not story.whole_world_seen or not story.case.groups[point.group].members_known:
+        return Rejected("comm_stuck", "not every rank of the job was seen")
+    waits = [wait for wait in story.graph.waits if wait.point == point]
+    call = story.case.call(waits[0].rank, waits[0].pending)
+    return Claim(
+        cause="comm_stuck",
+        culprits=(),
+        confidence="likely" if story.proven_stuck else "possible",
+        because=(
+            Fact(f"all members have entered {point_name(story, point, call)}, none finishes", "flight recorders"),
+            *waiting_facts(story),
+        ),
+        where="collective",
+        group=point.group,
+        operation=call.operation if call else None,
+        seq=point.seq or None,
+    )

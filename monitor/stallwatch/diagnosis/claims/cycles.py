@@ -1,0 +1,73 @@
+"""A cycle of waits: over groups, or of sends and receives. Who started it, the order of calls tells."""
+
+from stallwatch.diagnosis import align, signature
+from stallwatch.diagnosis.claims.claim import Claim, Saying, named, waiting_facts
+from stallwatch.diagnosis.program import Departure, find_outsiders
+from stallwatch.diagnosis.roots import Cycle
+from stallwatch.diagnosis.story import Story
+from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
+
+
+def claim(story: Story) -> Saying:
+    if not story.roots.cycles:
+        return Rejected("group_order", "no cycle of waits")
+    cycle = max(story.roots.cycles, key=lambda c: (len(c.ranks), c.nodes))
+    ranks = set(cycle.ranks)
+    departures = [d for d in story.departures if d.rank in story.case.summaries]
+    inside = [d for d in departures if d.rank in ranks] or departures
+    culprits = tuple(sorted({d.rank for d in inside}))
+    confidence: Confidence = "likely"
+    facts: list[Fact] = []
+    if culprits and len(culprits) < len(ranks):
+        facts = [_departure_fact(d) for d in inside]
+    else:
+        culprits = find_outsiders(story.case, ranks)
+        facts = [
+            Fact(f"{named(culprits)} called the groups in another order than most of the cycle", "flight recorders")
+        ] * bool(culprits)
+    if not culprits:
+        culprits = cycle.ranks
+        confidence = "certain" if story.proven_stuck and story.whole_world_seen else "likely"
+    cause = _cause(story, cycle, inside if facts else [])
+    point = cycle.points[0]
+    first = next(wait for wait in story.graph.waits if wait.point == point)
+    call = story.case.call(first.rank, first.pending)
+    names = sorted({story.case.groups[p.group].description or "the default group" for p in cycle.points})
+    return Claim(
+        cause=cause,
+        culprits=culprits,
+        confidence=confidence,
+        because=(
+            Fact(f"{named(cycle.ranks)} wait for each other in a cycle over {', '.join(names)}", "flight recorders"),
+            *facts,
+            *waiting_facts(story),
+        ),
+        where="collective",
+        group=point.group,
+        operation=call.operation if call else None,
+        seq=point.seq or None,
+    )
+
+
+def _cause(story: Story, cycle: Cycle, departures: list[Departure]) -> Cause:
+    transfers = [point for point in cycle.points if not point.seq]
+    if departures:
+        departure = departures[0]
+        if any(" " in call.operation for call in departure.expected) or " " in departure.found.operation:
+            return "p2p_unmatched"
+        group = story.case.groups[story.case.group_of[departure.rank, departure.found.stream]]
+        if signature.is_barrier(departure.found.operation) and group.is_default:
+            return "data_exhausted"
+        return "group_order"
+    if len(transfers) == len(cycle.points):
+        return "p2p_unmatched"
+    collectives = {point.group for point in cycle.points if point.seq}
+    return "group_order" if len(collectives) > 1 or not transfers else "p2p_unmatched"
+
+
+def _departure_fact(departure: Departure) -> Fact:
+    usual = align.describe(departure.expected[0]) if departure.expected else "something else"
+    return Fact(
+        f"rank {departure.rank} called {align.describe(departure.found)} where it had always called {usual}",
+        f"flight recorder of rank {departure.rank}",
+    )

@@ -1,0 +1,79 @@
+"""The job moves: healthy, or one rank holds it back; or a long wait whose culprit makes progress."""
+
+from stallwatch.diagnosis.claims.claim import (
+    Claim,
+    Saying,
+    activity_facts,
+    common_where,
+    main_wait,
+    named,
+    operation_of,
+    waiting_facts,
+)
+from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
+from stallwatch.diagnosis.story import Story
+from stallwatch.model.verdict import Fact, Rejected
+
+
+def slow_rank(story: Story) -> Saying:
+    if not story.moves or story.proven_stuck:
+        return None
+    slow = story.pace.slowest()
+    if slow is None:
+        return Rejected("slow_rank", "no rank comes last in nearly every step")
+    return Claim(
+        cause="slow_rank",
+        culprits=(slow.rank,),
+        confidence="likely",
+        because=(
+            Fact(
+                f"rank {slow.rank} comes {slow.late_seconds:.3g} s after the others in {slow.share_last:.0%} of its "
+                f"calls; a step takes {slow.step_seconds:.3g} s",
+                "arrival times in the flight recorders",
+            ),
+            Fact("the job moves", "flight recorders"),
+            *activity_facts(story, (slow.rank,)),
+        ),
+        where=common_where(story, (slow.rank,)),
+        group=slow.group,
+    )
+
+
+def waiting(story: Story) -> Saying:
+    if not story.hangs:
+        return None
+    found = absent_ranks(story)
+    moving = [rank for rank in found if story.case.activity(rank).moving]
+    if not moving or len(moving) < len(found):
+        return None
+    wait = main_wait(story, moving)
+    return Claim(
+        cause="waiting",
+        culprits=tuple(moving),
+        confidence="likely",
+        because=(
+            Fact(f"{named(moving)} makes progress", "two looks"),
+            *waiting_facts(story),
+            *activity_facts(story, moving),
+        ),
+        where=common_where(story, moving),
+        group=wait.point.group if wait else None,
+        operation=operation_of(story, wait) if wait else None,
+        seq=wait.point.seq or None if wait else None,
+    )
+
+
+def healthy(story: Story) -> Saying:
+    case = story.case
+    if story.moves and not story.proven_stuck:
+        return Claim(
+            "healthy", (), "certain" if case.looks > 1 else "likely", (Fact("the job moves", "flight recorders"),)
+        )
+    if story.hangs:
+        return None
+    ended = [rank for rank, activity in case.activities.items() if activity.gone]
+    if ended and len(ended) == len(case.observed):
+        return Claim("healthy", (), "likely", (Fact("every process ended with exit code 0", "/proc"),))
+    if any(case.recorded(rank) for rank in case.observed) or any(a.known for a in case.activities.values()):
+        return Claim("healthy", (), "possible", (Fact("no rank waits for another", "flight recorders and stacks"),))
+    return None

@@ -1,0 +1,84 @@
+"""Ranks that others wait for and that wait in nothing: they never entered; `where` says what they do instead."""
+
+from stallwatch.diagnosis import replay
+from stallwatch.diagnosis.claims.claim import (
+    Claim,
+    Saying,
+    activity_facts,
+    common_where,
+    frontier_fact,
+    main_wait,
+    named,
+    operation_of,
+    waiting_facts,
+)
+from stallwatch.diagnosis.story import Story
+from stallwatch.diagnosis.waits import Strength
+from stallwatch.model.verdict import Confidence, Fact, Rejected
+
+
+def claim(story: Story) -> Saying:
+    if not story.hangs:
+        return None
+    found = culprits(story)
+    if not found:
+        return Rejected("not_entered", "no rank is known to be elsewhere")
+    moving = [rank for rank in found if story.case.activity(rank).moving]
+    if len(moving) == len(found):
+        return Rejected("not_entered", f"{named(moving)} makes progress")
+    wait = main_wait(story, found)
+    facts: list[Fact] = []
+    if wait is not None:
+        facts = [fact for rank in found if (fact := frontier_fact(story, rank, wait.point.group)) is not None]
+    resolved = replay.resolves(story, found)
+    if resolved:
+        facts.append(
+            Fact(f"if {named(found)} entered, every wait that was recorded would end", "replay of the schedules")
+        )
+    return Claim(
+        cause="not_entered",
+        culprits=tuple(found),
+        confidence=_confidence(story, found, resolved),
+        because=(*waiting_facts(story), *facts[:8], *activity_facts(story, found)),
+        where=common_where(story, found),
+        group=wait.point.group if wait else None,
+        operation=operation_of(story, wait) if wait else None,
+        seq=wait.point.seq or None if wait else None,
+    )
+
+
+def culprits(story: Story) -> list[int]:
+    """Absent ranks; those that only a stack shows to be waiting count only where nobody else is absent."""
+    stands = set(story.graph.unrecorded)
+    absent = {rank for rank, _ in story.roots.absent}
+    if not story.graph.waits:
+        absent = {rank for rank in story.case.observed if rank not in stands and _elsewhere(story, rank)}
+    elif stands:
+        absent |= {rank for rank in story.case.observed if _elsewhere(story, rank) and rank not in story.waiting}
+    found = {rank for rank in absent - stands if not _awaits_gpu(story, rank)}
+    if not found and story.graph.waits:
+        found = {rank for rank in absent & stands if not story.case.activity(rank).gpu_sync}
+    return sorted(found)
+
+
+def _elsewhere(story: Story, rank: int) -> bool:
+    activity = story.case.activity(rank)
+    return activity.known and not activity.in_collective and not activity.gpu_sync and not activity.moving
+
+
+def _awaits_gpu(story: Story, rank: int) -> bool:
+    """Device synchronisation and nothing pending: some communication is never recorded, so nobody is accused."""
+    return story.case.recorded(rank) and story.case.activity(rank).gpu_sync
+
+
+def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
+    strengths = [story.roots.strength.get(rank, Strength.SUPPOSED) for rank in found]
+    worst = max(strengths)
+    contradicted = any(story.case.activity(rank).in_collective and rank not in story.graph.unrecorded for rank in found)
+    if worst == Strength.RECORDED and resolved and story.proven_stuck and story.whole_world_seen and not contradicted:
+        return "certain"
+    if worst <= Strength.HOST and not contradicted:
+        return "likely"
+    if not story.graph.waits and story.graph.unrecorded and not story.case.unobserved:
+        return "likely"  # stacks alone, of every rank
+    return "possible"

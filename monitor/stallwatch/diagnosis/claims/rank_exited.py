@@ -1,0 +1,99 @@
+"""A process is gone. Peers that died of it are victims: their logs say so, or they ended after it."""
+
+from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, main_wait, named, operation_of
+from stallwatch.diagnosis.story import Story
+from stallwatch.model.evidence import ProcessLook
+from stallwatch.model.verdict import Fact, Rejected
+
+_SIGABRT, _SIGKILL, _SIGTERM, _SIGINT, _SIGHUP = 6, 9, 15, 2, 1
+_SIGNALS = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL"} | {
+    11: "SIGSEGV",
+    13: "SIGPIPE",
+    15: "SIGTERM",
+}
+# Lower is nearer to a first cause. torch's watchdog aborts (6), agents terminate (15) the ranks that are left.
+_KILLED, _FAILED, _ABORTED, _ENDED, _TERMINATED, _CONSEQUENCE = range(6)
+
+
+def claim(story: Story) -> Saying:
+    gone = {rank: activity for rank, activity in story.case.activities.items() if activity.gone}
+    if not gone:
+        return None
+    ends = {rank: _end(story, rank) for rank in gone}
+    if all(_code(end) == 0 for end in ends.values()):
+        if len(gone) == len(story.case.observed):
+            return Rejected("rank_exited", "every process ended with exit code 0")
+        if not story.hangs:
+            return Rejected("rank_exited", f"{named(gone)} ended with exit code 0 and nobody waits for them")
+    classes = {rank: _class(activity, ends[rank]) for rank, activity in gone.items()}
+    first = min(classes.values())
+    if first == _CONSEQUENCE:
+        return Rejected("rank_exited", f"the logs of {named(gone)} say that a peer went away first")
+    culprits = _earliest(story, [rank for rank, kind in classes.items() if kind == first], ends)
+    facts = [Fact(_sentence(rank, ends[rank]), _source(ends[rank])) for rank in culprits]
+    victims = sorted(set(gone) - set(culprits))
+    if victims:
+        facts.append(Fact(f"{named(victims)} ended too: consequence, by their exit and logs", "/proc and logs"))
+    wait = main_wait(story, culprits)
+    sure = first == _KILLED or (first in (_FAILED, _ENDED) and (story.hangs or bool(victims)))
+    return Claim(
+        cause="rank_exited",
+        culprits=tuple(culprits),
+        confidence=("certain" if len(culprits) == 1 or first == _KILLED else "likely") if sure else "likely",
+        because=(*facts, *activity_facts(story, culprits)),
+        group=wait.point.group if wait else None,
+        operation=operation_of(story, wait) if wait else None,
+        seq=wait.point.seq or None if wait else None,
+    )
+
+
+def _end(story: Story, rank: int) -> ProcessLook | None:
+    evidence = story.case.evidence.get(rank)
+    looks = [look for look in evidence.processes if evidence] if evidence else []
+    ended = [look for look in looks if look.exit_code is not None or look.exit_signal is not None]
+    return max(ended or looks, key=lambda look: look.look, default=None)
+
+
+def _code(end: ProcessLook | None) -> int | None:
+    return None if end is None or end.exit_signal is not None else end.exit_code
+
+
+def _class(activity: Activity, end: ProcessLook | None) -> int:
+    if activity.exception is not None and activity.exception_is_consequence:
+        return _CONSEQUENCE
+    signal = end.exit_signal if end else None
+    if end is not None and signal is None and end.exit_code is not None and end.exit_code > 128:
+        signal = end.exit_code - 128  # a shell in between says 128 + signal
+    if signal is not None and signal not in (_SIGABRT, _SIGTERM, _SIGINT, _SIGHUP):
+        return _KILLED
+    if activity.exception is not None:
+        return _FAILED
+    if signal == _SIGABRT:
+        return _ABORTED
+    if signal is not None:
+        return _TERMINATED
+    return _ENDED if end is None or not end.exit_code else _FAILED
+
+
+def _earliest(story: Story, ranks: list[int], ends: dict[int, ProcessLook | None]) -> list[int]:
+    """The first to end, where one node's clock orders them."""
+    times = {rank: end.ended_ns for rank in ranks if (end := ends[rank]) is not None and end.ended_ns is not None}
+    hosts = {story.case.activity(rank).host for rank in ranks}
+    if len(times) < len(ranks) or len(hosts) > 1 or len(ranks) < 2:
+        return sorted(ranks)
+    first = min(times.values())
+    return sorted(rank for rank, at in times.items() if at == first)
+
+
+def _sentence(rank: int, end: ProcessLook | None) -> str:
+    if end is None or (end.exit_code is None and end.exit_signal is None):
+        return f"rank {rank}'s process is gone; nobody saw how it ended"
+    memory = ", out of memory" if end.out_of_memory else ""
+    if end.exit_signal is not None:
+        return f"rank {rank} was ended by {_SIGNALS.get(end.exit_signal, f'signal {end.exit_signal}')}{memory}"
+    return f"rank {rank} ended with exit code {end.exit_code}{memory}"
+
+
+def _source(end: ProcessLook | None) -> str:
+    return (end.exit_source or "/proc") if end else "/proc"

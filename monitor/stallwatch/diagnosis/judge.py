@@ -1,0 +1,74 @@
+"""From evidence to verdicts: reduce each rank, build the case, tell the story, let the arbiter decide, word it."""
+
+import msgspec
+
+from stallwatch.diagnosis import arbiter
+from stallwatch.diagnosis.activity import Activity, read_activity
+from stallwatch.diagnosis.case import Case
+from stallwatch.diagnosis.claims.claim import Claim, rank_ranges
+from stallwatch.diagnosis.playbook import next_steps
+from stallwatch.diagnosis.reduce import reduce_rank
+from stallwatch.diagnosis.story import Story, tell
+from stallwatch.diagnosis.words import summary
+from stallwatch.model.evidence import Evidence
+from stallwatch.model.verdict import CulpritProcess, GroupRef, Rejected, Verdict
+
+
+def judge(evidence: Evidence) -> tuple[Verdict, ...]:
+    """Given evidence, return verdicts, the primary one first. The order of ranks and files does not matter."""
+    ranks = sorted(evidence.ranks, key=lambda rank: rank.rank)
+    activities = {rank.rank: read_activity(rank) for rank in ranks}
+    case = Case(
+        [reduce_rank(rank) for rank in ranks],
+        activities,
+        evidence.world_size,
+        evidence.nodes,
+        {rank.rank: rank for rank in ranks},
+        evidence.looks,
+    )
+    return judge_case(case)
+
+
+def judge_case(case: Case) -> tuple[Verdict, ...]:
+    story = tell(case)
+    first, others, rejected = arbiter.decide(story)
+    return tuple(
+        _verdict(story, claim, rejected if claim is first else (), case.activities) for claim in (first, *others)
+    )
+
+
+def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activities: dict[int, Activity]) -> Verdict:
+    case = story.case
+    group = case.groups[claim.group] if claim.group is not None else None
+    waiting = [rank for rank in story.waiting if rank not in claim.culprits]
+    verdict = Verdict(
+        cause=claim.cause,
+        culprits=tuple(sorted(claim.culprits)),
+        confidence=claim.confidence,
+        summary="",
+        culprit_processes=tuple(_process(story, rank) for rank in sorted(claim.culprits)),
+        waiting=rank_ranges(waiting) if claim.cause not in ("healthy",) else "",
+        where=claim.where,
+        mismatch=claim.mismatch,
+        process_group=GroupRef(group.description, group.ranks) if group is not None else None,
+        operation=claim.operation,
+        seq=claim.seq,
+        because=claim.because,
+        rejected=rejected,
+        missing=claim.missing,
+    )
+    verdict = msgspec.structs.replace(verdict, summary=summary(verdict, activities))
+    return msgspec.structs.replace(verdict, next_steps=next_steps(verdict, activities))
+
+
+def _process(story: Story, rank: int) -> CulpritProcess:
+    activity = story.case.activity(rank)
+    gpu = story.gpus.get(rank)
+    return CulpritProcess(
+        rank=rank,
+        host=activity.host,
+        pid=activity.pid,
+        gpu_uuid=gpu.uuid if gpu else None,
+        where=activity.where if activity.known else None,
+        frame=activity.frame,
+    )

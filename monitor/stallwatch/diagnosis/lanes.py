@@ -1,0 +1,35 @@
+"""Host threads as lanes: operations of one lane wait for each other, lanes go on independently.
+
+The autograd engine records from threads of its own while the training thread is inside backward(): one lane.
+"""
+
+from collections.abc import Iterable
+
+from stallwatch.model.evidence import Operation, Recorder
+
+_AUTOGRAD = "pt_autograd"
+_DEFAULT_GROUP = "default_pg"
+
+
+class Lanes:
+    """Numbers a process' threads; 0 is the training thread: it uses the default group first, or records first."""
+
+    def __init__(self, recorders: Iterable[Recorder]) -> None:
+        first: dict[str, tuple[bool, int, int]] = {}
+        for recorder in recorders:
+            for operation in recorder.operations:
+                thread = _thread(operation)
+                if thread is None:
+                    continue
+                rank = (operation.group_description != _DEFAULT_GROUP, operation.created_ns or 0, operation.record_id)
+                if thread not in first or rank < first[thread]:
+                    first[thread] = rank
+        self._numbers = {thread: number for number, thread in enumerate(sorted(first, key=lambda name: first[name]))}
+
+    def of(self, operation: Operation) -> int:
+        thread = _thread(operation)
+        return 0 if thread is None else self._numbers[thread]
+
+
+def _thread(operation: Operation) -> str | None:
+    return None if (operation.thread_name or "").startswith(_AUTOGRAD) else operation.thread_id

@@ -1,0 +1,113 @@
+"""Stuck or moving: by two looks, by what dumps taken apart prove about each other, by age against the job's step."""
+
+from statistics import median
+from typing import NamedTuple
+
+from stallwatch.diagnosis import signature
+from stallwatch.diagnosis.case import Case
+from stallwatch.model.summary import Pending
+
+# One look at a wait younger than this many steps is a look at a job that may be moving.
+_STEPS_UNTIL_SUSPECT = 3
+# A wait older than this many steps, and than the floor below, is not a step any more.
+_STEPS_UNTIL_STUCK = 20
+_FLOOR_NS = 1_000_000_000
+_MIN_ARRIVALS = 8
+# A rank holds the job back if it comes last nearly always, by a good part of a step.
+_LAST_SHARE = 0.75
+_LATE_SHARE_OF_STEP = 0.25
+
+
+class Slowness(NamedTuple):
+    rank: int
+    late_seconds: float  # median, behind the median rank
+    step_seconds: float
+    share_last: float
+    group: int
+
+
+class Pace:
+    """Answers for one case. `is_stuck` is None where nothing tells, which is not "stuck"."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+
+    def is_stuck(self, rank: int, pending: Pending) -> bool | None:
+        case = self._case
+        if pending.seen_before is not None:
+            return pending.seen_before
+        if pending.timed_out:
+            return True
+        group = case.group(rank, pending).index
+        call = case.call(rank, pending)
+        if not pending.transfers and pending.seq <= case.proven_seq(group):
+            return False if call is not None and signature.is_synchronising(call.operation) else None
+        return self._by_age(rank, pending)
+
+    def _by_age(self, rank: int, pending: Pending) -> bool | None:
+        summary = self._case.summaries[rank]
+        step = self._step_ns(rank)
+        if summary.captured_at_ns is None or pending.created_ns is None or step is None:
+            return None
+        age = summary.captured_at_ns - pending.created_ns
+        if age < _STEPS_UNTIL_SUSPECT * step:
+            return False
+        return True if age > max(_STEPS_UNTIL_STUCK * step, _FLOOR_NS) else None
+
+    def _step_ns(self, rank: int) -> int | None:
+        """A rank's slowest group paces it: a tensor-parallel group that runs a hundred times a step would not."""
+        periods = [stream.period_ns for stream in self._case.summaries[rank].streams if stream.period_ns]
+        return max(periods, default=None)
+
+    def moves(self) -> bool | None:
+        """True when the job is known to have moved: between looks, or between the dumps of one look."""
+        case = self._case
+        if any(case.is_stale(rank, group.index) for group in case.groups for rank in group.ranks):
+            return True
+        advanced = [summary.advanced for summary in case.summaries.values() if summary.advanced is not None]
+        if any(advanced) or any(activity.moving for activity in case.activities.values()):
+            return True
+        known = [activity.moving for activity in case.activities.values() if activity.moving is not None]
+        return False if advanced or known else None
+
+    def slowest(self) -> Slowness | None:
+        """Return the rank for which all others of a group wait each time, by the arrival times of one host's clock."""
+        best: Slowness | None = None
+        for group in self._case.groups:
+            found = self._slowest_of(group.index)
+            if found is not None and (best is None or found.late_seconds > best.late_seconds):
+                best = found
+        return best
+
+    def _slowest_of(self, group: int) -> Slowness | None:
+        case = self._case
+        streams = case.streams[group]
+        if len(streams) < 2 or len({case.activity(rank).host for rank in streams}) > 1:
+            return None
+        times: dict[int, dict[int, int]] = {}
+        for rank, member in streams.items():
+            for arrival in member.stream.arrivals:
+                times.setdefault(arrival.seq, {})[rank] = arrival.created_ns
+        common = [times[seq] for seq in sorted(times) if len(times[seq]) == len(streams)]
+        if len(common) < _MIN_ARRIVALS:
+            return None
+        recent = common[-max(_MIN_ARRIVALS, len(common) // 2) :]
+        late: dict[int, list[int]] = {rank: [] for rank in streams}
+        last: dict[int, int] = dict.fromkeys(streams, 0)
+        for arrivals in recent:
+            others = median(arrivals.values())
+            for rank, at in arrivals.items():
+                late[rank].append(int(at - others))
+            last[max(arrivals, key=lambda rank: arrivals[rank])] += 1
+        step = self._step_of(group)
+        if step is None:
+            return None
+        rank = max(late, key=lambda rank: median(late[rank]))
+        behind, share = median(late[rank]), last[rank] / len(recent)
+        if behind < _LATE_SHARE_OF_STEP * step or share < _LAST_SHARE:
+            return None
+        return Slowness(rank, behind / 1e9, step / 1e9, share, group)
+
+    def _step_of(self, group: int) -> float | None:
+        periods = [m.stream.period_ns for m in self._case.streams[group].values() if m.stream.period_ns]
+        return median(periods) if periods else None

@@ -1,0 +1,286 @@
+"""One rank's recorders reduced to a RankSummary: linear in the entries, small in the result."""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import median
+
+from stallwatch.diagnosis import signature
+from stallwatch.diagnosis.lanes import Lanes
+from stallwatch.diagnosis.nodes import Node, read_nodes
+from stallwatch.model.evidence import Operation, RankEvidence, Recorder
+from stallwatch.model.summary import NO_CALL, Arrival, Call, PairCount, Pending, RankSummary, Stream, Transfer
+
+_PENDING_KEPT = 64  # a CPU that runs ahead enqueues hundreds; a wait needs the first few of each lane and group
+_ARRIVALS_KEPT = 48
+_GAPS_FOR_PERIOD = 256
+
+
+def reduce_rank(rank: RankEvidence) -> RankSummary:
+    """Given one rank's evidence, return what its recorders say at the latest look that each of them answered."""
+    latest = _latest(rank.recorders)
+    reduction = _Reduction(rank.rank, latest)
+    for index, recorder in enumerate(latest):
+        earlier = [other for other in rank.recorders if other.look < recorder.look and _same_source(other, recorder)]
+        reduction.add(index, recorder, earlier)
+    return reduction.result(
+        look=max((recorder.look for recorder in latest), default=0), captured_at_ns=rank.captured_at_ns
+    )
+
+
+def _latest(recorders: Iterable[Recorder]) -> list[Recorder]:
+    best: dict[str, Recorder] = {}
+    for recorder in recorders:
+        known = best.get(backend_of(recorder))
+        if known is None or _newness(recorder) > _newness(known):
+            best[backend_of(recorder)] = recorder
+    return [best[backend] for backend in sorted(best)]
+
+
+def _newness(recorder: Recorder) -> tuple[int, int, int, str]:
+    last = recorder.operations[-1].record_id if recorder.operations else -1
+    return recorder.look, last, len(recorder.operations), recorder.source
+
+
+def backend_of(recorder: Recorder) -> str:
+    return recorder.backend or (recorder.operations[-1].backend if recorder.operations else "")
+
+
+def _same_source(one: Recorder, other: Recorder) -> bool:
+    return backend_of(one) == backend_of(other)
+
+
+class _Reduction:
+    """Accumulates recorders of one rank; tables are shared by all of them."""
+
+    def __init__(self, rank: int, recorders: Iterable[Recorder]) -> None:
+        self.rank = rank
+        self.backends: list[str] = []
+        self.calls: list[Call] = []
+        self._call_ids: dict[tuple[object, ...], int] = {}
+        self._sites: dict[int, str] = {}
+        self.streams: list[Stream] = []
+        self.pending: list[Pending] = []
+        self.pairs: list[PairCount] = []
+        self.program: dict[int, list[tuple[int, int, int]]] = {}  # lane → (created, order, call)
+        self.whole = True
+        self.advanced: bool | None = None
+        self._order = 0
+        self.lanes = Lanes(recorders)
+
+    def add(self, index: int, recorder: Recorder, earlier: Sequence[Recorder]) -> None:
+        self.backends.append(backend_of(recorder))
+        nodes = read_nodes(recorder)
+        whole = not recorder.operations or recorder.operations[0].record_id == 0
+        self.whole = self.whole and whole
+        before = self._before(recorder, nodes, earlier)
+        groups: dict[int, list[Node]] = {}
+        for node in nodes:
+            groups.setdefault(node.pg_id, []).append(node)
+        for group in groups.values():
+            self._add_group(recorder, group, before, whole)
+
+    def _before(
+        self, recorder: Recorder, nodes: Sequence[Node], earlier: Sequence[Recorder]
+    ) -> set[tuple[int, tuple[int, int]]] | None:
+        """Keys that were pending at any earlier look, or None when there was none; notes whether anything advanced."""
+        if not earlier:
+            return None
+        keys: set[tuple[int, tuple[int, int]]] = set()
+        for look in earlier:
+            old = read_nodes(look)
+            keys |= {(node.pg_id, node.key) for node in old if not node.done}
+            last_old = look.operations[-1].record_id if look.operations else -1
+            last_new = recorder.operations[-1].record_id if recorder.operations else -1
+            moved = last_new != last_old or sum(n.done for n in old) != sum(n.done for n in nodes)
+            self.advanced = bool(self.advanced) or moved or look.status != recorder.status
+        return keys
+
+    def _add_group(
+        self, recorder: Recorder, nodes: Sequence[Node], before: set[tuple[int, tuple[int, int]]] | None, whole: bool
+    ) -> None:
+        stream = len(self.streams)
+        first = nodes[0]
+        collectives = [node for node in nodes if not node.is_transfer]
+        ids: dict[int, int] = {}
+        completed = 0
+        lane = 0
+        open_nodes: list[tuple[Node, int, int]] = []
+        ordinals: dict[tuple[int, int], int] = {}
+        counts: dict[tuple[int, int], list[int]] = {}
+        for node in nodes:
+            lane = self.lanes.of(node.first)
+            transfers: list[Transfer] = []
+            if node.is_transfer:
+                call = NO_CALL
+                for entry in node.transfers:
+                    call = self._call(stream, entry, (entry,))
+                    self._note(lane, entry.created_ns, call)
+                    ends = transfer_ends(entry.name)
+                    if ends is None:
+                        continue
+                    ordinals[ends] = ordinals.get(ends, 0) + 1
+                    counts.setdefault(ends, [0, 0])[0 if node.done else 1] += 1
+                    transfers.append(Transfer(ends[0], ends[1], ordinals[ends]))
+            else:
+                call = self._call(stream, node.calls[0], node.calls)
+                self._note(lane, node.first.created_ns, call)
+                ids[node.seq] = call
+                if node.done:
+                    completed = max(completed, node.seq)
+            if not node.done:
+                open_nodes.append((node, call, lane))
+                if len(open_nodes) <= _PENDING_KEPT:
+                    self._add_pending(stream, node, call, lane, tuple(transfers), before)
+        if backend_of(recorder) != "gloo":
+            self.pending = [
+                item
+                for item in self.pending
+                if item.stream != stream or item.transfers or item.timed_out or item.seq > completed
+            ]
+        first_open = min((node.seq for node, _, _ in open_nodes if not node.is_transfer), default=None)
+        if first_open is not None and backend_of(recorder) == "gloo":
+            completed = min(completed, first_open - 1)
+        self.streams.append(
+            Stream(
+                description=first.group_description,
+                name=first.group_name,
+                backend=backend_of(recorder),
+                ranks=_members(recorder, first),
+                first_seq=min(ids, default=1),
+                calls=_dense(ids),
+                completed=completed,
+                lane=lane,
+                size_hint=_size_hint(collectives),
+                arrivals=tuple(
+                    Arrival(node.seq, node.first.created_ns)
+                    for node in collectives[-_ARRIVALS_KEPT:]
+                    if node.first.created_ns is not None
+                ),
+                period_ns=_period_ns(collectives[-_GAPS_FOR_PERIOD:], ids),
+                last_created_ns=nodes[-1].first.created_ns,
+            )
+        )
+        for ends, (done, pending) in sorted(counts.items()):
+            self.pairs.append(PairCount(stream, ends[0], ends[1], done, pending, whole))
+
+    def _add_pending(
+        self,
+        stream: int,
+        node: Node,
+        call: int,
+        lane: int,
+        transfers: tuple[Transfer, ...],
+        before: set[tuple[int, tuple[int, int]]] | None,
+    ) -> None:
+        self.pending.append(
+            Pending(
+                record=node.record,
+                lane=lane,
+                stream=stream,
+                call=call,
+                seq=0 if node.is_transfer else node.seq,
+                transfers=transfers,
+                created_ns=node.first.created_ns,
+                timeout_ms=node.first.timeout_ms,
+                timed_out=node.timed_out,
+                launched=node.launched,
+                seen_before=None if before is None else (node.pg_id, node.key) in before,
+            )
+        )
+
+    def _note(self, lane: int, created_ns: int | None, call: int) -> None:
+        self.program.setdefault(lane, []).append((created_ns or 0, self._order, call))
+        self._order += 1
+
+    def _call(self, stream: int, first: Operation, members: Sequence[Operation]) -> int:
+        place = self._sites.get(id(first.frames))
+        if place is None:
+            place = self._sites[id(first.frames)] = signature.site(first.frames)
+        key = (stream, first.name, first.input_sizes, first.output_sizes, first.input_dtypes, place, len(members))
+        known = self._call_ids.get(key) if len(members) == 1 else None
+        if known is not None:
+            return known
+        sizes = [signature.elements(member) for member in members]
+        operation = first.name if len(members) == 1 else f"{first.name} (batch of {len(members)})"
+        call = Call(
+            stream=stream,
+            operation=operation,
+            elements=None if None in sizes else sum(size for size in sizes if size is not None),
+            dtype=signature.dtype(first),
+            site=place,
+            shape=signature.shape(first),
+        )
+        index = self._call_ids.setdefault(("call", call), len(self.calls))
+        if index == len(self.calls):
+            self.calls.append(call)
+        self._call_ids[key] = index
+        return min(index, NO_CALL - 1)
+
+    def result(self, look: int, captured_at_ns: int | None) -> RankSummary:
+        lanes = range(max(self.program, default=-1) + 1)
+        return RankSummary(
+            rank=self.rank,
+            look=look,
+            backends=tuple(self.backends),
+            calls=tuple(self.calls),
+            streams=tuple(self.streams),
+            pending=tuple(sorted(self.pending, key=lambda p: (p.lane, p.created_ns or 0, p.record))),
+            pairs=tuple(self.pairs),
+            program=tuple(
+                array("H", [call for _, _, call in sorted(self.program.get(lane, []))]).tobytes() for lane in lanes
+            ),
+            whole=self.whole,
+            advanced=self.advanced,
+            captured_at_ns=captured_at_ns,
+        )
+
+
+def transfer_ends(name: str) -> tuple[int, int] | None:
+    """Given "send 0->1" or "recv 0<-1", return (source, destination) as ranks of the group."""
+    _, _, ends = name.partition(" ")
+    for arrow, reverse in (("->", False), ("<-", True)):
+        left, found, right = ends.partition(arrow)
+        if found and left.strip().isdigit() and right.strip().isdigit():
+            return (int(right), int(left)) if reverse else (int(left), int(right))
+    return None
+
+
+def _dense(ids: dict[int, int]) -> bytes:
+    if not ids:
+        return b""
+    low, high = min(ids), max(ids)
+    values = array("H", [NO_CALL]) * (high - low + 1)
+    for seq, call in ids.items():
+        values[seq - low] = call
+    return values.tobytes()
+
+
+def _members(recorder: Recorder, node: Node) -> tuple[int, ...]:
+    """Members of a node's group. gloo keys one group '' whatever its entries say: it counts only if it is alone."""
+    for group in recorder.groups:
+        if group.name == node.group_name and group.ranks:
+            return group.ranks
+    alone = len({operation.group_name for operation in recorder.operations}) == 1
+    if alone and len(recorder.groups) == 1 and recorder.groups[0].name == "":
+        return recorder.groups[0].ranks
+    return ()
+
+
+def _size_hint(nodes: Sequence[Node]) -> int | None:
+    for node in reversed(nodes):
+        size = signature.group_size_by_shape(node.calls[0])
+        if size is not None:
+            return size
+    return None
+
+
+def _period_ns(nodes: Sequence[Node], ids: dict[int, int]) -> int | None:
+    """Median time between equal calls, the most frequent call only: others may occur once an epoch."""
+    times: dict[int, list[int]] = {}
+    for node in nodes:
+        if node.first.created_ns is not None:
+            times.setdefault(ids[node.seq], []).append(node.first.created_ns)
+    longest = max(times.values(), key=len, default=[])
+    gaps = [after - before for before, after in pairwise(longest)]
+    return int(median(gaps)) if len(gaps) >= 3 else None

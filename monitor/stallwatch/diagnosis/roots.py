@@ -1,0 +1,144 @@
+"""Where chains of waits end: ranks that wait for nobody, and cycles. Everything else collapses to these.
+
+Points are nodes too: sixteen thousand ranks in one barrier that half of them lack are then as many edges, not squared.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from stallwatch.diagnosis.waits import Blocker, Graph, Point, Strength
+
+Node = tuple[int, int]  # (rank, lane), or (_POINT, index)
+_POINT = -1
+
+
+class Cycle(msgspec.Struct, frozen=True):
+    nodes: tuple[Node, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted({rank for rank, _ in self.nodes}))
+
+
+class Roots(msgspec.Struct, frozen=True):
+    absent: tuple[Node, ...]  # nodes that others wait for and that wait in nothing recorded
+    cycles: tuple[Cycle, ...]
+    closed: tuple[Point, ...]  # every known member stands in this very operation, and it does not end
+    strength: dict[int, Strength]  # of an absent rank: the surest of the waits for it
+    waiting_for: dict[int, tuple[int, ...]]  # absent rank → ranks that wait for it in the end, sorted
+
+
+def find_roots(graph: Graph) -> Roots:
+    """Given the graph of waits, return its sinks. Supposed waits count only where nothing surer explains a wait."""
+    points = sorted(graph.blockers)
+    number = {point: (_POINT, index) for index, point in enumerate(points)}
+    edges = {point: _relevant(graph.blockers[point]) for point in points}
+    successors: dict[Node, tuple[Node, ...]] = {
+        number[point]: tuple((blocker.rank, blocker.lane) for blocker in edges[point]) for point in points
+    }
+    for wait in graph.waits:
+        successors[wait.rank, wait.lane] = (number[wait.point],)
+    for targets in list(successors.values()):
+        for target in targets:
+            successors.setdefault(target, ())
+    components = _components(successors)
+    component_of = {node: index for index, part in enumerate(components) for node in part}
+    absent: list[Node] = []
+    cycles: list[Cycle] = []
+    closed: list[Point] = []
+    for index, part in enumerate(components):
+        if any(component_of[target] != index for node in part for target in successors[node]):
+            continue
+        inside = [points[node[1]] for node in part if node[0] == _POINT]
+        nodes = tuple(node for node in part if node[0] != _POINT)
+        if inside and nodes:
+            cycles.append(Cycle(tuple(sorted(nodes)), tuple(sorted(inside))))
+        elif inside:
+            closed += inside
+        else:
+            absent += nodes
+    return Roots(
+        absent=tuple(sorted(absent)),
+        cycles=tuple(sorted(cycles, key=lambda cycle: cycle.nodes)),
+        closed=tuple(sorted(closed)),
+        strength=_strengths(edges.values()),
+        waiting_for=_dependants(absent, successors),
+    )
+
+
+def _relevant(blockers: tuple[Blocker, ...]) -> tuple[Blocker, ...]:
+    sure = tuple(blocker for blocker in blockers if blocker.strength < Strength.SUPPOSED)
+    return sure or blockers
+
+
+def _strengths(edges: Iterable[tuple[Blocker, ...]]) -> dict[int, Strength]:
+    strength: dict[int, Strength] = {}
+    for blockers in edges:
+        for blocker in blockers:
+            strength[blocker.rank] = min(blocker.strength, strength.get(blocker.rank, blocker.strength))
+    return strength
+
+
+def _dependants(absent: Iterable[Node], successors: Mapping[Node, tuple[Node, ...]]) -> dict[int, tuple[int, ...]]:
+    """Ranks from which an absent node can be reached."""
+    predecessors: dict[Node, list[Node]] = {}
+    for node, targets in successors.items():
+        for target in targets:
+            predecessors.setdefault(target, []).append(node)
+    found: dict[int, set[int]] = {}
+    for node in absent:
+        seen = {node}
+        stack = [node]
+        while stack:
+            for before in predecessors.get(stack.pop(), ()):
+                if before not in seen:
+                    seen.add(before)
+                    stack.append(before)
+        found.setdefault(node[0], set()).update(rank for rank, _ in seen if rank not in (_POINT, node[0]))
+    return {rank: tuple(sorted(ranks)) for rank, ranks in sorted(found.items())}
+
+
+def _components(successors: Mapping[Node, tuple[Node, ...]]) -> list[list[Node]]:
+    """Strongly connected components (Tarjan, without recursion: a chain may be thousands of ranks long)."""
+    order: dict[Node, int] = {}
+    low: dict[Node, int] = {}
+    on_stack: set[Node] = set()
+    stack: list[Node] = []
+    result: list[list[Node]] = []
+    for start in sorted(successors):
+        if start in order:
+            continue
+        work = [(start, iter(successors[start]))]
+        order[start] = low[start] = len(order)
+        stack.append(start)
+        on_stack.add(start)
+        while work:
+            node, targets = work[-1]
+            descended = False
+            for target in targets:
+                if target not in order:
+                    order[target] = low[target] = len(order)
+                    stack.append(target)
+                    on_stack.add(target)
+                    work.append((target, iter(successors[target])))
+                    descended = True
+                    break
+                if target in on_stack:
+                    low[node] = min(low[node], order[target])
+            if descended:
+                continue
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[node])
+            if low[node] == order[node]:
+                part: list[Node] = []
+                while True:
+                    member = stack.pop()
+                    on_stack.discard(member)
+                    part.append(member)
+                    if member == node:
+                        break
+                result.append(sorted(part))
+    return result

@@ -1,0 +1,58 @@
+"""Everything that the claims look at, worked out once."""
+
+import msgspec
+
+from stallwatch.diagnosis.align import Divergence, find_divergences
+from stallwatch.diagnosis.case import Case
+from stallwatch.diagnosis.gpu import GpuOfRank, gpus_of_ranks
+from stallwatch.diagnosis.pace import Pace
+from stallwatch.diagnosis.program import Departure, find_departures
+from stallwatch.diagnosis.roots import Roots, find_roots
+from stallwatch.diagnosis.waits import Graph, build
+
+
+class Story(msgspec.Struct, frozen=True):
+    case: Case
+    pace: Pace
+    graph: Graph
+    roots: Roots
+    divergences: tuple[Divergence, ...]
+    departures: tuple[Departure, ...]
+    gpus: dict[int, GpuOfRank]
+    moves: bool | None
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """Ranks that wait, in what a recorder shows or in what only a stack shows."""
+        return tuple(sorted({wait.rank for wait in self.graph.waits} | set(self.graph.unrecorded)))
+
+    @property
+    def hangs(self) -> bool:
+        """True when somebody waits and is not known to have moved on."""
+        return bool(self.graph.waits or self.graph.unrecorded)
+
+    @property
+    def proven_stuck(self) -> bool:
+        return any(wait.stuck for wait in self.graph.waits)
+
+    @property
+    def whole_world_seen(self) -> bool:
+        case = self.case
+        return case.world_size is not None and not case.unobserved and all(case.recorded(r) for r in case.world)
+
+
+def tell(case: Case) -> Story:
+    pace = Pace(case)
+    graph = build(case, pace)
+    roots = find_roots(graph)
+    structural = bool(roots.cycles or roots.closed)
+    return Story(
+        case=case,
+        pace=pace,
+        graph=graph,
+        roots=roots,
+        divergences=find_divergences(case),
+        departures=find_departures(case, case.summaries) if structural else (),
+        gpus=gpus_of_ranks(case),
+        moves=pace.moves(),
+    )

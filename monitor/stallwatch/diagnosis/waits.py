@@ -1,0 +1,256 @@
+"""Who waits for whom: one graph over all process groups, pairs and host threads, its nodes processes.
+
+A node waits at its frontier: the first operation of a lane that has not completed. What is enqueued behind it is not
+a wait of its own, and being enqueued is not being inside.
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+from stallwatch.diagnosis import signature
+from stallwatch.diagnosis.case import Case, Group
+from stallwatch.diagnosis.pace import Pace
+from stallwatch.model.summary import Pending, Transfer
+
+# Calls that gloo carries out without recording them.
+_UNRECORDED = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait", "p2p", "work")
+
+
+class Strength(IntEnum):
+    """How sure it is that the blocker has not entered, surest first."""
+
+    RECORDED = 0  # its recorder has no such operation
+    HOST = 1  # no recorder, but its process is seen elsewhere, stopped or gone
+    QUEUED = 2  # enqueued behind another operation that has not completed
+    SUPPOSED = 3  # consistent with all that is known, not shown
+
+
+class Point(NamedTuple):
+    """A place where ranks meet: a collective of a group, or a transfer."""
+
+    group: int
+    seq: int  # 0 for transfers
+    rank: int = -1  # transfers: whose batch
+    record: int = -1
+
+
+class Blocker(NamedTuple):
+    rank: int
+    lane: int
+    strength: Strength
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """One lane of one rank, stuck at its frontier."""
+
+    rank: int
+    lane: int
+    point: Point
+    pending: Pending
+    stuck: bool | None  # True: the same at an earlier look, or far older than a step; None: nothing tells
+
+
+class Graph(msgspec.Struct, frozen=True):
+    waits: tuple[Wait, ...]
+    blockers: dict[Point, tuple[Blocker, ...]]
+    unknown: dict[Point, tuple[int, ...]]  # members of which nothing is known that decides
+    unrecorded: tuple[int, ...]  # ranks that wait in communication which no recorder shows
+    moving: tuple[int, ...]  # ranks whose pending operation is known to have moved on
+
+    def wait_of(self, rank: int, lane: int) -> Wait | None:
+        return next((wait for wait in self.waits if (wait.rank, wait.lane) == (rank, lane)), None)
+
+
+def build(case: Case, pace: Pace) -> Graph:
+    """Given the case, return the graph of waits that are not known to have ended."""
+    waits: list[Wait] = []
+    moving: set[int] = set()
+    for rank, summary in case.summaries.items():
+        lanes: set[int] = set()
+        for pending in summary.pending:
+            if pending.lane in lanes:
+                continue
+            stuck = pace.is_stuck(rank, pending)
+            if stuck is False:
+                moving.add(rank)
+                lanes.add(pending.lane)
+                continue
+            lanes.add(pending.lane)
+            group = case.group(rank, pending)
+            point = (
+                Point(group.index, 0, rank, pending.record) if pending.transfers else Point(group.index, pending.seq)
+            )
+            waits.append(Wait(rank, pending.lane, point, pending, stuck))
+    frontiers = {(wait.rank, wait.lane): wait for wait in waits}
+    waiting_ranks = {wait.rank for wait in waits}
+    unrecorded = tuple(rank for rank in case.observed if _waits_unrecorded(case, rank, waiting_ranks))
+    blockers: dict[Point, tuple[Blocker, ...]] = {}
+    unknown: dict[Point, tuple[int, ...]] = {}
+    for wait in waits:
+        if wait.point in blockers:
+            continue
+        if wait.pending.transfers:
+            found, open_ranks = _transfer_blockers(case, wait, frontiers)
+        else:
+            found, open_ranks = _collective_blockers(case, wait.point, frontiers, moving)
+        blockers[wait.point], unknown[wait.point] = tuple(found), tuple(open_ranks)
+    return Graph(tuple(waits), blockers, unknown, unrecorded, tuple(sorted(moving)))
+
+
+def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
+    """True when the stack shows a wait in communication that the recorder does not hold."""
+    activity = case.activity(rank)
+    if rank in waiting or activity.gone or activity.stopped or activity.moving:
+        return False
+    if not case.recorded(rank):
+        return activity.in_collective or activity.gpu_sync or activity.in_store_or_init
+    if activity.in_store_or_init:
+        return True
+    if not activity.in_collective:
+        return False
+    backends = case.summaries[rank].backends
+    name = activity.collective or ""
+    return "gloo" in backends and (not name or any(part in name.lower() for part in _UNRECORDED))
+
+
+def _collective_blockers(
+    case: Case, point: Point, frontiers: dict[tuple[int, int], Wait], moving: set[int]
+) -> tuple[list[Blocker], list[int]]:
+    group = case.groups[point.group]
+    streams = case.streams[point.group]
+    blockers: list[Blocker] = []
+    unknown: list[int] = []
+    for rank in group.ranks:
+        member = streams.get(rank)
+        if member is None:
+            _unused(case, group, rank, frontiers, blockers, unknown)
+            continue
+        lane = member.stream.lane
+        if member.stream.completed >= point.seq:
+            continue
+        if case.is_stale(rank, point.group):
+            unknown.append(rank)
+        elif member.stream.last_seq < point.seq:
+            blockers.append(Blocker(rank, lane, Strength.RECORDED))
+        else:
+            front = frontiers.get((rank, lane))
+            if front is None and rank in moving:
+                unknown.append(rank)
+            elif front is not None and front.point != point:
+                blockers.append(Blocker(rank, lane, Strength.QUEUED))
+    if not group.members_known:
+        blockers.extend(_supposed(case, group))
+    return blockers, unknown
+
+
+def _unused(
+    case: Case,
+    group: Group,
+    rank: int,
+    frontiers: dict[tuple[int, int], Wait],
+    blockers: list[Blocker],
+    unknown: list[int],
+) -> None:
+    """A member that has no entry of the group: never used it, or there is no dump."""
+    activity = case.activity(rank)
+    if case.recorded(rank):
+        shown = group.backend in case.summaries[rank].backends
+        strength = Strength.RECORDED if shown else Strength.SUPPOSED
+        blockers.append(Blocker(rank, 0, strength))
+    elif activity.gone or activity.stopped:
+        blockers.append(Blocker(rank, 0, Strength.HOST))
+    elif case.launches_behind(rank):
+        blockers.append(Blocker(rank, 0, Strength.RECORDED))
+    elif activity.known and not activity.in_collective and not activity.gpu_sync:
+        blockers.append(Blocker(rank, 0, Strength.HOST))
+    else:
+        unknown.append(rank)
+
+
+def _supposed(case: Case, group: Group) -> Iterable[Blocker]:
+    """A group whose members nobody wrote down has at least two: if only one rank is seen in it, any other may lack."""
+    if len(group.ranks) > 1:
+        return
+    for rank in case.observed:
+        if rank not in group.ranks:
+            yield Blocker(rank, 0, Strength.SUPPOSED)
+
+
+def _transfer_blockers(
+    case: Case, wait: Wait, frontiers: dict[tuple[int, int], Wait]
+) -> tuple[list[Blocker], list[int]]:
+    """A batch waits for the other end of each of its transfers."""
+    group = case.groups[wait.point.group]
+    worst: dict[int, Blocker] = {}
+    unknown: list[int] = []
+    for transfer in wait.pending.transfers:
+        ends = [_global(group, end) for end in (transfer.source, transfer.destination)]
+        peer = next((end for end in ends if end != wait.rank), None)
+        if peer is None:
+            continue
+        blocker = _peer(case, wait, transfer, peer, frontiers)
+        if blocker is None:
+            if not case.recorded(peer) and peer not in unknown:
+                unknown.append(peer)
+        elif peer not in worst or blocker.strength < worst[peer].strength:
+            worst[peer] = blocker
+    return [worst[rank] for rank in sorted(worst)], sorted(unknown)
+
+
+def _global(group: Group, rank: int) -> int:
+    return group.ranks[rank] if rank < len(group.ranks) else rank
+
+
+def _peer(
+    case: Case, wait: Wait, transfer: Transfer, peer: int, frontiers: dict[tuple[int, int], Wait]
+) -> Blocker | None:
+    """Return the peer as a blocker unless it is inside the same transfer."""
+    activity = case.activity(peer)
+    if not case.recorded(peer):
+        elsewhere = activity.known and not activity.in_collective and not activity.gpu_sync
+        away = activity.gone or activity.stopped or case.launches_behind(peer) or elsewhere
+        return Blocker(peer, 0, Strength.HOST) if away else None
+    member = case.streams[wait.point.group].get(peer)
+    if member is None:
+        return Blocker(peer, 0, Strength.RECORDED)
+    lane = member.stream.lane
+    mine, theirs = case.pair(wait.rank, wait.point.group, transfer), case.pair(peer, wait.point.group, transfer)
+    if theirs is None or mine is None:
+        return Blocker(peer, lane, Strength.RECORDED)
+    place = transfer.ordinal - mine.done  # the place-th pending one of this pair and direction
+    if mine.whole and theirs.whole:
+        if theirs.done >= transfer.ordinal:
+            return None
+        place = transfer.ordinal - theirs.done
+    elif theirs.pending == 0 and len(wait.pending.transfers) > 1:
+        return Blocker(peer, lane, Strength.SUPPOSED)  # cut rings: this member may be the one that is done
+    if theirs.pending < place:
+        return Blocker(peer, lane, Strength.RECORDED)
+    front = frontiers.get((peer, lane))
+    holder = _holder(case, peer, wait.point.group, transfer, place)
+    if front is None or holder is None:
+        return None  # its pending operation is known to have moved on, or lies beyond what the summary keeps
+    inside = holder.record == front.pending.record and holder.launched
+    return None if inside else Blocker(peer, lane, Strength.QUEUED)
+
+
+def _holder(case: Case, rank: int, group: int, transfer: Transfer, place: int) -> Pending | None:
+    """The pending operation that holds the place-th transfer of this pair and direction."""
+    seen = 0
+    for pending in case.summaries[rank].pending:
+        if case.group_of[rank, pending.stream] != group:
+            continue
+        for other in pending.transfers:
+            if (other.source, other.destination) == (transfer.source, transfer.destination):
+                seen += 1
+                if seen == place:
+                    return pending
+    return None
+
+
+def synchronises(case: Case, wait: Wait) -> bool:
+    call = case.call(wait.rank, wait.pending)
+    return call is not None and signature.is_synchronising(call.operation)

@@ -1,0 +1,97 @@
+"""One rank's flight recorders reduced to what a verdict needs: small enough for 16,384 ranks in one judge.
+
+Groups, sequence numbers and pending operations are kept whole; entries become ids into a table of distinct calls.
+"""
+
+import msgspec
+
+SCHEMA_VERSION = 1
+NO_CALL = 0xFFFF  # a sequence number inside the window that the ring does not hold
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A distinct call of a rank. Two ranks that call the same thing have equal `operation`, `elements` and `dtype`."""
+
+    stream: int  # index into RankSummary.streams
+    operation: str  # without the back end: "all_reduce", "send 0->1"
+    elements: int | None  # by the operation's own rule; None where sizes differ in health (alltoallv, gather)
+    dtype: str  # "" where it is not comparable
+    site: str  # "file:line function" of the job's own innermost frame; "" when not recorded
+    shape: str = ""  # for people: "[32, 256]"
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """One point-to-point operation: `ordinal` counts from 1 within (group, source, destination) of this dump."""
+
+    source: int  # rank within the group
+    destination: int
+    ordinal: int
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """An operation that was recorded and has not completed. A batch of point-to-point operations is one of these."""
+
+    record: int  # order of recording within the process and recorder
+    lane: int  # host thread; 0 is the training thread, autograd's threads included
+    stream: int
+    call: int
+    seq: int  # collective_seq_id; 0 for point-to-point
+    transfers: tuple[Transfer, ...] = ()
+    created_ns: int | None = None  # wall clock of the rank's host
+    timeout_ms: int | None = None
+    timed_out: bool = False  # torch has given it up
+    launched: bool = True  # False: the host is still inside the group call
+    seen_before: bool | None = None  # pending at an earlier look already; None: there was no earlier look
+
+
+class PairCount(msgspec.Struct, frozen=True):
+    """Point-to-point operations of one direction between two ranks of a group, as one side recorded them."""
+
+    stream: int
+    source: int
+    destination: int
+    done: int
+    pending: int
+    whole: bool  # False: the ring has lost older entries, so counts are comparable from the end only
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    seq: int
+    created_ns: int
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """The collectives of one process group as one rank recorded them, by collective_seq_id."""
+
+    description: str
+    name: str  # local to the rank
+    backend: str
+    ranks: tuple[int, ...]  # global ranks; empty: the dump does not say
+    first_seq: int
+    calls: bytes  # native uint16 per sequence number from first_seq on; NO_CALL is a hole
+    completed: int  # highest completed collective_seq_id, 0: none
+    lane: int
+    size_hint: int | None = None  # group size by the shapes of a gather
+    arrivals: tuple[Arrival, ...] = ()  # last calls, for who comes late
+    period_ns: int | None = None  # median distance of equal calls: the step as this group sees it
+    last_created_ns: int | None = None
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + len(self.calls) // 2 - 1
+
+
+class RankSummary(msgspec.Struct, frozen=True):
+    """What the recorders of one rank say at the latest look that answered."""
+
+    rank: int
+    look: int  # 0: no dump was read
+    backends: tuple[str, ...]
+    calls: tuple[Call, ...] = ()
+    streams: tuple[Stream, ...] = ()
+    pending: tuple[Pending, ...] = ()  # by lane and order of recording, the first few
+    pairs: tuple[PairCount, ...] = ()
+    program: tuple[bytes, ...] = ()  # per lane: native uint16 call ids in order of recording, newest last
+    whole: bool = True  # False: the ring has lost its beginning
+    advanced: bool | None = None  # something was recorded or completed between looks; None: one look
+    captured_at_ns: int | None = None  # wall clock
