@@ -105,19 +105,22 @@ class Culprits:
             told = f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts)} nodes" if hosts else ""
         return f"{self.short()} ({told})" if told else self.short()
 
-    def doing(self) -> str:
-        """ "rank 2 (…) waits for a lock at train.py:141 in load", for each place; "" if unknown."""
+    def doing(self, *, again: bool = False) -> str:
+        """ "rank 2 (…) waits for a lock at train.py:141 in load", for each place; "" if unknown.
+
+        `again`: the culprits were just named, so "it waits …".
+        """
         places: dict[str, list[int]] = {}
         for rank in self.ranks:
             places.setdefault(self._predicate(rank), []).append(rank)
         places.pop("", None)
         if not places:
             return ""
-        if len(places) == 1:
-            predicate, ranks = next(iter(places.items()))
-            if len(ranks) == len(self.ranks):
-                return f"{self.who() if self.single else 'each of ' + self.who()} {predicate}"
         groups = sorted(places.items(), key=lambda item: (len(item[1]), item[1]))
+        if len(groups) == 1 and len(groups[0][1]) == len(self.ranks):
+            if self.single:
+                return f"{'it' if again else self.who()} {groups[0][0]}"
+            return f"each {'of them' if again else 'of ' + self.who()} {groups[0][0]}"
         said = [
             f"{'rank' if len(r) == 1 else 'each of ranks'} {rank_ranges(r)} {predicate}" for predicate, r in groups[:2]
         ]
@@ -128,6 +131,19 @@ class Culprits:
         """ " at train.py:133 in step" of the first culprit whose line is known."""
         frame = next((found for rank in self.ranks if (found := self._frame(rank))), None)
         return f"{lead}at {place(frame)}" if frame else ""
+
+    def called(self) -> tuple[str, str]:
+        """Where the first culprit called the operation, and else where it stands now: one of them is "".
+
+        A rank under NCCL goes on after it launched: the line where it stands is then not the line of the call.
+        """
+        rank = next((rank for rank in self.ranks if self._frame(rank)), None)
+        if rank is None:
+            return "", ""
+        frame, activity = self._frame(rank), self._activities.get(rank)
+        if activity is None or activity.in_collective or frame != activity.frame:
+            return f" at {place(frame)}", ""
+        return "", f"; {'it' if self.single else f'rank {rank}'} now {self._predicate(rank)}"
 
     def raised_at(self) -> str:
         first = self.first

@@ -33,8 +33,8 @@ def _not_entered(verdict: Verdict, culprits: Culprits) -> str:
 
 def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
     mismatch = verdict.mismatch
-    at = culprits.at()
-    tail = f"; {_others_wait(verdict)} in vain" if verdict.waiting else ""
+    at, now = culprits.called()
+    tail = f"{now}; {_others_wait(verdict)} in vain" if verdict.waiting else now
     if mismatch is None:
         return (
             f"{culprits.who()} entered another operation{at} than the others, which are in {_operation(verdict)}{tail}"
@@ -59,7 +59,7 @@ def _data_exhausted(verdict: Verdict, culprits: Culprits) -> str:
 
 
 def _group_order(verdict: Verdict, culprits: Culprits) -> str:
-    stands = culprits.doing()
+    stands = culprits.doing(again=not culprits.single)
     if culprits.single:
         rest = f", while {_others_wait(verdict)} for it in {_operation(verdict)}" if verdict.waiting else ""
         return (
@@ -71,7 +71,7 @@ def _group_order(verdict: Verdict, culprits: Culprits) -> str:
 
 
 def _p2p_unmatched(verdict: Verdict, culprits: Culprits) -> str:
-    stands = culprits.doing()
+    stands = culprits.doing(again=not culprits.single)
     if not culprits.single:
         return (
             f"{culprits.who()} wait for each other in sends and receives that do not match, so none can finish"
@@ -135,14 +135,16 @@ def _init_missing(verdict: Verdict, culprits: Culprits) -> str:
 
 
 def _gpu_kernel_stuck(verdict: Verdict, culprits: Culprits) -> str:
-    waits = f"; {_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else ""
-    certain = (
-        ""
-        if verdict.confidence == "certain"
-        else ": consistent with a kernel that is no communication and does not end"
+    lead = (
+        f"{culprits.who()} waits{culprits.at()} for its GPU"
+        if culprits.single
+        else f"the GPUs of {culprits.who()} are held"
     )
-    runs = "runs a kernel that is no communication and does not end" if not certain else "is busy outside communication"
-    return f"the GPU of {culprits.who(inside=True)} {runs}{culprits.at(', waited for ')}{waits}{certain}"
+    if verdict.confidence == "certain":
+        waits = f"; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}" if verdict.waiting else ""
+        return f"{lead}, which runs a kernel that is no communication and does not end{waits}"
+    waits = f"; {_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else ""
+    return f"{lead}, busy with no communication{waits}: consistent with a kernel that does not end"
 
 
 def _fault(what: str) -> Callable[[Verdict, Culprits], str]:
@@ -165,7 +167,7 @@ def _comm_stuck(verdict: Verdict, culprits: Culprits) -> str:
 
 def _slow_rank(verdict: Verdict, culprits: Culprits) -> str:
     shown = next((fact.fact for fact in verdict.because), "")
-    doing = culprits.doing()
+    doing = culprits.doing(again=True)
     lead = f"{culprits.who()} {'holds' if culprits.single else 'hold'} the job back, which still moves"
     return f"{lead}{': ' + shorten(shown, 200) if shown else ''}{'; ' + doing if doing and not shown else ''}"
 

@@ -180,7 +180,7 @@ def _native(call: tuple[CodeFrame, ...], around: Circumstances) -> Standing:
     if around.wait == "futex":
         if call and place(call[0].filename).module.startswith("torch."):
             return Standing("collective", "waits inside torch", in_collective=None)
-        return Standing("lock", "waits for a lock, or for work that it started", in_collective=None)
+        return Standing("lock", "waits for a lock or a result", in_collective=None)
     if around.wait and around.wait in _KERNEL:
         where, detail = _KERNEL[around.wait]
         return Standing(where, detail)

@@ -1,0 +1,60 @@
+"""Steps for ranks that called what does not fit together: a property of the program, the same at every run."""
+
+from stallwatch.diagnosis.phrases import place
+from stallwatch.diagnosis.playbook_scene import Scene
+
+
+def mismatch(scene: Scene) -> list[str]:
+    mismatch = scene.verdict.mismatch
+    at = f" Rank {scene.rank} is at {place(scene.process.frame)}." if scene.process.frame else ""
+    seen = f"rank {scene.rank} has {mismatch.found}, the others {mismatch.expected}" if mismatch else "they differ"
+    causes = {
+        "op": "a branch that depends on the rank, its data or a metric that only some ranks have",
+        "size": "a batch, sequence or bucket whose length differs by rank: print the shape before the call",
+        "dtype": "autocast or a cast that only some ranks take: print the dtype before the call",
+        "count": "a loop or gradient accumulation that runs another number of times on it",
+    }
+    cause = causes[mismatch.kind] if mismatch else causes["op"]
+    return [
+        f"Compare the code paths of rank {scene.rank} and of another rank up to the call: {seen}.{at}",
+        f"Look for {cause}.",
+        "To confirm, run a small job with TORCH_DISTRIBUTED_DEBUG=DETAIL: it checks every collective and raises on the "
+        "first that differs (slow, so not for production).",
+        "Stop the job and start it from its last checkpoint: a mismatched collective never finishes.",
+    ]
+
+
+def exhausted(scene: Scene) -> list[str]:
+    return [
+        f"Compare the number of batches by rank: print len(loader) on rank {scene.rank} and on the others before "
+        f"the loop.",
+        "Give every rank the same number: drop_last=True with DistributedSampler, a fixed number of steps per "
+        "epoch, or "
+        "an all_reduce(MIN) of the counts before the loop; DDP and FSDP also have the Join context for uneven inputs.",
+        "If a signal or an early-stopping condition ended the loop, decide it together: all_reduce the flag at each "
+        "step.",
+        "Stop the job and start it from its last checkpoint: the others wait for a step that never comes.",
+    ]
+
+
+def group_order(scene: Scene) -> list[str]:
+    return [
+        f"Let every rank use its process groups in the same order; rank {scene.rank} stands at "
+        f"{place(scene.process.frame) or 'a line that was not read'}.",
+        "Look for an operation that only some ranks start earlier: a metric, a .item() that waits for the GPU "
+        "between two "
+        "groups, a background thread with collectives of its own.",
+        "Run the operations of a background thread in a process group of its own, and join it before the next step.",
+        "Stop the job and start it from its last checkpoint: a circle of waits does not resolve itself.",
+    ]
+
+
+def p2p(scene: Scene) -> list[str]:
+    return [
+        f"Pair every send with its receive; rank {scene.rank} stands at "
+        f"{place(scene.process.frame) or 'a line that was not read'}.",
+        "Where two ranks exchange, post both directions in one batch_isend_irecv, or let even ranks send first and odd "
+        "ranks receive first.",
+        "Check that both sides run the same number of micro-batches, in the same order of peers.",
+        "Stop the job and start it from its last checkpoint.",
+    ]

@@ -1,0 +1,34 @@
+"""What the steps of a playbook refer to: the first culprit with its host, pid and activity."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stallwatch.diagnosis.activity import Activity
+from stallwatch.model.verdict import CulpritProcess, Verdict
+
+
+class Scene(NamedTuple):
+    """The first culprit, whose host and pid the commands carry; the steps for the others are the same."""
+
+    verdict: Verdict
+    rank: int | None
+    host: str
+    pid: str
+    activity: Activity | None
+    process: CulpritProcess
+
+    @property
+    def gpu(self) -> str:
+        return self.process.gpu_uuid or "<GPU>"
+
+
+def scene_of(verdict: Verdict, activities: Mapping[int, Activity]) -> Scene:
+    rank = verdict.culprits[0] if verdict.culprits else None
+    known = {process.rank: process for process in verdict.culprit_processes}
+    process = known.get(rank, CulpritProcess(rank)) if rank is not None else CulpritProcess(-1)
+    activity = activities.get(rank) if rank is not None else None
+    host = process.host or (activity.host if activity else None)
+    pid = process.pid if process.pid is not None else (activity.pid if activity else None)
+    return Scene(
+        verdict, rank, host or f"the node of rank {rank}", str(pid) if pid is not None else "<pid>", activity, process
+    )
