@@ -1,6 +1,7 @@
 """Incidents on disk: one folder each, with incident.json beside the evidence; the oldest go when there is no room."""
 
 import logging
+import re
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 
 _FILE = "incident.json"
+_LOOK = re.compile(r"(?:process|stacks|heartbeat|flight_recorder[^-]*)-(\d{1,6})\.\w+")
 _MAXIMUM_FILE_BYTES = 64 << 20  # stack trees of large jobs included
 
 log = logging.getLogger(__name__)
@@ -113,13 +115,9 @@ class IncidentStore:
 
 
 def looks_in(bundle: Path) -> int:
-    """Return the highest look whose files are in a bundle: look n carries the suffix -n, the first none."""
-    looks = 1
-    for path in bundle.glob("ranks/*/*-*.*"):
-        tail = path.name.partition(".")[0].rpartition("-")[2]
-        if tail.isdigit():
-            looks = max(looks, int(tail))
-    return looks
+    """Return the highest look whose files are in a bundle: those of look n end in -n, of the first in nothing."""
+    matches = (_LOOK.fullmatch(path.name) for path in bundle.glob("ranks/*/*"))
+    return max((int(match[1]) for match in matches if match), default=1)
 
 
 def size_of(folder: Path) -> int:

@@ -1,0 +1,146 @@
+"""An engine with its clock in the test's hand: say what the node shows, read what the engine wants."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from stallwatch.config import Config
+from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.incidents.engine import Engine, Now
+from stallwatch.incidents.life import Life, Lives
+from stallwatch.incidents.messages import Action, Captured, Event, Judged
+from stallwatch.model.finding import Finding
+from stallwatch.model.incident import Incident
+from stallwatch.model.snapshot import JobKey
+from stallwatch.model.verdict import Report, Verdict
+
+SECOND = 1_000_000_000
+START = 1_000 * SECOND
+JOB = JobKey("train", "127.0.0.1:29500/4/0")
+A = TypeVar("A", bound=Action)
+
+
+def stall(stage: str = "suspect", since: float = 0, job: JobKey = JOB) -> Finding:
+    return finding("stall", stage, since=since, job=job)
+
+
+def finding(
+    detector: str, stage: str = "confirmed", *, resolvable: bool = True, since: float = 0, job: JobKey = JOB
+) -> Finding:
+    return msgspec.convert(
+        {
+            "detector": detector,
+            "stage": stage,
+            "job": {"training_job": job.training_job, "epoch": job.epoch},
+            "ranks": [0, 1, 2, 3],
+            "since_ns": START + int(since * SECOND),
+            "limit_seconds": 5.0,
+            "reason": f"{detector} was seen",
+            "resolvable": resolvable,
+        },
+        Finding,
+    )
+
+
+def facts(job: JobKey = JOB, **fields: Any) -> JobFacts:
+    values: dict[str, Any] = {
+        "job": job,
+        "world_size": 4,
+        "ranks": (0, 1, 2, 3),
+        "alive": (0, 1, 2, 3),
+        "moved": False,
+        "begun": True,
+        "ending": False,
+        "opted_out": False,
+    }
+    return JobFacts(**(values | fields))
+
+
+def report(
+    cause: str, culprits: tuple[int, ...] = (3,), confidence: str = "likely", where: str | None = None
+) -> Report:
+    verdict = msgspec.convert(
+        {"cause": cause, "culprits": culprits, "confidence": confidence, "summary": f"it is {cause}", "where": where},
+        Verdict,
+    )
+    return Report(1, "0", None, None, None, None, None, True, (verdict,))
+
+
+class Story:
+    """Advances an engine second by second; looks and judgements answer when the test says so."""
+
+    def __init__(self, config: Config | None = None, lives: Lives | None = None) -> None:
+        self.engine = Engine(config or Config())
+        self.lives = lives or Lives()
+        self.second = 0.0
+        self.actions: list[Action] = []
+        self.findings: tuple[Finding, ...] = ()
+        self.jobs: tuple[JobFacts, ...] = (facts(),)
+
+    def at(
+        self,
+        second: float,
+        *findings: Finding,
+        jobs: Sequence[JobFacts] | None = None,
+        events: Sequence[Event] = (),
+    ) -> list[Action]:
+        """A tick at this second: return what the engine wants."""
+        self.second, self.findings = second, findings
+        if jobs is not None:
+            self.jobs = tuple(jobs)
+        return self._advance(events)
+
+    def hear(self, *events: Event, later: float = 0.1) -> list[Action]:
+        """News between ticks: the last findings still hold."""
+        self.second += later
+        return self._advance(events)
+
+    def looked(self, complete: bool = True, done: bool = True) -> list[Action]:
+        """The look under way comes back."""
+        return self.hear(Captured(self.incident.incident_id, self.life.looks, complete, done))
+
+    def judged(self, answer: Report | None, problem: str = "") -> list[Action]:
+        return self.hear(Judged(self.incident.incident_id, self.life.looks, answer, problem))
+
+    def hang(self, cause: str, **how: Any) -> None:
+        """A stall from second 6 to its first verdict, at about second 10."""
+        self.at(6, stall())
+        self.looked()
+        self.at(9, stall("confirmed"))
+        self.looked()
+        self.judged(report(cause, **how))
+
+    def stands(self, until: float) -> None:
+        """The stall lasts, tick by tick; later looks say the same as the last verdict."""
+        standing = self.findings
+        while self.second < until:
+            self.at(min(float(int(self.second) + 1), until), *standing)
+            if self.lives.active and self.life.capturing:
+                self.looked()
+            if self.lives.active and self.life.judging:
+                self.judged(self.incident.report)
+
+    @property
+    def severity(self) -> str:
+        return self.incident.severity
+
+    @property
+    def life(self) -> Life:
+        (life,) = self.lives.active
+        return life
+
+    @property
+    def incident(self) -> Incident:
+        return self.life.incident
+
+    def _advance(self, events: Sequence[Event]) -> list[Action]:
+        at_ns = START + int(self.second * SECOND)
+        now = Now(at_ns, 1_700_000_000 * SECOND + at_ns, "node0", self.findings, self.jobs)
+        self.lives, actions = self.engine.advance(self.lives, events, now)
+        self.actions += actions
+        return list(actions)
+
+
+def of(actions: Sequence[Action], kind: type[A]) -> list[A]:
+    return [action for action in actions if isinstance(action, kind)]

@@ -1,0 +1,331 @@
+import pytest
+from tests.unit.incidents.stories import JOB, SECOND, START, Story, facts, finding, of, report, stall
+
+from stallwatch.config import Config, IncidentSection
+from stallwatch.incidents.engine import adopt
+from stallwatch.incidents.messages import (
+    CancelCapture,
+    Captured,
+    CaptureWanted,
+    Discard,
+    Judge,
+    Judged,
+    MuteWanted,
+    Save,
+    StartCapture,
+)
+from stallwatch.model.snapshot import JobKey
+
+
+def test_a_suspicion_starts_a_first_look_and_tells_nobody() -> None:
+    story = Story()
+    actions = story.at(6, stall())
+    assert [(a.look, a.incident.incident_id) for a in of(actions, StartCapture)] == [(1, story.incident.incident_id)]
+    assert of(actions, Save)
+    assert (story.incident.state, story.incident.severity) == ("suspect", "none")
+    assert not of(story.looked(), Judge), "one look makes no verdict of a stall"
+
+
+def test_confirmation_takes_the_second_look_and_judges_when_it_is_complete() -> None:
+    story = Story()
+    story.at(6, stall())
+    story.looked()
+    assert [a.look for a in of(story.at(9, stall("confirmed")), StartCapture)] == [2]
+    assert [a.look for a in of(story.looked(complete=True, done=False), Judge)] == [2]
+    story.judged(report("not_entered"))
+    assert story.incident.state == "open"
+    assert story.severity == "warning"
+    assert story.incident.report is not None
+    assert story.incident.report.incident_id == story.incident.incident_id
+
+
+def test_a_first_look_that_still_runs_is_given_up_for_the_second() -> None:
+    story = Story()
+    story.at(6, stall())
+    actions = story.at(9, stall("confirmed"))
+    kinds = [type(a) for a in actions if isinstance(a, CancelCapture | StartCapture)]
+    assert kinds == [CancelCapture, StartCapture]
+    first = Captured(story.incident.incident_id, 1, complete=True, done=True)
+    assert not of(story.hear(first), Judge), "news of the look that was given up is not the second look's"
+
+
+def test_more_evidence_after_an_early_undecided_verdict_is_judged_again() -> None:
+    story = Story()
+    story.at(6, stall())
+    story.looked()
+    story.at(9, stall("confirmed"))
+    story.looked(complete=True, done=False)
+    story.judged(report("undecided", ()))
+    assert of(story.looked(), Judge)
+
+
+def test_a_decided_verdict_is_not_judged_again_by_details() -> None:
+    story = Story()
+    story.at(6, stall())
+    story.looked()
+    story.at(9, stall("confirmed"))
+    story.looked(complete=True, done=False)
+    story.judged(report("not_entered"))
+    assert not of(story.looked(), Judge)
+
+
+@pytest.mark.parametrize(("detector", "cause"), [("exit", "rank_exited"), ("stopped", "process_stopped")])
+def test_what_cannot_resolve_itself_is_judged_by_one_look_and_told_as_critical(detector: str, cause: str) -> None:
+    story = Story()
+    story.at(1, finding(detector, resolvable=False))
+    assert of(story.looked(), Judge)
+    story.judged(report(cause))
+    assert story.severity == "critical"
+
+
+def test_a_death_during_a_suspicion_is_looked_at_anew() -> None:
+    story = Story()
+    story.at(6, stall())
+    story.looked()
+    actions = story.at(7, stall(), finding("exit", resolvable=False))
+    assert [a.look for a in of(actions, StartCapture)] == [2]
+    assert of(story.looked(), Judge)
+
+
+def test_a_death_and_the_stall_that_follows_are_one_incident() -> None:
+    story = Story()
+    death = finding("exit", resolvable=False)
+    story.at(1, death)
+    story.looked()
+    story.judged(report("rank_exited"))
+    story.at(6, death, stall())
+    assert len(story.lives.active) == 1
+    assert {f.detector for f in story.incident.findings} == {"exit", "stall"}
+
+
+def test_a_warning_becomes_critical_after_a_minute_and_a_fresh_look() -> None:
+    story = Story()
+    story.hang("not_entered")
+    told_at = story.second
+    looks = story.life.looks
+    story.stands(told_at + 58)
+    assert story.severity == "warning"
+    assert story.life.looks > looks
+    story.stands(told_at + 62)
+    assert story.severity == "critical"
+
+
+def test_a_new_culprit_begins_the_minute_anew() -> None:
+    story = Story()
+    story.hang("not_entered")
+    story.stands(60)
+    story.hear(Judged(story.incident.incident_id, story.life.looks, report("not_entered", (1,))))
+    story.stands(80)
+    assert story.severity == "warning"
+
+
+def test_undecided_is_looked_at_again_less_and_less_often() -> None:
+    story = Story()
+    story.hang("undecided", culprits=())
+    before = story.life.looks
+    story.stands(10 + 15 + 30 + 60 + 20)
+    assert 3 <= story.life.looks - before <= 4
+    assert story.severity == "none"
+
+
+def test_looks_are_bounded() -> None:
+    story = Story(Config(incidents=IncidentSection(maximum_looks=4)))
+    story.hang("undecided", culprits=())
+    story.stands(2000)
+    assert story.life.looks == 4
+
+
+def test_a_judgement_that_failed_is_tried_again_later() -> None:
+    story = Story()
+    story.at(6, stall())
+    story.looked()
+    story.at(9, stall("confirmed"))
+    story.looked()
+    story.judged(None, "no verdict within 60 s")
+    assert story.incident.verdict is None
+    assert "no verdict within 60 s" in story.incident.events[-1].what
+    story.stands(30)
+    assert story.life.looks == 3
+
+
+def test_a_job_that_moves_before_anybody_was_told_leaves_no_trace() -> None:
+    story = Story()
+    story.at(6, stall())
+    actions = story.at(8, jobs=[facts(moved=True)])
+    assert of(actions, Discard)
+    assert of(actions, CancelCapture)
+    assert not story.lives.active
+    assert not story.lives.past
+    assert story.lives.dismissed_total == 1
+
+
+def test_a_wait_that_was_judged_and_ends_leaves_no_trace() -> None:
+    story = Story()
+    story.hang("waiting")
+    assert of(story.at(40, jobs=[facts(moved=True)]), Discard)
+
+
+def test_a_told_incident_is_resolved_when_the_job_moves_again() -> None:
+    story = Story()
+    story.hang("not_entered")
+    story.at(40, jobs=[facts(moved=True)])
+    (past,) = story.lives.past
+    assert past.state == "resolved"
+    assert "moves again" in past.resolution
+    assert past.severity == "warning"
+    assert past.resolved_wall_ns is not None
+
+
+def test_a_second_stall_is_a_new_incident() -> None:
+    story = Story()
+    story.hang("not_entered")
+    first = story.incident.incident_id
+    story.at(40, jobs=[facts(moved=True)])
+    story.at(60, stall(since=54), jobs=[facts()])
+    assert story.incident.incident_id != first
+    assert story.incident.incident_id.rpartition("-")[0] == first.rpartition("-")[0]
+
+
+def test_a_restart_resolves_and_begins_anew() -> None:
+    story = Story()
+    story.hang("not_entered")
+    reborn = JobKey(JOB.training_job, "127.0.0.1:29500/4/1")
+    story.at(40, stall(since=34, job=reborn), jobs=[facts(reborn)])
+    assert story.lives.past[0].resolution == "the job was restarted"
+    assert story.incident.job == reborn
+    assert story.incident.incident_id.endswith("-1")
+
+
+def test_one_tick_without_the_finding_ends_nothing() -> None:
+    story = Story()
+    story.hang("not_entered")
+    story.at(20, jobs=[facts()])
+    story.at(21, stall("confirmed"))
+    assert len(story.lives.active) == 1
+    story.at(22)
+    story.at(23)
+    story.at(24)
+    assert story.lives.past[0].resolution == "the symptom is gone"
+
+
+def test_the_end_of_a_job_waits_for_the_verdict_on_what_ended_it() -> None:
+    story = Story()
+    death = finding("exit", resolvable=False)
+    story.at(1, death)
+    story.at(2, death, jobs=[facts(alive=())])
+    assert story.lives.active
+    story.looked()
+    story.judged(report("rank_exited"))
+    (past,) = story.lives.past
+    assert (past.severity, past.resolution) == ("critical", "the job ended")
+    assert not story.at(3, death), "the same death opens no second incident"
+    assert not story.lives.active
+
+
+def test_the_end_of_a_job_does_not_wait_for_ever() -> None:
+    story = Story()
+    death = finding("exit", resolvable=False)
+    story.at(1, death)
+    story.at(100, death, jobs=[facts(alive=())])
+    assert not story.lives.active
+
+
+def test_what_was_told_is_not_unsaid_when_the_job_is_torn_down() -> None:
+    story = Story()
+    story.hang("not_entered")
+    story.judged(report("undecided", ()))
+    assert story.incident.verdict is not None
+    assert story.incident.verdict.cause == "not_entered"
+    assert story.severity == "warning"
+
+
+def test_slowness_is_its_own_incident_beside_a_hang() -> None:
+    story = Story()
+    story.at(6, stall(), finding("slow"))
+    assert sorted(life.family for life in story.lives.active) == ["hang", "slow"]
+
+
+def test_slowness_is_told_as_a_warning_only_when_the_verdict_agrees() -> None:
+    for cause, severity in (("slow_rank", "warning"), ("healthy", "none"), ("not_entered", "none")):
+        story = Story()
+        story.at(20, finding("slow", "suspect"), jobs=[facts(moved=True)])
+        story.looked()
+        story.at(23, finding("slow"))
+        story.looked()
+        story.judged(report(cause))
+        assert story.severity == severity
+
+
+def test_slowness_that_came_to_nothing_is_not_looked_at_again_at_once() -> None:
+    story = Story()
+    slow, moving = finding("slow", "suspect"), [facts(moved=True)]
+    story.at(20, slow, jobs=moving)
+    story.at(22)
+    assert not story.at(30, slow)
+    assert story.at(90, slow)
+
+
+def test_a_capture_on_request_takes_two_looks_and_is_kept() -> None:
+    story = Story()
+    story.at(1, jobs=[facts(moved=True)])
+    assert of(story.hear(CaptureWanted(JOB)), StartCapture)
+    story.looked()
+    story.at(5)
+    story.looked()
+    story.judged(report("healthy", ()))
+    (past,) = story.lives.past
+    assert (past.resolution, past.severity) == ("captured on request", "none")
+
+
+def test_a_capture_on_request_during_an_incident_is_one_more_look_at_it() -> None:
+    story = Story()
+    story.hang("not_entered")
+    looks = story.life.looks
+    assert [a.look for a in of(story.hear(CaptureWanted(JOB)), StartCapture)] == [looks + 1]
+    assert len(story.lives.active) == 1
+
+
+def test_a_mute_keeps_people_quiet_until_it_ends() -> None:
+    story = Story()
+    story.hear(MuteWanted(JOB.training_job, START + 100 * SECOND))
+    story.hang("collective_mismatch")
+    assert story.severity == "none"
+    assert story.incident.muted is True
+    story.stands(102)
+    assert (story.incident.muted, story.severity) == (False, "critical")
+
+
+def test_a_mute_after_the_telling_shows_and_takes_nothing_back() -> None:
+    story = Story()
+    story.hang("not_entered")
+    story.hear(MuteWanted(JOB.training_job, START + 500 * SECOND))
+    assert (story.incident.muted, story.incident.severity) == (True, "warning")
+
+
+def test_an_incident_of_the_last_daemon_is_taken_over_as_it_was_told() -> None:
+    story = Story()
+    story.hang("not_entered")
+    told = story.incident
+    after = Story(lives=adopt([(told, 2)], [(JOB, 1)], [], START))
+    after.at(1)
+    after.at(30, stall("confirmed"))
+    assert after.incident.incident_id == told.incident_id
+    assert after.incident.severity == "warning"
+    assert not of(after.actions, Judge), "the verdict stands"
+
+
+def test_an_incident_of_the_last_daemon_whose_symptom_does_not_return_is_resolved() -> None:
+    story = Story()
+    story.hang("not_entered")
+    for jobs, resolution in (([facts()], "the symptom is gone"), ([], "the job ended")):
+        after = Story(lives=adopt([(story.incident, 2)], [(JOB, 1)], [], START))
+        after.at(1, jobs=jobs)
+        after.at(70)
+        after.at(72)
+        assert after.lives.past[0].resolution == resolution
+
+
+def test_ordinals_go_on_after_a_restart_of_the_daemon() -> None:
+    story = Story(lives=adopt([], [(JOB, 4)], [], START))
+    story.at(6, stall())
+    assert story.incident.incident_id.endswith("-5")

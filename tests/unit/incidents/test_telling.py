@@ -1,0 +1,101 @@
+import pytest
+from tests.unit.incidents.stories import Story, facts, finding, report, stall
+
+from stallwatch.config import Config, DaemonSection, TellSection
+from stallwatch.detectors.job_facts import JobFacts
+
+
+def told_after(cause: str, seconds: float, jobs: list[JobFacts] | None = None, **how: str) -> str:
+    story = Story()
+    story.at(6, stall(), jobs=jobs or [facts()])
+    story.looked()
+    story.at(9, stall("confirmed"))
+    story.looked()
+    story.judged(report(cause, **how))  # type: ignore[arg-type]
+    story.stands(story.second + seconds)
+    return story.incident.severity
+
+
+@pytest.mark.parametrize("cause", ["collective_mismatch", "group_order", "p2p_unmatched", "rank_raised", "gpu_fault"])
+def test_what_cannot_resolve_itself_is_critical_at_once(cause: str) -> None:
+    assert told_after(cause, 0) == "critical"
+    assert told_after(cause, 0, confidence="possible") == "warning"
+
+
+@pytest.mark.parametrize("cause", ["not_entered", "data_exhausted", "comm_stuck", "gpu_kernel_stuck"])
+def test_stuck_is_a_warning_then_critical(cause: str) -> None:
+    assert told_after(cause, 0) == "warning"
+    assert told_after(cause, 65) == "critical"
+
+
+@pytest.mark.parametrize("where", ["checkpoint", "filesystem", "compile"])
+def test_silent_places_must_be_seen_stuck_for_a_while(where: str) -> None:
+    assert told_after("not_entered", 20, where=where) == "none"
+    assert told_after("not_entered", 35, where=where) == "warning"
+
+
+def test_a_culprit_inside_a_phase_gets_the_same_time() -> None:
+    assert told_after("not_entered", 20, jobs=[facts(phases=((3, "eval"),))]) == "none"
+    assert told_after("not_entered", 20, jobs=[facts(phases=((0, "eval"),))]) == "warning"
+
+
+def test_a_progressing_wait_is_told_when_patience_ends() -> None:
+    assert told_after("waiting", 800) == "none"
+    assert told_after("waiting", 900) == "warning"
+
+
+def test_a_job_that_stands_for_reasons_unknown_is_told_in_the_end() -> None:
+    assert told_after("undecided", 280) == "none"
+    assert told_after("undecided", 300) == "warning"
+
+
+def test_health_is_never_told() -> None:
+    assert told_after("healthy", 2000) == "none"
+
+
+def test_a_job_at_its_start_gets_time_for_ranks_to_arrive_and_is_never_told_as_undecided() -> None:
+    starting = [facts(begun=False)]
+    assert told_after("init_missing", 100, jobs=starting) == "none"
+    assert told_after("init_missing", 120, jobs=starting) in ("warning", "critical")
+    assert told_after("not_entered", 100, jobs=starting) == "none"
+    assert told_after("undecided", 2000, jobs=starting) == "none"
+
+
+def test_a_job_that_is_ending_gets_time() -> None:
+    assert told_after("rank_exited", 0, jobs=[facts(ending=True)]) == "none"
+    story = Story()
+    story.at(1, finding("exit", resolvable=False), jobs=[facts(ending=True)])
+    story.looked()
+    story.judged(report("rank_exited"))
+    assert story.incident.severity == "critical", "the exit detector speaks when the time is over"
+
+
+def silent(jobs: list[JobFacts], config: Config | None = None) -> tuple[str, bool]:
+    story = Story(config)
+    story.at(6, stall(), jobs=jobs)
+    story.looked()
+    story.at(9, stall("confirmed"))
+    story.looked()
+    story.judged(report("collective_mismatch"))
+    return story.incident.severity, story.incident.muted
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [facts(opted_out=True), facts(world_size=1), facts(debugged=(2,)), facts(in_terminal=True)],
+    ids=["opted out", "one rank", "debugged", "terminal"],
+)
+def test_wishes_for_silence_are_kept_and_said(quiet: JobFacts) -> None:
+    assert silent([quiet]) == ("none", True)
+    assert silent([facts()]) == ("critical", False)
+
+
+def test_people_in_a_terminal_can_be_told_all_the_same() -> None:
+    loud = Config(tell=TellSection(terminals=True))
+    assert silent([facts(in_terminal=True)], loud) == ("critical", False)
+    assert silent([facts(debugged=(1,))], loud) == ("critical", False)
+    assert silent([facts(opted_out=True)], loud) == ("none", True)
+
+
+def test_the_smallest_job_worth_telling_is_configured() -> None:
+    assert silent([facts(world_size=8)], Config(daemon=DaemonSection(minimum_world_size=16))) == ("none", True)
