@@ -11,7 +11,7 @@ from stallwatch.diagnosis.phrases import place
 from stallwatch.diagnosis.playbook_calls import exhausted, group_order, mismatch, p2p
 from stallwatch.diagnosis.playbook_deaths import exited, raised, stopped
 from stallwatch.diagnosis.playbook_hardware import comm_stuck, fabric, gpu_fault, gpu_kernel, slow
-from stallwatch.diagnosis.playbook_scene import Scene, scene_of
+from stallwatch.diagnosis.playbook_scene import UNKNOWN_PID, Scene, scene_of
 from stallwatch.diagnosis.playbook_where import stuck_steps
 from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.model.verdict import Verdict
@@ -24,7 +24,7 @@ def next_steps(verdict: Verdict, activities: Mapping[int, Activity]) -> tuple[st
     scene = scene_of(verdict, activities)
     steps = _steps(scene)
     others = len(verdict.culprits) - 1
-    if others > 0 and steps and "<pid>" not in steps[0]:
+    if others > 0 and steps and scene.pid in steps[0] and scene.pid != UNKNOWN_PID:
         steps[0] += f" (the same holds for {others} more: ranks {rank_ranges(verdict.culprits)})"
     return tuple(steps[:MAXIMUM_STEPS])
 

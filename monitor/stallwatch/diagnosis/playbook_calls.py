@@ -6,7 +6,7 @@ from stallwatch.diagnosis.playbook_scene import Scene
 
 def mismatch(scene: Scene) -> list[str]:
     mismatch = scene.verdict.mismatch
-    at = f" Rank {scene.rank} is at {place(scene.process.frame)}." if scene.process.frame else ""
+    at = f" Rank {scene.rank} is now at {place(scene.process.frame)}." if scene.process.frame else ""
     seen = f"rank {scene.rank} has {mismatch.found}, the others {mismatch.expected}" if mismatch else "they differ"
     causes = {
         "op": "a branch that depends on the rank, its data or a metric that only some ranks have",

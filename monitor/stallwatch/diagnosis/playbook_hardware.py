@@ -13,7 +13,7 @@ def gpu_kernel(scene: Scene) -> list[str]:
         f"{place(scene.process.frame) or 'the line where it waits'}: custom "
         "CUDA or Triton kernels, spin waits, indices out of range.",
         "Run that step alone with compute-sanitizer on one GPU.",
-        f"If the same GPU ({scene.gpu}) does it with other code, run `dcgmi diag -r 3` on it and take it out of "
+        f"If the same GPU{scene.gpu.removeprefix(' -i')} does it with other code, run `dcgmi diag -r 3` on it and take it out of "
         f"service.",
     ]
 
@@ -50,7 +50,11 @@ def comm_stuck() -> list[str]:
 
 def slow(scene: Scene) -> list[str]:
     return [
-        f"On {scene.host} look for throttling: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE -i {scene.gpu}`.",
+        *(
+            [f"On {scene.host} look for throttling: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE{scene.gpu}`."]
+            if scene.process.gpu_uuid or (scene.activity and scene.activity.uses_gpu)
+            else []
+        ),
         f"See what the rank spends time on: `py-spy record --duration 20 --format speedscope -o rank.json --pid "
         f"{scene.pid}`.",
         f"Look for others on its cores: `top -H -p {scene.pid}`, `ps -eo pid,psr,pcpu,args --sort=-pcpu | head`.",

@@ -6,6 +6,8 @@ from typing import NamedTuple
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.model.verdict import CulpritProcess, Verdict
 
+UNKNOWN_PID = "<pid>"
+
 
 class Scene(NamedTuple):
     """The first culprit, whose host and pid the commands carry; the steps for the others are the same."""
@@ -19,7 +21,8 @@ class Scene(NamedTuple):
 
     @property
     def gpu(self) -> str:
-        return self.process.gpu_uuid or "<GPU>"
+        """ " -i GPU-1a2b" for nvidia-smi, or "" where the rank's GPU is not known: all are shown then."""
+        return f" -i {self.process.gpu_uuid}" if self.process.gpu_uuid else ""
 
 
 def scene_of(verdict: Verdict, activities: Mapping[int, Activity]) -> Scene:
@@ -30,5 +33,10 @@ def scene_of(verdict: Verdict, activities: Mapping[int, Activity]) -> Scene:
     host = process.host or (activity.host if activity else None)
     pid = process.pid if process.pid is not None else (activity.pid if activity else None)
     return Scene(
-        verdict, rank, host or f"the node of rank {rank}", str(pid) if pid is not None else "<pid>", activity, process
+        verdict,
+        rank,
+        host or f"the node of rank {rank}",
+        str(pid) if pid is not None else UNKNOWN_PID,
+        activity,
+        process,
     )

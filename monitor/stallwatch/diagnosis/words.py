@@ -144,7 +144,7 @@ def _gpu_kernel_stuck(verdict: Verdict, culprits: Culprits) -> str:
         waits = f"; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}" if verdict.waiting else ""
         return f"{lead}, which runs a kernel that is no communication and does not end{waits}"
     waits = f"; {_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else ""
-    return f"{lead}, busy with no communication{waits}: consistent with a kernel that does not end"
+    return f"{lead}, which is busy but not with communication{waits}: consistent with a kernel that does not end"
 
 
 def _fault(what: str) -> Callable[[Verdict, Culprits], str]:

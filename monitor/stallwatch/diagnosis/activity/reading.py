@@ -64,6 +64,7 @@ def read_activity(rank: RankEvidence) -> Activity:
         waits_for_children=standing.waits_for_children,
         child_pids=tuple(sorted(child.pid for child in process.children)) if process else (),
         holds_gil_long=holds_gil,
+        uses_gpu=gpu,
         stopped=bool(process and process.state in ("T", "t")),
         tracer_pid=process.tracer_pid or None if process else None,
         uninterruptible=now.kernel.state == "D",

@@ -37,6 +37,7 @@ class Activity(msgspec.Struct, frozen=True):
     child_frame: Frame | None = None  # and its line of the job's code
     child_detail: str = ""
     holds_gil_long: bool = False
+    uses_gpu: bool = False
     stopped: bool = False  # state T or t
     tracer_pid: int | None = None  # a debugger is attached
     uninterruptible: bool = False  # state D of the thread that blocks
