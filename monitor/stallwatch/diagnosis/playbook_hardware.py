@@ -13,8 +13,7 @@ def gpu_kernel(scene: Scene) -> list[str]:
         f"{place(scene.process.frame) or 'the line where it waits'}: custom "
         "CUDA or Triton kernels, spin waits, indices out of range.",
         "Run that step alone with compute-sanitizer on one GPU.",
-        f"If the same GPU{scene.gpu.removeprefix(' -i')} does it with other code, run `dcgmi diag -r 3` on it and take it out of "
-        f"service.",
+        "If the same GPU does it with other code, run `dcgmi diag -r 3` on it and take it out of service.",
     ]
 
 
