@@ -43,8 +43,8 @@ def show(view: RenderableType) -> None:
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """A table, in a terminal with a rule below its head; the columns named in `right` hold numbers."""
-    box = SIMPLE_HEAD if console().is_terminal else None
-    grid = Table(box=box, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold")
+    box, gap = (SIMPLE_HEAD, 1) if console().is_terminal else (None, 2)
+    grid = Table(box=box, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
         grid.add_column(column, justify="right" if column in right else "left", no_wrap=column in right)
     return grid

@@ -156,16 +156,20 @@ class Endpoints:
 
 def tcp_app(endpoints: Endpoints, guard: TokenGuard, *, loopback: bool, external_url: str) -> Starlette:
     check = [Middleware(HostCheck, external_url=external_url)] if loopback else []
-    return Starlette(
-        routes=[*endpoints.open_routes(), *endpoints.private_routes(guard)],
-        middleware=[Middleware(SecurityHeaders), *check],
-        exception_handlers=_ELSEWHERE,
-    )
+    routes = [*endpoints.open_routes(), *endpoints.private_routes(guard)]
+    return _application(routes, [Middleware(SecurityHeaders), *check])
 
 
 def control_app(endpoints: Endpoints) -> Starlette:
     routes = [*endpoints.open_routes(), *endpoints.private_routes(None), *endpoints.control_routes()]
-    return Starlette(routes=routes, exception_handlers=_ELSEWHERE)
+    return _application(routes, [])
+
+
+def _application(routes: list[Route], middleware: list[Middleware]) -> Starlette:
+    elsewhere: dict[Any, Any] = {404: _no_such_path, 405: _no_such_method}
+    made = Starlette(routes=routes, middleware=middleware, exception_handlers=elsewhere)
+    made.router.redirect_slashes = False  # one address for each thing
+    return made
 
 
 async def _no_such_path(request: Request, error: Exception) -> Response:
@@ -174,9 +178,6 @@ async def _no_such_path(request: Request, error: Exception) -> Response:
 
 async def _no_such_method(request: Request, error: Exception) -> Response:
     return _refusal(405, f"{request.method} is not for this path", "What changes anything exists on the socket alone.")
-
-
-_ELSEWHERE: dict[Any, Any] = {404: _no_such_path, 405: _no_such_method}
 
 
 def _unguarded(endpoint: Endpoint) -> Endpoint:

@@ -1,0 +1,63 @@
+"""A local HTTP server that plays Slack, or any webhook: it answers what the test wants and keeps what it got."""
+
+import contextlib
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+
+class Reply(NamedTuple):
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    hang: bool = False  # never answer
+    drip: bool = False  # answer a byte now and then, for ever
+
+
+class SlackServer:
+    def __init__(self) -> None:
+        self.got: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.replies: queue.Queue[Reply] = queue.Queue()  # when it is empty, 200
+        self.closing = threading.Event()
+        self.url = ""
+
+
+@contextlib.contextmanager
+def slack_server() -> Iterator[SlackServer]:
+    slack = SlackServer()
+
+    class Conversation(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            slack.got.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            reply = Reply() if slack.replies.empty() else slack.replies.get()
+            if reply.hang:
+                slack.closing.wait(60)
+                return
+            self.send_response(reply.status)
+            for name, value in reply.headers:
+                self.send_header(name, value)
+            self.send_header("Content-Length", "1000" if reply.drip else "2")
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while reply.drip and not slack.closing.wait(0.1):
+                    self.wfile.write(b".")
+                    self.wfile.flush()
+                self.wfile.write(b"ok")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Conversation)
+    server.daemon_threads = True
+    slack.url = f"http://127.0.0.1:{server.server_port}/services/T0/B0/secret"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield slack
+    finally:
+        slack.closing.set()
+        server.shutdown()
+        server.server_close()
+        thread.join(10)

@@ -1,0 +1,248 @@
+import io
+import re
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.integration.outputs.serving import Served, served, stalled
+from tests.unit.outputs.reports import FakeClock, FakeControl, incident, node_report, view, with_snapshot
+
+from stallwatch.errors import UsageError
+from stallwatch.model.incident import Incident
+from stallwatch.model.snapshot import SensorStatus
+from stallwatch.outputs.client import DaemonUnreachable
+
+PRIVATE = [
+    "/",
+    "/api/v1/ranks",
+    "/api/v1/incidents",
+    "/api/v1/incidents/llama-7b-1",
+    "/api/v1/incidents/llama-7b-1/bundle.tar.gz",
+]
+SECRETS = (b"take_lock", b"llama-7b")
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Served]:
+    with served(stalled()) as made:
+        yield made
+
+
+def test_metrics_health_and_readiness_are_open(node: Served) -> None:
+    metrics = node.get("/metrics")
+    assert metrics.status == 200
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert b'stallwatch_culprit{cause="not_entered"' in metrics.body
+    assert node.get("/healthz").json == {"healthy": True, "reason": ""}
+    ready = node.get("/readyz")
+    assert ready.status == 200
+    assert ready.json["problems"][0]["reason"] == "no GPU on this node"
+
+
+@pytest.mark.parametrize("path", PRIVATE)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Basic d3Jvbmc6d3Jvbmc="},
+        {"Cookie": "stallwatch-1=wrong"},
+    ],
+)
+def test_everything_else_shows_nothing_without_the_token(node: Served, path: str, headers: dict[str, str]) -> None:
+    answer = node.get(path, **headers)
+    assert answer.status == 401
+    assert not any(secret in answer.body for secret in SECRETS)
+
+
+def test_a_wrong_token_in_the_url_shows_nothing_even_beside_a_right_cookie(node: Served) -> None:
+    answer = node.get("/?token=wrong", Cookie=f"stallwatch-{node.port}={node.token}")
+    assert answer.status == 401
+    assert "set-cookie" not in answer.headers
+
+
+def test_the_token_in_the_pages_url_becomes_a_cookie_and_leaves_the_url(node: Served) -> None:
+    answer = node.get(f"/?token={node.token}")
+    assert answer.status == 303
+    assert answer.headers["location"] == "./"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=lax" in cookie
+    page = node.get("/", Cookie=cookie.partition(";")[0])
+    assert page.status == 200
+    assert b"<title>stallwatch</title>" in page.body
+    assert node.get("/api/v1/ranks", Cookie=cookie.partition(";")[0]).status == 200
+
+
+def test_the_api_takes_no_token_from_a_url(node: Served) -> None:
+    assert node.get(f"/api/v1/ranks?token={node.token}").status == 401
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_sites_page_cannot_read_with_its_visitors_cookie(node: Served, site: str) -> None:
+    cookie = f"stallwatch-{node.port}={node.token}"
+    assert node.get("/api/v1/ranks", Cookie=cookie, Sec_Fetch_Site=site).status == 401
+    assert node.get("/api/v1/ranks", Cookie=cookie, Sec_Fetch_Site="same-origin").status == 200
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/", "/readyz"])
+def test_a_name_rebound_to_loopback_reads_nothing(node: Served, path: str) -> None:
+    answer = node.get(path, Host="evil.example:9477")
+    assert answer.status == 421
+    assert not any(secret in answer.body for secret in SECRETS)
+
+
+@pytest.mark.parametrize("host", ["localhost:9477", "127.0.0.1", "[::1]:9477", "watch.example"])
+def test_loopback_names_and_the_external_url_are_ours(host: str) -> None:
+    with served(stalled(), overrides={("http", "external_url"): "https://watch.example/node/"}) as made:
+        assert made.get("/metrics", Host=host).status == 200
+
+
+def test_the_page_may_run_and_load_nothing_but_itself(node: Served) -> None:
+    page = node.ask("/")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert not re.findall(rb"(?:src|href)=[\"'](?!data:)", page.body)
+    assert not re.search(rb"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|https?://", page.body)
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert page.headers["cache-control"] == "no-store"
+
+
+def test_an_incident_is_a_report_and_its_state(node: Served) -> None:
+    document = node.ask("/api/v1/incidents/llama-7b-1").json
+    assert document["verdicts"][0]["culprits"] == [2]
+    assert document["stacks"]["ranks"] == "0-3"
+    assert (document["state"], document["severity"]) == ("open", "critical")
+    assert [one["incident_id"] for one in node.ask("/api/v1/incidents").json["incidents"]] == ["llama-7b-1"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "..",
+        "%2e%2e",
+        "..%2f..%2fetc%2fpasswd",
+        ".hidden",
+        "a%00b",
+        "%ff",
+        "a" * 300,
+        "a/b",
+        "-rf",
+        "a%0ab",
+        "llama-7b-1%0a",
+    ],
+)
+def test_an_id_is_never_a_path(node: Served, path: str) -> None:
+    node.control.asked.clear()
+    for suffix in ("", "/bundle.tar.gz"):
+        assert node.ask(f"/api/v1/incidents/{path}{suffix}").status == 404
+    assert node.control.asked == []  # the daemon was not even asked
+
+
+@pytest.mark.parametrize("path", ["/control/capture", "/control/mute", "/control/notify-test", "/control/page"])
+def test_what_changes_anything_does_not_exist_on_tcp(node: Served, path: str) -> None:
+    for method in ("GET", "POST"):
+        answer = node.get(path, method, Authorization=f"Bearer {node.token}")
+        assert answer.status == 404
+    assert node.get("/api/v1/ranks", "POST", Authorization=f"Bearer {node.token}").status == 405
+
+
+def test_the_evidence_is_one_file_without_links(tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks" / "stacks.json").write_text("[]")
+    (tmp_path / "ranks" / "link.json").symlink_to("/etc/passwd")
+    one = incident(bundle=str(tmp_path))
+    with served(node_report(one), FakeControl(incidents=(one,))) as made:
+        answer = made.ask("/api/v1/incidents/llama-7b-1/bundle.tar.gz")
+    with tarfile.open(fileobj=io.BytesIO(answer.body)) as tar:
+        assert tar.getnames() == ["llama-7b-1/ranks/stacks.json"]
+    with served(stalled()) as gone:
+        assert gone.ask("/api/v1/incidents/llama-7b-1/bundle.tar.gz").status == 404
+
+
+def test_a_dead_required_sensor_makes_the_node_unready_with_its_reason() -> None:
+    dead = SensorStatus("processes", False, "no answer for 40 s", 0.0, 3)
+    with served(with_snapshot(node_report(), sensors=(dead,))) as made:
+        answer = made.get("/readyz")
+        assert answer.status == 503
+        assert answer.json["problems"][0]["reason"] == "no answer for 40 s"
+        assert made.get("/healthz").status == 200
+
+
+def test_a_loop_that_stands_still_is_not_healthy() -> None:
+    clock = FakeClock()
+    with served(stalled(), clock=clock) as made:
+        clock.advance(60)
+        assert made.get("/healthz").status == 503
+        assert not made.client.healthy()
+
+
+def test_before_the_first_tick_it_says_so_and_shows_no_zeros() -> None:
+    with served() as made:
+        assert made.get("/metrics").status == 503
+        assert made.ask("/api/v1/ranks").status == 503
+        with pytest.raises(DaemonUnreachable, match="has not looked"):
+            made.client.ranks()
+
+
+class StuckControl(FakeControl):
+    """A daemon whose store lies on a disk that does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.release = threading.Event()
+
+    def incident(self, incident_id: str) -> Incident | None:
+        self.release.wait(30)
+        return None
+
+
+def test_metrics_answer_while_the_store_hangs() -> None:
+    stuck = StuckControl()
+    with served(stalled(), stuck) as made:
+        asking = threading.Thread(target=made.ask, args=("/api/v1/incidents/llama-7b-1",), daemon=True)
+        asking.start()
+        assert made.get("/metrics").status == 200
+        assert made.get("/healthz").status == 200
+        stuck.release.set()
+        asking.join(10)
+
+
+def test_many_ranks_travel_compressed() -> None:
+    many = node_report(ranks=tuple(view(rank, world_size=1024) for rank in range(1024)))
+    with served(many) as made:
+        plain = made.ask("/api/v1/ranks")
+        small = made.ask("/api/v1/ranks", Accept_Encoding="gzip")
+    assert len(msgspec.json.decode(plain.body)["ranks"]) == 1024
+    assert small.headers["content-encoding"] == "gzip"
+    assert len(small.body) < 200_000
+
+
+def test_a_port_in_use_ends_the_start_and_leaves_no_socket_behind(node: Served) -> None:
+    taken = {("http", "listen"): f"127.0.0.1:{node.port}"}
+    with pytest.raises(UsageError, match="in use"), served(overrides=taken):
+        raise AssertionError("it started")
+
+
+def test_without_tcp_only_the_socket_answers() -> None:
+    with served(stalled(), overrides={("http", "listen"): ""}) as made:
+        assert made.output.port is None
+        assert made.client.page_url() is None
+        assert made.client.ranks().node == "gpu-node-17"
+        assert not (made.directory / "token").exists()
+
+
+def test_closing_removes_the_socket_and_ends_the_thread() -> None:
+    before = threading.enumerate()
+    with served(stalled()) as made:
+        path = made.output.socket_path
+        assert path.exists()
+        assert made.output.problem() is None
+    assert not path.exists()
+    assert [thread.name for thread in threading.enumerate() if thread not in before and thread.name == "http"] == []

@@ -1,0 +1,142 @@
+"""Slack and webhook through the real child process against a local server."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.outputs.slack_server import Reply, SlackServer, slack_server
+from tests.unit.outputs.reports import FakeControl, incident, node_report
+
+from stallwatch import config
+from stallwatch.clock import SystemClock
+from stallwatch.outputs.build import build, notify_test
+from stallwatch.outputs.courier import Courier
+from stallwatch.outputs.slack import slack
+from stallwatch.outputs.webhook import webhook
+
+WAIT = 20.0
+
+Start = Callable[..., Courier]
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's proxy has no business between a test and its own server."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def server() -> Iterator[SlackServer]:
+    with slack_server() as made:
+        yield made
+
+
+@pytest.fixture
+def start(server: SlackServer, tmp_path: Path) -> Iterator[Start]:
+    started: list[Courier] = []
+    secret = tmp_path / "url"
+
+    def make(attempt_seconds: float = 15.0) -> Courier:
+        secret.write_text(server.url)
+        settings, _ = config.load(
+            overrides={
+                ("daemon", "state_directory"): str(tmp_path / "state"),
+                ("slack", "webhook_url_file"): str(secret),
+                ("slack", "attempt_seconds"): attempt_seconds,
+            }
+        )
+        courier = slack(settings, SystemClock())
+        assert courier is not None
+        courier.start()
+        started.append(courier)
+        return courier
+
+    yield make
+    for courier in started:
+        courier.close(5)
+
+
+def settle(courier: Courier, **counts: int) -> None:
+    """Wait until the worker has counted so many."""
+    waiting = threading.Event()
+    for _ in range(int(WAIT / 0.02)):
+        if counts.items() <= courier.deliveries().items():
+            return
+        waiting.wait(0.02)
+    raise AssertionError((courier.deliveries(), courier.problem()))
+
+
+def test_slack_gets_told_and_resolved_with_cause_rank_and_code_line(server: SlackServer, start: Start) -> None:
+    courier = start()
+    courier.publish(node_report(incident()))
+    told = server.got.get(timeout=WAIT)
+    assert told["text"].startswith("🔴 llama-7b: rank 2: not_entered")
+    assert "/home/anna/locks.py:41" in str(told["blocks"])
+    courier.publish(node_report(incident(state="resolved", resolution="the job ended")))
+    assert "the job ended" in server.got.get(timeout=WAIT)["text"]
+    settle(courier, delivered=2)
+
+
+def test_it_survives_500_and_429_and_delivers_once(server: SlackServer, start: Start) -> None:
+    server.replies.put(Reply(500))
+    server.replies.put(Reply(429, (("Retry-After", "1"),)))
+    courier = start()
+    courier.publish(node_report(incident()))
+    settle(courier, retried=2, delivered=1)
+    assert server.got.qsize() == 3
+    assert courier.problem() is None
+
+
+@pytest.mark.parametrize("reply", [Reply(hang=True), Reply(drip=True)])
+def test_a_server_that_never_answers_is_asked_again(server: SlackServer, start: Start, reply: Reply) -> None:
+    server.replies.put(reply)
+    courier = start(attempt_seconds=1.5)
+    courier.publish(node_report(incident()))
+    settle(courier, retried=1)
+    assert courier.problem() == "not delivered yet: no answer within 2 s"
+    settle(courier, delivered=1)
+
+
+def test_a_revoked_webhook_is_named_without_its_address(server: SlackServer, start: Start) -> None:
+    server.replies.put(Reply(404))
+    courier = start()
+    courier.publish(node_report(incident()))
+    settle(courier, refused=1)
+    assert (courier.problem() or "").startswith("refused: 404")
+    assert "secret" not in (courier.problem() or "")
+
+
+def test_nobody_listening_is_a_reason_without_the_address(server: SlackServer, start: Start) -> None:
+    server.url = "http://127.0.0.1:1/services/secret"
+    courier = start()
+    courier.publish(node_report(incident()))
+    settle(courier, retried=1)
+    assert "Connection refused" in (courier.problem() or "")
+    assert "secret" not in (courier.problem() or "")
+    assert courier.queued() == 1
+
+
+def test_a_webhook_gets_the_incident_as_the_api_shows_it(server: SlackServer, tmp_path: Path) -> None:
+    settings, _ = config.load(overrides={("daemon", "state_directory"): str(tmp_path), ("webhook", "url"): server.url})
+    courier = webhook(settings, SystemClock())
+    assert courier is not None
+    courier.start()
+    courier.publish(node_report(incident()))
+    got = server.got.get(timeout=WAIT)
+    courier.close(5)
+    assert got["step"] == "told"
+    assert got["incident"]["verdicts"][0]["culprits"] == [2]
+
+
+def test_notify_test_asks_every_output_that_can_tell(server: SlackServer, tmp_path: Path) -> None:
+    keys = {("daemon", "state_directory"): str(tmp_path), ("daemon", "run_directory"): str(tmp_path)}
+    nobody, _ = config.load(overrides=keys)
+    assert "nothing is configured" in notify_test(build(nobody, FakeControl(), SystemClock()))[0]
+    server.replies.put(Reply(200))
+    server.replies.put(Reply(500))
+    both, _ = config.load(overrides=keys | {("slack", "webhook_url"): server.url, ("webhook", "url"): server.url})
+    lines = notify_test(build(both, FakeControl(), SystemClock()))
+    assert lines == ("slack: delivered (200 ok)", "webhook: not delivered: 500 ok")

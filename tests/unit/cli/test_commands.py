@@ -1,0 +1,142 @@
+"""The commands that ask a daemon, against a real control socket."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from tests.integration.outputs.serving import Served, served, stalled
+from tests.unit.outputs.reports import FakeControl, diagnosis, incident, node_report, verdict
+
+from stallwatch.cli.app import COMMANDS, run
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Served]:
+    past = incident(incident_id="llama-7b-0", state="resolved", report=None)
+    with served(stalled(), FakeControl(incidents=(incident(),), past=(past,))) as made:
+        yield made
+
+
+@pytest.fixture
+def address(node: Served, monkeypatch: pytest.MonkeyPatch) -> Served:
+    monkeypatch.setenv("STALLWATCH_DAEMON_RUN_DIRECTORY", str(node.directory))
+    monkeypatch.setenv("STALLWATCH_DAEMON_STATE_DIRECTORY", str(node.directory))
+    return node
+
+
+def test_status_shows_each_rank_and_the_open_incident(address: Served, capsys: Capture) -> None:
+    assert run(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "llama-7b   2/4  waiting   412" in shown
+    assert "critical  llama-7b-1  Rank 2 never entered" in shown
+    assert "gpus: no GPU on this node" in shown
+    assert "\x1b" not in shown  # plain in a pipe
+    assert not [line for line in shown.splitlines() if line != line.rstrip()]
+    assert address.token not in shown
+
+
+def test_status_json_is_the_ranks_with_the_incidents(address: Served, capsys: Capture) -> None:
+    assert run(["status", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [rank["rank"] for rank in document["ranks"]] == [0, 1, 2, 3]
+    assert document["incidents"][0]["verdicts"][0]["cause"] == "not_entered"
+
+
+def test_status_url_is_the_page_with_its_token(address: Served, capsys: Capture) -> None:
+    assert run(["status", "--url"]) == 0
+    assert capsys.readouterr().out.strip() == f"http://127.0.0.1:{address.port}/?token={address.token}"
+
+
+def test_incidents_lists_open_and_past(address: Served, capsys: Capture) -> None:
+    assert run(["incidents"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["incident", "llama-7b-1", "llama-7b-0"]
+
+
+def test_one_incident_shows_sentence_code_line_reason_next_step_and_stacks(address: Served, capsys: Capture) -> None:
+    assert run(["incidents", "llama-7b-1"]) == 0
+    shown = capsys.readouterr().out
+    for words in (
+        "Rank 2 never entered all_reduce #412",
+        "/home/anna/locks.py:41 in take_lock",
+        "with self._lock:",
+        "waiting: ranks 0-1,3 in all_reduce #412",
+        "rank 2's recorder ends at #411 (flight recorder)",
+        "Look at who holds the lock.",
+        "├── [2] take_lock",
+        "Evidence complete",
+    ):
+        assert words in shown, words
+
+
+def test_one_incident_as_json_is_the_document_of_the_api(address: Served, capsys: Capture) -> None:
+    assert run(["incidents", "llama-7b-1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == address.ask("/api/v1/incidents/llama-7b-1").json
+
+
+@pytest.mark.parametrize("name", ["nope", "../../etc/passwd", ""])
+def test_an_unknown_incident_is_wrong_usage_with_advice(address: Served, capsys: Capture, name: str) -> None:
+    assert run(["incidents", name]) == 64
+    assert "stallwatch: no such" in capsys.readouterr().err
+
+
+def test_capture_and_mute_reach_the_daemon(address: Served, capsys: Capture) -> None:
+    address.control.asked.clear()
+    assert run(["capture", "--job", "llama-7b"]) == 0
+    assert run(["mute", "llama-7b", "--for", "2h"]) == 0
+    assert run(["mute", "llama-7b", "--for", "0", "--json"]) == 0
+    assert address.control.asked == [("capture", "llama-7b"), ("mute", "llama-7b", 7200.0), ("mute", "llama-7b", 0.0)]
+    assert "stallwatch incidents llama-7b-2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("1d", 86400)])
+def test_durations(address: Served, given: str, seconds: float) -> None:
+    address.control.asked.clear()
+    assert run(["mute", "llama-7b", "--for", given]) == 0
+    assert address.control.asked == [("mute", "llama-7b", seconds)]
+
+
+@pytest.mark.parametrize("given", ["", "h", "-1m", "5x", "1 m m", "inf"])
+def test_what_is_no_duration_is_wrong_usage(address: Served, given: str) -> None:
+    assert run(["mute", "llama-7b", "--for", given]) == 64
+
+
+def test_notify_test_fails_when_one_output_did_not_deliver(address: Served, capsys: Capture) -> None:
+    assert run(["notify-test"]) == 0
+    address.control.lines = ("slack: delivered (200 ok)", "webhook: not delivered: 500")
+    assert run(["notify-test"]) == 69
+    assert "webhook: not delivered: 500" in capsys.readouterr().out
+
+
+def test_top_streams_documents_and_refuses_to_draw_into_a_pipe(address: Served, capsys: Capture) -> None:
+    assert run(["top", "--json", "--count", "2", "--interval", "0.1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["node"] for line in lines] == ["gpu-node-17"] * 2
+    assert run(["top"]) == 64
+
+
+@pytest.mark.parametrize("command", ["status", "incidents", "capture", "notify-test", "top"])
+def test_without_a_daemon_each_says_how_to_start_one(command: str, capsys: Capture) -> None:
+    arguments = [command, "--socket", "/nowhere/control.sock"] + (["--json"] if command == "top" else [])
+    assert run(arguments) == 69
+    assert "stallwatch daemon" in capsys.readouterr().err
+
+
+def test_a_job_cannot_drive_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    hostile = incident(report=diagnosis(verdict(summary="\x1b[2Jgone\x07 [red]x[/red]", next_steps=("\x9b31m",))))
+    with served(node_report(hostile), FakeControl(incidents=(hostile,))) as made:
+        monkeypatch.setenv("STALLWATCH_DAEMON_RUN_DIRECTORY", str(made.directory))
+        for arguments in (["status"], ["incidents"], ["incidents", "llama-7b-1"]):
+            assert run(arguments) == 0
+    shown = capsys.readouterr().out
+    assert not any(character in shown for character in "\x1b\x07\x9b")
+    assert "[red]x[/red]" in shown
+
+
+def test_every_command_of_this_folder_explains_itself(capsys: Capture) -> None:
+    for command in ("status", "incidents", "capture", "mute", "notify-test", "config", "top"):
+        assert command in COMMANDS
+        assert run([command, "--help"]) == 0
+        assert "Usage: stallwatch" in capsys.readouterr().out

@@ -1,0 +1,67 @@
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from stallwatch.cli.app import run
+
+Capture = pytest.CaptureFixture[str]
+
+
+def check(tmp_path: Path, text: str, *more: str) -> int:
+    file = tmp_path / "stallwatch.toml"
+    file.write_text(text)
+    return run(["config", "check", str(file), *more])
+
+
+def test_a_right_file_is_ok(tmp_path: Path, capsys: Capture) -> None:
+    assert check(tmp_path, '[http]\nlisten = "0.0.0.0:9477"\n') == 0
+    assert "ok" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('[slack]\nwebhok_url = "x"\n', "slack.webhok_url"),
+        ('[slak]\nwebhook_url = "x"\n', "slak"),
+        ('[http]\nlisten = "9477"\n', "http.listen"),
+        ('[slack]\nwebhook_url = "not an address"\n', "slack.webhook_url"),
+        ('[slack]\nminimum_severity = "loud"\n', "slack.minimum_severity"),
+        ('[slack]\nwebhook_url_file = "/nowhere/url"\n', "slack.webhook_url_file"),
+        ("[http\n", "not TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_path_of_what_is_wrong(
+    tmp_path: Path, capsys: Capture, text: str, named: str
+) -> None:
+    assert check(tmp_path, text) == 64
+    assert named in capsys.readouterr().err
+
+
+def test_a_missing_file_is_refused(capsys: Capture) -> None:
+    assert run(["config", "check", "/nowhere/stallwatch.toml"]) == 64
+    assert "/nowhere/stallwatch.toml" in capsys.readouterr().err
+
+
+def test_a_wrong_variable_is_refused_too(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setenv("STALLWATCH_DAEMON_TICK_SECONDS", "soon")
+    assert run(["config", "check"]) == 64
+    assert "tick_seconds" in capsys.readouterr().err
+
+
+def test_the_effective_configuration_is_shown_without_secrets(tmp_path: Path, capsys: Capture) -> None:
+    assert check(tmp_path, '[slack]\nwebhook_url = "https://hooks.slack.com/secret"\n', "--json") == 0
+    shown = capsys.readouterr().out
+    assert json.loads(shown)["slack"]["webhook_url"] == "<set>"
+    assert "secret" not in shown
+
+
+def test_the_example_is_toml_that_check_accepts_with_every_line_enabled(tmp_path: Path, capsys: Capture) -> None:
+    assert run(["config", "example"]) == 0
+    example = capsys.readouterr().out
+    assert tomllib.loads(example)
+    enabled = "\n".join(
+        line[2:] if line.startswith("# ") and " = " in line.partition("(")[0] else line for line in example.splitlines()
+    )
+    assert check(tmp_path, enabled) == 0

@@ -1,0 +1,248 @@
+"""Literal reports and fakes of the daemon's side for the tests of outputs and commands."""
+
+from typing import Any
+
+import msgspec
+
+from stallwatch.errors import UsageError
+from stallwatch.model.finding import Finding
+from stallwatch.model.incident import Incident, IncidentEvent, NodeReport, RankView, StageErrors
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.snapshot import (
+    GpuSample,
+    GroupCounter,
+    Heartbeat,
+    JobKey,
+    NodeSnapshot,
+    RankSample,
+    SensorStatus,
+)
+from stallwatch.model.verdict import CulpritProcess, Fact, Frame, GroupRef, Rejected, Report, StackNode, Verdict
+
+JOB = JobKey("llama-7b", "127.0.0.1:29500:4:0:none")
+WALL_NS = 1_767_225_600_000_000_000  # 2026-01-01T00:00:00Z
+NODE = "gpu-node-17"
+
+
+class FakeClock:
+    def __init__(self, monotonic_ns: int = 0, wall_ns: int = WALL_NS) -> None:
+        self.monotonic = monotonic_ns
+        self.wall = wall_ns
+
+    def monotonic_ns(self) -> int:
+        return self.monotonic
+
+    def wall_ns(self) -> int:
+        return self.wall
+
+    def advance(self, seconds: float) -> None:
+        self.monotonic += int(seconds * 1e9)
+        self.wall += int(seconds * 1e9)
+
+
+class FakeControl:
+    """A daemon of one job that remembers what it was asked."""
+
+    def __init__(self, incidents: tuple[Incident, ...] = (), past: tuple[Incident, ...] = ()) -> None:
+        self.incidents = incidents
+        self.past = past
+        self.asked: list[tuple[Any, ...]] = []
+        self.lines: tuple[str, ...] = ("slack: delivered (200 ok)",)
+
+    def report(self) -> NodeReport | None:
+        return None
+
+    def incident(self, incident_id: str) -> Incident | None:
+        self.asked.append(("incident", incident_id))
+        return next((one for one in (*self.incidents, *self.past) if one.incident_id == incident_id), None)
+
+    def past_incidents(self, limit: int) -> tuple[Incident, ...]:
+        return self.past[:limit]
+
+    def capture(self, training_job: str | None) -> str:
+        if training_job not in (None, JOB.training_job):
+            raise UsageError(f"no job {training_job!r} on this node", f"Running: {JOB.training_job}")
+        self.asked.append(("capture", training_job))
+        return "llama-7b-2"
+
+    def mute(self, training_job: str, seconds: float) -> None:
+        self.asked.append(("mute", training_job, seconds))
+
+    def notify_test(self) -> tuple[str, ...]:
+        return self.lines
+
+
+def verdict(**changes: Any) -> Verdict:
+    whole = Verdict(
+        cause="not_entered",
+        culprits=(2,),
+        confidence="certain",
+        summary="Rank 2 never entered all_reduce #412: it waits for a lock in take_lock (locks.py:41).",
+        culprit_processes=(
+            CulpritProcess(
+                2, NODE, 48213, "GPU-2", "lock", Frame("/home/anna/locks.py", 41, "take_lock", "  with self._lock:")
+            ),
+        ),
+        waiting="0-1,3",
+        where="lock",
+        process_group=GroupRef("default_pg", (0, 1, 2, 3)),
+        operation="all_reduce",
+        seq=412,
+        because=(Fact("rank 2's recorder ends at #411", "flight recorder"),),
+        rejected=(Rejected("process_stopped", "state is S"),),
+        next_steps=("Look at who holds the lock.",),
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def stacks() -> StackNode:
+    alone = StackNode("take_lock", "locks.py", 41, "2", 1)
+    others = StackNode("all_reduce", "distributed_c10d.py", 2810, "0-1,3", 3)
+    return StackNode("<module>", "train.py", 12, "0-3", 4, (alone, others))
+
+
+def diagnosis(*verdicts: Verdict, **changes: Any) -> Report:
+    whole = Report(
+        schema_version=1,
+        tool_version="0.1.0",
+        incident_id="llama-7b-1",
+        training_job=JOB.training_job,
+        epoch=JOB.epoch,
+        captured_at="2026-01-01T00:00:05.000Z",
+        deadline="2026-01-01T00:10:00Z",
+        evidence_complete=True,
+        verdicts=verdicts or (verdict(),),
+        stacks=stacks(),
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def finding(**changes: Any) -> Finding:
+    whole = Finding("stall", "confirmed", JOB, (0, 1, 2, 3), 0, 5.0, "rank 2 has made no step for 8.2 s")
+    return msgspec.structs.replace(whole, **changes)
+
+
+def incident(**changes: Any) -> Incident:
+    whole = Incident(
+        incident_id="llama-7b-1",
+        job=JOB,
+        node=NODE,
+        state="open",
+        severity="critical",
+        opened_wall_ns=WALL_NS,
+        since_ns=0,
+        findings=(finding(),),
+        report=diagnosis(),
+        bundle="/var/lib/stallwatch/incidents/llama-7b-1",
+        events=(IncidentEvent(WALL_NS, "suspected"),),
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def view(rank: int, **changes: Any) -> RankView:
+    whole = RankView(
+        job=JOB,
+        rank=rank,
+        local_rank=rank,
+        world_size=4,
+        pid=48211 + rank,
+        state="waiting",
+        step=412,
+        step_seconds=0.052,
+        beat_age_seconds=14.2,
+        pulse_age_seconds=0.4,
+        phase="",
+        limit_seconds=5.0,
+        limit_reason="the floor",
+        gpu_uuid=f"GPU-{rank}",
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def heartbeat(rank: int, groups: tuple[GroupCounter, ...]) -> Heartbeat:
+    return Heartbeat(
+        path="",
+        uid=0,
+        pid=48211 + rank,
+        start_ticks=1,
+        pid_namespace=1,
+        rank=rank,
+        local_rank=rank,
+        world_size=4,
+        node=NODE,
+        training_job=JOB.training_job,
+        epoch=JOB.epoch,
+        restart_count=0,
+        is_child=False,
+        notify=True,
+        step=412,
+        last_step_ns=0,
+        step_durations_ns=(),
+        phase="",
+        phase_since_ns=0,
+        pulse_count=1,
+        pulse_ns=0,
+        dump_started_ns=None,
+        answered_request=0,
+        ended=False,
+        exit_code=None,
+        ended_ns=None,
+        groups=groups,
+    )
+
+
+def sample(rank: int) -> RankSample:
+    groups = (GroupCounter("gloo", 0, 412, 411), GroupCounter("gloo", 1, 7, 7))
+    known = Known(heartbeat(rank, groups), 0)
+    return RankSample(JOB, rank, rank, 4, 48211 + rank, 1, known, Unavailable("not looked", 0))
+
+
+GPU = GpuSample(
+    index=0,
+    uuid="GPU-0",
+    name="H100",
+    serial="165",
+    pci_bus_id="0000:18:00.0",
+    utilization_percent=100,
+    memory_used_bytes=60 << 30,
+    memory_total_bytes=80 << 30,
+    power_watts=118.5,
+    power_limit_watts=700.0,
+    temperature_celsius=34,
+    sm_clock_mhz=1980,
+    clock_event_reasons=4,
+    ecc_uncorrected_total=0,
+    xid_last=31,
+)
+
+
+def node_report(*incidents: Incident, **changes: Any) -> NodeReport:
+    """Everything known: four ranks, one GPU, one phase, one error."""
+    snapshot = NodeSnapshot(
+        tick=7,
+        at_ns=0,
+        wall_ns=WALL_NS,
+        node=NODE,
+        late_seconds=0.01,
+        ranks=tuple(sample(rank) for rank in range(4)),
+        gpus=Known((GPU,), 0),
+        sensors=(
+            SensorStatus("heartbeats", True, "", 0.001, 0),
+            SensorStatus("gpus", False, "no GPU on this node", 0.0, 0, required=False),
+        ),
+    )
+    whole = NodeReport(
+        snapshot=snapshot,
+        ranks=(*(view(rank) for rank in range(3)), view(3, phase="checkpoint", state="phase")),
+        findings=tuple(finding for one in incidents for finding in one.findings),
+        incidents=incidents,
+        stage_errors=(StageErrors("detectors", "stall", 2),),
+        daemon_cpu_seconds=1.5,
+        daemon_resident_bytes=40 << 20,
+        started_wall_ns=WALL_NS,
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def with_snapshot(report: NodeReport, **changes: Any) -> NodeReport:
+    return msgspec.structs.replace(report, snapshot=msgspec.structs.replace(report.snapshot, **changes))

@@ -1,0 +1,156 @@
+import json
+from typing import Any
+
+import pytest
+from tests.unit.outputs.reports import JOB, diagnosis, finding, incident, verdict
+
+from stallwatch.model.incident import Incident
+from stallwatch.model.verdict import CulpritProcess, Fact, Frame
+from stallwatch.outputs.slack_message import escape, slack_message, slack_test_message
+from stallwatch.outputs.telling import Step
+
+
+def texts(message: dict[str, Any]) -> str:
+    """Every text of a message, one after the other."""
+    found: list[str] = []
+
+    def walk(value: object) -> None:
+        if isinstance(value, dict):
+            found.extend([value["text"]] if isinstance(value.get("text"), str) else [])
+            for inner in value.values():
+                walk(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                walk(inner)
+
+    walk(message["blocks"])
+    return "\n".join(found)
+
+
+def check_limits(message: dict[str, Any]) -> None:
+    """https://docs.slack.dev/reference/block-kit/blocks"""
+    assert len(message["text"]) <= 40_000
+    assert 0 < len(message["blocks"]) <= 50
+    for block in message["blocks"]:
+        match block["type"]:
+            case "header":
+                assert 0 < len(block["text"]["text"]) <= 150
+                assert block["text"]["type"] == "plain_text"
+            case "section":
+                assert ("text" in block) != ("fields" in block)
+                if "text" in block:
+                    assert 0 < len(block["text"]["text"]) <= 3000
+                else:
+                    assert 0 < len(block["fields"]) <= 10
+                    assert all(0 < len(field["text"]) <= 2000 for field in block["fields"])
+            case "context":
+                assert 0 < len(block["elements"]) <= 10
+                assert all(0 < len(element["text"]) <= 3000 for element in block["elements"])
+            case other:
+                raise AssertionError(f"unexpected block {other}")
+
+
+def test_it_names_cause_rank_place_code_line_waiters_reason_and_next_step() -> None:
+    message = slack_message(incident(), "told", "https://watch.example/node1/")
+    check_limits(message)
+    shown = texts(message)
+    for words in (
+        "llama-7b: rank 2: not_entered",
+        "`not_entered` (lock), certain",
+        "pid 48213",
+        "`gpu-node-17`",
+        "GPU `GPU-2`",
+        "`/home/anna/locks.py:41` in `take_lock`",
+        "```with self._lock:```",
+        "ranks 0-1,3",
+        "rank 2's recorder ends at #411 _(flight recorder)_",
+        "1. Look at who holds the lock.",
+        "Evidence complete, safe to kill; torch's own timeout ends the job at 00:10:00 UTC",
+        "<https://watch.example/node1/#llama-7b-1|Open the incident>",
+    ):
+        assert words in shown, words
+    assert "Rank 2 never entered all_reduce #412" in message["text"]
+
+
+def test_it_does_not_call_an_incomplete_capture_safe() -> None:
+    shown = texts(slack_message(incident(report=diagnosis(evidence_complete=False)), "told"))
+    assert "safe to kill" not in shown
+    assert "not complete" in shown
+
+
+@pytest.mark.parametrize(
+    ("step", "headline"),
+    [
+        ("told", "🔴 llama-7b: rank 2: not_entered"),
+        ("escalated", "🔴 llama-7b: still rank 2: not_entered"),
+        ("resolved", "🟢 llama-7b: resolved, rank 2: not_entered"),
+    ],
+)
+def test_the_headline_says_which_step_it_is(step: Step, headline: str) -> None:
+    over = {"state": "resolved", "resolution": "the job moves again"} if step == "resolved" else {}
+    message = slack_message(incident(**over), step)
+    assert message["blocks"][0]["text"]["text"] == headline
+    assert ("the job moves again" in message["text"]) == (step == "resolved")
+
+
+def test_nobody_is_called_by_what_a_job_writes() -> None:
+    frame = Frame("<!here>.py", 1, "<@U1>", "x = '```' # <!channel> & <http://evil|click>")
+    hostile = verdict(
+        summary="<!everyone> look",
+        operation="<!subteam^S1>",
+        culprit_processes=(CulpritProcess(2, "<!channel>", 1, None, None, frame),),
+    )
+    job = type(JOB)("<!channel>", "e")
+    message = slack_message(incident(job=job, report=diagnosis(hostile), bundle="/<!here>"), "told")
+    check_limits(message)
+    marked = json.dumps([block for block in message["blocks"] if block["type"] != "header"]) + message["text"]
+    assert "<!" not in marked
+    assert "<@" not in marked
+    assert "<http" not in marked
+    code = next(block["text"]["text"] for block in message["blocks"] if "```" in block.get("text", {}).get("text", ""))
+    assert code.count("```") == 2  # its source did not end the block early
+
+
+LONG = "é" * 9000 + "&" * 9000
+
+
+@pytest.mark.parametrize(
+    "sick",
+    [
+        incident(report=diagnosis(verdict(summary=LONG, operation=LONG, waiting=LONG, next_steps=(LONG,) * 20))),
+        incident(report=diagnosis(verdict(because=(Fact(LONG, LONG),) * 30, missing=(LONG,), cause="undecided"))),
+        incident(
+            report=diagnosis(
+                verdict(
+                    culprits=tuple(range(1024)),
+                    culprit_processes=tuple(
+                        CulpritProcess(rank, LONG, rank, LONG, "lock", Frame(LONG, 1, LONG, LONG))
+                        for rank in range(1024)
+                    ),
+                )
+            )
+        ),
+        incident(job=type(JOB)(LONG, "e"), incident_id="x" * 400, bundle=LONG),
+        incident(report=None, findings=(finding(reason=LONG),)),
+        incident(report=None, findings=()),
+        incident(report=diagnosis(verdict(summary="", culprits=(), culprit_processes=(), waiting="", because=()))),
+    ],
+)
+def test_nothing_is_too_long_or_empty_for_slack(sick: Incident) -> None:
+    check_limits(slack_message(sick, "told"))
+    over = incident(state="resolved", report=sick.report, job=sick.job)
+    check_limits(slack_message(over, "resolved"))
+
+
+def test_a_cut_never_leaves_half_an_escaped_character() -> None:
+    message = slack_message(incident(report=diagnosis(verdict(summary="&" * 5000))), "told")
+    section = message["blocks"][1]["text"]["text"]
+    assert section.rstrip("…*").replace("&amp;", "") in ("", "*")
+
+
+def test_escape_is_the_three_characters() -> None:
+    assert escape("a<b>&c") == "a&lt;b&gt;&amp;c"
+
+
+def test_the_test_message_fits_too() -> None:
+    check_limits(slack_test_message("node", "https://watch.example"))

@@ -1,0 +1,41 @@
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.outputs import spool as spools
+from stallwatch.outputs.spool import Message, Spool
+
+
+def message(number: int) -> Message:
+    return Message(f"job-{number}", "told", number, msgspec.Raw(b"{}"))
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    spool, _ = Spool().with_message(message(1), ("told", "escalated"))
+    spools.save(tmp_path / "slack.json", spool)
+    loaded = spools.load(tmp_path / "slack.json")
+    assert loaded.told == {"job-1": ("told", "escalated")}
+    assert [one.incident_id for one in loaded.queue] == ["job-1"]
+    assert (tmp_path / "slack.json").stat().st_mode & 0o777 == 0o600  # messages hold code
+    assert [path.name for path in tmp_path.iterdir()] == ["slack.json"]
+
+
+def test_an_unreadable_file_is_set_aside_and_not_the_end(tmp_path: Path) -> None:
+    (tmp_path / "slack.json").write_bytes(b'{"told":')
+    assert spools.load(tmp_path / "slack.json") == Spool()
+    assert (tmp_path / "slack.unreadable").exists()
+
+
+def test_the_queue_is_bounded_and_drops_the_oldest() -> None:
+    spool, dropped = Spool(), 0
+    for number in range(203):
+        spool, more = spool.with_message(message(number), ("told",))
+        dropped += more
+    assert dropped == 3
+    assert spool.queue[0].incident_id == "job-3"
+    assert spool.told["job-0"] == ("told",)  # a dropped message is not sent again
+
+
+def test_only_an_incident_whose_end_was_told_is_forgotten() -> None:
+    spool = Spool(told={"over": ("told", "resolved"), "open": ("told",), "shown": ("told", "resolved")})
+    assert set(spool.forget({"shown"}).told) == {"open", "shown"}

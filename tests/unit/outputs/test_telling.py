@@ -1,0 +1,58 @@
+import itertools
+
+import pytest
+from tests.unit.outputs.reports import incident
+
+from stallwatch.model.incident import Incident, Severity
+from stallwatch.outputs.telling import Step, covered, due
+
+
+def tell(lives: list[Incident], minimum: Severity = "warning") -> list[Step]:
+    """What is told over the life of an incident, looked at twice at each moment."""
+    done: tuple[Step, ...] = ()
+    told = []
+    for now in lives:
+        for _ in range(2):
+            step = due(now, done, minimum)
+            if step is not None:
+                told.append(step)
+                done = (*done, *covered(now, step))
+    return told
+
+
+QUIET = incident(severity="none")
+WARNING = incident(severity="warning")
+CRITICAL = incident(severity="critical")
+OVER = incident(severity="critical", state="resolved")
+
+
+@pytest.mark.parametrize(
+    ("lives", "told"),
+    [
+        ([QUIET], []),
+        ([QUIET, incident(severity="none", state="resolved")], []),
+        ([QUIET, WARNING, CRITICAL, OVER], ["told", "escalated", "resolved"]),
+        ([WARNING, incident(severity="warning", state="resolved")], ["told", "resolved"]),
+        ([CRITICAL, OVER], ["told", "resolved"]),
+        ([OVER], []),
+    ],
+)
+def test_each_step_is_told_once(lives: list[Incident], told: list[Step]) -> None:
+    assert tell(lives) == told
+
+
+def test_below_the_minimum_nobody_is_told_until_it_rises() -> None:
+    assert tell([WARNING, CRITICAL, OVER], "critical") == ["told", "resolved"]
+
+
+def test_a_muted_incident_is_told_when_the_silence_ends_and_it_still_stands() -> None:
+    muted = incident(muted=True)
+    assert tell([muted, muted]) == []
+    assert tell([muted, CRITICAL]) == ["told"]
+
+
+def test_no_history_makes_it_speak_twice_or_end_what_it_never_began() -> None:
+    for lives in itertools.product((QUIET, WARNING, CRITICAL, OVER, incident(muted=True)), repeat=4):
+        told = tell(list(lives))
+        assert len(told) == len(set(told))
+        assert not told or told[0] == "told"
