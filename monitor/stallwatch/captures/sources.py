@@ -17,7 +17,7 @@ _LINE_CHARACTERS = 400
 def lines_of_stacks(threads: Iterable[Any]) -> list[tuple[str, int]]:
     """Given py-spy's threads, return the distinct (file, line) of their frames in Python files, main thread's first."""
     wanted: dict[tuple[str, int], None] = {}
-    for thread in threads:
+    for thread in sorted(threads, key=lambda thread: thread.get("os_thread_id") != thread.get("pid")):
         for frame in thread.get("frames") or ():
             file, line = frame.get("filename"), frame.get("line")
             if isinstance(file, str) and isinstance(line, int) and file.endswith(".py") and line > 0:

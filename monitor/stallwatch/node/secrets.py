@@ -4,7 +4,7 @@ import re
 
 REDACTED = "(redacted)"
 
-_WORDS = "token|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credential|webhook"
+_WORDS = "token(?![a-z])|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credential|webhook"
 _NAME = rf"[\w.-]*(?:{_WORDS})[\w.-]*"
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # name=value, name: value, "name": "value", --name value

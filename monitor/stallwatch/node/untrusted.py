@@ -13,10 +13,11 @@ _SYS_OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
-RESOLVE_IN_ROOT = 0x10 | _RESOLVE_NO_MAGICLINKS
-"""Links are followed, but "/" and ".." end at the directory: for paths inside a container's root."""
+_RESOLVE_IN_ROOT = 0x10  # links are followed, but "/" and ".." end at the directory
 
 _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+_NO_OPENAT2 = (errno.ENOSYS, errno.EPERM)  # an old kernel, a container's filter
 
 
 class Refused(StallwatchError):
@@ -56,7 +57,7 @@ def open_regular(directory: int, name: str, limit_bytes: int) -> int:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EXDEV):
             raise Refused(f"{name}: leads out of its directory or through a link; not opened") from error
-        if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EINVAL):
+        if error.errno not in _NO_OPENAT2:
             raise
         if "/" in name:
             raise Refused(f"{name}: this kernel cannot resolve paths beneath a directory") from error
@@ -74,11 +75,11 @@ def open_in_root(root: int, path: str, limit_bytes: int) -> int:
     reading; links are followed within that root. Raise Refused or OSError."""
     relative = path.lstrip("/")
     try:
-        descriptor = _openat2(root, relative, _READ_FLAGS | os.O_PATH, RESOLVE_IN_ROOT)
+        descriptor = _openat2(root, relative, os.O_PATH | os.O_CLOEXEC, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
     except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EINVAL):
+        if error.errno not in _NO_OPENAT2:
             raise
-        descriptor = os.open(relative, os.O_PATH | os.O_CLOEXEC, dir_fd=root)
+        descriptor = os.open(relative, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=root)
     try:
         _check(os.fstat(descriptor), path, limit_bytes)
         # What O_PATH found is opened for reading by its own name in /proc, so nothing can be swapped in between.

@@ -27,10 +27,10 @@ class Traces(NamedTuple):
     out_of_memory_kills: int | None
 
 
-def note_traces(watch: ProcessWatch, environment: dict[str, str], cgroups: str = "/sys/fs/cgroup") -> Traces:
-    """Note where a process' end will leave its traces; nothing here can fail."""
+def note_traces(watch: ProcessWatch, cgroups: str = "/sys/fs/cgroup") -> Traces:
+    """Note where a process' end will leave its traces; nothing here can fail. Its error file becomes known later."""
     memory_events = _memory_events(watch, cgroups)
-    return Traces(environment.get("TORCHELASTIC_ERROR_FILE", ""), memory_events, _kills(memory_events))
+    return Traces("", memory_events, _kills(memory_events))
 
 
 def explain(

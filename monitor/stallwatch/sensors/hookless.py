@@ -1,7 +1,7 @@
 """Finds ranks that have no hook: the topmost process that names a rank and has torch in it."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from stallwatch.node.procfs import parse_stat
@@ -9,12 +9,15 @@ from stallwatch.sensors.environ import RankNames, parse_environment, rank_names
 
 _ENVIRONMENT_LIMIT_BYTES = 1 << 20
 _MAPS_LIMIT_BYTES = 8 << 20
-# Ends of other ranks are looked for between so many processes, so that a long search does not blur their order.
-_LOOK_EVERY = 32
-# A process imports torch seconds after it starts; later ones are found by the heartbeat of their hook alone.
-_MOST_TRIES = 60
+# A process imports torch some seconds after it starts, or never: its maps are not read for ever.
+_TORCH_READS = 120
+# A hook attaches after torch was imported: only who has had the time and has none is a rank without one.
+_TORCH_SEEN = 3
 # Between fork and exec a process still shows its parent's environment: nameless ones are read again a few times.
 _ENVIRONMENT_READS = 3
+# What is known to be no rank is looked at again only every so many searches, a part of them each time: its pid may have
+# been used again. A node has thousands of processes, most of them the kernel's.
+_SETTLED_EVERY = 12
 
 
 class FoundRank(NamedTuple):
@@ -23,64 +26,62 @@ class FoundRank(NamedTuple):
     names: RankNames
 
 
-class _Seen(NamedTuple):
-    parent_pid: int
-    names: RankNames | None
-    reads: int
+class _Seen:
+    """What is known of one process."""
+
+    def __init__(self, start_ticks: int, parent_pid: int) -> None:
+        self.start_ticks = start_ticks
+        self.parent_pid = parent_pid
+        self.names: RankNames | None = None
+        self.environment_reads = 0
+        self.torch_reads = 0
+        self.torch_seen = 0
+
+    @property
+    def is_settled(self) -> bool:
+        return self.names is None and self.environment_reads >= _ENVIRONMENT_READS
 
 
 class HooklessSearch:
-    """Searches every few seconds; a process' environment is read once, its maps until torch appears in them."""
+    """Remembers from search to search what every process of the node is."""
 
-    def __init__(self, proc: str = "/proc", search_seconds: float = 5.0) -> None:
+    def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
-        self._search_ns = int(search_seconds * 1e9)
-        self._next_ns = 0
-        self._seen: dict[tuple[int, int], _Seen] = {}
-        self._tries: dict[tuple[int, int], int] = {}
+        self._seen: dict[int, _Seen] = {}
+        self._searches = 0
 
-    def due(self, now_ns: int) -> bool:
-        return now_ns >= self._next_ns
-
-    def search(self, known: Iterable[int], now_ns: int, meanwhile: Callable[[], None]) -> Iterator[FoundRank]:
-        """Yield ranks that are not among the `known` pids nor below one of the same rank."""
-        self._next_ns = now_ns + self._search_ns
-        living = self._look_at_all(meanwhile)
-        for key in [key for key in self._seen if key not in living]:
-            self._seen.pop(key)
-            self._tries.pop(key, None)
-        by_pid = {pid: (start_ticks, seen) for (pid, start_ticks), seen in self._seen.items()}
+    def search(self, known: Iterable[int]) -> list[FoundRank]:
+        """Return ranks that are not among the `known` pids and not below a process of the same rank."""
+        self._searches += 1
+        pids = {int(name) for name in os.listdir(self._proc) if name.isdigit()}
+        for pid in self._seen.keys() - pids:
+            del self._seen[pid]
+        for pid in pids:
+            self._look_at(pid)
         known = set(known)
-        for pid, (start_ticks, seen) in by_pid.items():
-            if seen.names is None or pid in known or self._has_ancestor(seen, by_pid):
-                continue
-            tries = self._tries.get((pid, start_ticks), 0)
-            if tries < _MOST_TRIES:
-                self._tries[pid, start_ticks] = tries + 1
-                if self._has_torch(pid):
-                    yield FoundRank(pid, start_ticks, seen.names)
+        return [
+            FoundRank(pid, seen.start_ticks, seen.names)
+            for pid, seen in self._seen.items()
+            if seen.names is not None and pid not in known and not self._has_ancestor(seen) and self._is_rank(pid, seen)
+        ]
 
-    def _look_at_all(self, meanwhile: Callable[[], None]) -> set[tuple[int, int]]:
-        living = set()
-        for number, name in enumerate(os.listdir(self._proc)):
-            if not name.isdigit():
-                continue
-            if number % _LOOK_EVERY == 0:
-                meanwhile()
-            try:
-                with open(f"{self._proc}/{name}/stat", "rb") as file:
-                    stat = parse_stat(file.read())
-            except (OSError, ValueError):
-                continue
-            key = (stat.pid, stat.start_ticks)
-            living.add(key)
-            seen = self._seen.get(key) or _Seen(stat.parent_pid, None, 0)
-            names, reads = seen.names, seen.reads
+    def _look_at(self, pid: int) -> None:
+        seen = self._seen.get(pid)
+        if seen is not None and seen.is_settled and (self._searches + pid) % _SETTLED_EVERY:
+            return
+        try:
+            with open(f"{self._proc}/{pid}/stat", "rb") as file:
+                stat = parse_stat(file.read())
+        except (OSError, ValueError):
+            self._seen.pop(pid, None)
+            return
+        if seen is None or seen.start_ticks != stat.start_ticks:
+            seen = self._seen[pid] = _Seen(stat.start_ticks, stat.parent_pid)
+        seen.parent_pid = stat.parent_pid
+        if seen.names is None and not seen.is_settled:
+            seen.environment_reads += 1
             # A kernel thread has no pages and no environment.
-            if names is None and reads < _ENVIRONMENT_READS and stat.resident_pages:
-                names, reads = self._names(stat.pid), reads + 1
-            self._seen[key] = _Seen(stat.parent_pid, names, reads)
-        return living
+            seen.names = self._names(pid) if stat.resident_pages else None
 
     def _names(self, pid: int) -> RankNames | None:
         try:
@@ -90,17 +91,24 @@ class HooklessSearch:
             return None
         return None if environment.get("STALLWATCH_DISABLE", "") not in ("", "0") else rank_names(environment)
 
-    @staticmethod
-    def _has_ancestor(seen: _Seen, by_pid: dict[int, tuple[int, _Seen]]) -> bool:
+    def _has_ancestor(self, seen: _Seen) -> bool:
         """Loader workers, compilers and trackers inherit the variables of their rank."""
-        parent = by_pid.get(seen.parent_pid)
-        for _ in range(64):
-            if parent is None:
-                return False
-            if parent[1].names == seen.names:
+        visited = set()
+        parent_pid = seen.parent_pid
+        while (parent := self._seen.get(parent_pid)) is not None and parent_pid not in visited:
+            if parent.names == seen.names:
                 return True
-            parent = by_pid.get(parent[1].parent_pid)
+            visited.add(parent_pid)
+            parent_pid = parent.parent_pid
         return False
+
+    def _is_rank(self, pid: int, seen: _Seen) -> bool:
+        if seen.torch_seen == 0 and seen.torch_reads < _TORCH_READS:
+            seen.torch_reads += 1
+            seen.torch_seen = 1 if self._has_torch(pid) else 0
+        elif seen.torch_seen:
+            seen.torch_seen += 1
+        return seen.torch_seen >= _TORCH_SEEN
 
     def _has_torch(self, pid: int) -> bool:
         try:

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 from stallwatch.model.snapshot import ChildSample, ProcessSample
 from stallwatch.node.procfs import ProcessDirectory, children_of, parse_io, parse_stat, parse_wchan
-from stallwatch.node.secrets import scrub_argv
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_COMMAND_CHARACTERS = 300
 # A rank with more descendants than this is shown with the first ones: loaders have tens, compilers 32.
 _MOST_CHILDREN = 128
 # Children of other threads than the main one are looked for every so many samples: a rank has hundreds of threads.
@@ -25,7 +23,7 @@ class ProcessWatch:
         self._proc = proc
         self.directory = ProcessDirectory(pid, proc)
         self.start_ticks = self.directory.stat().start_ticks
-        self._command: str | None = None
+        self.command = ""  # its command line without secrets, once somebody has read it (sensors/slow_reads.py)
         self._samples = 0
         self._thread_children: tuple[int, ...] = ()
         self._io_is_ours = True
@@ -43,7 +41,7 @@ class ProcessWatch:
             uid=status.uids[0],
             state=stat.state,
             tracer_pid=status.tracer_pid,
-            command=self.command(),
+            command=self.command,
             wchan=self._wchan(),
             main_thread_state=main.state,
             main_thread_cpu_ticks=main.cpu_ticks,
@@ -55,16 +53,6 @@ class ProcessWatch:
             has_terminal=stat.terminal != 0,
             children=tuple(self._children()),
         )
-
-    def command(self) -> str:
-        """Its command line without secrets, read once: the kernel takes the process' memory lock for it."""
-        if self._command is None:
-            try:
-                argv = self.directory.read("cmdline").decode("utf-8", "replace").split("\0")
-            except OSError:
-                argv = []
-            self._command = scrub_argv([word for word in argv if word])[:_COMMAND_CHARACTERS]
-        return self._command
 
     def may_inspect(self) -> bool:
         """Whether the kernel tells us what only its owner may know (ptrace access); a zombie still answers."""

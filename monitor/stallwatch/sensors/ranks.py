@@ -1,6 +1,5 @@
 """The ranks of this node: hooks' records joined with their processes and their ends, and ranks without a hook."""
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -10,13 +9,13 @@ import msgspec
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import Heartbeat, JobKey, ProcessEnd, ProcessSample, RankSample
 from stallwatch.sensors.deaths import DeathWatch
-from stallwatch.sensors.environ import RankNames, parse_environment
+from stallwatch.sensors.environ import RankNames
 from stallwatch.sensors.exits import Traces, explain, note_traces
 from stallwatch.sensors.heartbeats import HeartbeatScan
-from stallwatch.sensors.hookless import HooklessSearch
 from stallwatch.sensors.namespaces import PidTranslation
 from stallwatch.sensors.processes import ProcessWatch
 from stallwatch.sensors.sensor import Options, PartStatus
+from stallwatch.sensors.slow_reads import SlowReads
 
 NO_HOOK = "no hook: add stallwatch.attach() for steps and phases"
 
@@ -62,7 +61,7 @@ class RanksSensor:
         self._now_ns = monotonic_ns
         self._scan = HeartbeatScan(options.directories)
         self._translation = PidTranslation(proc, options.discover_seconds)
-        self._hookless = HooklessSearch(proc, options.discover_seconds)
+        self._slow = SlowReads(proc, options.discover_seconds, monotonic_ns)
         self._deaths = DeathWatch(monotonic_ns)
         self._ranks: dict[tuple[int, int], _Rank] = {}  # by pid and start ticks
         self._missing_since: dict[str, int] = {}  # records of processes that were gone when we came
@@ -77,8 +76,7 @@ class RanksSensor:
         look = self._scan.read()
         for heartbeat in look.heartbeats:
             self._take(heartbeat, began_ns)
-        if self._hookless.due(began_ns):
-            self._find_hookless(began_ns)
+        self._take_slow()
         records_ns = self._now_ns()
         paths = {heartbeat.path for heartbeat in look.heartbeats}
         refusals: list[str] = []
@@ -92,7 +90,7 @@ class RanksSensor:
             PartStatus(look.up, look.reason, (records_ns - began_ns) / 1e9, look.errors_total),
             PartStatus(
                 not refusals or len(refusals) < len(samples),
-                "; ".join(refusals[:3]),
+                "; ".join(filter(None, (*refusals[:3], self._slow.problem()))),
                 (done_ns - records_ns) / 1e9,
                 self._process_errors,
             ),
@@ -138,10 +136,8 @@ class RanksSensor:
         if watch.start_ticks != start_ticks:
             watch.close()
             return None
-        environment: dict[str, str] = {}
-        with contextlib.suppress(OSError):  # not ours to read: its end is then explained by other witnesses
-            environment = parse_environment(watch.directory.read("environ", 1 << 20))
-        rank = _Rank(names, watch, note_traces(watch, environment))
+        rank = _Rank(names, watch, note_traces(watch))
+        self._slow.want(pid, start_ticks)
         try:
             if self._proc == "/proc":
                 rank.pidfd = self._deaths.watch(pid, rank.ended)
@@ -152,11 +148,18 @@ class RanksSensor:
         self._ranks[pid, start_ticks] = rank
         return rank
 
-    def _find_hookless(self, now_ns: int) -> None:
-        known = {pid for pid, _ in self._ranks}
-        for found in self._hookless.search(known, now_ns, self._deaths.look):
+    def _take_slow(self) -> None:
+        """Take what the slow reads have brought since the last read."""
+        for (pid, start_ticks), rank in self._ranks.items():
+            facts = self._slow.take(pid, start_ticks)
+            if facts is not None:
+                rank.watch.command = facts.command
+                error_file = facts.environment.get("TORCHELASTIC_ERROR_FILE", "")
+                rank.traces = rank.traces._replace(error_file=error_file)
+        for found in self._slow.found():
             if (found.pid, found.start_ticks) not in self._ranks:
                 self._follow(found.pid, found.start_ticks, found.names, None)
+        self._slow.known_pids = frozenset(pid for pid, _ in self._ranks)
 
     def _sample(self, rank: _Rank, paths: set[str], refusals: list[str]) -> RankSample:
         now_ns = self._now_ns()
@@ -238,6 +241,7 @@ class RanksSensor:
 
     def _forget(self, key: tuple[int, int]) -> None:
         rank = self._ranks.pop(key)
+        self._slow.take(*key)
         if rank.pidfd is not None:
             self._deaths.forget(rank.pidfd)
         rank.close()

@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from stallwatch.hook import layout
+from tests.unit.sensors.records import write_record
+
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import JobKey, RankSample
 from stallwatch.node.heartbeat_file import prepare, read_heartbeat
@@ -127,38 +128,6 @@ class Subject:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
-
-
-def write_record(directory: Path, rank: int, pid: int, start_ticks: int, **changes: int) -> Path:
-    words = {
-        "pid": pid,
-        "start_ticks": start_ticks,
-        "pid_namespace": os.stat("/proc/self/ns/pid").st_ino,
-        "rank": rank,
-        "local_rank": rank,
-        "world_size": 2,
-        "restart_count": 0,
-        "is_child": 0,
-        "notify": 1,
-        "step": 5,
-        "phase_since_ns": 0,
-        "pulse_count": 1,
-        "pulse_ns": time.monotonic_ns(),
-        "dump_started_ns": 0,
-        "answered_request": 0,
-        "ended": 0,
-        "errors": 0,
-        "attached_ns": 1,
-    }
-    ring = tuple(time.monotonic_ns() if slot <= 5 else 0 for slot in range(layout.RING_SLOTS))
-    data = layout.encode(
-        {**words, **changes}, ring, (("gloo", 0, 5, 4),), {"node": "n", "training_job": "job", "epoch": "epoch"}
-    )
-    path = directory / layout.record_name(rank, pid)
-    part = path.with_suffix(".part")
-    part.write_bytes(data)
-    part.replace(path)
-    return path
 
 
 @contextlib.contextmanager

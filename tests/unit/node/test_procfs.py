@@ -1,0 +1,85 @@
+import os
+import subprocess
+import sys
+
+import pytest
+from tests.unit.sensors.fake_proc import stat_line
+
+from stallwatch.node.procfs import (
+    ProcessDirectory,
+    parse_io,
+    parse_stat,
+    parse_status,
+    parse_wchan,
+    wait_status,
+)
+
+
+def test_command_may_hold_spaces_and_parentheses() -> None:
+    stat = parse_stat(stat_line(7, command="a) S 1 (b", state="D", parent=3, start=55).encode())
+    assert (stat.pid, stat.command, stat.state, stat.parent_pid, stat.start_ticks) == (7, "a) S 1 (b", "D", 3, 55)
+
+
+def test_cpu_is_user_and_system_time() -> None:
+    assert parse_stat(stat_line(7, ticks=30).encode()).cpu_ticks == 30
+
+
+def test_exit_status_is_the_last_field() -> None:
+    assert parse_stat(stat_line(7, state="Z", exit_status=768).encode()).exit_status == 768
+
+
+@pytest.mark.parametrize("line", [b"", b"7 (x", b"7 (x) S 1 2", b"nonsense"])
+def test_what_is_no_stat_line_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError):
+        parse_stat(line)
+
+
+def test_status_names_users_tracer_and_pids_of_every_namespace() -> None:
+    status = parse_status(
+        b"Uid:\t1\t2\t3\t4\nGid:\t5\t5\t5\t5\nGroups:\t\nTracerPid:\t9\nNSpid:\t700\t7\n"
+        b"SigPnd:\t0000000000040000\nShdPnd:\t0000000000000001\n"
+    )
+    assert status.uids == (1, 2, 3, 4)
+    assert status.groups == ()
+    assert status.tracer_pid == 9
+    assert status.namespace_pids == (700, 7)
+    assert status.pending_signals == 0x40001
+
+
+def test_io_counts_system_calls_so_that_cached_and_network_reads_show() -> None:
+    assert parse_io(b"rchar: 10\nwchar: 20\nsyscr: 1\nread_bytes: 0\n") == (10, 20)
+    with pytest.raises(ValueError, match="rchar"):
+        parse_io(b"")
+
+
+@pytest.mark.parametrize(("text", "name"), [(b"0", None), (b"", None), (b"futex_do_wait", "futex_do_wait")])
+def test_wchan_that_the_kernel_does_not_tell_is_unknown(text: bytes, name: str | None) -> None:
+    assert parse_wchan(text) == name
+
+
+def test_wait_status_is_a_code_or_a_signal() -> None:
+    assert wait_status(3 << 8) == (3, None)
+    assert wait_status(9) == (None, 9)
+    assert wait_status(11 | 0x80) == (None, 11)  # with a core dump
+
+
+def test_directory_of_an_ended_process_reads_nothing_of_its_successor() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with ProcessDirectory(child.pid) as directory:
+        assert directory.stat().pid == child.pid
+        child.communicate(b"\n")
+        with pytest.raises(ProcessLookupError):
+            directory.stat()
+        with pytest.raises(ProcessLookupError):
+            directory.read("cmdline")
+
+
+def test_no_such_process_is_said() -> None:
+    with pytest.raises(ProcessLookupError, match="no process"):
+        ProcessDirectory(2**22 + 1)
+
+
+def test_real_stat_of_this_process_is_understood() -> None:
+    with ProcessDirectory(os.getpid()) as directory:
+        stat = directory.stat()
+    assert (stat.pid, stat.parent_pid) == (os.getpid(), os.getppid())

@@ -1,0 +1,90 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stallwatch.node import untrusted
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[int]:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_regular_file_is_read(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "record").write_bytes(b"abc")
+    data, status = untrusted.read_regular(directory, "record", 100)
+    assert data == b"abc"
+    assert status.st_uid == os.geteuid()
+
+
+def test_symbolic_link_is_not_followed(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "target").write_bytes(b"secret")
+    (tmp_path / "record").symlink_to("target")
+    with pytest.raises(untrusted.Refused, match=r"record: a symbolic link"):
+        untrusted.open_regular(directory, "record", 100)
+
+
+def test_fifo_is_refused_without_opening_it(tmp_path: Path, directory: int) -> None:
+    os.mkfifo(tmp_path / "record")
+    with pytest.raises(untrusted.Refused, match="not a regular file"):
+        untrusted.open_regular(directory, "record", 100)
+
+
+def test_directory_is_refused(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "record").mkdir()
+    with pytest.raises(untrusted.Refused, match="not a regular file"):
+        untrusted.open_regular(directory, "record", 100)
+
+
+def test_large_file_is_refused(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "record").write_bytes(b"x" * 101)
+    with pytest.raises(untrusted.Refused, match="101 bytes"):
+        untrusted.open_regular(directory, "record", 100)
+
+
+def test_path_does_not_lead_out_of_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(b"secret")
+    (tmp_path / "inside").mkdir()
+    inside = os.open(tmp_path / "inside", os.O_RDONLY)
+    try:
+        with pytest.raises(untrusted.Refused):
+            untrusted.open_regular(inside, "../outside", 100)
+    finally:
+        os.close(inside)
+
+
+def test_link_to_a_directory_on_the_way_is_refused(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/record").write_bytes(b"secret")
+    (tmp_path / "way").symlink_to("real")
+    with pytest.raises(untrusted.Refused):
+        untrusted.open_regular(directory, "way/record", 100)
+
+
+def test_missing_file_is_an_ordinary_error(directory: int) -> None:
+    with pytest.raises(FileNotFoundError):
+        untrusted.open_regular(directory, "nothing", 100)
+
+
+def test_absolute_link_inside_a_root_ends_at_that_root(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/hostname").write_text("container")
+    (tmp_path / "link").symlink_to("/etc/hostname")
+    descriptor = untrusted.open_in_root(directory, "/link", 100)
+    try:
+        assert untrusted.read_bounded(descriptor, 100) == b"container"
+    finally:
+        os.close(descriptor)
+
+
+def test_reading_stops_at_the_limit(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "growing").write_bytes(b"x" * 50)
+    descriptor = untrusted.open_regular(directory, "growing", 100)
+    try:
+        assert len(untrusted.read_bounded(descriptor, 20)) == 20
+    finally:
+        os.close(descriptor)

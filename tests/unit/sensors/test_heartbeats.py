@@ -1,0 +1,142 @@
+import os
+from pathlib import Path
+
+import pytest
+from tests.unit.sensors.records import record_bytes, write_record
+
+from stallwatch.hook import layout
+from stallwatch.sensors.heartbeats import HeartbeatScan
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "ranks"
+
+
+@pytest.fixture
+def scan(directory: Path) -> HeartbeatScan:
+    scan = HeartbeatScan((str(directory),))
+    scan.read()
+    return scan
+
+
+def test_directory_is_made_as_hooks_need_it(scan: HeartbeatScan, directory: Path) -> None:
+    assert directory.stat().st_mode & 0o7777 == 0o1777
+    assert (directory / ".daemon").stat().st_mode & 0o7777 == 0o755
+    assert scan.read().up
+    assert scan.read().reason == ""
+
+
+def test_record_is_read_and_read_again(scan: HeartbeatScan, directory: Path) -> None:
+    path = write_record(directory, 1, 50, 9, step=5)
+    (heartbeat,) = scan.read().heartbeats
+    assert (heartbeat.rank, heartbeat.step, heartbeat.path, heartbeat.uid) == (1, 5, str(path), os.geteuid())
+    write_record(directory, 1, 50, 9, step=6)
+    assert scan.read().heartbeats[0].step == 6
+
+
+def test_record_that_is_written_in_place_is_read_again(scan: HeartbeatScan, directory: Path) -> None:
+    path = write_record(directory, 1, 50, 9, step=5)
+    scan.read()
+    with path.open("r+b") as file:
+        file.write(record_bytes(1, 50, 9, step=7))
+    assert scan.read().heartbeats[0].step == 7
+
+
+def make_bad(directory: Path, kind: str) -> str:
+    path = directory / "rank-9-9.beat"
+    if kind == "link":
+        path.symlink_to(directory / "rank-1-50.beat")
+        return "rank-9-9.beat: a symbolic link; not followed"
+    if kind == "fifo":
+        os.mkfifo(path)
+        return "rank-9-9.beat: not a regular file; not opened"
+    if kind == "truncated":
+        path.write_bytes(record_bytes(9, 9, 9)[:100])
+        return "rank-9-9.beat: 100 bytes are no record"
+    if kind == "empty":
+        path.write_bytes(b"")
+        return "rank-9-9.beat: 0 bytes are no record"
+    if kind == "huge":
+        with path.open("wb") as file:
+            file.truncate(1 << 30)
+        return "rank-9-9.beat: 1073741824 bytes, more than"
+    path.write_bytes(b"garbage!" * (layout.RECORD_BYTES // 8))
+    return "rank-9-9.beat: not a record of stallwatch"
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "truncated", "empty", "huge", "garbage"])
+def test_bad_file_is_one_message_and_hides_nothing(scan: HeartbeatScan, directory: Path, kind: str) -> None:
+    write_record(directory, 1, 50, 9)
+    expected = make_bad(directory, kind)
+    looks = [scan.read() for _ in range(3)]
+    assert [len(look.heartbeats) for look in looks] == [1, 1, 1]
+    assert all(look.up for look in looks)
+    assert all(look.reason.startswith(f"1 ignored: {expected}") for look in looks)
+    assert [look.errors_total for look in looks] == [1, 1, 1]
+    (directory / "rank-9-9.beat").unlink()
+    assert scan.read().reason == ""
+
+
+def test_torn_record_keeps_its_last_value_and_is_complained_of_when_it_stays(
+    scan: HeartbeatScan, directory: Path
+) -> None:
+    path = write_record(directory, 1, 50, 9, step=5)
+    scan.read()
+    with path.open("r+b") as file:
+        file.seek(layout.WORD["step"] * 8)
+        file.write((6).to_bytes(8, "little"))  # the checksum does not know of it
+    first = scan.read()
+    assert first.heartbeats[0].step == 5
+    assert first.reason == ""
+    later = [scan.read() for _ in range(6)][-1]
+    assert later.heartbeats[0].step == 5
+    assert "checksum" in later.reason
+
+
+def test_rejected_record_is_skipped_until_another_file_takes_its_name(scan: HeartbeatScan, directory: Path) -> None:
+    write_record(directory, 1, 50, 9)
+    (heartbeat,) = scan.read().heartbeats
+    scan.reject(heartbeat, "written by uid 5, but process 50 runs as 6")
+    looks = [scan.read() for _ in range(3)]
+    assert [look.heartbeats for look in looks] == [(), (), ()]
+    assert looks[-1].reason == "1 ignored: rank-1-50.beat: written by uid 5, but process 50 runs as 6"
+    assert looks[-1].errors_total == 1
+    write_record(directory, 1, 50, 9)
+    assert len(scan.read().heartbeats) == 1
+
+
+def test_everything_of_an_ended_process_is_removed_and_nothing_else(scan: HeartbeatScan, directory: Path) -> None:
+    path = write_record(directory, 1, 50, 9)
+    other = write_record(directory, 1, 501, 9)
+    (directory / layout.facts_name(1, 50)).touch()
+    (directory / layout.answer_name(1, 50, 3, "nccl")).touch()
+    Path(layout.request_path(str(directory), 1, 50)).touch()
+    scan.remove(str(path))
+    assert sorted(p.name for p in directory.iterdir()) == [".daemon", other.name]
+    assert list((directory / ".daemon").iterdir()) == []
+
+
+def test_no_directory_at_all_is_down(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    look = HeartbeatScan((str(tmp_path / "file/ranks"),)).read()
+    assert not look.up
+    assert "no rank directory can be read" in look.reason
+
+
+def test_directories_are_read_beside_each_other(tmp_path: Path) -> None:
+    scan = HeartbeatScan((str(tmp_path / "a"), str(tmp_path / "b")))
+    scan.read()
+    write_record(tmp_path / "a", 0, 50, 9)
+    write_record(tmp_path / "b", 1, 51, 9)
+    assert [heartbeat.rank for heartbeat in scan.read().heartbeats] == [0, 1]
+
+
+def test_daemon_folder_of_somebody_else_is_said(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    (tmp_path / ".daemon").mkdir()
+    os.chown(tmp_path / ".daemon", 65534, 65534)
+    look = HeartbeatScan((str(tmp_path),)).read()
+    assert look.up
+    assert "belongs to uid 65534: ranks will not be asked" in look.reason

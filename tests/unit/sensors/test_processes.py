@@ -1,0 +1,58 @@
+from pathlib import Path
+
+import pytest
+from tests.unit.sensors.fake_proc import FakeProc
+
+from stallwatch.sensors.processes import ProcessWatch
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> FakeProc:
+    return FakeProc(tmp_path)
+
+
+def test_sample_says_what_proc_says(proc: FakeProc) -> None:
+    proc.add(50, state="D", wchan="nfs_wait_on_request", terminal=34816, tracer=9, ticks=44, start=777, uid=1234)
+    sample = ProcessWatch(50, str(proc)).sample()
+    assert (sample.state, sample.main_thread_state, sample.wchan) == ("D", "D", "nfs_wait_on_request")
+    assert (sample.cpu_ticks, sample.main_thread_cpu_ticks, sample.start_ticks) == (44, 44, 777)
+    assert (sample.uid, sample.tracer_pid, sample.has_terminal) == (1234, 9, True)
+    assert (sample.read_bytes, sample.write_bytes) == (5, 6)
+
+
+def test_counters_that_are_not_ours_to_read_are_unknown(proc: FakeProc) -> None:
+    proc.add(50, io="")
+    sample = ProcessWatch(50, str(proc)).sample()
+    assert (sample.read_bytes, sample.write_bytes) == (None, None)
+
+
+def test_children_and_their_children_are_seen(proc: FakeProc) -> None:
+    proc.add(50, children=(51, 52))
+    proc.add(51, parent=50, state="D", command="pt_data_worker", ticks=12, children=(53,))
+    proc.add(52, parent=50)
+    proc.add(53, parent=51, command="decoder")
+    children = ProcessWatch(50, str(proc)).sample().children
+    assert [(child.pid, child.command) for child in children] == [
+        (51, "pt_data_worker"), (52, "python"), (53, "decoder"),
+    ]  # fmt: skip
+    assert (children[0].state, children[0].cpu_ticks) == ("D", 12)
+
+
+def test_child_whose_pid_belongs_to_somebody_else_by_now_is_left_out(proc: FakeProc) -> None:
+    proc.add(50, children=(51,))
+    proc.add(51, parent=1)
+    assert ProcessWatch(50, str(proc)).sample().children == ()
+
+
+def test_child_of_another_thread_is_seen(proc: FakeProc, tmp_path: Path) -> None:
+    proc.add(50)
+    thread = tmp_path / "50/task/60"
+    thread.mkdir()
+    (thread / "children").write_text("51")
+    proc.add(51, parent=50)
+    assert [child.pid for child in ProcessWatch(50, str(proc)).sample().children] == [51]
+
+
+def test_process_that_is_not_there_is_said(proc: FakeProc) -> None:
+    with pytest.raises(ProcessLookupError):
+        ProcessWatch(50, str(proc))
