@@ -1,7 +1,113 @@
-"""stub"""
+"""The kernel's log, as dmesg, journald or kmsg print it: GPU errors, out-of-memory kills, hung tasks, PCIe errors."""
 
-from stallwatch.model.evidence import KernelLog
+import re
+from typing import Any, Final
+
+from stallwatch.formats.log_prefix import strip_colours
+from stallwatch.model.evidence import KernelEvent, KernelLog
+
+_KEPT_LINES: Final = 500
+_KEPT_EVENTS: Final = 2_000
+_MAXIMUM_LINE: Final = 2_048
+_SECONDS: Final = re.compile(r"\[\s*(\d{1,10}\.\d+)\]")
+_KMSG: Final = re.compile(r"\d+,\d+,(\d+),[^;]*;")  # /dev/kmsg: priority, number, microseconds
+_WALL: Final = re.compile(
+    r"(?:\[(?P<dmesg>[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d \d{4})\]"
+    r"|(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*)"
+    r"|(?P<syslog>[A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d))"
+)
+# NVRM: Xid (PCI:0000:61:00): 45, pid=1496200, name=python, Ch 0000000a; pid and name may be '<unknown>' or absent
+_XID: Final = re.compile(
+    r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<xid>\d+)"
+    r"(?:, pid='?(?P<pid>\d+|<unknown>)'?)?(?:, name=(?P<name>[^,]*))?"
+)
+_CAUSED_BY: Final = re.compile(r"caused by previous Xid (\d+)")
+_OFF_BUS_GPU: Final = re.compile(r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F:.]+)")
+_OFF_BUS: Final = re.compile(r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]+):? )?.*fallen off the bus")
+_OOM_TASK: Final = re.compile(
+    # Lists of nodes and CPUs hold commas, names of tasks spaces.
+    r"oom-kill:constraint=CONSTRAINT_(?P<constraint>\w+),.*task=(?P<name>.+),pid=(?P<pid>\d+),uid=\d+"
+)
+_OOM_KILLED: Final = re.compile(
+    r"(?P<where>Memory cgroup out of memory|Out of memory)[^:]*: Killed process (?P<pid>\d+) "
+    r"\((?P<name>.*?)\)(?:,| total-vm)"
+)
+_HUNG: Final = re.compile(r"INFO: task (?P<name>.+):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds")
+_PCIE: Final = re.compile(r"(?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:.]+): PCIe Bus Error: severity=(?P<severity>[^,]+)")
 
 
 def parse(data: bytes) -> KernelLog:
-    return KernelLog(tuple(data.decode("utf-8", "replace").splitlines()[-2000:]), ())
+    """Given a kernel log's bytes (its end, when it is long), return its last lines and what is of note in it."""
+    lines = [strip_colours(line)[:_MAXIMUM_LINE] for line in data.decode("utf-8", "replace").splitlines()]
+    reading = _Reading()
+    for number, line in enumerate(lines, 1):
+        reading.feed(line, number)
+    return KernelLog(tuple(lines[-_KEPT_LINES:]), tuple(reading.events[-_KEPT_EVENTS:]))
+
+
+class _Reading:
+    def __init__(self) -> None:
+        self.events: list[KernelEvent] = []
+        self._gpu = ""  # named by the first of the three lines that report a GPU off the bus without a XID
+        self._gpu_line = 0
+
+    def feed(self, line: str, number: int) -> None:
+        if match := _XID.search(line):
+            self._add("xid", line, number, **_xid(match, line))
+        elif match := _OFF_BUS.search(line):
+            pci = match["pci"] or (self._gpu if number - self._gpu_line <= 4 else "")
+            self._add("off_bus", line, number, pci_bus_id=_pci(pci))
+        elif match := _OFF_BUS_GPU.search(line):
+            self._gpu, self._gpu_line = match["pci"], number
+        elif match := _OOM_TASK.search(line):
+            self._add(
+                "oom_kill",
+                line,
+                number,
+                pid=int(match["pid"]),
+                process=match["name"],
+                constraint=match["constraint"].lower(),
+            )
+        elif match := _OOM_KILLED.search(line):
+            constraint = "memcg" if match["where"].startswith("Memory cgroup") else "none"
+            if not self._same_kill(int(match["pid"]), number):
+                self._add("oom_kill", line, number, pid=int(match["pid"]), process=match["name"], constraint=constraint)
+        elif match := _HUNG.search(line):
+            self._add("hung_task", line, number, pid=int(match["pid"]), process=match["name"])
+        elif match := _PCIE.search(line):
+            self._add(
+                "pcie_error", line, number, pci_bus_id=_pci(match["pci"]), corrected=match["severity"] == "Corrected"
+            )
+
+    def _same_kill(self, pid: int, number: int) -> bool:
+        """The kernel reports one kill in two lines."""
+        return any(e.kind == "oom_kill" and e.pid == pid and number - e.line <= 20 for e in self.events[-20:])
+
+    def _add(self, kind: str, line: str, number: int, **fields: Any) -> None:
+        seconds, kmsg, wall = _SECONDS.search(line), _KMSG.match(line), _WALL.search(line)
+        when = float(seconds[1]) if seconds else int(kmsg[1]) / 1e6 if kmsg else None
+        at = next((text for text in wall.groups() if text), None) if wall else None
+        self.events.append(KernelEvent(kind, line, number, seconds=when, at=at, **fields))
+
+
+def _xid(match: re.Match[str], line: str) -> dict[str, Any]:
+    caused = _CAUSED_BY.search(line)
+    name = (match["name"] or "").strip().strip("'")
+    return {
+        "xid": int(match["xid"]),
+        "pci_bus_id": _pci(match["pci"]),
+        "pid": int(match["pid"]) if match["pid"] and match["pid"].isdecimal() else None,
+        "process": name if name and name != "<unknown>" else None,
+        # NVLink events say it: "NETIR_LINK_EVT Nonfatal" is no outage.
+        "fatal": False if "Nonfatal" in line else True if re.search(r"\bFatal\b", line) else None,
+        "caused_by_xid": int(caused[1]) if caused else None,
+    }
+
+
+def _pci(text: str) -> str | None:
+    """Return "0000:3b:00" for "0000:3B:00.0" and for NVML's "00000000:3B:00.0"."""
+    parts = text.lower().split(".")[0].split(":")
+    if len(parts) < 2:
+        return None
+    domain, rest = (parts[0], parts[1:3]) if len(parts) >= 3 else ("0000", parts)
+    return ":".join((domain[-4:].rjust(4, "0"), *rest))

@@ -1,7 +1,128 @@
-"""stub"""
+"""Training and launcher logs: text in, what it means out. Prefixes of launchers and colours are taken away first."""
 
-from stallwatch.model.evidence import LogTail
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from stallwatch.formats.log_launcher import Summary, exit_of
+from stallwatch.formats.log_patterns import PATTERNS, Pattern
+from stallwatch.formats.log_prefix import Line, read_line
+from stallwatch.formats.log_traceback import START, Traceback
+from stallwatch.model.evidence import LogEvent, LogTail
+
+_KEPT_LINES: Final = 400
+_KEPT_EVENTS: Final = 2_000
+_MAXIMUM_LINE: Final = 4_096
+_FIELDS: Final = frozenset(LogEvent.__struct_fields__)
+_NUMBERS: Final = frozenset(
+    [
+        "seq",
+        "group_rank",
+        "numel_in",
+        "numel_out",
+        "ran_ms",
+        "timeout_ms",
+        "enqueued",
+        "completed",
+        "pid",
+        "rank",
+        "local_rank",
+    ]
+)
+# glog's header, "[E1127 21:01:55.098 ProcessGroupNCCL.cpp:1628] ": its date has no year and is local time.
+_HEADER: Final = re.compile(r"\[[EWIF](?:\d{3,4} (?P<time>\d\d:\d\d:\d\d\.\d+))? ?[\w.]+\.(?:cpp|hpp|h|cc):\d+\] ")
+_PG: Final = re.compile(
+    r"\[PG(?: ID)? (?P<pg>\w+)(?: PG GUID (?P<guid>[^\s(\]]+)(?:\((?P<description>[^)]*)\))?)?"
+    r" Rank (?P<group_rank>\d+)\]"
+)
+_NUMBER_LIST: Final = re.compile(r"\d{1,6}")
 
 
 def parse(data: bytes) -> LogTail:
-    return LogTail(tuple(data.decode("utf-8", "replace").splitlines()[-400:]), ())
+    """Given a log's bytes (its end, when it is long), return its last lines and what is of note in it."""
+    reading = _Reading()
+    lines = data.decode("utf-8", "replace").split("\n")
+    for number, raw in enumerate(lines, 1):
+        reading.feed(raw[:_MAXIMUM_LINE], number)
+    reading.summary.close()
+    events = sorted((*reading.events, *reading.summary.events), key=lambda event: event.line)
+    tail = [line.rstrip("\r") for line in lines[-_KEPT_LINES - 1 :]]
+    while tail and not tail[-1]:
+        tail.pop()
+    return LogTail(tuple(line[:_MAXIMUM_LINE] for line in tail), tuple(events[-_KEPT_EVENTS:]))
+
+
+class _Reading:
+    def __init__(self) -> None:
+        self.events: list[LogEvent] = []
+        self.summary = Summary()
+        self._tracebacks: dict[int | None, Traceback] = {}  # ranks write into one log at the same time
+
+    def feed(self, raw: str, number: int) -> None:
+        line = read_line(raw)
+        if self._traceback(line, number) or self.summary.feed(line.text, number):
+            return
+        for event in _events(line, number):
+            self.events.append(event)
+
+    def _traceback(self, line: Line, number: int) -> bool:
+        """Collect a traceback. Its last line may mean more than an exception, and is looked at as any other."""
+        open_one = self._tracebacks.get(line.rank)
+        if line.text.startswith(START):
+            self._tracebacks[line.rank] = Traceback()
+            return True
+        if open_one is None:
+            return False
+        open_one.feed(line.text)
+        if not open_one.done:
+            return True
+        del self._tracebacks[line.rank]
+        if open_one.exception:
+            self.events.append(
+                LogEvent(
+                    kind="exception",
+                    text=line.text,
+                    line=number,
+                    rank=line.rank,
+                    local_rank=line.local_rank,
+                    exception=open_one.exception,
+                    message=open_one.message,
+                    frame=open_one.frame,
+                    secondary=any(event.secondary for event in _events(line, number)),
+                )
+            )
+        return False
+
+
+def _events(line: Line, number: int) -> Iterator[LogEvent]:
+    for pattern in PATTERNS:
+        if pattern.needle in line.text and (match := pattern.expression.search(line.text)):
+            yield _event(pattern, match, line, number)
+            return
+
+
+def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> LogEvent:
+    said = {name: value for name, value in match.groupdict().items() if value is not None}
+    header, group = _HEADER.match(line.text), _PG.search(line.text)
+    fields: dict[str, Any] = {"rank": line.rank, "local_rank": line.local_rank}
+    if header and header["time"]:
+        fields["at"] = header["time"]
+    if group:
+        fields["group"] = group["description"] or group["guid"] or group["pg"]
+        fields["group_rank"] = int(group["group_rank"])
+    for name, value in said.items():
+        if name == "ranks":
+            fields["ranks"] = tuple(int(rank) for rank in _NUMBER_LIST.findall(value))
+        elif name == "exit":
+            fields["exit_code"], fields["exit_signal"] = exit_of(int(value))
+        elif name == "port":
+            fields["peer"] = f"{fields.get('peer') or said.get('peer', '')}:{value}"
+        elif name == "source":
+            fields["ranks"] = (int(value),)
+        elif name in ("ran_seconds", "stuck_seconds"):
+            fields["ran_ms"] = int(value) * 1000
+        elif name in _FIELDS and fields.get(name) is None:
+            fields[name] = int(value) if name in _NUMBERS else value.strip()
+    if "joined" in said and "expected" in said:
+        fields["message"] = f"{said['joined']} of {said['expected']} joined"
+    return LogEvent(kind=pattern.kind, text=line.text, line=number, secondary=pattern.secondary, **fields)

@@ -1,0 +1,79 @@
+"""torchrun's summary of failures: blocks of fields, the root cause (first observed failure) last."""
+
+import re
+import signal
+from typing import Final
+
+from stallwatch.model.evidence import LogEvent
+
+START: Final = re.compile(r"^(?:.*\.)?ChildFailedError:|^Failures:\s*$|^Root Cause \(first observed failure\):")
+_ROOT: Final = re.compile(r"^Root Cause \(first observed failure\):")
+_BLOCK: Final = re.compile(r"^\[(\d+)\]:\s*$")
+_FIELD: Final = re.compile(r"^\s{1,8}(time|host|rank|exitcode|error_file|traceback)\s*: (.*)$")
+_RANK: Final = re.compile(r"(\d+) \(local_rank: (\d+)\)")
+_EXIT: Final = re.compile(r"(-?\d+) \(pid: (\d+)\)")
+
+
+def exit_of(code: int) -> tuple[int | None, int | None]:
+    """(exit code, signal): launchers write a signal as a negative code, shells as 128 and more."""
+    if code < 0:
+        return None, -code
+    if 128 < code < 128 + signal.NSIG:
+        return None, code - 128
+    return code, None
+
+
+class Summary:
+    """Fed line by line; `events` are one for each failed process."""
+
+    def __init__(self) -> None:
+        self.events: list[LogEvent] = []
+        self._root = False
+        self._fields: dict[str, str] = {}
+        self._line = 0
+
+    def feed(self, text: str, line: int) -> bool:
+        """Return True when the line is a part of a summary."""
+        if START.match(text):
+            self._close()
+            self._root = _ROOT.match(text) is not None
+            return True
+        if _BLOCK.match(text):
+            self._close()
+            self._line = line
+            return True
+        if self._line and (match := _FIELD.match(text)):
+            self._fields.setdefault(match[1], match[2].strip())
+            return True
+        if text.startswith("====") and self._fields:
+            self._close()
+            self._root = False
+        return False
+
+    def close(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        fields, line = self._fields, self._line
+        self._fields, self._line = {}, 0
+        rank, code = _RANK.match(fields.get("rank", "")), _EXIT.match(fields.get("exitcode", ""))
+        if not rank or not code:
+            return
+        exit_code, exit_signal = exit_of(int(code[1]))
+        event = LogEvent(
+            kind="launcher_failure",
+            text=f"rank {rank[1]} exitcode {code[1]} (pid: {code[2]})",
+            line=line,
+            rank=int(rank[1]),
+            local_rank=int(rank[2]),
+            pid=int(code[2]),
+            exit_code=exit_code,
+            exit_signal=exit_signal,
+            host=fields.get("host"),
+            at=fields.get("time"),
+            message=fields.get("traceback"),
+            first=self._root,
+        )
+        # The root cause repeats a block of the list, when it is not the only one.
+        self.events = [e for e in self.events if not (event.first and (e.rank, e.pid) == (event.rank, event.pid))]
+        self.events.append(event)

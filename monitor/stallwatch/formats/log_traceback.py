@@ -1,0 +1,42 @@
+"""Python tracebacks in a log: the exception, and the innermost line of the job's own code."""
+
+import re
+from typing import Final
+
+from stallwatch.model.evidence import CodeFrame
+
+START: Final = "Traceback (most recent call last):"
+_FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+?))?\s*$')
+_EXCEPTION: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+# Code that a job installs but did not write. Everything else is its own.
+_INSTALLED: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen |^<string>")
+_MAXIMUM_LINES: Final = 2_000
+
+
+class Traceback:
+    """Fed with the lines after START; `done` once the exception's line has come or the block broke off."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.exception: str | None = None
+        self.message: str | None = None
+        self.frames: list[CodeFrame] = []  # outermost first
+        self._lines = 0
+
+    def feed(self, text: str) -> None:
+        self._lines += 1
+        if match := _FRAME.match(text):
+            self.frames.append(CodeFrame(match["name"] or "", match["file"], int(match["line"])))
+        elif text[:1] not in (" ", "\t", ""):
+            self.done = True
+            if match := _EXCEPTION.match(text):
+                self.exception, self.message = match["type"], match["message"]
+        elif self._lines > _MAXIMUM_LINES:
+            self.done = True
+
+    @property
+    def frame(self) -> CodeFrame | None:
+        """The innermost frame of the job's own code, else the innermost of all."""
+        own = [frame for frame in self.frames if not _INSTALLED.search(frame.filename)]
+        frames = own or self.frames
+        return frames[-1] if frames else None

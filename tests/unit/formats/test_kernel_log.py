@@ -1,0 +1,71 @@
+import pytest
+
+from stallwatch.formats.kernel_log import parse
+from stallwatch.model.evidence import KernelEvent
+
+
+def only(text: str) -> KernelEvent:
+    (event,) = parse(text.encode()).events
+    return event
+
+
+@pytest.mark.parametrize("before", ["", "[ 1234.567890] ", "Nov 27 21:01:55 node0 kernel: ", "4,1234,99000000,-;"])
+def test_xid_with_process(before: str) -> None:
+    event = only(f"{before}NVRM: Xid (PCI:0000:61:00): 45, pid=1496200, name=python3, Ch 0000000a")
+    assert (event.kind, event.xid, event.pci_bus_id) == ("xid", 45, "0000:61:00")
+    assert (event.pid, event.process, event.caused_by_xid) == (1496200, "python3", None)
+
+
+def test_xid_of_an_unknown_process_has_none() -> None:
+    event = only("NVRM: Xid (PCI:0000:3B:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
+    assert (event.xid, event.pid, event.process, event.pci_bus_id) == (79, None, None, "0000:3b:00")
+
+
+def test_xid_without_pid() -> None:
+    assert only("NVRM: Xid (PCI:0000:61:00): 79, GPU has fallen off the bus").xid == 79
+
+
+def test_nvlink_event_says_whether_it_is_an_outage() -> None:
+    told = parse(
+        b"NVRM: Xid (PCI:0000:61:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x1 0x2 0x3 0x4 0x5 0x6)\n"
+        b"NVRM: Xid (PCI:0000:61:00): 149, NETIR_LINK_EVT Nonfatal XC0 i0 Link 00 (0x1 0x2 0x3 0x4 0x5 0x6)\n"
+        b"NVRM: Xid (PCI:0000:61:00): 45, pid=1, name=p, Ch 0000000a, caused by previous Xid 149\n"
+    ).events
+    assert [event.fatal for event in told] == [True, False, None]
+    assert told[2].caused_by_xid == 149
+
+
+def test_gpu_off_the_bus_without_a_xid_is_three_lines() -> None:
+    event = only(
+        "NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: (PCI ID: 10de:2330) installed in this system has\n"
+        "NVRM: fallen off the bus and is not responding to commands.\n"
+    )
+    assert (event.kind, event.pci_bus_id) == ("off_bus", "0000:b3:00")
+
+
+def test_one_out_of_memory_kill_is_one_event() -> None:
+    event = only(
+        "[10.5] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=a,mems_allowed=0,2-3,oom_memcg=/x,"
+        "task_memcg=/x,task=python train,pid=4711,uid=1000\n"
+        "[10.6] Memory cgroup out of memory: Killed process 4711 (python train) total-vm:1kB, anon-rss:2kB, UID:1000\n"
+    )
+    assert (event.kind, event.pid, event.process, event.constraint) == ("oom_kill", 4711, "python train", "memcg")
+    assert event.seconds == 10.5
+
+
+def test_out_of_memory_kill_of_the_whole_node() -> None:
+    event = only("Out of memory: Killed process 12 (python3) total-vm:1kB, anon-rss:2kB")
+    assert (event.kind, event.constraint, event.pid) == ("oom_kill", "none", 12)
+
+
+def test_hung_task_and_pcie_error() -> None:
+    event = only("INFO: task nvidia-smi:991 blocked for more than 120 seconds.")
+    assert (event.kind, event.process, event.pid) == ("hung_task", "nvidia-smi", 991)
+    event = only("pcieport 0000:00:03.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Receiver ID)")
+    assert (event.kind, event.corrected, event.pci_bus_id) == ("pcie_error", True, "0000:00:03")
+
+
+def test_other_lines_are_kept_and_mean_nothing() -> None:
+    log = parse(b"usb 1-1: new high-speed USB device\n")
+    assert log.events == ()
+    assert log.lines == ("usb 1-1: new high-speed USB device",)
