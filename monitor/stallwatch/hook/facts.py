@@ -25,18 +25,22 @@ _LIBRARIES = (
     *("pytorch_lightning", "ray", "torchdata", "transformer_engine", "transformers", "triton", "trl", "vllm"),
 )
 
-_SECRET_WORD = re.compile(r"token|secret|passw|api[-_]?key|access[-_]?key|credential|auth|private", re.IGNORECASE)
+_SECRET_WORD = re.compile(
+    r"token(?!i[sz]|s)|secret|passw|passphrase|(?:api|access|private)[-_]?key|credential|webhook|auth(?!or)",
+    re.IGNORECASE,
+)
 _ASSIGNMENT = re.compile(r"^(?P<name>[^=\s]+)=(?P<value>.*)$", re.DOTALL)
 _URL_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _URL_QUERY = re.compile(
     r"(?P<name>[?&][^=&\s]*(?:token|sig|secret|key|passw|auth|credential)[^=&\s]*)=[^&\s]+", re.IGNORECASE
 )
+_SLACK_HOOK = re.compile(r"https://hooks\.slack\.com/\S+")
 # Secrets known by their shape: Hugging Face, GitHub, Slack, AWS, OpenAI style, JSON web tokens, 40 hex digits (W&B).
 _SHAPED = re.compile(
     r"\b(hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}|"
-    r"sk-[A-Za-z0-9_-]{20,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*|[0-9a-f]{40})\b"
+    r"sk-[A-Za-z0-9_-]{20,}|github_pat_\w{12,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*|[0-9a-f]{40})\b"
 )
-HIDDEN = "<hidden>"
+HIDDEN = "(redacted)"
 
 
 def collect(environment: "Mapping[str, str]", argv: "Sequence[str]", recorder_set_by_us: bool) -> "dict[str, object]":
@@ -84,6 +88,7 @@ def scrubbed_argv(argv: "Sequence[str]") -> "list[str]":
 
 def scrubbed(text: str) -> str:
     """Text without credentials in URLs and without strings that are secrets by their shape."""
+    text = _SLACK_HOOK.sub(HIDDEN, text)
     text = _URL_CREDENTIALS.sub(HIDDEN, text)
     text = _URL_QUERY.sub(lambda match: match["name"] + "=" + HIDDEN, text)
     return _SHAPED.sub(HIDDEN, text)

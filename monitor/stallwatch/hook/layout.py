@@ -168,6 +168,15 @@ def decode(data: bytes) -> Record:
     return _values(data, version)
 
 
+def writer_of(head: bytes) -> "Optional[tuple[int, int, int]]":
+    """Given the first 64 bytes of a record, return pid, start ticks and pid namespace of its writer, whatever its
+    checksum says; None when these bytes begin no record."""
+    if len(head) < 64 or struct.unpack_from("<q", head)[0] != MAGIC:
+        return None
+    pid, start_ticks, pid_namespace = struct.unpack_from("<3q", head, WORD["pid"] * 8)
+    return pid, start_ticks, pid_namespace
+
+
 def _values(data: bytes, version: int) -> Record:
     values = _ALL_WORDS.unpack_from(data)
     word = {name: value if since <= version else UNKNOWN for (name, since), value in zip(WORDS, values)}

@@ -64,9 +64,7 @@ class Publication:
                         self.file = None
                 elif monotonic_ns() < self._retry_ns:
                     return
-                made = RankFile(
-                    choose_directory(os.environ), self.world.rank, self.process.pid, self.process.pid_namespace
-                )
+                made = RankFile(choose_directory(os.environ), self.world.rank, self.process)
                 made.write(self._image())
                 self.file = made
             except OSError as error:

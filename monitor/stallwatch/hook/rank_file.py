@@ -16,9 +16,9 @@ import os
 import stat
 import time
 from collections.abc import Mapping
-from typing import Optional
 
-from stallwatch.hook.layout import RECORD_BYTES, LayoutError, decode, facts_name, record_name
+from stallwatch.hook.identity import Process
+from stallwatch.hook.layout import RECORD_BYTES, facts_name, record_name, writer_of
 
 SERVICE_DIRECTORY = "/run/stallwatch/ranks"
 FALLBACK_DIRECTORY = "/dev/shm/stallwatch"  # noqa: S108
@@ -48,15 +48,16 @@ def choose_directory(environment: "Mapping[str, str]") -> str:
 class RankFile:
     """One process' record, and the place of its other files."""
 
-    def __init__(self, directory: str, rank: int, pid: int, pid_namespace: int) -> None:
+    def __init__(self, directory: str, rank: int, process: Process) -> None:
         """Create the file with its space reserved. Raise OSError."""
         self.directory = directory
         self.rank = rank
+        self._process = process
         # Containers that share a directory have the same small pids: the second takes a name that holds its namespace.
-        for key in (pid, pid_namespace << _PID_BITS | pid):
+        for key in (process.pid, process.pid_namespace << _PID_BITS | process.pid):
             self.key = key
             self.path = self.path_of(record_name(rank, key))
-            if _remove_if_ours(self.path, pid_namespace):
+            if _remove_if_ours(self.path, process.pid_namespace):
                 break
         # Everybody may read it: the daemon's sensor has no rights over other users' files.
         descriptor = os.open(self.path, _CREATE, 0o644)
@@ -73,15 +74,20 @@ class RankFile:
     def write(self, image: bytes) -> None:
         """Write the whole record. Raise FileNotFoundError when the file is no longer the one we made, OSError when
         it cannot be written."""
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            if _inode(os.fstat(descriptor)) != self._inode:
+            if _inode(os.fstat(descriptor)) != self._inode or self._is_of_another(descriptor):
                 raise FileNotFoundError(f"{self.path} was replaced")
             written = os.pwrite(descriptor, image, 0)
         finally:
             os.close(descriptor)
         if written != len(image):
             raise OSError(f"only {written} of {len(image)} bytes fit into {self.path}")
+
+    def _is_of_another(self, descriptor: int) -> bool:
+        """Disks reuse inode numbers at once: the same number does not prove the same file."""
+        names = writer_of(os.pread(descriptor, 64, 0))
+        return names is not None and names != self._process[:3]
 
     def path_of(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -135,7 +141,7 @@ def _inode(status: os.stat_result) -> "tuple[int, int]":
 
 def _remove_if_ours(path: str, pid_namespace: int) -> bool:
     """Make room for a record: remove what a dead process with our pid left. False: another process' name."""
-    owner: Optional[int] = None
+    names = None
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -144,12 +150,12 @@ def _remove_if_ours(path: str, pid_namespace: int) -> bool:
         descriptor = -1
     if descriptor >= 0:
         try:
-            owner = decode(os.pread(descriptor, RECORD_BYTES, 0)).pid_namespace
-        except (LayoutError, OSError):
+            names = writer_of(os.pread(descriptor, 64, 0))
+        except OSError:
             pass
         finally:
             os.close(descriptor)
-    if owner not in (None, pid_namespace):
+    if names is not None and names[2] != pid_namespace:
         return False
     try:
         os.unlink(path)

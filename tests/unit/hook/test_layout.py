@@ -1,0 +1,200 @@
+"""The byte definition: it may grow, and what it holds never moves."""
+
+import hashlib
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallwatch.hook import layout
+
+WORDS = {
+    "pid": 4711,
+    "start_ticks": 99,
+    "pid_namespace": 4026531836,
+    "rank": 3,
+    "local_rank": 1,
+    "world_size": 8,
+    "restart_count": 2,
+    "is_child": 0,
+    "notify": 1,
+    "step": 5,
+    "phase_since_ns": 40,
+    "pulse_count": 7,
+    "pulse_ns": 1_000,
+    "dump_started_ns": 0,
+    "answered_request": 6,
+    "ended": 0,
+    "exit_code": -1,
+    "ended_ns": 0,
+    "attached_ns": 12,
+    "errors": 0,
+}
+STRINGS = {
+    "phase": "checkpoint",
+    "node": "n1",
+    "training_job": "llama-1",
+    "epoch": "n1:29500/8/2/x",
+    "exception": "",
+}
+GOLDEN = "3e304b4220ef2fa9be503f6f6bd8c864e9b55411695d166981b80723237a9267"  # SHA-256 of image()
+GROUPS = (("nccl", 0, 10, 9), ("gloo", 1, 4, 4))
+
+
+def ring_of(*times: int) -> tuple[int, ...]:
+    """A ring after steps 1, 2, … at these times."""
+    ring = [0] * layout.RING_SLOTS
+    for number, time_ns in enumerate(times, start=1):
+        ring[number % layout.RING_SLOTS] = time_ns
+    return tuple(ring)
+
+
+def image(**changes: int) -> bytes:
+    return layout.encode({**WORDS, **changes}, ring_of(100, 110, 130, 160, 200), GROUPS, STRINGS)
+
+
+def test_the_bytes_of_version_1_never_change() -> None:
+    data = image()
+    assert len(data) == layout.RECORD_BYTES == 8192
+    assert data[:8] == b"STALLWCH"
+    assert struct.unpack_from("<12q", data, 8)[0] == 1
+    # word 12 is the step, the ring begins at 1024, groups at 1536, strings at 5632
+    assert struct.unpack_from("<q", data, 12 * 8)[0] == 5
+    assert struct.unpack_from("<2q", data, 1024 + 8) == (100, 110)
+    assert struct.unpack_from("<4q", data, 1536) == (0, 0, 10, 9)
+    assert data[5632:5643] == b"checkpoint\0"
+    assert hashlib.sha256(data).hexdigest() == GOLDEN
+
+
+def test_a_record_says_what_was_written() -> None:
+    record = layout.decode(image())
+    assert (record.pid, record.start_ticks, record.pid_namespace) == (4711, 99, 4026531836)
+    assert (record.rank, record.local_rank, record.world_size, record.restart_count) == (3, 1, 8, 2)
+    assert (record.node, record.training_job, record.epoch) == ("n1", "llama-1", "n1:29500/8/2/x")
+    assert (record.step, record.last_step_ns, record.step_durations_ns) == (5, 200, (10, 20, 30, 40))
+    assert (record.phase, record.phase_since_ns) == ("checkpoint", 40)
+    assert (record.pulse_count, record.pulse_ns, record.attached_ns) == (7, 1_000, 12)
+    assert record.groups == GROUPS
+    assert record.groups_dropped == 0
+    assert (record.is_child, record.notify, record.answered_request) == (False, True, 6)
+    assert (record.ended, record.exit_code, record.ended_ns, record.dump_started_ns) == (False, None, None, None)
+
+
+def test_unknown_is_not_zero() -> None:
+    record = layout.decode(image(step=layout.UNKNOWN))
+    assert record.step is None
+    assert record.last_step_ns is None
+    before_the_first = layout.decode(image(step=0))
+    assert before_the_first.step == 0
+    assert before_the_first.last_step_ns is None
+    ended = layout.decode(image(ended=1, ended_ns=9, exit_code=-1))
+    assert (ended.ended, ended.ended_ns, ended.exit_code) == (True, 9, None)
+    assert layout.decode(image(ended=1, exit_code=0)).exit_code == 0
+
+
+@given(st.integers(min_value=0, max_value=400), st.integers(min_value=1, max_value=1000))
+def test_durations_come_from_the_newest_steps_alone(steps: int, spacing_ns: int) -> None:
+    times = [1000 + number * spacing_ns for number in range(steps)]
+    record = layout.decode(layout.encode({**WORDS, "step": steps}, ring_of(*times), (), STRINGS))
+    assert record.step_durations_ns == (spacing_ns,) * max(0, min(steps - 1, layout.RING_SLOTS - 2))
+    assert record.last_step_ns == (times[-1] if times else None)
+
+
+def test_a_slot_that_is_ahead_of_its_counter_is_not_read() -> None:
+    times = [1000 + number for number in range(100)]
+    ring = list(ring_of(*times))
+    ring[101 % layout.RING_SLOTS] = 999_999  # step 101 has stored its time and not yet counted
+    record = layout.decode(layout.encode({**WORDS, "step": 100}, tuple(ring), (), STRINGS))
+    assert max(record.step_durations_ns) == 1
+
+
+def test_every_damaged_byte_is_noticed() -> None:
+    data = bytearray(image())
+    for place in (8, 100, 1030, 1540, 5640, 8191):
+        damaged = bytearray(data)
+        damaged[place] ^= 1
+        with pytest.raises(layout.LayoutError):
+            layout.decode(bytes(damaged))
+
+
+def test_half_of_one_record_and_half_of_the_next_is_torn() -> None:
+    with pytest.raises(layout.TornRecord):
+        layout.decode(image()[:64] + image(pulse_count=8, step=6)[64:])
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "words"),
+    [
+        (b"", layout.LayoutError, "truncated"),
+        (image()[:-1], layout.LayoutError, "truncated"),
+        (bytes(8192), layout.TornRecord, "still empty"),
+        (b"\x7fELF" * 2048, layout.LayoutError, "foreign"),
+        (b"STALLWCH" + struct.pack("<q", 77) + bytes(8176), layout.LayoutError, "version 77"),
+    ],
+)
+def test_what_is_no_record_is_refused_with_a_sentence(data: bytes, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        layout.decode(data)
+
+
+def test_a_reader_takes_the_version_before_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    older = image()
+    monkeypatch.setattr(layout, "VERSION", 2)
+    monkeypatch.setattr(layout, "READABLE_VERSIONS", (1, 2))
+    monkeypatch.setattr(
+        layout, "WORDS", tuple((name, 2 if name == "errors" else since) for name, since in layout.WORDS)
+    )
+    monkeypatch.setattr(
+        layout,
+        "STRINGS",
+        tuple((name, size, 2 if name == "exception" else since) for name, size, since in layout.STRINGS),
+    )
+    record = layout.decode(older)
+    assert (record.step, record.phase, record.errors, record.exception) == (5, "checkpoint", 0, "")
+    assert layout.decode(image()).step == 5
+    monkeypatch.setattr(layout, "VERSION", 3)
+    monkeypatch.setattr(layout, "READABLE_VERSIONS", (2, 3))
+    with pytest.raises(layout.LayoutError, match="version 1, this reader takes 2 to 3"):
+        layout.decode(older)
+
+
+def test_groups_beyond_the_room_are_counted() -> None:
+    groups = tuple(("gloo", number, 1, 1) for number in range(layout.GROUP_CAPACITY + 3))
+    record = layout.decode(layout.encode(WORDS, ring_of(), groups, STRINGS))
+    assert len(record.groups) == layout.GROUP_CAPACITY
+    assert record.groups_dropped == 3
+
+
+def test_the_tables_fit_the_record() -> None:
+    assert len(layout.WORDS) <= layout.WORD_CAPACITY
+    assert layout.STRING_OFFSET + sum(size for _, size, _ in layout.STRINGS) <= layout.RECORD_BYTES
+
+
+@given(st.text(max_size=300), st.integers(min_value=16, max_value=256))
+def test_text_is_fitted_without_breaking_a_character(text: str, size: int) -> None:
+    fitted = layout.fitting(text, size)
+    assert len(fitted) <= size
+    fitted.decode("utf-8")
+
+
+def test_long_names_that_begin_alike_stay_apart() -> None:
+    one, other = "job-" * 100 + "1", "job-" * 100 + "2"
+    assert layout.fitting(one, 256) != layout.fitting(other, 256)
+    assert layout.fitting("short", 256) == b"short"
+
+
+def test_names_of_files() -> None:
+    assert layout.record_name(12, 345) == "rank-12-345.beat"
+    assert layout.parse_record_name("rank-12-345.beat") == (12, 345)
+    assert layout.answer_name(12, 345, 6, "nccl") == "rank-12-345.6.nccl.dump"
+    assert layout.facts_name(12, 345) == "rank-12-345.facts.json"
+    assert layout.request_path("/run/x", 12, 345) == "/run/x/.daemon/12-345.request"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rank-1-2.facts.json", "rank-1.beat", "rank--1-2.beat", "rank-a-2.beat", ".rank-1-2.beat", "rank-1-2.beat.tmp"],
+)
+def test_other_names_are_no_records(name: str) -> None:
+    assert layout.parse_record_name(name) is None

@@ -1,0 +1,167 @@
+"""Files in a directory that others share: made exclusively, written whole, given up when they are no longer ours."""
+
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from stallwatch.hook import layout, rank_file
+from stallwatch.hook.identity import Process
+from stallwatch.hook.rank_file import RankFile, choose_directory, remove_stale_files, write_private
+
+PROCESS = Process(pid=7, start_ticks=100, pid_namespace=4026531836, node="n1")
+LATER = PROCESS._replace(start_ticks=200)  # the pid has come round
+ELSEWHERE = PROCESS._replace(pid_namespace=PROCESS.pid_namespace + 1)
+
+
+def image(process: Process = PROCESS) -> bytes:
+    words = {"pid": process.pid, "start_ticks": process.start_ticks, "pid_namespace": process.pid_namespace}
+    return layout.encode(words, (0,) * layout.RING_SLOTS, (), {})
+
+
+def made(directory: Path, process: Process = PROCESS) -> RankFile:
+    file = RankFile(str(directory), 3, process)
+    file.write(image(process))
+    return file
+
+
+def test_the_file_has_its_whole_space_from_the_start(tmp_path: Path) -> None:
+    RankFile(str(tmp_path), 3, PROCESS)
+    status = (tmp_path / "rank-3-7.beat").stat()
+    assert status.st_size == layout.RECORD_BYTES
+    assert status.st_blocks * 512 >= layout.RECORD_BYTES
+    assert stat.S_IMODE(status.st_mode) == 0o644
+
+
+def test_everybody_may_read_the_record_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        made(tmp_path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "rank-3-7.beat").stat().st_mode) == 0o644
+
+
+def test_a_truncated_file_is_whole_again_after_the_next_write(tmp_path: Path) -> None:
+    file = made(tmp_path)
+    os.truncate(file.path, 10)
+    file.write(image())
+    assert layout.decode(Path(file.path).read_bytes()).pid == 7
+
+
+def test_an_unlinked_or_replaced_file_is_noticed(tmp_path: Path) -> None:
+    file = made(tmp_path)
+    os.unlink(file.path)
+    with pytest.raises(FileNotFoundError):
+        file.write(image())
+    theirs = image(LATER)
+    Path(file.path).write_bytes(theirs)
+    with pytest.raises(FileNotFoundError):
+        file.write(image())
+    assert Path(file.path).read_bytes() == theirs
+
+
+def test_a_link_in_its_place_is_never_followed(tmp_path: Path) -> None:
+    file = made(tmp_path)
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    os.unlink(file.path)
+    os.symlink(victim, file.path)
+    with pytest.raises(OSError):
+        file.write(image())
+    RankFile(str(tmp_path), 3, PROCESS).write(image())  # a new one takes the link's place
+    assert victim.read_bytes() == b"precious"
+
+
+def test_a_pipe_in_its_place_blocks_nobody(tmp_path: Path) -> None:
+    file = made(tmp_path)
+    os.unlink(file.path)
+    os.mkfifo(file.path)
+    with pytest.raises(OSError):
+        file.write(image())
+
+
+def test_what_a_dead_process_with_our_pid_left_gives_way(tmp_path: Path) -> None:
+    first = made(tmp_path)
+    second = made(tmp_path, LATER)
+    assert first.path == second.path
+    with pytest.raises(FileNotFoundError):
+        first.write(image())
+
+
+def test_the_same_pid_in_another_container_keeps_its_record(tmp_path: Path) -> None:
+    first = made(tmp_path)
+    second = made(tmp_path, ELSEWHERE)
+    assert first.path != second.path
+    assert layout.parse_record_name(os.path.basename(second.path)) == (3, second.key)
+    first.write(image())
+    again = made(tmp_path, ELSEWHERE)
+    assert again.path == second.path
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space"):
+        RankFile(str(tmp_path), 3, PROCESS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_private_files_are_private_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "rank-3-7.facts.json"
+    write_private(str(path), b"one")
+    write_private(str(path), b"two")
+    assert path.read_bytes() == b"two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_directory_that_hands_its_group_down_lets_the_group_read(tmp_path: Path) -> None:
+    tmp_path.chmod(0o3777)
+    path = tmp_path / "x"
+    write_private(str(path), b"one")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_planted_temporary_link_is_removed_and_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    os.symlink(victim, tmp_path / "x.tmp")
+    write_private(str(tmp_path / "x"), b"one")
+    assert victim.read_bytes() == b"precious"
+
+
+def test_the_directory_is_the_named_one_else_the_service_s_else_the_fallback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, fallback = tmp_path / "service", tmp_path / "fallback"
+    monkeypatch.setattr(rank_file, "SERVICE_DIRECTORY", str(service))
+    monkeypatch.setattr(rank_file, "FALLBACK_DIRECTORY", str(fallback))
+    assert choose_directory({"STALLWATCH_DIR": str(tmp_path / "x")}) == str(tmp_path / "x")
+    assert choose_directory({}) == str(fallback)
+    assert stat.S_IMODE(fallback.stat().st_mode) == 0o1777
+    assert choose_directory({}) == str(fallback)
+    service.mkdir()
+    assert choose_directory({}) == str(service)
+
+
+def test_a_link_as_the_fallback_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_file, "SERVICE_DIRECTORY", str(tmp_path / "none"))
+    monkeypatch.setattr(rank_file, "FALLBACK_DIRECTORY", str(tmp_path / "link"))
+    os.symlink(tmp_path, tmp_path / "link")
+    with pytest.raises(NotADirectoryError):
+        choose_directory({})
+
+
+def test_only_old_files_of_ranks_are_tidied_up(tmp_path: Path) -> None:
+    old = time.time() - rank_file.STALE_SECONDS - 1
+    for name in ("rank-1-2.beat", "rank-1-2.facts.json", "rank-1-2.3.gloo.dump", "notes.json", "rank-1-2.txt"):
+        (tmp_path / name).write_bytes(b"")
+        os.utime(tmp_path / name, (old, old))
+    (tmp_path / "rank-5-6.beat").write_bytes(b"")
+    remove_stale_files(str(tmp_path))
+    assert {entry.name for entry in tmp_path.iterdir()} == {"notes.json", "rank-1-2.txt", "rank-5-6.beat"}

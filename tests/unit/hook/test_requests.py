@@ -1,0 +1,142 @@
+"""Dump requests: from whom, how often, and what answers them."""
+
+import json
+import os
+import pickle
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from stallwatch.hook import recorder
+from stallwatch.hook.identity import Process
+from stallwatch.hook.rank_file import RankFile
+from stallwatch.hook.requests import Request, Requests
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> RankFile:
+    (tmp_path / ".daemon").mkdir()
+    return RankFile(str(tmp_path), 3, Process(7, 100, 1, "n1"))
+
+
+def ask(file: RankFile, body: object, uid: int | None = None) -> Path:
+    path = Path(file.directory, ".daemon", "3-7.request")
+    part = path.with_suffix(".tmp")
+    part.write_text(json.dumps(body))
+    if uid is not None:
+        os.chown(part, uid, -1)
+    part.rename(path)
+    return path
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The parts of torch that the hook touches, with two recorders."""
+    distributed, bindings = ModuleType("torch.distributed"), ModuleType("torch._C._distributed_c10d")
+    distributed.is_initialized = lambda: True  # type: ignore[attr-defined]
+
+    def recorder_of(offset: int) -> recorder.Dump:
+        def dump(*arguments: bool) -> bytes:
+            words = {"last_enqueued_collective": 5 + offset, "last_completed_collective": 4 + offset}
+            return pickle.dumps({"pg_status": {"0": words}, "arguments": arguments}, protocol=2)
+
+        return dump
+
+    bindings._dump_nccl_trace = recorder_of(0)  # type: ignore[attr-defined]
+    bindings._dump_fr_trace = recorder_of(10)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", bindings)
+    return bindings
+
+
+def test_a_request_is_seen_once(file: RankFile) -> None:
+    requests = Requests()
+    assert requests.poll(file) is None
+    ask(file, {"id": 1, "rung": "active"})
+    assert requests.poll(file) == Request(1, "active")
+    assert requests.poll(file) is None
+    ask(file, {"id": 2, "rung": "stacks"})
+    assert requests.poll(file) == Request(2, "stacks")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+def test_only_root_the_directory_s_owner_and_the_job_s_user_may_ask(file: RankFile) -> None:
+    requests = Requests()
+    os.chown(file.directory, 1001, -1)
+    ask(file, {"id": 1, "rung": "active"}, uid=1002)
+    assert requests.poll(file) is None
+    ask(file, {"id": 2, "rung": "active"}, uid=1001)
+    assert requests.poll(file) == Request(2, "active")
+    ask(file, {"id": 3, "rung": "active"}, uid=0)
+    assert requests.poll(file) == Request(3, "active")
+
+
+def test_links_and_pipes_are_no_requests(file: RankFile) -> None:
+    requests = Requests()
+    path = ask(file, {"id": 1, "rung": "active"})
+    path.rename(path.with_name("elsewhere"))
+    os.symlink(path.with_name("elsewhere"), path)
+    with pytest.raises(OSError):
+        requests.poll(file)
+    path.unlink()
+    os.mkfifo(path)
+    assert requests.poll(file) is None
+
+
+@pytest.mark.parametrize("body", [{}, [], {"id": "1", "rung": "active"}, {"id": 1, "rung": "everything"}, "x" * 9000])
+def test_what_is_not_understood_is_refused_once(file: RankFile, body: object) -> None:
+    requests = Requests()
+    ask(file, body)
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        requests.poll(file)
+    assert requests.poll(file) is None
+
+
+@pytest.mark.parametrize(
+    ("rung", "arguments"),
+    [("active", (True, False, True)), ("entries", (True, False, False)), ("stacks", (True, True, False))],
+)
+def test_both_recorders_answer_at_the_rung_that_was_asked(
+    file: RankFile, torch: ModuleType, rung: str, arguments: tuple[bool, ...]
+) -> None:
+    Requests().answer(file, Request(4, rung))
+    for name in ("nccl", "gloo"):
+        answer = Path(file.directory, f"rank-3-7.4.{name}.dump").read_bytes()
+        assert pickle.loads(answer)["arguments"] == arguments  # noqa: TID251 - written by this test
+
+
+def test_the_next_answer_takes_the_place_of_the_last(file: RankFile, torch: ModuleType) -> None:
+    requests = Requests()
+    requests.answer(file, Request(4, "active"))
+    requests.answer(file, Request(5, "active"))
+    assert sorted(path.name for path in Path(file.directory).glob("*.dump")) == [
+        "rank-3-7.5.gloo.dump",
+        "rank-3-7.5.nccl.dump",
+    ]
+    requests.remove_answers()
+    assert list(Path(file.directory).glob("*.dump")) == []
+
+
+def test_without_torch_there_is_nothing_to_answer(file: RankFile) -> None:
+    Requests().answer(file, Request(4, "active"))
+    assert list(Path(file.directory).glob("*.dump")) == []
+
+
+def test_counters_of_both_recorders(torch: ModuleType) -> None:
+    assert recorder.group_counters() == (("gloo", 0, 15, 14), ("nccl", 0, 5, 4))
+
+
+def test_a_build_without_nccl_has_one_recorder(torch: ModuleType) -> None:
+    del torch._dump_nccl_trace
+    assert recorder.group_counters() == (("gloo", 0, 15, 14),)
+
+
+def test_a_recorder_is_not_touched_before_torch_distributed_is_initialised(
+    torch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["torch.distributed"], "is_initialized", lambda: False)
+    assert recorder.recorders() == ()
+    monkeypatch.setitem(sys.modules, "torch.distributed", ModuleType("torch.distributed"))  # still being imported
+    assert recorder.recorders() == ()
