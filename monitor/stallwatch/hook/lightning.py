@@ -19,7 +19,7 @@ def callback() -> Any:
 
 def _lightning() -> Any:
     for name in ("lightning.pytorch", "pytorch_lightning"):
-        if name in sys.modules:
+        if sys.modules.get(name) is not None:
             return sys.modules[name]
     try:
         return importlib.import_module("lightning.pytorch")

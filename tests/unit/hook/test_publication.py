@@ -1,0 +1,131 @@
+"""The record survives what happens to its file and its directory."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stallwatch.hook import layout, publication
+from stallwatch.hook.beat import Phases, step_counter
+from stallwatch.hook.guard import Guard
+from stallwatch.hook.identity import Process, World
+from stallwatch.hook.publication import Publication
+
+PROCESS = Process(pid=7, start_ticks=8, pid_namespace=9, node="n1")
+WORLD = World(3, 1, 4, 0, "job", "epoch", is_ranked=True)
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STALLWATCH_DIR", str(tmp_path / "ranks"))
+    monkeypatch.setattr(publication, "RETRY_NS", 0)
+    (tmp_path / "ranks").mkdir()
+    return tmp_path / "ranks"
+
+
+def published(guard: Guard | None = None) -> Publication:
+    _, read_steps = step_counter()
+    made = Publication(PROCESS, WORLD, False, read_steps, Phases(1), guard or Guard())
+    made.publish()
+    return made
+
+
+def is_published(made: Publication) -> bool:
+    return made.file is not None
+
+
+def record(directory: Path, name: str = "rank-3-7.beat") -> layout.Record:
+    return layout.decode((directory / name).read_bytes())
+
+
+def test_the_record_names_the_process_and_its_world(directory: Path) -> None:
+    published()
+    found = record(directory)
+    assert (found.pid, found.start_ticks, found.pid_namespace, found.node) == PROCESS
+    assert (found.rank, found.local_rank, found.world_size, found.restart_count) == WORLD[:4]
+    assert (found.training_job, found.epoch) == ("job", "epoch")
+
+
+def test_nobody_counts_steps_until_the_job_says_so(directory: Path) -> None:
+    made = published()
+    assert record(directory).step is None
+    made.counts_steps = True
+    made.publish()
+    assert record(directory).step == 0
+
+
+def test_alerts_can_be_kept_quiet(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published()
+    assert record(directory).notify
+    monkeypatch.setenv("STALLWATCH_NOTIFY", "off")
+    published()
+    assert not record(directory).notify
+
+
+def test_an_unlinked_record_is_made_again(directory: Path) -> None:
+    made = published()
+    os.unlink(directory / "rank-3-7.beat")
+    made.beat()
+    made.publish()
+    assert record(directory).pulse_count == 1
+
+
+def test_a_truncated_record_is_whole_again(directory: Path) -> None:
+    made = published()
+    os.truncate(directory / "rank-3-7.beat", 0)
+    made.publish()
+    assert record(directory).rank == 3
+
+
+def test_a_directory_that_comes_late_gets_its_record(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory.rmdir()
+    made = published()
+    assert not is_published(made)
+    assert "no record of this rank" in capsys.readouterr().err
+    made.publish()
+    assert capsys.readouterr().err == ""  # said once
+    directory.mkdir()
+    made.publish()
+    assert is_published(made)
+    assert record(directory).errors == 2
+
+
+def test_a_directory_that_vanishes_and_returns_gets_its_record(directory: Path) -> None:
+    made = published()
+    (directory / "rank-3-7.beat").unlink()
+    directory.rmdir()
+    made.publish()
+    assert not is_published(made)
+    directory.mkdir()
+    made.publish()
+    assert record(directory).rank == 3
+
+
+def test_a_process_that_turns_out_to_be_another_rank_moves(directory: Path) -> None:
+    made = published()
+    made.move(WORLD._replace(rank=1, world_size=2))
+    assert [path.name for path in directory.iterdir()] == ["rank-1-7.beat"]
+    assert record(directory, "rank-1-7.beat").world_size == 2
+
+
+def test_the_end_is_the_last_word(directory: Path) -> None:
+    made = published()
+    made.close(3)
+    found = record(directory)
+    assert (found.ended, found.exit_code) == (True, 3)
+    assert found.ended_ns is not None
+
+
+def test_an_end_without_a_known_code_says_so(directory: Path) -> None:
+    made = published()
+    made.close(None)
+    found = record(directory)
+    assert (found.ended, found.exit_code) == (True, None)
+
+
+def test_a_forked_child_writes_nothing(directory: Path) -> None:
+    made = published()
+    os.unlink(directory / "rank-3-7.beat")
+    made.abandon()
+    made.publish()
+    assert list(directory.iterdir()) == []
