@@ -176,7 +176,9 @@ def stalled(where: str) -> tuple[list[tuple[str, str, int]], str, str | None, bo
 
 def stack(engine: Engine, rank: Rank) -> tuple[list[dict[str, Any]], str, str | None, bool, bool]:
     """Frames of the main thread (innermost first), state letter, wchan, does its CPU grow, does it hold the GIL."""
-    call = rank.blocked_at or engine.program.calls[rank.rank][min(rank.position, len(engine.program.calls[rank.rank]) - 1)]
+    call = (
+        rank.blocked_at or engine.program.calls[rank.rank][min(rank.position, len(engine.program.calls[rank.rank]) - 1)]
+    )
     user = _frames(call.site, "")[2:]
     if call.kind == "fault" and call.operation == "stuck":
         top, state, wchan, grows, active = stalled(call.where)

@@ -17,6 +17,7 @@ class Truth:
     needs_history: bool = False  # only earlier steps or a third member tell who differs
     culprit_group: int = 0  # members of the group in which it happened
     step: int = 0  # in which it happened
+    never_visible: bool = False  # looks like health in every tool
     only_where_all_entered: tuple[str, int] | None = None  # comm_stuck: group and number
 
     def is_right(self, cause: str, culprits: tuple[int, ...]) -> bool:
@@ -113,7 +114,9 @@ def _wrong(rng: random.Random, program: Program, rank: int, step: int, fault: st
         "wrong_size": replace(call, numel=call.numel * 2),
         "wrong_dtype": replace(call, dtype="Double" if call.dtype == "Float" else "Float"),
     }[fault]
-    truth = Truth("collective_mismatch", (rank,), (), True, len(call.group.ranks), step)
+    # Uneven gathers and all-to-all are legal: a size of their own is no sign of a fault.
+    uneven = fault == "wrong_size" and call.operation in ("all_gather", "alltoall_base")
+    truth = Truth("collective_mismatch", (rank,), (), True, len(call.group.ranks), step, never_visible=uneven)
     return Case(_edit(program, rank, (*calls[:at], changed, *calls[at + 1 :])), truth, fault)
 
 
@@ -153,7 +156,12 @@ def _lost_message(rng: random.Random, program: Program, rank: int, step: int, fa
     at = rng.choice(places)
     calls = program.calls[rank]
     others = _all("p2p_unmatched", rank, "not_entered", "collective_mismatch", "data_exhausted", "group_order")
-    truth = Truth("p2p_unmatched", (rank,), others, True, 2, step)
+    # A message has two ends; without a record of P2P (gloo) only the end that waits can be seen.
+    peer = calls[at].peers[0][1]
+    ends = [("p2p_unmatched", tuple(sorted((rank, peer))))]
+    if program.backend == "gloo":
+        ends.append(("p2p_unmatched", (peer,)))
+    truth = Truth("p2p_unmatched", (rank,), (*others, *ends), True, 2, step)
     return Case(_edit(program, rank, (*calls[:at], *calls[at + 1 :])), truth, fault)
 
 

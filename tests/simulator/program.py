@@ -116,6 +116,4 @@ def _pipeline(mesh: Mesh, rank: int, offset: int, direction: str, batched: bool,
     if peer is None:
         return []
     group = mesh.of["pp", rank]
-    return [
-        Call("p2p", Site("exchange", line), group, direction, 2048, batched=batched, peers=((direction, peer),))
-    ]
+    return [Call("p2p", Site("exchange", line), group, direction, 2048, batched=batched, peers=((direction, peer),))]
