@@ -28,10 +28,10 @@ class Nvml(Protocol):
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...  # noqa: N802
 
 
-def load_nvml() -> Any:
+def load_nvml(find: Callable[[str], Any] = importlib.import_module) -> Any:
     """Return pynvml after nvmlInit. Raise Absent where there is no NVIDIA driver or binding."""
     try:
-        nvml = importlib.import_module("pynvml")
+        nvml = find("pynvml")
     except ImportError as error:
         raise Absent(f"no GPU is read: {error}; install stallwatch[daemon]") from error
     try:

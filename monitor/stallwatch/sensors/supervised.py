@@ -113,6 +113,7 @@ class SupervisedSensor(Generic[T]):
                     self._take(self._answers.decode(message), late)
             except (ValueError, msgspec.MsgspecError) as error:
                 self._fail(f"{self._title}: its process answered nonsense ({error})")
+                self._settled, self._asked_ns = True, None
                 self._process.kill()
                 return
 

@@ -1,0 +1,98 @@
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.sensors.records import start_ticks_of, write_record
+
+from stallwatch.clock import SystemClock
+from stallwatch.config import Config, DaemonSection, SensorsSection
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.snapshot import NodeSnapshot
+from stallwatch.sensors.panel import Panel
+from stallwatch.sensors.ranks import RanksLook
+from stallwatch.sensors.sensor import Options
+from stallwatch.sensors.supervised import SupervisedSensor
+
+CONFIG = SensorsSection(deadline_seconds=20.0, discover_seconds=3600, gpus=False)
+
+
+@pytest.fixture
+def panel(tmp_path: Path) -> Iterator[Panel]:
+    panel = Panel(Config(daemon=DaemonSection(rank_directory=str(tmp_path)), sensors=CONFIG), SystemClock())
+    yield panel
+    panel.close()
+
+
+def with_child(panel: Panel, *arguments: str, deadline_seconds: float) -> SupervisedSensor[RanksLook]:
+    """Put a child of the test's own in the place of the reader of ranks."""
+    command = [sys.executable, str(Path(__file__).with_name("children.py")), *arguments]
+    sensor = SupervisedSensor("ranks", "the reader of ranks", RanksLook, Options(), SystemClock(), command=command)
+    panel._ranks.close()
+    panel._ranks = sensor
+    panel.sensors = (sensor,)
+    panel._deadline_seconds = deadline_seconds
+    return sensor
+
+
+def test_snapshot_has_ranks_and_says_how_every_sensor_did(panel: Panel, tmp_path: Path) -> None:
+    panel.look(0)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    snapshot = panel.look(1)
+    process.communicate(b"\n")
+    (rank,) = [rank for rank in snapshot.ranks if rank.job.training_job == "job"]
+    assert (rank.rank, rank.pid) == (1, process.pid)
+    assert isinstance(rank.process, Known)
+    assert {s.sensor: s.up for s in snapshot.sensors} == {"heartbeats": True, "processes": True, "gpus": False}
+    assert [s.required for s in snapshot.sensors] == [True, True, False]
+    assert snapshot.gpus == Unavailable("GPUs are not read: sensors.gpus is off", snapshot.gpus.at_ns)
+    assert snapshot.tick == 1
+
+
+def test_look_ends_at_its_deadline_and_ranks_do_not_vanish(panel: Panel, tmp_path: Path) -> None:
+    panel.look(0)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    panel.look(1)
+    with_child(panel, "hangs", str(tmp_path / "never"), deadline_seconds=0.05)
+    began = time.monotonic()
+    snapshot = panel.look(2)
+    took = time.monotonic() - began
+    process.communicate(b"\n")
+    assert took < 10  # the child would hang for ever
+    (rank,) = [rank for rank in snapshot.ranks if rank.job.training_job == "job"]
+    assert isinstance(rank.heartbeat, Unavailable)
+    assert isinstance(rank.process, Unavailable)
+    assert "the reader of ranks has not answered" in rank.heartbeat.reason
+    assert [s.up for s in snapshot.sensors] == [False, False, False]
+
+
+def test_tick_that_came_late_says_how_late(tmp_path: Path) -> None:
+    class Clock:
+        now_ns = 10**12
+
+        def monotonic_ns(self) -> int:
+            return self.now_ns
+
+        def wall_ns(self) -> int:
+            return 0
+
+    clock = Clock()
+    config = Config(daemon=DaemonSection(rank_directory=str(tmp_path), tick_seconds=1.0), sensors=CONFIG)
+    panel = Panel(config, clock)
+    late = []
+    for seconds in (0.0, 1.0, 4.0):
+        clock.now_ns += int(seconds * 1e9)
+        late.append(panel.look(0).late_seconds)
+    panel.close()
+    assert late == [0.0, 0.0, 3.0]
+
+
+def test_snapshot_survives_its_way_into_the_timeline(panel: Panel) -> None:
+    import msgspec
+
+    snapshot = panel.look(0)
+    assert msgspec.json.decode(msgspec.json.encode(snapshot), type=NodeSnapshot) == snapshot

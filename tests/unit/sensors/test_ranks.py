@@ -1,0 +1,158 @@
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.sensors.records import start_ticks_of, write_record
+
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.snapshot import RankSample
+from stallwatch.sensors.ranks import RanksSensor
+from stallwatch.sensors.sensor import Options
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000
+
+    def __call__(self) -> int:
+        self.now_ns += 1
+        return self.now_ns
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sensor(tmp_path: Path, clock: Clock) -> Iterator[RanksSensor]:
+    sensor = RanksSensor(Options((str(tmp_path),), keep_ended_seconds=100, discover_seconds=3600), monotonic_ns=clock)
+    sensor.read()
+    yield sensor
+    sensor.close()
+
+
+@pytest.fixture
+def process() -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def of_job(sensor: RanksSensor) -> list[RankSample]:
+    return [sample for sample in sensor.read().ranks if sample.job.training_job == "job"]
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_rank_is_its_record_and_its_process(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    (sample,) = of_job(sensor)
+    assert (sample.rank, sample.pid, sample.job.epoch) == (1, process.pid, "epoch")
+    assert isinstance(sample.heartbeat, Known)
+    assert sample.heartbeat.value.step == 5
+    assert isinstance(sample.process, Known)
+    assert sample.process.value.start_ticks == sample.start_ticks
+    assert sample.end is None
+
+
+def test_end_is_seen_with_its_signal_and_keeps_the_last_record(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    of_job(sensor)
+    kill(process)
+    (sample,) = of_job(sensor)
+    assert sample.end is not None
+    assert (sample.end.exit_signal, sample.end.source) == (9, "zombie")
+    assert isinstance(sample.process, Unavailable)
+    assert isinstance(sample.heartbeat, Known)
+
+
+def test_ended_rank_stays_for_the_grace_and_then_its_files_go(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path, clock: Clock
+) -> None:
+    path = write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    of_job(sensor)
+    kill(process)
+    assert len(of_job(sensor)) == 1
+    clock.now_ns += int(99e9)
+    assert len(of_job(sensor)) == 1
+    assert path.exists()
+    clock.now_ns += int(2e9)
+    of_job(sensor)
+    assert not path.exists()
+    assert of_job(sensor) == []
+
+
+def test_record_that_was_removed_leaves_a_rank_about_which_it_is_said(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    path = write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    of_job(sensor)
+    path.unlink()
+    (sample,) = of_job(sensor)
+    assert isinstance(sample.heartbeat, Unavailable)
+    assert "was removed" in sample.heartbeat.reason
+    assert isinstance(sample.process, Known)
+
+
+def test_child_of_a_rank_is_no_rank(sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
+    write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid), is_child=1)
+    assert of_job(sensor) == []
+
+
+def test_record_that_claims_the_process_of_another_user_is_not_believed(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can write a record for another user")
+    path = write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    os.chown(path, 65534, 65534)
+    assert of_job(sensor) == []
+    look = sensor.read()
+    assert f"written by uid 65534, but process {process.pid} runs as 0" in look.heartbeats.reason
+    assert look.heartbeats.errors_total == 1
+
+
+def test_record_of_a_pid_that_was_used_again_is_no_rank(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path, clock: Clock
+) -> None:
+    path = write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid) - 1)
+    assert of_job(sensor) == []
+    clock.now_ns += int(101e9)
+    of_job(sensor)
+    assert not path.exists()
+
+
+def test_rank_that_ended_while_we_were_away_is_a_death_of_a_living_job(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    write_record(tmp_path, 0, process.pid, start_ticks_of(process.pid))
+    write_record(tmp_path, 1, 2**22 + 1, 5, pulse_ns=500)
+    write_record(tmp_path, 0, 2**22 + 2, 5, epoch="an older life")
+    samples = of_job(sensor)
+    assert [(sample.rank, sample.job.epoch) for sample in samples] == [(0, "epoch"), (1, "epoch")]
+    assert samples[1].end is not None
+    assert samples[1].end.source == "unknown"
+
+
+def test_foreign_files_do_not_disturb_a_rank(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    (tmp_path / "rank-0-1.beat").write_bytes(b"garbage")
+    (tmp_path / "notes.txt").touch()
+    write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    look = sensor.read()
+    assert [sample.rank for sample in look.ranks if sample.job.training_job == "job"] == [1]
+    assert look.heartbeats.up
+    assert "1 ignored: rank-0-1.beat" in look.heartbeats.reason

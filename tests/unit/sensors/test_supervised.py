@@ -1,0 +1,164 @@
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.sensors.sensor import Options
+from stallwatch.sensors.supervised import SupervisedSensor
+
+Make = Callable[..., SupervisedSensor[int]]
+
+
+class Clock:
+    """Time that a test moves; answers are waited for with the real one."""
+
+    def __init__(self) -> None:
+        self.now_ns = 10**12
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def wall_ns(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make(clock: Clock) -> Iterator[Make]:
+    made: list[SupervisedSensor[int]] = []
+
+    def build(*arguments: str) -> SupervisedSensor[int]:
+        command = [sys.executable, str(Path(__file__).with_name("children.py")), *arguments]
+        made.append(SupervisedSensor("gpus", "NVML", int, Options(), clock, required=False, command=command))
+        return made[-1]
+
+    yield build
+    for sensor in made:
+        sensor.close()
+
+
+def look(sensor: SupervisedSensor[int]) -> Known[int] | Unavailable:
+    """A look with all the time that the child needs."""
+    sensor.ask()
+    deadline = time.monotonic() + 20
+    while sensor.descriptor is not None:
+        assert time.monotonic() < deadline
+        select.select([sensor.descriptor], [], [], 20)
+        sensor.collect()
+    return sensor.result()
+
+
+def test_answers_come_from_one_child_that_stays(make: Make) -> None:
+    sensor = make("counts")
+    readings = [look(sensor) for _ in range(3)]
+    assert [reading.value for reading in readings if isinstance(reading, Known)] == [1, 2, 3]
+    status = sensor.status()
+    assert (status.up, status.reason, status.errors_total, status.required) == (True, "", 0, False)
+
+
+def test_what_a_sensor_raises_is_the_reason(make: Make) -> None:
+    sensor = make("raises")
+    reading = look(sensor)
+    assert isinstance(reading, Unavailable)
+    assert reading.reason == "NVML: OSError: the driver is sick"
+    assert sensor.status().errors_total == 1
+    assert sensor.pid is not None
+
+
+def test_child_that_does_not_answer_is_unavailable_since_when_and_not_started_twice(
+    make: Make, clock: Clock, tmp_path: Path
+) -> None:
+    sensor = make("hangs", str(tmp_path / "go"))
+    sensor.ask()
+    pid = sensor.pid
+    for seconds in (1, 39):
+        clock.now_ns += int(seconds * 1e9)
+        assert isinstance(sensor.result(), Unavailable)
+        sensor.ask()
+    reading = sensor.result()
+    assert isinstance(reading, Unavailable)
+    assert reading.reason == "NVML has not answered for 40 s"
+    assert sensor.pid == pid
+    assert sensor.status().errors_total == 3
+    assert not sensor.status().up
+
+
+def test_late_answer_is_dropped(make: Make, tmp_path: Path) -> None:
+    sensor = make("hangs", str(tmp_path / "go"))
+    sensor.ask()
+    assert isinstance(sensor.result(), Unavailable)
+    (tmp_path / "go").touch()
+    assert sensor.descriptor is not None
+    select.select([sensor.descriptor], [], [], 20)
+    reading = look(sensor)
+    assert isinstance(reading, Known)
+    assert reading.value == 2
+
+
+def test_child_that_hangs_for_a_minute_is_ended(make: Make, clock: Clock, tmp_path: Path) -> None:
+    sensor = make("hangs", str(tmp_path / "go"))
+    sensor.ask()
+    clock.now_ns += int(61e9)
+    reading = look(sensor)
+    assert isinstance(reading, Unavailable)
+    assert "ended (signal 9)" in reading.reason
+    assert sensor.pid is None
+
+
+def test_child_that_dies_is_started_again_with_growing_back_off(make: Make, clock: Clock) -> None:
+    sensor = make("dies")
+    reading = look(sensor)
+    assert isinstance(reading, Unavailable)
+    assert reading.reason == "NVML: its process ended (exit code 7); the next one starts in 1 s"
+    look(sensor)
+    assert sensor.status().errors_total == 1  # not started again yet
+    for expected in ("in 2 s", "in 4 s", "in 8 s"):
+        clock.now_ns += int(60e9)
+        reading = look(sensor)
+        assert isinstance(reading, Unavailable)
+        assert reading.reason.endswith(expected)
+
+
+def test_what_the_node_does_not_have_is_said_and_is_no_error(make: Make, clock: Clock) -> None:
+    sensor = make("missing")
+    assert look(sensor) == Unavailable("no such thing on this node", clock.now_ns)
+    for _ in range(3):
+        look(sensor)
+    status = sensor.status()
+    assert (status.up, status.reason, status.errors_total) == (False, "no such thing on this node", 0)
+
+
+@pytest.mark.parametrize("kind", ["nonsense", "wrong type"])
+def test_nonsense_is_an_error_of_the_sensor(make: Make, kind: str) -> None:
+    sensor = make(kind)
+    sensor.ask()
+    assert sensor.descriptor is not None
+    select.select([sensor.descriptor], [], [], 20)
+    sensor.collect()
+    reading = sensor.result()
+    assert isinstance(reading, Unavailable)
+    assert "answered nonsense" in reading.reason
+
+
+def test_program_that_is_not_there_is_a_reason(clock: Clock) -> None:
+    sensor = SupervisedSensor("gpus", "NVML", int, Options(), clock, command=["/nonexistent/python"])
+    reading = look(sensor)
+    assert isinstance(reading, Unavailable)
+    assert "cannot be started" in reading.reason
+
+
+def test_close_ends_a_child_that_hangs(make: Make, tmp_path: Path) -> None:
+    sensor = make("hangs", str(tmp_path / "go"))
+    sensor.ask()
+    pid = sensor.pid
+    sensor.close(0.2)
+    assert sensor.pid is None
+    assert not Path(f"/proc/{pid}").exists()
