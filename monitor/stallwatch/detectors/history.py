@@ -1,7 +1,8 @@
 """What the daemon has seen of each rank, and since when: the only place that counts ages.
 
-A word's age begins when we saw it change in our own snapshots. Time in which our own tick was late is not counted:
-what stopped us may have stopped the job as well (a suspended machine, a frozen container).
+A word's age begins when we saw it change in our own snapshots; the record's own time of a step is believed only between
+the two snapshots that saw it. Time in which our own tick was late is not counted: what stopped us may have stopped the
+job as well (a suspended machine, a frozen container).
 """
 
 from collections.abc import Iterator
@@ -95,7 +96,8 @@ def advance(before: NodeHistory | None, snapshot: NodeSnapshot) -> NodeHistory:
     """Given what was known and a new snapshot, return what is known now; processes that left it are forgotten."""
     known = {_identity(rank.sample): rank for rank in before.ranks} if before else {}
     late_ns = int(snapshot.late_seconds * SECOND_NS) if snapshot.late_seconds >= LATE_SECONDS else 0
-    ranks = [_advance_rank(known.get(_identity(sample)), sample, snapshot.at_ns, late_ns) for sample in snapshot.ranks]
+    moment = _Moment(snapshot.at_ns, before.at_ns if before else snapshot.at_ns, late_ns)
+    ranks = [_advance_rank(known.get(_identity(sample)), sample, moment) for sample in snapshot.ranks]
     ranks.sort(key=lambda rank: (rank.sample.job, rank.sample.rank, rank.sample.pid))
     return NodeHistory(snapshot.at_ns, snapshot.late_seconds, snapshot.node, tuple(ranks))
 
@@ -104,13 +106,20 @@ def _identity(sample: RankSample) -> tuple[JobKey, int, int, int]:
     return sample.job, sample.rank, sample.pid, sample.start_ticks
 
 
-def _advance_rank(before: RankHistory | None, sample: RankSample, at_ns: int, late_ns: int) -> RankHistory:
+class _Moment(msgspec.Struct, frozen=True):
+    at_ns: int
+    last_ns: int  # of the snapshot before
+    late_ns: int
+
+
+def _advance_rank(before: RankHistory | None, sample: RankSample, moment: _Moment) -> RankHistory:
+    at_ns = moment.at_ns
     heartbeat = sample.heartbeat.value if isinstance(sample.heartbeat, Known) else None
     if before is not None and before.heartbeat is not None:
-        old, before = before.heartbeat, _without_late_time(before, at_ns, late_ns)
+        old, before = before.heartbeat, _without_late_time(before, at_ns, moment.late_ns)
         if heartbeat is None:
             return msgspec.structs.replace(before, sample=sample, readable=False, moved=False, pulsed=False)
-        return _compared(before, old, sample, heartbeat, at_ns)
+        return _compared(before, old, sample, heartbeat, moment)
     first_seen_ns = before.first_seen_ns if before else at_ns
     if heartbeat is None:
         return RankHistory(sample, first_seen_ns)
@@ -136,7 +145,10 @@ def _first(sample: RankSample, heartbeat: Heartbeat, first_seen_ns: int, at_ns: 
     )
 
 
-def _compared(before: RankHistory, old: Heartbeat, sample: RankSample, heartbeat: Heartbeat, at_ns: int) -> RankHistory:
+def _compared(
+    before: RankHistory, old: Heartbeat, sample: RankSample, heartbeat: Heartbeat, moment: _Moment
+) -> RankHistory:
+    at_ns = moment.at_ns
     stepped = heartbeat.step != old.step
     counted = heartbeat.groups != old.groups
     phase_changed = (heartbeat.phase, heartbeat.phase_since_ns) != (old.phase, old.phase_since_ns)
@@ -148,7 +160,7 @@ def _compared(before: RankHistory, old: Heartbeat, sample: RankSample, heartbeat
         before.first_seen_ns,
         heartbeat,
         readable=True,
-        step_since_ns=at_ns if stepped else before.step_since_ns,
+        step_since_ns=_stepped_at(heartbeat, moment) if stepped else before.step_since_ns,
         counters_since_ns=at_ns if counted else before.counters_since_ns,
         counter_changes=0 if stepped else changes + counted,
         phase_since_ns=at_ns if phase_changed else before.phase_since_ns,
@@ -159,6 +171,11 @@ def _compared(before: RankHistory, old: Heartbeat, sample: RankSample, heartbeat
         gap_times=learn(before.gap_times, _new_gap(before, old, counted, in_phase, at_ns)),
         phase_times=_phase_times(before, old, phase_changed, at_ns),
     )
+
+
+def _stepped_at(heartbeat: Heartbeat, moment: _Moment) -> int:
+    last = heartbeat.last_step_ns
+    return last if last is not None and moment.last_ns <= last <= moment.at_ns else moment.at_ns
 
 
 def _new_steps(old: Heartbeat, new: Heartbeat, times: Times, in_phase: bool) -> tuple[int, ...]:

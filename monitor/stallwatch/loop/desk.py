@@ -9,6 +9,7 @@ import msgspec
 
 from stallwatch.clock import Clock
 from stallwatch.errors import DeadlineExceeded, UsageError
+from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import CaptureWanted, Event, MuteWanted
 from stallwatch.incidents.store import IncidentStore
 from stallwatch.model.incident import Incident, NodeReport
@@ -22,6 +23,14 @@ class Wish(msgspec.Struct, frozen=True):
 
     event: Event
     answer: Future[str] | None = None
+
+    def answer_from(self, lives: Lives) -> None:
+        """Give the one who waits the incident that his capture became part of."""
+        if self.answer is None or not isinstance(self.event, CaptureWanted):
+            return
+        ours = [life for life in lives.active if life.incident.job == self.event.job and life.family != "slow"]
+        if ours:
+            self.answer.set_result(ours[-1].incident.incident_id)
 
 
 class Desk:
