@@ -1,4 +1,4 @@
-"""What the tools of a node would say about a simulated job: dumps as torch writes them, stacks, processes, heartbeats."""
+"""What the tools of a node would say about a simulated job: dumps as torch writes them, stacks, processes."""
 
 import random
 from typing import Any
