@@ -137,6 +137,7 @@ def _incident(incident: Incident) -> Iterator[Sample]:
             *labels,
             verdict.cause,
             incident.severity,
+            "true" if incident.muted else "false",
             verdict.confidence,
             ",".join(map(str, verdict.culprits)),
             verdict.where or "",

@@ -81,8 +81,11 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "stallwatch_incident_info",
         "gauge",
-        (*_INCIDENT, "cause", "severity", "confidence", "culprit_ranks", "where", "operation", "waiting", "node"),
-        "Always 1; an open incident with its verdict.",
+        (
+            *_INCIDENT,
+            *("cause", "severity", "muted", "confidence", "culprit_ranks", "where", "operation", "waiting", "node"),
+        ),
+        "Always 1; an open incident with its verdict. severity is none while nobody is told.",
     ),
     Family(
         "stallwatch_culprit",
