@@ -67,10 +67,14 @@ class DaemonChild:
         while time.monotonic() < until:
             self.check()
             with contextlib.suppress(DaemonUnreachable):
-                if self.client.healthy():
-                    return
+                self.client.ranks()  # answered once it has looked at the node
+                return
             time.sleep(POLL_SECONDS)
         raise DeadlineExceeded(f"the daemon was not ready after {READY_SECONDS:.0f} s", tail(self.log))
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
 
     def check(self) -> None:
         """Raise StallwatchError when the daemon has ended."""

@@ -71,11 +71,15 @@ class JudgeRun:
             os.killpg(self._child.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        try:
-            self._child.wait(1)
-        except subprocess.TimeoutExpired:
-            pass  # in the kernel's hands; nothing waits for it
+        self.wait(1)  # one in the kernel's hands is left to it
         self._close()
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for the child, for who has nothing else to do; return its exit code, None when it still runs."""
+        try:
+            return self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
 
     def _read(self, code: int) -> JudgeState:
         if code not in _HAS_REPORT:

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
-from tests.unit.detectors.nodes import START
-from tests.unit.incidents.stories import report as report_of
 
 from stallwatch.captures.run import CaptureState
 from stallwatch.config import Config
@@ -17,6 +15,8 @@ from stallwatch.loop.parts import Capturing, Judging
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.snapshot import GpuSample, NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
+from tests.unit.detectors.nodes import START
+from tests.unit.incidents.stories import report as report_of
 
 
 class FakeClock:

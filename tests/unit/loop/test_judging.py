@@ -1,0 +1,82 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from stallwatch.clock import SystemClock
+from stallwatch.config import DiagnosisSection
+from stallwatch.loop.judging import JudgeRun, JudgeState
+from tests.unit.loop.fakes import FakeClock
+
+REPORT = (
+    '{"schema_version":1,"tool_version":"0","incident_id":null,"training_job":null,"epoch":null,"captured_at":null,'
+    '"deadline":null,"evidence_complete":true,"verdicts":[{"cause":"not_entered","culprits":[3],'
+    '"confidence":"certain","summary":"rank 3"}]}'
+)
+
+
+def outcome(program: str, limits: DiagnosisSection | None = None) -> JudgeState:
+    run = JudgeRun(Path("bundle"), limits or DiagnosisSection(), SystemClock(), [sys.executable, "-c", program])
+    run.wait(30)
+    state = run.poll()
+    assert state is not None
+    return state
+
+
+@pytest.mark.parametrize("code", [0, 10, 11, 12])
+def test_the_report_is_read_whatever_the_verdict(code: int) -> None:
+    state = outcome(f"import sys; print('''{REPORT}'''); sys.exit({code})")
+    assert state.report is not None
+    assert state.report.verdicts[0].culprits == (3,)
+
+
+def test_a_crash_is_named_by_its_last_words() -> None:
+    state = outcome("import sys; sys.exit('stallwatch: nothing could be read')")
+    assert state.report is None
+    assert "nothing could be read" in state.problem
+
+
+def test_output_that_is_no_report_is_said() -> None:
+    assert "no report" in outcome("print('hello')").problem
+
+
+def test_the_bundle_is_the_last_argument() -> None:
+    assert "bundle" in outcome("import sys; sys.exit(sys.argv[-1])").problem
+
+
+def test_memory_is_limited() -> None:
+    limits = DiagnosisSection(memory_bytes=256 << 20)
+    assert "MemoryError" in outcome("import sys; sys.stdin.read(); x = bytearray(1 << 30)", limits).problem
+
+
+def test_a_child_past_its_deadline_is_ended() -> None:
+    clock = FakeClock()
+    run = JudgeRun(Path("b"), DiagnosisSection(), clock, [sys.executable, "-c", "import time; time.sleep(600)"])
+    assert run.poll() is None
+    clock.advance(61)
+    state = run.poll()
+    assert state is not None
+    assert "within 60 s" in state.problem
+    assert run.wait(10) is not None
+
+
+def test_what_the_child_started_is_ended_with_it(tmp_path: Path) -> None:
+    program = (
+        "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
+        "open(sys.argv[1], 'w').write(str(p.pid)); time.sleep(600)"
+    )
+    note = tmp_path / "pid"
+    run = JudgeRun(note, DiagnosisSection(), FakeClock(), [sys.executable, "-c", program])
+    while not (note.exists() and note.read_text()):
+        assert run.poll() is None
+    grandchild = int(note.read_text())
+    run.cancel()
+    while is_alive(grandchild):
+        pass  # the kill is on its way; the test's own time limit bounds this
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
