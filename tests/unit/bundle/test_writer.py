@@ -1,0 +1,103 @@
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallwatch.bundle.writer import BundleWriter, write_atomically
+from stallwatch.config import Config, SlackSection
+from stallwatch.hook import layout
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.snapshot import JobKey, NodeSnapshot, RankSample
+from stallwatch.model.verdict import Report
+from stallwatch.node.heartbeat_file import to_heartbeat
+from tests.unit.sensors.records import record_bytes
+
+
+def sample(rank: int, *, with_hook: bool = True) -> RankSample:
+    nothing = Unavailable("not read", 0)
+    heartbeat = to_heartbeat(layout.decode(record_bytes(rank, 50 + rank, 1)), "p", 0)
+    return RankSample(
+        job=JobKey("job", "epoch"),
+        rank=rank,
+        local_rank=rank,
+        world_size=4,
+        pid=50 + rank,
+        start_ticks=1,
+        heartbeat=Known(heartbeat, 0) if with_hook else nothing,
+        process=nothing,
+    )
+
+
+def read(path: Path) -> object:
+    return msgspec.json.decode(path.read_bytes())
+
+
+def test_description_has_the_keys_of_the_contract(tmp_path: Path) -> None:
+    bundle = BundleWriter(tmp_path / "b", "node0")
+    bundle.write_description([sample(1), sample(0, with_hook=False)], incident_id="i", wall_ns=99)
+    assert read(tmp_path / "b/bundle.json") == {
+        "schema_version": 1,
+        "incident_id": "i",
+        "training_job": "job",
+        "epoch": "epoch",
+        "world_size": 4,
+        "backend": "gloo",
+        "nodes": {"node0": [0, 1]},
+        "pids": {"0": 50, "1": 51},
+        "captured_at_ns": {"0": 99, "1": 99},
+        "last_step": {"1": 5},
+    }
+
+
+def test_folder_is_private(tmp_path: Path) -> None:
+    bundle = BundleWriter(tmp_path / "b", "node0")
+    bundle.write_config(Config())
+    assert (tmp_path / "b").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "b/config.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_configuration_is_kept_without_its_secrets(tmp_path: Path) -> None:
+    config = Config(slack=SlackSection(webhook_url="https://hooks/S3CR3T", webhook_url_file="/etc/hook"))
+    BundleWriter(tmp_path, "node0").write_config(config)
+    text = (tmp_path / "config.json").read_text()
+    assert "S3CR3T" not in text
+    assert "/etc/hook" in text
+    assert msgspec.json.decode(text, type=Config).stall == config.stall
+
+
+def test_timeline_is_a_snapshot_a_line(tmp_path: Path) -> None:
+    snapshots = [NodeSnapshot(tick, 0, 0, "n", 0.0, (sample(0),), Unavailable("none", 0), ()) for tick in range(3)]
+    BundleWriter(tmp_path, "node0").write_timeline(snapshots)
+    lines = (tmp_path / "timeline.jsonl").read_bytes().splitlines()
+    assert [msgspec.json.decode(line, type=NodeSnapshot) for line in lines] == snapshots
+
+
+def test_verdict_is_the_report(tmp_path: Path) -> None:
+    report = Report(
+        schema_version=1,
+        tool_version="0",
+        incident_id="i",
+        training_job="job",
+        epoch="epoch",
+        captured_at=None,
+        deadline=None,
+        evidence_complete=True,
+        verdicts=(),
+        stacks=None,
+    )
+    BundleWriter(tmp_path, "node0").write_verdict(report)
+    assert msgspec.json.decode((tmp_path / "verdict.json").read_bytes(), type=Report) == report
+
+
+def test_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_atomically(tmp_path / "a/file", b"old")
+
+    def full_disk(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(tmp_path / "a/file", b"new")
+    assert (tmp_path / "a/file").read_bytes() == b"old"
+    assert os.listdir(tmp_path / "a") == ["file"]

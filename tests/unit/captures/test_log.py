@@ -1,0 +1,44 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from stallwatch.captures.folder import NotCaptured
+from stallwatch.captures.log import read_tail
+from stallwatch.node.procfs import ProcessDirectory
+
+
+@contextmanager
+def writing_to(stdout: int | IO[Any], stderr: int | IO[Any]) -> Iterator[ProcessDirectory]:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=stdout, stderr=stderr)
+    with ProcessDirectory(process.pid) as directory:
+        yield directory
+    process.communicate(b"\n")
+
+
+def test_file_that_both_streams_go_to_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("step 1\nHF_TOKEN=S3CR3T\nstep 2\n")
+    with path.open("a") as file, writing_to(file, subprocess.STDOUT) as process:
+        assert read_tail(process) == ["step 1", "HF_TOKEN=(redacted)", "step 2"]
+
+
+def test_only_the_tail_of_a_long_log_is_read_in_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("".join(f"line {number:07d}\n" for number in range(100_000)))
+    with path.open("a") as file, writing_to(file, subprocess.STDOUT) as process:
+        lines = read_tail(process)
+    assert lines[-1] == "line 0099999"
+    assert all(len(line) == 12 for line in lines)
+    assert len(lines) < 20_000
+
+
+def test_output_that_is_no_file_says_so(tmp_path: Path) -> None:
+    with writing_to(subprocess.PIPE, subprocess.DEVNULL) as process, pytest.raises(NotCaptured) as caught:
+        read_tail(process)
+    assert str(caught.value) == "its output is no file (a pipe and a terminal or device)"
+    assert "--log-dir" in caught.value.help

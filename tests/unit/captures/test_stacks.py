@@ -1,0 +1,42 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from stallwatch.captures.folder import NotCaptured
+from stallwatch.captures.stacks import explain_failure, py_spy
+
+
+@pytest.mark.parametrize(
+    ("said", "meaning"),
+    [
+        ("Permission Denied: Try running again with elevated permissions by going 'sudo env", "CAP_SYS_PTRACE"),
+        ("Error: Failed to get process executable name. Check that the process is running.", "CAP_SYS_PTRACE"),
+        ("Error: Failed to suspend process", "could not be paused"),
+        ("Error: Failed to find a python interpreter in the .data section", "not a Python process"),
+        ("Error: Failed to get stack traces", "its memory changed while it was read"),
+        ("Error: something new", f"no stack of process {os.getpid()}"),
+    ],
+)
+def test_message_of_py_spy_becomes_advice(said: str, meaning: str) -> None:
+    error = explain_failure(said, os.getpid())
+    assert meaning in str(error)
+    assert " ".join(said.split()) in error.help
+
+
+def test_name_that_cannot_be_had_of_an_ended_process_is_its_end() -> None:
+    error = explain_failure("Error: Failed to get process executable name.", 2**22 + 1)
+    assert str(error).endswith("it has ended")
+
+
+def test_configured_py_spy_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    path.write_text("")
+    path.chmod(0o755)
+    assert py_spy(str(path)) == str(path)
+
+
+def test_py_spy_that_is_not_there_says_what_to_install() -> None:
+    with pytest.raises(NotCaptured) as caught:
+        py_spy("/nonexistent/py-spy")
+    assert "stallwatch[daemon]" in caught.value.help
