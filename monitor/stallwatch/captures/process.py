@@ -82,6 +82,14 @@ def _threads(directory: ProcessDirectory) -> list[ThreadState]:
     return threads
 
 
+def _wchan(pid: int, proc: str) -> str | None:
+    try:
+        with open(f"{proc}/{pid}/wchan", "rb") as file:
+            return parse_wchan(file.read())
+    except OSError:
+        return None
+
+
 def _descendants(pid: int, proc: str) -> list[ChildProcess]:
     found: list[ChildProcess] = []
     waiting = list(children_of(pid, proc))
@@ -96,6 +104,6 @@ def _descendants(pid: int, proc: str) -> list[ChildProcess]:
                 stat = parse_stat(file.read())
         except (OSError, ValueError):
             continue
-        found.append(ChildProcess(child, stat.state, stat.command, stat.cpu_ticks))
+        found.append(ChildProcess(child, stat.state, stat.command, stat.cpu_ticks, _wchan(child, proc)))
         waiting += children_of(child, proc)
     return found

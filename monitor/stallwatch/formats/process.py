@@ -57,4 +57,5 @@ def _child(said: dict[str, Any]) -> ChildProcess:
         state=_state(said.get("state")) or "",
         command=text(said.get("command")) or "",
         cpu_ticks=integer(said.get("cpu_ticks")),
+        wchan=text(said.get("wchan")),
     )

@@ -101,6 +101,7 @@ class ChildProcess(msgspec.Struct, frozen=True):
     state: str
     command: str = ""
     cpu_ticks: int | None = None
+    wchan: str | None = None
 
 
 class ProcessLook(msgspec.Struct, frozen=True):
