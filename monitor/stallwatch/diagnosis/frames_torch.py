@@ -16,7 +16,7 @@ FRAMEWORK_ROWS: tuple[Row, ...] = (
              (r"deepspeed\.comm\.\w+", r"destroy_process_group")),
     *modules("init", "waits for the other ranks at the barrier that ends initialisation",
              (_C10D, "_store_based_barrier")),
-    *modules("init", "creates a process group",
+    *modules("init", "creates a process group, which other ranks must join",
              (_C10D, r"init_process_group|_new_process_group_helper|new_group|_new_group_with_tag|new_subgroups\w*"
                      r"|split_group|_get_default_store|_create_\w+_wrapper"),
              (r"torch\.distributed\.device_mesh", r"init_device_mesh|_init_process_groups|__init__|_flatten|_setup\w*"),

@@ -21,7 +21,7 @@ DOING: dict[Where, str] = {
     "filesystem": "waits for the file system",
     "store": "waits for the store",
     "socket": "waits for the network",
-    "init": "creates a process group",
+    "init": "creates a process group, which other ranks must join",
     "compile": "compiles its model",
     "gpu_sync": "waits for its GPU",
     "collective": "waits in another collective",

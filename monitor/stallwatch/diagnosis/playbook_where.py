@@ -116,8 +116,8 @@ def _loader(host: str, pid: str, line: str, activity: Activity | None) -> list[s
     if activity and activity.stack and not activity.waits_for_children:
         return [
             f"On {host} see all its threads: `py-spy dump --pid {pid}`; its data set's own code stands at {line}.",
-            "Give what that code waits for (a queue, a download, a file) a time-out that raises, so that the rank fails "
-            "instead of waiting for ever.",
+            "Give what that code waits for (a queue, a download, a file) a time-out that raises, so that the rank "
+            "fails instead of waiting for ever.",
             f"Check storage and network of {host}: `dmesg -T | tail -50`, `ss -tanp | grep pid={pid},`.",
         ]
     child = activity.child_pid if activity else None

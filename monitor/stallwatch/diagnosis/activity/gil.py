@@ -5,6 +5,8 @@ from stallwatch.diagnosis.activity.motion import Moment
 from stallwatch.diagnosis.activity.standing import Standing
 from stallwatch.model.verdict import Fact
 
+# What the thread does is then the story, and the GIL a detail of it.
+_TELLS_MORE = frozenset({"checkpoint", "dataloader", "compile", "store", "init", "collective", "teardown"})
 _PULSE_STILL_NS = 3_000_000_000  # the hook's pulse beats once a second
 
 
@@ -24,6 +26,8 @@ def with_gil(now: Moment, seen: tuple[Look, ...]) -> tuple[Standing, bool, tuple
     frozen = owner is not None and still and owner.active and now.standing.where in ("busy_loop", "gpu_sync")
     if (asleep and not alive) or frozen:
         fact = Fact("the thread owns the GIL and does not give it back", "py-spy")
+        if now.standing.where in _TELLS_MORE:
+            return now.standing._replace(detail=f"{now.standing.detail} and holds the GIL meanwhile"), True, (fact,)
         detail = "holds the GIL in a call that does not give it back"
         return now.standing._replace(where="gil", detail=detail, in_collective=False), True, (fact,)
     if now.thread is None and still and state in ("R", "S"):

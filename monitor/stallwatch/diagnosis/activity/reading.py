@@ -14,9 +14,9 @@ from stallwatch.diagnosis.activity.motion import Moment, Motion, issuers, motion
 from stallwatch.diagnosis.activity.result import Activity
 from stallwatch.diagnosis.activity.source import hint, job_frame, source_text
 from stallwatch.diagnosis.activity.standing import Circumstances, Standing, stand, stand_without_stack
-from stallwatch.diagnosis.activity.threads import blocking_thread, ident_of, main_thread
+from stallwatch.diagnosis.activity.threads import blocking_thread, ident_of, is_service, main_thread
 from stallwatch.diagnosis.frames import Origin, job_frame_index, place
-from stallwatch.model.evidence import ProcessLook, RankEvidence, SourceLine, ThreadStack
+from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
 from stallwatch.model.verdict import Fact, Frame
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ def read_activity(rank: RankEvidence) -> Activity:
         host=rank.host,
         pid=rank.pid if rank.pid is not None else (process.pid if process else None),
         where=standing.where,
-        frame=job_frame(stack, rank.sources) or _any_job_frame(now.look.threads, rank.sources),
+        frame=_shown_frame(now, stack, rank.sources),
         detail=standing.detail,
         thread=now.thread.name or "" if now.thread else "",
         os_thread_id=now.thread.os_thread_id if now.thread else None,
@@ -58,7 +58,9 @@ def read_activity(rank: RankEvidence) -> Activity:
         collective=standing.collective,
         gpu_sync=standing.where == "gpu_sync",
         in_store_or_init=standing.where in ("init", "store"),
-        in_teardown=standing.where == "teardown" or "teardown" in standing.roles | standing.context,
+        in_teardown=standing.where == "teardown"
+        or "teardown" in standing.roles | standing.context
+        or _past_main(now, rank.pid),
         moving=moved.moving,
         cpu_share=moved.cpu_share,
         waits_for_children=standing.waits_for_children,
@@ -121,12 +123,22 @@ def _is_gone(process: ProcessLook | None, seen: tuple[Look, ...]) -> bool:
     return not process and any(look.heartbeat.ended for look in seen if look.heartbeat)
 
 
-def _any_job_frame(threads: tuple[ThreadStack, ...], sources: tuple[SourceLine, ...]) -> Frame | None:
-    """For a main thread without frames of its own: it is ending and waits for this one."""
-    for thread in threads:
-        if any(place(frame.filename).origin is Origin.JOB for frame in thread.frames):
+def _shown_frame(now: Moment, stack: tuple[CodeFrame, ...], sources: tuple[SourceLine, ...]) -> Frame | None:
+    """The thread's own line; for a main thread that is ending and waits for another one, that one's."""
+    if any(place(frame.filename).origin in (Origin.JOB, Origin.LIBRARY) for frame in stack):
+        return job_frame(stack, sources)
+    for thread in now.look.threads:
+        if any(place(frame.filename).origin is Origin.JOB for frame in thread.frames) and not is_service(thread):
             return job_frame(thread.frames, sources)
-    return None
+    return job_frame(stack, sources)
+
+
+def _past_main(now: Moment, pid: int | None) -> bool:
+    """Exit handlers are called from C, so the main thread's stack no longer begins with a module."""
+    if now.thread is None or now.thread is not main_thread(now.look.threads, pid) or not now.thread.frames:
+        return False
+    outermost = now.thread.frames[-1]
+    return outermost.name != "<module>" and place(outermost.filename).origin in (Origin.JOB, Origin.LIBRARY)
 
 
 def _raised(rank: RankEvidence) -> Raised | None:

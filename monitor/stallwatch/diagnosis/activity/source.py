@@ -15,6 +15,8 @@ _HINTS: tuple[tuple[Hint, re.Pattern[str]], ...] = (
     ("store", re.compile(r"store\w*\.(?:get|wait|set|add|check|compare_set|multi_get)\s*\(|TCPStore\s*\(", re.I)),
     ("lock", re.compile(r"\bwith\b.*(?:lock|mutex|semaphore|\bcond)|\.acquire\s*\(|\.lock\s*\(|\bf?lockf?\s*\(",
                         re.I)),
+    # A context manager that blocks in C is a lock, whatever it is called.
+    ("lock", re.compile(r"^(?:async\s+)?with\b(?!.*\bopen\s*\()")),
     ("join", re.compile(r"\.(?:result|join)\s*\(\s*(?:timeout\b.*)?\)")),
     ("child", re.compile(r"\bos\.(?:system|wait\w*|popen)\s*\(|\bsubprocess\.|\.communicate\s*\(")),
     ("collective", re.compile(
@@ -39,7 +41,7 @@ def hint(text: str | None) -> Hint | None:
     """Which call the line makes, or None when it does not say."""
     if not text:
         return None
-    code = re.sub(r"(?:^|\s)#.*$", "", text)
+    code = re.sub(r"(?:^|\s)#.*$", "", text.strip())
     return next((kind for kind, pattern in _HINTS if pattern.search(code)), None)
 
 

@@ -174,6 +174,9 @@ def _native(call: tuple[CodeFrame, ...], around: Circumstances) -> Standing:
     hinted = around.hint if not call else None
     if hinted and _agrees(hinted, around):
         where, detail = _HINTED[hinted]
+        kernel = _KERNEL.get(around.wait) if around.wait not in (None, "futex") else None
+        if kernel and kernel[0] == where:
+            detail = kernel[1]  # "a lock on a file" says more than "a lock"
         return Standing(where, detail, in_collective=hinted == "collective")
     if around.on_cpu:
         return _busy(around)
