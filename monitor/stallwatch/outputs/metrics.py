@@ -1,36 +1,25 @@
-"""Prometheus' view of the node: rendered once a tick, served as bytes."""
+"""Prometheus' view of the node: rendered once a tick, served as bytes.
 
-from collections.abc import Iterable, Iterator, Sequence
+The text format is written here and not by prometheus-client: samples exist already and live as long as their object, so
+a registry has nothing to keep, and rendering by it cost four times the rest of a tick's output (1.6 ms for 8 ranks, 105 ms
+for 1,024). Tests read the result back with prometheus-client's own parser and promtool.
+"""
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import generate_latest
+from collections.abc import Iterable, Sequence
 
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.metric_samples import Labels, OutputHealth, Sample, samples
-from stallwatch.outputs.metric_table import FAMILIES
+from stallwatch.outputs.metric_table import FAMILIES, Family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-
-class Snapshot:
-    """A collector of prometheus-client over samples that exist already: a series lives as long as its object."""
-
-    def __init__(self, collected: Iterable[Sample]) -> None:
-        self._by_family: dict[str, dict[Labels, float]] = {family.name: {} for family in FAMILIES}
-        for sample in collected:
-            # The last one wins: a label set may occur once, or Prometheus drops samples.
-            self._by_family[sample.name][sample.labels] = sample.value
-
-    def collect(self) -> Iterator[Metric]:
-        for family in FAMILIES:
-            values = self._by_family[family.name]
-            if not values:
-                continue
-            kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-            metric = kind(family.name, family.help, labels=family.labels)
-            for labels, value in values.items():
-                metric.add_metric(labels, value)
-            yield metric
+# https://prometheus.io/docs/instrumenting/exposition_formats/#comments-help-text-and-type-information
+_LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+_HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
+_HEADS = {
+    family.name: f"# HELP {family.name} {family.help.translate(_HELP_ESCAPES)}\n# TYPE {family.name} {family.kind}\n"
+    for family in FAMILIES
+}
 
 
 class IncidentCounter:
@@ -55,4 +44,27 @@ class IncidentCounter:
 def render(report: NodeReport, outputs: Sequence[OutputHealth], counter: IncidentCounter) -> bytes:
     """The text format of everything that is known about the node and the daemon."""
     counter.see(report.incidents)
-    return generate_latest(Snapshot(samples(report, outputs, counter.totals)))
+    return text(samples(report, outputs, counter.totals)).encode("utf-8", "replace")
+
+
+def text(collected: Iterable[Sample]) -> str:
+    """Given samples in any order, return the text format: families in the table's order, each only if it has samples."""
+    by_family: dict[str, dict[Labels, float]] = {family.name: {} for family in FAMILIES}
+    for sample in collected:
+        # The last one wins: a label set may occur once, or Prometheus drops samples.
+        by_family[sample.name][sample.labels] = sample.value
+    parts: list[str] = []
+    for family in FAMILIES:
+        if values := by_family[family.name]:
+            parts.append(_HEADS[family.name])
+            parts += [_line(family, labels, value) for labels, value in values.items()]
+    return "".join(parts)
+
+
+def _line(family: Family, labels: Labels, value: float) -> str:
+    if not labels:
+        return f"{family.name} {value!r}\n"
+    pairs = ",".join(
+        [f'{name}="{label.translate(_LABEL_ESCAPES)}"' for name, label in zip(family.labels, labels, strict=True)]
+    )
+    return f"{family.name}{{{pairs}}} {value!r}\n"
