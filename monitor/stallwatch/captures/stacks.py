@@ -33,7 +33,7 @@ _NEEDS_PTRACE = (
 )
 # What py-spy prints, and what it means (py-spy 0.4; the last two are the same message for two causes).
 _MEANINGS = (
-    (("Permission Denied", "Operation not permitted", "permission denied", "EPERM"), _NEEDS_PTRACE),
+    (("Permission Denied", "Permission denied", "Operation not permitted", "EPERM"), _NEEDS_PTRACE),
     (("Failed to suspend process",), "the process could not be paused: it is stopped, traced or in the kernel"),
     (
         ("Failed to find a python", "Failed to find python", "Failed to get python version"),
@@ -165,7 +165,8 @@ class StackCapture:
 
 def explain_failure(stderr: str, pid: int) -> NotCaptured:
     """Given what py-spy printed, return what it means and what to do; its own words are kept."""
-    said = " ".join(stderr.split())[-500:]
+    # A Rust backtrace follows the message and its causes where RUST_BACKTRACE or anyhow asks for it.
+    said = " ".join(stderr.partition("Stack backtrace")[0].split())[:500]
     for texts, meaning in _MEANINGS:
         if any(text in said for text in texts):
             return NotCaptured(f"no stack of process {pid}: {meaning}", f'py-spy said: "{said}"')

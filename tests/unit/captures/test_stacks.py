@@ -24,6 +24,13 @@ def test_message_of_py_spy_becomes_advice(said: str, meaning: str) -> None:
     assert " ".join(said.split()) in error.help
 
 
+def test_backtrace_of_py_spy_does_not_hide_its_message() -> None:
+    said = "Error: Failed to get process executable name. Caused by: 0: Permission denied (os error 13)"
+    error = explain_failure(f"{said}\n\nStack backtrace:\n" + "  9: py_spy::main\n" * 99, os.getpid())
+    assert "CAP_SYS_PTRACE" in str(error)
+    assert error.help == f'py-spy said: "{said}"'
+
+
 def test_name_that_cannot_be_had_of_an_ended_process_is_its_end() -> None:
     error = explain_failure("Error: Failed to get process executable name.", 2**22 + 1)
     assert str(error).endswith("it has ended")
