@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from tests.unit.outputs.reports import FakeControl, incident, node_report
 
 from stallwatch import config
 from stallwatch.clock import Clock, SystemClock
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.client import Client
 from stallwatch.outputs.http import HttpOutput
+from tests.unit.outputs.reports import FakeControl, incident, node_report
 
 
 class Response(NamedTuple):

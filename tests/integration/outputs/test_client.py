@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.outputs.serving import Served, served, stalled
-from tests.unit.outputs.reports import JOB
 
 from stallwatch.errors import UsageError
 from stallwatch.outputs.client import Client, DaemonUnreachable
+from tests.integration.outputs.serving import Served, served, stalled
+from tests.unit.outputs.reports import JOB
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.integration.outputs.serving import Served, served, stalled
-from tests.unit.outputs.reports import FakeClock, FakeControl, incident, node_report, view, with_snapshot
 
 from stallwatch.errors import UsageError
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import SensorStatus
 from stallwatch.outputs.client import DaemonUnreachable
+from tests.integration.outputs.serving import Served, served, stalled
+from tests.unit.outputs.reports import FakeClock, FakeControl, incident, node_report, view, with_snapshot
 
 PRIVATE = [
     "/",

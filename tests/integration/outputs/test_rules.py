@@ -4,9 +4,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.integration.outputs.serving import served, stalled
 
 from stallwatch.outputs.metric_table import FAMILIES
+from tests.integration.outputs.serving import served, stalled
 
 ROOT = Path(__file__).parents[3]
 DEPLOYED = ROOT / "deploy" / "prometheus"

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.outputs.slack_server import Reply, SlackServer, slack_server
-from tests.unit.outputs.reports import FakeControl, incident, node_report
 
 from stallwatch import config
 from stallwatch.clock import SystemClock
@@ -14,6 +12,8 @@ from stallwatch.outputs.build import build, notify_test
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.slack import slack
 from stallwatch.outputs.webhook import webhook
+from tests.integration.outputs.slack_server import Reply, SlackServer, slack_server
+from tests.unit.outputs.reports import FakeControl, incident, node_report
 
 WAIT = 20.0
 
