@@ -3,7 +3,6 @@
 A minority is only a hint. Where there is none, what the group did in earlier steps tells, then its sister groups.
 """
 
-import re
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -11,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from stallwatch.diagnosis import signature
-from stallwatch.diagnosis.case import Case, GroupStream
+from stallwatch.diagnosis.case import Case, GroupStream, family
 from stallwatch.diagnosis.followers import Followers
 from stallwatch.model.summary import NO_CALL, Call
 
@@ -145,12 +144,17 @@ def _expected(
     followers = Followers(
         [_decode(member)[: max(seq - member.stream.first_seq, 0)] for _, member in sorted(members.items())]
     )
+    beside = _sisters(case, group, seq)
+    sisters = [what for what in classes if what in beside]
+    if len(sisters) == 1:
+        return sisters[0], "sisters"
     usual = [what for what in classes if followers.expects(what)]
     if len(usual) == 1:
         return usual[0], "history"
-    sisters = [what for what in classes if what in _sisters(case, group, seq)]
-    if len(sisters) == 1:
-        return sisters[0], "sisters"
+    past = {what for member in members.values() for what in _keys_before(member, seq)}
+    loop = [what for what in classes if what in past or not signature.is_barrier(what[0])]
+    if len(loop) == 1:
+        return loop[0], "history"  # against a barrier that the group had never called
     return largest, "nothing"
 
 
@@ -165,11 +169,6 @@ def _sisters(case: Case, group: int, seq: int) -> set[_Key]:
         for member in case.streams[other.index].values()
         if (call := member.call_at(seq)) is not None
     }
-
-
-def family(description: str) -> str:
-    """ "dp0" and "dp1" are of one kind."""
-    return re.sub(r"\d+", "#", description)
 
 
 def _kind(expected: Call, found: Call) -> Kind:

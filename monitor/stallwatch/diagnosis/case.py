@@ -3,6 +3,7 @@
 Names and ids of process groups are local to a rank: a group is its description and its members.
 """
 
+import re
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -68,11 +69,13 @@ class Case:
         self.streams: list[dict[int, GroupStream]] = []
         self.group_of: dict[tuple[int, int], int] = {}
         self._identify()
-        self._pairs = {
-            (rank, self.group_of[rank, pair.stream], pair.source, pair.destination): pair
-            for rank, summary in self.summaries.items()
-            for pair in summary.pairs
-        }
+        self._complete_families()
+        self._pairs: dict[tuple[int, int, int, int], PairCount] = {}
+        for rank, summary in self.summaries.items():
+            for pair in summary.pairs:
+                group = self.groups[self.group_of[rank, pair.stream]]
+                ends = global_ends(group, rank, pair.source, pair.destination)
+                self._pairs[(rank, group.index, *ends)] = pair
         self._behind = ranks_behind(self.nodes, self.pids)
         self._proven: list[int] = [self._proven_seq(index) for index in range(len(self.groups))]
 
@@ -112,9 +115,13 @@ class Case:
         member = self.streams[group].get(rank)
         return member is not None and member.stream.last_seq < self._proven[group]
 
-    def pair(self, rank: int, group: int, transfer: Transfer) -> PairCount | None:
-        """How often the rank recorded transfers of this direction between these two ranks of the group."""
-        return self._pairs.get((rank, group, transfer.source, transfer.destination))
+    def pair(self, rank: int, group: int, source: int, destination: int) -> PairCount | None:
+        """How often the rank recorded transfers of this direction between these two global ranks in the group."""
+        return self._pairs.get((rank, group, source, destination))
+
+    def ends(self, rank: int, pending: Pending, transfer: Transfer) -> tuple[int, int]:
+        """Source and destination of a transfer that a rank recorded, as global ranks."""
+        return global_ends(self.group(rank, pending), rank, transfer.source, transfer.destination)
 
     def launches_behind(self, rank: int) -> bool:
         """True when NCCL RAS counts fewer launches on this rank than on others of a communicator."""
@@ -143,6 +150,19 @@ class Case:
                 self._add(description, self.world, True, backend, part)
             else:
                 self._add(description, tuple(sorted(part)), hint == len(part), backend, part)
+
+    def _complete_families(self) -> None:
+        """Groups of one kind that have equal sizes and share the whole world out among them are complete."""
+        families: dict[str, list[int]] = {}
+        for group in self.groups:
+            if not group.members_known:
+                families.setdefault(family(group.description), []).append(group.index)
+        for indexes in families.values():
+            parts = [self.groups[index].ranks for index in indexes]
+            everyone = sorted(rank for part in parts for rank in part)
+            if len({len(part) for part in parts}) == 1 and len(parts[0]) > 1 and everyone == list(self.world):
+                for index in indexes:
+                    self.groups[index] = msgspec.structs.replace(self.groups[index], members_known=True)
 
     def _default_ranks(self, stream: Stream) -> tuple[int, ...]:
         default = stream.name in _DEFAULT_NAMES and stream.description in _DEFAULT_DESCRIPTIONS
@@ -195,6 +215,23 @@ class Case:
             if call is not None and signature.is_synchronising(call.operation):
                 proven = seq
         return proven
+
+
+def global_ends(group: Group, rank: int, source: int, destination: int) -> tuple[int, int]:
+    """Given the ends of a transfer as a rank named them, return global ranks. torch names ranks of the group; a
+    wrapper or another back end may name global ones: the rank's own end tells which."""
+    members = group.ranks
+    ends = (source, destination)
+    if rank in members and members.index(rank) in ends and max(ends) < len(members):
+        return members[source], members[destination]
+    if rank in ends and set(ends) <= set(members):
+        return ends
+    return tuple(members[end] if end < len(members) else end for end in ends)  # type: ignore[return-value]
+
+
+def family(description: str) -> str:
+    """ "dp0" and "dp1" are of one kind."""
+    return re.sub(r"\d+", "#", description)
 
 
 def _natural(name: str) -> tuple[int, int, str]:

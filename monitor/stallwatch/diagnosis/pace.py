@@ -1,5 +1,6 @@
 """Stuck or moving: by two looks, by what dumps taken apart prove about each other, by age against the job's step."""
 
+from collections import Counter
 from statistics import median
 from typing import NamedTuple
 
@@ -35,6 +36,8 @@ class Pace:
     def is_stuck(self, rank: int, pending: Pending) -> bool | None:
         case = self._case
         if pending.seen_before is not None:
+            if pending.seen_before and pending.lane in case.summaries[rank].advanced_lanes:
+                return None  # its host runs ahead: it has not come to feel a hang yet, if there is one
             return pending.seen_before
         if pending.timed_out:
             return True
@@ -85,29 +88,37 @@ class Pace:
         if len(streams) < 2 or len({case.activity(rank).host for rank in streams}) > 1:
             return None
         times: dict[int, dict[int, int]] = {}
+        names: dict[int, str] = {}
         for rank, member in streams.items():
             for arrival in member.stream.arrivals:
                 times.setdefault(arrival.seq, {})[rank] = arrival.created_ns
-        common = [times[seq] for seq in sorted(times) if len(times[seq]) == len(streams)]
-        if len(common) < _MIN_ARRIVALS:
-            return None
-        recent = common[-max(_MIN_ARRIVALS, len(common) // 2) :]
-        late: dict[int, list[int]] = {rank: [] for rank in streams}
-        last: dict[int, int] = dict.fromkeys(streams, 0)
-        for arrivals in recent:
-            others = median(arrivals.values())
-            for rank, at in arrivals.items():
-                late[rank].append(int(at - others))
-            last[max(arrivals, key=lambda rank: arrivals[rank])] += 1
+                call = member.call_at(arrival.seq)
+                names[arrival.seq] = "" if call is None else f"{call.operation} {call.elements}"
         step = self._step_of(group)
         if step is None:
             return None
-        rank = max(late, key=lambda rank: median(late[rank]))
-        behind, share = median(late[rank]), last[rank] / len(recent)
-        if behind < _LATE_SHARE_OF_STEP * step or share < _LAST_SHARE:
-            return None
-        return Slowness(rank, behind / 1e9, step / 1e9, share, group)
+        best: Slowness | None = None
+        # Each call by itself: the first of a step shows who comes late, the others then start together.
+        for name in sorted(set(names.values())):
+            common = [times[seq] for seq in sorted(times) if names[seq] == name and len(times[seq]) == len(streams)]
+            found = _latest(common, step, group)
+            if found is not None and (best is None or found.late_seconds > best.late_seconds):
+                best = found
+        return best
 
     def _step_of(self, group: int) -> float | None:
         periods = [m.stream.period_ns for m in self._case.streams[group].values() if m.stream.period_ns]
         return median(periods) if periods else None
+
+
+def _latest(calls: list[dict[int, int]], step_ns: float, group: int) -> Slowness | None:
+    """The rank that comes last in nearly all of the recent calls, by a good part of a step."""
+    if len(calls) < _MIN_ARRIVALS:
+        return None
+    recent = calls[-max(_MIN_ARRIVALS, len(calls) // 2) :]
+    last = Counter(max(arrivals, key=lambda rank: arrivals[rank]) for arrivals in recent)
+    rank, times_last = max(last.items(), key=lambda item: (item[1], -item[0]))
+    late = median(arrivals[rank] - median(arrivals.values()) for arrivals in recent)
+    if late < _LATE_SHARE_OF_STEP * step_ns or times_last < _LAST_SHARE * len(recent):
+        return None
+    return Slowness(rank, late / 1e9, step_ns / 1e9, times_last / len(recent), group)

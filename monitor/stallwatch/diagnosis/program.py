@@ -1,28 +1,36 @@
-"""Who left the program: each rank's calls in host order, over all groups, against what it did in earlier steps and
-what its peers do. In a cycle of waits everybody waits; only the order of calls tells who started it."""
+"""Who left the program: each rank's calls in host order over all groups, against its peers and its own earlier steps.
+
+In a cycle of waits everybody waits; only the order of calls tells who started it. Places are comparable across ranks
+because a collective carries its number in its group: what most ranks call after number 17 of "dp" is the program.
+"""
 
 from array import array
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from stallwatch.diagnosis.align import family
-from stallwatch.diagnosis.case import Case
+from stallwatch.diagnosis.case import Case, family
 from stallwatch.diagnosis.followers import followers
 from stallwatch.model.summary import Call
 
-_TAIL = 160  # calls looked at, newest last; older ones are history to learn from
-_MIN_HISTORY = 4
+_MIN_HISTORY = 3
 
 
 class Departure(msgspec.Struct, frozen=True):
-    """A call that had never followed what went before it on this rank, though something else had."""
+    """A call where peers, or the rank itself in earlier steps, called something else."""
 
     rank: int
     place: int  # index in the rank's program
     found: Call
     expected: tuple[Call, ...]
+
+
+class _Step(NamedTuple):
+    call: Call
+    token: Hashable  # what is called, in words that peers share
+    key: Hashable  # the same with its number: the place in the program
 
 
 def program(case: Case, rank: int) -> list[Call]:
@@ -34,72 +42,96 @@ def program(case: Case, rank: int) -> list[Call]:
 
 
 def find_departures(case: Case, ranks: Iterable[int]) -> tuple[Departure, ...]:
-    """Given ranks, return where each left its own habit; a departure that its peers make too is a new phase."""
-    by_rank = {rank: _departures(rank, program(case, rank)) for rank in sorted(ranks)}
-    mates: dict[Hashable, list[int]] = {}
-    for rank in by_rank:
-        mates.setdefault(_role(case, rank), []).append(rank)
+    """Given ranks, return the first place where each left the program, if it did."""
+    steps = {rank: _steps(case, rank) for rank in sorted(ranks)}
+    roles: dict[Hashable, list[int]] = {}
+    for rank, own in steps.items():
+        if own:
+            roles.setdefault(_role(case, rank), []).append(rank)
     found: list[Departure] = []
-    for peers in mates.values():
-        kinds = Counter(kind for rank in peers for kind in {_kind(case, d) for d in by_rank[rank]})
-        for rank in peers:
-            own = [d for d in by_rank[rank] if 2 * kinds[_kind(case, d)] <= len(peers) or len(peers) == 1]
-            found += own[:1]
-    return tuple(sorted(found, key=lambda d: d.rank))
+    for mates in roles.values():
+        nexts: dict[Hashable, dict[Hashable, Call]] = {}
+        votes: dict[Hashable, Counter[Hashable]] = {}
+        for rank in mates:
+            for here, after in zip(steps[rank], steps[rank][1:], strict=False):
+                votes.setdefault(here.key, Counter())[after.token] += 1
+                nexts.setdefault(here.key, {})[after.token] = after.call
+        for rank in mates:
+            departure = _first_departure(rank, steps[rank], votes, nexts)
+            if departure is not None:
+                found.append(departure)
+    return tuple(sorted(found, key=lambda departure: departure.rank))
+
+
+def _first_departure(
+    rank: int,
+    steps: Sequence[_Step],
+    votes: Mapping[Hashable, Counter[Hashable]],
+    nexts: Mapping[Hashable, Mapping[Hashable, Call]],
+) -> Departure | None:
+    calls = [step.call for step in steps]
+    for place in range(1, len(steps)):
+        before, here = steps[place - 1], steps[place]
+        counts = votes[before.key]
+        total = sum(counts.values())
+        usual = max(counts, key=lambda token: (counts[token], str(token)))
+        if counts[here.token] == total and total > 1:
+            continue  # its peers do the same
+        if 2 * counts[usual] > total:
+            if usual != here.token and total > 1:
+                return Departure(rank, place, here.call, (nexts[before.key][usual],))
+            if total > 1:
+                continue
+        if place < _MIN_HISTORY:
+            continue
+        own = followers(calls, place)
+        if own and here.call not in own:
+            seen = {call for call in own if isinstance(call, Call)}
+            return Departure(rank, place, here.call, tuple(sorted(seen, key=_order)))
+    return None
+
+
+def _order(call: Call) -> tuple[str, str, int]:
+    return call.operation, call.site, call.stream
+
+
+def _steps(case: Case, rank: int) -> list[_Step]:
+    calls = program(case, rank)
+    summary = case.summaries.get(rank)
+    if summary is None:
+        return []
+    remaining = Counter(call.stream for call in calls if " " not in call.operation)
+    transfers: Counter[Hashable] = Counter()
+    steps = []
+    for call in calls:
+        token = peer_token(case, rank, call)
+        stream = summary.streams[call.stream]
+        if " " in call.operation:
+            transfers[token] += 1
+            number = transfers[token] if summary.whole else -1
+        else:
+            # Numbered from the end: the ring may have lost the beginning.
+            number = stream.last_seq - remaining[call.stream] + 1
+            remaining[call.stream] -= 1
+        steps.append(_Step(call, token, (token, number)))
+    return steps
 
 
 def _role(case: Case, rank: int) -> Hashable:
-    """Ranks of one role run one program: same kinds of groups, same neighbours in the pipeline."""
-    parts = set()
-    for call in case.summaries[rank].calls:
-        group = case.groups[case.group_of[rank, call.stream]]
-        direction, _, ends = call.operation.partition(" ")
-        parts.add((family(group.description), len(group.ranks), direction + _offset(ends) if ends else ""))
-    return frozenset(parts)
-
-
-def _offset(ends: str) -> str:
-    numbers = [int(part) for part in ends.replace("<-", " ").replace("->", " ").split() if part.isdigit()]
-    return "" if len(numbers) != 2 else ("+" if numbers[1] > numbers[0] else "-")
-
-
-def _kind(case: Case, departure: Departure) -> Hashable:
-    return peer_token(case, departure.rank, departure.found)
-
-
-def _departures(rank: int, calls: Sequence[Call]) -> list[Departure]:
-    found = []
-    for place in range(max(len(calls) - _TAIL, _MIN_HISTORY), len(calls)):
-        usual = followers(calls, place)
-        if usual and calls[place] not in usual:
-            seen = {call for call in usual if isinstance(call, Call)}
-            ordered = tuple(sorted(seen, key=lambda c: (c.operation, c.site, c.stream)))
-            found.append(Departure(rank, place, calls[place], ordered))
-    return found
+    """Ranks at one place of a pipeline run one program: their place in the groups that carry transfers."""
+    summary = case.summaries[rank]
+    places = set()
+    for pair in summary.pairs:
+        group = case.groups[case.group_of[rank, pair.stream]]
+        if group.members_known and rank in group.ranks:
+            places.add((family(group.description), len(group.ranks), group.ranks.index(rank)))
+    return frozenset(places)
 
 
 def peer_token(case: Case, rank: int, call: Call) -> Hashable:
     """A call as peers would make it: their groups differ in number, not in kind."""
     group = case.groups[case.group_of[rank, call.stream]]
-    operation = call.operation.partition(" ")[0]  # "send 0->1": who is whose neighbour differs
-    return family(group.description), len(group.ranks), operation, call.elements, call.dtype, call.site
-
-
-def find_outsiders(case: Case, ranks: Iterable[int]) -> tuple[int, ...]:
-    """Given ranks that should run one program, return those that part from the others' common sequence first.
-
-    For the first step, where no rank has a history: a strict majority at the first difference decides.
-    """
-    sequences = {rank: [peer_token(case, rank, call) for call in program(case, rank)] for rank in sorted(ranks)}
-    sequences = {rank: sequence for rank, sequence in sequences.items() if sequence}
-    if len(sequences) < 3 or not all(case.summaries[rank].whole for rank in sequences):
-        return ()
-    for place in range(max(len(sequence) for sequence in sequences.values())):
-        tokens = Counter(sequence[place] for sequence in sequences.values() if place < len(sequence))
-        if len(tokens) <= 1:
-            continue
-        usual, count = max(tokens.items(), key=lambda item: (item[1], str(item[0])))
-        if 2 * count <= sum(tokens.values()):
-            return ()
-        return tuple(rank for rank, sequence in sequences.items() if place < len(sequence) and sequence[place] != usual)
-    return ()
+    operation, _, ends = call.operation.partition(" ")
+    numbers = [int(part) for part in ends.replace("<-", " ").replace("->", " ").split() if part.isdigit()]
+    way = "" if len(numbers) != 2 else ("+" if numbers[1] > numbers[0] else "-")
+    return family(group.description), len(group.ranks), operation + way, call.elements, call.dtype, call.site

@@ -65,6 +65,7 @@ class _Reduction:
         self.program: dict[int, list[tuple[int, int, int]]] = {}  # lane → (created, order, call)
         self.whole = True
         self.advanced: bool | None = None
+        self.advanced_lanes: set[int] = set()
         self._order = 0
         self.lanes = Lanes(recorders)
 
@@ -94,6 +95,12 @@ class _Reduction:
             last_new = recorder.operations[-1].record_id if recorder.operations else -1
             moved = last_new != last_old or sum(n.done for n in old) != sum(n.done for n in nodes)
             self.advanced = bool(self.advanced) or moved or look.status != recorder.status
+        last = max(earlier, key=lambda look: look.look)
+        known = last.operations[-1].record_id if last.operations else -1
+        for operation in reversed(recorder.operations):
+            if operation.record_id <= known:
+                break
+            self.advanced_lanes.add(self.lanes.of(operation))
         return keys
 
     def _add_group(
@@ -232,6 +239,7 @@ class _Reduction:
             ),
             whole=self.whole,
             advanced=self.advanced,
+            advanced_lanes=tuple(sorted(self.advanced_lanes)),
             captured_at_ns=captured_at_ns,
         )
 

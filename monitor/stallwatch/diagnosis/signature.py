@@ -52,11 +52,14 @@ def is_barrier(name: str) -> bool:
 
 
 def group_size_by_shape(operation: Operation) -> int | None:
-    """Return the group's size where a gather into one tensor shows it."""
-    if operation.name not in _OUTPUT_EQUAL or not operation.input_sizes or not operation.output_sizes:
+    """Return the group's size where a gather from or a scatter into equal parts shows it."""
+    scatters = "reduce_scatter" in operation.name
+    if not (scatters or operation.name in _OUTPUT_EQUAL) or not operation.input_sizes or not operation.output_sizes:
         return None
-    given, got = _total(operation.input_sizes), _total(operation.output_sizes)
-    return got // given if given and got % given == 0 else None
+    part, whole = _total(operation.input_sizes), _total(operation.output_sizes)
+    if scatters:
+        part, whole = whole, part
+    return whole // part if part and whole % part == 0 else None
 
 
 def site(frames: tuple[CodeFrame, ...]) -> str:

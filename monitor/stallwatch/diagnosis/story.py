@@ -28,7 +28,9 @@ class Story(msgspec.Struct, frozen=True):
 
     @property
     def hangs(self) -> bool:
-        """True when somebody waits and is not known to have moved on."""
+        """True when somebody waits, is not known to have moved on, and the job is not known to move."""
+        if self.moves and not self.proven_stuck:
+            return False
         return bool(self.graph.waits or self.graph.unrecorded)
 
     @property
@@ -45,7 +47,7 @@ def tell(case: Case) -> Story:
     pace = Pace(case)
     graph = build(case, pace)
     roots = find_roots(graph)
-    structural = bool(roots.cycles or roots.closed)
+    structural = bool(roots.cycles or roots.closed or graph.unrecorded)
     return Story(
         case=case,
         pace=pace,

@@ -183,11 +183,10 @@ def _transfer_blockers(
     case: Case, wait: Wait, frontiers: dict[tuple[int, int], Wait]
 ) -> tuple[list[Blocker], list[int]]:
     """A batch waits for the other end of each of its transfers."""
-    group = case.groups[wait.point.group]
     worst: dict[int, Blocker] = {}
     unknown: list[int] = []
     for transfer in wait.pending.transfers:
-        ends = [_global(group, end) for end in (transfer.source, transfer.destination)]
+        ends = case.ends(wait.rank, wait.pending, transfer)
         peer = next((end for end in ends if end != wait.rank), None)
         if peer is None:
             continue
@@ -198,10 +197,6 @@ def _transfer_blockers(
         elif peer not in worst or blocker.strength < worst[peer].strength:
             worst[peer] = blocker
     return [worst[rank] for rank in sorted(worst)], sorted(unknown)
-
-
-def _global(group: Group, rank: int) -> int:
-    return group.ranks[rank] if rank < len(group.ranks) else rank
 
 
 def _peer(
@@ -217,7 +212,8 @@ def _peer(
     if member is None:
         return Blocker(peer, 0, Strength.RECORDED)
     lane = member.stream.lane
-    mine, theirs = case.pair(wait.rank, wait.point.group, transfer), case.pair(peer, wait.point.group, transfer)
+    ends = case.ends(wait.rank, wait.pending, transfer)
+    mine, theirs = case.pair(wait.rank, wait.point.group, *ends), case.pair(peer, wait.point.group, *ends)
     if theirs is None or mine is None:
         return Blocker(peer, lane, Strength.RECORDED)
     place = transfer.ordinal - mine.done  # the place-th pending one of this pair and direction
@@ -230,21 +226,21 @@ def _peer(
     if theirs.pending < place:
         return Blocker(peer, lane, Strength.RECORDED)
     front = frontiers.get((peer, lane))
-    holder = _holder(case, peer, wait.point.group, transfer, place)
+    holder = _holder(case, peer, wait.point.group, ends, place)
     if front is None or holder is None:
         return None  # its pending operation is known to have moved on, or lies beyond what the summary keeps
     inside = holder.record == front.pending.record and holder.launched
     return None if inside else Blocker(peer, lane, Strength.QUEUED)
 
 
-def _holder(case: Case, rank: int, group: int, transfer: Transfer, place: int) -> Pending | None:
+def _holder(case: Case, rank: int, group: int, ends: tuple[int, int], place: int) -> Pending | None:
     """The pending operation that holds the place-th transfer of this pair and direction."""
     seen = 0
     for pending in case.summaries[rank].pending:
         if case.group_of[rank, pending.stream] != group:
             continue
         for other in pending.transfers:
-            if (other.source, other.destination) == (transfer.source, transfer.destination):
+            if case.ends(rank, pending, other) == ends:
                 seen += 1
                 if seen == place:
                     return pending

@@ -94,4 +94,5 @@ class RankSummary(msgspec.Struct, frozen=True):
     program: tuple[bytes, ...] = ()  # per lane: native uint16 call ids in order of recording, newest last
     whole: bool = True  # False: the ring has lost its beginning
     advanced: bool | None = None  # something was recorded or completed between looks; None: one look
+    advanced_lanes: tuple[int, ...] = ()  # host threads that recorded something between the last two looks
     captured_at_ns: int | None = None  # wall clock

@@ -10,7 +10,9 @@ from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
 def claim(story: Story) -> Saying:
     divergence = choose(story)
     if divergence is None:
-        return Rejected("collective_mismatch", "operation, size and dtype agree wherever members can be compared")
+        return _odd_shape(story) or Rejected(
+            "collective_mismatch", "operation, size and dtype agree wherever members can be compared"
+        )
     culprits, confidence = _who(story, divergence)
     absent = {rank for rank, _ in story.roots.absent}
     if not divergence.open and story.proven_stuck and absent and not absent & set(culprits):
@@ -42,6 +44,44 @@ def claim(story: Story) -> Saying:
         operation=divergence.expected.operation,
         seq=divergence.seq,
     )
+
+
+def _odd_shape(story: Story) -> Claim | None:
+    """Everybody stands in one operation whose sizes may differ in health, and one rank brings a size it never had."""
+    for point in story.roots.closed:
+        waits = [wait for wait in story.graph.waits if wait.point == point]
+        calls = {wait.rank: story.case.call(wait.rank, wait.pending) for wait in waits}
+        odd = [
+            departure
+            for departure in story.departures
+            if calls.get(departure.rank) == departure.found
+            and any(usual.operation == departure.found.operation for usual in departure.expected)
+        ]
+        if not odd or 2 * len(odd) > len(waits):
+            continue
+        ranks = tuple(sorted(departure.rank for departure in odd))
+        found = odd[0].found
+        usual = next(call for call in odd[0].expected if call.operation == found.operation)
+        name = story.case.groups[point.group].description or "the default group"
+        return Claim(
+            cause="collective_mismatch",
+            culprits=ranks,
+            confidence="likely",
+            because=(
+                Fact(
+                    f"{named(ranks)} entered {found.operation} #{point.seq} of {name} with {found.shape}, "
+                    f"in every earlier step with {usual.shape}",
+                    f"flight recorder of {named(ranks)}",
+                ),
+                *waiting_facts(story),
+            ),
+            where="collective",
+            mismatch=Mismatch("size" if found.dtype == usual.dtype else "dtype", usual.shape, found.shape),
+            group=point.group,
+            operation=found.operation,
+            seq=point.seq or None,
+        )
+    return None
 
 
 def choose(story: Story) -> Divergence | None:

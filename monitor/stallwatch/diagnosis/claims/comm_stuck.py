@@ -6,6 +6,8 @@ from stallwatch.model.verdict import Fact, Rejected
 
 
 def claim(story: Story) -> Saying:
+    if not story.hangs:
+        return None
     if not story.roots.closed:
         return Rejected("comm_stuck", "somebody has not entered") if story.graph.waits else None
     if story.roots.absent or story.roots.cycles:
@@ -13,14 +15,14 @@ def claim(story: Story) -> Saying:
     point = story.roots.closed[0]
     if story.graph.unknown[point]:
         return Rejected("comm_stuck", f"nothing tells whether {named(story.graph.unknown[point])} entered")
-    if not story.whole_world_seen or not story.case.groups[point.group].members_known:
+    if not story.whole_world_seen:
         return Rejected("comm_stuck", "not every rank of the job was seen")
     waits = [wait for wait in story.graph.waits if wait.point == point]
     call = story.case.call(waits[0].rank, waits[0].pending)
     return Claim(
         cause="comm_stuck",
         culprits=(),
-        confidence="likely" if story.proven_stuck else "possible",
+        confidence="likely" if story.proven_stuck and story.case.groups[point.group].members_known else "possible",
         because=(
             Fact(f"all members have entered {point_name(story, point, call)}, none finishes", "flight recorders"),
             *waiting_facts(story),

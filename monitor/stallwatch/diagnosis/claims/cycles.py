@@ -2,13 +2,15 @@
 
 from stallwatch.diagnosis import align, signature
 from stallwatch.diagnosis.claims.claim import Claim, Saying, named, waiting_facts
-from stallwatch.diagnosis.program import Departure, find_outsiders
+from stallwatch.diagnosis.program import Departure
 from stallwatch.diagnosis.roots import Cycle
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
 
 
 def claim(story: Story) -> Saying:
+    if not story.hangs:
+        return None
     if not story.roots.cycles:
         return Rejected("group_order", "no cycle of waits")
     cycle = max(story.roots.cycles, key=lambda c: (len(c.ranks), c.nodes))
@@ -20,12 +22,7 @@ def claim(story: Story) -> Saying:
     facts: list[Fact] = []
     if culprits and len(culprits) < len(ranks):
         facts = [_departure_fact(d) for d in inside]
-    else:
-        culprits = find_outsiders(story.case, ranks)
-        facts = [
-            Fact(f"{named(culprits)} called the groups in another order than most of the cycle", "flight recorders")
-        ] * bool(culprits)
-    if not culprits:
+    if not facts:
         culprits = cycle.ranks
         confidence = "certain" if story.proven_stuck and story.whole_world_seen else "likely"
     cause = _cause(story, cycle, inside if facts else [])
@@ -52,17 +49,21 @@ def claim(story: Story) -> Saying:
 def _cause(story: Story, cycle: Cycle, departures: list[Departure]) -> Cause:
     transfers = [point for point in cycle.points if not point.seq]
     if departures:
-        departure = departures[0]
-        if any(" " in call.operation for call in departure.expected) or " " in departure.found.operation:
-            return "p2p_unmatched"
-        group = story.case.groups[story.case.group_of[departure.rank, departure.found.stream]]
-        if signature.is_barrier(departure.found.operation) and group.is_default:
-            return "data_exhausted"
-        return "group_order"
+        return departed_cause(story, departures[0])
     if len(transfers) == len(cycle.points):
         return "p2p_unmatched"
     collectives = {point.group for point in cycle.points if point.seq}
     return "group_order" if len(collectives) > 1 or not transfers else "p2p_unmatched"
+
+
+def departed_cause(story: Story, departure: Departure) -> Cause:
+    """What leaving the program at this call is called."""
+    if any(" " in call.operation for call in departure.expected) or " " in departure.found.operation:
+        return "p2p_unmatched"
+    group = story.case.groups[story.case.group_of[departure.rank, departure.found.stream]]
+    if signature.is_barrier(departure.found.operation) and group.is_default:
+        return "data_exhausted"  # it waits at the end, while others are in the loop
+    return "group_order"
 
 
 def _departure_fact(departure: Departure) -> Fact:

@@ -12,6 +12,7 @@ from stallwatch.diagnosis.claims.claim import (
     operation_of,
     waiting_facts,
 )
+from stallwatch.diagnosis.frames import Origin, place
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.waits import Strength
 from stallwatch.model.verdict import Confidence, Fact, Rejected
@@ -67,8 +68,14 @@ def _elsewhere(story: Story, rank: int) -> bool:
 
 
 def _awaits_gpu(story: Story, rank: int) -> bool:
-    """Device synchronisation and nothing pending: some communication is never recorded, so nobody is accused."""
-    return story.case.recorded(rank) and story.case.activity(rank).gpu_sync
+    """Device synchronisation and nothing pending: some communication is never recorded, so nobody is accused.
+
+    A thread that merely spins below a line of the job's own code is elsewhere, whatever it spins in.
+    """
+    activity = story.case.activity(rank)
+    if not (story.case.recorded(rank) and activity.gpu_sync):
+        return False
+    return not activity.stack or place(activity.stack[0].filename).origin is not Origin.JOB
 
 
 def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
