@@ -53,7 +53,12 @@ def _run_script(path: str) -> None:
     import os
 
     prepends_path = not getattr(sys.flags, "safe_path", False)  # Python 3.11
-    if os.path.isdir(path) or not _is_source(path):
+    try:
+        is_source = not os.path.isdir(path) and _is_source(path)
+    except OSError as error:
+        print(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: {error}", file=sys.stderr)
+        sys.exit(2)  # as Python itself says it and ends
+    if not is_source:
         import runpy
 
         runpy.run_path(path, run_name="__main__")  # a directory or archive with a __main__.py, or compiled code

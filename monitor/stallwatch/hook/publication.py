@@ -12,7 +12,7 @@ from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import Process, World
 from stallwatch.hook.rank_file import RankFile, choose_directory
 
-RETRY_NS = 5_000_000_000  # a missing directory or a full disk is tried again this often
+RETRY_NS = 2_000_000_000  # a missing directory or a full disk is tried again this often
 LOCK_SECONDS = 2.0  # the end of the process waits no longer for a thread that a dead file system holds
 
 
