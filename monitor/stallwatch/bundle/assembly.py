@@ -22,6 +22,7 @@ from stallwatch.model.evidence import (
 )
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import Heartbeat, NodeSnapshot
+from stallwatch.model.summary import RankSummary
 
 UNKNOWN_HOST: Final = "unknown"
 
@@ -43,6 +44,7 @@ class Assembly:
         self._snapshots: list[NodeSnapshot] = []
         self._loose_logs: list[Parsed] = []
         self._stacks = Stacks()
+        self._summaries: dict[tuple[int, str], RankSummary] = {}
 
     def add(self, file: Found, kind: str, value: Any) -> None:
         parsed = Parsed(file, kind, value)
@@ -58,6 +60,9 @@ class Assembly:
             self.caveats.append(f"{file.source}: its name does not say of which rank it is; it is not used")
         else:
             self._parts[file.rank][file.bundle].append(parsed)
+
+    def add_summary(self, rank: int, bundle: str, summary: RankSummary) -> None:
+        self._summaries[rank, bundle] = summary
 
     def evidence(self) -> Evidence:
         events = self._spread_log_events()
@@ -105,7 +110,13 @@ class Assembly:
             last_step=next((step for step in steps if step is not None), None),
             sources=tuple(line for lines in by_kind["sources"] for line in lines),
             log_events=tuple(sorted((*(e for log in logs for e in log.events), *events), key=lambda e: e.line)),
+            summary=self._summary(rank, bundle),
         )
+
+    def _summary(self, rank: int, bundle: str) -> RankSummary | None:
+        """None, too, when parts of it lie in the bundle and others beside: one summary does not tell of both."""
+        found = [self._summaries[rank, b] for b in {bundle, ""} if (rank, b) in self._summaries]
+        return found[0] if len(found) == 1 else None
 
     def _chosen(self, rank: int) -> tuple[str, list[Parsed]]:
         """The bundle that tells of this rank, and its parts; loose files belong to every bundle."""

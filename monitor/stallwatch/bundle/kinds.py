@@ -34,12 +34,18 @@ class Kind(NamedTuple):
 
 class Guess(msgspec.Struct):
     kind: str
+    value: Any
+
+
+class PackedGuess(msgspec.Struct):
+    """The same before its kind is known."""
+
+    kind: str
     value: msgspec.Raw
 
 
 def _guess(data: bytes, source: str, look: int) -> Guess:
-    kind, value = guess(data, source, look)
-    return Guess(kind, msgspec.Raw(msgspec.msgpack.encode(value)))
+    return Guess(*guess(data, source, look))
 
 
 def _structure(result: Any) -> Callable[[bytes, str, int], Any]:
@@ -74,6 +80,6 @@ KINDS: Final[dict[str, Kind]] = {
     "ras": Kind(lambda data, source, look: ras.parse(data), tuple[RasCommunicator, ...], 64 * _MEBIBYTE),
     "kernel_log": Kind(lambda data, source, look: kernel_log.parse(data), KernelLog, 4 * _MEBIBYTE, tail=True),
     "log": Kind(lambda data, source, look: training_log.parse(data), LogTail, 8 * _MEBIBYTE, tail=True),
-    "guess": Kind(_guess, Guess, 256 * _MEBIBYTE),
+    "guess": Kind(_guess, PackedGuess, 256 * _MEBIBYTE),
     "timeline": Kind(_last_snapshot, NodeSnapshot, 8 * _MEBIBYTE, tail=True),
 }

@@ -2,53 +2,88 @@
 one readable rank; each unreadable file is a caveat."""
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from stallwatch.bundle.assembly import Assembly
-from stallwatch.bundle.child import Job
+from stallwatch.bundle.child import MAXIMUM_PARTS, Part
 from stallwatch.bundle.finding import Found, survey
-from stallwatch.bundle.kinds import KINDS, Guess
-from stallwatch.bundle.workers import Task, parse_all
+from stallwatch.bundle.kinds import KINDS, PackedGuess
+from stallwatch.bundle.workers import DEFAULT_LIMITS, FileTask, Limits, Task, parse_all
 from stallwatch.errors import UnusableInput
 from stallwatch.model.evidence import Evidence
+from stallwatch.model.summary import RankSummary
 from stallwatch.node import untrusted
 
-_NAMED_PROBLEMS = 5
-_UNLIMITED = 1 << 62
+# Above this, recorders are reduced where they are parsed: 64 MiB are some 50,000 to 100,000 entries.
+SUMMARISED_BYTES: Final = 64 << 20
+_NAMED_PROBLEMS: Final = 5
+_UNLIMITED: Final = 1 << 62
 
 
-def load(paths: Sequence[Path]) -> Evidence:
+def load(
+    paths: Sequence[Path], limits: Limits = DEFAULT_LIMITS, *, summarised_bytes: int = SUMMARISED_BYTES
+) -> Evidence:
     """Given folders or files of one incident, return its evidence. Raise UnusableInput, saying what was tried, when no
-    rank could be read."""
+    rank could be read. More than `summarised_bytes` of recorders are reduced to summaries."""
     found = survey(paths)
-    caveats = list(found.problems)
-    assembly = Assembly(caveats)
-    parse_all([_task(file, assembly, caveats) for file in found.files])
-    evidence = assembly.evidence()
+    reading = _Reading(list(found.problems))
+    large = sum(file.size_bytes for file in found.files if _may_be_recorder(file)) > summarised_bytes
+    parse_all(reading.tasks(found.files, large=large), limits)
+    evidence = reading.assembly.evidence()
     if not evidence.ranks and not evidence.log_events:
-        raise _unusable(paths, len(found.files), caveats)
+        raise _unusable(paths, len(found.files), reading.caveats)
     return evidence
 
 
-def _task(file: Found, assembly: Assembly, caveats: list[str]) -> Task:
-    def done(value: msgspec.Raw | None, clause: str) -> None:
+def _may_be_recorder(file: Found) -> bool:
+    return file.kind == "recorder" or (file.kind == "guess" and file.rank is not None)
+
+
+class _Reading:
+    def __init__(self, caveats: list[str]) -> None:
+        self.caveats = caveats
+        self.assembly = Assembly(caveats)
+
+    def tasks(self, files: Sequence[Found], *, large: bool) -> list[Task]:
+        tasks = []
+        recorders: dict[tuple[str, int], list[Found]] = defaultdict(list)
+        for file in files:
+            if large and file.rank is not None and _may_be_recorder(file):
+                recorders[file.bundle, file.rank].append(file)
+            else:
+                tasks.append(Task([self._file_task(file)]))
+        for (bundle, rank), group in recorders.items():
+            together = len(group) <= MAXIMUM_PARTS
+            summarised = partial(self._summarised, rank, bundle)
+            parts = [self._file_task(file) for file in group]
+            tasks += [Task(parts, rank, summarised)] if together else [Task([part]) for part in parts]
+        return tasks
+
+    def _file_task(self, file: Found) -> FileTask:
+        part = Part(file.kind, file.source, file.look)
+        return FileTask(part, file.size_bytes, _opener(file), partial(self._done, file))
+
+    def _done(self, file: Found, value: msgspec.Raw | None, clause: str) -> None:
         if value is None:
-            caveats.append(f"{file.source}: {clause}")
+            self.caveats.append(f"{file.source}: {clause}")
             return
         try:
             kind, result = file.kind, msgspec.msgpack.decode(value, type=KINDS[file.kind].result)
-            if isinstance(result, Guess):
+            if isinstance(result, PackedGuess):
                 kind, result = result.kind, msgspec.msgpack.decode(result.value, type=KINDS[result.kind].result)
         except msgspec.DecodeError as error:
-            caveats.append(f"{file.source}: the process that read it answered nonsense ({error})")
+            self.caveats.append(f"{file.source}: the process that read it answered nonsense ({error})")
             return
-        assembly.add(file, kind, result)
+        self.assembly.add(file, kind, result)
 
-    return Task(Job(file.kind, file.source, file.look), file.size_bytes, _opener(file), done)
+    def _summarised(self, rank: int, bundle: str, summary: msgspec.Raw) -> None:
+        self.assembly.add_summary(rank, bundle, msgspec.msgpack.decode(summary, type=RankSummary))
 
 
 def _opener(file: Found) -> Callable[[], int]:

@@ -12,46 +12,74 @@ from typing import Any, Final
 
 import msgspec
 
-from stallwatch.bundle.child import ADDRESS_SPACE_BYTES, LENGTH, Answer, Job, send
+from stallwatch.bundle.child import LENGTH, Answer, Job, Part, send
 from stallwatch.errors import StallwatchError
 
-_DEADLINE_SECONDS: Final = 20.0
-_BYTES_PER_SECOND: Final = 2 << 20  # a slow, shared machine still parses this much
 _MAXIMUM_ANSWER_BYTES: Final = 512 << 20
 _BYTES_PER_WORKER: Final = 8 << 20  # starting a second interpreter pays beyond this
 _MAXIMUM_WORKERS: Final = 8
 # Neither the environment nor the working directory takes part in the child's imports (-I), and -S saves the time of
 # looking for site-packages again: it gets our path.
 _START: Final = (
-    "import sys; sys.path[:] = sys.argv[2:]; from stallwatch.bundle.child import main; main(int(sys.argv[1]))"
+    "import sys; sys.path[:] = sys.argv[3:]; from stallwatch.bundle.child import main; "
+    "sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))"
 )
 
 
-class Task(msgspec.Struct):
+class Limits(msgspec.Struct, frozen=True):
+    """What one file may cost."""
+
+    # Interpreter and imports take about 60 MiB of addresses; a whole 256 MiB dump and its columns fit below this.
+    address_space_bytes: int = 1536 << 20
+    seconds: float = 20.0
+    bytes_per_second: int = 2 << 20  # a slow, shared machine still parses this much: larger files get longer
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
+class FileTask(msgspec.Struct):
     """One file. `open` returns its descriptor, or raises OSError or StallwatchError; `done` gets what came of it: the
     result as msgpack, or the clause that says why there is none."""
 
-    job: Job
+    part: Part
     size_bytes: int
     open: Callable[[], int]
     done: Callable[[msgspec.Raw | None, str], None]
 
-    def fail(self, clause: str) -> None:
-        self.done(None, clause)
+    def opened(self) -> int | None:
+        try:
+            return self.open()
+        except OSError as error:
+            self.done(None, f"it cannot be opened: {error.strerror or error}")
+        except StallwatchError as error:
+            self.done(None, str(error))
+        return None
 
 
-def parse_all(tasks: Sequence[Task]) -> None:
-    """Run every task; each gets its `done` exactly once, in this thread. What a file does never raises here."""
+class Task(msgspec.Struct):
+    """Files that go to a child together. With a rank they are its recorders, and `summarised` gets their summary."""
+
+    files: list[FileTask]
+    rank: int | None = None
+    summarised: Callable[[msgspec.Raw], None] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+def parse_all(tasks: Sequence[Task], limits: Limits = DEFAULT_LIMITS) -> None:
+    """Run every task; each file gets its `done` exactly once, in this thread. What a file does never raises here."""
     waiting = deque(tasks)
     total_bytes = sum(task.size_bytes for task in tasks)
     count = min(_MAXIMUM_WORKERS, os.cpu_count() or 1, len(tasks), 1 + total_bytes // _BYTES_PER_WORKER)
     with selectors.DefaultSelector() as selector:
-        workers = [_Worker(selector) for _ in range(count)]
+        workers = [_Worker(selector, limits, waiting) for _ in range(count)]
         try:
             while waiting or any(worker.task for worker in workers):
                 for worker in workers:
-                    if worker.task is None:
-                        worker.take_next(waiting)
+                    worker.take_next()
                 _serve(selector, workers)
         finally:
             for worker in workers:
@@ -75,54 +103,51 @@ def _serve(selector: selectors.BaseSelector, workers: Sequence["_Worker"]) -> No
 class _Worker:
     """One child, replaced when a file was too much for it."""
 
-    def __init__(self, selector: selectors.BaseSelector) -> None:
+    def __init__(self, selector: selectors.BaseSelector, limits: Limits, waiting: deque[Task]) -> None:
         self.task: Task | None = None
         self.deadline = 0.0
+        self._limits = limits
+        self._waiting = waiting
         self._selector = selector
         self._start()
 
-    def take_next(self, waiting: deque[Task]) -> None:
-        """Give the child the next file that can be opened."""
-        while waiting and self.task is None:
-            task = waiting.popleft()
+    def take_next(self) -> None:
+        """When idle, give the child the next files that can be opened."""
+        while self.task is None and self._waiting:
+            task = self._waiting.popleft()
+            opened = [(file, descriptor) for file in task.files if (descriptor := file.opened()) is not None]
             try:
-                descriptor = task.open()
-            except OSError as error:
-                task.fail(f"it cannot be opened: {error.strerror or error}")
-                continue
-            except StallwatchError as error:
-                task.fail(str(error))
-                continue
-            try:
-                self._give(task, descriptor)
+                if opened:
+                    task.files = [file for file, _ in opened]
+                    self._give(task, [descriptor for _, descriptor in opened])
             finally:
-                os.close(descriptor)
+                for _, descriptor in opened:
+                    os.close(descriptor)
 
     def read(self) -> None:
         """Take in what the child says, and pass the answer on when it is whole."""
-        task = self.task
-        assert task is not None
         try:
-            self._received += self._connection.recv(1 << 20) or b""
+            received = self._connection.recv(1 << 20)
+            self._received += received
             answer = self._answer()
         except (OSError, msgspec.DecodeError):
-            answer = None
-            self.lose("reading it ended the process that did")
-        else:
-            if answer is None and self._process.poll() is not None and not self._pending():
-                self.lose(_how_it_ended(self._process.returncode))
+            self.lose("the process that read it answered nonsense")
+            return
         if answer is not None:
-            self.task = None
-            if answer.spent:
-                self._restart()
-            task.done(None if answer.problem else answer.value, answer.problem)
+            self._pass_on(answer)
+        elif not received:
+            self.lose("reading it was too much for the process that did")
 
     def lose(self, clause: str) -> None:
-        """The file has cost us the child."""
+        """The task has cost us the child. Of several files each is tried again alone, so that only one is lost."""
         task, self.task = self.task, None
         self._restart()
-        if task is not None:
-            task.fail(clause)
+        if task is None:
+            return
+        if len(task.files) == 1:
+            task.files[0].done(None, clause)
+        else:
+            self._waiting.extendleft(Task([file]) for file in reversed(task.files))
 
     def end(self) -> None:
         self._selector.unregister(self._connection)
@@ -135,9 +160,10 @@ class _Worker:
 
     def _start(self) -> None:
         self._connection, theirs = socket.socketpair()
+        arguments = [str(theirs.fileno()), str(self._limits.address_space_bytes), *filter(None, sys.path)]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _START, str(theirs.fileno()), *filter(None, sys.path)],
+                [sys.executable, "-I", "-S", "-c", _START, *arguments],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -150,11 +176,12 @@ class _Worker:
         self.end()
         self._start()
 
-    def _give(self, task: Task, descriptor: int) -> None:
+    def _give(self, task: Task, descriptors: Sequence[int]) -> None:
         self.task = task
-        self.deadline = time.monotonic() + _DEADLINE_SECONDS + task.size_bytes / _BYTES_PER_SECOND
+        seconds = self._limits.seconds + task.size_bytes / self._limits.bytes_per_second
+        self.deadline = time.monotonic() + seconds
         try:
-            send(self._connection, task.job, descriptor)
+            send(self._connection, Job(tuple(file.part for file in task.files), task.rank), descriptors)
         except OSError:
             self.lose("the process that reads it could not be started")
 
@@ -169,13 +196,19 @@ class _Worker:
         body, self._received = bytes(self._received[LENGTH.size : LENGTH.size + length]), bytearray()
         return msgspec.msgpack.decode(body, type=Answer)
 
-    def _pending(self) -> Any:
-        try:
-            return self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except OSError:
-            return b""
+    def _pass_on(self, answer: Answer) -> None:
+        task = self.task
+        assert task is not None
+        if len(answer.parts) != len(task.files) or (answer.spent and len(task.files) > 1):
+            self.lose("the process that read it answered nonsense")
+            return
+        self.task = None
+        if answer.spent:
+            self._restart()
+        for file, part in zip(task.files, answer.parts, strict=True):
+            file.done(None if part.problem else part.value, part.problem)
+        if task.summarised is not None and bytes(answer.summary) != _NOTHING:
+            task.summarised(answer.summary)
 
 
-def _how_it_ended(code: int | None) -> str:
-    limit = f"{ADDRESS_SPACE_BYTES >> 20} MiB"
-    return f"reading it ended the process that did (status {code}; its memory is limited to {limit}, its time as well)"
+_NOTHING: Final[Any] = b"\xc0"  # msgpack's nil

@@ -18,6 +18,8 @@ _GAPS_FOR_PERIOD = 256
 
 def reduce_rank(rank: RankEvidence) -> RankSummary:
     """Given one rank's evidence, return what its recorders say at the latest look that each of them answered."""
+    if rank.summary is not None:
+        return rank.summary  # made of the whole rings where they were read
     latest = _latest(rank.recorders)
     reduction = _Reduction(rank.rank, latest)
     for index, recorder in enumerate(latest):

@@ -221,7 +221,8 @@ class Machine:
     def _line(self, op: int, position: int) -> int:
         """Protocol 0: arguments are lines of text."""
         stop = self.data.index(b"\n", position)
-        text = self.data[position:stop].decode("utf-8", "replace")
+        line = self.data[position:stop]
+        text = line.decode("raw-unicode-escape" if op == 0x56 else "ascii", "replace")
         if op != 0x56 and len(text) > _MAXIMUM_DIGITS:
             raise Unreadable("it holds a number of absurd length")
         match op:

@@ -92,8 +92,8 @@ class EntryReader:
         return tuple(values)
 
     def kind(self, entry: dict[Any, Any]) -> int:
-        profiling_name = entry.get("profiling_name")
-        if type(profiling_name) is not str or not profiling_name:
+        profiling_name = text(entry.get("profiling_name"))
+        if not profiling_name:
             raise BadEntry("has no operation name")
         backend, name = split_name(profiling_name)
         group_name, group_description = pair(entry.get("process_group"))

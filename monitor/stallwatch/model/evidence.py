@@ -3,6 +3,7 @@
 import msgspec
 
 from stallwatch.model.snapshot import Heartbeat
+from stallwatch.model.summary import RankSummary
 
 
 class CodeFrame(msgspec.Struct, frozen=True):
@@ -225,6 +226,8 @@ class RankEvidence(msgspec.Struct, frozen=True):
     last_step: int | None = None
     sources: tuple[SourceLine, ...] = ()
     log_events: tuple[LogEvent, ...] = ()
+    # Made of whole rings by the reader of a large incident; `recorders` then hold the newest entries only.
+    summary: RankSummary | None = None
 
 
 class GpuLook(msgspec.Struct, frozen=True):

@@ -1,0 +1,74 @@
+"""What the child does with one job."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from stallwatch.bundle.child import Answer, Job, Part, PartAnswer
+from stallwatch.bundle.kinds import KINDS, Guess
+from stallwatch.formats.recorder_table import RecorderTable
+from stallwatch.formats.unreadable import Unreadable
+
+_NO_MEMORY: Final = "reading it takes more memory than it may"
+
+
+def answer(job: Job, files: Sequence[int]) -> Answer:
+    """Parse every part. A file that cannot be read is a problem of its own."""
+    try:
+        parsed = [_parsed(part, file) for part, file in zip(job.parts, files, strict=True)]
+        if job.rank is None:
+            return Answer(tuple(_encoded(value) for value in parsed))
+        return _summarised(job.rank, parsed)
+    except MemoryError:
+        return Answer(tuple(PartAnswer(problem=_NO_MEMORY) for _ in job.parts), spent=True)
+
+
+def _parsed(part: Part, file: int) -> Any:
+    """What the file says, or a PartAnswer with the problem."""
+    kind = KINDS[part.kind]
+    try:
+        return kind.parse(_read(file, kind.maximum_bytes), part.source, part.look)
+    except Unreadable as error:
+        return PartAnswer(problem=str(error))
+    except OSError as error:
+        return PartAnswer(problem=f"it cannot be read: {error.strerror}")
+    except RecursionError:
+        return PartAnswer(problem="it is nested too deeply")
+
+
+def _read(file: int, maximum_bytes: int) -> bytes:
+    """The last `maximum_bytes` of the file, as it is now: it may still be growing."""
+    at = max(0, os.fstat(file).st_size - maximum_bytes)
+    parts = []
+    left = maximum_bytes
+    while left > 0 and (part := os.pread(file, min(left, 1 << 24), at)):
+        parts.append(part)
+        at += len(part)
+        left -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _summarised(rank: int, parsed: Sequence[Any]) -> Answer:
+    from stallwatch.bundle.rank_summary import shorten, summarise  # a small incident does not need the diagnosis here
+
+    def shortened(value: Any) -> Any:
+        if isinstance(value, Guess):
+            return Guess(value.kind, shortened(value.value))
+        return shorten(value) if isinstance(value, RecorderTable) else value
+
+    tables = [table for table in map(_table, parsed) if table is not None]
+    if not tables:
+        return Answer(tuple(_encoded(value) for value in parsed))
+    summary = msgspec.msgpack.encode(summarise(rank, tables))
+    return Answer(tuple(_encoded(shortened(value)) for value in parsed), msgspec.Raw(summary))
+
+
+def _table(value: Any) -> RecorderTable | None:
+    value = value.value if isinstance(value, Guess) else value
+    return value if isinstance(value, RecorderTable) else None
+
+
+def _encoded(value: Any) -> PartAnswer:
+    return value if isinstance(value, PartAnswer) else PartAnswer(msgspec.Raw(msgspec.msgpack.encode(value)))
