@@ -28,6 +28,7 @@ from stallwatch.model.evidence import Attempt, ChildProcess
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.heartbeat_file import read_heartbeat
+from stallwatch.node.no_network import give_up_network
 from stallwatch.node.procfs import ProcessDirectory
 
 # Recorders are asked when every stack is taken, for a dump holds the GIL and would show itself in them; but not later
@@ -222,6 +223,7 @@ def _print(state: CaptureState) -> None:
 
 
 def main() -> None:
+    give_up_network()
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=Spec)
     look = Look(spec, _print)
 

@@ -15,8 +15,10 @@ from stallwatch.sensors.sensor import Absent, Options, Sensor
 
 
 def _ranks(options: Options) -> Sensor[Any]:
+    from stallwatch.node.no_network import give_up_network
     from stallwatch.sensors.ranks import RanksSensor
 
+    give_up_network()
     return RanksSensor(options)
 
 

@@ -50,11 +50,11 @@ class HeartbeatScan:
         self._records: dict[str, _OpenRecord] = {}
         self._problems: dict[str, str] = {}  # path to sentence, while the file stays bad
         self._errors_total = 0
-        self._prepared = False
+        self._prepared: set[Path] = set()
 
     def read(self) -> HeartbeatLook:
         """Return every record that can be read. Down only when no directory can be read at all."""
-        problem = self._prepare()
+        problem = refused = self._prepare()
         found: list[Heartbeat] = []
         names: set[str] = set()
         readable = 0
@@ -76,7 +76,7 @@ class HeartbeatScan:
         self._forget(names)
         if not readable:
             return HeartbeatLook((), False, f"no rank directory can be read: {problem}", self._errors_total)
-        return HeartbeatLook(tuple(found), True, self._reason(problem), self._errors_total)
+        return HeartbeatLook(tuple(found), True, self._reason(refused), self._errors_total)
 
     def reject(self, heartbeat: Heartbeat, sentence: str) -> None:
         """Note why a record that reads well is not believed; it is skipped until another file takes its name."""
@@ -99,17 +99,20 @@ class HeartbeatScan:
             os.unlink(request)
 
     def _prepare(self) -> str:
-        """Create what the first directory needs, once; a refusal is a reason to show, not to stop."""
-        if self._prepared:
-            return ""
-        problem = ""
+        """Create what hooks need in the first directory that we may create, and our folder in every one that is there.
+        A refusal is a reason to show, not to stop; it is no reason where another directory serves."""
+        problems: list[tuple[Path, str]] = []
+        self._prepared = {directory for directory in self._prepared if directory.is_dir()}
         for directory in self._directories:
+            if directory in self._prepared or (self._prepared and not directory.is_dir()):
+                continue
             try:
                 prepare(directory)
             except Denied as error:
-                problem = problem or f"{error}. {error.help}"
-        self._prepared = not problem
-        return problem
+                problems.append((directory, f"{error}. {error.help}"))
+            else:
+                self._prepared.add(directory)
+        return next((text for directory, text in problems if directory.is_dir() or not self._prepared), "")
 
     def _record(self, directory: int, name: str, path: str) -> Heartbeat | None:
         try:

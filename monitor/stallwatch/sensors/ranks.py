@@ -232,9 +232,13 @@ class RanksSensor:
                 del self._missing_since[heartbeat.path]
 
     def _drop_ended(self, now_ns: int) -> None:
+        """A rank that ended stays for as long as others of its job live: they may hang because of it."""
         limit_ns = self._options.keep_ended_seconds * 1e9
+        living = {(rank.names.training_job, rank.names.epoch) for rank in self._ranks.values() if rank.end is None}
         for key, rank in list(self._ranks.items()):
-            if rank.end is not None and now_ns - rank.end.at_ns > limit_ns:
+            if (rank.names.training_job, rank.names.epoch) in living or rank.end is None:
+                continue
+            if now_ns - rank.end.at_ns > limit_ns:
                 if rank.heartbeat is not None:
                     self._scan.remove(rank.heartbeat.path)
                 self._forget(key)

@@ -10,13 +10,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.unit.sensors.records import write_record
-
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import JobKey, RankSample
 from stallwatch.node.heartbeat_file import prepare, read_heartbeat
 from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.sensors.processes import ProcessWatch
+from tests.unit.sensors.records import write_record
 
 READY = "import os, sys, time, threading\nprint('ready', flush=True)\n"
 SLEEPS = READY + "time.sleep(600)\n"

@@ -10,6 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
+
+from stallwatch.captures.run import CaptureRun, CaptureState
+from stallwatch.config import CaptureSection, Config
+from stallwatch.hook import layout
+from stallwatch.model.evidence import Attempt, ProcessLook
+from stallwatch.model.snapshot import ProcessEnd, RankSample
 from tests.integration.captures.subjects import (
     HOLDS_GIL,
     SLEEPS,
@@ -19,12 +25,6 @@ from tests.integration.captures.subjects import (
     Subject,
     running,
 )
-
-from stallwatch.captures.run import CaptureRun, CaptureState
-from stallwatch.config import CaptureSection, Config
-from stallwatch.hook import layout
-from stallwatch.model.evidence import Attempt, ProcessLook
-from stallwatch.model.snapshot import ProcessEnd, RankSample
 
 CONFIG = Config(capture=CaptureSection(dump_seconds=2.0, stack_seconds=10.0, seconds=60.0))
 

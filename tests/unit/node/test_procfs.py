@@ -3,7 +3,6 @@ import subprocess
 import sys
 
 import pytest
-from tests.unit.sensors.fake_proc import stat_line
 
 from stallwatch.node.procfs import (
     ProcessDirectory,
@@ -13,6 +12,7 @@ from stallwatch.node.procfs import (
     parse_wchan,
     wait_status,
 )
+from tests.unit.sensors.fake_proc import stat_line
 
 
 def test_command_may_hold_spaces_and_parentheses() -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.unit.sensors.fake_proc import FakeProc
-from tests.unit.sensors.records import record_bytes
 
 from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.node.heartbeat_file import to_heartbeat
 from stallwatch.sensors.exits import Traces, explain, note_traces
 from stallwatch.sensors.processes import ProcessWatch
+from tests.unit.sensors.fake_proc import FakeProc
+from tests.unit.sensors.records import record_bytes
 
 NO_TRACES = Traces("", "", None)
 

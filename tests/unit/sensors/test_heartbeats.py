@@ -2,10 +2,10 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.unit.sensors.records import record_bytes, write_record
 
 from stallwatch.hook import layout
 from stallwatch.sensors.heartbeats import HeartbeatScan
+from tests.unit.sensors.records import record_bytes, write_record
 
 
 @pytest.fixture
@@ -127,6 +127,7 @@ def test_no_directory_at_all_is_down(tmp_path: Path) -> None:
 def test_directories_are_read_beside_each_other(tmp_path: Path) -> None:
     scan = HeartbeatScan((str(tmp_path / "a"), str(tmp_path / "b")))
     scan.read()
+    (tmp_path / "b").mkdir()
     write_record(tmp_path / "a", 0, 50, 9)
     write_record(tmp_path / "b", 1, 51, 9)
     assert [heartbeat.rank for heartbeat in scan.read().heartbeats] == [0, 1]
@@ -140,3 +141,20 @@ def test_daemon_folder_of_somebody_else_is_said(tmp_path: Path) -> None:
     look = HeartbeatScan((str(tmp_path),)).read()
     assert look.up
     assert "belongs to uid 65534: ranks will not be asked" in look.reason
+
+
+def test_directory_that_we_may_not_make_is_no_problem_where_another_serves(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    scan = HeartbeatScan((str(tmp_path / "file/ranks"), str(tmp_path / "b"), str(tmp_path / "c")))
+    assert scan.read().reason == ""
+    assert not (tmp_path / "c").exists()
+    (tmp_path / "c").mkdir()  # a hook's own choice, made later
+    scan.read()
+    assert (tmp_path / "c/.daemon").is_dir()
+
+
+def test_directory_that_was_removed_is_made_again(scan: HeartbeatScan, directory: Path) -> None:
+    (directory / ".daemon").rmdir()
+    directory.rmdir()
+    assert scan.read().up
+    assert (directory / ".daemon").is_dir()

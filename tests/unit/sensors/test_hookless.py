@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.sensors.fake_proc import FakeProc
 
 from stallwatch.sensors.hookless import HooklessSearch
+from tests.unit.sensors.fake_proc import FakeProc
 
 RANK_0 = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1"
 RANK_1 = "RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1"

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.sensors.records import start_ticks_of, write_record
 
 from stallwatch.clock import SystemClock
 from stallwatch.config import Config, DaemonSection, SensorsSection
@@ -15,6 +14,7 @@ from stallwatch.sensors.panel import Panel
 from stallwatch.sensors.ranks import RanksLook
 from stallwatch.sensors.sensor import Options
 from stallwatch.sensors.supervised import SupervisedSensor
+from tests.unit.sensors.records import start_ticks_of, write_record
 
 CONFIG = SensorsSection(deadline_seconds=20.0, discover_seconds=3600, gpus=False)
 

@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.sensors.fake_proc import FakeProc
 
 from stallwatch.sensors.processes import ProcessWatch
+from tests.unit.sensors.fake_proc import FakeProc
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.sensors.records import start_ticks_of, write_record
 
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
 from stallwatch.sensors.ranks import RanksSensor
 from stallwatch.sensors.sensor import Options
+from tests.unit.sensors.records import start_ticks_of, write_record
 
 
 class Clock:
@@ -92,6 +92,18 @@ def test_ended_rank_stays_for_the_grace_and_then_its_files_go(
     of_job(sensor)
     assert not path.exists()
     assert of_job(sensor) == []
+
+
+def test_ended_rank_stays_while_others_of_its_job_live(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path, clock: Clock
+) -> None:
+    write_record(tmp_path, 0, os.getpid(), start_ticks_of(os.getpid()))
+    write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    of_job(sensor)
+    kill(process)
+    of_job(sensor)
+    clock.now_ns += int(1e12)
+    assert [(sample.rank, sample.end is not None) for sample in of_job(sensor)] == [(0, False), (1, True)]
 
 
 def test_record_that_was_removed_leaves_a_rank_about_which_it_is_said(
