@@ -77,6 +77,7 @@ class Hands:
             self._guard.run("diagnosis", "cancel", judging.cancel)
         self._looks.clear()
         self._judgements.clear()
+        self._guard.run("diagnosis", "close", self._starter.close)
 
     def _do(self, action: Action) -> None:
         match action:

@@ -1,5 +1,6 @@
 """The verdict, obtained as anybody obtains it: `stallwatch analyze --json BUNDLE`, in a child that may be lost."""
 
+import contextlib
 import os
 import resource
 import signal
@@ -18,6 +19,8 @@ from stallwatch.model.verdict import Report
 
 _HAS_REPORT = (EXIT_OK, EXIT_VERDICT, EXIT_UNDECIDED, EXIT_SLOW_OR_WAITING)
 _MAXIMUM_OUTPUT_BYTES = 64 << 20
+# Reads the bundle's path from its standard input: it can be started before there is anything to judge.
+_COMMAND = (sys.executable, "-m", "stallwatch.cli.warm")
 
 
 class JudgeState(msgspec.Struct, frozen=True):
@@ -26,37 +29,44 @@ class JudgeState(msgspec.Struct, frozen=True):
 
 
 class JudgeRun:
-    """Starts at construction. Raise OSError when no process can be started."""
+    """Its child starts at construction and imports; `begin` gives it the bundle. Raise OSError when none can start."""
 
-    def __init__(
-        self, bundle: Path, limits: DiagnosisSection, clock: Clock, command: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, limits: DiagnosisSection, clock: Clock, command: Sequence[str] = _COMMAND) -> None:
         self._clock = clock
         self._seconds = limits.seconds
-        self._deadline_ns = clock.monotonic_ns() + int(limits.seconds * 1e9)
+        self._deadline_ns: int | None = None
         # Files, not pipes: a child that prints much must not wait for a loop that polls.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed when the child is
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        arguments = list(command) if command else [sys.executable, "-m", "stallwatch.cli", "analyze", "--json"]
         self._child = subprocess.Popen(
-            [*arguments, str(bundle)],
-            stdin=subprocess.DEVNULL,
+            list(command),
+            stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=self._errors,
             start_new_session=True,
         )
         # After the start, since preexec_fn is unsafe with threads; nothing big is allocated in the first milliseconds.
         bound = (limits.memory_bytes, limits.memory_bytes)
-        try:
+        with contextlib.suppress(ProcessLookupError):  # ended already: its exit code will tell
             resource.prlimit(self._child.pid, resource.RLIMIT_AS, bound)
-        except ProcessLookupError:
-            pass  # ended already; its exit code will tell
+
+    @property
+    def alive(self) -> bool:
+        return self._child.poll() is None
+
+    def begin(self, bundle: Path) -> None:
+        """Have this bundle judged; the deadline counts from here."""
+        self._deadline_ns = self._clock.monotonic_ns() + int(self._seconds * 1e9)
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # ended already: its exit code will tell
+            self._child.stdin.write(os.fsencode(bundle) + b"\n")
+            self._child.stdin.close()
 
     def poll(self) -> JudgeState | None:
         """Return the outcome, None while there is none; a child past its deadline is ended."""
         code = self._child.poll()
         if code is None:
-            if self._clock.monotonic_ns() < self._deadline_ns:
+            if self._deadline_ns is None or self._clock.monotonic_ns() < self._deadline_ns:
                 return None
             self.cancel()
             return JudgeState(None, f"no verdict within {self._seconds:.0f} s (diagnosis.seconds)")
@@ -67,10 +77,8 @@ class JudgeRun:
 
     def cancel(self) -> None:
         """End the child and what it started."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.wait(1)  # one in the kernel's hands is left to it
         self._close()
 
@@ -97,5 +105,7 @@ class JudgeRun:
         return lines[-1] if lines else "without a word"
 
     def _close(self) -> None:
-        self._output.close()
-        self._errors.close()
+        for file in (self._child.stdin, self._output, self._errors):
+            with contextlib.suppress(OSError):
+                if file is not None:
+                    file.close()

@@ -45,16 +45,41 @@ class Starter(Protocol):
 
     def judge(self, incident: Incident) -> Judging: ...
 
+    def close(self) -> None:
+        """End what waits to be used."""
+        ...
+
 
 class RealStarter:
+    """With a look it also starts the child that will judge it, whose imports then cost the verdict no time."""
+
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock
+        self._warm: JudgeRun | None = None
 
     def capture(
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[GpuSample, ...]]
     ) -> Capturing:
-        return CaptureRun(Path(incident.bundle), targets, look, self._config, node=incident.node, gpus=gpus)
+        capture = CaptureRun(Path(incident.bundle), targets, look, self._config, node=incident.node, gpus=gpus)
+        self._warm_up()
+        return capture
 
     def judge(self, incident: Incident) -> Judging:
-        return JudgeRun(Path(incident.bundle), self._config.diagnosis, self._clock)
+        judge, self._warm = self._warm_up(), None
+        judge.begin(Path(incident.bundle))
+        return judge
+
+    def close(self) -> None:
+        self._drop()
+
+    def _warm_up(self) -> JudgeRun:
+        if self._warm is None or not self._warm.alive:
+            self._drop()
+            self._warm = JudgeRun(self._config.diagnosis, self._clock)
+        return self._warm
+
+    def _drop(self) -> None:
+        if self._warm is not None:
+            self._warm.cancel()
+        self._warm = None

@@ -101,6 +101,9 @@ class FakeStarter:
         self.judgements.append(FakeJudgement(JudgeState(self.report)))
         return self.judgements[-1]
 
+    def close(self) -> None:
+        pass
+
 
 class FakeOutput:
     def __init__(self, name: str = "fake", *, broken: bool = False) -> None:

@@ -16,7 +16,8 @@ REPORT = (
 
 
 def outcome(program: str, limits: DiagnosisSection | None = None) -> JudgeState:
-    run = JudgeRun(Path("bundle"), limits or DiagnosisSection(), SystemClock(), [sys.executable, "-c", program])
+    run = JudgeRun(limits or DiagnosisSection(), SystemClock(), [sys.executable, "-c", program])
+    run.begin(Path("bundle"))
     run.wait(30)
     state = run.poll()
     assert state is not None
@@ -40,8 +41,8 @@ def test_output_that_is_no_report_is_said() -> None:
     assert "no report" in outcome("print('hello')").problem
 
 
-def test_the_bundle_is_the_last_argument() -> None:
-    assert "bundle" in outcome("import sys; sys.exit(sys.argv[-1])").problem
+def test_the_bundle_comes_on_standard_input() -> None:
+    assert outcome("import sys; sys.exit(sys.stdin.readline())").problem.endswith("bundle")
 
 
 def test_memory_is_limited() -> None:
@@ -51,7 +52,10 @@ def test_memory_is_limited() -> None:
 
 def test_a_child_past_its_deadline_is_ended() -> None:
     clock = FakeClock()
-    run = JudgeRun(Path("b"), DiagnosisSection(), clock, [sys.executable, "-c", "import time; time.sleep(600)"])
+    run = JudgeRun(DiagnosisSection(), clock, [sys.executable, "-c", "import time; time.sleep(600)"])
+    clock.advance(600)
+    assert run.poll() is None, "waiting for a bundle is no lateness"
+    run.begin(Path("bundle"))
     assert run.poll() is None
     clock.advance(61)
     state = run.poll()
@@ -63,16 +67,40 @@ def test_a_child_past_its_deadline_is_ended() -> None:
 def test_what_the_child_started_is_ended_with_it(tmp_path: Path) -> None:
     program = (
         "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
-        "open(sys.argv[1], 'w').write(str(p.pid)); time.sleep(600)"
+        "open(sys.stdin.readline().strip(), 'w').write(str(p.pid)); time.sleep(600)"
     )
     note = tmp_path / "pid"
-    run = JudgeRun(note, DiagnosisSection(), FakeClock(), [sys.executable, "-c", program])
+    run = JudgeRun(DiagnosisSection(), FakeClock(), [sys.executable, "-c", program])
+    run.begin(note)
     while not (note.exists() and note.read_text()):
         assert run.poll() is None
     grandchild = int(note.read_text())
     run.cancel()
     while is_alive(grandchild):
         pass  # the kill is on its way; the test's own time limit bounds this
+
+
+def test_the_real_child_judges_as_analyze_does(tmp_path: Path) -> None:
+    (tmp_path / "bundle.json").write_text('{"world_size": 2}')
+    (tmp_path / "ranks" / "0").mkdir(parents=True)
+    look = '{"pid": 7, "state": null, "exit_code": 3, "exit_signal": null, "wchan": null, "threads": []}'
+    (tmp_path / "ranks" / "0" / "process.json").write_text(look)
+    run = JudgeRun(DiagnosisSection(), SystemClock())
+    run.begin(tmp_path)
+    run.wait(60)
+    state = run.poll()
+    assert state is not None
+    assert state.report is not None, state.problem
+
+
+def test_a_child_that_ended_before_it_was_needed_is_said() -> None:
+    run = JudgeRun(DiagnosisSection(), SystemClock(), [sys.executable, "-c", "raise SystemExit('no room')"])
+    run.wait(30)
+    assert not run.alive
+    run.begin(Path("bundle"))
+    state = run.poll()
+    assert state is not None
+    assert "no room" in state.problem
 
 
 def is_alive(pid: int) -> bool:
