@@ -1,0 +1,53 @@
+"""One process writes without pause, another reads: no step is torn."""
+
+from pathlib import Path
+
+from stallwatch.hook import layout
+from tests.integration.hook.programs import running, script
+
+# Publishes as fast as it can, many thousand times more often than a real pulse.
+WRITER = """
+import os, select, sys
+from time import monotonic_ns
+from stallwatch.hook.beat import Phases, step_counter
+from stallwatch.hook.guard import Guard
+from stallwatch.hook.identity import this_process, world_of
+from stallwatch.hook.publication import Publication
+
+step, read = step_counter()
+process = this_process()
+publication = Publication(process, world_of(os.environ, process), False, read, Phases(0), Guard())
+publication.counts_steps = True
+publication.publish()
+print("writing")
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for _ in range(200):
+        step()
+        publication.beat()
+        publication.groups = (("gloo", 0, read()[0], read()[0]),)
+        publication.publish()
+"""
+
+
+def test_a_record_is_read_whole_or_not_at_all(tmp_path: Path, directory: Path) -> None:
+    with running(script(tmp_path, WRITER), directory) as program:
+        assert program.line() == "writing"
+        path = directory / layout.record_name(3, program.process.pid)
+        whole: list[layout.Record] = []
+        torn = 0
+        while len(whole) < 5000:
+            try:
+                whole.append(layout.decode(path.read_bytes()))
+            except layout.TornRecord:
+                torn += 1
+        program.end()
+    assert torn < len(whole)
+    steps = [record.step or 0 for record in whole]
+    assert steps == sorted(steps)
+    assert steps[-1] > steps[0]
+    for record in whole:
+        # Everything in one record is of one moment.
+        assert record.pulse_count == record.step
+        assert record.groups in ((), (("gloo", 0, record.step, record.step),))
+        assert all(0 < duration < 60_000_000_000 for duration in record.step_durations_ns)
+        assert record.last_step_ns is None or record.last_step_ns <= record.pulse_ns
