@@ -65,7 +65,8 @@ class Engine:
         for life in lives.active:
             lived = self._live(life, lives, now, actions)
             resolution = ending.resolution(lived, now.of(lived.incident.job, lived.family), now.jobs, now.at_ns)
-            if resolution is None:
+            # What is told now must be seen as open once, or outputs would never tell it.
+            if resolution is None or lived.incident.severity != life.incident.severity:
                 kept.append(lived)
             else:
                 lives = ending.end(lives, lived, resolution, now.at_ns, now.wall_ns, actions)

@@ -216,9 +216,11 @@ def test_the_end_of_a_job_waits_for_the_verdict_on_what_ended_it() -> None:
     assert story.lives.active
     story.looked()
     story.judged(report("rank_exited"))
+    assert (story.incident.state, story.severity) == ("open", "critical"), "outputs see it open before it is resolved"
+    story.at(3, death)
     (past,) = story.lives.past
     assert (past.severity, past.resolution) == ("critical", "the job ended")
-    assert not story.at(3, death), "the same death opens no second incident"
+    assert not story.at(4, death), "the same death opens no second incident"
     assert not story.lives.active
 
 
