@@ -4,15 +4,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.unit.detectors.nodes import four, job_run
-from tests.unit.incidents.stories import report
-from tests.unit.loop.fakes import Bench, FakeOutput, FakeStarter
 
 from stallwatch.bundle.writer import BundleWriter
 from stallwatch.config import Config, TellSection
 from stallwatch.detectors.replay import replay, snapshots_of
 from stallwatch.errors import UsageError
 from stallwatch.model.incident import Incident
+from tests.unit.detectors.nodes import four, job_run
+from tests.unit.incidents.stories import report
+from tests.unit.loop.fakes import Bench, FakeOutput, FakeStarter
 
 HANG = job_run(four(stuck_at=20.3), 40)
 

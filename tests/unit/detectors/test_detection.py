@@ -1,6 +1,5 @@
 import msgspec
 import pytest
-from tests.unit.detectors.nodes import START, found, four, job_run, process, run, sample, snapshot, with_beat
 
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detection, DetectionState, detectors
@@ -10,6 +9,7 @@ from stallwatch.detectors.replay import replay, snapshots_of
 from stallwatch.model.finding import Finding
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
+from tests.unit.detectors.nodes import START, found, four, job_run, process, run, sample, snapshot, with_beat
 
 
 class Broken:

@@ -1,7 +1,7 @@
 import msgspec
-from tests.unit.detectors.nodes import found, heartbeat, run, sample, snapshot
 
 from stallwatch.model.snapshot import GroupCounter, NodeSnapshot, RankSample
+from tests.unit.detectors.nodes import found, heartbeat, run, sample, snapshot
 
 
 def starting(arrivals: dict[int, float], seconds: float, hooked: bool = True) -> list[NodeSnapshot]:

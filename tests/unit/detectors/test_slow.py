@@ -1,8 +1,8 @@
 import pytest
-from tests.unit.detectors.nodes import SimulatedRank, found, four, job_run, run, with_beat
 
 from stallwatch.config import Config, SlowSection
 from stallwatch.model.snapshot import RankSample
+from tests.unit.detectors.nodes import SimulatedRank, found, four, job_run, run, with_beat
 
 
 def held_back(waits: list[float], onset: float = 0) -> list[SimulatedRank]:

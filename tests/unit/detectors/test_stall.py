@@ -2,11 +2,11 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from tests.unit.detectors.nodes import SECOND, START, SimulatedRank, found, four, job_run, run, snapshot, with_beat
 
 from stallwatch.config import Config, StallSection
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import RankSample
+from tests.unit.detectors.nodes import SECOND, START, SimulatedRank, found, four, job_run, run, snapshot, with_beat
 
 
 @dataclass(frozen=True)

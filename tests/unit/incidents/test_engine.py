@@ -1,5 +1,4 @@
 import pytest
-from tests.unit.incidents.stories import JOB, SECOND, START, Story, facts, finding, of, report, stall
 
 from stallwatch.config import Config, IncidentSection
 from stallwatch.incidents.engine import adopt
@@ -15,6 +14,7 @@ from stallwatch.incidents.messages import (
     StartCapture,
 )
 from stallwatch.model.snapshot import JobKey
+from tests.unit.incidents.stories import JOB, SECOND, START, Story, facts, finding, of, report, stall
 
 
 def test_a_suspicion_starts_a_first_look_and_tells_nobody() -> None:

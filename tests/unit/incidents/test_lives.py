@@ -3,11 +3,11 @@
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.incidents.stories import Story, facts, finding, report, stall
 
 from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import Action, Captured, Event, Judge, Judged, StartCapture
 from stallwatch.model.finding import Finding
+from tests.unit.incidents.stories import Story, facts, finding, report, stall
 
 ORDER = {"none": 0, "warning": 1, "critical": 2}
 FINDINGS = st.lists(

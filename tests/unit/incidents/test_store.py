@@ -3,12 +3,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.unit.incidents.stories import JOB, Story, facts
 
 from stallwatch.incidents.names import incident_id, is_incident_id, ordinal_of
 from stallwatch.incidents.store import IncidentStore, looks_in
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
+from tests.unit.incidents.stories import JOB, Story, facts
 
 
 def told(name: str | None = None, job: JobKey = JOB) -> Incident:

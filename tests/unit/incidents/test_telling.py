@@ -1,8 +1,8 @@
 import pytest
-from tests.unit.incidents.stories import Story, facts, finding, report, stall
 
 from stallwatch.config import Config, DaemonSection, TellSection
 from stallwatch.detectors.job_facts import JobFacts
+from tests.unit.incidents.stories import Story, facts, finding, report, stall
 
 
 def told_after(cause: str, seconds: float, jobs: list[JobFacts] | None = None, **how: str) -> str:
