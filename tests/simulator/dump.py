@@ -181,7 +181,7 @@ def stack(engine: Engine, rank: Rank) -> tuple[list[dict[str, Any]], str, str | 
     )
     user = _frames(call.site, "")[2:]
     if call.kind == "fault" and call.operation == "stuck":
-        top, state, wchan, grows, active = stalled(call.where)
+        top, state, wchan, grows, _ = stalled(call.where)
         frames = [{"name": n, "filename": f, "line": line} for n, f, line in top]
         return [*frames, *user], state, wchan, grows, call.where == "gil"
     if call.kind == "fault":

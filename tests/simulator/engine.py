@@ -1,7 +1,7 @@
 """Runs a program to quiescence under the blocking rules of NCCL or gloo.
 
-NCCL: the host only enqueues; a stream runs operations in order, waits at `wait`, and the host stops at `sync`. gloo: the
-host stops in each synchronous operation, P2P included, and P2P is not recorded. A collective completes when every
+NCCL: the host only enqueues; a stream runs operations in order, waits at `wait`, and the host stops at `sync`. gloo:
+the host stops in each synchronous operation, P2P included, and P2P is not recorded. A collective completes when every
 member runs it and all run the same; P2P when both ends run it (gloo's small sends complete alone).
 """
 

@@ -1,4 +1,4 @@
-"""Random device meshes: world sizes of 2 to 64 over dp, tp, pp, cp, ep, and the groups that torch would make of them."""
+"""Random device meshes: world sizes of 2 to 64 over dp, tp, pp, cp, ep, and the groups torch would make of them."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""`python -m tests.simulator.run --cases 1000 --seed 0`: score the diagnosis against the oracle; failures are listed."""
+"""`python -m tests.simulator.run --cases 1000 --seed 0`: score the diagnosis against the oracle."""
 
 import argparse
 import random
