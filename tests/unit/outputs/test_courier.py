@@ -4,13 +4,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.unit.outputs.reports import FakeClock, incident, node_report
 
 from stallwatch.errors import UsageError
 from stallwatch.model.incident import Incident
+from stallwatch.outputs import spool as spools
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import Delivered, Later, Outcome, Refused
 from stallwatch.outputs.telling import Step
+from tests.unit.outputs.reports import FakeClock, incident, node_report
 
 WAIT = 10.0  # a test that needs this long has failed
 
@@ -96,6 +97,7 @@ def test_it_tells_an_incident_once_however_often_it_is_published(bench: Bench) -
 def test_publishing_does_not_wait_for_a_server_that_hangs(bench: Bench) -> None:
     bench.publish(incident())
     assert bench.attempt() == "told"  # under way, and nobody answers
+    assert [one.step for one in spools.load(bench.state / "slack.json").queue] == ["told"]  # a crash now loses nothing
     bench.publish(incident(state="resolved"))
     assert bench.courier.queued() == 2
     bench.answer(Delivered("ok"))

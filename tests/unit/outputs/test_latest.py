@@ -1,6 +1,5 @@
-from tests.unit.outputs.reports import FakeClock, node_report
-
 from stallwatch.outputs.latest import Latest
+from tests.unit.outputs.reports import FakeClock, node_report
 
 
 def test_the_loop_lives_while_it_publishes_and_is_missed_when_it_stops() -> None:

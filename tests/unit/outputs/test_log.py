@@ -1,9 +1,9 @@
 import logging
 
 import pytest
-from tests.unit.outputs.reports import diagnosis, incident, node_report, verdict
 
 from stallwatch.outputs.log import LogOutput, line
+from tests.unit.outputs.reports import diagnosis, incident, node_report, verdict
 
 
 def test_one_line_for_each_step_of_an_incident(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,13 +1,13 @@
 import math
 
 from prometheus_client.parser import text_string_to_metric_families
-from tests.unit.outputs.reports import GPU, diagnosis, incident, node_report, verdict, view, with_snapshot
 
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.reading import Unavailable
 from stallwatch.outputs.metric_samples import OutputHealth
 from stallwatch.outputs.metric_table import FAMILIES, reference
 from stallwatch.outputs.metrics import IncidentCounter, render
+from tests.unit.outputs.reports import GPU, diagnosis, incident, node_report, verdict, view, with_snapshot
 
 SLACK = OutputHealth("slack", "not delivered yet: 500", {"delivered": 3, "retried": 1}, 1)
 

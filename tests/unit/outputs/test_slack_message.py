@@ -2,12 +2,12 @@ import json
 from typing import Any
 
 import pytest
-from tests.unit.outputs.reports import JOB, diagnosis, finding, incident, verdict
 
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import CulpritProcess, Fact, Frame
 from stallwatch.outputs.slack_message import escape, slack_message, slack_test_message
 from stallwatch.outputs.telling import Step
+from tests.unit.outputs.reports import JOB, diagnosis, finding, incident, verdict
 
 
 def texts(message: dict[str, Any]) -> str:

@@ -45,11 +45,23 @@ def test_a_port_in_use_is_refused_with_the_key_to_change() -> None:
     assert refusal.value.exit_code == 64
 
 
-def test_the_control_socket_is_for_owner_and_group_alone(folder: Path) -> None:
+def test_the_control_socket_is_for_owner_and_group_alone_from_its_first_moment(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "control.sock"
+    born: list[int] = []
+    chmod = os.chmod
+
+    def watched(target: Path, mode: int) -> None:
+        born.append(path.stat().st_mode & 0o777)
+        chmod(target, mode)
+
+    monkeypatch.setattr(os, "chmod", watched)
     old = os.umask(0)
     try:
-        with listen_unix(folder / "control.sock", ""):
-            assert (folder / "control.sock").stat().st_mode & 0o777 == 0o660
+        with listen_unix(path, ""):
+            assert path.stat().st_mode & 0o777 == 0o660
+        assert born == [0o660]
     finally:
         os.umask(old)
 

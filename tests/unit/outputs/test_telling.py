@@ -1,10 +1,10 @@
 import itertools
 
 import pytest
-from tests.unit.outputs.reports import incident
 
 from stallwatch.model.incident import Incident, Severity
 from stallwatch.outputs.telling import Step, covered, due
+from tests.unit.outputs.reports import incident
 
 
 def tell(lives: list[Incident], minimum: Severity = "warning") -> list[Step]:
