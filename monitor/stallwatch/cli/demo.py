@@ -40,7 +40,8 @@ def command(
         return 0
     fault = find(name)
     need_torch()
-    signal.signal(signal.SIGTERM, _interrupted)  # as Ctrl-C: everything that was started is ended
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupted)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     began = time.monotonic()
 
@@ -54,7 +55,7 @@ def command(
             sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
             sys.stdout.flush()
         else:
-            _show(console, outcome)
+            _show(console, outcome, keep)
         if keep:
             _wait_for_interrupt(console)
 
@@ -82,8 +83,8 @@ def _list_faults(as_json: bool) -> None:
         click.echo(f"{fault.name:<{width}}  {fault.sentence}")
 
 
-def _show(console: Console, outcome: Outcome) -> None:
-    for line in outcome_lines(outcome):
+def _show(console: Console, outcome: Outcome, keep: bool) -> None:
+    for line in outcome_lines(outcome, page_stays=keep):
         style = ("green" if outcome.agrees else "red") if line.startswith(("Right", "Wrong")) else None
         console.print(line, style=style, markup=False)
 
@@ -98,4 +99,7 @@ def _wait_for_interrupt(console: Console) -> None:
 
 
 def _interrupted(signal_number: int, frame: FrameType | None) -> None:
+    """Once: what was started is being ended then, within seconds, and a second Ctrl-C must not leave it behind."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

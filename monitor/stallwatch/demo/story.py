@@ -1,7 +1,7 @@
 """The outcome in words: what a person reads at the end of the demo."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stallwatch.demo.outcome import Outcome
 from stallwatch.model.verdict import CulpritProcess, Verdict
@@ -10,16 +10,18 @@ WIDTH = 100
 MOST_FACTS = 5
 
 
-def outcome_lines(outcome: Outcome) -> Iterator[str]:
+def outcome_lines(outcome: Outcome, page_stays: bool = False) -> Iterator[str]:
     """The verdict, then whether it is the truth."""
     verdict = outcome.verdict
     if verdict is not None:
-        yield from _verdict(verdict, outcome)
+        yield from _verdict(verdict)
+        if outcome.page_url:
+            yield f"  page      {outcome.page_url}" + ("" if page_stays else " (--keep leaves it standing)")
     yield ""
     yield _conclusion(outcome)
 
 
-def _verdict(verdict: Verdict, outcome: Outcome) -> Iterator[str]:
+def _verdict(verdict: Verdict) -> Iterator[str]:
     yield ""
     yield from textwrap.wrap(verdict.summary, WIDTH)
     yield ""
@@ -29,11 +31,8 @@ def _verdict(verdict: Verdict, outcome: Outcome) -> Iterator[str]:
         yield from _culprit(process)
     if verdict.waiting:
         yield f"  waiting   {_ranks(verdict.waiting)}{_operation(verdict)}"
-    for label, facts in (("because", [f"{fact.fact} ({fact.source})" for fact in verdict.because[:MOST_FACTS]]),):
-        yield from _listed(label, facts)
+    yield from _listed("because", [f"{fact.fact} ({fact.source})" for fact in verdict.because[:MOST_FACTS]])
     yield from _listed("next", verdict.next_steps)
-    if outcome.page_url and outcome.incident:
-        yield f"  page      {outcome.page_url}"
 
 
 def _culprit(process: CulpritProcess) -> Iterator[str]:
@@ -57,7 +56,7 @@ def _ranks(ranges: str) -> str:
     return f"rank {ranges}" if ranges.isdecimal() else f"ranks {ranges}"
 
 
-def _listed(label: str, texts: tuple[str, ...] | list[str]) -> Iterator[str]:
+def _listed(label: str, texts: Sequence[str]) -> Iterator[str]:
     for number, text in enumerate(texts):
         first = f"  {label if number == 0 else '':<10}"
         yield from textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * 12)
