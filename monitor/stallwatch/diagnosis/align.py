@@ -152,9 +152,11 @@ def _expected(
     if len(usual) == 1:
         return usual[0], "history"
     past = {what for member in members.values() for what in _keys_before(member, seq)}
-    loop = [what for what in classes if what in past or not signature.is_barrier(what[0])]
-    if len(loop) == 1:
-        return loop[0], "history"  # against a barrier that the group had never called
+    known = [what for what in classes if what in past]
+    one_operation = len({what[0] for what in classes}) == 1
+    others_are_barriers = all(signature.is_barrier(what[0]) for what in classes if what not in past)
+    if len(known) == 1 and (one_operation or others_are_barriers):
+        return known[0], "history"  # against a size, a dtype or a barrier that the group had never seen
     return largest, "nothing"
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.case import Case, family
 from stallwatch.diagnosis.followers import followers
 from stallwatch.model.summary import Call
@@ -82,6 +83,11 @@ def _first_departure(
                 return Departure(rank, place, here.call, (nexts[before.key][usual],))
             if total > 1:
                 continue
+        if signature.is_barrier(here.call.operation) and here.call not in calls[:place]:
+            loop = [call for token, call in nexts[before.key].items() if token != here.token]
+            tokens = {step.token for step in steps[:place]}
+            if loop and any(token in tokens for token in nexts[before.key] if token != here.token):
+                return Departure(rank, place, here.call, tuple(loop))  # it waits at the end, its peers go round again
         if place < _MIN_HISTORY:
             continue
         own = followers(calls, place)

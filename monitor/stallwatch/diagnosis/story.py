@@ -24,14 +24,28 @@ class Story(msgspec.Struct, frozen=True):
     @property
     def waiting(self) -> tuple[int, ...]:
         """Ranks that wait, in what a recorder shows or in what only a stack shows."""
-        return tuple(sorted({wait.rank for wait in self.graph.waits} | set(self.graph.unrecorded)))
+        recorded = {wait.rank for wait in self.graph.waits}
+        return tuple(sorted(recorded | set(self.graph.unrecorded) | set(self.graph.perhaps)))
 
     @property
     def hangs(self) -> bool:
         """True when somebody waits, is not known to have moved on, and the job is not known to move."""
         if self.moves and not self.proven_stuck:
             return False
-        return bool(self.graph.waits or self.graph.unrecorded)
+        return bool(self.graph.waits or self.graph.unrecorded or self._some_stand_apart)
+
+    @property
+    def _some_stand_apart(self) -> bool:
+        """Most stand still in what may be a wait, and a few stand still elsewhere."""
+        perhaps = set(self.graph.perhaps)
+        apart = [
+            rank
+            for rank in self.case.observed
+            if (activity := self.case.activity(rank)).known
+            and activity.in_collective is False
+            and activity.moving is False
+        ]
+        return bool(apart) and len(perhaps) > len(apart)
 
     @property
     def proven_stuck(self) -> bool:

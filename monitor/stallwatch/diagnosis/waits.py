@@ -58,6 +58,7 @@ class Graph(msgspec.Struct, frozen=True):
     blockers: dict[Point, tuple[Blocker, ...]]
     unknown: dict[Point, tuple[int, ...]]  # members of which nothing is known that decides
     unrecorded: tuple[int, ...]  # ranks that wait in communication which no recorder shows
+    perhaps: tuple[int, ...]  # ranks that stand still in a native call which may be such a wait
     moving: tuple[int, ...]  # ranks whose pending operation is known to have moved on
 
     def wait_of(self, rank: int, lane: int) -> Wait | None:
@@ -97,7 +98,8 @@ def build(case: Case, pace: Pace) -> Graph:
         else:
             found, open_ranks = _collective_blockers(case, wait.point, frontiers, moving)
         blockers[wait.point], unknown[wait.point] = tuple(found), tuple(open_ranks)
-    return Graph(tuple(waits), blockers, unknown, unrecorded, tuple(sorted(moving)))
+    perhaps = tuple(rank for rank in case.observed if rank not in unrecorded and _may_wait(case, rank, waiting_ranks))
+    return Graph(tuple(waits), blockers, unknown, unrecorded, perhaps, tuple(sorted(moving)))
 
 
 def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
@@ -106,7 +108,7 @@ def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
     if rank in waiting or activity.gone or activity.stopped or activity.moving:
         return False
     if not case.recorded(rank):
-        return activity.in_collective or activity.gpu_sync or activity.in_store_or_init
+        return bool(activity.in_collective or activity.gpu_sync or activity.in_store_or_init)
     if activity.in_store_or_init:
         return True
     if not activity.in_collective:
@@ -114,6 +116,13 @@ def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
     backends = case.summaries[rank].backends
     name = activity.collective or ""
     return "gloo" in backends and (not name or any(part in name.lower() for part in _UNRECORDED))
+
+
+def _may_wait(case: Case, rank: int, waiting: set[int]) -> bool:
+    """gloo's Work.wait is a native call below a line of the job's own: nothing tells it from another lock."""
+    activity = case.activity(rank)
+    gloo = not case.recorded(rank) or "gloo" in case.summaries[rank].backends
+    return bool(gloo and rank not in waiting and activity.in_collective is None and activity.moving is False)
 
 
 def _collective_blockers(
@@ -164,7 +173,7 @@ def _unused(
         blockers.append(Blocker(rank, 0, Strength.HOST))
     elif case.launches_behind(rank):
         blockers.append(Blocker(rank, 0, Strength.RECORDED))
-    elif activity.known and not activity.in_collective and not activity.gpu_sync:
+    elif activity.known and activity.in_collective is False and not activity.gpu_sync:
         blockers.append(Blocker(rank, 0, Strength.HOST))
     else:
         unknown.append(rank)
@@ -205,7 +214,7 @@ def _peer(
     """Return the peer as a blocker unless it is inside the same transfer."""
     activity = case.activity(peer)
     if not case.recorded(peer):
-        elsewhere = activity.known and not activity.in_collective and not activity.gpu_sync
+        elsewhere = activity.known and activity.in_collective is False and not activity.gpu_sync
         away = activity.gone or activity.stopped or case.launches_behind(peer) or elsewhere
         return Blocker(peer, 0, Strength.HOST) if away else None
     member = case.streams[wait.point.group].get(peer)

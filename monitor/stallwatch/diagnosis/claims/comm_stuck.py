@@ -10,7 +10,8 @@ def claim(story: Story) -> Saying:
         return None
     if not story.roots.closed:
         return Rejected("comm_stuck", "somebody has not entered") if story.graph.waits else None
-    if story.roots.absent or story.roots.cycles:
+    hidden = set(story.graph.unrecorded) | set(story.graph.perhaps)  # their own waits may end here, too
+    if any(rank not in hidden for rank, _ in story.roots.absent) or story.roots.cycles:
         return Rejected("comm_stuck", "other waits end at ranks that have not entered")
     point = story.roots.closed[0]
     if story.graph.unknown[point]:

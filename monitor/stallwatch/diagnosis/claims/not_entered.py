@@ -50,21 +50,24 @@ def claim(story: Story) -> Saying:
 
 def culprits(story: Story) -> list[int]:
     """Absent ranks; those that only a stack shows to be waiting count only where nobody else is absent."""
-    stands = set(story.graph.unrecorded)
+    graph = story.graph
+    stands, perhaps = set(graph.unrecorded), set(graph.perhaps)
     absent = {rank for rank, _ in story.roots.absent}
-    if not story.graph.waits:
-        absent = {rank for rank in story.case.observed if rank not in stands and _elsewhere(story, rank)}
-    elif stands:
-        absent |= {rank for rank in story.case.observed if _elsewhere(story, rank) and rank not in story.waiting}
-    found = {rank for rank in absent - stands if not _awaits_gpu(story, rank)}
-    if not found and story.graph.waits:
-        found = {rank for rank in absent & stands if not story.case.activity(rank).gpu_sync}
-    return sorted(found)
+    if not graph.waits or stands or perhaps:
+        absent |= {rank for rank in story.case.observed if rank not in story.waiting and _elsewhere(story, rank)}
+    absent = {rank for rank in absent if not _awaits_gpu(story, rank)}
+    for found in (absent - stands - perhaps, absent - stands if graph.waits else set()):
+        if found:
+            return sorted(found)
+    if graph.waits and not story.roots.closed:
+        return sorted(rank for rank in absent & stands if not story.case.activity(rank).gpu_sync)
+    return []
 
 
 def _elsewhere(story: Story, rank: int) -> bool:
+    """Seen outside of communication: for ranks that no recorder tells of."""
     activity = story.case.activity(rank)
-    return activity.known and not activity.in_collective and not activity.gpu_sync and not activity.moving
+    return activity.known and activity.in_collective is False and not activity.gpu_sync and not activity.moving
 
 
 def _awaits_gpu(story: Story, rank: int) -> bool:
@@ -86,6 +89,6 @@ def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
         return "certain"
     if worst <= Strength.HOST and not contradicted:
         return "likely"
-    if not story.graph.waits and story.graph.unrecorded and not story.case.unobserved:
+    if not story.graph.waits and not story.case.unobserved:
         return "likely"  # stacks alone, of every rank
     return "possible"
