@@ -77,6 +77,7 @@ class HttpOutput:
         except StallwatchError:
             for opened, _ in listening:
                 opened.close()
+                self.socket_path.unlink(missing_ok=True)  # ours: another daemon's would not have let us open it
             raise
         self._serve(listening)
 

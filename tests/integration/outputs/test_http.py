@@ -1,6 +1,7 @@
 import io
 import re
 import tarfile
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -225,9 +226,18 @@ def test_many_ranks_travel_compressed() -> None:
 
 
 def test_a_port_in_use_ends_the_start_and_leaves_no_socket_behind(node: Served) -> None:
-    taken = {("http", "listen"): f"127.0.0.1:{node.port}"}
-    with pytest.raises(UsageError, match="in use"), served(overrides=taken):
+    with tempfile.TemporaryDirectory(prefix="sw-") as folder:
+        taken = {("http", "listen"): f"127.0.0.1:{node.port}", ("daemon", "run_directory"): folder}
+        with pytest.raises(UsageError, match="in use"), served(overrides=taken):
+            raise AssertionError("it started")
+        assert not (Path(folder) / "control.sock").exists()
+
+
+def test_a_second_daemon_ends_its_start_and_leaves_the_first_ones_socket(node: Served) -> None:
+    same = {("daemon", "run_directory"): str(node.directory)}
+    with pytest.raises(UsageError, match="another stallwatch daemon answers"), served(overrides=same):
         raise AssertionError("it started")
+    assert node.client.healthy()
 
 
 def test_without_tcp_only_the_socket_answers() -> None:
