@@ -83,9 +83,14 @@ class Publication:
         self.publish()
 
     def close(self, exit_code: Optional[int]) -> None:
-        """Publish the end. Nothing can be published after it: the lock is never released."""
+        """Publish the end, where there is still a place for it. Nothing can be published after it: the lock is never
+        released."""
         if self._lock.acquire(timeout=LOCK_SECONDS) and self.file is not None:
-            self.file.write(self._image(1, layout.UNKNOWN if exit_code is None else exit_code, monotonic_ns()))
+            code = layout.UNKNOWN if exit_code is None else exit_code
+            try:
+                self.file.write(self._image(ended=1, exit_code=code, ended_ns=monotonic_ns()))
+            except OSError:
+                pass  # a directory that was removed before the job's end is nobody's trouble
 
     def abandon(self) -> None:
         """In a forked child: the file is the parent's."""

@@ -118,16 +118,8 @@ def test_torchrun_starts_a_program_that_knows_nothing_of_us(tmp_path: Path, dire
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     torchrun = Path(sys.executable).with_name("torchrun")
-    command: list[str | Path] = [
-        torchrun,
-        "--nproc-per-node",
-        "2",
-        "--master-port",
-        str(port),
-        "-m",
-        "stallwatch.run",
-        "train.py",
-    ]
+    ranks = ["--nproc-per-node", "2", "--master-port", str(port)]
+    command = [str(torchrun), *ranks, "-m", "stallwatch.run", "train.py"]
     variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with running(command, directory, folder=tmp_path, variables=variables) as program:
         status, errors = program.end()
