@@ -165,6 +165,16 @@ def test_an_unknown_phase_is_looked_at_after_the_floor_a_known_one_later(length:
     assert all(second // period == 1 for second in seconds)
 
 
+def test_steps_that_held_a_phase_do_not_lengthen_the_limit_of_plain_steps() -> None:
+    # Every tenth second a checkpoint of three seconds ends inside a step: that time is the phase's.
+    def saving(second: float, rank: RankSample) -> RankSample:
+        saves = int(second / 10)
+        durations = (50_000_000, 3_000_000_000) * 8 if second and second % 10 == 0 else (50_000_000,) * 16
+        return with_beat(rank, step_durations_ns=durations, phase_since_ns=saves, groups=())
+
+    assert run(job_run(four(), 60, edit=saving))[-1][1].ranks[0].limit_seconds == 5.0
+
+
 def test_it_can_be_switched_off() -> None:
     off = Config(stall=StallSection(enabled=False))
     assert not found(run(job_run(four(stuck_at=20.3), 60), off), "stall")
