@@ -76,6 +76,9 @@ class Case:
                 group = self.groups[self.group_of[rank, pair.stream]]
                 ends = global_ends(group, rank, pair.source, pair.destination)
                 self._pairs[(rank, group.index, *ends)] = pair
+        self._waiting_stacks = {
+            self.activity(rank).stack for rank, summary in self.summaries.items() if summary.pending
+        }
         self._behind = ranks_behind(self.nodes, self.pids)
         self._proven: list[int] = [self._proven_seq(index) for index in range(len(self.groups))]
 
@@ -94,6 +97,13 @@ class Case:
 
     def activity(self, rank: int) -> Activity:
         return self.activities.get(rank) or Activity(rank=rank)
+
+    def is_elsewhere(self, rank: int) -> bool:
+        """True when a stack shows the rank outside of communication, of waiting for its GPU, and of the very place
+        where ranks stand that are known to wait."""
+        activity = self.activity(rank)
+        outside = bool(activity.stack) and activity.in_collective is False and not activity.gpu_sync
+        return outside and activity.stack not in self._waiting_stacks
 
     def recorded(self, rank: int) -> bool:
         """True when a dump of the rank was read."""

@@ -17,6 +17,7 @@ _MIN_ARRIVALS = 8
 # A rank holds the job back if it comes last nearly always, by a good part of a step.
 _LAST_SHARE = 0.75
 _LATE_SHARE_OF_STEP = 0.25
+_LATE_FLOOR_NS = 10_000_000  # less is scheduling noise of the host
 
 
 class Slowness(NamedTuple):
@@ -85,7 +86,10 @@ class Pace:
     def _slowest_of(self, group: int) -> Slowness | None:
         case = self._case
         streams = case.streams[group]
-        if len(streams) < 2 or len({case.activity(rank).host for rank in streams}) > 1:
+        if (
+            len(streams) < max(2, len(case.groups[group].ranks))
+            or len({case.activity(rank).host for rank in streams}) > 1
+        ):
             return None
         times: dict[int, dict[int, int]] = {}
         names: dict[int, str] = {}
@@ -119,6 +123,6 @@ def _latest(calls: list[dict[int, int]], step_ns: float, group: int) -> Slowness
     last = Counter(max(arrivals, key=lambda rank: arrivals[rank]) for arrivals in recent)
     rank, times_last = max(last.items(), key=lambda item: (item[1], -item[0]))
     late = median(arrivals[rank] - median(arrivals.values()) for arrivals in recent)
-    if late < _LATE_SHARE_OF_STEP * step_ns or times_last < _LAST_SHARE * len(recent):
+    if late < max(_LATE_SHARE_OF_STEP * step_ns, _LATE_FLOOR_NS) or times_last < _LAST_SHARE * len(recent):
         return None
     return Slowness(rank, late / 1e9, step_ns / 1e9, times_last / len(recent), group)

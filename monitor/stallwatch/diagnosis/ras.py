@@ -1,13 +1,15 @@
 """NCCL RAS: who has launched less than its peers. Equal counts prove nothing: everything launched is not finished."""
 
 from collections.abc import Iterable, Mapping
+from statistics import median_low
 
 from stallwatch.model.evidence import NodeEvidence, RasCommunicator
 
 
 def ranks_behind(nodes: Iterable[NodeEvidence], pids: Mapping[int, int]) -> frozenset[int]:
-    """Given all nodes' reports and the ranks' pids, return ranks that launched fewer collectives than a peer did.
+    """Given all nodes' reports and the ranks' pids, return ranks that launched fewer collectives than most peers did.
 
+    Fewer than the one that launched most says little: a CPU runs ahead, and a rank that called something extra leads.
     A pid that several ranks have (one per node) names nobody.
     """
     owners: dict[int, list[int]] = {}
@@ -26,5 +28,7 @@ def _lagging(communicator: RasCommunicator) -> set[int]:
         for member in communicator.ranks
         if member.counts and not member.missing
     }
-    most = max(launched.values(), default=0)
-    return {pid for pid, count in launched.items() if count < most}
+    if len(launched) < 3:
+        return set()
+    usual = median_low(launched.values())
+    return {pid for pid, count in launched.items() if count < usual}

@@ -30,7 +30,7 @@ class Story(msgspec.Struct, frozen=True):
     @property
     def hangs(self) -> bool:
         """True when somebody waits, is not known to have moved on, and the job is not known to move."""
-        if self.moves and not self.proven_stuck:
+        if not self.proven_stuck and (self.moves or (self.graph.moving and not self.graph.waits)):
             return False
         return bool(self.graph.waits or self.graph.unrecorded or self._some_stand_apart)
 
@@ -50,6 +50,11 @@ class Story(msgspec.Struct, frozen=True):
     @property
     def proven_stuck(self) -> bool:
         return any(wait.stuck for wait in self.graph.waits)
+
+    @property
+    def dated(self) -> bool:
+        """True when it is known when dumps were taken. torch's own are not dated: it writes them at a time-out."""
+        return any(summary.captured_at_ns is not None for summary in self.case.summaries.values())
 
     @property
     def whole_world_seen(self) -> bool:

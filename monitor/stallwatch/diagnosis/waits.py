@@ -4,14 +4,13 @@ A node waits at its frontier: the first operation of a lane that has not complet
 a wait of its own, and being enqueued is not being inside.
 """
 
-from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
 import msgspec
 
 from stallwatch.diagnosis import signature
-from stallwatch.diagnosis.case import Case, Group
+from stallwatch.diagnosis.case import Case, Group, family
 from stallwatch.diagnosis.pace import Pace
 from stallwatch.model.summary import Pending, Transfer
 
@@ -150,8 +149,10 @@ def _collective_blockers(
                 unknown.append(rank)
             elif front is not None and front.point != point:
                 blockers.append(Blocker(rank, lane, Strength.QUEUED))
-    if not group.members_known:
-        blockers.extend(_supposed(case, group))
+    if not group.members_known and len(group.ranks) == 1:
+        supposed, dark = _supposed(case, group)
+        unknown.extend(dark)
+        blockers.extend(Blocker(rank, 0, Strength.SUPPOSED) for rank in supposed if not dark)
     return blockers, unknown
 
 
@@ -173,19 +174,24 @@ def _unused(
         blockers.append(Blocker(rank, 0, Strength.HOST))
     elif case.launches_behind(rank):
         blockers.append(Blocker(rank, 0, Strength.RECORDED))
-    elif activity.known and activity.in_collective is False and not activity.gpu_sync:
+    elif case.is_elsewhere(rank):
         blockers.append(Blocker(rank, 0, Strength.HOST))
     else:
         unknown.append(rank)
 
 
-def _supposed(case: Case, group: Group) -> Iterable[Blocker]:
-    """A group whose members nobody wrote down has at least two: if only one rank is seen in it, any other may lack."""
-    if len(group.ranks) > 1:
-        return
-    for rank in case.observed:
-        if rank not in group.ranks:
-            yield Blocker(rank, 0, Strength.SUPPOSED)
+def _supposed(case: Case, group: Group) -> tuple[list[int], list[int]]:
+    """A group whose members nobody wrote down has at least two: if only one rank is seen in it, any other may lack,
+    but for those that are in a sister group. Return the others that were seen, and those without a dump."""
+    kind = family(group.description)
+    sisters = {
+        rank
+        for other in case.groups
+        if other.index != group.index and family(other.description) == kind and other.backend == group.backend
+        for rank in other.ranks
+    }
+    others = [rank for rank in case.world if rank not in group.ranks and rank not in sisters]
+    return [r for r in others if case.recorded(r)], [r for r in others if not case.recorded(r)]
 
 
 def _transfer_blockers(
@@ -214,8 +220,7 @@ def _peer(
     """Return the peer as a blocker unless it is inside the same transfer."""
     activity = case.activity(peer)
     if not case.recorded(peer):
-        elsewhere = activity.known and activity.in_collective is False and not activity.gpu_sync
-        away = activity.gone or activity.stopped or case.launches_behind(peer) or elsewhere
+        away = activity.gone or activity.stopped or case.launches_behind(peer) or case.is_elsewhere(peer)
         return Blocker(peer, 0, Strength.HOST) if away else None
     member = case.streams[wait.point.group].get(peer)
     if member is None:

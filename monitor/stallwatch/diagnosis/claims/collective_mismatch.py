@@ -106,7 +106,7 @@ def _who(story: Story, divergence: Divergence) -> tuple[tuple[int, ...], Confide
     if divergence.decided_by == "majority":
         full = divergence.voters == members and 3 * len(divergence.culprits) <= members
         return divergence.culprits, "certain" if full and members > 2 else "likely"
-    return divergence.culprits, "likely"
+    return divergence.culprits, "likely" if divergence.voters == members else "possible"
 
 
 def _reason(divergence: Divergence) -> str:

@@ -66,8 +66,7 @@ def culprits(story: Story) -> list[int]:
 
 def _elsewhere(story: Story, rank: int) -> bool:
     """Seen outside of communication: for ranks that no recorder tells of."""
-    activity = story.case.activity(rank)
-    return activity.known and activity.in_collective is False and not activity.gpu_sync and not activity.moving
+    return story.case.is_elsewhere(rank) and not story.case.activity(rank).moving
 
 
 def _awaits_gpu(story: Story, rank: int) -> bool:
@@ -87,8 +86,20 @@ def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
     contradicted = any(story.case.activity(rank).in_collective and rank not in story.graph.unrecorded for rank in found)
     if worst == Strength.RECORDED and resolved and story.proven_stuck and story.whole_world_seen and not contradicted:
         return "certain"
-    if worst <= Strength.HOST and not contradicted:
+    plain = worst == Strength.RECORDED or all(_plainly_elsewhere(story, rank) for rank in found)
+    if worst <= Strength.HOST and plain and not contradicted and (story.proven_stuck or not story.dated):
         return "likely"
-    if not story.graph.waits and not story.case.unobserved:
-        return "likely"  # stacks alone, of every rank
+    still = all(story.case.activity(rank).moving is False for rank in story.case.observed)
+    if not story.graph.waits and not story.case.unobserved and still:
+        return "likely"  # stacks alone, of every rank, and the same twice
     return "possible"
+
+
+def _plainly_elsewhere(story: Story, rank: int) -> bool:
+    """A line of the job's own code, with nothing known of the thread, may be a device synchronisation."""
+    if story.case.recorded(rank) or story.case.launches_behind(rank):
+        return True
+    if story.case.activity(rank).where not in ("user_code", "busy_loop", "unknown"):
+        return True
+    evidence = story.case.evidence.get(rank)
+    return evidence is not None and any(look.state in ("S", "D", "T", "t", "Z") for look in evidence.processes)

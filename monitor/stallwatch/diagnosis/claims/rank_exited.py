@@ -4,7 +4,7 @@ from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, main_wait, named, operation_of
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.evidence import ProcessLook
-from stallwatch.model.verdict import Fact, Rejected
+from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 _SIGABRT, _SIGKILL, _SIGTERM, _SIGINT, _SIGHUP = 6, 9, 15, 2, 1
 _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL"} | {
@@ -36,16 +36,26 @@ def claim(story: Story) -> Saying:
     if victims:
         facts.append(Fact(f"{named(victims)} ended too: consequence, by their exit and logs", "/proc and logs"))
     wait = main_wait(story, culprits)
-    sure = first == _KILLED or (first in (_FAILED, _ENDED) and (story.hangs or bool(victims)))
     return Claim(
         cause="rank_exited",
         culprits=tuple(culprits),
-        confidence=("certain" if len(culprits) == 1 or first == _KILLED else "likely") if sure else "likely",
+        confidence=_confidence(story, gone, culprits, first),
         because=(*facts, *activity_facts(story, culprits)),
         group=wait.point.group if wait else None,
         operation=operation_of(story, wait) if wait else None,
         seq=wait.point.seq or None if wait else None,
     )
+
+
+def _confidence(story: Story, gone: dict[int, Activity], culprits: list[int], kind: int) -> Confidence:
+    """A kill, or an exception of its own, speaks for itself; a bare exit code may be the end of a chain."""
+    if kind == _KILLED or (len(gone) == 1 and not story.case.unobserved and kind in (_FAILED, _ENDED)):
+        return "certain"
+    told = all(story.case.activity(rank).exception for rank in culprits)
+    if kind == _FAILED and told and not story.case.unobserved:
+        return "certain" if len(culprits) == 1 else "likely"
+    logs = all((evidence := story.case.evidence.get(rank)) is not None and evidence.log for rank in culprits)
+    return "likely" if logs and not story.case.unobserved and len(culprits) == 1 else "possible"
 
 
 def _end(story: Story, rank: int) -> ProcessLook | None:
