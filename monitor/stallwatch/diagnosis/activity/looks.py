@@ -26,7 +26,7 @@ class Look(NamedTuple):
 def looks(rank: RankEvidence) -> tuple[Look, ...]:
     """Oldest first. A rank without any evidence gives none."""
     beats = [beat for beat in rank.heartbeat if not beat.is_child]
-    processes = {process.look: process for process in rank.processes}
+    processes = {process.look: process for process in sorted(rank.processes, key=lambda process: process.source)}
     numbers = {stacks.look for stacks in rank.stacks} | set(processes) | set(range(1, len(beats) + 1))
     return tuple(
         _look(rank, number, processes.get(number), beats[number - 1] if 0 < number <= len(beats) else None)
@@ -43,7 +43,7 @@ def _look(rank: RankEvidence, number: int, process: ProcessLook | None, beat: He
             continue
         is_child = "child" in stacks.source.rsplit("/", 1)[-1]
         if stacks.error and not is_child:
-            error = stacks.error
+            error = min(error or stacks.error, stacks.error)
         for thread in stacks.threads:
             # py-spy with subprocesses puts several processes into one file.
             pid = thread.pid if thread.pid is not None else stacks.pid
@@ -61,8 +61,10 @@ def _look(rank: RankEvidence, number: int, process: ProcessLook | None, beat: He
     )
 
 
-def thread_key(thread: ThreadStack) -> tuple[int, str, str]:
-    return (thread.os_thread_id or 0, thread.name or "", repr(thread.frames[:1]))
+def thread_key(thread: ThreadStack) -> tuple[object, ...]:
+    """An order of threads that does not depend on the order in which they were read."""
+    frames = tuple((frame.filename, frame.line, frame.name) for frame in thread.frames)
+    return (thread.os_thread_id or 0, thread.name or "", frames, thread.owns_gil, thread.active, thread.ident or 0)
 
 
 def thread_look(process: ProcessLook | None, thread: ThreadStack | None, *, main: bool) -> ThreadLook:

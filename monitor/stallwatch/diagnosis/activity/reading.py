@@ -60,7 +60,7 @@ def read_activity(rank: RankEvidence) -> Activity:
         in_store_or_init=standing.where in ("init", "store"),
         in_teardown=standing.where == "teardown"
         or "teardown" in standing.roles | standing.context
-        or _past_main(now, rank.pid),
+        or _past_main(now, _pid(now.look, rank)),
         moving=moved.moving,
         cpu_share=moved.cpu_share,
         waits_for_children=standing.waits_for_children,
@@ -83,7 +83,7 @@ def read_activity(rank: RankEvidence) -> Activity:
 
 
 def _moment(rank: RankEvidence, look: Look, gpu: bool) -> Moment:
-    pid = next((process.pid for process in rank.processes if process.pid is not None), rank.pid)
+    pid = _pid(look, rank)
     thread = blocking_thread(look.threads, pid, issuers(rank.recorders))
     main = thread is None or thread is main_thread(look.threads, pid)
     kernel = thread_look(look.process, thread, main=main)
@@ -98,6 +98,10 @@ def _moment(rank: RankEvidence, look: Look, gpu: bool) -> Moment:
     if thread and thread.frames:
         return Moment(look, thread, kernel, stand(thread.frames, around))
     return Moment(look, None, kernel, stand_without_stack(around))
+
+
+def _pid(look: Look, rank: RankEvidence) -> int | None:
+    return look.process.pid if look.process and look.process.pid is not None else rank.pid
 
 
 def _on_cpu(thread: ThreadStack | None, state: str | None) -> bool | None:

@@ -1,0 +1,96 @@
+"""Evidence of one rank, written short: stacks as "function@path:line" lines, innermost first."""
+
+from typing import Any
+
+from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, SourceLine, Stacks, ThreadStack, ThreadState
+
+PID = 700
+STDLIB = "/usr/lib/python3.11"
+TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
+JOB = "/srv/job/train.py"
+MODULE = f"<module>@{JOB}:99"
+
+Frames = tuple[CodeFrame, ...]
+
+
+def frame(text: str) -> CodeFrame:
+    """ "Condition.wait@PY/threading.py:327"; PY, TORCH and JOB stand for their places."""
+    name, _, place = text.partition("@")
+    path, _, line = place.rpartition(":")
+    for short, long in (("PY/", f"{STDLIB}/"), ("TORCH/", f"{TORCH}/")):
+        if path.startswith(short):
+            path = long + path.removeprefix(short)
+    return CodeFrame(name, JOB if path == "JOB" else path, int(line))
+
+
+def stack(*lines: str) -> Frames:
+    return tuple(frame(line) for line in lines)
+
+
+def thread(
+    frames: Frames,
+    *,
+    name: str = "MainThread",
+    tid: int = PID,
+    active: bool = False,
+    owns_gil: bool = False,
+    ident: int | None = None,
+) -> ThreadStack:
+    return ThreadStack(name, tid, active, owns_gil, frames, PID, ident)
+
+
+def process(
+    state: str | None = "S",
+    wchan: str | None = None,
+    *,
+    look: int = 1,
+    ticks: int | None = None,
+    threads: tuple[ThreadState, ...] | None = None,
+    at_seconds: int | None = None,
+    **fields: Any,
+) -> ProcessLook:
+    """A look whose main thread is in `state` and asleep in `wchan`."""
+    main = (ThreadState(PID, "python", state or "", ticks, wchan),)
+    values: dict[str, Any] = {
+        "source": f"process-{look}.json",
+        "look": look,
+        "pid": PID,
+        "state": state,
+        "exit_code": None,
+        "exit_signal": None,
+        "wchan": wchan,
+        "cpu_ticks": ticks,
+        "threads": main if threads is None else threads,
+        "at_ns": at_seconds * 10**9 if at_seconds is not None else None,
+    }
+    return ProcessLook(**(values | fields))
+
+
+def stacks(*threads: ThreadStack, look: int = 1, source: str = "stacks.json", pid: int = PID) -> Stacks:
+    return Stacks(source, look, pid, threads)
+
+
+def rank(
+    frames: Frames = (),
+    state: str | None = "S",
+    wchan: str | None = None,
+    *,
+    active: bool = False,
+    owns_gil: bool = False,
+    sources: tuple[SourceLine, ...] = (),
+    **fields: Any,
+) -> RankEvidence:
+    """One look at a rank whose main thread has this stack."""
+    values: dict[str, Any] = {
+        "rank": 2,
+        "host": "node0",
+        "pid": PID,
+        "stacks": (stacks(thread(frames, active=active, owns_gil=owns_gil)),) if frames else (),
+        "processes": (process(state, wchan),),
+        "sources": sources,
+    }
+    return RankEvidence(**(values | fields))
+
+
+def source(line: int, text: str) -> tuple[SourceLine, ...]:
+    return (SourceLine(JOB, line, text),)
