@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from stallwatch.formats import flight_recorder, gpus, kernel_log, py_spy, ras, training_log
+from stallwatch.formats.entry_templates import TemplateLibrary
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
 
@@ -11,13 +12,13 @@ _PICKLE: Final = b"\x80"
 _KERNEL_MARKS: Final = (b"NVRM:", b"oom-kill:", b"Out of memory: Killed", b"blocked for more than", b"PCIe Bus Error")
 
 
-def guess(data: bytes, source: str, look: int) -> tuple[str, Any]:
+def guess(data: bytes, source: str, look: int, library: TemplateLibrary) -> tuple[str, Any]:
     """Return the kind and what the file says. Raise Unreadable."""
     start = data.lstrip()[:1]
     if not start:
         raise Unreadable("it is empty")
     if data[:1] == _PICKLE:
-        return "recorder", flight_recorder.parse_table(data, source, look)
+        return "recorder", flight_recorder.parse_table(data, source, look, library)
     if start in b"{[" and (parse := _json_parser(data)) is not None:
         kind, read = parse
         return kind, read(data, source, look)

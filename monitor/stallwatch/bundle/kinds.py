@@ -8,6 +8,7 @@ import msgspec
 from stallwatch.bundle import description
 from stallwatch.bundle.guessing import guess
 from stallwatch.formats import flight_recorder, gpus, kernel_log, process, py_spy, ras, training_log
+from stallwatch.formats.entry_templates import TemplateLibrary
 from stallwatch.formats.recorder_table import RecorderTable
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import (
@@ -23,6 +24,8 @@ from stallwatch.model.evidence import (
 from stallwatch.model.snapshot import Heartbeat, NodeSnapshot
 
 _MEBIBYTE: Final = 1 << 20
+# Kept by the child from dump to dump: ranks of one program write nearly equal ones.
+LIBRARY: Final = TemplateLibrary()
 
 
 class Kind(NamedTuple):
@@ -45,7 +48,7 @@ class PackedGuess(msgspec.Struct):
 
 
 def _guess(data: bytes, source: str, look: int) -> Guess:
-    return Guess(*guess(data, source, look))
+    return Guess(*guess(data, source, look, LIBRARY))
 
 
 def _structure(result: Any) -> Callable[[bytes, str, int], Any]:
@@ -69,7 +72,11 @@ def _last_snapshot(data: bytes, source: str, look: int) -> NodeSnapshot:
 
 # A ring of 20,000 entries with Python and C++ stacks is about 120 MiB.
 KINDS: Final[dict[str, Kind]] = {
-    "recorder": Kind(flight_recorder.parse_table, RecorderTable, 256 * _MEBIBYTE),
+    "recorder": Kind(
+        lambda data, source, look: flight_recorder.parse_table(data, source, look, LIBRARY),
+        RecorderTable,
+        256 * _MEBIBYTE,
+    ),
     "stacks": Kind(py_spy.parse, Stacks, 16 * _MEBIBYTE),
     "process": Kind(process.parse, ProcessLook, 4 * _MEBIBYTE),
     "heartbeat": Kind(_structure(Heartbeat), Heartbeat, _MEBIBYTE),

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stallwatch.formats.entry_templates import SKIPPED, EntryTemplates
+from stallwatch.formats.entry_templates import SKIPPED, EntryTemplates, TemplateLibrary, runs
 from stallwatch.formats.pickle_subset import Machine
 from stallwatch.formats.recorder_entries import BadEntry, EntryReader, integer, text
 from stallwatch.formats.recorder_table import RecorderTable, TableBuilder, expand
@@ -27,20 +27,25 @@ def parse(data: bytes, source: str, look: int = 1) -> Recorder:
     return expand(parse_table(data, source, look))
 
 
-def parse_table(data: bytes, source: str, look: int = 1) -> RecorderTable:
-    """As `parse`, in columns: what the reader passes between processes. Bad parts are named in `caveats`."""
+def parse_table(data: bytes, source: str, look: int = 1, library: TemplateLibrary | None = None) -> RecorderTable:
+    """As `parse`, in columns: what the reader passes between processes. Bad parts are named in `caveats`.
+
+    A library that is kept makes dumps of one program faster to read.
+    """
     if not data:
         raise Unreadable("it is empty: the rank was still about to write it")
     builder = TableBuilder()
     if data.lstrip()[:1] in (b"{", b"["):
         return _parse_json(data, source, look, builder)
-    return _parse_pickle(data, source, look, builder)
+    return _parse_pickle(data, source, look, builder, library or TemplateLibrary())
 
 
-def _parse_pickle(data: bytes, source: str, look: int, builder: TableBuilder) -> RecorderTable:
+def _parse_pickle(
+    data: bytes, source: str, look: int, builder: TableBuilder, library: TemplateLibrary
+) -> RecorderTable:
     machine = Machine(data)
     entry_reader = EntryReader(builder, len(data) + _SHARED_ITEMS)
-    templates = EntryTemplates(machine, entry_reader)
+    templates = EntryTemplates(machine, entry_reader, library)
     caveats = []
     try:
         machine.run(templates.after_dict)
@@ -50,7 +55,9 @@ def _parse_pickle(data: bytes, source: str, look: int, builder: TableBuilder) ->
         if dump is None:
             raise
         caveats.append(f"{error}; what was complete before is used")
-    return _table(dump, source, look, builder, entry_reader, templates.rows, caveats)
+    finally:
+        machine.missing = None  # no cycle: the reader of many dumps runs without a collector
+    return _table(dump, source, look, builder, entry_reader, templates, caveats)
 
 
 def _parse_json(data: bytes, source: str, look: int, builder: TableBuilder) -> RecorderTable:
@@ -58,7 +65,7 @@ def _parse_json(data: bytes, source: str, look: int, builder: TableBuilder) -> R
         dump = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Unreadable(f"it is not JSON ({error})") from error
-    return _table(dump, source, look, builder, EntryReader(builder, len(data) + _SHARED_ITEMS), [], [])
+    return _table(dump, source, look, builder, EntryReader(builder, len(data) + _SHARED_ITEMS), None, [])
 
 
 def _salvage(machine: Machine) -> dict[Any, Any] | None:
@@ -85,7 +92,7 @@ def _table(
     look: int,
     builder: TableBuilder,
     entry_reader: EntryReader,
-    rows: list[tuple[int, tuple[int, ...]]],
+    templates: EntryTemplates | None,
     caveats: list[str],
 ) -> RecorderTable:
     if type(dump) is not dict:
@@ -93,7 +100,7 @@ def _table(
     entries = dump.get("entries", [])
     if type(entries) is not list or not dump.keys() & {"entries", "pg_config", "pg_status"}:
         raise Unreadable("it has neither entries nor process groups: it is not a flight recorder's dump")
-    caveats += _add_entries(entries, entry_reader, rows)
+    caveats += _add_entries(entries, entry_reader, templates)
     kinds = builder.kinds
     groups, status = _groups(dump.get("pg_config")), _status(dump.get("pg_status"))
     default = next((kind.group_name for kind in kinds if kind.group_description == "default_pg"), None)
@@ -110,19 +117,20 @@ def _table(
     )
 
 
-def _add_entries(
-    entries: list[object], entry_reader: EntryReader, rows: list[tuple[int, tuple[int, ...]]]
-) -> list[str]:
+def _add_entries(entries: list[object], entry_reader: EntryReader, templates: EntryTemplates | None) -> list[str]:
     bad = Counter[str]()
-    row = iter(rows)
-    for ordinal, entry in enumerate(entries):
+    ordinal = 0
+    for skipped, entry in runs(entries):
+        if skipped and templates is not None:
+            templates.add_next(skipped)
+        ordinal += skipped
         if entry is SKIPPED:
-            entry_reader.table.add(*next(row))
             continue
         try:
             entry_reader.add(entry, ordinal)
         except BadEntry as error:
             bad[str(error)] += 1
+        ordinal += 1
     return [f"{count} of {len(entries)} entries dropped: the entry {why}" for why, count in bad.most_common(5)]
 
 

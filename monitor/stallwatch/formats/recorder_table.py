@@ -91,6 +91,23 @@ class TableBuilder:
         self.kind_of.append(kind)
         self.numbers.extend(numbers)
 
+    def extend(self, kinds: list[int], numbers: Iterable[int]) -> None:
+        """Add several entries at once."""
+        self.kind_of.extend(kinds)
+        self.numbers.extend(numbers)
+
+    def kind_at(self, index: int) -> CallKind:
+        return self.kinds[index]
+
+    def frames_of(self, kind: CallKind) -> tuple[CodeFrame, ...]:
+        frames = list(self._frames)
+        return tuple(frames[frame] for frame in list(self._sites)[kind.site])
+
+    def kind_with(self, kind: CallKind, frames: tuple[CodeFrame, ...]) -> int:
+        """The index of a kind that came from another table, whose call site is `frames`."""
+        site = self.site(tuple(self.frame(frame) for frame in frames))
+        return self.kind(kind if kind.site == site else msgspec.structs.replace(kind, site=site))
+
     @property
     def kinds(self) -> list[CallKind]:
         return list(self._kinds)
