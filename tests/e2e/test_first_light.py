@@ -2,18 +2,21 @@
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
-from tests.bench.jobs import ForkedJob, Server
-from tests.e2e.webhook import Webhook
 
 from stallwatch.demo.catalogue import culprits, find
 from stallwatch.demo.daemon_child import DaemonChild
 from stallwatch.demo.job import PROGRAMS, job_environment
 from stallwatch.outputs.documents import IncidentDocument
+from tests.bench.jobs import ForkedJob, Server
+from tests.e2e.prometheus import prometheus_server, until
+from tests.e2e.webhook import Webhook
 
 SEED, RANKS = 1, 4
 FAULT = find("lock")
@@ -47,6 +50,18 @@ def incident_when(daemon: DaemonChild, condition: Callable[[IncidentDocument], b
     pytest.fail(f"not within {SECONDS:.0f} s; incidents: {incidents}; daemon: {daemon.log.read_text()[-2000:]}")
 
 
+def asked_by_promql(daemon: DaemonChild, folder: Path) -> None:
+    """A real Prometheus knows the culprit and its code line, and alerts."""
+    address = urlsplit(daemon.client.page_url() or "").netloc
+    with prometheus_server(address, folder) as prometheus:
+        query = f'stallwatch_culprit{{training_job="{JOB}"}}'
+        (culprit,) = until(lambda: prometheus.query(query), "no culprit in Prometheus")
+        assert culprit["metric"]["rank"] == str(CULPRIT)
+        assert "feature_cache.py:" in culprit["metric"]["code"]
+        alerts = until(lambda: prometheus.alerts("StallwatchCollectiveStall"), "no alert fires")
+        assert JOB in [alert["labels"]["training_job"] for alert in alerts]
+
+
 @pytest.mark.timeout(240)
 def test_a_lock_held_for_ever_is_named_in_api_metrics_and_slack_and_resolved_with_the_job(
     job_server: Server, tmp_path: Path
@@ -71,6 +86,8 @@ def test_a_lock_held_for_ever_is_named_in_api_metrics_and_slack_and_resolved_wit
 
             metrics = daemon.client.metrics()
             assert [line for line in metrics.splitlines() if 'cause="not_entered"' in line and f'"{JOB}"' in line]
+            if shutil.which("prometheus"):
+                asked_by_promql(daemon, tmp_path)
 
             job.stop()
             resolved = incident_when(daemon, lambda incident: incident.state == "resolved")
