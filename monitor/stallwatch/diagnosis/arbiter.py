@@ -6,6 +6,7 @@ from stallwatch.diagnosis.claims import (
     collective_mismatch,
     comm_stuck,
     cycles,
+    gpu_fault,
     gpu_kernel_stuck,
     init_missing,
     moving,
@@ -13,6 +14,7 @@ from stallwatch.diagnosis.claims import (
     process_stopped,
     rank_exited,
     rank_raised,
+    told_by_logs,
     unrecorded_transfers,
 )
 from stallwatch.diagnosis.claims.claim import Claim, Saying, named, waiting_facts
@@ -22,7 +24,10 @@ from stallwatch.model.verdict import Cause, Rejected
 # Gone, stopped, GPU or fabric, raised, never at rendezvous, then the structure of waits, then who is elsewhere.
 PRECEDENCE: tuple[Callable[[Story], Saying], ...] = (
     rank_exited.claim,
+    told_by_logs.launcher,
     process_stopped.claim,
+    gpu_fault.gpu_fault,
+    gpu_fault.fabric_fault,
     gpu_kernel_stuck.claim,
     rank_raised.claim,
     init_missing.claim,
@@ -32,6 +37,9 @@ PRECEDENCE: tuple[Callable[[Story], Saying], ...] = (
     comm_stuck.claim,
     moving.waiting,
     not_entered.claim,
+    told_by_logs.mismatch,
+    told_by_logs.barrier,
+    told_by_logs.watchdog,
     moving.slow_rank,
     moving.healthy,
 )

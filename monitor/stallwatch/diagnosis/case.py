@@ -13,7 +13,7 @@ import msgspec
 from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.ras import ranks_behind
-from stallwatch.model.evidence import NodeEvidence, RankEvidence
+from stallwatch.model.evidence import LogEvent, NodeEvidence, RankEvidence
 from stallwatch.model.summary import NO_CALL, Call, PairCount, Pending, RankSummary, Stream, Transfer
 
 _DEFAULT_NAMES = ("", "0")
@@ -57,6 +57,7 @@ class Case:
         nodes: Sequence[NodeEvidence] = (),
         evidence: Mapping[int, RankEvidence] | None = None,
         looks: int = 1,
+        log_events: Sequence[LogEvent] = (),
     ) -> None:
         self.summaries = {summary.rank: summary for summary in sorted(summaries, key=lambda s: s.rank)}
         self.activities = dict(sorted(activities.items()))
@@ -65,6 +66,7 @@ class Case:
         self.nodes = tuple(sorted(nodes, key=lambda node: node.host))
         self.evidence = dict(evidence or {})
         self.looks = looks
+        self.log_events = tuple(log_events)  # of the launcher
         self.groups: list[Group] = []
         self.streams: list[dict[int, GroupStream]] = []
         self.group_of: dict[tuple[int, int], int] = {}

@@ -19,12 +19,13 @@ def judge(evidence: Evidence) -> tuple[Verdict, ...]:
     ranks = sorted(evidence.ranks, key=lambda rank: rank.rank)
     activities = {rank.rank: read_activity(rank) for rank in ranks}
     case = Case(
-        [reduce_rank(rank) for rank in ranks],
+        [rank.summary if rank.summary is not None else reduce_rank(rank) for rank in ranks],
         activities,
         evidence.world_size,
         evidence.nodes,
         {rank.rank: rank for rank in ranks},
         evidence.looks,
+        evidence.log_events,
     )
     return judge_case(case)
 

@@ -11,6 +11,7 @@ from stallwatch.diagnosis.claims.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
+from stallwatch.diagnosis.claims.rank_exited import end_of, exit_code
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Fact, Rejected
 
@@ -72,6 +73,8 @@ def healthy(story: Story) -> Saying:
     if story.hangs:
         return None
     ended = [rank for rank, activity in case.activities.items() if activity.gone]
+    if any(exit_code(end_of(story, rank)) != 0 for rank in ended):
+        return None
     if ended and len(ended) == len(case.observed):
         return Claim("healthy", (), "likely", (Fact("every process ended with exit code 0", "/proc"),))
     if any(case.recorded(rank) for rank in case.observed) or any(a.known for a in case.activities.values()):

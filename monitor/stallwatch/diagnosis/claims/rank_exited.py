@@ -20,13 +20,13 @@ def claim(story: Story) -> Saying:
     gone = {rank: activity for rank, activity in story.case.activities.items() if activity.gone}
     if not gone:
         return None
-    ends = {rank: _end(story, rank) for rank in gone}
-    if all(_code(end) == 0 for end in ends.values()):
+    ends = {rank: end_of(story, rank) for rank in gone}
+    if all(exit_code(end) == 0 for end in ends.values()):
         if len(gone) == len(story.case.observed):
             return Rejected("rank_exited", "every process ended with exit code 0")
         if not story.hangs:
             return Rejected("rank_exited", f"{named(gone)} ended with exit code 0 and nobody waits for them")
-    classes = {rank: _class(activity, ends[rank]) for rank, activity in gone.items()}
+    classes = {rank: _class(story, activity, ends[rank]) for rank, activity in gone.items()}
     first = min(classes.values())
     if first == _CONSEQUENCE:
         return Rejected("rank_exited", f"the logs of {named(gone)} say that a peer went away first")
@@ -49,7 +49,10 @@ def claim(story: Story) -> Saying:
 
 def _confidence(story: Story, gone: dict[int, Activity], culprits: list[int], kind: int) -> Confidence:
     """A kill, or an exception of its own, speaks for itself; a bare exit code may be the end of a chain."""
-    if kind == _KILLED or (len(gone) == 1 and not story.case.unobserved and kind in (_FAILED, _ENDED)):
+    if kind == _KILLED:
+        return "certain"
+    others_live = all(activity.known for rank, activity in story.case.activities.items() if rank not in gone)
+    if len(gone) == 1 and others_live and not story.case.unobserved and kind in (_FAILED, _ENDED):
         return "certain"
     told = all(story.case.activity(rank).exception for rank in culprits)
     if kind == _FAILED and told and not story.case.unobserved:
@@ -58,20 +61,23 @@ def _confidence(story: Story, gone: dict[int, Activity], culprits: list[int], ki
     return "likely" if logs and not story.case.unobserved and len(culprits) == 1 else "possible"
 
 
-def _end(story: Story, rank: int) -> ProcessLook | None:
+def end_of(story: Story, rank: int) -> ProcessLook | None:
     evidence = story.case.evidence.get(rank)
     looks = [look for look in evidence.processes if evidence] if evidence else []
     ended = [look for look in looks if look.exit_code is not None or look.exit_signal is not None]
     return max(ended or looks, key=lambda look: look.look, default=None)
 
 
-def _code(end: ProcessLook | None) -> int | None:
+def exit_code(end: ProcessLook | None) -> int | None:
     return None if end is None or end.exit_signal is not None else end.exit_code
 
 
-def _class(activity: Activity, end: ProcessLook | None) -> int:
+def _class(story: Story, activity: Activity, end: ProcessLook | None) -> int:
     if activity.exception is not None and activity.exception_is_consequence:
         return _CONSEQUENCE
+    evidence = story.case.evidence.get(activity.rank)
+    if evidence is not None and any(event.kind == "gloo_size_mismatch" for event in evidence.log_events):
+        return _CONSEQUENCE  # gloo aborts the neighbour of the rank that brought the wrong size
     signal = end.exit_signal if end else None
     if end is not None and signal is None and end.exit_code is not None and end.exit_code > 128:
         signal = end.exit_code - 128  # a shell in between says 128 + signal

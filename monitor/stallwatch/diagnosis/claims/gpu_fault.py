@@ -1,0 +1,113 @@
+"""A GPU reported an error that stops work, or does not answer; and NVLink, switch or NIC errors that explain a hang.
+
+XIDs and what they mean are those of NVIDIA's catalogue; which ones follow from others is marked there, too.
+"""
+
+from collections.abc import Iterable
+
+from stallwatch.diagnosis.claims.claim import Claim, Saying, main_wait, named, operation_of, waiting_facts
+from stallwatch.diagnosis.story import Story
+from stallwatch.model.evidence import KernelEvent, NodeEvidence
+from stallwatch.model.verdict import Cause, Fact, Rejected
+
+# Stop work by themselves: time-outs, halts, uncontained memory errors, off the bus, GSP and fatal errors.
+_GPU = frozenset({46, 48, 62, 64, 79, 95, 109, 110, 119, 120, 140, 143, 154, 158, 167, 169, 171, 172})
+_FABRIC = frozenset({74, 136, *range(144, 151), 155})  # NVLink, its training and its fatal events
+# Follow from another XID, from a killed process, or need nothing: never a cause alone.
+_FOLLOW_ON = frozenset({43, 45, 63, 92, 94, 121, 137})
+# A kernel line this long before the last look at the processes belongs to another day.
+_OLD_SECONDS = 3600.0
+
+
+def gpu_fault(story: Story) -> Saying:
+    faults: list[tuple[str, Fact, tuple[int, ...]]] = []
+    ignored: list[str] = []
+    for node in story.case.nodes:
+        for event in node.kernel_events:
+            if _is_old(story, node, event):
+                continue
+            if event.kind == "off_bus" or (event.kind == "xid" and event.xid in _GPU):
+                fact = Fact(f"kernel of {node.host}: {event.text.strip()}", "kernel log")
+                faults.append((node.host, fact, _owners(story, node, event)))
+            elif event.kind == "xid" and event.xid in _FOLLOW_ON:
+                ignored.append(f"XID {event.xid} on {node.host} follows from something else")
+        for gpu in node.gpus[-1] if node.gpus else ():
+            if gpu.error and "not supported" not in gpu.error.lower():
+                ranks = tuple(rank for rank, mine in story.gpus.items() if mine.uuid == gpu.uuid)
+                faults.append((node.host, Fact(f"GPU {gpu.index} of {node.host}: {gpu.error}", "NVML"), ranks))
+            elif gpu.recovery_action:
+                ranks = tuple(rank for rank, mine in story.gpus.items() if mine.uuid == gpu.uuid)
+                text = f"GPU {gpu.index} of {node.host} asks for recovery action {gpu.recovery_action}"
+                faults.append((node.host, Fact(text, "NVML"), ranks))
+    return _claim(story, "gpu_fault", faults, ignored)
+
+
+def fabric_fault(story: Story) -> Saying:
+    faults: list[tuple[str, Fact, tuple[int, ...]]] = []
+    for node in story.case.nodes:
+        for event in node.kernel_events:
+            fatal = event.kind == "xid" and event.xid in _FABRIC and event.fatal is not False
+            if fatal and not _is_old(story, node, event):
+                fact = Fact(f"kernel of {node.host}: {event.text.strip()}", "kernel log")
+                faults.append((node.host, fact, _owners(story, node, event)))
+    for rank, evidence in story.case.evidence.items():
+        for said in evidence.log_events:
+            if said.kind in ("nccl_completion_error", "nccl_async_event"):
+                faults.append((evidence.host or "", Fact(said.text.strip()[:200], f"log of rank {rank}"), (rank,)))
+                break
+    return _claim(story, "fabric_fault", faults, [])
+
+
+def _claim(story: Story, cause: Cause, faults: list[tuple[str, Fact, tuple[int, ...]]], ignored: list[str]) -> Saying:
+    if not faults:
+        return Rejected(cause, ignored[0]) if ignored else None
+    gone = any(activity.gone for activity in story.case.activities.values())
+    if not story.hangs and not gone:
+        return Rejected(cause, f"{faults[0][1].fact}: but nobody waits")
+    culprits = _unique(rank for _, _, ranks in faults for rank in ranks)
+    if not culprits:
+        culprits = _only_suspect(story, {host for host, _, _ in faults})
+    wait = main_wait(story, culprits)
+    where = f"on a GPU of {named(culprits)}" if culprits else "on a GPU that no rank's process is known to use"
+    return Claim(
+        cause=cause,
+        culprits=culprits,
+        confidence="likely" if culprits else "possible",
+        because=(*(fact for _, fact, _ in faults[:6]), Fact(f"it happened {where}", "pids"), *waiting_facts(story)),
+        group=wait.point.group if wait else None,
+        operation=operation_of(story, wait) if wait else None,
+        seq=wait.point.seq or None if wait else None,
+        missing=() if culprits else ("which rank's GPU it is: the kernel named no process of the job",),
+    )
+
+
+def _owners(story: Story, node: NodeEvidence, event: KernelEvent) -> tuple[int, ...]:
+    if event.pid is None:
+        return ()
+    return tuple(rank for rank in node.ranks if story.case.activity(rank).pid == event.pid)
+
+
+def _only_suspect(story: Story, hosts: set[str]) -> tuple[int, ...]:
+    """The one rank on the host of the fault, or the one there that others wait for."""
+    there = [rank for rank in story.case.observed if story.case.activity(rank).host in hosts]
+    suspects = [rank for rank, _ in story.roots.absent if rank in there]
+    chosen = there if len(there) == 1 else suspects
+    return tuple(chosen) if len(chosen) == 1 else ()
+
+
+def _unique(ranks: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(ranks)))
+
+
+def _is_old(story: Story, node: NodeEvidence, event: KernelEvent) -> bool:
+    """Both clocks count from boot; a line without a time is taken as new."""
+    looks = [
+        look.at_ns
+        for rank in node.ranks
+        if (evidence := story.case.evidence.get(rank)) is not None
+        for look in evidence.processes
+        if look.at_ns is not None
+    ]
+    if event.seconds is None or not looks:
+        return False
+    return max(looks) / 1e9 - event.seconds > _OLD_SECONDS
