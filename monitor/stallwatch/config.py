@@ -65,7 +65,7 @@ class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_seconds: Annotated[
         float,
         Meta(description="A job whose ranks have not begun to step is looked at (nobody is told) after this.", gt=0),
-    ] = 8.0
+    ] = 5.0
     left_behind_seconds: Annotated[
         float, Meta(description="A rank that stands still while others of its job move is looked at after this.", gt=0)
     ] = 30.0
