@@ -10,7 +10,7 @@ import msgspec
 
 from stallwatch import config
 from stallwatch.outputs.client import Client
-from stallwatch.outputs.http import SOCKET_NAME
+from stallwatch.outputs.sockets import SOCKET_NAME
 
 
 def asks_daemon(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ import psutil
 from stallwatch.demo.job import end_processes
 from stallwatch.errors import DeadlineExceeded, StallwatchError
 from stallwatch.outputs.client import Client, DaemonUnreachable
-from stallwatch.outputs.http import SOCKET_NAME
+from stallwatch.outputs.sockets import SOCKET_NAME
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 10.0

@@ -23,9 +23,8 @@ from stallwatch.outputs.health import health
 from stallwatch.outputs.latest import Latest
 from stallwatch.outputs.output import Control, Output
 from stallwatch.outputs.page_token import read_or_make
-from stallwatch.outputs.sockets import listen_tcp, listen_unix, split_address
+from stallwatch.outputs.sockets import SOCKET_NAME, listen_tcp, listen_unix, split_address
 
-SOCKET_NAME = "control.sock"
 _START_SECONDS = 10.0
 _MOST_CONNECTIONS = 256
 

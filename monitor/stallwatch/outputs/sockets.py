@@ -10,6 +10,8 @@ from pathlib import Path
 
 from stallwatch.errors import UsageError
 
+SOCKET_NAME = "control.sock"  # in daemon.run_directory
+
 _LONGEST_PATH = 107  # sun_path of unix(7), less its closing zero
 
 
