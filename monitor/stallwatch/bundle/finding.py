@@ -37,6 +37,7 @@ _NODE_FILES: Final = tuple(
 )
 # Elsewhere: names that may hold dumps or logs. A checkpoint beside them is not opened.
 _SUFFIXES: Final = frozenset(("", ".pickle", ".pkl", ".json", ".log", ".txt", ".out", ".err"))
+_NUMBERED_SUFFIXES: Final = frozenset((".pt2", ".h5", ".hdf5", ".bz2", ".mp3", ".mp4", ".md5", ".sha1", ".sha256"))
 _NAMED_RANK: Final = re.compile(r"rank[_.=-]?([0-9]{1,6})(?![0-9])", re.IGNORECASE)
 _FINAL_NUMBER: Final = re.compile(r"([0-9]{1,6})$")
 
@@ -119,10 +120,12 @@ class _Walk:
 
     def _loose(self, files: Sequence[Path]) -> Iterator[Found]:
         for file in files:
-            suffix = file.suffix if not file.suffix[1:].isdecimal() else ""
-            if file.name.startswith(".") or (suffix.lower() not in _SUFFIXES and file != self._root):
+            suffix = file.suffix.lower()
+            if suffix not in _SUFFIXES and _FINAL_NUMBER.search(suffix) and suffix not in _NUMBERED_SUFFIXES:
+                suffix = ""  # a prefix with a dot in it, and the rank
+            if file.name.startswith(".") or (suffix not in _SUFFIXES and file != self._root):
                 continue
-            stem = file.name.removesuffix(suffix)
+            stem = file.stem if suffix else file.name
             named, final = _NAMED_RANK.search(stem), _FINAL_NUMBER.search(stem)
             folder = file.parent.name  # torchrun's logs: <run>/attempt_0/<rank>/stdout.log
             if named or final:

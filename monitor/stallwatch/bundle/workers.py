@@ -136,7 +136,7 @@ class _Worker:
         if answer is not None:
             self._pass_on(answer)
         elif not received:
-            self.lose("reading it was too much for the process that did")
+            self.lose("reading it takes more memory or time than it may")
 
     def lose(self, clause: str) -> None:
         """The task has cost us the child. Of several files each is tried again alone, so that only one is lost."""

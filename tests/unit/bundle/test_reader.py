@@ -1,0 +1,309 @@
+"""Incidents as they lie on disk: bundles, torch's flat folders, node folders; and all that can be wrong with them."""
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stallwatch.bundle.reader import load
+from stallwatch.bundle.workers import Limits
+from stallwatch.errors import UnusableInput
+from stallwatch.model.evidence import Evidence, RankEvidence
+
+BUNDLES = Path(__file__).parents[2] / "bundles"
+NCCL = BUNDLES / "nccl-tp_dp"
+GLOO = BUNDLES / "gloo-two_backends"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(NCCL, tmp_path / "incident"))
+
+
+@pytest.fixture
+def flat(tmp_path: Path) -> Path:
+    """Dumps as torch leaves them, of one recorder each."""
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    for rank in range(4):
+        source = NCCL / "ranks" / str(rank) / "flight_recorder.nccl-2.pickle"
+        shutil.copy(source, folder / f"nccl_trace_rank_{rank}")
+    return folder
+
+
+def rank_of(evidence: Evidence, rank: int) -> RankEvidence:
+    return next(each for each in evidence.ranks if each.rank == rank)
+
+
+def ranks_with_recorders(evidence: Evidence) -> list[int]:
+    return [rank.rank for rank in evidence.ranks if rank.recorders]
+
+
+@pytest.mark.parametrize("folder", sorted(path for path in BUNDLES.iterdir() if path.is_dir()), ids=lambda p: p.name)
+def test_real_bundle_is_read_whole(folder: Path) -> None:
+    evidence = load([folder])
+    said = json.loads((folder / "bundle.json").read_text())
+    assert evidence.caveats == ()
+    assert evidence.world_size == said["world_size"] == len(evidence.ranks)
+    assert evidence.backend == said["backend"]
+    for rank in evidence.ranks:
+        files = folder / "ranks" / str(rank.rank)
+        assert rank.pid == said["pids"][str(rank.rank)]
+        assert rank.host == "node0"
+        assert rank.captured_at_ns == said["captured_at_ns"][str(rank.rank)]
+        assert rank.last_step == said["last_step"][str(rank.rank)]
+        assert len(rank.recorders) == len(list(files.glob("flight_recorder*")))
+        assert len(rank.stacks) == len(list(files.glob("stacks*")))
+        assert len(rank.processes) == len(list(files.glob("process*")))
+        assert rank.log
+
+
+def test_second_look_is_known_by_its_suffix() -> None:
+    evidence = load([GLOO])
+    assert evidence.looks == 2
+    assert {stacks.look for rank in evidence.ranks for stacks in rank.stacks} == {1, 2}
+    assert {recorder.look for rank in evidence.ranks for recorder in rank.recorders} == {1, 2}
+
+
+def test_evidence_of_the_node_is_read() -> None:
+    (node,) = load([NCCL]).nodes
+    assert node.host == "node0"
+    assert node.ranks == (0, 1, 2, 3)
+    assert node.gpus
+    assert node.ras
+    assert node.kernel_log is None, "not read is not the same as nothing there"
+
+
+@pytest.mark.parametrize("prefix", ["nccl_trace_rank_", "comm_lib_trace_rank_", "my.run-7_", "x"])
+def test_flat_folder_of_any_prefix(flat: Path, prefix: str) -> None:
+    for path in list(flat.iterdir()):
+        path.rename(flat / path.name.replace("nccl_trace_rank_", prefix))
+    evidence = load([flat])
+    assert ranks_with_recorders(evidence) == [0, 1, 2, 3]
+    assert evidence.caveats == ()
+    assert evidence.backend == "nccl"
+
+
+def test_dumps_as_single_files(flat: Path) -> None:
+    evidence = load([flat / "nccl_trace_rank_3", flat / "nccl_trace_rank_1"])
+    assert ranks_with_recorders(evidence) == [1, 3]
+
+
+def test_a_missing_file_leaves_the_others(flat: Path) -> None:
+    (flat / "nccl_trace_rank_2").unlink()
+    assert ranks_with_recorders(load([flat])) == [0, 1, 3]
+
+
+def test_truncated_and_empty_files_are_caveats(flat: Path) -> None:
+    path = flat / "nccl_trace_rank_1"
+    path.write_bytes(path.read_bytes()[:20_000])
+    (flat / "nccl_trace_rank_2").write_bytes(b"")
+    evidence = load([flat])
+    assert ranks_with_recorders(evidence) == [0, 1, 3]
+    assert [caveat.split(":")[0] for caveat in evidence.caveats] == ["nccl_trace_rank_1", "nccl_trace_rank_2"]
+
+
+def test_stray_json_beside_the_dumps_is_a_caveat(flat: Path) -> None:
+    (flat / "config.json").write_text('{"learning_rate": 0.1}')
+    (flat / "notes.md").write_text("not opened at all")
+    (flat / "model_0.pt").write_bytes(b"\x80\x02ctorch\nload\n.")
+    evidence = load([flat])
+    assert ranks_with_recorders(evidence) == [0, 1, 2, 3]
+    assert len(evidence.caveats) == 1
+    assert evidence.caveats[0].startswith("config.json: ")
+
+
+def test_mixed_versions_are_read_together(flat: Path) -> None:
+    path = flat / "nccl_trace_rank_1"
+    path.write_bytes(path.read_bytes().replace(b"\x04\x00\x00\x002.10", b"\x03\x00\x00\x002.4"))
+    evidence = load([flat])
+    assert {recorder.version for rank in evidence.ranks for recorder in rank.recorders} == {"2.10", "2.4"}
+
+
+def test_hostile_pickle_is_a_caveat(flat: Path) -> None:
+    (flat / "nccl_trace_rank_1").write_bytes(b"\x80\x02cos\nsystem\n(X\x04\x00\x00\x00true\x85R.")
+    (flat / "nccl_trace_rank_2").write_bytes(b"\x80\x02Nr\xff\xff\xff\x7f.")
+    evidence = load([flat])
+    assert ranks_with_recorders(evidence) == [0, 3]
+    assert any("refused" in caveat for caveat in evidence.caveats)
+
+
+def test_json_dumps_of_a_resiliency_tool(tmp_path: Path) -> None:
+    dump = {
+        "version": "2.10",
+        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+        "entries": [{"profiling_name": "nccl:all_reduce", "process_group": ["0", "default_pg"], "record_id": 0}],
+    }
+    for rank in range(2):
+        (tmp_path / f"_dump_{rank}.json").write_text(json.dumps(dump))
+    evidence = load([tmp_path])
+    assert ranks_with_recorders(evidence) == [0, 1]
+    assert evidence.world_size == 2
+
+
+def test_node_folders_are_one_incident_whatever_their_order(tmp_path: Path) -> None:
+    nodes = []
+    for node, ranks in enumerate(((0, 1), (2, 3))):
+        folder = tmp_path / f"node{node}"
+        shutil.copytree(NCCL, folder)
+        said = json.loads((folder / "bundle.json").read_text())
+        said["nodes"] = {f"host{node}": list(ranks)}
+        for key in ("pids", "captured_at_ns", "last_step"):
+            said[key] = {rank: value for rank, value in said[key].items() if int(rank) in ranks}
+        (folder / "bundle.json").write_text(json.dumps(said))
+        for rank in range(4):
+            if rank not in ranks:
+                shutil.rmtree(folder / "ranks" / str(rank))
+        nodes.append(folder)
+    evidence = load(nodes)
+    assert evidence == load(nodes[::-1])
+    assert [(rank.rank, rank.host) for rank in evidence.ranks] == [
+        (0, "host0"),
+        (1, "host0"),
+        (2, "host1"),
+        (3, "host1"),
+    ]
+    assert evidence.caveats == ()
+    together = load([tmp_path])
+    assert [rank.rank for rank in together.ranks] == [0, 1, 2, 3]
+
+
+def test_a_rank_in_two_folders_is_a_contradiction(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(NCCL, tmp_path / name)
+    evidence = load([tmp_path / "a", tmp_path / "b"])
+    assert len(evidence.ranks) == 4
+    assert [len(rank.recorders) for rank in evidence.ranks] == [2, 1, 2, 2], "one folder's, not both together"
+    assert len([caveat for caveat in evidence.caveats if "is in 2 of the given folders" in caveat]) == 4
+
+
+def test_two_different_dumps_of_one_rank_are_a_contradiction(flat: Path) -> None:
+    shutil.copy(NCCL / "ranks" / "2" / "flight_recorder.nccl.pickle", flat / "old_trace_rank_0")
+    evidence = load([flat])
+    assert len(rank_of(evidence, 0).recorders) == 1
+    assert any("rank 0 has two nccl dumps" in caveat for caveat in evidence.caveats)
+
+
+def test_the_same_dump_twice_is_none(flat: Path) -> None:
+    shutil.copy(flat / "nccl_trace_rank_0", flat / "copy_0")
+    evidence = load([flat])
+    assert len(rank_of(evidence, 0).recorders) == 1
+    assert evidence.caveats == ()
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_link(path: Path) -> None:
+    path.symlink_to("/etc/hostname")
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(path))
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize("make", [make_fifo, make_link, make_socket, make_folder])
+def test_what_is_no_regular_file_is_not_opened(bundle: Path, make: Callable[[Path], None]) -> None:
+    path = bundle / "ranks" / "1" / "process.json"
+    path.unlink()
+    make(path)
+    evidence = load([bundle])
+    assert len(rank_of(evidence, 1).processes) == 1  # the second look's
+    assert any("ranks/1/process.json" in caveat for caveat in evidence.caveats)
+
+
+def test_everything_but_one_rank_is_optional(tmp_path: Path) -> None:
+    target = tmp_path / "ranks" / "2"
+    target.mkdir(parents=True)
+    shutil.copy(NCCL / "ranks" / "2" / "stacks.json", target)
+    evidence = load([tmp_path])
+    assert [rank.rank for rank in evidence.ranks] == [2]
+    assert evidence.world_size is None
+
+
+@pytest.mark.parametrize(
+    "name", ["bundle.json", "nodes/node0/gpus.json", "ranks/0/stacks.json", "ranks/0/process.json"]
+)
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\xfe", b'{"nodes": 3, "pids": [], "frames": 7}'])
+def test_damage_anywhere_is_no_end(bundle: Path, name: str, damage: bytes) -> None:
+    (bundle / name).write_bytes(damage)
+    assert ranks_with_recorders(load([bundle])) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("content", [None, "nothing of note\n"])
+def test_nothing_readable_says_what_was_tried(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "readme.txt").write_text(content)
+    with pytest.raises(UnusableInput, match="nothing about any rank could be read") as raised:
+        load([tmp_path, tmp_path / "absent"])
+    assert "absent" in str(raised.value)
+    assert raised.value.help
+
+
+def test_file_that_takes_too_much_memory_costs_only_itself(bundle: Path) -> None:
+    (bundle / "ranks" / "1" / "flight_recorder.nccl.pickle").write_bytes(b"\x80\x02" + b"]" * 3_000_000)
+    evidence = load([bundle], Limits(address_space_bytes=200 << 20))
+    assert ranks_with_recorders(evidence) == [0, 1, 2, 3]
+    assert len(rank_of(evidence, 1).recorders) == 1
+    assert [caveat for caveat in evidence.caveats if "memory" in caveat]
+
+
+def test_file_that_takes_too_long_costs_only_itself(flat: Path) -> None:
+    # Interpreted, not matched by a template: every entry is new.
+    entry = b"}(X\x0e\x00\x00\x00profiling_nameX\x01\x00\x00\x00aX\x05\x00\x00\x00pg_idu"[:-1]
+    slow = b"\x80\x02}(X\x07\x00\x00\x00entries](" + (entry + b"K\x01u") * 2_000_000
+    (flat / "nccl_trace_rank_1").write_bytes(slow)
+    evidence = load([flat], Limits(seconds=4.0, bytes_per_second=1 << 50))
+    assert ranks_with_recorders(evidence) == [0, 2, 3]
+    assert any("took too long" in caveat for caveat in evidence.caveats)
+
+
+def test_summaries_of_a_large_incident_replace_old_entries(flat: Path) -> None:
+    whole, summarised = load([flat]), load([flat], summarised_bytes=0)
+    assert [rank.summary for rank in whole.ranks] == [None] * 4
+    assert all(rank.summary is not None and rank.recorders for rank in summarised.ranks)
+    assert [rank.recorders[0].operations[-1] for rank in summarised.ranks] == [
+        rank.recorders[0].operations[-1] for rank in whole.ranks
+    ]
+
+
+def test_bad_file_among_a_ranks_recorders_costs_only_itself_in_a_large_incident(bundle: Path) -> None:
+    (bundle / "ranks" / "1" / "flight_recorder.nccl.pickle").write_bytes(b"\x80\x02" + b"]" * 3_000_000)
+    evidence = load([bundle], Limits(address_space_bytes=200 << 20), summarised_bytes=0)
+    assert len(rank_of(evidence, 1).recorders) == 1
+    assert len([caveat for caveat in evidence.caveats if "memory" in caveat]) == 1
+
+
+def test_log_of_a_launcher_tells_of_ranks(tmp_path: Path) -> None:
+    log = tmp_path / "slurm-4711.out"
+    log.write_text(
+        "[rank2]:[E906 12:16:32.6 ProcessGroupNCCL.cpp:607] [Rank 2] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds\n"
+        "E0906 api.py:869] failed (exitcode: -9) local_rank: 1 (pid: 55017) of binary: /usr/bin/python\n"
+    )
+    evidence = load([log])
+    assert [rank.rank for rank in evidence.ranks] == [2]
+    assert evidence.ranks[0].log_events[0].kind == "collective_timeout"
+    assert [event.kind for event in evidence.log_events] == ["process_failed"]
+
+
+def test_log_named_by_a_rank_is_that_ranks(tmp_path: Path) -> None:
+    (tmp_path / "rank_3.log").write_text('Traceback (most recent call last):\n  File "a.py", line 1\nValueError: x\n')
+    folder = tmp_path / "attempt_0" / "1"
+    folder.mkdir(parents=True)
+    (folder / "stderr.log").write_text("RuntimeError: Timed out waiting 5ms for send operation to complete\n")
+    evidence = load([tmp_path])
+    assert [(rank.rank, [event.kind for event in rank.log_events]) for rank in evidence.ranks] == [
+        (1, ["gloo_timeout"]),
+        (3, ["exception"]),
+    ]
