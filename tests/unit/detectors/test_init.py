@@ -1,7 +1,10 @@
 import msgspec
 
+from stallwatch.config import StallSection
 from stallwatch.model.snapshot import GroupCounter, NodeSnapshot, RankSample
 from tests.unit.detectors.nodes import found, heartbeat, run, sample, snapshot
+
+LOOK = StallSection().start_seconds
 
 
 def starting(arrivals: dict[int, float], seconds: float, hooked: bool = True) -> list[NodeSnapshot]:
@@ -14,14 +17,14 @@ def starting(arrivals: dict[int, float], seconds: float, hooked: bool = True) ->
 
 def test_ranks_that_are_here_and_do_not_begin_are_looked_at() -> None:
     findings = found(run(starting({0: 0, 1: 0, 3: 0}, 20)), "init")
-    assert findings[0][0] == 8
+    assert findings[0][0] == LOOK
     assert findings[0][1].ranks == (0, 1, 3)
     assert "3 of 4 ranks" in findings[0][1].reason
-    assert next(second for second, finding in findings if finding.stage == "confirmed") == 11
+    assert next(second for second, finding in findings if finding.stage == "confirmed") == LOOK + 3
 
 
 def test_a_late_arrival_begins_the_time_anew() -> None:
-    assert found(run(starting({0: 0, 1: 0, 2: 6, 3: 7}, 30)), "init")[0][0] == 15
+    assert found(run(starting({0: 0, 1: 0, 2: 3, 3: 4}, 30)), "init")[0][0] == 4 + LOOK
 
 
 def test_collectives_that_move_are_a_start_that_moves() -> None:
