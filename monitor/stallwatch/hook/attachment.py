@@ -83,8 +83,18 @@ def _watch_process() -> None:
     if not _watches_process:
         _watches_process = True
         ending.watch_exit_status()
-        os.register_at_fork(after_in_child=_detach)
+        os.register_at_fork(before=_pause, after_in_parent=_resume, after_in_child=_detach)
         atexit.register(_end)
+
+
+def _pause() -> None:
+    if _attached is not None:
+        _attached.guard.run("fork", _attached.pulse.pause)
+
+
+def _resume() -> None:
+    if _attached is not None:
+        _attached.guard.run("fork", _attached.pulse.resume)
 
 
 def _detach() -> None:

@@ -19,7 +19,7 @@ class Guard:
 
     def run(self, part: str, function: "Callable[..., T]", *arguments: object) -> Optional[T]:
         """Return function(*arguments), or None when it failed or was switched off before."""
-        if self._failures.get(part, 0) >= FAILURES_BEFORE_OFF:
+        if self.is_off(part):
             return None
         try:
             result = function(*arguments)
@@ -29,6 +29,9 @@ class Guard:
             return None
         self._failures.pop(part, None)
         return result
+
+    def is_off(self, part: str) -> bool:
+        return self._failures.get(part, 0) >= FAILURES_BEFORE_OFF
 
     def note(self, what: str) -> None:
         """Count a failure; the first of a process is written to stderr, the others only counted."""

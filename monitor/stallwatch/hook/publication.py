@@ -33,6 +33,7 @@ class Publication:
         self.rank_is_given = world.is_ranked  # by a launcher, which is believed before torch.distributed
         self.is_child = is_child
         self.file: Optional[RankFile] = None
+        self.is_kept = True  # False: withdrawn, or a forked child's copy
         self.counts_steps = False  # the job says that it will call step(): 0 is then a number and not "unknown"
         self.groups: tuple[tuple[str, int, int, int], ...] = ()
         self.dump_started_ns = 0
@@ -62,7 +63,7 @@ class Publication:
                         return
                     except FileNotFoundError:
                         self.file = None
-                elif monotonic_ns() < self._retry_ns:
+                elif not self.is_kept or monotonic_ns() < self._retry_ns:
                     return
                 made = RankFile(choose_directory(os.environ), self.world.rank, self.process)
                 made.write(self._image())
@@ -85,6 +86,7 @@ class Publication:
     def close(self, exit_code: Optional[int]) -> None:
         """Publish the end, where there is still a place for it. Nothing can be published after it: the lock is never
         released."""
+        self.is_kept = False
         if self._lock.acquire(timeout=LOCK_SECONDS) and self.file is not None:
             code = layout.UNKNOWN if exit_code is None else exit_code
             try:
@@ -92,10 +94,18 @@ class Publication:
             except OSError:
                 pass  # a directory that was removed before the job's end is nobody's trouble
 
+    def withdraw(self) -> None:
+        """Remove the record for good: better none than one that is not kept."""
+        with self._lock:
+            old = self.file
+            self.abandon()
+            if old is not None:
+                old.remove()
+
     def abandon(self) -> None:
         """In a forked child: the file is the parent's."""
         self.file = None
-        self._retry_ns = 1 << 62
+        self.is_kept = False
 
     def _image(self, ended: int = 0, exit_code: int = layout.UNKNOWN, ended_ns: int = 0) -> bytes:
         steps, ring = self._read_steps()

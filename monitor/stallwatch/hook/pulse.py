@@ -17,8 +17,9 @@ from stallwatch.hook.publication import Publication
 from stallwatch.hook.rank_file import RankFile, remove_stale_files, write_private
 from stallwatch.hook.requests import Request, Requests
 
-PUBLISH_SECONDS = 0.25  # how old a reader's view may be; also how often the request path is looked at
+PUBLISH_NS = 250_000_000  # how old a reader's view may be; also how often the request path is looked at
 PULSE_NS = 1_000_000_000
+FORK_SECONDS = 0.2  # how long a fork may wait for our thread; it takes some 0.1 ms unless a disk is dead
 EXIT_SECONDS = 2.0  # how long the end of the process may wait for our threads: a dump in progress, a dead disk
 
 
@@ -30,16 +31,46 @@ class Pulse:
         self.recorder_set_by_us = False
         self._guard = guard
         self._requests = Requests()
+        self._due_ns = 0
+        self._is_tidy = False
         self._facts_of: tuple[object, ...] = ()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stallwatch", daemon=True)
+        self._handover = threading.Lock()
+        self._thread: Optional[threading.Thread] = None  # None: at rest
         self._dump_thread: Optional[threading.Thread] = None
 
     def start(self) -> None:
         """Publish for the first time and start the thread. Raise RuntimeError when no thread can be had."""
         self.publication.beat()
         self.publication.publish()
-        self._thread.start()
+        self._due_ns = monotonic_ns() + PUBLISH_NS
+        try:
+            self._start_thread()
+        except RuntimeError:
+            self.publication.withdraw()
+            raise
+
+    def pause(self) -> None:
+        """Before a fork: be no second thread, which could hold a lock that the child would wait for in vain."""
+        thread = self._thread
+        if thread is not None:
+            self._stopping.set()
+            thread.join(FORK_SECONDS)
+
+    def resume(self) -> None:
+        """After a fork, in the parent."""
+        with self._handover:
+            self._stopping.clear()
+            if self._thread is None and self.publication.is_kept:
+                self._start_thread()
+
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="stallwatch", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None
+            raise
 
     def end(self) -> None:
         """Mark the end of the process; called while the interpreter shuts down. The threads are waited for because
@@ -54,9 +85,18 @@ class Pulse:
     def _run(self) -> None:
         # A signal that is sent to the process must interrupt the job's own threads, never this one.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        self._guard.run("stale files", self._remove_stale_files)
-        while not self._stopping.wait(PUBLISH_SECONDS):
+        while True:
+            # By the clock, so that a job which forks all the time is published none the less.
+            self._stopping.wait(max(0, self._due_ns - monotonic_ns()) / 1e9)
+            with self._handover:
+                if self._stopping.is_set() or not self.publication.is_kept:
+                    self._thread = None
+                    return
+            self._due_ns = monotonic_ns() + PUBLISH_NS
             self._guard.run("pulse", self._tick)
+            if self._guard.is_off("pulse"):
+                # A record that nobody renews would look like a process that holds its GIL.
+                self._guard.run("withdrawal", self.publication.withdraw)
 
     def _tick(self) -> None:
         publication = self.publication
@@ -65,6 +105,9 @@ class Pulse:
             self._guard.run("identity", self._refresh_world)
             publication.groups = self._guard.run("recorder status", recorder.group_counters) or ()
             self._guard.run("facts", self._write_facts)
+            if not self._is_tidy:
+                self._is_tidy = True
+                self._guard.run("stale files", self._remove_stale_files)
         publication.publish()
         if publication.file is not None and publication.dump_started_ns == 0:
             request = self._guard.run("dump request", self._requests.poll, publication.file)

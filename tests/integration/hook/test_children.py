@@ -125,3 +125,46 @@ def test_attaching_twice_is_attaching_once(tmp_path: Path, directory: Path) -> N
         assert program.line() == "True"
         program.end()
     assert len(list(directory.glob("*.beat"))) == 1
+
+
+def test_a_fork_finds_no_second_thread_and_the_pulse_goes_on(tmp_path: Path, directory: Path) -> None:
+    source = """
+import os, sys, threading
+import stallwatch
+beat = stallwatch.attach()
+print([thread.name for thread in threading.enumerate()])
+os.register_at_fork(before=lambda: print("before"))
+child = os.fork()
+if child == 0:
+    os._exit(len(threading.enumerate()))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), [thread.name for thread in threading.enumerate()])
+sys.stdin.readline()
+"""
+    with running(script(tmp_path, source), directory) as program:
+        assert program.line() == "['MainThread', 'stallwatch']"
+        assert program.line() == "before"
+        assert program.line() == "1 ['MainThread', 'stallwatch']"
+        pulse = program.record().pulse_count
+        program.record(until=lambda record: record.pulse_count > pulse)
+        assert program.end() == (0, "")
+
+
+def test_a_job_that_forks_all_the_time_is_published(tmp_path: Path, directory: Path) -> None:
+    source = """
+import os, select, sys
+import stallwatch
+beat = stallwatch.attach()
+print("forking")
+while not select.select([sys.stdin], [], [], 0)[0]:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    beat.step()
+"""
+    with running(script(tmp_path, source), directory) as program:
+        assert program.line() == "forking"
+        first = program.record(until=lambda record: (record.step or 0) > 0)
+        later = program.record(until=lambda record: record.pulse_count >= first.pulse_count + 2)
+        assert (later.step or 0) > (first.step or 0)
+        assert program.end() == (0, "")

@@ -189,3 +189,66 @@ def test_python_without_site_packages_can_attach(directory: Path) -> None:
     with running([sys.executable, "-I", "-S", "-c", statement], directory) as program:
         assert program.line() == "True"
         assert program.end()[0] == 0
+
+
+BROKEN = """
+import sys, threading
+import stallwatch
+from stallwatch.hook import {module}
+def broken(*arguments, **keywords):
+    raise {error}
+{module}.{name} = broken
+beat = stallwatch.attach()
+print(bool(beat))
+for _ in range(3):
+    beat.step()
+    with beat.phase("checkpoint"):
+        pass
+sys.stdin.readline()
+print(bool(beat))
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "error", "words"),
+    [
+        ("pulse", "threading.Thread.start", "RuntimeError('no thread')", "could not attach"),
+        ("attachment", "identity.this_process", "OSError('no proc')", "could not attach"),
+        ("attachment", "Publication", "MemoryError()", "could not attach"),
+    ],
+)
+def test_an_attach_that_fails_is_false_and_says_why(
+    tmp_path: Path, directory: Path, module: str, name: str, error: str, words: str
+) -> None:
+    source = BROKEN.format(module=module, name=name, error=error)
+    with running(script(tmp_path, source), directory) as program:
+        assert program.line() == "False"
+        status, errors = program.end()
+    assert status == 0
+    assert words in errors
+    assert errors.count("\n") == 1
+    assert list(directory.iterdir()) == []
+
+
+def test_a_pulse_that_keeps_failing_takes_its_record_away(tmp_path: Path, directory: Path) -> None:
+    source = BROKEN.format(module="publication", name="Publication.beat", error="ValueError('a bug of ours')")
+    source = source.replace("beat = stallwatch.attach()\n", "").replace(
+        "def broken", "beat = stallwatch.attach()\ndef broken"
+    )
+    with running(script(tmp_path, source), directory) as program:
+        assert program.line() == "True"
+        eventually(lambda: not list(directory.glob("*.beat")) or None)
+        assert program.ask() == "False"
+        status, errors = program.end()
+    assert status == 0
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["recorder.group_counters", "facts.collect", "remove_stale_files"])
+def test_one_part_that_fails_leaves_the_others(tmp_path: Path, directory: Path, name: str) -> None:
+    with running(script(tmp_path, BROKEN.format(module="pulse", name=name, error="KeyError")), directory) as program:
+        assert program.line() == "True"
+        record = program.record(until=lambda record: record.errors > 0 and record.pulse_count >= 2)
+        assert record.step == 3
+        assert program.ask() == "True"
+        assert program.end()[0] == 0
