@@ -70,13 +70,18 @@ class Case:
         self.groups: list[Group] = []
         self.streams: list[dict[int, GroupStream]] = []
         self.group_of: dict[tuple[int, int], int] = {}
+        self._set_of_tuple: dict[int, int] = {}
+        self._set_numbers: dict[tuple[int, ...], int] = {}
+        self._kept: list[tuple[int, ...]] = []  # an id names a tuple only while the tuple lives
+        self._world = tuple(range(world_size)) if world_size else self.observed
         self._identify()
         self._complete_families()
+        self._places: dict[int, dict[int, int]] = {}
         self._pairs: dict[tuple[int, int, int, int], PairCount] = {}
         for rank, summary in self.summaries.items():
             for pair in summary.pairs:
                 group = self.groups[self.group_of[rank, pair.stream]]
-                ends = global_ends(group, rank, pair.source, pair.destination)
+                ends = self._global_ends(group, rank, pair.source, pair.destination)
                 self._pairs[(rank, group.index, *ends)] = pair
         self._waiting_stacks = {
             self.activity(rank).stack for rank, summary in self.summaries.items() if summary.pending
@@ -90,7 +95,7 @@ class Case:
 
     @property
     def world(self) -> tuple[int, ...]:
-        return tuple(range(self.world_size)) if self.world_size else self.observed
+        return self._world
 
     @property
     def unobserved(self) -> tuple[int, ...]:
@@ -127,32 +132,52 @@ class Case:
         member = self.streams[group].get(rank)
         return member is not None and member.stream.last_seq < self._proven[group]
 
+    def _global_ends(self, group: Group, rank: int, source: int, destination: int) -> tuple[int, int]:
+        """Given the ends of a transfer as a rank named them, return global ranks. torch names ranks of the group; a
+        wrapper or another back end may name global ones: the rank's own end tells which."""
+        if group.index not in self._places:
+            self._places[group.index] = {member: place for place, member in enumerate(group.ranks)}
+        places = self._places[group.index]
+        members = group.ranks
+        if places.get(rank) in (source, destination) and max(source, destination) < len(members):
+            return members[source], members[destination]
+        if rank in (source, destination) and source in places and destination in places:
+            return source, destination
+        return (
+            members[source] if source < len(members) else source,
+            members[destination] if destination < len(members) else destination,
+        )
+
     def pair(self, rank: int, group: int, source: int, destination: int) -> PairCount | None:
         """How often the rank recorded transfers of this direction between these two global ranks in the group."""
         return self._pairs.get((rank, group, source, destination))
 
     def ends(self, rank: int, pending: Pending, transfer: Transfer) -> tuple[int, int]:
         """Source and destination of a transfer that a rank recorded, as global ranks."""
-        return global_ends(self.group(rank, pending), rank, transfer.source, transfer.destination)
+        return self._global_ends(self.group(rank, pending), rank, transfer.source, transfer.destination)
 
     def launches_behind(self, rank: int) -> bool:
         """True when NCCL RAS counts fewer launches on this rank than on others of a communicator."""
         return rank in self._behind
 
     def _identify(self) -> None:
-        known: dict[tuple[str, tuple[int, ...], str], dict[int, list[int]]] = {}
+        known: dict[tuple[str, int, str], dict[int, list[int]]] = {}
         unknown: dict[tuple[str, str, str], dict[int, list[int]]] = {}
         for rank, summary in self.summaries.items():
             for index, stream in enumerate(summary.streams):
                 ranks = stream.ranks or self._default_ranks(stream)
                 if ranks:
-                    bucket = known.setdefault((stream.description, ranks, stream.backend), {})
+                    bucket = known.setdefault((stream.description, self._member_set(ranks), stream.backend), {})
                     bucket.setdefault(rank, []).append(index)
                 else:
                     unknown.setdefault((stream.description, stream.name, stream.backend), {}).setdefault(
                         rank, []
                     ).append(index)
-        for (description, ranks, backend), members in sorted(known.items()):
+        sets = {number: ranks for ranks, number in self._set_numbers.items()}
+        named = [
+            (description, sets[number], backend, members) for (description, number, backend), members in known.items()
+        ]
+        for description, ranks, backend, members in sorted(named, key=lambda item: item[:3]):
             for part in self._by_name(members):
                 self._add(description, ranks, True, backend, part)
         for (description, _, backend), members in sorted(unknown.items()):
@@ -162,6 +187,14 @@ class Case:
                 self._add(description, self.world, True, backend, part)
             else:
                 self._add(description, tuple(sorted(part)), hint == len(part), backend, part)
+
+    def _member_set(self, ranks: tuple[int, ...]) -> int:
+        """Number a set of members; ranks of one job share the tuple, so that it is hashed once."""
+        number = self._set_of_tuple.get(id(ranks))
+        if number is None:
+            number = self._set_of_tuple[id(ranks)] = self._set_numbers.setdefault(ranks, len(self._set_numbers))
+            self._kept.append(ranks)
+        return number
 
     def _complete_families(self) -> None:
         """Groups of one kind that have equal sizes and share the whole world out among them are complete."""
@@ -227,18 +260,6 @@ class Case:
             if call is not None and signature.is_synchronising(call.operation):
                 proven = seq
         return proven
-
-
-def global_ends(group: Group, rank: int, source: int, destination: int) -> tuple[int, int]:
-    """Given the ends of a transfer as a rank named them, return global ranks. torch names ranks of the group; a
-    wrapper or another back end may name global ones: the rank's own end tells which."""
-    members = group.ranks
-    ends = (source, destination)
-    if rank in members and members.index(rank) in ends and max(ends) < len(members):
-        return members[source], members[destination]
-    if rank in ends and set(ends) <= set(members):
-        return ends
-    return tuple(members[end] if end < len(members) else end for end in ends)  # type: ignore[return-value]
 
 
 def family(description: str) -> str:
