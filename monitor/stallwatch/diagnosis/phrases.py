@@ -61,6 +61,21 @@ def of_group(group: GroupRef | None) -> str:
     return f" of process group {shorten(group.description, 40)}"
 
 
+# NCCL's back end records the tensor forms under names of its own, and a barrier as the all-reduce that it is.
+_OPERATIONS = {
+    "_all_gather_base": "all_gather",
+    "_allgather_base": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "all_reduce_barrier": "barrier",
+    "all_to_allv": "all_to_all",
+}
+
+
+def operation_name(name: str | None) -> str:
+    """The name people write for what the recorder calls "_all_gather_base"."""
+    return _OPERATIONS.get(name or "", name or "")
+
+
 def named_signal(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -68,12 +83,15 @@ def named_signal(number: int) -> str:
         return f"signal {number}"
 
 
+UNNAMED = "a rank that is not named"
+
+
 class Culprits:
     """Who a verdict names, in words. Predicates are in the singular: many ranks become "each of ranks 4-5 …"."""
 
     def __init__(self, verdict: Verdict, activities: Mapping[int, Activity]) -> None:
         self.ranks = verdict.culprits
-        self.single = len(self.ranks) == 1
+        self.single = len(self.ranks) <= 1
         self._verdict = verdict
         self._processes = {process.rank: process for process in verdict.culprit_processes}
         self._activities = activities
@@ -84,13 +102,13 @@ class Culprits:
 
     def short(self) -> str:
         if not self.ranks:
-            return "no rank"
+            return UNNAMED
         return f"{'rank' if self.single else 'ranks'} {rank_ranges(self.ranks)}"
 
     def who(self, *, inside: bool = False) -> str:
         """ "rank 2 (pid 11483 on node0)"; of many only the hosts."""
         if not self.ranks:
-            return "no rank"
+            return UNNAMED
         process = self._process(self.ranks[0])
         if self.single:
             parts = [
@@ -163,6 +181,9 @@ class Culprits:
 
     def it(self) -> str:
         return "it" if self.single else "they"
+
+    def its(self) -> str:
+        return "its" if self.single else "their"
 
     def them(self) -> str:
         return "it" if self.single else "them"

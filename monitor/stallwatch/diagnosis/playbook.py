@@ -76,15 +76,16 @@ def _not_entered(scene: Scene) -> list[str]:
         scene.process.where or (scene.activity.where if scene.activity else None) or scene.verdict.where or "unknown"
     )
     frame = scene.process.frame or (scene.activity.frame if scene.activity else None)
-    return stuck_steps(where, scene.host, scene.pid, scene.rank, frame, scene.activity)
+    return stuck_steps(where, scene.host, scene.pid, scene.name, frame, scene.activity)
 
 
 def _init_missing(scene: Scene) -> list[str]:
     where = scene.process.where or (scene.activity.where if scene.activity else None)
-    missing = f"rank{'s' if len(scene.verdict.culprits) > 1 else ''} {rank_ranges(scene.verdict.culprits)}"
+    ranks = rank_ranges(scene.verdict.culprits)
+    missing = f"ranks {ranks}" if len(scene.verdict.culprits) > 1 else scene.name
     if scene.activity and scene.activity.known and where and where not in ("unknown", "init", "store"):
         frame = scene.process.frame or scene.activity.frame
-        return stuck_steps(where, scene.host, scene.pid, scene.rank, frame, scene.activity)
+        return stuck_steps(where, scene.host, scene.pid, scene.name, frame, scene.activity)
     return [
         f"Check that {missing} started at all: the launcher's log on that node, and `--nnodes`, `--node-rank` and "
         f"WORLD_SIZE "
@@ -97,7 +98,7 @@ def _init_missing(scene: Scene) -> list[str]:
 def _waiting(scene: Scene) -> list[str]:
     line = f" (it is at {place(scene.process.frame)})" if scene.process.frame else ""
     return [
-        f"Wait: rank {scene.rank} makes progress{line}." if scene.rank is not None else "Wait: nothing is stuck yet.",
+        f"Wait: {scene.name} makes progress{line}." if scene.rank is not None else "Wait: nothing is stuck yet.",
         'If this is normal, name it in the job: `with beat.phase("checkpoint"):` gives it patience of its own.',
         "If it comes near torch's own time-out, raise the timeout of init_process_group or new_group for that "
         "operation.",

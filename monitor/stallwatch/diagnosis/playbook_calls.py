@@ -6,8 +6,8 @@ from stallwatch.diagnosis.playbook_scene import Scene
 
 def mismatch(scene: Scene) -> list[str]:
     mismatch = scene.verdict.mismatch
-    at = f" Rank {scene.rank} is now at {place(scene.process.frame)}." if scene.process.frame else ""
-    seen = f"rank {scene.rank} has {mismatch.found}, the others {mismatch.expected}" if mismatch else "they differ"
+    at = f" {scene.name_first} is now at {place(scene.process.frame)}." if scene.process.frame else ""
+    seen = f"{scene.name} has {mismatch.found}, the others {mismatch.expected}" if mismatch else "they differ"
     causes = {
         "op": "a branch that depends on the rank, its data or a metric that only some ranks have",
         "size": "a batch, sequence or bucket whose length differs by rank: print the shape before the call",
@@ -16,7 +16,7 @@ def mismatch(scene: Scene) -> list[str]:
     }
     cause = causes[mismatch.kind] if mismatch else causes["op"]
     return [
-        f"Compare the code paths of rank {scene.rank} and of another rank up to the call: {seen}.{at}",
+        f"Compare the code paths of {scene.name} and of another rank up to the call: {seen}.{at}",
         f"Look for {cause}.",
         "To confirm, run a small job with TORCH_DISTRIBUTED_DEBUG=DETAIL: it checks every collective and raises on the "
         "first that differs (slow, so not for production).",
@@ -26,8 +26,7 @@ def mismatch(scene: Scene) -> list[str]:
 
 def exhausted(scene: Scene) -> list[str]:
     return [
-        f"Compare the number of batches by rank: print len(loader) on rank {scene.rank} and on the others before "
-        f"the loop.",
+        f"Compare the number of batches by rank: print len(loader) on {scene.name} and on the others before the loop.",
         "Give every rank the same number: drop_last=True with DistributedSampler, a fixed number of steps per "
         "epoch, or "
         "an all_reduce(MIN) of the counts before the loop; DDP and FSDP also have the Join context for uneven inputs.",
@@ -39,7 +38,7 @@ def exhausted(scene: Scene) -> list[str]:
 
 def group_order(scene: Scene) -> list[str]:
     return [
-        f"Let every rank use its process groups in the same order; rank {scene.rank} stands at "
+        f"Let every rank use its process groups in the same order; {scene.name} stands at "
         f"{place(scene.process.frame) or 'a line that was not read'}.",
         "Look for an operation that only some ranks start earlier: a metric, a .item() that waits for the GPU "
         "between two "
@@ -51,7 +50,7 @@ def group_order(scene: Scene) -> list[str]:
 
 def p2p(scene: Scene) -> list[str]:
     return [
-        f"Pair every send with its receive; rank {scene.rank} stands at "
+        f"Pair every send with its receive; {scene.name} stands at "
         f"{place(scene.process.frame) or 'a line that was not read'}.",
         "Where two ranks exchange, post both directions in one batch_isend_irecv, or let even ranks send first and odd "
         "ranks receive first.",

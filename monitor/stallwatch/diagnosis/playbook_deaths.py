@@ -7,7 +7,7 @@ from stallwatch.diagnosis.playbook_scene import Scene
 def exited(scene: Scene) -> list[str]:
     activity = scene.activity
     number = activity.exit_signal if activity else None
-    last = f"Read the last lines of rank {scene.rank}'s log for what it did before the end."
+    last = f"Read the last lines of {scene.name}'s log for what it did before the end."
     restart = "Stop the other ranks and start the job from its last checkpoint: they cannot go on without it."
     if activity and activity.out_of_memory:
         return [
@@ -35,15 +35,14 @@ def exited(scene: Scene) -> list[str]:
         ]
     if activity and activity.exit_code == 0:
         return [
-            f"Find out why rank {scene.rank} ended without an error before the others: sys.exit, an early return, a "
+            f"Find out why {scene.name} ended without an error before the others: sys.exit, an early return, a "
             "shorter data shard.",
             last,
             "Let all ranks decide together when to end, for example by an all_reduce of a flag.",
         ]
     where = f" It was raised at {place(activity.exception_frame)}." if activity and activity.exception_frame else ""
     return [
-        f"Read the traceback of rank {scene.rank}: it is the first to end, later errors of others are "
-        f"consequences.{where}",
+        f"Read the traceback of {scene.name}: it is the first to end, later errors of others are consequences.{where}",
         "If there is none, decorate main with torch.distributed.elastic.multiprocessing.errors.record, which keeps it.",
         restart,
     ]
@@ -54,11 +53,11 @@ def raised(scene: Scene) -> list[str]:
     where = f" at {place(activity.exception_frame)}" if activity and activity.exception_frame else ""
     what = activity.exception if activity and activity.exception else "the exception"
     return [
-        f"Mend what raised {what}{where} on rank {scene.rank}; the waiting ranks are its victims.",
+        f"Mend what raised {what}{where} on {scene.name}; the waiting ranks are its victims.",
         "Keep collectives, barriers and destroy_process_group out of `finally` and `except`: after an error on one "
         "rank "
         "the others never join them. Let the process exit instead, so that the launcher sees it.",
-        f"Stop the job now: rank {scene.rank} cannot come back into the step.",
+        f"Stop the job now: {scene.name} cannot come back into the step.",
     ]
 
 

@@ -20,6 +20,14 @@ class Scene(NamedTuple):
     process: CulpritProcess
 
     @property
+    def name(self) -> str:
+        return f"rank {self.rank}" if self.rank is not None else "the culprit"
+
+    @property
+    def name_first(self) -> str:
+        return self.name[:1].upper() + self.name[1:]
+
+    @property
     def gpu(self) -> str:
         """ " -i GPU-1a2b" for nvidia-smi, or "" where the rank's GPU is not known: all are shown then."""
         return f" -i {self.process.gpu_uuid}" if self.process.gpu_uuid else ""
@@ -35,7 +43,7 @@ def scene_of(verdict: Verdict, activities: Mapping[int, Activity]) -> Scene:
     return Scene(
         verdict,
         rank,
-        host or f"the node of rank {rank}",
+        host or (f"the node of rank {rank}" if rank is not None else "its node"),
         str(pid) if pid is not None else UNKNOWN_PID,
         activity,
         process,

@@ -6,10 +6,10 @@ from stallwatch.model.verdict import Frame, Where
 
 
 def stuck_steps(
-    where: Where, host: str, pid: str, rank: int | None, frame: Frame | None, activity: Activity | None
+    where: Where, host: str, pid: str, name: str, frame: Frame | None, activity: Activity | None
 ) -> list[str]:
     """Given where a rank stands, say what to look at on its host and what mends it."""
-    line = place(frame) or "the line where it stands"
+    line = place(frame) or "a line that was not read"
     stacks = f"On {host} see all its threads: `py-spy dump --pid {pid}`"
     if activity and activity.uninterruptible:
         return _uninterruptible(host, pid, line)
@@ -66,7 +66,8 @@ def stuck_steps(
             ]
         case "compile":
             return [
-                f"On {host} see whether compilers work: `ps -o pid,pcpu,etime,args --ppid {pid}`.",
+                f"On {host} see whether compilers work: `ps -o pid,pcpu,etime,args --ppid {pid}`; the rank is at "
+                f"{line}.",
                 "If they do, wait, and give the first step more time: compile before the first collective, or raise "
                 "the "
                 "time-out of the process group.",
@@ -74,14 +75,13 @@ def stuck_steps(
             ]
         case "gpu_sync":
             return [
-                f"On {host} see what the GPU does: `nvidia-smi` (100 % at low power is waiting, not work); the rank "
-                f"is at {line}.",
-                f"`py-spy dump --native --pid {pid}` shows the CUDA call that it is in.",
+                f"On {host} see the CUDA call that it is in: `py-spy dump --native --pid {pid}`; it waits at {line}.",
+                "See what the GPU does: `nvidia-smi` (100 % busy at low power is waiting, not work).",
                 "Look for an operation on another process group before that line, which its GPU may still wait for.",
             ]
         case "teardown":
             return [
-                f"{stacks}; rank {rank} is ending while others still train.",
+                f"{stacks}; {name} is ending at {line} while others still train.",
                 "Read its log for an exception before that, and keep collectives out of exit handlers and `finally`.",
                 "Stop the job and start it from its last checkpoint.",
             ]
@@ -93,7 +93,7 @@ def stuck_steps(
         case _:
             return [
                 f"{stacks}; it stands at {line}.",
-                f"Ask why rank {rank} takes this path or takes longer there than the others: a branch on the rank, "
+                f"Ask why {name} takes this path or takes longer there than the others: a branch on the rank, "
                 f"a sleep, "
                 "more data, a retry.",
                 "Do such work on every rank, or before the collective that the others wait in.",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from stallwatch.diagnosis.activity import Activity
-from stallwatch.diagnosis.phrases import Culprits, named_signal, of_group, shorten, waiters
+from stallwatch.diagnosis.phrases import Culprits, named_signal, of_group, operation_name, shorten, waiters
 from stallwatch.model.verdict import Cause, Verdict
 
 Activities = Mapping[int, Activity]
@@ -25,7 +25,7 @@ def _not_entered(verdict: Verdict, culprits: Culprits) -> str:
         return f"{lead}, in which {_others_wait(verdict)}; {known}"
     if not verdict.waiting:
         return f"{doing}; {culprits.it()} {culprits.has()} not entered {_operation(verdict)}"
-    if verdict.confidence == "certain":
+    if _is_certain(verdict):
         return f"{doing}; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}"
     entering = f"{culprits.short()} not having entered it"
     return f"{doing}; {_others_wait(verdict)} in {_operation(verdict)}, consistent with {entering}"
@@ -34,12 +34,12 @@ def _not_entered(verdict: Verdict, culprits: Culprits) -> str:
 def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
     mismatch = verdict.mismatch
     at, now = culprits.called()
-    tail = f"{now}; {_others_wait(verdict)} in vain" if verdict.waiting else now
+    tail = (f"{now}; {_others_wait(verdict)} in vain" if verdict.waiting else now) + _hedge(verdict, culprits)
     if mismatch is None:
         return (
             f"{culprits.who()} entered another operation{at} than the others, which are in {_operation(verdict)}{tail}"
         )
-    found, expected = shorten(mismatch.found, 60), shorten(mismatch.expected, 60)
+    found, expected = shorten(operation_name(mismatch.found), 60), shorten(operation_name(mismatch.expected), 60)
     if mismatch.kind == "op":
         return f"{culprits.who()} called {found}{at} where the other ranks called {expected}{_number(verdict)}{tail}"
     if mismatch.kind == "count":
@@ -55,32 +55,39 @@ def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
 def _data_exhausted(verdict: Verdict, culprits: Culprits) -> str:
     doing = culprits.doing() or f"{culprits.who()} {culprits.has()} left the training loop"
     rest = f"{_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else "the other ranks still train"
-    return f"{doing}, though {rest}: consistent with its data having ended before theirs"
+    return f"{doing}, though {rest}: consistent with {culprits.its()} data having ended before theirs"
 
 
 def _group_order(verdict: Verdict, culprits: Culprits) -> str:
     stands = culprits.doing(again=not culprits.single)
     if culprits.single:
         rest = f", while {_others_wait(verdict)} for it in {_operation(verdict)}" if verdict.waiting else ""
-        return (
-            f"{stands or culprits.who() + ' waits'}{rest}: it enters its process groups in another order than they do"
-        )
-    detail = f": {stands}" if stands else ""
-    circle = "wait for each other in a circle over process groups that they enter in different orders"
-    return f"{culprits.who()} {circle}{detail}"
+        order = "enters its process groups in another order than they do"
+        why = f"it {order}" if _is_certain(verdict) else f"consistent with a rank that {order}"
+        return f"{stands or culprits.who() + ' waits'}{rest}: {why}"
+    circle = "in a circle over process groups that they enter in different orders"
+    return f"{_each_other(verdict, culprits)} {circle}{': ' + stands if stands else ''}"
 
 
 def _p2p_unmatched(verdict: Verdict, culprits: Culprits) -> str:
     stands = culprits.doing(again=not culprits.single)
     if not culprits.single:
-        return (
-            f"{culprits.who()} wait for each other in sends and receives that do not match, so none can finish"
-            f"{': ' + stands if stands else ''}"
-        )
+        pairs = "in sends and receives that do not match, so none can finish"
+        return f"{_each_other(verdict, culprits)} {pairs}{': ' + stands if stands else ''}"
     lead = stands or culprits.who()
     if not verdict.waiting:
         return f"{lead}: the other side of {_operation(verdict)} was never posted"
-    return f"{lead}; it never posted its side of {_operation(verdict)}, for which {_others_wait(verdict)}"
+    side = f"its side of {_operation(verdict)}, for which {_others_wait(verdict)}"
+    return (
+        f"{lead}; it never posted {side}"
+        if _is_certain(verdict)
+        else f"{lead}, consistent with not having posted {side}"
+    )
+
+
+def _each_other(verdict: Verdict, culprits: Culprits) -> str:
+    verb = "wait for each other" if _is_certain(verdict) else "stand still, consistent with waiting for each other"
+    return f"{culprits.who()} {verb}"
 
 
 def _rank_exited(verdict: Verdict, culprits: Culprits) -> str:
@@ -89,7 +96,7 @@ def _rank_exited(verdict: Verdict, culprits: Culprits) -> str:
     failed = culprits.followers_gone()
     if not waits and failed:
         waits = f"; {failed} then lost the connection and ended too"
-    return f"{culprits.who()} {_ended(first, culprits)}{waits}"
+    return f"{culprits.who()} {_ended(first, culprits)}{waits}{_hedge(verdict, culprits)}"
 
 
 def _ended(first: Activity | None, culprits: Culprits) -> str:
@@ -112,11 +119,13 @@ def _ended(first: Activity | None, culprits: Culprits) -> str:
 def _rank_raised(verdict: Verdict, culprits: Culprits) -> str:
     first = culprits.first
     raised = shorten(first.exception, 160) if first and first.exception else "an exception"
-    at = culprits.raised_at()
-    now = first.detail if first and first.detail else ""
-    then = f" and now {now}" if now else ""
+    then = (
+        f"; {culprits.it() if culprits.single else f'rank {first.rank}'} now {first.detail}"
+        if first and first.detail
+        else ""
+    )
     waits = f"; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}" if verdict.waiting else ""
-    return f"{culprits.who()} raised {raised}{at}{then}{waits}"
+    return f"{culprits.who()} raised {raised}{culprits.raised_at()}{then}{waits}{_hedge(verdict, culprits)}"
 
 
 def _process_stopped(verdict: Verdict, culprits: Culprits) -> str:
@@ -129,22 +138,22 @@ def _process_stopped(verdict: Verdict, culprits: Culprits) -> str:
 
 def _init_missing(verdict: Verdict, culprits: Culprits) -> str:
     doing = culprits.doing()
-    lead = f"{doing} and" if doing else culprits.who()
+    lead = f"{doing} and has" if doing else f"{culprits.who()} {culprits.has()}"
     waits = f", where {_others_wait(verdict)}" if verdict.waiting else ""
-    return f"{lead} {culprits.has()} not reached the rendezvous{waits}"
+    return f"{lead} not reached the rendezvous{waits}{_hedge(verdict, culprits)}"
 
 
 def _gpu_kernel_stuck(verdict: Verdict, culprits: Culprits) -> str:
-    lead = (
-        f"{culprits.who()} waits{culprits.at()} for its GPU"
-        if culprits.single
-        else f"the GPUs of {culprits.who()} are held"
-    )
-    if verdict.confidence == "certain":
-        waits = f"; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}" if verdict.waiting else ""
-        return f"{lead}, which runs a kernel that is no communication and does not end{waits}"
     waits = f"; {_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else ""
-    return f"{lead}, which is busy but not with communication{waits}: consistent with a kernel that does not end"
+    if not culprits.single:
+        runs = "run kernels that are no communication and do not end"
+        certain = _is_certain(verdict)
+        said = runs if certain else "are busy but not with communication, consistent with kernels that do not end"
+        return f"the GPUs of {culprits.who(inside=True)} {said}{waits}"
+    lead = f"{culprits.who()} waits{culprits.at()} for its GPU, which"
+    if _is_certain(verdict):
+        return f"{lead} runs a kernel that is no communication and does not end{waits}"
+    return f"{lead} is busy but not with communication{waits}: consistent with a kernel that does not end"
 
 
 def _fault(what: str) -> Callable[[Verdict, Culprits], str]:
@@ -152,7 +161,8 @@ def _fault(what: str) -> Callable[[Verdict, Culprits], str]:
         shown = next((fact.fact for fact in verdict.because), "")
         waits = f"; {_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else ""
         who = f" of {culprits.who(inside=True)}" if verdict.culprits else ""
-        return f"the {what}{who} reports a fault{': ' + shorten(shown, 160) if shown else ''}{waits}"
+        fault = f"reports a fault{': ' + shorten(shown, 160) if shown else ''}"
+        return f"the {what}{who} {fault}{waits}{_hedge(verdict, culprits) if verdict.culprits else ''}"
 
     return sentence
 
@@ -178,7 +188,7 @@ def _waiting(verdict: Verdict, culprits: Culprits) -> str:
     if not culprits.ranks:
         return f"{waits}, and nothing shows that it is stuck"
     lead = doing or culprits.who()
-    return f"{lead} and makes progress; {waits} for {culprits.them()}: long, but nothing shows that it is stuck"
+    return f"{lead} and makes progress; {waits}: long, but nothing shows that it is stuck"
 
 
 def _healthy(verdict: Verdict, culprits: Culprits) -> str:
@@ -199,12 +209,21 @@ def _others_wait(verdict: Verdict) -> str:
     return waiters(verdict.waiting) if verdict.waiting else "the other ranks wait"
 
 
+def _is_certain(verdict: Verdict) -> bool:
+    return verdict.confidence == "certain"
+
+
+def _hedge(verdict: Verdict, culprits: Culprits) -> str:
+    """What was observed stands; that it is the cause is only consistent with it."""
+    return "" if _is_certain(verdict) else f", consistent with {culprits.short()} being the cause"
+
+
 def _operation(verdict: Verdict) -> str:
-    return f"{verdict.operation or 'a collective'}{_number(verdict)}"
+    return f"{operation_name(verdict.operation) or 'a collective'}{_number(verdict)}"
 
 
 def _number(verdict: Verdict) -> str:
-    number = f" no. {verdict.seq}" if verdict.seq is not None and verdict.seq >= 0 else ""
+    number = f" number {verdict.seq}" if verdict.seq is not None and verdict.seq >= 0 else ""
     return f"{number}{of_group(verdict.process_group)}"
 
 
