@@ -2,9 +2,9 @@
 
 A training loop writes the same entries again and again: their bytes differ only in the numbers that count up and in
 the indexes under which the writer memoises its containers. So an entry that was interpreted once becomes a template,
-its bytes with those places masked out; where the following bytes are equal under the mask, they are an entry of the same
-kind, and only the numbers are read. Ranks of one program write nearly equal dumps: a library of templates serves many.
-Exact, as what does not match is interpreted; and skipped values that the file later refers to are interpreted then.
+its bytes with those places masked out; where the following bytes are equal under the mask, they are an entry of the
+same kind, and only the numbers are read. Ranks of one program write nearly equal dumps: a library serves many. Exact,
+as what does not match is interpreted; and skipped values that the file later refers to are interpreted then.
 """
 
 import struct

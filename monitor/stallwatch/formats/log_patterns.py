@@ -39,7 +39,8 @@ PATTERNS: Final = (
         "group_status",
         "ast enqueued",
         _PG + r"?.{0,300}?(?:work(?: sequence id)?: (?P<seq>-?\d+)\b.{0,40}?)?"
-        r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+).{0,40}?last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+        r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)"
+        r".{0,40}?last completed (?:NCCL )?work: (?P<completed>-?\d+)",
     ),
     _pattern("recorder_disabled", "FlightRecorder is disabled", r"Stack trace of the failed collective not found"),
     _pattern(

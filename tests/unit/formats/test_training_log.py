@@ -24,7 +24,8 @@ def only(text: str) -> LogEvent:
     [
         (
             "[E ProcessGroupNCCL.cpp:821] [Rank 3] Watchdog caught collective operation timeout: "
-            "WorkNCCL(SeqNum=12, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800123 milliseconds before timing out.",
+            "WorkNCCL(SeqNum=12, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800123 milliseconds before timing "
+            "out.",
             3,
             None,
             None,
@@ -67,8 +68,8 @@ def test_blocking_wait_twin_of_the_timeout() -> None:
             3,
         ),
         (
-            "[PG ID 11 PG GUID 119 Rank 1] Exception (either an error or timeout) detected by watchdog at work: 7, last "
-            "enqueued NCCL work: 9, last completed NCCL work: 6.",
+            "[PG ID 11 PG GUID 119 Rank 1] Exception (either an error or timeout) detected by watchdog at work: 7, "
+            "last enqueued NCCL work: 9, last completed NCCL work: 6.",
             "119",
             1,
         ),
