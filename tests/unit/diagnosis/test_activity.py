@@ -61,6 +61,8 @@ def heartbeat(**fields: object) -> Heartbeat:
         (STEP, "D", "nfs_wait_bit_killable", "filesystem"),
         (STEP, "D", "folio_wait_bit_common", "filesystem"),
         (STEP, "S", "wait_for_partner", "filesystem"),
+        (STEP, "D", "kernel_clone", "filesystem"),
+        (("save_checkpoint@JOB:5", *STEP), "D", "kernel_clone", "checkpoint"),
         (("write_checkpoint@JOB:5", *STEP), "D", "rpc_wait_bit_killable", "checkpoint"),
         (("save@TORCH/serialization.py:1", "step@JOB:20", MODULE), "D", "io_schedule", "checkpoint"),
         (("poll@PY/selectors.py:1", "_poll@PY/multiprocessing/connection.py:2", "get@PY/multiprocessing/queues.py:3",

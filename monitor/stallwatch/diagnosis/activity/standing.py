@@ -49,7 +49,8 @@ _KERNEL: dict[KernelWait, tuple[Where, str]] = {
     "pipe": ("filesystem", "waits for the other end of a pipe"),
     "file": ("filesystem", "waits for the file system"),
     "child": ("user_code", "waits for a child process"),
-    "vfork": ("user_code", "waits for a child process that it just started"),
+    # The child has not come to exec: what keeps it there is the storage that the program lies on.
+    "vfork": ("filesystem", "is held by the kernel until a child that it started can run"),
     "gpu": ("gpu_sync", "waits in the GPU's driver"),
 }
 _HINTED: dict[Hint, tuple[Where, str]] = {
