@@ -73,6 +73,9 @@ def build(case: Case, pace: Pace) -> Graph:
         for pending in summary.pending:
             if pending.lane in lanes:
                 continue
+            if not pending.launched:
+                lanes.add(pending.lane)  # its host is still inside the call: it has issued nothing to wait for
+                continue
             stuck = pace.is_stuck(rank, pending)
             if stuck is False:
                 moving.add(rank)
@@ -99,6 +102,11 @@ def build(case: Case, pace: Pace) -> Graph:
         blockers[wait.point], unknown[wait.point] = tuple(found), tuple(open_ranks)
     perhaps = tuple(rank for rank in case.observed if rank not in unrecorded and _may_wait(case, rank, waiting_ranks))
     return Graph(tuple(waits), blockers, unknown, unrecorded, perhaps, tuple(sorted(moving)))
+
+
+def _is_inside_call(case: Case, rank: int, lane: int) -> bool:
+    """A group of calls that is open and not closed: recorded, not issued."""
+    return any(not pending.launched and pending.lane == lane for pending in case.summaries[rank].pending)
 
 
 def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
@@ -145,7 +153,9 @@ def _collective_blockers(
             blockers.append(Blocker(rank, lane, Strength.RECORDED))
         else:
             front = frontiers.get((rank, lane))
-            if front is None and rank in moving:
+            if front is None and _is_inside_call(case, rank, lane):
+                blockers.append(Blocker(rank, lane, Strength.RECORDED))
+            elif front is None and rank in moving:
                 unknown.append(rank)
             elif front is not None and front.point != point:
                 blockers.append(Blocker(rank, lane, Strength.QUEUED))
@@ -240,6 +250,8 @@ def _peer(
     if theirs.pending < place:
         return Blocker(peer, lane, Strength.RECORDED)
     front = frontiers.get((peer, lane))
+    if front is None and _is_inside_call(case, peer, lane):
+        return Blocker(peer, lane, Strength.RECORDED)
     holder = _holder(case, peer, wait.point.group, ends, place)
     if front is None or holder is None:
         return None  # its pending operation is known to have moved on, or lies beyond what the summary keeps

@@ -1,0 +1,80 @@
+"""Verdicts about calls that do not fit each other."""
+
+import pytest
+
+from stallwatch.diagnosis import judge
+from tests.unit.diagnosis.build import SLEEPS, Call, Group, Rank, evidence, loop, world
+
+W4 = world(4)
+STEPS = loop(W4, 5)
+
+
+def _all_but(odd: int, usual: Call, other: Call) -> list[Rank]:
+    return [Rank(r, (*STEPS, other if r == odd else usual), len(STEPS)) for r in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("other", "kind"),
+    [
+        (Call(W4, "all_gather", 500), "op"),
+        (Call(W4, elements=999), "size"),
+        (Call(W4, elements=500, dtype="BFloat16"), "dtype"),
+    ],
+)
+def test_the_one_that_differs_is_named_with_what_differs(other: Call, kind: str) -> None:
+    verdict = judge(evidence(*_all_but(1, STEPS[0], other)))[0]
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (1,))
+    assert verdict.mismatch is not None
+    assert verdict.mismatch.kind == kind
+
+
+def test_a_barrier_at_the_end_against_the_loop_is_exhausted_data() -> None:
+    verdict = judge(evidence(*_all_but(1, STEPS[0], Call(W4, "barrier", line=80))))[0]
+    assert (verdict.cause, verdict.culprits) == ("data_exhausted", (1,))
+
+
+@pytest.mark.parametrize("name", ["all_to_all", "alltoall_base", "gather", "scatter"])
+def test_sizes_that_differ_in_health_are_no_mismatch(name: str) -> None:
+    ranks = [Rank(r, (*STEPS, Call(W4, name, 100 + r)), len(STEPS) + 1, frames=SLEEPS) for r in range(4)]
+    assert judge(evidence(*ranks))[0].cause == "healthy"
+
+
+def test_uneven_inputs_of_an_all_gather_are_no_mismatch() -> None:
+    ranks = [Rank(r, (*STEPS, Call(W4, "all_gather", 100 + r, outputs=406)), len(STEPS) + 1) for r in range(4)]
+    assert judge(evidence(*ranks))[0].cause == "healthy"
+
+
+def test_of_two_that_differ_the_earlier_steps_tell_which() -> None:
+    pair = world(2)
+    steps = loop(pair, 5)
+    ranks = [Rank(0, (*steps, steps[0]), len(steps)), Rank(1, (*steps, steps[1]), len(steps))]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (1,))
+
+
+def test_of_two_that_differ_in_the_first_call_nothing_tells_and_it_says_so() -> None:
+    pair = world(2)
+    ranks = [Rank(0, (Call(pair),), 0), Rank(1, (Call(pair, "broadcast"),), 0)]
+    verdict = judge(evidence(*ranks))[0]
+    assert verdict.cause == "collective_mismatch"
+    assert verdict.confidence == "possible"
+    assert any("nothing tells" in fact.fact for fact in verdict.because)
+
+
+def test_the_first_divergence_counts_not_the_last() -> None:
+    """Rank 1 skipped a call long ago; everything after is paired wrongly, and the operations alternate."""
+    calls = tuple(
+        Call(W4, name, line=line) for _ in range(6) for name, line in (("all_gather", 10), ("all_reduce", 11))
+    )
+    skipped = (*calls[:5], *calls[6:])
+    ranks = [Rank(r, calls, 10) for r in (0, 2, 3)]
+    verdict = judge(evidence(ranks[0], Rank(1, skipped, 10), ranks[1], ranks[2]))[0]
+    assert (verdict.cause, verdict.culprits, verdict.seq) == ("collective_mismatch", (1,), 6)
+
+
+def test_sister_groups_tell_which_of_two_is_right() -> None:
+    groups = [Group("1", "tp0", (0, 1), 1), Group("2", "tp1", (2, 3), 1)]
+    right, wrong = "all_reduce", "reduce_scatter"
+    ranks = [Rank(r, (Call(groups[r // 2], wrong if r == 1 else right),), 1 if r > 1 else 0) for r in range(4)]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (1,))

@@ -1,0 +1,97 @@
+"""Verdicts from what happened to processes and GPUs, which come before the structure of waits."""
+
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import GpuLook, KernelEvent, NodeEvidence
+from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, world
+
+W4 = world(4)
+STEPS = loop(W4, 6)
+CLOSED = (
+    "Traceback (most recent call last):",
+    '  File "/srv/job/train.py", line 94, in step',
+    "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:18849. A remote worker crashed.",
+)
+
+
+def _waiting(*ranks: int) -> list[Rank]:
+    return [Rank(r, (*STEPS, STEPS[0]), len(STEPS)) for r in ranks]
+
+
+def test_a_killed_rank_explains_the_waits() -> None:
+    dead = Rank(2, dumped=False, state="Z", exit_signal=9)
+    verdict = judge(evidence(*_waiting(0, 1, 3), dead))[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("rank_exited", (2,), "certain")
+
+
+def test_peers_that_died_of_it_are_victims() -> None:
+    dead = Rank(2, dumped=False, state="Z", exit_signal=9)
+    victims = [Rank(r, dumped=False, state="Z", exit_code=1, log=CLOSED) for r in (0, 1, 3)]
+    verdict = judge(evidence(*victims, dead))[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
+
+
+def test_of_equal_ends_the_first_on_one_clock_counts() -> None:
+    ends = {0: 30, 1: 10, 2: 20}
+    ranks = [Rank(r, dumped=False, state="Z", exit_signal=11, ended_ns=at) for r, at in ends.items()]
+    assert judge(evidence(*ranks))[0].culprits == (1,)
+
+
+def test_all_ended_well_is_healthy() -> None:
+    ranks = [Rank(r, dumped=False, state="Z", exit_code=0) for r in range(4)]
+    assert judge(evidence(*ranks))[0].cause == "healthy"
+
+
+def test_only_victims_accuse_nobody() -> None:
+    ranks = [Rank(r, dumped=False, state="Z", exit_code=1, log=CLOSED) for r in range(2)]
+    verdict = judge(evidence(*ranks, world_size=4))[0]
+    assert verdict.culprits == ()
+    assert verdict.cause == "undecided"
+
+
+def test_a_stopped_process_comes_before_what_it_has_not_entered() -> None:
+    stopped = Rank(3, dumped=False, state="T", wchan="do_signal_stop")
+    verdict = judge(evidence(*_waiting(0, 1, 2), stopped))[0]
+    assert (verdict.cause, verdict.culprits) == ("process_stopped", (3,))
+
+
+def _node(powers: tuple[float, ...], events: tuple[KernelEvent, ...] = ()) -> NodeEvidence:
+    gpus = tuple(GpuLook(i, f"GPU-{i}", 100.0, watts, pids=(1000 + i,)) for i, watts in enumerate(powers))
+    return NodeEvidence("node0", (0, 1, 2, 3), (gpus,), kernel_events=events)
+
+
+def test_a_gpu_busy_at_the_power_of_an_idle_one_runs_something_else() -> None:
+    spinning = Rank(1, STEPS, frames=SLEEPS, state="R", wchan=None)
+    node = _node((171.0, 125.0, 172.0, 170.0))
+    verdict = judge(evidence(*_waiting(0, 2, 3), spinning, nodes=(node,)))[0]
+    assert (verdict.cause, verdict.culprits) == ("gpu_kernel_stuck", (1,))
+
+
+def test_a_sleeping_host_does_not_wait_for_its_gpu() -> None:
+    node = _node((171.0, 125.0, 172.0, 170.0))
+    verdict = judge(evidence(*_waiting(0, 2, 3), Rank(1, STEPS, frames=SLEEPS), nodes=(node,)))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (1,))
+
+
+def test_a_gpu_off_the_bus_is_the_owners_fault_not_the_waiting_ranks() -> None:
+    event = KernelEvent(
+        "xid", "NVRM: Xid (PCI:0000:3b:00): 79, pid=1003, GPU has fallen off the bus", 1, xid=79, pid=1003
+    )
+    node = _node((170.0,) * 4, (event,))
+    verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(node,)))[0]
+    assert (verdict.cause, verdict.culprits) == ("gpu_fault", (3,))
+
+
+def test_a_follow_on_xid_is_rejected_with_its_reason() -> None:
+    event = KernelEvent("xid", "NVRM: Xid (PCI:0000:3b:00): 45, pid=1003, Ch 0000000a", 1, xid=45, pid=1003)
+    verdict = judge(
+        evidence(*_waiting(0, 1, 3), Rank(2, STEPS, frames=SLEEPS), nodes=(_node((170.0,) * 4, (event,)),))
+    )[0]
+    assert verdict.cause == "not_entered"
+    assert any(item.cause == "gpu_fault" and "45" in item.why for item in verdict.rejected)
+
+
+def test_an_nvlink_error_is_a_fault_of_the_fabric() -> None:
+    event = KernelEvent("xid", "NVRM: Xid (PCI:0000:3b:00): 149, NETIR_LINK_EVT Fatal", 1, xid=149, fatal=True)
+    verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(_node((170.0,) * 4, (event,)),)))[0]
+    assert verdict.cause == "fabric_fault"
+    assert verdict.culprits == ()

@@ -1,0 +1,199 @@
+"""Verdicts about who waits for whom, from literal jobs."""
+
+import pytest
+
+from stallwatch.diagnosis import judge
+from tests.unit.diagnosis.build import (
+    IN_RECV,
+    SLEEPS,
+    Call,
+    Group,
+    Rank,
+    evidence,
+    loop,
+    transfer,
+    world,
+)
+
+W4 = world(4)
+STEPS = loop(W4, 6)
+
+
+def _waiting(rank: int, calls: tuple[Call, ...] = (*STEPS, STEPS[0])) -> Rank:
+    return Rank(rank, calls, len(calls) - 1)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_the_rank_that_never_entered_is_named_with_what_it_does(backend: str) -> None:
+    absent = Rank(2, STEPS, frames=SLEEPS, backend=backend)
+    others = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), backend=backend) for r in (0, 1, 3)]
+    verdict = judge(evidence(others[0], others[1], absent, others[2]))[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (2,), "certain")
+    assert verdict.waiting == "0-1,3"
+    assert (verdict.operation, verdict.seq) == ("all_reduce", 13)
+    assert verdict.process_group is not None
+    assert verdict.process_group.ranks == (0, 1, 2, 3)
+
+
+def test_chains_over_groups_collapse_to_the_rank_at_their_end() -> None:
+    tp = {0: Group("1", "tp0", (0, 1), 1), 2: Group("2", "tp1", (2, 3), 1)}
+    dp = {0: Group("3", "dp0", (0, 2), 2), 1: Group("4", "dp1", (1, 3), 2)}
+
+    def step(rank: int) -> tuple[Call, ...]:
+        return Call(tp[rank // 2 * 2], line=20), Call(dp[rank % 2], line=30)
+
+    ranks = []
+    for rank in range(4):
+        past = step(rank) * 4
+        if rank == 3:
+            ranks.append(Rank(3, past, frames=SLEEPS))
+        elif rank == 2:
+            ranks.append(Rank(2, (*past, step(2)[0]), len(past)))
+        else:
+            ranks.append(Rank(rank, (*past, *step(rank)), len(past) + 1))
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
+
+
+def test_what_is_enqueued_behind_another_group_is_not_entered() -> None:
+    """Ranks 0 and 1 have enqueued the world's collective, but their GPUs stand in the pair that rank 1's peer lacks."""
+    pair, rest = Group("1", "tp0", (0, 1), 1), Group("2", "tp1", (2, 3), 1)
+    ranks = [
+        Rank(0, (*STEPS, Call(pair), STEPS[0]), len(STEPS)),
+        Rank(1, STEPS, frames=SLEEPS),
+        Rank(2, (*STEPS, Call(rest), STEPS[0]), len(STEPS) + 1),
+        Rank(3, (*STEPS, Call(rest), STEPS[0]), len(STEPS) + 1),
+    ]
+    assert judge(evidence(*ranks))[0].culprits == (1,)
+
+
+def test_opposite_order_of_two_groups_is_a_cycle() -> None:
+    pair = world(2)
+    other = Group("1", "second", (0, 1), 1)
+    ranks = [Rank(0, (Call(pair), Call(other)), 0), Rank(1, (Call(other), Call(pair)), 0)]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("group_order", (0, 1))
+
+
+def test_the_rank_that_left_its_habit_started_the_cycle() -> None:
+    other = Group("1", "side", (0, 1, 2, 3), 1)
+    past = (Call(W4, line=10), Call(other, line=20)) * 4
+    ranks = [Rank(r, (*past, Call(W4, line=10)), len(past)) for r in (0, 1, 3)]
+    ranks.insert(2, Rank(2, (*past, Call(other, line=20)), len(past)))
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("group_order", (2,))
+
+
+def test_two_receives_are_a_cycle_of_transfers() -> None:
+    ranks = [
+        Rank(0, (*STEPS, transfer(W4, ("recv", 1))), len(STEPS)),
+        Rank(1, (*STEPS, transfer(W4, ("recv", 0))), len(STEPS)),
+        _waiting(2),
+        _waiting(3),
+    ]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (0, 1))
+
+
+def test_members_of_a_batch_take_the_state_of_its_closing_entry() -> None:
+    """A pipeline of three: rank 1 works; 0 and 2 wait for it in batches."""
+    group = world(3)
+    first = transfer(group, ("send", 1), ("recv", 1), batched=True)
+    last = transfer(group, ("send", 1), ("recv", 1), batched=True)
+    middle = transfer(group, ("send", 0), ("recv", 0), ("send", 2), ("recv", 2), batched=True)
+    ranks = [
+        Rank(0, (first,) * 4, 3),
+        Rank(1, (middle,) * 3, frames=SLEEPS),
+        Rank(2, (last,) * 4, 3),
+    ]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (1,))
+
+
+def test_transfers_are_named_by_ranks_of_their_group() -> None:
+    stage = Group("1", "pp", (1, 3), 1)
+    ranks = [
+        _waiting(0),
+        Rank(1, (*STEPS, transfer(stage, ("recv", 1))), len(STEPS)),
+        _waiting(2),
+        Rank(3, STEPS, frames=SLEEPS),
+    ]
+    assert judge(evidence(*ranks))[0].culprits == (3,)
+
+
+def test_a_host_still_inside_the_batch_has_not_sent() -> None:
+    group = world(2)
+    open_batch = transfer(group, ("send", 1), ("recv", 1), batched=True, closed=False)
+    closed = transfer(group, ("send", 0), ("recv", 0), batched=True)
+    mine = transfer(group, ("send", 1), ("recv", 1), batched=True)
+    ranks = [Rank(0, (mine, mine, open_batch), 2), Rank(1, (closed,) * 3, 2)]
+    verdict = judge(evidence(*ranks))[0]
+    assert verdict.cause in ("not_entered", "p2p_unmatched")
+    assert 0 in verdict.culprits
+
+
+def test_gloo_receives_are_seen_by_stacks_alone() -> None:
+    ranks = [Rank(r, STEPS, frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in (0, 1)]
+    ranks += [Rank(r, (*STEPS, STEPS[0]), len(STEPS), backend="gloo") for r in (2, 3)]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (0, 1))
+
+
+def test_all_entered_and_none_finished_names_nobody() -> None:
+    verdict = judge(evidence(*(_waiting(r) for r in range(4))))[0]
+    assert (verdict.cause, verdict.culprits) == ("comm_stuck", ())
+
+
+def test_one_nodes_view_of_a_larger_job_is_never_comm_stuck() -> None:
+    large = world(8)
+    calls = (*loop(large, 6), Call(large))
+    verdict = judge(evidence(*(Rank(r, calls, len(calls) - 1) for r in range(4)), world_size=8))[0]
+    assert verdict.cause == "undecided"
+    assert any("ranks 4-7" in text for text in verdict.missing)
+
+
+def test_a_local_culprit_is_proven_though_other_nodes_are_dark() -> None:
+    large = world(8)
+    calls = loop(large, 6)
+    ranks = [Rank(r, (*calls, Call(large)), len(calls)) for r in (0, 1, 3)]
+    verdict = judge(evidence(*ranks, Rank(2, calls, frames=SLEEPS), world_size=8))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
+    assert verdict.confidence != "certain"
+
+
+def test_a_rank_without_any_evidence_is_not_accused() -> None:
+    verdict = judge(evidence(_waiting(0), _waiting(1), _waiting(3), world_size=4))[0]
+    assert verdict.cause == "undecided"
+    assert verdict.culprits == ()
+
+
+def test_a_missing_dump_and_the_same_stack_as_the_waiting_ranks_is_unknown() -> None:
+    ranks = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), frames=SLEEPS) for r in range(3)]
+    silent = Rank(3, frames=SLEEPS, dumped=False)
+    verdict = judge(evidence(*ranks, silent))[0]
+    assert verdict.culprits == ()
+
+
+def test_a_missing_dump_and_a_stack_elsewhere_is_likely_absent() -> None:
+    silent = Rank(3, frames=SLEEPS, dumped=False)
+    verdict = judge(evidence(_waiting(0), _waiting(1), _waiting(2), silent))[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (3,), "likely")
+
+
+def test_split_groups_with_local_names_are_one_group() -> None:
+    mine, theirs = Group("5", "shard", (0, 1), 3), Group("9", "shard", (0, 1), 7)
+    ranks = [Rank(0, (Call(mine),) * 4, 3), Rank(1, (Call(theirs),) * 3, frames=SLEEPS)]
+    assert judge(evidence(*ranks))[0].culprits == (1,)
+
+
+def test_a_background_thread_that_moves_does_not_hide_the_stuck_one() -> None:
+    saver = Group("1", "checkpoint", (0, 1, 2, 3), 1)
+    saves = (Call(saver, "barrier", thread="2"),)
+
+    def rank(number: int, waits: bool) -> Rank:
+        calls = (*STEPS, *saves, *((STEPS[0],) if waits else ()), *saves)
+        return Rank(number, calls, len(STEPS) + 1, frames=() if waits else SLEEPS, looks=1)
+
+    ranks = [rank(0, True), rank(1, True), rank(2, True), rank(3, False)]
+    verdict = judge(evidence(*ranks, looks=1))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
