@@ -14,6 +14,8 @@ from stallwatch.detectors.limits import SECOND_NS, Times, learn, quantile
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GroupCounter, Heartbeat, JobKey, NodeSnapshot, RankSample
 
+# A pulse tells of the past second: the first change after a step is of that step, the next of the operation that hangs.
+_OWN_CHANGES = 2
 LATE_SECONDS = 1.0  # lateness below this is jitter of a busy node
 _LATER_PHASES = 8  # phases whose times are kept, per rank
 
@@ -27,7 +29,7 @@ class RankHistory(msgspec.Struct, frozen=True):
     readable: bool = False  # at this tick
     step_since_ns: int = 0
     counters_since_ns: int = 0
-    counter_changes: int = 0  # since the step changed: the first belongs to the step that hangs
+    counter_changes: int = 0  # since the step changed
     phase_since_ns: int = 0
     pulse_since_ns: int = 0
     moved: bool = False  # at this tick
@@ -71,7 +73,7 @@ class RankHistory(msgspec.Struct, frozen=True):
     def progress_since_ns(self) -> int:
         """When we last saw it move: its step, its phase, or counters that go on within a long step."""
         since = max(self.step_since_ns, self.phase_since_ns)
-        if not self.counts_steps or self.counter_changes > 1:
+        if not self.counts_steps or self.counter_changes > _OWN_CHANGES:
             since = max(since, self.counters_since_ns)
         return since
 
@@ -165,7 +167,7 @@ def _compared(
         counter_changes=0 if stepped else changes + counted,
         phase_since_ns=at_ns if phase_changed else before.phase_since_ns,
         pulse_since_ns=at_ns if pulsed else before.pulse_since_ns,
-        moved=stepped or phase_changed or (counted and (not before.counts_steps or changes > 0)),
+        moved=stepped or phase_changed or (counted and (not before.counts_steps or changes >= _OWN_CHANGES)),
         pulsed=pulsed,
         step_times=learn(before.step_times, _new_steps(old, heartbeat, before.step_times, in_phase)),
         gap_times=learn(before.gap_times, _new_gap(before, old, counted, in_phase, at_ns)),

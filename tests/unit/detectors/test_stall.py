@@ -137,12 +137,13 @@ def test_counters_that_go_on_within_a_long_step_are_progress() -> None:
 
 
 def test_the_operation_that_hangs_is_not_taken_for_progress() -> None:
-    # The pulse tells of the last enqueue up to a second after the last step.
-    def late_pulse(second: float, rank: RankSample) -> RankSample:
-        return with_beat(rank, groups=SimulatedRank(rank.rank, stuck_at=20).at(20.0).groups) if second == 21 else rank
+    # Pulses tell of the last step, and then of the operation that hangs, up to two seconds after the last step.
+    def late_pulses(second: float, rank: RankSample) -> RankSample:
+        shown = {21.0: 19.0, 22.0: 20.0}.get(second)
+        return with_beat(rank, groups=SimulatedRank(rank.rank).at(shown).groups) if shown else rank
 
     plain = found(run(job_run(four(stuck_at=20.3), 60)), "stall")[0][0]
-    assert found(run(job_run(four(stuck_at=20.3), 60, edit=late_pulse)), "stall")[0][0] == plain
+    assert found(run(job_run(four(stuck_at=20.3), 60, edit=late_pulses)), "stall")[0][0] == plain
 
 
 @pytest.mark.parametrize(("length", "looks"), [(4.0, 0), (12.0, 1)])
