@@ -140,4 +140,5 @@ def peer_token(case: Case, rank: int, call: Call) -> Hashable:
     operation, _, ends = call.operation.partition(" ")
     numbers = [int(part) for part in ends.replace("<-", " ").replace("->", " ").split() if part.isdigit()]
     way = "" if len(numbers) != 2 else ("+" if numbers[1] > numbers[0] else "-")
-    return family(group.description), len(group.ranks), operation + way, call.elements, call.dtype, call.site
+    size = len(group.ranks) if group.members_known else 0
+    return family(group.description), size, operation + way, call.elements, call.dtype, call.site

@@ -45,8 +45,8 @@ def waiting(story: Story) -> Saying:
         return None
     found = absent_ranks(story)
     moving = [rank for rank in found if story.case.activity(rank).moving]
-    if not moving or len(moving) < len(found):
-        return None
+    if not moving or len(moving) < len(found) or len(moving) > max(1, len(story.case.observed) // 4):
+        return None  # many that move are a job that moves
     wait = main_wait(story, moving)
     return Claim(
         cause="waiting",
@@ -70,6 +70,9 @@ def healthy(story: Story) -> Saying:
         return Claim(
             "healthy", (), "certain" if case.looks > 1 else "likely", (Fact("the job moves", "flight recorders"),)
         )
+    absent = absent_ranks(story)
+    if story.hangs and absent and all(case.activity(rank).moving for rank in absent):
+        return Claim("healthy", (), "likely", (Fact(f"{named(absent)} make progress", "two looks"),))
     if story.hangs:
         return None
     ended = [rank for rank, activity in case.activities.items() if activity.gone]

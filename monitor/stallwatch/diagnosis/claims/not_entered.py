@@ -83,7 +83,10 @@ def _awaits_gpu(story: Story, rank: int) -> bool:
 def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
     strengths = [story.roots.strength.get(rank, Strength.SUPPOSED) for rank in found]
     worst = max(strengths)
-    contradicted = any(story.case.activity(rank).in_collective and rank not in story.graph.unrecorded for rank in found)
+    # A rank that its own stack shows inside communication waits for somebody, too: only at its start is that its fault.
+    contradicted = any(
+        story.case.activity(rank).in_collective and not story.case.activity(rank).in_store_or_init for rank in found
+    )
     if worst == Strength.RECORDED and resolved and story.proven_stuck and story.whole_world_seen and not contradicted:
         return "certain"
     plain = worst == Strength.RECORDED or all(_plainly_elsewhere(story, rank) for rank in found)

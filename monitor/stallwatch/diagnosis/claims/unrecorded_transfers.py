@@ -14,7 +14,7 @@ def claim(story: Story) -> Saying:
     if not story.hangs or not stands or story.roots.cycles or story.roots.closed:
         return None
     roots = {rank for rank, _ in story.roots.absent} if story.graph.waits else stands
-    others = set(story.case.observed) - stands - {wait.rank for wait in story.graph.waits}
+    others = set(story.case.observed) - set(story.waiting)
     if not roots <= stands or others:
         return None
     transfers = sorted(rank for rank in roots if _in_transfer(story, rank))
