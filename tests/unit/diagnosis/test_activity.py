@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from stallwatch.diagnosis.activity import Activity, read_activity
@@ -527,7 +527,8 @@ evidence_of_a_rank = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+# Without hypothesis' explanations, which take minutes on values of this size.
+@settings(max_examples=100, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink])
 @given(evidence_of_a_rank)
 def test_odd_evidence_never_raises_and_order_is_irrelevant(evidence: RankEvidence) -> None:
     backwards = msgspec.structs.replace(
