@@ -76,6 +76,10 @@ class Case:
         self._world = tuple(range(world_size)) if world_size else self.observed
         self._identify()
         self._complete_families()
+        self._sizes: dict[str, set[int]] = {}
+        for group in self.groups:
+            if group.members_known:
+                self._sizes.setdefault(family(group.description), set()).add(len(group.ranks))
         self._places: dict[int, dict[int, int]] = {}
         self._pairs: dict[tuple[int, int, int, int], PairCount] = {}
         for rank, summary in self.summaries.items():
@@ -147,6 +151,13 @@ class Case:
             members[source] if source < len(members) else source,
             members[destination] if destination < len(members) else destination,
         )
+
+    def usual_size(self, group: Group) -> int:
+        """How many members a group has; of one whose members nobody wrote down, as many as its sisters; 0: unknown."""
+        if group.members_known:
+            return len(group.ranks)
+        sizes = self._sizes.get(family(group.description), set())
+        return next(iter(sizes)) if len(sizes) == 1 else 0
 
     def pair(self, rank: int, group: int, source: int, destination: int) -> PairCount | None:
         """How often the rank recorded transfers of this direction between these two global ranks in the group."""

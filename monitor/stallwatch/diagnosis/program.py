@@ -17,6 +17,7 @@ from stallwatch.diagnosis.followers import followers
 from stallwatch.model.summary import Call
 
 _MIN_HISTORY = 3
+_WAY = 4  # calls that make a way: long enough to tell the end of a loop from its middle
 
 
 class Departure(msgspec.Struct, frozen=True):
@@ -79,7 +80,7 @@ def _first_departure(
         if counts[here.token] == total and total > 1:
             continue  # its peers do the same
         if 2 * counts[usual] > total:
-            if usual != here.token and total > 1:
+            if usual != here.token and total > 1 and not _recurs(calls, place):
                 return Departure(rank, place, here.call, (nexts[before.key][usual],))
             if total > 1:
                 continue
@@ -91,10 +92,24 @@ def _first_departure(
         if place < _MIN_HISTORY:
             continue
         own = followers(calls, place)
-        if own and here.call not in own:
+        if own and here.call not in own and not _recurs(calls, place):
             seen = {call for call in own if isinstance(call, Call)}
             return Departure(rank, place, here.call, tuple(sorted(seen, key=_order)))
     return None
+
+
+def _recurs(calls: Sequence[Call], place: int) -> bool:
+    """True when the rank goes this way more than once: then it is its own program, not a departure from it."""
+    start = max(place - _WAY + 1, 0)
+    way = list(calls[start : place + 1])
+    last = calls[place]
+    found = 0
+    for end in range(len(way) - 1, len(calls)):
+        if calls[end] == last and list(calls[end - len(way) + 1 : end + 1]) == way:
+            found += 1
+            if found > 1:
+                return True
+    return False
 
 
 def _order(call: Call) -> tuple[str, str, int]:
@@ -140,5 +155,4 @@ def peer_token(case: Case, rank: int, call: Call) -> Hashable:
     operation, _, ends = call.operation.partition(" ")
     numbers = [int(part) for part in ends.replace("<-", " ").replace("->", " ").split() if part.isdigit()]
     way = "" if len(numbers) != 2 else ("+" if numbers[1] > numbers[0] else "-")
-    size = len(group.ranks) if group.members_known else 0
-    return family(group.description), size, operation + way, call.elements, call.dtype, call.site
+    return family(group.description), case.usual_size(group), operation + way, call.elements, call.dtype, call.site

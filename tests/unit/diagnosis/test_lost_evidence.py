@@ -1,0 +1,90 @@
+"""On real captures: order is irrelevant, and what is taken away accuses nobody."""
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stallwatch.bundle.reader import load
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import Evidence, RankEvidence
+
+_BUNDLES = Path(__file__).parents[2] / "bundles"
+_NAMES = sorted(path.parent.name for path in _BUNDLES.glob("*/truth.json"))
+_settings = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@cache
+def _evidence(name: str) -> Evidence:
+    return load([_BUNDLES / name])
+
+
+def _guilty(name: str) -> set[int]:
+    truth = json.loads((_BUNDLES / name / "truth.json").read_text())
+    return {rank for answer in (truth, *truth.get("accept", [])) for rank in answer["culprits"]}
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_real_captures_are_judged_right(name: str) -> None:
+    truth = json.loads((_BUNDLES / name / "truth.json").read_text())
+    verdict = judge(_evidence(name))[0]
+    answers = [(answer["cause"], sorted(answer["culprits"])) for answer in (truth, *truth.get("accept", []))]
+    assert (verdict.cause, list(verdict.culprits)) in answers
+
+
+@_settings
+@given(st.sampled_from(_NAMES), st.randoms(use_true_random=False))
+def test_the_order_of_ranks_and_files_is_irrelevant(name: str, chance: random.Random) -> None:
+    found = _evidence(name)
+    ranks = [_shuffled(rank, chance) for rank in found.ranks]
+    chance.shuffle(ranks)
+    assert judge(msgspec.structs.replace(found, ranks=tuple(ranks))) == judge(found)
+
+
+def _shuffled(rank: RankEvidence, chance: random.Random) -> RankEvidence:
+    def mixed(items: tuple[object, ...]) -> tuple[object, ...]:
+        return tuple(chance.sample(items, len(items)))
+
+    return msgspec.structs.replace(
+        rank,
+        recorders=mixed(rank.recorders),
+        stacks=mixed(rank.stacks),
+        processes=mixed(rank.processes),
+    )
+
+
+@_settings
+@given(st.sampled_from(_NAMES), st.randoms(use_true_random=False), st.sampled_from([0.1, 0.3, 0.6]))
+def test_taking_evidence_away_never_accuses_an_innocent_rank(name: str, chance: random.Random, share: float) -> None:
+    found = _evidence(name)
+    ranks = tuple(_thinned(rank, chance, share) for rank in found.ranks if chance.random() > share / 2)
+    nodes = found.nodes if chance.random() > share else ()
+    verdict = judge(msgspec.structs.replace(found, ranks=ranks, nodes=nodes))[0]
+    if verdict.confidence != "possible":
+        assert set(verdict.culprits) <= _guilty(name)
+
+
+def _thinned(rank: RankEvidence, chance: random.Random, share: float) -> RankEvidence:
+    return msgspec.structs.replace(
+        rank,
+        recorders=tuple(item for item in rank.recorders if chance.random() > share),
+        stacks=tuple(item for item in rank.stacks if chance.random() > share),
+        processes=tuple(item for item in rank.processes if chance.random() > share),
+        log=rank.log if chance.random() > share else (),
+        log_events=(),
+    )
+
+
+@_settings
+@given(st.sampled_from(_NAMES), st.integers(0, 3))
+def test_a_rank_of_which_nothing_is_known_is_never_accused(name: str, hidden: int) -> None:
+    found = _evidence(name)
+    blank = RankEvidence(rank=hidden, host=None, pid=None)
+    ranks = tuple(blank if rank.rank == hidden else rank for rank in found.ranks)
+    verdict = judge(msgspec.structs.replace(found, ranks=ranks, nodes=()))[0]
+    assert hidden not in verdict.culprits

@@ -1,0 +1,46 @@
+"""What a node writes for the one that merges says the same as its raw evidence."""
+
+import msgspec
+
+from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.node_summary import NodeSummary, judge_nodes, summarise_node
+from stallwatch.model.evidence import Evidence
+from tests.unit.diagnosis.build import SLEEPS, Call, Group, Rank, evidence, loop, world
+
+W8 = world(8)
+STEPS = loop(W8, 6)
+
+
+def _ranks() -> list[Rank]:
+    ranks = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), host=f"node{r // 4}") for r in range(8) if r != 5]
+    return [*ranks, Rank(5, STEPS, frames=SLEEPS, host="node1")]
+
+
+def _over_the_wire(found: Evidence) -> NodeSummary:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(summarise_node(found)), type=NodeSummary)
+
+
+def test_two_nodes_together_name_the_rank_that_neither_could_prove_certain() -> None:
+    ranks = _ranks()
+    parts = [
+        _over_the_wire(evidence(*(rank for rank in ranks if rank.host == host), world_size=8))
+        for host in ("node0", "node1")
+    ]
+    whole = judge(evidence(*ranks, world_size=8))[0]
+    merged = judge_nodes(parts)[0]
+    assert (merged.cause, merged.culprits, merged.confidence) == (whole.cause, whole.culprits, whole.confidence)
+    assert merged.waiting == whole.waiting
+    assert judge_nodes(parts[::-1]) == judge_nodes(parts)
+
+
+def test_one_node_alone_does_not_say_that_communication_is_stuck() -> None:
+    part = _over_the_wire(evidence(*(rank for rank in _ranks() if rank.host == "node0"), world_size=8))
+    assert judge_nodes([part])[0].cause == "undecided"
+
+
+def test_members_of_large_groups_travel_as_runs() -> None:
+    size = 4096
+    strided = Group("1", "dp0", tuple(range(0, size, 8)), 1)
+    calls = (*loop(world(size), 2), Call(strided))
+    summary = summarise_node(evidence(Rank(0, calls), world_size=size))
+    assert len(msgspec.msgpack.encode(summary)) < 10_000

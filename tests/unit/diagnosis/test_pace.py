@@ -1,0 +1,80 @@
+"""Stuck, moving, or one rank slow."""
+
+import msgspec
+
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import Evidence, RankEvidence
+from tests.unit.diagnosis.build import SLEEPS, STEP_NS, Rank, loop, world
+
+W3 = world(3)
+STEPS = loop(W3, 12)
+
+
+def test_dumps_taken_apart_prove_that_the_job_moved() -> None:
+    """Rank 2's dump is older than what ranks 0 and 1 have completed, which needed it."""
+    ranks = [_captured_soon(Rank(r, STEPS[:20], 19, looks=1)) for r in (0, 1)]
+    late = _captured_soon(Rank(2, STEPS[:14], looks=1, frames=SLEEPS))
+    verdict = judge(Evidence(3, "nccl", (*ranks, late), (), ()))[0]
+    assert verdict.cause == "healthy"
+
+
+def test_a_wait_younger_than_a_few_steps_is_not_a_hang() -> None:
+    fresh = [_captured_soon(Rank(r, STEPS[:21], 20, looks=1)) for r in (0, 1)]
+    absent = _captured_soon(Rank(2, STEPS[:20], looks=1, frames=SLEEPS))
+    verdict = judge(Evidence(3, "nccl", (*fresh, absent), (), ()))[0]
+    assert verdict.cause == "healthy"
+
+
+def test_the_same_wait_at_both_looks_is_a_hang() -> None:
+    ranks = [_captured_soon(Rank(r, STEPS[:21], 20)) for r in (0, 1)]
+    verdict = judge(Evidence(3, "nccl", (*ranks, _captured_soon(Rank(2, STEPS[:20], frames=SLEEPS))), (), (), looks=2))[
+        0
+    ]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
+
+
+def test_another_wait_at_the_second_look_is_a_moving_job() -> None:
+    first = [Rank(r, STEPS[:11], 10, looks=1).evidence() for r in (0, 1)]
+    second = [Rank(r, STEPS[:21], 20, looks=1).evidence() for r in (0, 1)]
+    both = [_two_looks(a, b) for a, b in zip(first, second, strict=True)]
+    third = _two_looks(Rank(2, STEPS[:10], looks=1).evidence(), Rank(2, STEPS[:20], looks=1).evidence())
+    assert judge(Evidence(3, "nccl", (*both, third), (), (), looks=2))[0].cause == "healthy"
+
+
+def test_the_rank_that_comes_last_each_time_is_slow() -> None:
+    ranks = [_captured_soon(Rank(r, STEPS[:20], 19, looks=1)) for r in (0, 1)]
+    late = _arriving_later(Rank(2, STEPS[:18], looks=1, frames=SLEEPS).evidence(), STEP_NS)
+    verdict = judge(Evidence(3, "nccl", (*ranks, late), (), ()))[0]
+    assert (verdict.cause, verdict.culprits) == ("slow_rank", (2,))
+
+
+def test_arrivals_are_not_compared_over_clocks_of_two_hosts() -> None:
+    ranks = [_captured_soon(Rank(r, STEPS[:20], 19, looks=1, host=f"node{r}")) for r in (0, 1)]
+    late = _arriving_later(Rank(2, STEPS[:18], looks=1).evidence(), STEP_NS)
+    verdict = judge(Evidence(3, "nccl", (*ranks, late), (), ()))[0]
+    assert verdict.cause == "healthy"
+
+
+def _captured_soon(rank: Rank) -> RankEvidence:
+    found = rank.evidence()
+    last = max(o.created_ns or 0 for r in found.recorders for o in r.operations)
+    return msgspec.structs.replace(found, captured_at_ns=last + STEP_NS // 2)
+
+
+def _two_looks(first: RankEvidence, second: RankEvidence) -> RankEvidence:
+    later = tuple(msgspec.structs.replace(recorder, look=2) for recorder in second.recorders)
+    return msgspec.structs.replace(second, recorders=(*first.recorders, *later))
+
+
+def _arriving_later(rank: RankEvidence, by_ns: int) -> RankEvidence:
+    recorders = tuple(
+        msgspec.structs.replace(
+            recorder,
+            operations=tuple(
+                msgspec.structs.replace(operation, created_ns=(operation.created_ns or 0) + by_ns)
+                for operation in recorder.operations
+            ),
+        )
+        for recorder in rank.recorders
+    )
+    return msgspec.structs.replace(rank, recorders=recorders)
