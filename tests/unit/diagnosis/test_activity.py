@@ -259,6 +259,16 @@ def test_the_thread_that_keeps_the_gil_is_judged() -> None:
     assert (activity.where, activity.thread) == ("gil", "packer")
 
 
+def test_our_own_pulse_holding_the_gil_for_a_moment_is_not_the_thread_that_blocks() -> None:
+    main = thread(stack("features@JOB:23", *STEP))
+    pulse_frames = stack("Pulse._tick@/site/stallwatch/hook/pulse.py:105", *THREAD_START)
+    pulse = thread(pulse_frames, name="stallwatch", tid=9, owns_gil=True)
+    looks = (stacks(main), stacks(main, pulse, look=2))
+    processes = tuple(process("S", "futex_do_wait", look=look, ticks=14, at_seconds=3 * look) for look in (1, 2))
+    activity = read_activity(rank(stacks=looks, processes=processes))
+    assert (activity.where, activity.thread, activity.moving) == ("lock", "MainThread", False)
+
+
 def test_an_ending_main_thread_shows_the_line_of_the_thread_it_waits_for() -> None:
     main = thread(stack("_shutdown@PY/threading.py:1"))
     other = thread(stack("serve@JOB:7", *THREAD_START), name="server", tid=9)

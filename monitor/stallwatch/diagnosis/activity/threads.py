@@ -26,7 +26,8 @@ def blocking_thread(
     """Choose the thread to judge. `issuers` are idents of threads that issued collectives, by the recorder."""
     main = main_thread(threads, pid)
     others = [t for t in threads if t is not main and t.frames and not is_service(t)]
-    owners = [t for t in threads if t.owns_gil and not t.active and t.frames]
+    # A service thread that has the GIL, our pulse too, has it for a moment: that is not who keeps it.
+    owners = [t for t in threads if t.owns_gil and not t.active and t.frames and (t is main or not is_service(t))]
     if owners and not (main and main.active):
         return min(owners, key=thread_key)
     if main is None or not main.frames:
