@@ -37,6 +37,8 @@ def prepare(directory: Path) -> None:
         requests = directory / ".daemon"
         requests.mkdir(mode=0o755, exist_ok=True)
         status = requests.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != 0o755:
+            requests.chmod(0o755)  # ranks of every user look there, whatever our umask is
     except OSError as error:
         raise Denied(
             f"{error.filename or directory}: {error.strerror}",
