@@ -1,4 +1,4 @@
-"""Reads logs and sources in a process that may read no more than the rank's own user:
+"""Reads logs and sources in a process that reads no more than the rank's own user could:
 `python -m stallwatch.captures.as_user`, request and answer as JSON on standard input and output."""
 
 import contextlib
@@ -13,6 +13,7 @@ from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.log import read_tail
 from stallwatch.captures.sources import read_lines
 from stallwatch.model.evidence import SourceLine
+from stallwatch.node.permission import Person
 from stallwatch.node.procfs import ProcessDirectory
 
 # linux/capability.h
@@ -60,17 +61,17 @@ def read_as_user(request: Request, seconds: float) -> tuple[Found, ...]:
         raise NotCaptured(f"the reader of logs and sources failed (exit code {running.returncode})") from error
 
 
-def become(uid: int, gid: int, groups: tuple[int, ...]) -> None:
-    """Become that user where we may; else give up the capabilities that read over permissions, and read as ourselves.
-    Raise OSError when neither works: nothing is read then."""
-    if os.geteuid() == uid and uid != 0:
-        _drop_read_capabilities()
-    elif os.geteuid() == 0 and uid != 0:
-        os.setgroups(groups)
-        os.setresgid(gid, gid, gid)
-        os.setresuid(uid, uid, uid)
-    elif os.geteuid() != uid:
-        _drop_read_capabilities()
+def become(uid: int, gid: int, groups: tuple[int, ...]) -> Person | None:
+    """Become that user where we may; as a service that may read over permissions, return whose rights each file must
+    be checked for; else read as ourselves. Raise OSError when none works: nothing is read then."""
+    if os.geteuid() == 0:
+        if uid != 0:
+            os.setgroups(groups)
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+        return None
+    may_read_all = os.geteuid() != uid
+    return Person(uid, frozenset((gid, *groups))) if _keep_read_capability(may_read_all) else None
 
 
 class _Header(ctypes.Structure):
@@ -81,20 +82,24 @@ class _Data(ctypes.Structure):
     _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
 
 
-def _drop_read_capabilities() -> None:
+def _keep_read_capability(keep_search: bool) -> bool:
+    """Give up what reads over permissions, CAP_DAC_READ_SEARCH only if we are not to keep it. Return whether we have
+    it."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, data = _Header(_VERSION_3, 0), (_Data * 2)()
     if libc.capget(ctypes.byref(header), data) != 0:
         raise OSError(ctypes.get_errno(), "capget")
-    keep = ~((1 << _CAP_DAC_OVERRIDE) | (1 << _CAP_DAC_READ_SEARCH)) & 0xFFFFFFFF
+    search = 1 << _CAP_DAC_READ_SEARCH
+    keep = ~((1 << _CAP_DAC_OVERRIDE) | (0 if keep_search else search)) & 0xFFFFFFFF
     data[0].effective &= keep
     data[0].permitted &= keep
     data[0].inheritable &= keep
     if libc.capset(ctypes.byref(header), data) != 0:
         raise OSError(ctypes.get_errno(), "capset")
+    return bool(data[0].effective & search)
 
 
-def _find(wanted: Wanted) -> Found:
+def _find(wanted: Wanted, person: Person | None) -> Found:
     log: tuple[str, ...] | None = None
     sources: tuple[SourceLine, ...] = ()
     log_problem = sources_problem = ""
@@ -103,13 +108,13 @@ def _find(wanted: Wanted) -> Found:
             if process.stat().start_ticks != wanted.start_ticks:
                 raise ProcessLookupError("its pid belongs to another process now")
             try:
-                log = tuple(read_tail(process))
+                log = tuple(read_tail(process, person))
             except NotCaptured as error:
                 log_problem = f"{error}. {error.help}"
             except OSError as error:
                 log_problem = f"its log cannot be read as its own user: {error.strerror}"
             try:
-                sources = tuple(read_lines(process, wanted.lines))
+                sources = tuple(read_lines(process, wanted.lines, person))
             except OSError as error:
                 sources_problem = f"its files cannot be read as its own user: {error.strerror}"
     except (OSError, ValueError) as error:
@@ -119,8 +124,8 @@ def _find(wanted: Wanted) -> Found:
 
 def main() -> None:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-    become(request.uid, request.gid, request.groups)
-    answer = msgspec.json.encode([_find(wanted) for wanted in request.ranks])
+    person = become(request.uid, request.gid, request.groups)
+    answer = msgspec.json.encode([_find(wanted, person) for wanted in request.ranks])
     sys.stdout.buffer.write(answer)
 
 

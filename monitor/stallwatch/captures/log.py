@@ -4,6 +4,8 @@ import os
 import stat
 
 from stallwatch.captures.folder import NotCaptured
+from stallwatch.node import untrusted
+from stallwatch.node.permission import Person, check_open_file
 from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.node.secrets import scrub
 
@@ -11,9 +13,9 @@ _TAIL_BYTES = 128 << 10
 _LINE_CHARACTERS = 4000
 
 
-def read_tail(process: ProcessDirectory) -> list[str]:
+def read_tail(process: ProcessDirectory, person: Person | None = None) -> list[str]:
     """Return the last lines of stdout and stderr (one file once), without secrets. Raise NotCaptured when neither is a
-    file: a pipe or a terminal belongs to whoever reads it."""
+    file (a pipe or a terminal belongs to whoever reads it), or when, given a person, it is not for him."""
     tails: list[str] = []
     seen: set[tuple[int, int]] = set()
     kinds = []
@@ -27,7 +29,7 @@ def read_tail(process: ProcessDirectory) -> list[str]:
             kinds.append(_kind(status.st_mode))
         elif (status.st_dev, status.st_ino) not in seen:
             seen.add((status.st_dev, status.st_ino))
-            tails += _tail(process, name)
+            tails += _tail(process, name, person)
     if not seen:
         what = " and ".join(dict.fromkeys(kinds)) or "closed"
         raise NotCaptured(
@@ -36,12 +38,16 @@ def read_tail(process: ProcessDirectory) -> list[str]:
     return tails
 
 
-def _tail(process: ProcessDirectory, name: str) -> list[str]:
+def _tail(process: ProcessDirectory, name: str, person: Person | None) -> list[str]:
     descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=process.descriptor)
     try:
+        if person is not None:
+            check_open_file(person, name, descriptor)
         size = os.fstat(descriptor).st_size
         start = max(0, size - _TAIL_BYTES)
         text = os.pread(descriptor, _TAIL_BYTES, start).decode("utf-8", "replace")
+    except untrusted.Refused as error:
+        raise NotCaptured(f"its log is not readable for its own user ({error})") from error
     finally:
         os.close(descriptor)
     lines = scrub(text).splitlines()

@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from stallwatch.model.evidence import SourceLine
 from stallwatch.node import untrusted
+from stallwatch.node.permission import Person, check_file
 from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.node.secrets import scrub
 
@@ -25,8 +27,11 @@ def lines_of_stacks(threads: Iterable[Any]) -> list[tuple[str, int]]:
     return list(wanted)[:_MOST_LINES]
 
 
-def read_lines(process: ProcessDirectory, wanted: Iterable[tuple[str, int]]) -> list[SourceLine]:
-    """Return the lines that could be read, in the process' own root; a file that cannot be read is left out.
+def read_lines(
+    process: ProcessDirectory, wanted: Iterable[tuple[str, int]], person: Person | None = None
+) -> list[SourceLine]:
+    """Return the lines that could be read, in the process' own root; a file that cannot be read is left out. Given a
+    person, so is one that is not for him.
 
     Raise OSError when the process' root is closed to us.
     """
@@ -40,7 +45,7 @@ def read_lines(process: ProcessDirectory, wanted: Iterable[tuple[str, int]]) -> 
         for file, numbers in by_file.items():
             path = os.path.normpath(os.path.join(working_directory, file))
             try:
-                text = _read(root, path)
+                text = _read(root, path, person)
             except (OSError, untrusted.Refused):
                 continue
             lines = text.splitlines()
@@ -52,10 +57,11 @@ def read_lines(process: ProcessDirectory, wanted: Iterable[tuple[str, int]]) -> 
     return found
 
 
-def _read(root: int, path: str) -> str:
+def _read(root: int, path: str, person: Person | None) -> str:
     if not path.endswith(".py"):
         raise untrusted.Refused(f"{path}: no Python source")
-    descriptor = untrusted.open_in_root(root, path, _FILE_LIMIT_BYTES)
+    check = None if person is None else partial(check_file, person, root, path)
+    descriptor = untrusted.open_in_root(root, path, _FILE_LIMIT_BYTES, check)
     try:
         return untrusted.read_bounded(descriptor, _FILE_LIMIT_BYTES).decode("utf-8", "replace")
     finally:

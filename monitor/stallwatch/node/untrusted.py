@@ -5,6 +5,7 @@ import errno
 import functools
 import os
 import stat
+from collections.abc import Callable
 
 from stallwatch.errors import StallwatchError
 
@@ -70,9 +71,10 @@ def open_regular(directory: int, name: str, limit_bytes: int) -> int:
     return descriptor
 
 
-def open_in_root(root: int, path: str, limit_bytes: int) -> int:
+def open_in_root(root: int, path: str, limit_bytes: int, check: Callable[[int], None] | None = None) -> int:
     """Given the descriptor of a (container's) root directory and an absolute path in it, return a descriptor for
-    reading; links are followed within that root. Raise Refused or OSError."""
+    reading; links are followed within that root. `check` sees the file, not opened yet, and may raise. Raise Refused
+    or OSError."""
     relative = path.lstrip("/")
     try:
         descriptor = _openat2(root, relative, os.O_PATH | os.O_CLOEXEC, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
@@ -82,6 +84,8 @@ def open_in_root(root: int, path: str, limit_bytes: int) -> int:
         descriptor = os.open(relative, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=root)
     try:
         _check(os.fstat(descriptor), path, limit_bytes)
+        if check is not None:
+            check(descriptor)
         # What O_PATH found is opened for reading by its own name in /proc, so nothing can be swapped in between.
         return os.open(f"/proc/self/fd/{descriptor}", _READ_FLAGS)
     finally:

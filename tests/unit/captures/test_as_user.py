@@ -1,13 +1,14 @@
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from stallwatch.captures.as_user import Request, Wanted, read_as_user
+from stallwatch.captures.as_user import Found, Request, Wanted, read_as_user
+from tests.programs.everybody import python_for_everybody
 from tests.unit.sensors.records import start_ticks_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
@@ -54,19 +55,68 @@ def test_process_that_ended_is_said() -> None:
     assert "has ended" in found.log_problem
 
 
-def test_service_user_reads_no_more_than_others_may(folder: Path) -> None:
-    """With CAP_DAC_READ_SEARCH and no way to become the user, the capability is given up first."""
-    load = "from stallwatch.captures.as_user import become; "
-    read = f"print(open({str(folder / 'private')!r}).read())"
-    (folder / "private").write_text("x")
-    (folder / "private").chmod(0o600)
-    setpriv = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
-    setpriv += ["--inh-caps", "+dac_read_search,+dac_override", "--ambient-caps", "+dac_read_search,+dac_override"]
-    python = [*setpriv, sys.executable, "-c"]
-    before = subprocess.run([*python, load + read], capture_output=True, text=True, check=False)
-    if before.returncode != 0:
-        pytest.skip(f"setpriv cannot give capabilities here: {before.stderr[-200:]}")
-    drop = "become(1234, 1234, ()); "
-    after = subprocess.run([*python, load + drop + read], capture_output=True, text=True, check=False)
-    assert "PermissionError" in after.stderr
-    assert after.stdout == ""
+SERVICE = 64201
+SERVICE_PROGRAM = """
+import sys
+import msgspec
+from stallwatch.captures.as_user import Request, read_as_user
+request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+sys.stdout.buffer.write(msgspec.json.encode(read_as_user(request, 20)))
+"""
+
+
+def found_by_service(request: Request, *capabilities: str) -> Found:
+    """What a service user of its own, with these capabilities and no way to become anybody, finds."""
+    python = python_for_everybody() or pytest.skip("no Python here that another user may run")
+    given = ",".join(f"+{name}" for name in capabilities)
+    setpriv = ["setpriv", "--reuid", str(SERVICE), "--regid", str(SERVICE), "--clear-groups"]
+    setpriv += ["--inh-caps", given, "--ambient-caps", given]
+    run = [*setpriv, *python.command, "-c", SERVICE_PROGRAM]
+    done = subprocess.run(
+        run, input=msgspec.json.encode(request), capture_output=True, check=False, env=python.environment
+    )
+    if done.returncode != 0:
+        pytest.fail(done.stderr.decode()[-2000:])
+    (found,) = msgspec.json.decode(done.stdout, type=tuple[Found, ...])
+    return found
+
+
+def test_service_that_may_read_all_passes_on_what_the_ranks_user_could_read(
+    process: "subprocess.Popen[bytes]", folder: Path
+) -> None:
+    home = folder / "home"
+    home.mkdir(mode=0o700)
+    theirs, others, closed = home / "train.py", folder / "others.py", home / "closed" / "key.py"
+    closed.parent.mkdir(mode=0o755)
+    for path in (theirs, others, closed):
+        path.write_text("here = 1\n")
+        path.chmod(0o600)
+    for path in (home, theirs, closed):
+        os.chown(path, NOBODY, NOBODY)
+    closed.parent.chmod(0o700)  # root's: the file in it is theirs, and they cannot reach it
+    (home / "link.py").symlink_to(others)
+    lines = tuple((str(path), 1) for path in (theirs, others, closed, home / "link.py"))
+    request = Request(NOBODY, NOBODY, (), (Wanted(3, process.pid, start_ticks_of(process.pid), lines),))
+    found = found_by_service(request, "dac_read_search", "sys_ptrace")
+    assert [line.file for line in found.sources] == [str(theirs)]
+    assert found.log == ("from the job",)
+
+
+def test_log_that_the_ranks_user_may_only_write_is_not_read(process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    (folder / "log").chmod(0o622)
+    request = Request(NOBODY, NOBODY, (), (Wanted(3, process.pid, start_ticks_of(process.pid), ()),))
+    found = found_by_service(request, "dac_read_search", "sys_ptrace")
+    assert found.log is None
+    assert "not readable" in found.log_problem
+
+
+def test_service_without_the_capability_reads_what_everybody_may(
+    process: "subprocess.Popen[bytes]", folder: Path
+) -> None:
+    (folder / "closed.py").write_text("a = 1\n")
+    (folder / "closed.py").chmod(0o600)
+    (folder / "open.py").write_text("a = 1\n")
+    (folder / "open.py").chmod(0o644)
+    lines = ((str(folder / "closed.py"), 1), (str(folder / "open.py"), 1))
+    request = Request(NOBODY, NOBODY, (), (Wanted(3, process.pid, start_ticks_of(process.pid), lines),))
+    assert [line.file for line in found_by_service(request, "sys_ptrace").sources] == [str(folder / "open.py")]
