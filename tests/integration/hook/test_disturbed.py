@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,14 @@ while True:
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
+def has_moved_on_from(before: layout.Record) -> Callable[[layout.Record], bool]:
+    return lambda record: record.step != before.step
+
+
+def has_answered(request_id: int) -> Callable[[layout.Record], bool]:
+    return lambda record: record.answered_request == request_id
+
+
 def test_a_record_that_is_unlinked_comes_back(tmp_path: Path, directory: Path) -> None:
     with running(script(tmp_path, LOOP), directory) as program:
         assert program.line() == "True"
@@ -46,7 +55,7 @@ def test_a_record_that_is_truncated_under_a_stepping_job_is_whole_again(tmp_path
         for size in (0, 1, 4096, 0):
             before = program.record()
             os.truncate(path, size)
-            program.record(until=lambda record, before=before: record.step != before.step)  # type: ignore[misc]
+            program.record(until=has_moved_on_from(before))
         assert program.end("stop") == (0, "")
 
 
@@ -117,9 +126,10 @@ def test_rubbish_in_the_request_s_place_is_ignored(tmp_path: Path, directory: Pa
         request.write_bytes(b"\xff{")
         assert program.record(until=lambda record: record.errors > 0).answered_request == -1
         part = request.with_suffix(".part")
-        part.write_text('{"id": 5, "rung": "active"}')
-        part.rename(request)
-        program.record(until=lambda record: record.answered_request == 5)
+        for request_id in (5, 6):
+            part.write_text(f'{{"id": {request_id}, "rung": "active"}}')
+            part.rename(request)
+            assert program.record(until=has_answered(request_id)).dump_started_ns is None
         assert program.end("stop")[0] == 0
 
 

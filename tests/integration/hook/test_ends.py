@@ -19,6 +19,7 @@ BEGIN = "import os, signal, sys, threading\nimport stallwatch\nbeat = stallwatch
         ("raise SystemExit(3)", 3, None, ""),  # nobody can see it coming: unknown, not 0
         ("try: sys.exit(3)\nexcept SystemExit: pass", 0, 0, ""),
         ("threading.Thread(target=sys.exit, args=(3,)).start()", 0, 0, ""),
+        ("t = threading.Thread(target=sys.exit, args=(3,))\nt.start(); t.join()\nraise SystemExit(4)", 4, None, ""),
         ("raise ValueError", 1, 1, "ValueError"),
         ("raise KeyboardInterrupt", -2, 130, "KeyboardInterrupt"),
     ],
