@@ -31,8 +31,8 @@ class Seen:
 
 
 def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
-    # One case in six loses what some ranks had to say: rarely more than one or two of them at a time.
-    losers = set(rng.sample(sorted(engine.ranks), rng.choice([1, 1, 2]))) if rng.random() < 1 / 6 else set()
+    # One case in ten loses what some ranks had to say: rarely more than one or two of them at a time.
+    losers = set(rng.sample(sorted(engine.ranks), rng.choice([1, 1, 2]))) if rng.random() < 0.1 else set()
     ring = rng.choice([2000, 2000, 2000, 400])
     dumps, stacks, ranks = set(), set(), []
     later = _later(case, engine)

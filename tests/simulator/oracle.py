@@ -11,8 +11,6 @@ from tests.simulator.faults import Case
 
 def is_decidable(case: Case, engine: Engine, seen: Seen) -> bool:
     truth = case.truth
-    if truth.never_visible:
-        return False
     if truth.cause in ("rank_exited", "process_stopped"):
         return True  # the process table says it
     world = set(range(engine.program.mesh.world))
