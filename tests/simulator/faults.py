@@ -54,7 +54,7 @@ def inject(rng: random.Random, program: Program) -> Case | None:
     """Return a case with one fault, or None where this program has no place for the drawn fault."""
     fault = rng.choice(tuple(FAULTS))
     rank = rng.randrange(program.mesh.world)
-    # Mostly after a first healthy step: in the very first one two members of a group can differ without a third to tell.
+    # Mostly after a healthy step: in the first one nothing tells which of two members of a group is right.
     step = rng.randrange(program.steps) if rng.random() < 0.1 else rng.randrange(1, program.steps)
     return FAULTS[fault](rng, program, rank, step, fault)
 
