@@ -17,14 +17,15 @@ from stallwatch.bundle.writer import write_atomically, write_json
 from stallwatch.captures import process
 from stallwatch.captures.as_user import Request, Wanted, read_as_user
 from stallwatch.captures.flight_recorder import EXTRA, FIRST_LOOK, LATER_LOOK, RecorderRequest
-from stallwatch.captures.folder import NotCaptured, RankFolder
+from stallwatch.captures.folder import Folder, NotCaptured, RankFolder
 from stallwatch.captures.kernel_log import read_kernel_log
+from stallwatch.captures.ras_capture import RasCapture
 from stallwatch.captures.sources import lines_of_stacks
 from stallwatch.captures.spec import CaptureState, Spec
 from stallwatch.captures.stacks import StackCapture
 from stallwatch.config import CaptureSection
 from stallwatch.hook.layout import LayoutError
-from stallwatch.model.evidence import Attempt, ChildProcess
+from stallwatch.model.evidence import Attempt, ChildProcess, ProcessLook
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.heartbeat_file import read_heartbeat
@@ -36,6 +37,7 @@ from stallwatch.node.procfs import ProcessDirectory
 _STACKS_FIRST_SECONDS = 1.5
 _PROCESS_SECONDS = 2.0
 _USER_FILES_SECONDS = 4.0
+_RAS_SECONDS = 3.0  # beyond all that a look waits for anyway
 
 
 class RankLook:
@@ -49,12 +51,13 @@ class RankLook:
         self.recorder = RecorderRequest(sample, self.folder, section.dump_seconds)
         self.gone = sample.end is not None
         self._children: tuple[ChildProcess, ...] = ()
+        self._process: ProcessLook | None = None
 
     def look_at_process(self) -> None:
         asked_ns = time.monotonic_ns()
         if not self.gone:
             try:
-                state = process.look_at(self.sample.pid, self.sample.start_ticks, self.look)
+                state = process.look_at(self.sample.pid, self.sample.start_ticks, self.look, own=self._own_bytes())
                 self.gone = state.state in ("Z", "X")
                 self._children = state.children
             except ProcessLookupError:
@@ -64,8 +67,21 @@ class RankLook:
                 return
         if self.gone:
             state = process.ended(self.sample, self.look)
+        self._process = state
         self.folder.write_json("process.json", state)
         self.folder.note("process", asked_ns, True, "it has ended" if self.gone else "")
+
+    def _own_bytes(self) -> process.OwnBytes:
+        before = self.folder.last_process()
+        if before is None or before.pid != self.sample.pid:
+            return process.NOTHING_YET
+        return process.own_bytes_since(before, isinstance(self.sample.heartbeat, Known), time.monotonic_ns())
+
+    def count_answers(self) -> None:
+        """Note what the rank read and wrote for us, so that the next look does not take it for work."""
+        if not self.gone and self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.folder.write_json("process.json", process.with_answers(self._process, self.sample.pid))
 
     def take_heartbeat(self) -> None:
         if not isinstance(self.sample.heartbeat, Known):
@@ -101,10 +117,12 @@ class RankLook:
 class Look:
     """All ranks of a look, taken in parallel."""
 
-    def __init__(self, spec: Spec, tell: Callable[[CaptureState], None]) -> None:
+    def __init__(self, spec: Spec, ras: RasCapture, tell: Callable[[CaptureState], None]) -> None:
         self._spec = spec
+        self._ras = ras
         self._tell = tell
         self._problems: list[str] = []
+        self._node = Folder(Path(spec.bundle) / "nodes" / spec.node, spec.look)
         # A folder holds one process; where two say that they are one rank, the first speaks and the other is named.
         by_rank: dict[int, RankSample] = {}
         for sample in spec.targets:
@@ -115,6 +133,7 @@ class Look:
     def take(self) -> None:
         section = self._spec.capture
         node = self._start([self._node_files])
+        report = self._start([self._nccl_ras])
         _join(self._start([rank.look_at_process for rank in self.ranks]), _PROCESS_SECONDS)
         _join(self._start([rank.take_heartbeat for rank in self.ranks]), _PROCESS_SECONDS)
         stacks = self._start([rank.take_stacks for rank in self.ranks])
@@ -127,10 +146,12 @@ class Look:
         _join(recorders, section.dump_seconds + 1)
         _join(files, _USER_FILES_SECONDS + 1)
         _join(node, 1.0)
+        _join(report, _RAS_SECONDS)
         self._tell(self.state(done=False))
         if self._spec.look > 1 and section.recorder_stacks:
             extra = [partial(rank.ask_recorder, (EXTRA,)) for rank in self.ranks if not rank.recorder.missing]
             _join(self._start(extra), section.dump_seconds + 1)
+        _join(self._start([rank.count_answers for rank in self.ranks]), 1.0)
         self._tell(self.state(done=True))
 
     def state(self, done: bool) -> CaptureState:
@@ -152,8 +173,13 @@ class Look:
             self._problems.append(f"{error.filename or 'capture'}: {error.strerror}")
 
     def abandon(self) -> None:
+        self._ras.abandon()
         for rank in self.ranks:
             rank.stacks.abandon()
+
+    def _nccl_ras(self) -> None:
+        for attempt in self._ras.take():
+            self._note_of_node(attempt)
 
     def _user_files(self) -> None:
         """One reader a user: it becomes that user once and for all."""
@@ -180,7 +206,10 @@ class Look:
         else:
             write_atomically(folder / "kernel_log.txt", "".join(f"{line}\n" for line in lines).encode())
             attempt = Attempt("kernel_log", self._spec.look, asked_ns, True)
-        write_json(folder / "attempts.json", [attempt])
+        self._note_of_node(attempt)
+
+    def _note_of_node(self, attempt: Attempt) -> None:
+        self._node.note(attempt.what, attempt.asked_at_ns, attempt.answered, attempt.detail)
 
 
 def _read_files(user: tuple[int, int, tuple[int, ...]], ranks: Sequence[RankLook]) -> None:
@@ -223,9 +252,10 @@ def _print(state: CaptureState) -> None:
 
 
 def main() -> None:
-    give_up_network()
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=Spec)
-    look = Look(spec, _print)
+    ras = RasCapture(spec.targets, Path(spec.bundle) / "nodes" / spec.node, spec.look, spec.capture.nccl_ras)
+    give_up_network()
+    look = Look(spec, ras, _print)
 
     def stop(number: int, frame: object) -> None:
         look.abandon()

@@ -11,7 +11,7 @@ import msgspec
 
 from stallwatch.bundle.writer import write_atomically, write_json
 from stallwatch.errors import StallwatchError
-from stallwatch.model.evidence import Attempt
+from stallwatch.model.evidence import Attempt, ProcessLook
 
 
 class NotCaptured(StallwatchError):
@@ -24,11 +24,11 @@ def name_of_look(name: str, look: int) -> str:
     return name if look == 1 else f"{stem}-{look}{dot}{extension}"
 
 
-class RankFolder:
-    """Written by several threads of one capture; the looks of an incident follow each other."""
+class Folder:
+    """Of a rank or of the node; written by several threads of a capture. The looks of an incident follow each other."""
 
-    def __init__(self, bundle: Path, rank: int, look: int) -> None:
-        self.path = bundle / "ranks" / str(rank)
+    def __init__(self, path: Path, look: int) -> None:
+        self.path = path
         self.look = look
         self._lock = threading.Lock()
         self._attempts = _read_attempts(self.path / "attempts.json")
@@ -39,7 +39,15 @@ class RankFolder:
     def write_json(self, name: str, value: Any) -> None:
         write_json(self.path / name_of_look(name, self.look), value)
 
-    def note(self, what: str, asked_at_ns: int, answered: bool, detail: str = "") -> None:
+    def last_process(self) -> ProcessLook | None:
+        """What the look before this one saw of the process; None at the first."""
+        for look in range(self.look - 1, 0, -1):
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                data = (self.path / name_of_look("process.json", look)).read_bytes()
+                return msgspec.json.decode(data, type=ProcessLook)
+        return None
+
+    def note(self, what: str, asked_at_ns: int | None, answered: bool, detail: str = "") -> None:
         """Add an attempt; the list on disk is complete at every moment."""
         with self._lock:
             self._attempts.append(Attempt(what, self.look, asked_at_ns, answered, detail))
@@ -59,6 +67,11 @@ class RankFolder:
             self.note(what, asked_at_ns, False, f"{type(error).__name__}: {error}")
         else:
             self.note(what, asked_at_ns, True)
+
+
+class RankFolder(Folder):
+    def __init__(self, bundle: Path, rank: int, look: int) -> None:
+        super().__init__(bundle / "ranks" / str(rank), look)
 
 
 def _read_attempts(path: Path) -> list[Attempt]:

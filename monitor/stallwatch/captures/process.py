@@ -3,7 +3,11 @@
 import contextlib
 import os
 import time
+from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from stallwatch.hook import layout
 from stallwatch.model.evidence import ChildProcess, ProcessLook, ThreadState
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.procfs import ProcessDirectory, children_of, parse_io, parse_stat, parse_wchan
@@ -12,7 +16,21 @@ _MOST_THREADS = 4096
 _MOST_CHILDREN = 128
 
 
-def look_at(pid: int, start_ticks: int, look: int, proc: str = "/proc") -> ProcessLook:
+# hook.pulse: a record is published every PUBLISH_NS, whole.
+_HOOK_BYTES_PER_SECOND = layout.RECORD_BYTES * 4
+
+
+class OwnBytes(NamedTuple):
+    """What a process read and wrote for us, so far: no work of its own, however much of it there is."""
+
+    read: int = 0
+    written: int = 0
+
+
+NOTHING_YET = OwnBytes()
+
+
+def look_at(pid: int, start_ticks: int, look: int, proc: str = "/proc", own: OwnBytes = NOTHING_YET) -> ProcessLook:
     """Raise ProcessLookupError when the process is gone or its pid belongs to another one by now."""
     with ProcessDirectory(pid, proc) as directory:
         stat = directory.stat()
@@ -34,10 +52,32 @@ def look_at(pid: int, start_ticks: int, look: int, proc: str = "/proc") -> Proce
             threads=threads,
             children=tuple(_descendants(pid, proc)),
             tracer_pid=directory.status().tracer_pid,
-            read_bytes=counts[0],
-            write_bytes=counts[1],
+            read_bytes=None if counts[0] is None else counts[0] - own.read,
+            write_bytes=None if counts[1] is None else counts[1] - own.written,
+            own_read_bytes=own.read,
+            own_write_bytes=own.written,
             at_ns=time.monotonic_ns(),
         )
+
+
+def own_bytes_since(before: ProcessLook, has_hook: bool, now_ns: int) -> OwnBytes:
+    """Given an earlier look, return what was ours until now: what that look knew, and our hook's records since."""
+    seconds = max(0, now_ns - before.at_ns) / 1e9 if before.at_ns is not None and has_hook else 0.0
+    return OwnBytes(before.own_read_bytes, before.own_write_bytes + int(seconds * _HOOK_BYTES_PER_SECOND))
+
+
+def with_answers(look: ProcessLook, pid: int, proc: str = "/proc") -> ProcessLook:
+    """Given a look, return it with what the process has read and written since counted as ours: it answered us.
+    Raise as `look_at` does."""
+    with ProcessDirectory(pid, proc) as directory, contextlib.suppress(PermissionError, ValueError):
+        read, written = parse_io(directory.read("io"))
+        if look.read_bytes is not None and look.write_bytes is not None:
+            return replace(
+                look,
+                own_read_bytes=max(look.own_read_bytes, read - look.read_bytes),
+                own_write_bytes=max(look.own_write_bytes, written - look.write_bytes),
+            )
+    return look
 
 
 def ended(sample: RankSample, look: int) -> ProcessLook:

@@ -117,8 +117,10 @@ class ProcessLook(msgspec.Struct, frozen=True):
     threads: tuple[ThreadState, ...]
     children: tuple[ChildProcess, ...] = ()
     tracer_pid: int | None = None
-    read_bytes: int | None = None
+    read_bytes: int | None = None  # by system calls, without own_read_bytes: what is left is the rank's own work
     write_bytes: int | None = None
+    own_read_bytes: int = 0  # what dumps that we asked for, and our hook, took at this and earlier looks
+    own_write_bytes: int = 0
     exit_source: str | None = None
     out_of_memory: bool | None = None
     at_ns: int | None = None  # CLOCK_MONOTONIC

@@ -2,7 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch.captures.process import ended, look_at
+from stallwatch.captures.process import ended, look_at, own_bytes_since, with_answers
+from stallwatch.hook.layout import RECORD_BYTES
+from stallwatch.hook.pulse import PUBLISH_NS
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import JobKey, ProcessEnd, RankSample
 from tests.unit.sensors.fake_proc import FakeProc, stat_line
@@ -40,3 +42,35 @@ def test_end_is_told_as_far_as_it_is_known(end: ProcessEnd | None, source: str, 
     look = ended(sample, 2)
     assert (look.state, look.exit_source, look.exit_signal, look.look) == ("X", source, signal, 2)
     assert look.ended_ns is not None
+
+
+def moved(proc: Path, read: int, written: int) -> None:
+    (proc / "50/io").write_text(f"rchar: {read}\nwchar: {written}\n")
+
+
+def test_what_a_rank_reads_and_writes_to_answer_us_is_no_work_of_its_own(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    proc.add(50)
+    moved(tmp_path, 1_000, 2_000)
+    first = look_at(50, 1000, 1, str(tmp_path))
+    moved(tmp_path, 31_000, 2_500)  # it dumped its recorder for us
+    first = with_answers(first, 50, str(tmp_path))
+    moved(tmp_path, 31_007, 2_509)
+    second = look_at(50, 1000, 2, str(tmp_path), own_bytes_since(first, False, 10**18))
+    assert (first.read_bytes, first.write_bytes) == (1_000, 2_000)
+    assert (second.read_bytes, second.write_bytes) == (1_007, 2_009)
+    moved(tmp_path, 61_007, 2_510)
+    second = with_answers(second, 50, str(tmp_path))
+    moved(tmp_path, 61_009, 2_513)
+    third = look_at(50, 1000, 3, str(tmp_path), own_bytes_since(second, False, 10**18))
+    assert (third.read_bytes, third.write_bytes) == (1_009, 2_012)
+
+
+def test_records_of_the_hook_are_no_work_of_the_rank(tmp_path: Path) -> None:
+    FakeProc(tmp_path).add(50)
+    before = look_at(50, 1000, 1, str(tmp_path))
+    assert before.at_ns is not None
+    later_ns = before.at_ns + 10 * 10**9
+    published = 10 * 10**9 // PUBLISH_NS * RECORD_BYTES
+    assert own_bytes_since(before, True, later_ns).written == published
+    assert own_bytes_since(before, False, later_ns).written == 0
