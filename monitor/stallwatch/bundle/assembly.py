@@ -110,13 +110,13 @@ class Assembly:
             last_step=next((step for step in steps if step is not None), None),
             sources=tuple(line for lines in by_kind["sources"] for line in lines),
             log_events=tuple(sorted((*(e for log in logs for e in log.events), *events), key=lambda e: e.line)),
-            summary=self._summary(rank, bundle),
+            summary=self._summary(rank, bundle, description.captured_at_ns.get(rank)),
         )
 
-    def _summary(self, rank: int, bundle: str) -> RankSummary | None:
+    def _summary(self, rank: int, bundle: str, captured_at_ns: int | None) -> RankSummary | None:
         """None, too, when parts of it lie in the bundle and others beside: one summary does not tell of both."""
         found = [self._summaries[rank, b] for b in {bundle, ""} if (rank, b) in self._summaries]
-        return found[0] if len(found) == 1 else None
+        return msgspec.structs.replace(found[0], captured_at_ns=captured_at_ns) if len(found) == 1 else None
 
     def _chosen(self, rank: int) -> tuple[str, list[Parsed]]:
         """The bundle that tells of this rank, and its parts; loose files belong to every bundle."""
@@ -219,13 +219,16 @@ def _node(host: str, ranks: tuple[int, ...], parts: list[Parsed]) -> NodeEvidenc
     samples: list[tuple[GpuLook, ...]] = [s for part in ordered if part.kind == "gpus" for s in part.value]
     # The report for people says less than the JSON of the same look.
     reports = sorted((part for part in ordered if part.kind == "ras"), key=lambda p: (-p.file.look, p.file.path.suffix))
-    ras: tuple[RasCommunicator, ...] = reports[0].value if reports else ()
+    ras: dict[str, RasCommunicator] = {}  # of the newest look; services of several ports tell of their own jobs
+    for report in (part for part in reports if part.file.look == reports[0].file.look):
+        for communicator in report.value:
+            ras.setdefault(communicator.hash.removeprefix("0x"), communicator)
     kernel: list[KernelLog] = [part.value for part in ordered if part.kind == "kernel_log"]
     return NodeEvidence(
         host=host,
         ranks=ranks,
         gpus=tuple(samples),
-        ras=ras,
+        ras=tuple(ras.values()),
         kernel_log=tuple(line for log in kernel for line in log.lines) if kernel else None,
         kernel_events=tuple(event for log in kernel for event in log.events),
     )

@@ -31,7 +31,7 @@ _NODE_FILES: Final = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
         ("gpus", rf"gpus{_LOOK}\.json"),
-        ("ras", rf"nccl_ras{_LOOK}\.(?:json|txt)"),
+        ("ras", rf"nccl_ras(?:\.[0-9]+)?{_LOOK}\.(?:json|txt)"),
         ("kernel_log", rf"(?:kernel_log|dmesg|kern){_LOOK}\.(?:txt|log)"),
     )
 )

@@ -1,0 +1,71 @@
+"""Exit codes are a contract with scripts."""
+
+import importlib
+
+import click
+import pytest
+
+from stallwatch.cli import app
+from stallwatch.errors import Denied, UnusableInput, UsageError
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, result: object) -> None:
+    """Put a subcommand in place that returns or raises `result`."""
+
+    @click.command()
+    def command() -> object:
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    monkeypatch.setattr(app.LazyGroup, "get_command", lambda self, ctx, name: command)
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (None, 0),
+        (0, 0),
+        (11, 11),
+        (UsageError("wrong", "do this"), 64),
+        (click.UsageError("wrong"), 64),
+        (UnusableInput("nothing", "give more"), 65),
+        (Denied("no"), 70),
+        (RuntimeError("boom"), 70),
+        (KeyboardInterrupt(), 130),
+    ],
+    ids=repr,
+)
+def test_exit_code(monkeypatch: pytest.MonkeyPatch, result: object, code: int) -> None:
+    answering(monkeypatch, result)
+    assert app.run(["anything"]) == code
+
+
+def test_an_error_says_what_to_do_next(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    answering(monkeypatch, UsageError("the port is taken", "Choose another."))
+    app.run(["anything"])
+    assert capsys.readouterr().err == "stallwatch: the port is taken\n  Choose another.\n"
+
+
+def test_our_own_crash_is_named_as_ours(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    answering(monkeypatch, RuntimeError("boom"))
+    app.run(["anything"])
+    error = capsys.readouterr().err
+    assert "own crash (RuntimeError: boom)" in error
+    assert "Traceback" in error
+
+
+@pytest.mark.parametrize("arguments", [["--no-such-option"], ["no-such-command"], ["analyze"], []])
+def test_wrong_usage_is_64(arguments: list[str]) -> None:
+    assert app.run(arguments) == 64
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["analyze", "--help"]])
+def test_help_is_no_error(arguments: list[str]) -> None:
+    assert app.run(arguments) == 0
+
+
+@pytest.mark.parametrize("name", app.COMMANDS)
+def test_every_listed_command_exists(name: str) -> None:
+    module = importlib.import_module(f"stallwatch.cli.{name.replace('-', '_')}")
+    assert isinstance(module.command, click.Command)

@@ -1,0 +1,40 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallwatch.formats.gpus import parse
+from stallwatch.formats.unreadable import Unreadable
+from stallwatch.model.snapshot import GpuSample
+
+BUNDLES = Path(__file__).parents[2] / "bundles"
+
+
+def test_samples_of_a_capture_script() -> None:
+    samples = parse((BUNDLES / "nccl-tp_dp" / "nodes" / "node0" / "gpus.json").read_bytes())
+    assert len(samples) >= 2
+    assert [gpu.index for gpu in samples[0]] == [0, 1, 2, 3]
+    assert all(gpu.utilization_percent is not None and gpu.power_watts for gpu in samples[0])
+    assert all(gpu.uuid.startswith("GPU-") and gpu.pids for gpu in samples[0])
+
+
+def test_samples_of_the_daemon() -> None:
+    sample = GpuSample(0, "GPU-a", utilization_percent=100, power_watts=170.5, compute_pids=(7,), clock_event_reasons=4)
+    ((gpu,),) = parse(msgspec.json.encode([[sample]]))
+    assert (gpu.utilization_percent, gpu.power_watts, gpu.pids, gpu.clock_event_reasons) == (100, 170.5, (7,), 4)
+    assert gpu.temperature_celsius is None, "not said is not zero"
+
+
+def test_gpu_that_did_not_answer_says_why() -> None:
+    ((gpu,),) = parse(msgspec.json.encode([[GpuSample(3, "GPU-b", unavailable="GPU is lost")]]))
+    assert (gpu.index, gpu.error, gpu.utilization_percent) == (3, "GPU is lost", None)
+
+
+def test_one_sample_need_not_be_wrapped() -> None:
+    assert len(parse(b'[{"index": 0, "uuid": "GPU-a"}]')) == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"3", b"[3]", b"[[3]]"])
+def test_what_is_no_sample_is_said_to_be_none(data: bytes) -> None:
+    with pytest.raises(Unreadable):
+        parse(data)
