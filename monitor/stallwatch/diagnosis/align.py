@@ -3,19 +3,17 @@
 A minority is only a hint. Where there is none, what the group did in earlier steps tells, then its sister groups.
 """
 
-from array import array
-from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
 
 from stallwatch.diagnosis import signature
-from stallwatch.diagnosis.case import Case, GroupStream, family
+from stallwatch.diagnosis.case import Case, family
 from stallwatch.diagnosis.followers import Followers
-from stallwatch.model.summary import NO_CALL, Call
+from stallwatch.diagnosis.streams import Key, key
+from stallwatch.model.summary import Call
 
 Kind = Literal["op", "size", "dtype", "count"]
-_Key = tuple[str, int | None, str]
 
 
 class Divergence(msgspec.Struct, frozen=True):
@@ -32,17 +30,12 @@ class Divergence(msgspec.Struct, frozen=True):
     expected_recurs: bool
 
 
-def key(call: Call) -> _Key:
-    return call.operation, call.elements, call.dtype
-
-
 def find_divergences(case: Case) -> tuple[Divergence, ...]:
     """Given the case, return each group's first divergence, earliest in the wait first."""
     found = []
     firsts: dict[int, tuple[int, dict[int, Call]]] = {}
-    tables: dict[tuple[Call, ...], int] = {}
     for group in case.groups:
-        seq = _first_difference(case.streams[group.index], tables)
+        seq = case.first_difference(group.index)
         if seq is not None:
             calls = {
                 rank: call
@@ -55,54 +48,8 @@ def find_divergences(case: Case) -> tuple[Divergence, ...]:
     return tuple(sorted(found, key=lambda d: (not d.open, d.group)))
 
 
-def _first_difference(members: dict[int, GroupStream], tables: dict[tuple[Call, ...], int]) -> int | None:
-    """The lowest number under which two members called different things."""
-    first: int | None = None
-    reference: GroupStream | None = None
-    decoded: dict[int, list[_Key | None]] = {}
-    for rank in sorted(members, key=lambda r: (-len(members[r].stream.calls), r)):
-        member = members[rank]
-        if reference is None:
-            reference, reference_rank = member, rank
-            continue
-        if _same_bytes(reference, member, tables):
-            continue
-        if reference_rank not in decoded:
-            decoded[reference_rank] = _decode(reference)
-        mine, theirs = _decode(member), decoded[reference_rank]
-        shift = member.stream.first_seq - reference.stream.first_seq
-        for place, what in enumerate(mine):
-            other = theirs[place + shift] if 0 <= place + shift < len(theirs) else None
-            if what is not None and other is not None and what != other:
-                seq = member.stream.first_seq + place
-                first = seq if first is None else min(first, seq)
-                break
-    return first
-
-
-def _same_bytes(one: GroupStream, other: GroupStream, tables: dict[tuple[Call, ...], int]) -> bool:
-    """True when two members' numbers agree on their common range, seen without decoding."""
-    left = tables.setdefault(one.summary.calls, len(tables))
-    right = tables.setdefault(other.summary.calls, len(tables))
-    if left != right:
-        return False
-    low = max(one.stream.first_seq, other.stream.first_seq)
-    high = min(one.stream.last_seq, other.stream.last_seq)
-    if high < low:
-        return True
-    a, b = 2 * (low - one.stream.first_seq), 2 * (low - other.stream.first_seq)
-    length = 2 * (high - low + 1)
-    return one.stream.calls[a : a + length] == other.stream.calls[b : b + length]
-
-
-def _decode(member: GroupStream) -> list[_Key | None]:
-    table: dict[int, _Key | None] = {i: key(call) for i, call in enumerate(member.summary.calls)}
-    table[NO_CALL] = None
-    return [table[value] for value in array("H", member.stream.calls)]
-
-
 def _judge(case: Case, group: int, seq: int, calls: dict[int, Call]) -> Divergence:
-    classes: dict[_Key, list[int]] = {}
+    classes: dict[Key, list[int]] = {}
     for rank, call in sorted(calls.items()):
         classes.setdefault(key(call), []).append(rank)
     expected, by = _expected(case, group, seq, classes)
@@ -112,8 +59,8 @@ def _judge(case: Case, group: int, seq: int, calls: dict[int, Call]) -> Divergen
     representative = {what: calls[ranks[0]] for what, ranks in classes.items()}
     odd = next(what for what in sorted(classes, key=lambda w: (len(classes[w]), str(w))) if what != expected)
     members = case.streams[group]
-    before = [_keys_before(member, seq) for member in members.values()]
-    culprits_before = [_keys_before(members[rank], seq) for rank in culprits]
+    before = [set(member.keys_before(seq)) for member in members.values()]
+    culprits_before = [set(members[rank].keys_before(seq)) for rank in culprits]
     return Divergence(
         group=group,
         seq=seq,
@@ -129,21 +76,15 @@ def _judge(case: Case, group: int, seq: int, calls: dict[int, Call]) -> Divergen
     )
 
 
-def _keys_before(member: GroupStream, seq: int) -> set[_Key | None]:
-    return set(_decode(member)[: max(seq - member.stream.first_seq, 0)])
-
-
 def _expected(
-    case: Case, group: int, seq: int, classes: dict[_Key, list[int]]
-) -> tuple[_Key, Literal["majority", "history", "sisters", "nothing"]]:
+    case: Case, group: int, seq: int, classes: dict[Key, list[int]]
+) -> tuple[Key, Literal["majority", "history", "sisters", "nothing"]]:
     total = sum(len(ranks) for ranks in classes.values())
     largest = max(classes, key=lambda what: (len(classes[what]), str(what)))
     if 2 * len(classes[largest]) > total:
         return largest, "majority"
     members = case.streams[group]
-    followers = Followers(
-        [_decode(member)[: max(seq - member.stream.first_seq, 0)] for _, member in sorted(members.items())]
-    )
+    followers = Followers([member.keys_before(seq) for _, member in sorted(members.items())])
     beside = _sisters(case, group, seq)
     sisters = [what for what in classes if what in beside]
     if len(sisters) == 1:
@@ -151,7 +92,7 @@ def _expected(
     usual = [what for what in classes if followers.expects(what)]
     if len(usual) == 1:
         return usual[0], "history"
-    past = {what for member in members.values() for what in _keys_before(member, seq)}
+    past = {what for member in members.values() for what in member.keys_before(seq)}
     known = [what for what in classes if what in past]
     one_operation = len({what[0] for what in classes}) == 1
     others_are_barriers = all(signature.is_barrier(what[0]) for what in classes if what not in past)
@@ -160,7 +101,7 @@ def _expected(
     return largest, "nothing"
 
 
-def _sisters(case: Case, group: int, seq: int) -> set[_Key]:
+def _sisters(case: Case, group: int, seq: int) -> set[Key]:
     """What groups of the same kind called under the same number."""
     mine = case.groups[group]
     kind = family(mine.description)
@@ -188,11 +129,3 @@ def describe(call: Call) -> str:
 
 def _short(site: str) -> str:
     return site.rsplit("/", 1)[-1]
-
-
-def ranks_of(divergences: Iterable[Divergence]) -> tuple[int, ...]:
-    return tuple(sorted({rank for divergence in divergences for rank in divergence.culprits}))
-
-
-def keys_of(calls: Sequence[Call]) -> list[_Key]:
-    return [key(call) for call in calls]

@@ -4,17 +4,16 @@ Names and ids of process groups are local to a rank: a group is its description 
 """
 
 import re
-from array import array
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.ras import ranks_behind
+from stallwatch.diagnosis.streams import GroupStream, first_difference
 from stallwatch.model.evidence import LogEvent, NodeEvidence, RankEvidence
-from stallwatch.model.summary import NO_CALL, Call, PairCount, Pending, RankSummary, Stream, Transfer
+from stallwatch.model.summary import Call, PairCount, Pending, RankSummary, Stream, Transfer
 
 _DEFAULT_NAMES = ("", "0")
 _DEFAULT_DESCRIPTIONS = ("default_pg", "", "undefined")
@@ -30,20 +29,6 @@ class Group(msgspec.Struct, frozen=True):
     @property
     def is_default(self) -> bool:
         return self.description in _DEFAULT_DESCRIPTIONS
-
-
-class GroupStream(NamedTuple):
-    """One member's stream, with its calls decoded on demand."""
-
-    summary: RankSummary
-    stream: Stream
-
-    def call_at(self, seq: int) -> Call | None:
-        index = seq - self.stream.first_seq
-        if index < 0 or index * 2 >= len(self.stream.calls):
-            return None
-        value = array("H", self.stream.calls[index * 2 : index * 2 + 2])[0]
-        return None if value == NO_CALL else self.summary.calls[value]
 
 
 class Case:
@@ -91,6 +76,8 @@ class Case:
             self.activity(rank).stack for rank, summary in self.summaries.items() if summary.pending
         }
         self._behind = ranks_behind(self.nodes, self.pids)
+        tables: dict[tuple[Call, ...], int] = {}
+        self._first_differences = [first_difference(members, tables) for members in self.streams]
         self._proven: list[int] = [self._proven_seq(index) for index in range(len(self.groups))]
 
     @property
@@ -130,6 +117,10 @@ class Case:
     def proven_seq(self, group: int) -> int:
         """Every member has entered up to this number: a synchronising collective of it has completed somewhere."""
         return self._proven[group]
+
+    def first_difference(self, group: int) -> int | None:
+        """The lowest number under which two members of the group called different things."""
+        return self._first_differences[group]
 
     def is_stale(self, rank: int, group: int) -> bool:
         """True when the rank's dump is older than what others prove it has entered: the job moved between dumps."""
@@ -267,6 +258,9 @@ class Case:
         proven = 0
         for member in self.streams[group].values():
             seq = member.stream.completed
+            parted = self._first_differences[group]
+            if parted is not None:
+                seq = min(seq, parted - 1)  # wrongly paired calls may end on one side alone
             call = member.call_at(seq) if seq > proven else None
             if call is not None and signature.is_synchronising(call.operation):
                 proven = seq

@@ -1,7 +1,7 @@
 """A cycle of waits: over groups, or of sends and receives. Who started it, the order of calls tells."""
 
 from stallwatch.diagnosis import align, signature
-from stallwatch.diagnosis.claims.claim import Claim, Saying, named, waiting_facts
+from stallwatch.diagnosis.claims.claim import Claim, Saying, main_wait, named, waiting_facts
 from stallwatch.diagnosis.program import Departure
 from stallwatch.diagnosis.roots import Cycle
 from stallwatch.diagnosis.story import Story
@@ -26,7 +26,8 @@ def claim(story: Story) -> Saying:
         culprits = cycle.ranks
         confidence = "certain" if story.proven_stuck and story.whole_world_seen else "likely"
     cause = _cause(story, cycle, inside if facts else [])
-    point = cycle.points[0]
+    blocked = main_wait(story, culprits) if len(culprits) < len(ranks) else None
+    point = blocked.point if blocked is not None else cycle.points[0]
     first = next(wait for wait in story.graph.waits if wait.point == point)
     call = story.case.call(first.rank, first.pending)
     names = sorted({story.case.groups[p.group].description or "the default group" for p in cycle.points})

@@ -1,0 +1,75 @@
+"""One group's collectives as its members recorded them, decoded on demand, and where two members part."""
+
+from array import array
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stallwatch.model.summary import NO_CALL, Call, RankSummary, Stream
+
+Key = tuple[str, int | None, str]  # operation, elements by its own rule, dtype: what must agree
+
+
+class GroupStream(NamedTuple):
+    """One member's stream, with its calls decoded on demand."""
+
+    summary: RankSummary
+    stream: Stream
+
+    def call_at(self, seq: int) -> Call | None:
+        index = seq - self.stream.first_seq
+        if index < 0 or index * 2 >= len(self.stream.calls):
+            return None
+        value = array("H", self.stream.calls[index * 2 : index * 2 + 2])[0]
+        return None if value == NO_CALL else self.summary.calls[value]
+
+    def keys(self) -> list[Key | None]:
+        """What was called under each number from first_seq on; None is a hole."""
+        table: dict[int, Key | None] = {index: key(call) for index, call in enumerate(self.summary.calls)}
+        table[NO_CALL] = None
+        return [table[value] for value in array("H", self.stream.calls)]
+
+    def keys_before(self, seq: int) -> list[Key | None]:
+        return self.keys()[: max(seq - self.stream.first_seq, 0)]
+
+
+def key(call: Call) -> Key:
+    return call.operation, call.elements, call.dtype
+
+
+def first_difference(members: Mapping[int, GroupStream], tables: dict[tuple[Call, ...], int]) -> int | None:
+    """The lowest number under which two members called different things. `tables` is shared between groups."""
+    first: int | None = None
+    reference: GroupStream | None = None
+    theirs: list[Key | None] | None = None
+    for rank in sorted(members, key=lambda r: (-len(members[r].stream.calls), r)):
+        member = members[rank]
+        if reference is None:
+            reference = member
+            continue
+        if _same_bytes(reference, member, tables):
+            continue
+        if theirs is None:
+            theirs = reference.keys()
+        shift = member.stream.first_seq - reference.stream.first_seq
+        for place, what in enumerate(member.keys()):
+            other = theirs[place + shift] if 0 <= place + shift < len(theirs) else None
+            if what is not None and other is not None and what != other:
+                seq = member.stream.first_seq + place
+                first = seq if first is None else min(first, seq)
+                break
+    return first
+
+
+def _same_bytes(one: GroupStream, other: GroupStream, tables: dict[tuple[Call, ...], int]) -> bool:
+    """True when two members' numbers agree on their common range, seen without decoding."""
+    left = tables.setdefault(one.summary.calls, len(tables))
+    right = tables.setdefault(other.summary.calls, len(tables))
+    if left != right:
+        return False
+    low = max(one.stream.first_seq, other.stream.first_seq)
+    high = min(one.stream.last_seq, other.stream.last_seq)
+    if high < low:
+        return True
+    a, b = 2 * (low - one.stream.first_seq), 2 * (low - other.stream.first_seq)
+    length = 2 * (high - low + 1)
+    return one.stream.calls[a : a + length] == other.stream.calls[b : b + length]
