@@ -36,8 +36,17 @@ need_python() {
 
 need_torch() {
   "$venv/bin/python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' && return
+  local index=()
+  # PyPI's build brings CUDA, gigabytes that a machine without a GPU has no use for.
+  [ -e /dev/nvidiactl ] || ! reachable "$cpu_builds" || index=(--extra-index-url "$cpu_builds")
   say "installing torch (CPU is enough here)"
-  "$venv/bin/python" -m pip install --quiet "${STALLWATCH_TORCH:-torch==2.13.0}" numpy
+  "$venv/bin/python" -m pip install --quiet "${index[@]}" "${STALLWATCH_TORCH:-torch==2.13.0}" numpy
+}
+
+cpu_builds=https://download.pytorch.org/whl/cpu
+
+reachable() {
+  "$venv/bin/python" -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1] + "/torch/", timeout=5)' "$1" 2>/dev/null
 }
 
 need_debian() {

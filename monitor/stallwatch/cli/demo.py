@@ -14,8 +14,9 @@ from rich.console import Console
 from stallwatch.demo.catalogue import FAULTS, find
 from stallwatch.demo.job import need_torch
 from stallwatch.demo.outcome import Outcome
-from stallwatch.demo.play import play
+from stallwatch.demo.play import play, unplayed
 from stallwatch.demo.story import outcome_lines
+from stallwatch.errors import StallwatchError, UsageError
 
 EXIT_DISAGREES = 1
 
@@ -56,19 +57,18 @@ def command(
             sys.stdout.flush()
         else:
             _show(console, outcome, keep)
-        if keep:
+        if keep and not outcome.problem:
             _wait_for_interrupt(console)
 
+    seed = seed if seed is not None else random.SystemRandom().randrange(1 << 16)
     with console.status("a job trains, a daemon watches") as status:
-        outcome = play(
-            fault,
-            ranks,
-            seed if seed is not None else random.SystemRandom().randrange(1 << 16),
-            tell,
-            backend=backend,
-            environment=os.environ,
-            linger=linger,
-        )
+        try:
+            outcome = play(fault, ranks, seed, tell, backend=backend, environment=os.environ, linger=linger)
+        except UsageError:
+            raise
+        except StallwatchError as error:  # daemon or job did not stand: no verdict is not the right one
+            outcome = unplayed(fault, ranks, seed, error)
+            linger(outcome)
     return 0 if outcome.agrees else EXIT_DISAGREES
 
 

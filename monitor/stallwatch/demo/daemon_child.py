@@ -47,7 +47,7 @@ class DaemonChild:
             ),
             encoding="utf-8",
         )
-        self.client = Client(run_directory / SOCKET_NAME, seconds=5.0)
+        self.client = Client(run_directory / SOCKET_NAME, seconds=15.0)
         self._environment = {k: v for k, v in environment.items() if not k.startswith("STALLWATCH_")}
         source = str(Path(__file__).parents[2])  # this very stallwatch, wherever the shell stands
         self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH", ""))))

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.demo.catalogue import Fault
+from stallwatch.demo.catalogue import Fault, culprits
 from stallwatch.demo.daemon_child import DaemonChild
 from stallwatch.demo.job import PROGRAMS, Launch, TorchrunJob, job_environment
 from stallwatch.demo.outcome import Outcome
 from stallwatch.demo.watch import JOB_NAME, Tell, Watch
+from stallwatch.errors import StallwatchError
 
 
 def play(
@@ -48,6 +49,23 @@ def play(
             if keep is not None:
                 _keep(folder, outcome, keep)
             return outcome
+
+
+def unplayed(fault: Fault, ranks: int, seed: int, error: StallwatchError) -> Outcome:
+    """The outcome when daemon or job did not stand."""
+    return Outcome(
+        fault=fault.name,
+        seed=seed,
+        ranks=ranks,
+        agrees=False,
+        expected_causes=fault.causes,
+        expected_culprits=culprits(fault, seed, ranks),
+        seconds_to_verdict=None,
+        said=(),
+        incident=None,
+        page_url=None,
+        problem=f"{error}\n{error.help}".strip(),
+    )
 
 
 def _keep(folder: Path, outcome: Outcome, target: Path) -> None:

@@ -12,6 +12,9 @@ MOST_FACTS = 5
 
 def outcome_lines(outcome: Outcome, page_stays: bool = False) -> Iterator[str]:
     """The verdict, then whether it is the truth."""
+    if outcome.problem:
+        yield from ("", f"Wrong: {outcome.problem}")
+        return
     verdict = outcome.verdict
     if verdict is not None:
         yield from _verdict(verdict)

@@ -1,5 +1,8 @@
+from stallwatch.demo.catalogue import find
 from stallwatch.demo.outcome import Outcome, Said
+from stallwatch.demo.play import unplayed
 from stallwatch.demo.story import outcome_lines
+from stallwatch.errors import StallwatchError
 from stallwatch.model.verdict import CulpritProcess, Fact, Frame, GroupRef, Verdict
 from stallwatch.outputs.documents import IncidentDocument
 
@@ -72,3 +75,9 @@ def test_no_verdict_says_what_was_said_instead() -> None:
 def test_a_quiet_run_says_that_nobody_was_told() -> None:
     last = list(outcome_lines(outcome(agrees=True, verdict=None, causes=())))[-1]
     assert last == "Right: the daemon told nobody, and nothing was wrong."
+
+
+def test_a_job_that_did_not_start_is_told_with_the_end_of_its_log() -> None:
+    error = StallwatchError("the job ended before its fault", "ModuleNotFoundError: no module named torch")
+    text = "\n".join(outcome_lines(unplayed(find("lock"), 4, 5, error)))
+    assert text.strip() == "Wrong: the job ended before its fault\nModuleNotFoundError: no module named torch"
