@@ -55,7 +55,7 @@ class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floor_seconds: Annotated[float, Meta(description="No limit is ever shorter.", gt=0)] = 5.0
     second_look_seconds: Annotated[
         float, Meta(description="From suspicion to the second look that makes a verdict.", gt=0)
-    ] = 3.0
+    ] = 2.0
     unlearned_seconds: Annotated[float, Meta(description="Limit before enough steps were seen to learn one.", gt=0)] = (
         60.0
     )
@@ -114,6 +114,10 @@ class CaptureSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recorder_stacks: Annotated[
         bool, Meta(description="At the second look ask recorders for call sites too (under NCCL seconds, once).")
     ] = True
+    nccl_ras: Annotated[
+        Literal["auto", "always", "off"],
+        Meta(description="Ask NCCL's RAS service: auto from 2.28.9 on, always, off (older versions may crash)."),
+    ] = "auto"
     seconds: Annotated[float, Meta(description="Deadline of a whole look; what is missing then is said.", gt=0)] = 25.0
 
 

@@ -126,6 +126,21 @@ class ProcessDirectory:
         finally:
             os.close(descriptor)
 
+    def read_whole(self, name: str, limit_bytes: int) -> bytes:
+        """As `read`, for files that the kernel gives out in pieces: maps, a long environment."""
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.descriptor)
+        except FileNotFoundError as error:
+            raise ProcessLookupError(f"process {self.pid} has no {name}") from error
+        parts, left = [], limit_bytes
+        try:
+            while left > 0 and (part := os.read(descriptor, min(left, 1 << 16))):
+                parts.append(part)
+                left -= len(part)
+        finally:
+            os.close(descriptor)
+        return b"".join(parts)
+
     def read_again(self, name: str, limit_bytes: int = 4096) -> bytes:
         """As `read`, for a file that is read every tick."""
         descriptor = self._kept.get(name)

@@ -1,0 +1,104 @@
+"""NCCL's RAS report of a node in the bundle: who is asked, by which process, and where the answer lies."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.bundle.writer import write_atomically
+from stallwatch.captures.folder import NotCaptured, name_of_look
+from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
+from stallwatch.captures.ras_targets import ras_ask
+from stallwatch.model.evidence import Attempt
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import RankSample
+
+# Its own collection from other nodes ends within this; it is the last thing that a look waits for.
+_SECONDS = 4.0
+_EXIT_SECONDS = 1.0
+
+
+def may_use_nccl(targets: Iterable[RankSample]) -> bool:
+    """Whether any rank may have communicators of NCCL: a hook knows, without one nobody does."""
+    return any(
+        not isinstance(rank.heartbeat, Known) or any(group.recorder == "nccl" for group in rank.heartbeat.value.groups)
+        for rank in targets
+        if rank.end is None
+    )
+
+
+class RasCapture:
+    """Holds the process that may use the network. It must be started before its parent gives the network up."""
+
+    def __init__(self, targets: Iterable[RankSample], folder: Path, look: int, mode: str) -> None:
+        self._targets = tuple(rank for rank in targets if rank.end is None)
+        self._folder = folder
+        self._look = look
+        self._mode = mode
+        self._process: subprocess.Popen[bytes] | None = None
+        if mode != "off" and may_use_nccl(self._targets):
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "stallwatch.captures.nccl_ras", str(_SECONDS)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+
+    def take(self) -> list[Attempt]:
+        """Ask every service that the ranks' environments name, and keep the reports. Return what was tried."""
+        asked_ns = time.monotonic_ns()
+        if self._process is None:
+            return []
+        asks: dict[RasAsk, None] = {}
+        refusals: dict[str, None] = {}
+        seen: set[tuple[str, int, int | None]] = set()
+        for sample in self._targets:
+            try:
+                ask = ras_ask(sample, self._mode)
+            except NotCaptured as reason:
+                refusals[f"rank {sample.rank}: {reason}. {reason.help}".strip()] = None
+                continue
+            network = None if ask.pid is None else os.stat(f"/proc/{ask.pid}/ns/net").st_ino
+            if (key := (ask.host, ask.port, network)) not in seen:
+                seen.add(key)
+                asks[ask] = None
+        attempts = [Attempt("nccl_ras", self._look, asked_ns, False, "; ".join(list(refusals)[:3]))] if refusals else []
+        try:
+            answers = self._ask(tuple(asks))
+        except NotCaptured as error:
+            return [*attempts, Attempt("nccl_ras", self._look, asked_ns, False, str(error))]
+        return attempts + [self._keep(answer, first=n == 0, asked_ns=asked_ns) for n, answer in enumerate(answers)]
+
+    def abandon(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def _ask(self, asks: tuple[RasAsk, ...]) -> tuple[RasAnswer, ...]:
+        process = self._process
+        assert process is not None
+        try:
+            stdout, _ = process.communicate(msgspec.json.encode(asks) if asks else b"", _SECONDS + _EXIT_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            raise NotCaptured(f"NCCL's RAS service did not answer within {_SECONDS:.0f} s") from error
+        if not asks:
+            return ()
+        try:
+            answers = msgspec.json.decode(stdout, type=tuple[RasAnswer, ...])
+        except msgspec.MsgspecError as error:
+            raise NotCaptured(f"the process that asks NCCL's RAS failed (exit code {process.returncode})") from error
+        return tuple(sorted(answers, key=lambda answer: not answer.report))
+
+    def _keep(self, answer: RasAnswer, *, first: bool, asked_ns: int) -> Attempt:
+        if not answer.report:
+            return Attempt("nccl_ras", self._look, asked_ns, False, f"port {answer.port}: {answer.problem}")
+        kind = "json" if answer.report.lstrip()[:1] in (b"{", b"[") else "txt"
+        # One service is the rule; those of more ports (several jobs in one container) lie beside it.
+        name = f"nccl_ras.{kind}" if first else f"nccl_ras.{answer.port}.{kind}"
+        write_atomically(self._folder / name_of_look(name, self._look), answer.report)
+        return Attempt(
+            "nccl_ras", self._look, asked_ns, True, f"port {answer.port}: {len(answer.report)} bytes, {kind}"
+        )

@@ -1,0 +1,114 @@
+"""Where to ask NCCL's RAS service: by what the ranks' own environment and NCCL say of port and version."""
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.captures.folder import NotCaptured
+from stallwatch.captures.nccl_ras import RasAsk, loopback_addresses
+from stallwatch.hook import layout
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import RankSample
+from stallwatch.node import untrusted
+from stallwatch.node.procfs import ProcessDirectory
+
+# Asked below this version the service crashed jobs, and crashed by itself (nccl#1669, #1718, #1762, #1996).
+SAFE_VERSION = (2, 28, 9)
+_DEFAULT_ADDRESS = "localhost:28028"  # NCCL's own
+_ENVIRONMENT_LIMIT_BYTES = 1 << 20
+_MAPS_LIMIT_BYTES = 8 << 20
+_FACTS_LIMIT_BYTES = 1 << 20
+_LIBRARY = re.compile(r" (/\S*/libnccl\.so\S*)")
+_LIBRARY_VERSION = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
+_WHEEL_VERSION = re.compile(r"nvidia_nccl_cu\d+-(\d+\.\d+\.\d+)[^/]*\.dist-info")
+
+
+def ras_ask(sample: RankSample, mode: str) -> RasAsk:
+    """Return where this rank's service listens. Raise NotCaptured with the reason why it is not asked."""
+    environment = _environment(sample.pid)
+    if environment.get("NCCL_RAS_ENABLE", "1").strip() == "0":
+        raise NotCaptured("RAS is off: NCCL_RAS_ENABLE=0", "Unset it; RAS costs nothing while nobody asks.")
+    if mode != "always":
+        _check_version(nccl_version(sample))
+    address = environment.get("NCCL_RAS_ADDR", "").strip() or _DEFAULT_ADDRESS
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not port.isdecimal() or not loopback_addresses(host):
+        raise NotCaptured(f"NCCL_RAS_ADDR={address} is not on this node's loopback; it is not asked")
+    return RasAsk(host, int(port), None if _shares_our_network(sample.pid) else sample.pid)
+
+
+def _check_version(version: str) -> None:
+    if not version:
+        raise NotCaptured(
+            "the NCCL of its process is not known, and versions before 2.28.9 may crash when they are asked",
+            'capture.nccl_ras = "always" asks all the same.',
+        )
+    if tuple(int(part) for part in version.split(".")) < SAFE_VERSION:
+        raise NotCaptured(
+            f"NCCL {version} may crash its job when it is asked; 2.28.9 and later are asked",
+            'Update NCCL, or set capture.nccl_ras = "always".',
+        )
+
+
+def nccl_version(sample: RankSample) -> str:
+    """As the hook's facts say, else by the name of the library that the process has mapped; "" when nothing tells."""
+    with contextlib.suppress(OSError, untrusted.Refused, msgspec.MsgspecError, AttributeError, TypeError):
+        if found := re.fullmatch(r"\d+\.\d+\.\d+", _version_of_facts(sample)):
+            return found[0]
+    try:
+        with ProcessDirectory(sample.pid) as directory:
+            maps = directory.read_whole("maps", _MAPS_LIMIT_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    library = _LIBRARY.search(maps)
+    return _version_of_library(library[1], f"/proc/{sample.pid}/root") if library else ""
+
+
+def _version_of_facts(sample: RankSample) -> str:
+    if not isinstance(sample.heartbeat, Known):
+        return ""
+    path = Path(sample.heartbeat.value.path)
+    if (key := layout.parse_record_name(path.name)) is None:
+        return ""
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        data, _ = untrusted.read_regular(directory, layout.facts_name(*key), _FACTS_LIMIT_BYTES)
+    finally:
+        os.close(directory)
+    return str(msgspec.json.decode(data)["versions"].get("nccl", ""))
+
+
+def _version_of_library(path: str, root: str) -> str:
+    """A system's library carries its version in its name, a wheel's in the folder beside it."""
+    if found := _LIBRARY_VERSION.search(path):
+        return found[1]
+    site_packages = path.partition("/nvidia/nccl/")[0]
+    if site_packages == path:
+        return ""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"{root}{site_packages}"):
+            if found := _WHEEL_VERSION.fullmatch(name):
+                return found[1]
+    return ""
+
+
+def _environment(pid: int) -> dict[str, str]:
+    """Raise NotCaptured when it is not ours to read: without it a port would be a guess."""
+    try:
+        with ProcessDirectory(pid) as directory:
+            data = directory.read_whole("environ", _ENVIRONMENT_LIMIT_BYTES)
+    except OSError as error:
+        raise NotCaptured(f"its environment cannot be read: {error.strerror or error}") from error
+    pairs = (entry.decode("utf-8", "replace").partition("=") for entry in data.split(b"\0"))
+    return {name: value for name, _, value in pairs if name.startswith("NCCL_RAS_")}
+
+
+def _shares_our_network(pid: int) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino == os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return True  # not ours to know: most ranks do
