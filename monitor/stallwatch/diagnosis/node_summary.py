@@ -19,7 +19,7 @@ _LOG_EVENTS_KEPT = 20
 _FRAMES_KEPT = 24
 
 
-class RankDigest(msgspec.Struct, frozen=True, omit_defaults=True):
+class RankDigest(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     summary: RankSummary
     activity: Activity
     processes: tuple[ProcessLook, ...] = ()  # without their threads, but for the main one
@@ -27,7 +27,7 @@ class RankDigest(msgspec.Struct, frozen=True, omit_defaults=True):
     has_log: bool = False
 
 
-class Run(msgspec.Struct, frozen=True, array_like=True):
+class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Ranks start, start + step, …, below stop. A mesh dimension of any size is one of these."""
 
     start: int

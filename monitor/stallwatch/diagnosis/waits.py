@@ -42,7 +42,7 @@ class Blocker(NamedTuple):
     strength: Strength
 
 
-class Wait(msgspec.Struct, frozen=True):
+class Wait(msgspec.Struct, frozen=True, gc=False):
     """One lane of one rank, stuck at its frontier."""
 
     rank: int

@@ -1,6 +1,7 @@
 """One rank's flight recorders reduced to what a verdict needs: small enough for 16,384 ranks in one judge.
 
 Groups, sequence numbers and pending operations are kept whole; entries become ids into a table of distinct calls.
+No struct here can be part of a cycle, hence gc=False: the collector would visit millions of them for nothing.
 """
 
 import msgspec
@@ -9,7 +10,7 @@ SCHEMA_VERSION = 1
 NO_CALL = 0xFFFF  # a sequence number inside the window that the ring does not hold
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, gc=False):
     """A distinct call of a rank. Two ranks that call the same thing have equal `operation`, `elements` and `dtype`."""
 
     stream: int  # index into RankSummary.streams
@@ -20,7 +21,7 @@ class Call(msgspec.Struct, frozen=True):
     shape: str = ""  # for people: "[32, 256]"
 
 
-class Transfer(msgspec.Struct, frozen=True):
+class Transfer(msgspec.Struct, frozen=True, gc=False):
     """One point-to-point operation: `ordinal` counts from 1 within (group, source, destination) of this dump."""
 
     source: int  # rank within the group
@@ -28,7 +29,7 @@ class Transfer(msgspec.Struct, frozen=True):
     ordinal: int
 
 
-class Pending(msgspec.Struct, frozen=True):
+class Pending(msgspec.Struct, frozen=True, gc=False):
     """An operation that was recorded and has not completed. A batch of point-to-point operations is one of these."""
 
     record: int  # order of recording within the process and recorder
@@ -44,7 +45,7 @@ class Pending(msgspec.Struct, frozen=True):
     seen_before: bool | None = None  # pending at an earlier look already; None: there was no earlier look
 
 
-class PairCount(msgspec.Struct, frozen=True):
+class PairCount(msgspec.Struct, frozen=True, gc=False):
     """Point-to-point operations of one direction between two ranks of a group, as one side recorded them."""
 
     stream: int
@@ -55,12 +56,12 @@ class PairCount(msgspec.Struct, frozen=True):
     whole: bool  # False: the ring has lost older entries, so counts are comparable from the end only
 
 
-class Arrival(msgspec.Struct, frozen=True):
+class Arrival(msgspec.Struct, frozen=True, gc=False):
     seq: int
     created_ns: int
 
 
-class Stream(msgspec.Struct, frozen=True):
+class Stream(msgspec.Struct, frozen=True, gc=False):
     """The collectives of one process group as one rank recorded them, by collective_seq_id."""
 
     description: str
@@ -81,7 +82,7 @@ class Stream(msgspec.Struct, frozen=True):
         return self.first_seq + len(self.calls) // 2 - 1
 
 
-class RankSummary(msgspec.Struct, frozen=True):
+class RankSummary(msgspec.Struct, frozen=True, gc=False):
     """What the recorders of one rank say at the latest look that answered."""
 
     rank: int

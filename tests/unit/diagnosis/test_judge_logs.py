@@ -1,0 +1,49 @@
+"""Verdicts where logs are the only witness."""
+
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import Evidence, LogEvent, RankEvidence
+
+
+def _job(*ranks: tuple[LogEvent, ...], launcher: tuple[LogEvent, ...] = ()) -> Evidence:
+    evidence = tuple(
+        RankEvidence(rank=rank, host="node0", pid=None, log=("…",), log_events=events)
+        for rank, events in enumerate(ranks)
+    )
+    return Evidence(len(ranks) or None, "nccl", evidence, (), (), log_events=launcher)
+
+
+def _status(enqueued: int, completed: int, seq: int = 30) -> LogEvent:
+    text = f"failure detected by watchdog at work sequence id: {seq}"
+    return LogEvent("group_status", text, 1, group="default_pg", seq=seq, enqueued=enqueued, completed=completed)
+
+
+def test_the_watchdogs_numbers_name_who_was_behind() -> None:
+    verdict = judge(_job((_status(31, 29),), (_status(31, 29),), (_status(29, 29, -1),), (_status(30, 29),)))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
+
+
+def test_most_ranks_behind_is_not_a_reason_to_name_them() -> None:
+    verdict = judge(_job((_status(31, 29),), (_status(29, 29, -1),), (_status(29, 29, -1),)))[0]
+    assert verdict.culprits == ()
+
+
+def test_a_monitored_barrier_names_who_did_not_come() -> None:
+    event = LogEvent("barrier_absent", "[Rank 0]: Ranks 1 failed to pass monitoredBarrier in 5000 ms", 1, ranks=(1,))
+    verdict = judge(_job((event,), ()))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (1,))
+
+
+def test_the_launchers_first_failure_is_the_cause() -> None:
+    failures = (
+        LogEvent("launcher_failure", "rank 0", 1, rank=0, exit_code=1),
+        LogEvent("launcher_failure", "rank 2", 2, rank=2, exit_signal=9, first=True),
+    )
+    verdict = judge(_job((), (), (), launcher=failures))[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
+
+
+def test_gloos_refusal_of_a_message_accuses_nobody() -> None:
+    event = LogEvent("gloo_size_mismatch", "op.preamble.length <= op.nbytes. 8 vs 4", 1, numel_in=8, numel_out=4)
+    verdict = judge(_job((event,), ()))[0]
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", ())
+    assert verdict.missing
