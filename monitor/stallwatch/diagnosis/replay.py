@@ -5,40 +5,37 @@ from collections.abc import Iterable
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.waits import Point
 
+_Node = tuple[int, int]  # (rank, lane)
+
 
 def resolves(story: Story, culprits: Iterable[int]) -> bool:
     """Given ranks that are supposed to be the cause, return True when every wait ends once they enter.
 
     A point opens when all that it lacks have entered: culprits at once, waiting ranks when their own wait has ended.
     """
-    if not story.graph.waits:
+    graph = story.graph
+    entered = set(culprits)
+    if not graph.waits or any(graph.unknown.values()):
         return False
-    released = {(rank, None) for rank in culprits}
-    lanes: set[tuple[int, int]] = set()
-    ranks = {rank for rank, _ in released}
-    waits = {(wait.rank, wait.lane): wait for wait in story.graph.waits}
-    lacking: dict[Point, set[tuple[int, int]]] = {}
-    users: dict[tuple[int, int], list[Point]] = {}
-    for point, blockers in story.graph.blockers.items():
-        open_ = {(b.rank, b.lane) for b in blockers if b.rank not in ranks}
-        if story.graph.unknown[point]:
-            return False
-        lacking[point] = open_
-        for node in open_:
-            users.setdefault(node, []).append(point)
-    at: dict[Point, list[tuple[int, int]]] = {}
-    for node, wait in waits.items():
-        at.setdefault(wait.point, []).append(node)
-    freed_by = {point for point, blockers in story.graph.blockers.items() if blockers and not lacking[point]}
-    ready = sorted(freed_by)
-    while ready:
-        point = ready.pop()
-        for node in at.get(point, ()):
-            if node in lanes:
+    lacking: dict[Point, set[_Node]] = {}
+    awaited_at: dict[_Node, list[Point]] = {}
+    for point, blockers in graph.blockers.items():
+        lacking[point] = {(blocker.rank, blocker.lane) for blocker in blockers if blocker.rank not in entered}
+        for node in lacking[point]:
+            awaited_at.setdefault(node, []).append(point)
+    standing: dict[Point, list[_Node]] = {}
+    for wait in graph.waits:
+        standing.setdefault(wait.point, []).append((wait.rank, wait.lane))
+    # A point that lacked nobody from the start does not open by anybody's entering.
+    opened = sorted(point for point, blockers in graph.blockers.items() if blockers and not lacking[point])
+    moved: set[_Node] = set()
+    while opened:
+        for node in standing.get(opened.pop(), ()):
+            if node in moved:
                 continue
-            lanes.add(node)
-            for other in users.get(node, ()):
-                lacking[other].discard(node)
-                if not lacking[other]:
-                    ready.append(other)
-    return lanes >= {node for node, wait in waits.items() if wait.rank not in ranks}
+            moved.add(node)
+            for point in awaited_at.get(node, ()):
+                lacking[point].discard(node)
+                if not lacking[point]:
+                    opened.append(point)
+    return all((wait.rank, wait.lane) in moved for wait in graph.waits if wait.rank not in entered)
