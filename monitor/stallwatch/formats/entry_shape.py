@@ -20,7 +20,7 @@ class EntryShape:
     def __init__(self) -> None:
         self.variable: list[tuple[int, int]] = []
         self.numbers: list[tuple[int, str, int]] = []  # (offset, struct code, column)
-        self.first_put: int | None = None  # offset of the first memo index
+        self.first_put: tuple[int, int] | None = None  # place of the first memo index
         self.references: dict[int, Any] = {}  # what the entry's bytes mean by the memo indexes that they read
         self.portable = True  # False: it refers to a list or dictionary that entries of this dump share
 
@@ -43,7 +43,7 @@ class EntryShape:
                 position = argument + _ARGUMENT_BYTES[op]
                 if op in (0x71, 0x72):  # BINPUT, LONG_BINPUT
                     shape.variable.append((argument, position))
-                    shape.first_put = argument if shape.first_put is None and op == 0x72 else shape.first_put
+                    shape.first_put = shape.first_put or (argument, position)
                     continue  # a key that is written out is memoised between it and its value
                 if op in _NUMBER_FORMAT and column is not None:
                     shape._number(argument, _NUMBER_FORMAT[op], position - argument, column)

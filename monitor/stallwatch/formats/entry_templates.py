@@ -40,7 +40,7 @@ class _Template:
         self.mask = int.from_bytes(mask, "little")
         self.literal = int.from_bytes(entry, "little") & self.mask
         self.kind, self.frames = kind, frames
-        self.first_put = shape.first_put or 0
+        self.first_put = shape.first_put or (0, 0)
         self.references = shape.references
         self.portable = shape.portable
         self.followers: list[_Template] = []  # what came after it, most recent first
@@ -197,8 +197,9 @@ class EntryTemplates:
         data, memo = self._machine.data, self._machine.memo
 
         def first_put(skipped: tuple[_Template, int]) -> int:
-            at = skipped[1] + skipped[0].first_put
-            return int.from_bytes(data[at : at + 4], "little")
+            template, at = skipped
+            start, stop = template.first_put
+            return int.from_bytes(data[at + start : at + stop], "little")
 
         # Writers number their memo from 0 upwards.
         place = bisect_right(self._skipped, index, key=first_put) - 1

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from stallwatch.formats.flight_recorder import parse, parse_table
+from stallwatch.formats.recorder_entries import BadEntry, EntryReader
+from stallwatch.formats.recorder_table import TableBuilder
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import GroupStatus, RecordedGroup
 
@@ -269,3 +271,17 @@ def test_truncated_dump_keeps_what_was_complete(share: float) -> None:
 def test_what_is_no_dump_is_said_to_be_none(data: bytes, says: str) -> None:
     with pytest.raises(Unreadable, match=says):
         parse(data, "x")
+
+
+def test_an_entry_that_is_repeated_by_reference_counts_once() -> None:
+    one = entry()
+    table = parse_table(pickled(dump(one, one, one)), "x")
+    assert len(table.kind_of) // 4 == 1
+    assert table.caveats == ("2 of 3 entries dropped: the entry is the same record again",)
+
+
+def test_what_entries_may_refer_to_is_bounded() -> None:
+    reader = EntryReader(TableBuilder(), budget=5)
+    reader.add(entry(), 0)  # one shape and one type of input and of output, one frame
+    with pytest.raises(BadEntry, match="repeats more"):
+        reader.add(entry(), 1)
