@@ -3,7 +3,8 @@
     python tests/bench/faults.py --runs 3 [--fault lock] [--backend nccl] [--launcher torchrun] [--ranks 4]
                                  [--json faults.json] [--keep DIRECTORY]
 
-Needs no test framework: it runs as it is on a machine with GPUs. Exit code 0 when every verdict was right.
+Needs no test framework and no installation, only stallwatch's dependencies on PYTHONPATH and py-spy on PATH: it runs as
+it is on a machine with GPUs. Exit code 0 when every verdict was right.
 """
 
 import argparse
@@ -17,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
+# Started as a script, perhaps where nothing is installed: neither root is on the path yet.
+sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "monitor")]
 
 from tests.bench import jobs
 
