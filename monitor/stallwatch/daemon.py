@@ -6,7 +6,6 @@ handlers only set flags.
 
 import logging
 import signal
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
@@ -29,13 +28,15 @@ from stallwatch.loop.parts import Looks, Starter
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.loop.schedule import Schedule
 from stallwatch.loop.usage import own_usage
+from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.snapshot import NodeSnapshot
 from stallwatch.outputs.output import Output
 
 log = logging.getLogger("stallwatch.daemon")
 
-_POLL_SECONDS = 0.1  # between looks at children under way
+_POLL_SECONDS = 0.05  # between looks at children under way
+_CLOSEST_TICKS_NS = 200_000_000  # however much happens on the node
 _ROOM_TICKS = 600  # between looks at the store's size
 _AFTER_SECONDS = 60.0  # how much of an incident itself a timeline holds beside what came before
 _CLOSE_SECONDS = 2.0  # what an output may take for its last words
@@ -58,7 +59,7 @@ class Daemon:
         self._store = store
         self._service = service
         self._reload = reload
-        self._wake = threading.Event()
+        self._wakeup = Wakeup()
         self._stopping = self._reloading = False
         self._guard = StageGuard()
         self._ring = SnapshotRing(config.incidents.timeline_seconds + _AFTER_SECONDS, config.daemon.tick_seconds)
@@ -67,7 +68,7 @@ class Daemon:
         self._engine, self._lives = Engine(config), Lives()
         self._outputs: tuple[Output, ...] = ()
         self._started_wall_ns = clock.wall_ns()
-        self.desk = Desk(store, clock, self._wake.set)
+        self.desk = Desk(store, clock, self._wakeup.ring)
 
     def run(self, outputs: Sequence[Output]) -> None:
         """Watch until told to stop. Raise UsageError when an output cannot start."""
@@ -85,10 +86,15 @@ class Daemon:
             self.tick(tick, schedule.begin())
             self._service.say("WATCHDOG=1" if tick else "READY=1")
             tick += 1
+            earliest_ns = self._clock.monotonic_ns() + _CLOSEST_TICKS_NS
+            if self._detected.due_ns is not None:
+                schedule.hasten(max(self._detected.due_ns, earliest_ns))
             while not self._stopping and (remaining := schedule.remaining_seconds()) > 0:
-                self._wake.wait(min(remaining, _POLL_SECONDS) if self._hands.busy else remaining)
-                self._wake.clear()
+                seconds = min(remaining, _POLL_SECONDS) if self._hands.busy else remaining
+                self._wakeup.wait(seconds, self._panel.news_descriptors())
                 self.between_ticks()
+                if self._guard.run("sensors", "news", self._panel.news):
+                    schedule.hasten(earliest_ns)
 
     def tick(self, tick: int, late_seconds: float) -> None:
         """Look, detect, act, publish."""
@@ -170,12 +176,12 @@ class Daemon:
     def stop(self, *_: int | FrameType | None) -> None:
         """Ask the loop to end; a signal handler, and safe from any thread."""
         self._stopping = True
-        self._wake.set()
+        self._wakeup.ring()
 
     def ask_reload(self, *_: int | FrameType | None) -> None:
         """Ask the loop to read its configuration again."""
         self._reloading = True
-        self._wake.set()
+        self._wakeup.ring()
 
     def _read_config(self) -> None:
         if self._reload is None:

@@ -7,6 +7,7 @@ import msgspec
 from stallwatch.config import Config
 from stallwatch.detectors.deaths import DeathsDetector
 from stallwatch.detectors.detector import Detector
+from stallwatch.detectors.due import next_due
 from stallwatch.detectors.history import NodeHistory, advance
 from stallwatch.detectors.init import InitDetector
 from stallwatch.detectors.job_facts import JobFacts, job_facts
@@ -49,6 +50,7 @@ class Detected(msgspec.Struct, frozen=True):
     ranks: tuple[RankView, ...]
     jobs: tuple[JobFacts, ...]
     errors: tuple[DetectorError, ...] = ()
+    due_ns: int | None = None  # CLOCK_MONOTONIC of the look that would change something, if it comes before the next
 
 
 class Detection:
@@ -80,5 +82,5 @@ class Detection:
         views = rank_views(seen, snapshot, found_all, self._stall)
         return (
             DetectionState(seen, tuple(states.items())),
-            Detected(found_all, views, job_facts(seen), tuple(errors)),
+            Detected(found_all, views, job_facts(seen), tuple(errors), next_due(found_all, seen, self._stall)),
         )

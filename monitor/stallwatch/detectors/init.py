@@ -9,7 +9,7 @@ import msgspec
 from stallwatch.config import StallSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
-from stallwatch.detectors.suspicion import Suspicion, stage_of
+from stallwatch.detectors.suspicion import Suspicion, due_of, stage_of
 from stallwatch.model.finding import Finding
 
 
@@ -47,6 +47,7 @@ class InitDetector:
                     ranks=here,
                     since_ns=since_ns,
                     limit_seconds=self._stall.start_seconds,
+                    due_ns=due_of(suspicion, self._stall.second_look_seconds),
                     reason=f"{len(here)} of {world_size} ranks are here; none has begun to step and nothing "
                     f"has moved for {age_seconds:.1f} s",
                 )

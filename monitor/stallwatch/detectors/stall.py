@@ -6,7 +6,7 @@ from stallwatch.config import StallSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.rank_limit import rank_limit
-from stallwatch.detectors.suspicion import Suspicion, stage_of
+from stallwatch.detectors.suspicion import Suspicion, due_of, stage_of
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
 
@@ -85,6 +85,7 @@ class StallDetector:
             ranks=tuple(one.rank.sample.rank for one in standing),
             since_ns=last.rank.progress_since_ns,
             limit_seconds=last.limit_seconds,
+            due_ns=due_of(suspicion, self._stall.second_look_seconds),
             reason=f"{who}; the last, rank {rank}, has stood{where} for {last.age_seconds:.1f} s; "
             f"its limit is {last.limit_seconds:.1f} s ({last.why})",
         )

@@ -7,13 +7,14 @@ from stallwatch.model.finding import Finding
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
 
+_PASSING_NS = 600_000_000
+
 
 class StoppedRank(msgspec.Struct, frozen=True):
     job: JobKey
     rank: int
     pid: int
     since_ns: int
-    ticks: int
 
 
 class StoppedState(msgspec.Struct, frozen=True):
@@ -21,7 +22,7 @@ class StoppedState(msgspec.Struct, frozen=True):
 
 
 class StoppedDetector:
-    """One tick may be a passing stop (a job moved to another cgroup, a tool attaching); two are a stop."""
+    """A stop may pass (a job moved to another cgroup, a tool attaching): it counts when it lasts."""
 
     name = "stopped"
 
@@ -35,26 +36,27 @@ class StoppedDetector:
             if not is_stopped(rank):
                 continue
             known = before.get((rank.sample.job, rank.sample.rank, rank.sample.pid))
-            since_ns, ticks = (known.since_ns, known.ticks + 1) if known else (seen.at_ns, 1)
-            now.append(StoppedRank(rank.sample.job, rank.sample.rank, rank.sample.pid, since_ns, ticks))
-        return StoppedState(tuple(now)), tuple(self._findings(now))
+            since_ns = known.since_ns if known else seen.at_ns
+            now.append(StoppedRank(rank.sample.job, rank.sample.rank, rank.sample.pid, since_ns))
+        return StoppedState(tuple(now)), tuple(self._findings(now, seen.at_ns))
 
-    def _findings(self, stopped: list[StoppedRank]) -> list[Finding]:
+    def _findings(self, stopped: list[StoppedRank], at_ns: int) -> list[Finding]:
         findings = []
         for job in dict.fromkeys(r.job for r in stopped):
             of_job = [r for r in stopped if r.job == job]
             ranks = ", ".join(str(r.rank) for r in of_job)
-            sure = any(r.ticks > 1 for r in of_job)
+            due_ns = min(r.since_ns for r in of_job) + _PASSING_NS
             findings.append(
                 Finding(
                     detector=self.name,
-                    stage="confirmed" if sure else "suspect",
+                    stage="confirmed" if at_ns >= due_ns else "suspect",
                     job=job,
                     ranks=tuple(r.rank for r in of_job),
                     since_ns=min(r.since_ns for r in of_job),
                     limit_seconds=0.0,
                     reason=f"rank {ranks} is stopped (state T) and no debugger is attached",
                     resolvable=False,
+                    due_ns=due_ns,
                 )
             )
         return findings

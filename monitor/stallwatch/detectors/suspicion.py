@@ -12,6 +12,11 @@ class Suspicion(msgspec.Struct, frozen=True):
     since_ns: int
 
 
+def due_of(suspicion: Suspicion, second_look_seconds: float) -> int:
+    """Return when a suspicion that lasts is confirmed."""
+    return suspicion.since_ns + int(second_look_seconds * SECOND_NS)
+
+
 def stage_of(suspicion: Suspicion, second_look_seconds: float, at_ns: int) -> Stage:
     # Ticks jitter by milliseconds: not one whole tick later for those.
     old_enough = (at_ns - suspicion.since_ns) / SECOND_NS + 0.1 >= second_look_seconds

@@ -112,7 +112,7 @@ class Engine:
             bundle=f"{self._config.daemon.state_directory}/incidents/{incident_id(job, ordinals[job])}",
             events=(IncidentEvent(now.wall_ns, f"suspected: {what}" if findings else what),),
         )
-        life = Life(incident, family, looks=1, capturing=True)
+        life = Life(incident, family, looks=1, look_ns=now.at_ns, capturing=True)
         if family == "request":
             later = now.at_ns + int(self._config.stall.second_look_seconds * 1e9)
             life = replace(life, confirmed_ns=later, next_look_ns=later)

@@ -15,6 +15,9 @@ class Life(msgspec.Struct, frozen=True):
     incident: Incident
     family: Family
     looks: int = 0  # begun so far
+    look_ns: int = 0  # when the last look began
+    early: bool = False  # what is being judged is a look that is not ready
+    early_done: bool = False  # that is done once
     capturing: bool = False  # the last look is under way
     ready: bool = False  # the last look holds all that a verdict needs
     judging: bool = False

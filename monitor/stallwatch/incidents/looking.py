@@ -12,6 +12,8 @@ from stallwatch.model.verdict import Report, Verdict
 _SECOND_NS = 1_000_000_000
 _FIRST_REPEAT_SECONDS = 15.0
 _LAST_REPEAT_SECONDS = 300.0
+# A stop needs no stack and no recorder to be known: it is judged once before its first look is ready.
+_EARLY_SECONDS = 0.4
 _BEFORE_SECONDS = 5.0  # a look this long before somebody is told or paged: nobody is woken by old evidence
 
 
@@ -42,7 +44,9 @@ def captured(life: Life, event: Captured, wall_ns: int, actions: list[Action]) -
 
 def judged(life: Life, event: Judged, config: Config, now_ns: int, wall_ns: int, actions: list[Action]) -> Life:
     """Take in the verdict, or that there is none, and plan the next look."""
-    life = replace(life, judging=False, judged_look=event.look)
+    early, life = life.early, replace(life, judging=False, judged_look=event.look, early=False)
+    if early and not (event.report and event.report.verdicts and event.report.verdicts[0].cause == "process_stopped"):
+        return replace(life, judged_look=event.look - 1)  # nothing else is said by half a look
     if event.report is None or not event.report.verdicts:
         why = event.problem or "the report holds no verdict"
         incident = noted(life.incident, f"look {event.look} could not be judged: {why}", wall_ns, actions)
@@ -68,12 +72,17 @@ def look_and_judge(life: Life, config: Config, now_ns: int, actions: list[Action
             return replace(life, next_look_ns=None)
         if life.capturing:
             actions.append(CancelCapture(life.incident.incident_id))
-        life = replace(life, looks=life.looks + 1, capturing=True, ready=False, next_look_ns=None)
+        life = replace(life, looks=life.looks + 1, look_ns=now_ns, capturing=True, ready=False, next_look_ns=None)
         actions.append(StartCapture(life.incident, life.looks))
     confirmed = life.confirmed_ns is not None and life.confirmed_ns <= now_ns
     if confirmed and life.ready and not life.judging and life.judged_look < life.looks:
         actions.append(Judge(life.incident, life.looks))
         return replace(life, judging=True)
+    if confirmed and life.capturing and not (life.judging or life.judged_look or life.early_done):
+        stopped = any(f.detector == "stopped" and f.stage == "confirmed" for f in life.incident.findings)
+        if stopped and now_ns - life.look_ns >= _EARLY_SECONDS * _SECOND_NS:
+            actions.append(Judge(life.incident, life.looks))
+            return replace(life, judging=True, early=True, early_done=True)
     return life
 
 

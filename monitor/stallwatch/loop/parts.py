@@ -17,6 +17,14 @@ class Looks(Protocol):
 
     def look(self, tick: int) -> NodeSnapshot: ...
 
+    def news_descriptors(self) -> Sequence[int]:
+        """What becomes readable when there may be news before the next tick."""
+        ...
+
+    def news(self) -> bool:
+        """Whether something happened since the last look that should not wait for the next tick: a death, a stop."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -18,6 +18,10 @@ class Schedule:
         self._due_ns += self._tick_ns * (1 + late_ns // self._tick_ns)
         return late_ns / _SECOND_NS
 
+    def hasten(self, at_ns: int) -> None:
+        """Have the next tick at this moment if it would come later; those after it keep their distance from it."""
+        self._due_ns = min(self._due_ns, max(at_ns, self._clock.monotonic_ns()))
+
     def remaining_seconds(self) -> float:
         """Seconds until the next tick is due, never negative."""
         return max(self._due_ns - self._clock.monotonic_ns(), 0) / _SECOND_NS

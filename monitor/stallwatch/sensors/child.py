@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.sensors.frames import Answer, Unpacker, pack
+from stallwatch.sensors.frames import NEWS, Answer, Unpacker, pack
 from stallwatch.sensors.sensor import Absent, Options, Sensor
 
 
@@ -36,7 +36,12 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
     sensor: Sensor[Any] | None = None
     unpacker = Unpacker()
     while True:
-        _wait(sensor, requests)
+        told = False
+        while not _wait(sensor, requests):
+            # Once per request: a node where much happens is not asked more often for it.
+            if not told:
+                _write(answers, pack(msgspec.msgpack.encode(Answer(NEWS, 0.0))))
+            told = True
         data = os.read(requests, 1 << 16)
         if not data:
             return
@@ -58,12 +63,13 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
                 return
 
 
-def _wait(sensor: Sensor[Any] | None, requests: int) -> None:
-    wait = getattr(sensor, "wait", None)
+def _wait(sensor: Sensor[Any] | None, requests: int) -> bool:
+    """Return when there is a request (True) or the sensor has news (False)."""
+    wait: Callable[[int], bool] | None = getattr(sensor, "wait", None)
     if wait is not None:
-        wait(requests)
-    else:
-        select.select([requests], [], [])
+        return wait(requests)
+    select.select([requests], [], [])
+    return True
 
 
 def _write(descriptor: int, data: bytes) -> None:

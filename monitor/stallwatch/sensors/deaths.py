@@ -41,22 +41,23 @@ class DeathWatch:
         """Tell the ends that came since the last look, without waiting."""
         self._tell(self._poll.poll(0))
 
-    def wait(self, descriptor: int) -> None:
-        """Tell ends as they come, until `descriptor` can be read."""
+    def wait(self, descriptor: int, seconds: float | None = None) -> tuple[bool, bool]:
+        """Wait until `descriptor` can be read, a process ends (and is told), or so many seconds have passed; return
+        whether the first and whether the second is so."""
         self._poll.register(descriptor, _READABLE)
         try:
-            while True:
-                events = self._poll.poll()
-                self._tell([event for event in events if event[0] != descriptor])
-                if any(event[0] == descriptor for event in events):
-                    return
+            events = self._poll.poll(None if seconds is None else seconds * 1e3)
         finally:
             self._poll.unregister(descriptor)
+        ended = self._tell([event for event in events if event[0] != descriptor])
+        return any(event[0] == descriptor for event in events), ended
 
-    def _tell(self, events: list[tuple[int, int]]) -> None:
-        at_ns = self._monotonic_ns()
+    def _tell(self, events: list[tuple[int, int]]) -> bool:
+        at_ns, any_ended = self._monotonic_ns(), False
         for descriptor, _ in events:
             ended = self._alive.get(descriptor)
             if ended is not None:
                 self.forget(descriptor)
                 ended(at_ns)
+                any_ended = True
+        return any_ended

@@ -10,6 +10,9 @@ _LENGTH = struct.Struct("<I")
 LIMIT_BYTES = 64 << 20
 
 
+NEWS = 0  # answers no request: something happened, ask soon
+
+
 class Answer(msgspec.Struct, frozen=True):
     """What a child says to request `request`: a value, or why there is none."""
 

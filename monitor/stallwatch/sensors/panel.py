@@ -61,6 +61,14 @@ class Panel:
             sensors=statuses + gpu_statuses,
         )
 
+    def news_descriptors(self) -> tuple[int, ...]:
+        """What to poll between looks: readable when `news` may have changed."""
+        return tuple(d for sensor in self.sensors if (d := sensor.news_descriptor) is not None)
+
+    def news(self) -> bool:
+        """Return whether something happened since the last look that should not wait for the next tick."""
+        return any(tuple(sensor.news() for sensor in self.sensors))  # every one is heard
+
     def close(self) -> None:
         """End the children; one that hangs in the kernel is left to it."""
         for sensor in self.sensors:

@@ -17,6 +17,8 @@ from stallwatch.sensors.processes import ProcessWatch
 from stallwatch.sensors.sensor import Options, PartStatus
 from stallwatch.sensors.slow_reads import SlowReads
 
+# A stop must be told within two seconds, so it cannot wait for the next tick; one pread a rank.
+_STATE_SECONDS = 0.25
 NO_HOOK = "no hook: add stallwatch.attach() for steps and phases"
 
 
@@ -37,11 +39,23 @@ class _Rank:
         self.heartbeat: Heartbeat | None = None  # the last one that was read
         self.heartbeat_ns = 0
         self.end: ProcessEnd | None = None
+        self.stopped = False
 
     def ended(self, at_ns: int) -> None:
         """Called the moment the process ends: a zombie's status can be read only until its parent looks."""
         if self.end is None:
             self.end = explain(self.watch, self.pidfd, self.traces, self.heartbeat, at_ns)
+
+    def changed(self) -> bool:
+        """Whether it was stopped, or goes on, since the last call."""
+        if self.end is not None:
+            return False
+        try:
+            stopped = self.watch.directory.stat().state == "T"
+        except (OSError, ValueError):
+            return False  # gone or not ours to read: the next read says so
+        before, self.stopped = self.stopped, stopped
+        return stopped != before
 
     def close(self) -> None:
         self.watch.close()
@@ -67,8 +81,14 @@ class RanksSensor:
         self._missing_since: dict[str, int] = {}  # records of processes that were gone when we came
         self._process_errors = 0
 
-    def wait(self, descriptor: int) -> None:
-        self._deaths.wait(descriptor)
+    def wait(self, descriptor: int) -> bool:
+        """Between reads: notice ends at once, and within a quarter of a second that a rank was stopped or goes on."""
+        while True:
+            asked, ended = self._deaths.wait(descriptor, _STATE_SECONDS if self._ranks else None)
+            if asked:
+                return True
+            if ended or any(tuple(rank.changed() for rank in self._ranks.values())):
+                return False
 
     def read(self) -> RanksLook:
         began_ns = self._now_ns()

@@ -19,8 +19,8 @@ class Sensor(Protocol[Value]):
 class Waits(Protocol):
     """A sensor that has to look at something between two reads."""
 
-    def wait(self, descriptor: int) -> None:
-        """Return as soon as `descriptor` can be read."""
+    def wait(self, descriptor: int) -> bool:
+        """Return True as soon as `descriptor` can be read, False when something happened that must not wait for it."""
         ...
 
 

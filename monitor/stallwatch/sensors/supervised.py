@@ -11,7 +11,7 @@ import msgspec
 from stallwatch.clock import Clock
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import SensorStatus
-from stallwatch.sensors.frames import Answer, Unpacker, pack
+from stallwatch.sensors.frames import NEWS, Answer, Unpacker, pack
 from stallwatch.sensors.sensor import Options
 
 T = TypeVar("T")
@@ -62,6 +62,7 @@ class SupervisedSensor(Generic[T]):
         self._duration_seconds = 0.0
         self._result: Known[T] | Unavailable = Unavailable(f"{title} has not been asked yet", self._start_ns)
         self._settled = False  # this look's result is final
+        self._has_news = False
 
     @property
     def pid(self) -> int | None:
@@ -74,11 +75,23 @@ class SupervisedSensor(Generic[T]):
             return None
         return _pipes(self._process)[1].fileno()
 
+    @property
+    def news_descriptor(self) -> int | None:
+        """What to poll between looks for the child's word that something happened."""
+        return None if self._process is None else _pipes(self._process)[1].fileno()
+
+    def news(self) -> bool:
+        """Between looks: return whether the child said since the last look that it should be asked soon."""
+        if self._process is not None:
+            self.collect(late=True)
+        return self._has_news
+
     def ask(self) -> None:
         """Begin a look: drop a late answer, start or restart the child if it is time, and ask unless it still hangs."""
         self._settled = False
         if self._process is not None:
             self.collect(late=True)
+        self._has_news = False
         now_ns = self._clock.monotonic_ns()
         if self._process is None and now_ns >= self._start_ns:
             self._start(now_ns)
@@ -164,6 +177,7 @@ class SupervisedSensor(Generic[T]):
             os.set_blocking(stream.fileno(), False)
 
     def _take(self, answer: Answer, late: bool) -> None:
+        self._has_news |= answer.request == NEWS
         if answer.request != self._request:
             return
         self._asked_ns = None

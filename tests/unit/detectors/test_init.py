@@ -20,7 +20,10 @@ def test_ranks_that_are_here_and_do_not_begin_are_looked_at() -> None:
     assert findings[0][0] == LOOK
     assert findings[0][1].ranks == (0, 1, 3)
     assert "3 of 4 ranks" in findings[0][1].reason
-    assert next(second for second, finding in findings if finding.stage == "confirmed") == LOOK + 3
+    assert (
+        next(second for second, finding in findings if finding.stage == "confirmed")
+        == LOOK + StallSection().second_look_seconds
+    )
 
 
 def test_a_late_arrival_begins_the_time_anew() -> None:

@@ -8,6 +8,8 @@ from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import RankSample
 from tests.unit.detectors.nodes import SECOND, START, SimulatedRank, found, four, job_run, run, snapshot, with_beat
 
+SECOND_LOOK = StallSection().second_look_seconds
+
 
 @dataclass(frozen=True)
 class Onset:
@@ -23,7 +25,7 @@ def onset(step_seconds: float, fault: float, seconds: float) -> Onset:
 def test_a_job_with_short_steps_is_suspected_after_the_floor_and_confirmed_at_the_second_look() -> None:
     times = onset(0.05, 20.3, 60)
     assert 5 <= times.suspected - 20.3 <= 6.7
-    assert times.confirmed - times.suspected == 3
+    assert times.confirmed - times.suspected == SECOND_LOOK
 
 
 def test_steps_of_half_a_second_and_of_five_keep_their_goals() -> None:
@@ -63,7 +65,7 @@ def test_suspicion_ends_when_the_job_moves_again_and_a_second_stall_is_counted_a
     assert min(seconds) < 28
     assert not [s for s in seconds if 28 <= s <= 60]
     second_confirmed = min(s for s, f in stalls if f.stage == "confirmed" and s > 60)
-    assert second_confirmed - min(s for s in seconds if s > 60) == 3
+    assert second_confirmed - min(s for s in seconds if s > 60) == SECOND_LOOK
 
 
 def test_before_steps_are_learned_the_unlearned_limit_holds() -> None:
@@ -76,7 +78,7 @@ def test_before_steps_are_learned_the_unlearned_limit_holds() -> None:
 def test_a_daemon_that_starts_in_the_middle_of_a_hang_sees_it_at_once() -> None:
     detected = run(job_run(four(stuck_at=20.3), 80, first_second=50))
     assert found(detected, "stall")[0][0] == 50
-    assert found(detected, "stall", "confirmed")[0][0] == 53
+    assert found(detected, "stall", "confirmed")[0][0] == 50 + SECOND_LOOK
 
 
 def test_a_record_of_another_boot_is_not_believed_about_its_age() -> None:

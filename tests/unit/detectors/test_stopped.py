@@ -14,15 +14,16 @@ def stopped_job(state: str, tracer_pid: int = 0, first: float = 20, last: float 
     return job_run(four(), 40, edit=edit)
 
 
-def test_two_ticks_make_a_stop() -> None:
+def test_a_stop_that_lasts_is_confirmed_a_third_of_a_second_later() -> None:
     findings = found(run(stopped_job("T")), "stopped")
     assert [(second, finding.stage) for second, finding in findings[:2]] == [(20, "suspect"), (21, "confirmed")]
+    assert findings[0][1].due_ns == START + 20_600_000_000
     assert findings[1][1].ranks == (1,)
     assert not findings[1][1].resolvable
     assert findings[-1][0] == 30, "it ends when the rank goes on"
 
 
-def test_one_tick_is_a_passing_stop() -> None:
+def test_a_stop_seen_once_is_a_passing_one() -> None:
     assert not found(run(stopped_job("T", last=20)), "stopped", "confirmed")
 
 

@@ -49,6 +49,12 @@ class FakePanel:
         self.clock.now_ns = max(self.clock.now_ns, shot.at_ns)
         return shot
 
+    def news_descriptors(self) -> Sequence[int]:
+        return ()
+
+    def news(self) -> bool:
+        return False
+
     def close(self) -> None:
         self.closed = True
 

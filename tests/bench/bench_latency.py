@@ -1,0 +1,151 @@
+"""From fault to suspicion and to verdict: every fault at steps of 50 ms, four at 500 ms, two at 5 s.
+
+    python tests/bench/bench_latency.py [--runs 3] [--steps 0.05] [--fault lock] [--json latency.json]
+
+Ranks are forked (tests/bench/jobs.py), the daemon is a real one in its default configuration. The machine's load is
+printed beside each figure: a verdict is made by children that share its cores. Exit code 0 when every goal was kept.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+# Started as a script: the repository's root is not on the path yet.
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from stallwatch.demo.catalogue import FAULTS, Fault, find
+from stallwatch.demo.outcome import Outcome
+from stallwatch.demo.play import play
+from stallwatch.errors import StallwatchError
+from tests.bench import jobs
+
+AT_ONCE = ("killed", "stopped")
+OTHER_STEPS = {0.5: ("lock", "dataloader", "skip", "killed"), 5.0: ("sleep", "stopped")}
+GOALS = {0.05: 12.0, 0.5: 15.0, 5.0: 30.0}  # seconds to the verdict, 95th percentile
+GOAL_AT_ONCE = 2.0
+# Long steps take long to be a rhythm; a limit is learned from six of them.
+FAULT_STEPS = {0.05: 100, 0.5: 24, 5.0: 10}
+
+
+class Measured(msgspec.Struct, frozen=True):
+    fault: str
+    step_seconds: float
+    suspected_seconds: float | None
+    verdict_seconds: float | None
+    agrees: bool
+    load: float
+    said: str
+
+
+def main() -> int:
+    options = _options()
+    measured = []
+    with jobs.server() as server:
+        for step_seconds in options.steps:
+            for fault in _faults(options.fault, step_seconds):
+                for number in range(options.runs):
+                    one = _measure(fault, step_seconds, number, server)
+                    print(
+                        f"{one.fault:12} {one.step_seconds:5} s steps: suspected {_show(one.suspected_seconds)}, "
+                        f"verdict {_show(one.verdict_seconds)}, load {one.load:.1f} | {one.said}",
+                        flush=True,
+                    )
+                    measured.append(one)
+    if options.json:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(measured)))
+    kept = [_summary(measured, step_seconds, at_once) for step_seconds in options.steps for at_once in (False, True)]
+    return 0 if all(kept) else 1
+
+
+def _faults(names: list[str], step_seconds: float) -> list[Fault]:
+    # A job that is slow or healthy is no hang, and one that never starts has no steps.
+    if names:
+        return [find(name) for name in names]
+    if step_seconds in OTHER_STEPS:
+        return [find(name) for name in OTHER_STEPS[step_seconds]]
+    return [fault for fault in FAULTS if fault.name not in ("slow", "none", "absent")]
+
+
+def _measure(fault: Fault, step_seconds: float, number: int, server: jobs.Server) -> Measured:
+    load = os.getloadavg()[0]
+    suspected: list[float] = []
+    arguments = ["--step-seconds", str(step_seconds), "--fault-step", str(FAULT_STEPS[step_seconds])]
+    launch = partial(_with_arguments, server, arguments)
+    try:
+        outcome = play(fault, 4, number, lambda text: None, launch=launch, backend="gloo", environment=os.environ)
+    except StallwatchError as error:
+        return Measured(fault.name, step_seconds, None, None, False, load, str(error))
+    suspected = _suspected(outcome)
+    verdict = outcome.verdict
+    said = f"{verdict.cause} {list(verdict.culprits)}" if verdict else "nothing"
+    return Measured(
+        fault.name,
+        step_seconds,
+        suspected[0] if suspected else None,
+        outcome.seconds_to_verdict,
+        outcome.agrees,
+        load,
+        said if outcome.agrees else f"WRONG: {said}",
+    )
+
+
+def _with_arguments(
+    server: jobs.Server,
+    more: list[str],
+    program: Path,
+    arguments: list[str],
+    ranks: int,
+    environment: dict[str, str],
+    log: Path,
+) -> jobs.ForkedJob:
+    return server.launch(program, [*arguments, *more], ranks, environment, log)
+
+
+def _suspected(outcome: Outcome) -> list[float]:
+    """When it was suspected, in seconds after the fault: back from the verdict, by the incident's own events."""
+    if outcome.incident is None or outcome.seconds_to_verdict is None:
+        return []
+    times = {event.what.split(":")[0]: datetime.fromisoformat(event.at) for event in reversed(outcome.incident.events)}
+    verdict = next((times[what] for what in times if what.startswith("verdict")), None)
+    if verdict is None or "suspected" not in times:
+        return []
+    return [outcome.seconds_to_verdict - (verdict - times["suspected"]).total_seconds()]
+
+
+def _summary(measured: list[Measured], step_seconds: float, at_once: bool) -> bool:
+    mine = [m for m in measured if m.step_seconds == step_seconds and (m.fault in AT_ONCE) == at_once]
+    verdicts = sorted(m.verdict_seconds for m in mine if m.verdict_seconds is not None)
+    if not mine:
+        return True
+    goal = GOAL_AT_ONCE if at_once else GOALS[step_seconds]
+    right = sum(m.agrees for m in mine)
+    p95 = statistics.quantiles(verdicts, n=20, method="inclusive")[-1] if len(verdicts) > 1 else max(verdicts or [0])
+    spread = f"p50 {statistics.median(verdicts or [0]):.1f}, p95 {p95:.1f}, max {max(verdicts or [0]):.1f} s"
+    what = "deaths and stops" if at_once else "stalls"
+    print(f"{what:16} at {step_seconds} s steps: right {right}/{len(mine)}; verdict {spread}; goal {goal} s")
+    return right == len(mine) and len(verdicts) == len(mine) and p95 <= goal
+
+
+def _show(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds:.1f} s"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--steps", type=float, action="append", default=[], help="step lengths: 0.05, 0.5, 5")
+    parser.add_argument("--fault", action="append", default=[], help="may be given several times; default: all")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    options.steps = options.steps or list(GOALS)
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

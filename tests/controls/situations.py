@@ -1,0 +1,280 @@
+"""Jobs that look hung and are not: `situations.py NAME`, started as a rank. What each imitates is in its docstring.
+
+Times are those of a small machine: quiet for longer than any limit that was learned, shorter than a test's patience.
+"""
+
+import hashlib
+import os
+import pickle
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch  # noqa: TID251
+import torch.distributed as dist  # noqa: TID251
+
+import stallwatch
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+QUIET_SECONDS = float(os.environ.get("CONTROL_SECONDS", "18"))
+STEP_SECONDS = 0.05
+beat = stallwatch.attach()
+
+
+def busy(seconds: float) -> None:
+    """Work on the CPU in Python."""
+    until, digest = time.monotonic() + seconds, b""
+    while time.monotonic() < until:
+        digest = hashlib.sha256(digest * 64).digest()
+
+
+def train(steps: int, seconds: float = STEP_SECONDS) -> None:
+    gradient = torch.ones(1024)
+    for _ in range(steps):
+        time.sleep(seconds)
+        dist.all_reduce(gradient)
+        gradient.div_(WORLD)
+        beat.step()
+
+
+def write_slowly(seconds: float) -> None:
+    """A checkpoint: blocks are serialised and written until the time is over."""
+    with tempfile.TemporaryFile() as file:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            file.write(pickle.dumps(torch.randn(64_000)))
+            file.flush()
+            time.sleep(0.02)  # a file system that gives 12 MB/s
+            if file.tell() > 64 << 20:
+                file.seek(0)
+
+
+def checkpoint() -> None:
+    """N01: rank 0 saves for long under a phase, the others stand in the barrier that follows."""
+    train(100)
+    with beat.phase("checkpoint"):
+        if RANK == 0:
+            write_slowly(QUIET_SECONDS)
+        dist.barrier()
+    train(60)
+
+
+def checkpoint_unnamed() -> None:
+    """N01 without a phase: nothing but evidence tells what rank 0 does."""
+    train(100)
+    if RANK == 0:
+        write_slowly(QUIET_SECONDS)
+    dist.barrier()
+    train(60)
+
+
+def background_upload() -> None:
+    """N02: an upload in a thread stands still, the main loop goes on."""
+    done = threading.Event()
+    uploader = threading.Thread(target=done.wait, name="async-checkpoint", daemon=True)
+    uploader.start()
+    train(int(QUIET_SECONDS / STEP_SECONDS))
+    done.set()
+
+
+def first_step_compiles() -> None:
+    """N03: one node has its kernels cached, another compiles them in child processes before the first step."""
+    if RANK == 0:
+        compilers = [get_context("spawn").Process(target=busy, args=(QUIET_SECONDS,)) for _ in range(2)]
+        for compiler in compilers:
+            compiler.start()
+        for compiler in compilers:
+            compiler.join()
+    train(60)
+
+
+def long_evaluation() -> None:
+    """N05: one step in forty is two hundred times as long on every rank; the first such step is not foreseen."""
+    for _ in range(2):
+        train(40)
+        busy(10.0)
+    train(40)
+
+
+def rank0_evaluates() -> None:
+    """N05: rank 0 evaluates alone and without a phase, the others wait in a broadcast for its metric."""
+    train(80)
+    if RANK == 0:
+        busy(QUIET_SECONDS)
+    dist.broadcast(torch.zeros(1), src=0)
+    train(60)
+
+
+def rank0_tokenises() -> None:
+    """N06: before step 0, rank 0 maps the data set in a pool of workers; the others wait at the barrier."""
+    if RANK == 0:
+        with get_context("spawn").Pool(2) as pool:
+            pool.map(busy, [QUIET_SECONDS / 4] * 8, chunksize=1)
+    dist.barrier()
+    train(60)
+
+
+def rank0_builds_index() -> None:
+    """N07: before step 0, rank 0 builds an index in native code."""
+    if RANK == 0:
+        until = time.monotonic() + QUIET_SECONDS
+        values = torch.randn(400_000)
+        while time.monotonic() < until:
+            values = values[values.sort().indices.flip(0)]
+    dist.barrier()
+    train(60)
+
+
+def gather_objects() -> None:
+    """N09: rank 0 unpickles what all ranks gave it, on the CPU and for long."""
+    train(80)
+    mine = [{"token": n, "text": str(n)} for n in range(60_000)]
+    gathered = [None] * WORLD if RANK == 0 else None
+    dist.gather_object(mine, gathered, dst=0)
+    if RANK == 0:
+        until, blob = time.monotonic() + QUIET_SECONDS, pickle.dumps(mine)
+        while time.monotonic() < until:
+            pickle.loads(blob)  # noqa: TID251  our own bytes
+    dist.barrier()
+    train(60)
+
+
+def pipeline() -> None:
+    """N11: four stages in a row, the first and the last idle for part of each step by design."""
+    activation = torch.ones(256)
+    for _ in range(int(QUIET_SECONDS / 0.3)):
+        if RANK > 0:
+            dist.recv(activation, RANK - 1)
+        time.sleep(0.1 if RANK in (1, 2) else 0.02)
+        if RANK < WORLD - 1:
+            dist.send(activation, RANK + 1)
+        beat.step()
+    dist.barrier()
+
+
+def gradient_accumulation() -> None:
+    """N13: fifteen quiet micro steps, then one that synchronises; the loop counts optimizer steps alone."""
+    for _ in range(4):
+        busy(6.5)
+        train(1)
+
+
+def staggered_arrival() -> None:
+    """N16 happens before this: the last rank comes late, as a node does that pulls its image. See `main`."""
+    train(60)
+
+
+def idle_server() -> None:
+    """N18: an inference engine without requests: rank 0 polls its queue, the others wait for its broadcast."""
+    train(80)
+    idle_until = time.monotonic() + QUIET_SECONDS
+    word = torch.zeros(1)
+    while word.item() == 0:
+        if RANK == 0:
+            time.sleep(0.5)
+            word.fill_(float(time.monotonic() > idle_until))
+        dist.broadcast(word, src=0)
+    train(60)
+
+
+def rollout() -> None:
+    """N27: trainers idle while samplers elsewhere generate; a phase says so, no collective is outstanding."""
+    for _ in range(2):
+        train(60)
+        with beat.phase("rollout"):
+            time.sleep(QUIET_SECONDS / 2)
+    train(60)
+
+
+def storage_stall() -> None:
+    """Storage that answers late: rank 1 stands in a read for longer than any limit, then goes on."""
+    train(100)
+    if RANK == 1:
+        with tempfile.TemporaryDirectory() as folder:
+            fifo = Path(folder) / "shard-00017.bin"
+            os.mkfifo(fifo)
+            threading.Thread(target=_answers_late, args=(fifo,), daemon=True).start()
+            fifo.read_bytes()
+    train(100)
+
+
+def _answers_late(fifo: Path) -> None:
+    with fifo.open("wb") as file:
+        time.sleep(QUIET_SECONDS)
+        file.write(b"\0" * 4096)
+
+
+def final_save() -> None:
+    """A planned end: all ranks leave with exit code 0, rank 0 after it has written the last checkpoint."""
+    train(100)
+    dist.barrier()
+    dist.destroy_process_group()
+    if RANK == 0:
+        write_slowly(QUIET_SECONDS)
+    os._exit(0)
+
+
+def long_steps() -> None:
+    """Steps of four seconds, of which the third is twice as long: nothing is learned of them yet."""
+    for number in range(5):
+        busy(8.0 if number == 2 else 4.0)
+        train(1)
+
+
+def drifting_steps() -> None:
+    """Sequence lengths grow: steps become ten times as long within a minute."""
+    for number in range(40):
+        train(1, STEP_SECONDS * (1 + number / 3))
+
+
+def debugged() -> None:
+    """N25: somebody looks at rank 1 with a tool that holds it for seconds."""
+    train(100)
+    # The tool is started by the runner: see controls.py.
+    train(int(QUIET_SECONDS / STEP_SECONDS))
+
+
+SITUATIONS: dict[str, Callable[[], None]] = {
+    function.__name__: function
+    for function in (
+        checkpoint,
+        checkpoint_unnamed,
+        background_upload,
+        first_step_compiles,
+        long_evaluation,
+        rank0_evaluates,
+        rank0_tokenises,
+        rank0_builds_index,
+        gather_objects,
+        pipeline,
+        gradient_accumulation,
+        staggered_arrival,
+        idle_server,
+        rollout,
+        storage_stall,
+        final_save,
+        long_steps,
+        drifting_steps,
+        debugged,
+    )
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    name = sys.argv[1]
+    if name == "staggered_arrival" and RANK == WORLD - 1:
+        time.sleep(QUIET_SECONDS)
+    dist.init_process_group("gloo")
+    SITUATIONS[name]()
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
