@@ -19,15 +19,15 @@ from pathlib import Path
 import msgspec
 
 # Started as a script, perhaps where nothing is installed: neither root is on the path yet.
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "monitor")]
-
-from tests.bench import jobs
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
 from stallwatch.demo.catalogue import FAULTS, Fault, culprits, find
 from stallwatch.demo.job import Launch, TorchrunJob
 from stallwatch.demo.outcome import Outcome
 from stallwatch.demo.play import play
 from stallwatch.errors import StallwatchError
+from tests.bench import jobs
 
 COLUMNS = ("fault", "runs", "cause", "culprits", "where", "p50", "p95", "max", "said when wrong")
 

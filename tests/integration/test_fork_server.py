@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from tests.bench.jobs import Server
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "tells_its_variables.py"
