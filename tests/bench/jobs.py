@@ -59,12 +59,14 @@ class ForkedJob:
 class Server:
     """The client's side of the fork server."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: Sequence[str] = (sys.executable,), environment: Mapping[str, str] | None = None) -> None:
+        """`python` and `environment` run it as somebody else."""
         self._jobs: dict[int, ForkedJob] = {}
         self._numbers = itertools.count(1)
         self._ready = threading.Event()
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("fork_server.py"))],
+            [*python, str(Path(__file__).with_name("fork_server.py"))],
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,8 +25,13 @@ class DaemonChild:
     """Raise StallwatchError, with the end of its log, when the daemon does not run."""
 
     def __init__(
-        self, folder: Path, environment: Mapping[str, str], settings: Mapping[str, Mapping[str, str]] | None = None
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        settings: Mapping[str, Mapping[str, str]] | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "stallwatch.cli"),
     ) -> None:
+        self._command = (*command, "daemon", "--config", str(folder / "stallwatch.toml"))
         self.rank_directory = folder / "ranks"
         self.log = folder / "daemon.log"
         self._config = folder / "stallwatch.toml"
@@ -56,7 +61,7 @@ class DaemonChild:
     def start(self) -> None:
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "stallwatch.cli", "daemon", "--config", str(self._config)],
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -1,0 +1,132 @@
+"""Evidence about another user's rank with exactly what the unit grants."""
+
+import json
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stallwatch.model.evidence import Attempt, SourceLine
+from tests.bench import jobs
+from tests.integration.node.service import ALICE, SERVICE, ServiceDaemon, UserJob, as_user, unit
+from tests.programs.everybody import PythonForEverybody
+
+pytestmark = pytest.mark.slow
+JOB = "alices-job"
+TRAINING = """
+import time
+import torch
+import torch.distributed as dist
+import stallwatch
+
+def ask_licence_server(step):
+    if step == 40 and dist.get_rank() == 1:
+        time.sleep(3600)
+
+beat = stallwatch.attach()
+dist.init_process_group("gloo")
+numbers = torch.ones(100)
+for step in range(1_000_000):
+    ask_licence_server(step)
+    dist.all_reduce(numbers)
+    numbers.fill_(1)
+    time.sleep(0.05)
+    beat.step()
+"""
+
+
+@pytest.fixture
+def job(daemon: ServiceDaemon, python: PythonForEverybody) -> Iterator[UserJob]:
+    running = UserJob(python, ALICE, JOB, 2, daemon.rank_directory)
+    yield running
+    running.end()
+
+
+def attempts(rank: Path) -> list[Attempt]:
+    return [Attempt(**one) for one in json.loads((rank / "attempts.json").read_text())]
+
+
+def test_the_daemon_has_the_units_rights_and_no_more(daemon: ServiceDaemon) -> None:
+    assert daemon.pid is not None
+    lines = Path(f"/proc/{daemon.pid}/status").read_text().splitlines()
+    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    granted = {name.removeprefix("CAP_").lower() for name in unit("Service")["AmbientCapabilities"][0].split()}
+    numbers = {"kill": 5, "dac_read_search": 2, "sys_ptrace": 19, "syslog": 34}
+    assert int(status["CapBnd"], 16) == sum(1 << numbers[name] for name in granted)
+    assert status["Uid"].split() == [str(SERVICE)] * 4
+    assert status["NoNewPrivs"] == "1"
+
+
+def test_ranks_of_every_user_have_a_place_that_the_daemon_owns(daemon: ServiceDaemon) -> None:
+    directory, requests = (path.stat() for path in (daemon.rank_directory, daemon.rank_directory / ".daemon"))
+    assert (directory.st_uid, stat.S_IMODE(directory.st_mode)) == (SERVICE, 0o1777)
+    assert (requests.st_uid, stat.S_IMODE(requests.st_mode)) == (SERVICE, 0o755)
+
+
+def test_evidence_of_another_users_rank(daemon: ServiceDaemon, job: UserJob) -> None:
+    daemon.until(lambda: daemon.steps(JOB), "the ranks step")
+    job.send(1, signal.SIGUSR1)
+    incident_id = daemon.client.capture(JOB)
+    daemon.until(lambda: bool(daemon.client.incident(incident_id).verdicts), "a verdict")
+    rank = daemon.folder / "state" / "incidents" / incident_id / "ranks" / "1"
+    daemon.until(lambda: (rank / "stacks-2.json").exists(), "the second look")
+    frames = [
+        frame["name"] for thread in json.loads((rank / "stacks-2.json").read_text()) for frame in thread["frames"]
+    ]
+    assert "wait_for_licence" in frames
+    sources = [SourceLine(**one) for one in json.loads((rank / "sources-2.json").read_text())]
+    assert "time.sleep(3600)" in {source.text for source in sources}
+    asked = {(one.what, one.answered) for one in attempts(rank)}
+    assert {("stacks", True), ("flight_recorder", True), ("process", True), ("heartbeat", True)} <= asked
+    assert psutil.Process(job.pid(1)).status() == psutil.STATUS_SLEEPING, "nothing stays stopped"
+
+
+def test_evidence_is_closed_to_others(daemon: ServiceDaemon, job: UserJob) -> None:
+    daemon.until(lambda: daemon.steps(JOB), "the ranks step")
+    incident_id = daemon.client.capture(JOB)
+    state = daemon.folder / "state"
+    daemon.until(lambda: bool(daemon.client.incident(incident_id).verdicts), "a verdict")
+    assert stat.S_IMODE((state / "incidents").stat().st_mode) == 0o700
+    assert {path.stat().st_uid for path in (state / "incidents").rglob("*")} == {SERVICE}
+    assert stat.S_IMODE((daemon.folder / "run" / "control.sock").stat().st_mode) == 0o660
+    assert stat.S_IMODE((daemon.folder / "run" / "token").stat().st_mode) == 0o600
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+def test_the_verdict_about_another_users_job_is_certain(daemon: ServiceDaemon, python: PythonForEverybody) -> None:
+    """Its code lies in a home that is closed to all others: stacks, recorder dumps and the source line need the
+    rights of the unit."""
+    pytest.importorskip("torch", reason="the job trains with torch")
+    home = daemon.folder / "home"
+    home.mkdir(mode=0o700)
+    program = home / "train.py"
+    program.write_text(TRAINING)
+    program.chmod(0o600)
+    for path in (home, program):
+        os.chown(path, ALICE, ALICE)
+    server = jobs.Server((*as_user(ALICE), *python.command), python.environment)
+    try:
+        environment = {"STALLWATCH_DIR": str(daemon.rank_directory), "STALLWATCH_JOB": JOB}
+        server.launch(program, ranks=2, environment=environment, log=home / "log")
+        daemon.until(lambda: any(one.verdicts for one in daemon.incidents(JOB)), "a verdict", 120)
+        (incident,) = daemon.incidents(JOB)
+        verdict = incident.verdicts[0]
+        assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (1,), "certain")
+        (culprit,) = verdict.culprit_processes
+        assert culprit.frame is not None
+        assert (culprit.frame.file, culprit.frame.function) == (str(program), "ask_licence_server")
+        rank = daemon.folder / "state" / "incidents" / incident.incident_id / "ranks" / "1"
+        assert (rank / "flight_recorder.gloo.pickle").stat().st_size > 0
+        # On a busy machine the verdict does not wait for the texts of lines.
+        lines = [line for path in rank.glob("sources*.json") for line in json.loads(path.read_text())]
+        assert {"file": str(program), "line": culprit.frame.line, "text": "time.sleep(3600)"} in lines
+        daemon.until(lambda: "look 2 done" in [event.what for event in daemon.incidents(JOB)[0].events], "look 2's end")
+        own = json.loads((rank / "process-2.json").read_text())["own_write_bytes"]
+        assert own > 0, "the dumps that it wrote for us are counted as ours"
+    finally:
+        server.close()
