@@ -10,10 +10,11 @@ from stallwatch import config as configuration
 from stallwatch.clock import SystemClock
 from stallwatch.config import Config
 from stallwatch.daemon import Daemon
-from stallwatch.errors import UsageError
+from stallwatch.errors import Denied, UsageError
 from stallwatch.incidents.store import IncidentStore
 from stallwatch.loop.notify import take_from
 from stallwatch.loop.parts import RealStarter
+from stallwatch.node.heartbeat_file import prepare, rank_directories
 from stallwatch.outputs.build import build, notify_test
 from stallwatch.sensors.panel import Panel
 
@@ -47,6 +48,7 @@ def command(path: Path | None, verbose: bool) -> int:
             f"state directory {config.daemon.state_directory}: {error.strerror}",
             "Set daemon.state_directory (STALLWATCH_DAEMON_STATE_DIRECTORY) to a folder that this user may write.",
         ) from error
+    make_rank_directory(config.daemon.rank_directory)
     service = take_from(configuration.current_environment())
     panel = Panel(config, clock)
     daemon = Daemon(config, clock, panel, RealStarter(config, clock), store, service, reload=read)
@@ -61,3 +63,16 @@ def command(path: Path | None, verbose: bool) -> int:
     daemon.run(outputs)
     log.info("stopped")
     return 0
+
+
+def make_rank_directory(configured: str) -> None:
+    """Before anybody is told that we are ready: a job that starts then must find it. Without one the sensor goes on
+    trying; that is said, and is no reason not to start."""
+    refusals = []
+    for directory in rank_directories(configured):
+        try:
+            prepare(directory)
+            return
+        except Denied as error:
+            refusals.append(f"{error}. {error.help}")
+    log.warning("no rank directory yet: %s", "; ".join(refusals))
