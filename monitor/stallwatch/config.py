@@ -48,6 +48,9 @@ class SensorsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, Meta(description="How long a rank that ended stays visible before its record is removed.", gt=0)
     ] = 120.0
     gpus: Annotated[bool, Meta(description="Read GPUs through NVML where there are any.")] = True
+    host: Annotated[
+        bool, Meta(description="Read the node: kernel log, shared memory, open files, network ports.")
+    ] = True
 
 
 class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,8 +94,11 @@ class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 120.0
     settle_seconds: Annotated[
         float,
-        Meta(description="Checkpoints, file systems and compilers must be seen stuck this long before it is told."),
-    ] = 30.0
+        Meta(
+            description="Checkpoints, storage, data loaders and compilers must be seen stuck this long before it "
+            "is told."
+        ),
+    ] = 40.0
     ending_seconds: Annotated[
         float, Meta(description="Time that a job gets to end after SIGTERM or a first exit 0, before it is told.")
     ] = 30.0

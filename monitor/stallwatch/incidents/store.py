@@ -1,6 +1,8 @@
 """Incidents on disk: one folder each, with incident.json beside the evidence; the oldest go when there is no room."""
 
+import errno
 import logging
+import os
 import re
 import shutil
 from collections.abc import Collection, Iterator
@@ -27,8 +29,10 @@ class IncidentStore:
         self.folder = state_directory / "incidents"
 
     def prepare(self) -> None:
-        """Create the folder. Raise OSError."""
+        """Create the folder. Raise OSError, also when it is there and somebody else's."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(self.folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.folder))
 
     def save(self, incident: Incident) -> None:
         """Write incident.json, whole or not at all. Raise OSError."""

@@ -16,16 +16,20 @@ AT_ONCE: frozenset[Cause] = frozenset(
 # Stuck as far as two looks can tell: a warning, and critical when it still stands later.
 STUCK: frozenset[Cause] = frozenset({"not_entered", "data_exhausted", "init_missing", "gpu_kernel_stuck", "comm_stuck"})
 OPEN: frozenset[Cause] = frozenset({"undecided", "waiting", "healthy"})
-# Storage and compilers are silent for many seconds in health.
-_SETTLING: frozenset[Where] = frozenset({"checkpoint", "filesystem", "compile", "init"})
+# Storage, near or far, and compilers are silent for many seconds in health.
+_SETTLING: frozenset[Where] = frozenset({"checkpoint", "filesystem", "dataloader", "socket", "compile", "init"})
+# On the CPU all the time: it spins, or rank 0 builds an index. Nothing that can be read tells which.
+_COMPUTING: frozenset[Where] = frozenset({"busy_loop"})
 _ORDER: dict[Severity, int] = {"none": 0, "warning": 1, "critical": 2}
 _SECOND_NS = 1_000_000_000
 
 
 def deserved(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> Severity:
     """Return the severity, silence not considered. Once told, an incident is never taken back in its severity."""
-    now = _now(life, facts, config, now_ns)
     before = life.incident.severity
+    if life.quiet_since_ns is not None and life.adopted_ns is None:
+        return before  # the symptom has gone: what is over wakes nobody
+    now = _now(life, facts, config, now_ns)
     return now if _ORDER[now] > _ORDER[before] else before
 
 
@@ -54,6 +58,8 @@ def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> Sev
             return "none"
         if settles(verdict, facts) and known < tell.settle_seconds:
             return "none"
+        if verdict.where in _COMPUTING and stood < tell.undecided_seconds:
+            return "none"
         return "critical" if known >= config.stall.critical_after_seconds else "warning"
     if not begun or verdict.cause == "healthy":
         return "none"
@@ -62,9 +68,10 @@ def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> Sev
 
 
 def settles(verdict: Verdict, facts: JobFacts | None) -> bool:
-    """The culprit is where healthy ranks are silent for long: it must be seen stuck for `tell.settle_seconds`."""
+    """The culprit is where healthy ranks are silent for long, or it is a guess: it must be seen stuck for `tell.settle_seconds`."""
     phases = dict(facts.phases) if facts else {}
-    return verdict.where in _SETTLING or any(rank in phases for rank in verdict.culprits)
+    unsure = verdict.confidence == "possible"
+    return unsure or verdict.where in _SETTLING or any(rank in phases for rank in verdict.culprits)
 
 
 def silence(facts: JobFacts | None, mutes: tuple[Mute, ...], training_job: str, config: Config, now_ns: int) -> str:

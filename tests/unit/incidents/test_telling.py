@@ -28,10 +28,31 @@ def test_stuck_is_a_warning_then_critical(cause: str) -> None:
     assert told_after(cause, 65) == "critical"
 
 
-@pytest.mark.parametrize("where", ["checkpoint", "filesystem", "compile"])
+@pytest.mark.parametrize("where", ["checkpoint", "filesystem", "dataloader", "socket", "compile"])
 def test_silent_places_must_be_seen_stuck_for_a_while(where: str) -> None:
-    assert told_after("not_entered", 20, where=where) == "none"
-    assert told_after("not_entered", 35, where=where) == "warning"
+    assert told_after("not_entered", TellSection().settle_seconds - 5, where=where) == "none"
+    assert told_after("not_entered", TellSection().settle_seconds + 5, where=where) == "warning"
+
+
+def test_a_guess_must_be_seen_for_a_while_too() -> None:
+    assert told_after("not_entered", 20, confidence="possible") == "none"
+    assert told_after("not_entered", 45, confidence="possible") == "warning"
+
+
+def test_a_rank_that_computes_gets_the_patience_of_what_is_undecided() -> None:
+    assert told_after("not_entered", 250, where="busy_loop") == "none"
+    assert told_after("not_entered", 310, where="busy_loop") == "critical"
+
+
+def test_what_is_over_wakes_nobody() -> None:
+    story = Story()
+    story.at(6, stall(), jobs=[facts(begun=False)])
+    story.looked()
+    story.at(9, stall("confirmed"))
+    story.looked()
+    story.judged(report("not_entered"))
+    story.at(30, jobs=[facts(moved=True)])
+    assert all(incident.severity == "none" for incident in story.lives.incidents())
 
 
 def test_a_culprit_inside_a_phase_gets_the_same_time() -> None:
