@@ -1,12 +1,14 @@
 """`stallwatch analyze`: a verdict from a bundle, dumps or logs. Needs no GPU, no torch, no daemon."""
 
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import msgspec
 
 from stallwatch.errors import EXIT_OK, EXIT_SLOW_OR_WAITING, EXIT_UNDECIDED, EXIT_VERDICT
+from stallwatch.model.verdict import Report
 
 _EXIT_CODES = {
     "healthy": EXIT_OK,
@@ -14,6 +16,18 @@ _EXIT_CODES = {
     "slow_rank": EXIT_SLOW_OR_WAITING,
     "waiting": EXIT_SLOW_OR_WAITING,
 }
+
+
+def _report(paths: Sequence[Path]) -> Report:
+    from stallwatch.bundle.reader import load
+    from stallwatch.bundle.report import make_report
+
+    # Evidence is a tree without cycles that lives until the end: collecting only walks it again and again.
+    gc.disable()
+    try:
+        return make_report(load(paths))
+    finally:
+        gc.enable()
 
 
 @click.command()
@@ -24,12 +38,7 @@ def command(paths: tuple[Path, ...], as_json: bool) -> int:
 
     Exit code: 0 healthy, 10 a verdict, 11 undecided, 12 slow or waiting; 65 when nothing could be read.
     """
-    # Evidence is a tree without cycles that lives until the end: collecting only walks it again and again.
-    gc.disable()
-    from stallwatch.bundle.reader import load
-    from stallwatch.bundle.report import make_report
-
-    report = make_report(load(paths))
+    report = _report(paths)
     if as_json:
         click.echo(msgspec.json.encode(report))
     else:
