@@ -48,9 +48,9 @@ class SensorsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, Meta(description="How long a rank that ended stays visible before its record is removed.", gt=0)
     ] = 120.0
     gpus: Annotated[bool, Meta(description="Read GPUs through NVML where there are any.")] = True
-    host: Annotated[
-        bool, Meta(description="Read the node: kernel log, shared memory, open files, network ports.")
-    ] = True
+    host: Annotated[bool, Meta(description="Read the node: kernel log, shared memory, open files, network ports.")] = (
+        True
+    )
 
 
 class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -113,8 +113,17 @@ class RankSample(msgspec.Struct, frozen=True):
     end: ProcessEnd | None = None
 
 
+class GpuEvent(msgspec.Struct, frozen=True):
+    """Something that the driver reported by itself (NVML's event set), at the moment when we heard of it."""
+
+    kind: str  # "xid", "double_bit_ecc", "fatal_poison", "gpu_unavailable", "recovery_action", …
+    at_ns: int  # CLOCK_MONOTONIC
+    uuid: str  # "" when the driver did not say which GPU
+    xid: int | None = None
+
+
 class GpuSample(msgspec.Struct, frozen=True):
-    """One GPU by NVML; None is "the driver did not say", never zero."""
+    """One GPU by NVML; None is "the driver did not say", never zero. Counters are since the driver was loaded."""
 
     index: int
     uuid: str
@@ -133,6 +142,60 @@ class GpuSample(msgspec.Struct, frozen=True):
     xid_last: int | None = None
     compute_pids: tuple[int, ...] | None = None
     unavailable: str | None = None  # reason, when the device itself did not answer
+    unavailable_kind: str | None = None  # "lost", "reset_required", "timeout", "unknown_error", … (sensors.nvml)
+    mig: bool | None = None  # its instances are the devices then; utilisation of the whole is unknown
+    memory_clock_mhz: int | None = None
+    events: tuple[GpuEvent, ...] = ()  # of the last minutes, oldest first
+    process_memory_bytes: tuple[tuple[int, int], ...] | None = None  # (pid, bytes), where the driver tells
+    # Read every ten seconds or slower, for they cost up to milliseconds; `slow_at_ns` says when.
+    slow_at_ns: int | None = None
+    throttle_ns: tuple[tuple[str, int], ...] | None = None  # (reason, time so far): what happens between two looks too
+    pcie_replays: int | None = None
+    pcie_link: tuple[int, int] | None = None  # generation, width now
+    pcie_link_maximum: tuple[int, int] | None = None
+    nvlink_errors: tuple[tuple[str, int], ...] | None = None  # (kind, count) over all links
+    remapped_rows: tuple[int, int] | None = None  # correctable, uncorrectable
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    recovery_action: int | None = None  # NVML_GPU_RECOVERY_ACTION_*: 0 none, 1 reset the GPU, 2 reboot the node, …
+
+
+class KernelNotice(msgspec.Struct, frozen=True):
+    """A line of the kernel's log that means something (formats.kernel_log)."""
+
+    kind: str  # "xid", "off_bus", "oom_kill", "hung_task", "pcie_error"
+    at_ns: int  # CLOCK_MONOTONIC
+    text: str
+    xid: int | None = None
+    pci_bus_id: str | None = None  # "0000:3b:00"
+    pid: int | None = None  # in the host's PID namespace
+    process: str | None = None
+    fatal: bool | None = None
+    caused_by_xid: int | None = None
+    constraint: str | None = None  # of an OOM kill: "memcg" or "none" (the whole node)
+
+
+class NetworkPort(msgspec.Struct, frozen=True):
+    """A port of a network device by sysfs; counters are since the device came up."""
+
+    device: str  # "mlx5_0", "eth0"
+    port: int  # 1 for Ethernet
+    kind: str  # "infiniband", "ethernet" (link layer)
+    state: str  # "active", "down", "init", "armed"; Ethernet: "up", "down", "unknown"
+    rate_gbps: float | None
+    counters: tuple[tuple[str, int], ...]  # only those that are there
+
+
+class HostSample(msgspec.Struct, frozen=True):
+    """What the kernel says of the node itself; a source that is absent or closed is in `missing`, with the reason."""
+
+    notices: tuple[KernelNotice, ...]  # of the last minutes, oldest first
+    shared_memory_bytes: tuple[int, int] | None  # /dev/shm: used, size
+    open_files: tuple[int, int] | None  # of the whole node: open, limit
+    memory_available_bytes: int | None
+    ports: tuple[NetworkPort, ...] | None  # None: not read yet
+    ports_at_ns: int | None
+    missing: tuple[tuple[str, str], ...] = ()  # (source, why and what it needs)
 
 
 class SensorStatus(msgspec.Struct, frozen=True):
@@ -156,3 +219,4 @@ class NodeSnapshot(msgspec.Struct, frozen=True):
     gpus: Known[tuple[GpuSample, ...]] | Unavailable
     sensors: tuple[SensorStatus, ...]
     schema_version: int = SCHEMA_VERSION
+    host: Known[HostSample] | Unavailable | None = None  # None: nobody looked, as in timelines of older versions

@@ -28,7 +28,26 @@ def _gpus(options: Options) -> Sensor[Any]:
     return GpuSensor()
 
 
-SENSORS: dict[str, Callable[[Options], Sensor[Any]]] = {"ranks": _ranks, "gpus": _gpus}
+def _gpu_events(options: Options) -> Sensor[Any]:
+    from stallwatch.sensors.gpu_events import GpuEventsSensor
+
+    return GpuEventsSensor()
+
+
+def _host(options: Options) -> Sensor[Any]:
+    from stallwatch.node.no_network import give_up_network
+    from stallwatch.sensors.host import HostSensor
+
+    give_up_network()
+    return HostSensor()
+
+
+SENSORS: dict[str, Callable[[Options], Sensor[Any]]] = {
+    "ranks": _ranks,
+    "gpus": _gpus,
+    "gpu_events": _gpu_events,
+    "host": _host,
+}
 
 
 def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:

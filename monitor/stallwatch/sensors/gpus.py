@@ -1,48 +1,18 @@
 """GPUs by NVML. Runs in a child of its own: a call into a sick driver may never come back. No library is normal."""
 
-import importlib
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any
+
+from msgspec.structs import asdict
 
 from stallwatch.model.snapshot import GpuSample
-from stallwatch.sensors.sensor import Absent
+from stallwatch.sensors.gpu_counters import GpuCounters, read_counters
+from stallwatch.sensors.nvml import DriverError, explain, load_nvml, optional, text_of, value_of
 
-T = TypeVar("T")
-
-# 8 GPUs at 1 Hz must stay below 1 % of a core. Measured on H200: each of the calls made every time takes 3–21 µs; names
-# and limits do not change, ECC totals change rarely (13 µs).
+# 8 GPUs at 1 Hz must stay below 1 % of a core. Measured on H200: each of the calls made every time takes 3–21 µs, the
+# counters of one GPU about 2.5 ms. So they are read every ten seconds, and those of one GPU a tick.
 _SLOW_SECONDS = 10.0
-# NVML codes that say "this device or driver has no such value" (nvml.h): invalid argument for MIG, not supported,
-# no permission, not found.
-_NO_VALUE = frozenset((2, 3, 4, 6))
-
-
-class Nvml(Protocol):
-    """The part of pynvml that is used: C names, so that the real module satisfies it."""
-
-    NVMLError: type[Exception]
-
-    def nvmlInit(self) -> None: ...  # noqa: N802 - NVML's own names
-    def nvmlDeviceGetCount(self) -> int: ...  # noqa: N802
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...  # noqa: N802
-
-
-def load_nvml(find: Callable[[str], Any] = importlib.import_module) -> Any:
-    """Return pynvml after nvmlInit. Raise Absent where there is no NVIDIA driver or binding."""
-    try:
-        nvml = find("pynvml")
-    except ImportError as error:
-        raise Absent(f"no GPU is read: {error}; install stallwatch[daemon]") from error
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        code = getattr(error, "value", None)
-        if code in (nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED):
-            reason = "libnvidia-ml.so.1 not found" if code == nvml.NVML_ERROR_LIBRARY_NOT_FOUND else str(error)
-            raise Absent(f"no GPU on this node: {reason}") from error
-        raise
-    return nvml
 
 
 class GpuSensor:
@@ -52,85 +22,90 @@ class GpuSensor:
         self._nvml = nvml if nvml is not None else load_nvml()
         self._monotonic = monotonic
         self._fixed: dict[int, GpuSample] = {}
-        self._slow_at = float("-inf")
-        self._ecc: dict[int, int | None] = {}
+        self._counters: dict[int, GpuCounters] = {}
+        self._counted_at: dict[int, float] = {}
 
     def read(self) -> tuple[GpuSample, ...]:
-        """Raise NVML's error when the driver as a whole does not answer."""
-        now = self._monotonic()
-        slow = now - self._slow_at >= _SLOW_SECONDS
-        if slow:
-            self._slow_at = now
-        count = self._nvml.nvmlDeviceGetCount()
-        return tuple(self._device(index, slow) for index in range(count))
-
-    def _device(self, index: int, slow: bool) -> GpuSample:
-        nvml = self._nvml
+        """Raise DriverError when the driver as a whole does not answer."""
         try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            count = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError as error:
+            raise DriverError(explain(error)[1]) from error
+        now = self._monotonic()
+        waiting = [index for index in range(count) if now - self._counted_at.get(index, now) >= _SLOW_SECONDS]
+        waiting.sort(key=lambda index: self._counted_at[index])  # so that many GPUs do not starve the last
+        due = [index for index in range(count) if index not in self._counted_at] or waiting[:1]
+        return tuple(self._device(index, now if index in due else None) for index in range(count))
+
+    def _device(self, index: int, count_now: float | None) -> GpuSample:
+        """Given when it is, where the counters are due, return a sample; a device that does not answer keeps its place
+        and name."""
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             fixed = self._fixed.get(index) or self._describe(index, handle)
-            if slow:
-                self._ecc[index] = self._value(
-                    nvml.nvmlDeviceGetTotalEccErrors, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                    nvml.NVML_VOLATILE_ECC,
-                )  # fmt: skip
-            memory = self._value(nvml.nvmlDeviceGetMemoryInfo, handle)
-            utilization = self._value(nvml.nvmlDeviceGetUtilizationRates, handle)
-            power = self._value(nvml.nvmlDeviceGetPowerUsage, handle)
-            processes = self._value(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
-            return GpuSample(
-                index=index,
-                uuid=fixed.uuid,
-                name=fixed.name,
-                serial=fixed.serial,
-                pci_bus_id=fixed.pci_bus_id,
-                utilization_percent=None if utilization is None else utilization.gpu,
-                memory_used_bytes=None if memory is None else memory.used,
-                memory_total_bytes=None if memory is None else memory.total,
-                power_watts=None if power is None else power / 1000,
-                power_limit_watts=fixed.power_limit_watts,
-                temperature_celsius=self._value(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-                sm_clock_mhz=self._value(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
-                clock_event_reasons=self._value(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
-                ecc_uncorrected_total=self._ecc.get(index),
-                compute_pids=None if processes is None else tuple(sorted(process.pid for process in processes)),
-            )
-        except nvml.NVMLError as error:
-            # The device answered before, or its place is all that is known of it: it is not left out.
+            if count_now is not None:
+                self._counted_at[index] = count_now
+                self._counters[index] = read_counters(self._nvml, handle)
+            return self._sample(handle, fixed, self._counters.get(index, GpuCounters()))
+        except self._nvml.NVMLError as error:
+            kind, sentence = explain(error)
             known = self._fixed.get(index)
+            counters = self._counters.get(index, GpuCounters())
             return GpuSample(
                 index=index,
                 uuid=known.uuid if known else "",
                 name=known.name if known else None,
                 serial=known.serial if known else None,
                 pci_bus_id=known.pci_bus_id if known else None,
-                unavailable=f"NVML: {error}",
+                unavailable=f"NVML: {sentence}",
+                unavailable_kind=kind,
+                recovery_action=counters.recovery_action,  # its last word, which may be the reason
             )
+
+    def _sample(self, handle: Any, fixed: GpuSample, counters: GpuCounters) -> GpuSample:
+        nvml = self._nvml
+        memory = value_of(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+        utilization = value_of(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+        power = value_of(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
+        processes = value_of(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        return GpuSample(
+            index=fixed.index,
+            uuid=fixed.uuid,
+            name=fixed.name,
+            serial=fixed.serial,
+            pci_bus_id=fixed.pci_bus_id,
+            power_limit_watts=fixed.power_limit_watts,
+            utilization_percent=None if utilization is None else utilization.gpu,
+            memory_used_bytes=None if memory is None else memory.used,
+            memory_total_bytes=None if memory is None else memory.total,
+            power_watts=None if power is None else power / 1000,
+            temperature_celsius=value_of(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+            sm_clock_mhz=value_of(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=value_of(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
+            clock_event_reasons=value_of(nvml, nvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
+            compute_pids=None if processes is None else tuple(sorted({process.pid for process in processes})),
+            process_memory_bytes=None if processes is None else _memory_of(processes),
+            slow_at_ns=int(self._counted_at.get(fixed.index, 0.0) * 1e9) or None,
+            **asdict(counters),
+        )
 
     def _describe(self, index: int, handle: Any) -> GpuSample:
         nvml = self._nvml
-        pci = self._value(nvml.nvmlDeviceGetPciInfo, handle)
-        limit = self._value(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        pci = value_of(nvml, nvml.nvmlDeviceGetPciInfo, handle)
+        limit = value_of(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
         fixed = GpuSample(
             index=index,
-            uuid=_text(nvml.nvmlDeviceGetUUID(handle)) or "",
-            name=_text(self._value(nvml.nvmlDeviceGetName, handle)),
-            serial=_text(self._value(nvml.nvmlDeviceGetSerial, handle)),
-            pci_bus_id=None if pci is None else _text(pci.busId),
+            uuid=text_of(nvml.nvmlDeviceGetUUID(handle)) or "",
+            name=text_of(value_of(nvml, nvml.nvmlDeviceGetName, handle)),
+            serial=text_of(optional(nvml, "nvmlDeviceGetSerial", handle)),
+            pci_bus_id=None if pci is None else text_of(pci.busId),
             power_limit_watts=None if limit is None else limit / 1000,
         )
         self._fixed[index] = fixed
         return fixed
 
-    def _value(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        """None when the device has no such value; raise when it does not answer (lost, reset required, time-out)."""
-        try:
-            return call(*arguments)
-        except self._nvml.NVMLError as error:
-            if getattr(error, "value", None) in _NO_VALUE:
-                return None
-            raise
 
-
-def _text(value: str | bytes | None) -> str | None:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+def _memory_of(processes: Any) -> tuple[tuple[int, int], ...]:
+    """What the driver does not tell (other users' processes in a container, MIG) is left out, not zero."""
+    told = [(process.pid, getattr(process, "usedGpuMemory", None)) for process in processes]
+    return tuple(sorted((pid, used) for pid, used in told if isinstance(used, int)))

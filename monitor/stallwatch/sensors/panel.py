@@ -2,11 +2,14 @@
 
 import select
 import socket
+from typing import Any
+
+from msgspec.structs import replace
 
 from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import GpuSample, NodeSnapshot, RankSample, SensorStatus
+from stallwatch.model.snapshot import GpuEvent, GpuSample, HostSample, NodeSnapshot, RankSample, SensorStatus
 from stallwatch.node.heartbeat_file import rank_directories
 from stallwatch.sensors.ranks import RanksLook
 from stallwatch.sensors.sensor import Options, PartStatus
@@ -36,8 +39,22 @@ class Panel:
             if config.sensors.gpus
             else None
         )
-        self.sensors = (self._ranks,) if self._gpus is None else (self._ranks, self._gpus)
+        # When a GPU falls off the bus the other calls into the driver may hang: its word must come all the same.
+        self._gpu_events = (
+            SupervisedSensor("gpu_events", "NVML's event set", tuple[GpuEvent, ...], options, clock, required=False)
+            if config.sensors.gpus
+            else None
+        )
+        self._host = (
+            SupervisedSensor("host", "the reader of the node", HostSample, options, clock, required=False)
+            if config.sensors.host
+            else None
+        )
+        self.sensors: tuple[SupervisedSensor[Any], ...] = tuple(
+            sensor for sensor in (self._ranks, self._gpus, self._gpu_events, self._host) if sensor is not None
+        )
         self._last = RanksLook((), _NOT_YET, _NOT_YET)
+        self._gpus_before: tuple[GpuSample, ...] = ()
         self._last_began_ns: int | None = None
 
     def look(self, tick: int) -> NodeSnapshot:
@@ -50,6 +67,7 @@ class Panel:
         self._collect(began_ns + int(self._deadline_seconds * 1e9))
         ranks, statuses = self._rank_part()
         gpus, gpu_statuses = self._gpu_part()
+        host, host_statuses = self._host_part()
         return NodeSnapshot(
             tick=tick,
             at_ns=self._clock.monotonic_ns(),
@@ -58,7 +76,8 @@ class Panel:
             late_seconds=late_seconds,
             ranks=ranks,
             gpus=gpus,
-            sensors=statuses + gpu_statuses,
+            sensors=statuses + gpu_statuses + host_statuses,
+            host=host,
         )
 
     def news_descriptors(self) -> tuple[int, ...]:
@@ -126,5 +145,50 @@ class Panel:
             reason = "GPUs are not read: sensors.gpus is off"
             status = SensorStatus("gpus", False, reason, 0.0, 0, required=False)
             return Unavailable(reason, self._clock.monotonic_ns()), (status,)
-        reading = self._gpus.result()
-        return reading, (self._gpus.status(),)
+        reading, statuses = self._gpus.result(), (self._gpus.status(),)
+        if self._gpu_events is None:
+            return reading, statuses
+        events = self._gpu_events.result()
+        if isinstance(events, Known):
+            reading = _with_events(reading, events.value, self._gpus_before)
+        if isinstance(reading, Known):
+            self._gpus_before = reading.value
+        return reading, (*statuses, self._gpu_events.status())
+
+    def _host_part(self) -> tuple[Known[HostSample] | Unavailable, tuple[SensorStatus, ...]]:
+        if self._host is None:
+            reason = "the node is not read: sensors.host is off"
+            status = SensorStatus("host", False, reason, 0.0, 0, required=False)
+            return Unavailable(reason, self._clock.monotonic_ns()), (status,)
+        reading, status = self._host.result(), self._host.status()
+        if isinstance(reading, Known) and reading.value.missing:
+            closed = "; ".join(f"{source}: {why}" for source, why in reading.value.missing)
+            status = replace(status, reason=closed)  # up, and says what it cannot see
+        return reading, (status,)
+
+
+def _with_events(
+    gpus: Known[tuple[GpuSample, ...]] | Unavailable, events: tuple[GpuEvent, ...], before: tuple[GpuSample, ...]
+) -> Known[tuple[GpuSample, ...]] | Unavailable:
+    """Give every GPU what the driver reported of it. When the other calls do not answer, GPUs with events are shown as
+    they were known, with nothing but those: an XID is told however sick the driver is."""
+    of: dict[str, list[GpuEvent]] = {}
+    for event in events:
+        of.setdefault(event.uuid, []).append(event)
+    if isinstance(gpus, Unavailable):
+        if not events:
+            return gpus
+        silent = tuple(
+            GpuSample(gpu.index, gpu.uuid, gpu.name, gpu.serial, gpu.pci_bus_id, unavailable=gpus.reason,
+                      unavailable_kind="no_answer", compute_pids=gpu.compute_pids)
+            for gpu in before
+        )  # fmt: skip
+        gpus = Known(silent, gpus.at_ns) if silent else gpus
+        if isinstance(gpus, Unavailable):
+            return gpus
+    samples = []
+    for gpu in gpus.value:
+        mine = tuple(of.get(gpu.uuid, ()))
+        xids = [event.xid for event in mine if event.xid is not None]
+        samples.append(replace(gpu, events=mine, xid_last=xids[-1] if xids else None) if mine else gpu)
+    return Known(tuple(samples), gpus.at_ns)

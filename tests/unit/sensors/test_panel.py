@@ -16,7 +16,7 @@ from stallwatch.sensors.sensor import Options
 from stallwatch.sensors.supervised import SupervisedSensor
 from tests.unit.sensors.records import start_ticks_of, write_record
 
-CONFIG = SensorsSection(deadline_seconds=20.0, discover_seconds=3600, gpus=False)
+CONFIG = SensorsSection(deadline_seconds=20.0, discover_seconds=3600, gpus=False, host=False)
 
 
 @pytest.fixture
@@ -46,8 +46,9 @@ def test_snapshot_has_ranks_and_says_how_every_sensor_did(panel: Panel, tmp_path
     (rank,) = [rank for rank in snapshot.ranks if rank.job.training_job == "job"]
     assert (rank.rank, rank.pid) == (1, process.pid)
     assert isinstance(rank.process, Known)
-    assert {s.sensor: s.up for s in snapshot.sensors} == {"heartbeats": True, "processes": True, "gpus": False}
-    assert [s.required for s in snapshot.sensors] == [True, True, False]
+    sensors = {s.sensor: s.up for s in snapshot.sensors}
+    assert sensors == {"heartbeats": True, "processes": True, "gpus": False, "host": False}
+    assert [s.required for s in snapshot.sensors] == [True, True, False, False]
     assert snapshot.gpus == Unavailable("GPUs are not read: sensors.gpus is off", snapshot.gpus.at_ns)
     assert snapshot.tick == 1
 
@@ -67,7 +68,7 @@ def test_look_ends_at_its_deadline_and_ranks_do_not_vanish(panel: Panel, tmp_pat
     assert isinstance(rank.heartbeat, Unavailable)
     assert isinstance(rank.process, Unavailable)
     assert "the reader of ranks has not answered" in rank.heartbeat.reason
-    assert [s.up for s in snapshot.sensors] == [False, False, False]
+    assert [s.up for s in snapshot.sensors] == [False, False, False, False]
 
 
 def test_tick_that_came_late_says_how_late(tmp_path: Path) -> None:

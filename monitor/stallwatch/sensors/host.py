@@ -1,0 +1,160 @@
+"""The node itself: what its kernel reported, its shared memory, open files and network ports. What is absent or closed
+is said with what it would need."""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from stallwatch.formats.kernel_log import parse
+from stallwatch.model.snapshot import HostSample, KernelNotice, NetworkPort
+from stallwatch.sensors.kernel_messages import KernelMessages, Unreadable, open_messages
+from stallwatch.sensors.network_ports import read_ports
+
+_KEPT_SECONDS = 600.0
+_KEPT = 100
+_PORTS_SECONDS = 10.0
+_LATE_SECONDS = 30.0
+_AGAIN_SECONDS = 60.0
+_TEXT_CHARACTERS = 400
+_CONTEXT_LINES = 4  # a GPU off the bus is told in three lines, an OOM kill in two
+
+
+class HostSensor:
+    def __init__(
+        self,
+        open_log: Callable[[], KernelMessages] = open_messages,
+        proc: str = "/proc",
+        sys: str = "/sys",
+        shared_memory: str = "/dev/shm",  # noqa: S108 - it is looked at, not written
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._open_log = open_log
+        self._proc = proc
+        self._shared_memory = shared_memory
+        self._now_ns = monotonic_ns
+        self._log: KernelMessages | None = None
+        self._log_problem = ""
+        self._open_again_ns = 0
+        self._before: deque[str] = deque(maxlen=_CONTEXT_LINES)
+        self._notices: deque[KernelNotice] = deque(maxlen=_KEPT)
+        self._ports = Ports(sys, monotonic_ns)
+
+    def read(self) -> HostSample:
+        missing: dict[str, str] = {}
+        self._follow_log(missing)
+        oldest_ns = self._now_ns() - int(_KEPT_SECONDS * 1e9)
+        while self._notices and self._notices[0].at_ns < oldest_ns:
+            self._notices.popleft()
+        ports, ports_at_ns = self._ports.latest(missing)
+        return HostSample(
+            notices=tuple(self._notices),
+            shared_memory_bytes=self._space(missing),
+            open_files=self._open_files(missing),
+            memory_available_bytes=self._memory_available(missing),
+            ports=ports,
+            ports_at_ns=ports_at_ns,
+            missing=tuple(missing.items()),
+        )
+
+    def _follow_log(self, missing: dict[str, str]) -> None:
+        try:
+            if self._log is None and self._now_ns() >= self._open_again_ns:
+                self._log = self._open_log()
+            if self._log is not None:
+                self._log_problem = ""
+                for seconds, text in self._log.read():
+                    self._take(seconds, text)
+        except (Unreadable, OSError) as error:
+            self._log = None
+            self._log_problem = str(error)
+            self._open_again_ns = self._now_ns() + int(_AGAIN_SECONDS * 1e9)
+        if self._log_problem:
+            missing["kernel log"] = self._log_problem
+
+    def _take(self, seconds: float | None, text: str) -> None:
+        """Parsed with the lines before it, for some reports take several; only what this line added counts."""
+        lines = [*self._before, text]
+        self._before.append(text)
+        at_ns = self._now_ns() if seconds is None else int(seconds * 1e9)
+        if at_ns < self._now_ns() - int(_KEPT_SECONDS * 1e9):
+            return
+        for event in parse("\n".join(lines).encode()).events:
+            if event.line == len(lines):
+                self._notices.append(
+                    KernelNotice(
+                        kind=event.kind,
+                        at_ns=at_ns,
+                        text=event.text.strip()[:_TEXT_CHARACTERS],
+                        xid=event.xid,
+                        pci_bus_id=event.pci_bus_id,
+                        pid=event.pid,
+                        process=event.process,
+                        fatal=event.fatal,
+                        caused_by_xid=event.caused_by_xid,
+                        constraint=event.constraint,
+                    )
+                )
+
+    def _space(self, missing: dict[str, str]) -> tuple[int, int] | None:
+        try:
+            space = os.statvfs(self._shared_memory)
+        except OSError as error:
+            missing["shared memory"] = f"{self._shared_memory}: {error.strerror}"
+            return None
+        return (space.f_blocks - space.f_bavail) * space.f_frsize, space.f_blocks * space.f_frsize
+
+    def _open_files(self, missing: dict[str, str]) -> tuple[int, int] | None:
+        path = f"{self._proc}/sys/fs/file-nr"
+        try:
+            with open(path, encoding="ascii") as file:
+                allocated, _, limit = file.read().split()
+            return int(allocated), int(limit)
+        except (OSError, ValueError) as error:
+            missing["open files"] = f"{path}: {error}"
+            return None
+
+    def _memory_available(self, missing: dict[str, str]) -> int | None:
+        path = f"{self._proc}/meminfo"
+        try:
+            with open(path, encoding="ascii") as file:
+                for line in file:
+                    if line.startswith("MemAvailable:"):
+                        return int(line.split()[1]) * 1024
+            missing["memory"] = f"{path} has no MemAvailable"
+        except (OSError, ValueError, IndexError) as error:
+            missing["memory"] = f"{path}: {error}"
+        return None
+
+
+class Ports:
+    """Reads the ports in a thread every ten seconds; a read that does not come back is said, and not repeated."""
+
+    def __init__(self, sys: str, monotonic_ns: Callable[[], int]) -> None:
+        self._sys = sys
+        self._now_ns = monotonic_ns
+        self._began_ns: int | None = None
+        self._value: tuple[tuple[NetworkPort, ...], int] | None = None
+        self._due_ns = 0
+
+    def latest(self, missing: dict[str, str]) -> tuple[tuple[NetworkPort, ...] | None, int | None]:
+        now_ns = self._now_ns()
+        if self._began_ns is not None:
+            seconds = (now_ns - self._began_ns) / 1e9
+            if seconds > _LATE_SECONDS:
+                missing["network ports"] = f"sysfs has not answered for {seconds:.0f} s: a network card may be sick"
+        elif now_ns >= self._due_ns:
+            self._began_ns, self._due_ns = now_ns, now_ns + int(_PORTS_SECONDS * 1e9)
+            threading.Thread(target=self._read, daemon=True).start()
+        if self._value is None:
+            return None, None
+        if not self._value[0]:
+            missing.setdefault("network ports", "no InfiniBand and no Ethernet hardware in /sys/class")
+        return self._value
+
+    def _read(self) -> None:
+        try:
+            self._value = read_ports(self._sys), self._now_ns()
+        finally:
+            self._began_ns = None

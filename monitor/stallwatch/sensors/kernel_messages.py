@@ -1,0 +1,115 @@
+"""New lines of the kernel's log: from /dev/kmsg, else from the journal. Nothing here waits."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Protocol
+
+_RECORD_BYTES = 8192  # the kernel returns one record a read, at most this long (CONSOLE_EXT_LOG_MAX)
+_MOST_LINES = 5000  # in one read: a driver in a loop must not take our time
+_JOURNAL_LINES = 2000
+
+
+class KernelMessages(Protocol):
+    def read(self) -> Iterator[tuple[float | None, str]]:
+        """Yield the lines since the last call: seconds on the kernel's own clock, and the text."""
+        ...
+
+
+class Unreadable(Exception):
+    """The kernel's log cannot be read; the message says what it would need."""
+
+
+class KmsgMessages:
+    """/dev/kmsg from its beginning: a fault before our start is still a fault."""
+
+    def __init__(self, path: str = "/dev/kmsg") -> None:
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            # Without the right to read it the open may work and the read fail.
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                os.read(self._descriptor, _RECORD_BYTES)
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+        except OSError as error:
+            raise Unreadable(f"{path}: {error.strerror}") from error
+
+    def read(self) -> Iterator[tuple[float | None, str]]:
+        for _ in range(_MOST_LINES):
+            try:
+                record = os.read(self._descriptor, _RECORD_BYTES)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                continue  # overwritten while we read; the next read goes on behind the gap
+            if not record:
+                return
+            yield parse_record(record)
+
+
+class JournalMessages:
+    """`journalctl --dmesg --follow`: for a service that may read the journal and not /dev/kmsg."""
+
+    def __init__(self, program: str = "journalctl") -> None:
+        path = shutil.which(program)
+        if path is None:
+            raise Unreadable(f"{program} is not there")
+        self._process = subprocess.Popen(
+            [path, "--dmesg", "--follow", "--output=short-monotonic", f"--lines={_JOURNAL_LINES}", "--no-pager"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._process.stdout is not None
+        self._descriptor = self._process.stdout.fileno()
+        os.set_blocking(self._descriptor, False)
+        self._buffer = b""
+
+    def read(self) -> Iterator[tuple[float | None, str]]:
+        ended = False
+        with contextlib.suppress(BlockingIOError):
+            while len(self._buffer) < 1 << 20:
+                data = os.read(self._descriptor, 1 << 16)
+                if not data:
+                    ended = True
+                    break
+                self._buffer += data
+        *lines, self._buffer = self._buffer.split(b"\n")
+        for line in lines:
+            yield parse_journal_line(line)
+        if ended:
+            raise Unreadable(f"journalctl ended (exit code {self._process.poll()})")
+
+
+def open_messages(kmsg: str = "/dev/kmsg", program: str = "journalctl") -> KernelMessages:
+    """Raise Unreadable with what either would need."""
+    try:
+        return KmsgMessages(kmsg)
+    except Unreadable as first:
+        try:
+            return JournalMessages(program)
+        except Unreadable as second:
+            raise Unreadable(
+                f"{first}; {second}. It needs CAP_SYSLOG (in a container /dev/kmsg, too) or the group systemd-journal; "
+                "XIDs are then seen through NVML only"
+            ) from second
+
+
+def parse_record(record: bytes) -> tuple[float | None, str]:
+    """ "6,339,5140900,-;NVRM: Xid …" (Documentation/ABI/testing/dev-kmsg); continuation lines are dropped."""
+    head, _, text = record.partition(b";")
+    message = text.split(b"\n", 1)[0].decode("utf-8", "replace")
+    fields = head.split(b",")
+    return (int(fields[2]) / 1e6 if len(fields) > 2 and fields[2].isdigit() else None), message
+
+
+def parse_journal_line(line: bytes) -> tuple[float | None, str]:
+    """ "[ 5140.900123] host kernel: NVRM: Xid …" """
+    text = line.decode("utf-8", "replace")
+    stamp, closing, rest = text.partition("] ")
+    try:
+        seconds = float(stamp.lstrip("[ "))
+    except ValueError:
+        return None, text
+    return seconds, rest.partition(" kernel: ")[2] or rest if closing else text
