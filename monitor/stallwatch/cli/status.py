@@ -36,8 +36,8 @@ def status_document(ranks: RankList, incidents: IncidentList) -> dict[str, objec
 def status_view(ranks: RankList, incidents: IncidentList) -> RenderableType:
     parts: list[RenderableType] = [_head(ranks)]
     for sensor in ranks.sensors:
-        if not sensor.up:
-            style = "bold red" if sensor.required else "dim"
+        if sensor.reason:  # one that is up may still have met what it does not read
+            style = ("yellow" if sensor.up else "bold red") if sensor.required else "dim"
             parts.append(Text(safe(f"{sensor.sensor}: {sensor.reason}"), style=style))
     parts += [Text(safe(problem), style="yellow") for problem in ranks.problems]
     if ranks.ranks:

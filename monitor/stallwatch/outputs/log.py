@@ -1,10 +1,16 @@
-"""One log line for each step in the life of an incident."""
+"""One log line for each step in the life of an incident, and for what the sensors complain of."""
 
 import logging
+import re
 
 from stallwatch.model.incident import Incident, NodeReport
+from stallwatch.model.snapshot import SensorStatus
 
 logger = logging.getLogger("stallwatch.incidents")
+sensors_logger = logging.getLogger("stallwatch.sensors")
+
+_SECONDS = re.compile(r"\d+(?:\.\d+)? s\b")  # "has not answered for 41 s" is said once, not every second
+_MOST_LINES = 20  # of one sensor; then at growing distances, for a job could fill the disk with them
 
 
 class LogOutput:
@@ -12,11 +18,15 @@ class LogOutput:
 
     def __init__(self) -> None:
         self._said: dict[str, tuple[object, ...]] = {}
+        self._sensors: dict[str, tuple[bool, str]] = {}
+        self._sensor_lines: dict[str, int] = {}
 
     def start(self) -> None:
         pass
 
     def publish(self, report: NodeReport) -> None:
+        for status in report.snapshot.sensors:
+            self._publish_sensor(status)
         said = {}
         for incident in report.incidents:
             now = _position(incident)
@@ -24,6 +34,21 @@ class LogOutput:
                 logger.log(_level(incident), "%s", line(incident))
             said[incident.incident_id] = now
         self._said = said
+
+    def _publish_sensor(self, status: SensorStatus) -> None:
+        now = (status.up, _SECONDS.sub("… s", status.reason))
+        if self._sensors.get(status.sensor, (True, "")) == now:
+            return
+        self._sensors[status.sensor] = now
+        total = self._sensor_lines[status.sensor] = self._sensor_lines.get(status.sensor, 0) + 1
+        if total > _MOST_LINES and total & (total - 1):
+            return
+        level = logging.WARNING if status.reason and status.required else logging.INFO
+        sensors_logger.log(
+            level,
+            "%s",
+            _one_line(f"sensor={status.sensor} up={str(status.up).lower()} | {status.reason or 'well again'}"),
+        )
 
     def _is_old(self, incident: Incident) -> bool:
         """Resolved before this daemon could have said a word about it."""

@@ -1,7 +1,10 @@
 import logging
 
 import pytest
+from msgspec.structs import replace
 
+from stallwatch.model.incident import NodeReport
+from stallwatch.model.snapshot import SensorStatus
 from stallwatch.outputs.log import LogOutput, line
 from tests.unit.outputs.reports import diagnosis, incident, node_report, verdict
 
@@ -26,3 +29,36 @@ def test_a_job_cannot_forge_a_line() -> None:
     written = line(incident(report=diagnosis(verdict(summary="x\nERROR forged \x1b[2J"))))
     assert "\n" not in written
     assert "\x1b" not in written
+
+
+def sensing(*statuses: SensorStatus) -> NodeReport:
+    report = node_report()
+    return replace(report, snapshot=replace(report.snapshot, sensors=statuses))
+
+
+def status(reason: str, *, up: bool = False) -> SensorStatus:
+    return SensorStatus("heartbeats", up, reason, 0.0, 0)
+
+
+def test_what_a_sensor_complains_of_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "stallwatch.sensors")
+    output = LogOutput()
+    output.publish(sensing(status("", up=True)))
+    for seconds in range(3):
+        output.publish(sensing(status(f"no answer for {seconds} s")))
+    output.publish(sensing(status("1 ignored: x.beat: a symbolic link", up=True)))
+    output.publish(sensing(status("", up=True)))
+    assert caplog.messages == [
+        "sensor=heartbeats up=false | no answer for 0 s",
+        "sensor=heartbeats up=true | 1 ignored: x.beat: a symbolic link",
+        "sensor=heartbeats up=true | well again",
+    ]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO"]
+
+
+def test_files_that_come_and_go_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "stallwatch.sensors")
+    output = LogOutput()
+    for number in range(1000):
+        output.publish(sensing(status(f"1 ignored: x{number}.beat: a symbolic link", up=True)))
+    assert len(caplog.messages) < 40
