@@ -45,7 +45,7 @@ def command(path: Path | None, verbose: bool) -> int:
         store.prepare()
     except OSError as error:
         raise UsageError(
-            f"state directory {config.daemon.state_directory}: {error.strerror}",
+            f"state directory {error.filename or config.daemon.state_directory}: {error.strerror}",
             "Set daemon.state_directory (STALLWATCH_DAEMON_STATE_DIRECTORY) to a folder that this user may write.",
         ) from error
     make_rank_directory(config.daemon.rank_directory)
