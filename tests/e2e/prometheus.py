@@ -55,11 +55,12 @@ def until(look: Callable[[], Any], what: str) -> Any:
 
 
 @contextlib.contextmanager
-def prometheus_server(target: str, folder: Path) -> Iterator[Prometheus]:
-    """Scrape `target` (host:port) every second, and end with the block."""
+def prometheus_server(target: str, folder: Path, alertmanager: str = "127.0.0.1:1") -> Iterator[Prometheus]:
+    """Scrape `target` (host:port) every second, send alerts to `alertmanager`, and end with the block."""
     shipped = (DEPLOYED / "prometheus.yml").read_text()
     config = shipped.replace("127.0.0.1:9477", target).replace("interval: 5s", "interval: 1s")
-    assert config.count(target) == 1
+    config = config.replace("127.0.0.1:9093", alertmanager)
+    assert config.count(target) == config.count(alertmanager) == 1
     assert config.count("interval: 1s") == 2
     (folder / "prometheus.yml").write_text(config)
     shutil.copy(DEPLOYED / "stallwatch.rules.yml", folder)

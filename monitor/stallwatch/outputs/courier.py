@@ -43,8 +43,11 @@ class Courier:
         minimum: Severity,
         test_message: Mapping[str, object],
         attempt_seconds: float = _ATTEMPT_SECONDS,
+        *,
+        tells_people: bool = True,
     ) -> None:
         self.name = name
+        self.tells_people = tells_people
         self._compose = compose
         self._poster = poster
         self._clock = clock

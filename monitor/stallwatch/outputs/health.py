@@ -11,6 +11,8 @@ from stallwatch.outputs.output import Output
 class Delivers(Protocol):
     """An output that sends messages and counts what became of them."""
 
+    tells_people: bool  # a chat; False: a program, which does with it what it likes
+
     def deliveries(self) -> Mapping[str, int]:
         """Messages so far by result."""
         ...
@@ -22,5 +24,5 @@ class Delivers(Protocol):
 
 def health(output: Output) -> OutputHealth:
     if isinstance(output, Delivers):
-        return OutputHealth(output.name, output.problem(), output.deliveries(), output.queued())
+        return OutputHealth(output.name, output.problem(), output.deliveries(), output.queued(), output.tells_people)
     return OutputHealth(output.name, output.problem())

@@ -38,7 +38,7 @@ class HttpOutput:
         self._config = config
         self._control = control
         self._peers = peers
-        self._latest = Latest(clock, config.daemon.tick_seconds)
+        self._latest = Latest(clock, config.daemon.tick_seconds, config.http.external_url)
         self._thread: threading.Thread | None = None
         self._servers: list[uvicorn.Server] = []
         self._failure: str | None = None

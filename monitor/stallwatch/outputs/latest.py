@@ -7,8 +7,9 @@ import msgspec
 from stallwatch.clock import Clock
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.documents import Problem, Readiness, incident_list, rank_list, readiness
+from stallwatch.outputs.metric_memory import Memory
 from stallwatch.outputs.metric_samples import OutputHealth
-from stallwatch.outputs.metrics import IncidentCounter, render
+from stallwatch.outputs.metrics import render
 
 _STALE_TICKS = 5
 _STALE_FLOOR_SECONDS = 10.0  # a loaded node may skip some ticks; one that skips ten seconds of them is not well
@@ -25,10 +26,11 @@ class Published(NamedTuple):
 class Latest:
     """Written by the daemon's loop, read by the server's thread: one reference, replaced whole."""
 
-    def __init__(self, clock: Clock, tick_seconds: float) -> None:
+    def __init__(self, clock: Clock, tick_seconds: float, external_url: str = "") -> None:
         self._clock = clock
         self._stale_seconds = max(_STALE_TICKS * tick_seconds, _STALE_FLOOR_SECONDS)
-        self._counter = IncidentCounter()
+        self._memory = Memory()
+        self._external_url = external_url
         self._published: Published | None = None
         self._changed_ns = clock.monotonic_ns()
 
@@ -36,7 +38,7 @@ class Latest:
         problems = [(output.name, output.problem) for output in outputs if output.problem is not None]
         self._published = Published(
             report,
-            render(report, outputs, self._counter),
+            render(report, outputs, self._memory, self._external_url),
             msgspec.json.encode(rank_list(report, tuple(f"{name}: {problem}" for name, problem in problems))),
             msgspec.json.encode(incident_list(report)),
             readiness(report, problems),

@@ -9,16 +9,12 @@ from typing import NamedTuple
 from stallwatch import __version__
 from stallwatch.model.incident import Incident, NodeReport, RankView
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GpuSample
 from stallwatch.model.verdict import CulpritProcess, Verdict
+from stallwatch.outputs.metric_gpus import gpu_samples
+from stallwatch.outputs.metric_memory import Memory, RankKey, slow_scores
+from stallwatch.outputs.metric_sample import Labels, Sample
 
-Labels = tuple[str, ...]
-
-
-class Sample(NamedTuple):
-    name: str
-    labels: Labels  # values, in the order of the family's labels
-    value: float
+_MOST_PENDING_GROUPS = 8  # of one rank: a job with hundreds of groups waits in a few of them at a time
 
 
 class OutputHealth(NamedTuple):
@@ -28,18 +24,18 @@ class OutputHealth(NamedTuple):
     problem: str | None
     deliveries: Mapping[str, int] | None = None
     queued: int | None = None
+    tells_people: bool = False
 
 
 def samples(
-    report: NodeReport, outputs: Sequence[OutputHealth], incidents_seen: Mapping[Labels, int]
+    report: NodeReport, outputs: Sequence[OutputHealth], memory: Memory, external_url: str = ""
 ) -> Iterator[Sample]:
-    """Given a report, how the outputs do, and incidents counted by (job, cause), return every sample to export."""
+    """Given a report, how the outputs do, and what was counted so far, return every sample to export."""
     yield Sample("stallwatch_build_info", (__version__, platform.python_version()), 1)
-    yield from _ranks(report)
-    yield from _incidents(report, incidents_seen)
-    if isinstance(report.snapshot.gpus, Known):
-        for gpu in report.snapshot.gpus.value:
-            yield from _gpu(gpu)
+    yield from _ranks(report, memory)
+    told_by = ",".join(output.name for output in outputs if output.tells_people)
+    yield from _incidents(report, memory.incidents.totals, told_by, external_url.rstrip("/"))
+    yield from gpu_samples(report.snapshot, memory.xids)
     yield from _itself(report, outputs)
 
 
@@ -62,7 +58,7 @@ def current_ranks(views: Sequence[RankView]) -> Iterator[RankView]:
     yield from chosen.values()
 
 
-def _ranks(report: NodeReport) -> Iterator[Sample]:
+def _ranks(report: NodeReport, memory: Memory) -> Iterator[Sample]:
     views = list(current_ranks(report.ranks))
     for view in views:
         labels = (view.job.training_job, str(view.rank))
@@ -83,14 +79,24 @@ def _ranks(report: NodeReport) -> Iterator[Sample]:
         ):
             if value is not None:
                 yield Sample(name, labels, value)
-    yield from _operations(report, {(view.job, view.rank, view.pid) for view in views})
+    shown = {(view.job, view.rank, view.pid) for view in views}
+    yield from _operations(report, shown)
+    yield from _communication(memory, shown)
     for job in {view.job.training_job: None for view in views}:
         members = [view for view in views if view.job.training_job == job]
         yield Sample("stallwatch_job_ranks", (job,), len(members))
         yield Sample("stallwatch_job_world_size", (job,), max(view.world_size for view in members))
 
 
-def _operations(report: NodeReport, shown: set[tuple[object, int, int]]) -> Iterator[Sample]:
+def _communication(memory: Memory, shown: set[RankKey]) -> Iterator[Sample]:
+    shares = {key: share for key, share in memory.communication.shares().items() if key in shown}
+    for (job, rank, _), share in shares.items():
+        yield Sample("stallwatch_rank_communication_ratio", (job.training_job, str(rank)), share)
+    for (job, rank, _), score in slow_scores(shares):
+        yield Sample("stallwatch_rank_slow_score_ratio", (job.training_job, str(rank)), score)
+
+
+def _operations(report: NodeReport, shown: set[RankKey]) -> Iterator[Sample]:
     for rank in report.snapshot.ranks:
         if (rank.job, rank.rank, rank.pid) not in shown or not isinstance(rank.heartbeat, Known):
             continue
@@ -101,9 +107,16 @@ def _operations(report: NodeReport, shown: set[tuple[object, int, int]]) -> Iter
             enqueued, completed = sum(group.enqueued for group in own), sum(group.completed for group in own)
             yield Sample("stallwatch_rank_operations_enqueued", (*labels, recorder), enqueued)
             yield Sample("stallwatch_rank_operations_completed", (*labels, recorder), completed)
+        pending = [group for group in groups if group.enqueued > group.completed]
+        for group in pending[:_MOST_PENDING_GROUPS]:
+            yield Sample(
+                "stallwatch_rank_group_pending_operations",
+                (*labels, group.recorder, str(group.pg_id)),
+                group.enqueued - max(group.completed, 0),
+            )
 
 
-def _incidents(report: NodeReport, seen: Mapping[Labels, int]) -> Iterator[Sample]:
+def _incidents(report: NodeReport, seen: Mapping[Labels, int], told_by: str, url: str) -> Iterator[Sample]:
     symptoms: Counter[Labels] = Counter(
         (finding.job.training_job, finding.detector, finding.stage) for finding in report.findings
     )
@@ -112,7 +125,7 @@ def _incidents(report: NodeReport, seen: Mapping[Labels, int]) -> Iterator[Sampl
         if incident.state == "open":
             cause = incident.verdict.cause if incident.verdict else ""
             open_now[(incident.job.training_job, cause, incident.severity)] += 1
-            yield from _incident(incident)
+            yield from _incident(incident, told_by, f"{url}/#{incident.incident_id}" if url else "")
     for name, counts in (
         ("stallwatch_findings", symptoms),
         ("stallwatch_incidents_open", open_now),
@@ -122,7 +135,7 @@ def _incidents(report: NodeReport, seen: Mapping[Labels, int]) -> Iterator[Sampl
             yield Sample(name, labels, count)
 
 
-def _incident(incident: Incident) -> Iterator[Sample]:
+def _incident(incident: Incident, told_by: str, url: str) -> Iterator[Sample]:
     labels = (incident.job.training_job, incident.incident_id)
     yield Sample("stallwatch_incident_start_timestamp_seconds", labels, incident.opened_wall_ns / 1e9)
     if incident.report is None or incident.verdict is None:
@@ -144,6 +157,8 @@ def _incident(incident: Incident) -> Iterator[Sample]:
             verdict.operation or "",
             verdict.waiting,
             incident.node,
+            told_by,
+            url,
         ),
         1,
     )
@@ -170,26 +185,6 @@ def _culprits(incident: Incident, verdict: Verdict) -> Iterator[Sample]:
             ),
             1,
         )
-
-
-def _gpu(gpu: GpuSample) -> Iterator[Sample]:
-    labels = (str(gpu.index), gpu.uuid)
-    yield Sample("stallwatch_gpu_up", labels, float(gpu.unavailable is None))
-    yield Sample("stallwatch_gpu_info", (*labels, gpu.name or "", gpu.serial or "", gpu.pci_bus_id or ""), 1)
-    for name, value, factor in (
-        ("stallwatch_gpu_utilization_ratio", gpu.utilization_percent, 0.01),
-        ("stallwatch_gpu_memory_used_bytes", gpu.memory_used_bytes, 1),
-        ("stallwatch_gpu_memory_total_bytes", gpu.memory_total_bytes, 1),
-        ("stallwatch_gpu_power_watts", gpu.power_watts, 1),
-        ("stallwatch_gpu_power_limit_watts", gpu.power_limit_watts, 1),
-        ("stallwatch_gpu_temperature_celsius", gpu.temperature_celsius, 1),
-        ("stallwatch_gpu_sm_clock_hertz", gpu.sm_clock_mhz, 1_000_000),
-        ("stallwatch_gpu_clock_event_reasons", gpu.clock_event_reasons, 1),
-        ("stallwatch_gpu_ecc_uncorrected_total", gpu.ecc_uncorrected_total, 1),
-        ("stallwatch_gpu_last_xid", gpu.xid_last, 1),
-    ):
-        if value is not None:
-            yield Sample(name, labels, value * factor)
 
 
 def _itself(report: NodeReport, outputs: Sequence[OutputHealth]) -> Iterator[Sample]:

@@ -57,6 +57,26 @@ FAMILIES: tuple[Family, ...] = (
         (*_RANK, "recorder"),
         "Last completed numbers of the rank's process groups, summed; says changed or unchanged, nothing more.",
     ),
+    Family(
+        "stallwatch_rank_group_pending_operations",
+        "gauge",
+        (*_RANK, "recorder", "group"),
+        "Operations of one process group that are enqueued and not completed; absent while there are none, at most 8 "
+        "groups a rank. The group's number is local to the rank.",
+    ),
+    Family(
+        "stallwatch_rank_communication_ratio",
+        "gauge",
+        _RANK,
+        "Share of the recent looks (64 at most, phases left out) at which the rank stood in a collective.",
+    ),
+    Family(
+        "stallwatch_rank_slow_score_ratio",
+        "gauge",
+        _RANK,
+        "How much less of its time than the median of its peers on this node the rank waits in collectives: the share "
+        "of their time that it costs them.",
+    ),
     Family("stallwatch_job_world_size", "gauge", ("training_job",), "Ranks of the whole training job."),
     Family("stallwatch_job_ranks", "gauge", ("training_job",), "Ranks of the training job on this node."),
     # Incidents
@@ -84,8 +104,10 @@ FAMILIES: tuple[Family, ...] = (
         (
             *_INCIDENT,
             *("cause", "severity", "muted", "confidence", "culprit_ranks", "where", "operation", "waiting", "node"),
+            *("told_by", "url"),
         ),
-        "Always 1; an open incident with its verdict. severity is none while nobody is told.",
+        "Always 1; an open incident with its verdict. severity is none while nobody is told; told_by names the chats "
+        "to which this daemon writes by itself, so that Alertmanager need not; url is the incident on the status page.",
     ),
     Family(
         "stallwatch_culprit",
@@ -126,6 +148,33 @@ FAMILIES: tuple[Family, ...] = (
     Family("stallwatch_gpu_clock_event_reasons", "gauge", _GPU, "NVML's bit mask of why clocks are lowered."),
     Family("stallwatch_gpu_ecc_uncorrected_total", "counter", _GPU, "Uncorrected memory errors as the driver counts."),
     Family("stallwatch_gpu_last_xid", "gauge", _GPU, "Number of the last XID of the GPU."),
+    Family(
+        "stallwatch_gpu_xid_total",
+        "counter",
+        (*_GPU, "xid"),
+        "XIDs since the daemon started, by code; a GPU that NVML does not know is named by its PCI address.",
+    ),
+    Family(
+        "stallwatch_gpu_slowed",
+        "gauge",
+        (*_GPU, "reason"),
+        "1 while NVML says that clocks are lowered for this reason: sw_power_cap, hw_slowdown, sync_boost, sw_thermal, "
+        "hw_thermal, hw_power_brake.",
+    ),
+    Family(
+        "stallwatch_gpu_slowed_seconds_total",
+        "counter",
+        (*_GPU, "reason"),
+        "Time for which the driver has lowered clocks, by reason; it shows what happens between two looks too.",
+    ),
+    Family("stallwatch_gpu_pcie_replays_total", "counter", _GPU, "Replays on the PCIe link as the driver counts."),
+    Family("stallwatch_gpu_nvlink_errors_total", "counter", (*_GPU, "kind"), "Errors over all NVLinks of the GPU."),
+    Family(
+        "stallwatch_gpu_recovery_action",
+        "gauge",
+        _GPU,
+        "What NVML advises: 0 nothing, 1 reset the GPU, 2 reboot the node, 3 and 4 drain it.",
+    ),
     # stallwatch itself
     Family(
         "stallwatch_sensor_up",
@@ -140,7 +189,8 @@ FAMILIES: tuple[Family, ...] = (
         "stallwatch_output_deliveries_total",
         "counter",
         ("output", "result"),
-        "Messages by what became of them: delivered, retried, refused, dropped.",
+        "Messages by what became of them: delivered, repeated (delivered, and perhaps a second time: an earlier daemon "
+        "ended in the midst of its attempt), retried, refused, dropped.",
     ),
     Family("stallwatch_output_queue_messages", "gauge", ("output",), "Messages that wait for delivery."),
     Family("stallwatch_stage_errors_total", "counter", ("stage", "name"), "Errors caught at the guard of a stage."),

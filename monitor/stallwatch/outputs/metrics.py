@@ -7,8 +7,10 @@ CPU for 8 ranks, 105 ms for 1,024). Tests read the result with prometheus-client
 
 from collections.abc import Iterable, Sequence
 
-from stallwatch.model.incident import Incident, NodeReport
-from stallwatch.outputs.metric_samples import Labels, OutputHealth, Sample, samples
+from stallwatch.model.incident import NodeReport
+from stallwatch.outputs.metric_memory import Memory
+from stallwatch.outputs.metric_sample import Labels, Sample
+from stallwatch.outputs.metric_samples import OutputHealth, samples
 from stallwatch.outputs.metric_table import FAMILIES, Family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -22,29 +24,10 @@ _HEADS = {
 }
 
 
-class IncidentCounter:
-    """Counts incidents by job and cause of their first verdict; those that were over before we looked do not count."""
-
-    def __init__(self) -> None:
-        self._known: set[str] | None = None
-        self.totals: dict[Labels, int] = {}
-
-    def see(self, incidents: Sequence[Incident]) -> None:
-        present = {incident.incident_id for incident in incidents}
-        if self._known is None:
-            self._known = {incident.incident_id for incident in incidents if incident.state == "resolved"}
-        for incident in incidents:
-            if incident.verdict is not None and incident.incident_id not in self._known:
-                self._known.add(incident.incident_id)
-                key = (incident.job.training_job, incident.verdict.cause)
-                self.totals[key] = self.totals.get(key, 0) + 1
-        self._known &= present  # bounded: ids hold an ordinal and never come back
-
-
-def render(report: NodeReport, outputs: Sequence[OutputHealth], counter: IncidentCounter) -> bytes:
+def render(report: NodeReport, outputs: Sequence[OutputHealth], memory: Memory, external_url: str = "") -> bytes:
     """The text format of everything that is known about the node and the daemon."""
-    counter.see(report.incidents)
-    return text(samples(report, outputs, counter.totals)).encode("utf-8", "replace")
+    memory.see(report)
+    return text(samples(report, outputs, memory, external_url)).encode("utf-8", "replace")
 
 
 def text(collected: Iterable[Sample]) -> str:

@@ -32,6 +32,7 @@ def webhook(config: Config, clock: Clock) -> Courier | None:
         config.webhook.minimum_severity,
         {"step": "test", "tool_version": __version__, "node": socket.gethostname()},
         config.webhook.attempt_seconds,
+        tells_people=False,
     )
 
 

@@ -9,6 +9,7 @@ from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident, IncidentEvent, NodeReport, RankView, StageErrors
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import (
+    GpuEvent,
     GpuSample,
     GroupCounter,
     Heartbeat,
@@ -159,7 +160,7 @@ def view(rank: int, **changes: Any) -> RankView:
     return msgspec.structs.replace(whole, **changes)
 
 
-def heartbeat(rank: int, groups: tuple[GroupCounter, ...]) -> Heartbeat:
+def heartbeat(rank: int, groups: tuple[GroupCounter, ...], pulse: int = 0) -> Heartbeat:
     return Heartbeat(
         path="",
         uid=0,
@@ -180,8 +181,8 @@ def heartbeat(rank: int, groups: tuple[GroupCounter, ...]) -> Heartbeat:
         step_durations_ns=(),
         phase="",
         phase_since_ns=0,
-        pulse_count=1,
-        pulse_ns=0,
+        pulse_count=pulse + 1,
+        pulse_ns=pulse * 1_000_000_000,
         dump_started_ns=None,
         answered_request=0,
         ended=False,
@@ -191,9 +192,11 @@ def heartbeat(rank: int, groups: tuple[GroupCounter, ...]) -> Heartbeat:
     )
 
 
-def sample(rank: int) -> RankSample:
-    groups = (GroupCounter("gloo", 0, 412, 411), GroupCounter("gloo", 1, 7, 7))
-    known = Known(heartbeat(rank, groups), 0)
+GROUPS = (GroupCounter("gloo", 0, 412, 411), GroupCounter("gloo", 1, 7, 7))
+
+
+def sample(rank: int, groups: tuple[GroupCounter, ...] = GROUPS, pulse: int = 0) -> RankSample:
+    known = Known(heartbeat(rank, groups, pulse), 0)
     return RankSample(JOB, rank, rank, 4, 48211 + rank, 1, known, Unavailable("not looked", 0))
 
 
@@ -213,10 +216,15 @@ GPU = GpuSample(
     clock_event_reasons=4,
     ecc_uncorrected_total=0,
     xid_last=31,
+    events=(GpuEvent("xid", 5, "GPU-0", 31),),
+    throttle_ns=(("hw_thermal", 3_000_000_000),),
+    pcie_replays=0,
+    nvlink_errors=(("replay", 0),),
+    recovery_action=0,
 )
 
 
-def node_report(*incidents: Incident, **changes: Any) -> NodeReport:
+def node_report(*incidents: Incident, pulse: int = 0, **changes: Any) -> NodeReport:
     """Everything known: four ranks, one GPU, one phase, one error."""
     snapshot = NodeSnapshot(
         tick=7,
@@ -224,7 +232,7 @@ def node_report(*incidents: Incident, **changes: Any) -> NodeReport:
         wall_ns=WALL_NS,
         node=NODE,
         late_seconds=0.01,
-        ranks=tuple(sample(rank) for rank in range(4)),
+        ranks=tuple(sample(rank, pulse=pulse) for rank in range(4)),
         gpus=Known((GPU,), 0),
         sensors=(
             SensorStatus("heartbeats", True, "", 0.001, 0),

@@ -1,21 +1,24 @@
 import math
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from stallwatch.model.incident import NodeReport
-from stallwatch.model.reading import Unavailable
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.snapshot import GpuEvent, GroupCounter, HostSample, KernelNotice
+from stallwatch.outputs.metric_memory import Memory
 from stallwatch.outputs.metric_samples import OutputHealth
 from stallwatch.outputs.metric_table import FAMILIES, reference
-from stallwatch.outputs.metrics import IncidentCounter, render
-from tests.unit.outputs.reports import GPU, diagnosis, incident, node_report, verdict, view, with_snapshot
+from stallwatch.outputs.metrics import render
+from tests.unit.outputs.reports import GPU, diagnosis, incident, node_report, sample, verdict, view, with_snapshot
 
-SLACK = OutputHealth("slack", "not delivered yet: 500", {"delivered": 3, "retried": 1}, 1)
+SLACK = OutputHealth("slack", "not delivered yet: 500", {"delivered": 3, "retried": 1}, 1, tells_people=True)
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def exported(report: NodeReport, counter: IncidentCounter | None = None) -> Series:
-    text = render(report, (SLACK,), counter or IncidentCounter()).decode()
+def exported(report: NodeReport, memory: Memory | None = None, url: str = "") -> Series:
+    text = render(report, (SLACK,), memory or Memory(), url).decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -37,7 +40,10 @@ def labels_of(series: Series, name: str) -> list[dict[str, str]]:
 
 
 def test_every_family_of_the_table_is_exported_when_everything_is_known_and_nothing_else() -> None:
-    assert names(exported(node_report(incident()))) == {family.name for family in FAMILIES}
+    memory = Memory()
+    for pulse in range(8):
+        memory.see(node_report(pulse=pulse))
+    assert names(exported(node_report(incident(), pulse=8), memory)) == {family.name for family in FAMILIES}
 
 
 def test_names_follow_prometheus_conventions() -> None:
@@ -120,7 +126,7 @@ def test_the_life_that_goes_on_hides_the_one_that_ended() -> None:
 
 
 def test_incidents_are_counted_once_and_only_those_of_this_daemon() -> None:
-    counter = IncidentCounter()
+    counter = Memory()
     before = incident(incident_id="llama-7b-0", state="resolved")
     exported(node_report(before), counter)
     exported(node_report(incident(report=None, severity="none", state="suspect"), before), counter)
@@ -141,3 +147,73 @@ def test_an_output_that_does_not_deliver_is_seen() -> None:
     assert value(series, "stallwatch_output_up", output="slack") == 0
     assert value(series, "stallwatch_output_deliveries_total", output="slack", result="delivered") == 3
     assert value(series, "stallwatch_output_queue_messages", output="slack") == 1
+
+
+def test_an_incident_says_who_tells_it_and_where_it_is_shown() -> None:
+    (labels,) = labels_of(exported(node_report(incident()), url="https://n1:9477/"), "stallwatch_incident_info")
+    assert labels["told_by"] == "slack"
+    assert labels["url"] == "https://n1:9477/#llama-7b-1"
+
+
+def test_a_group_has_a_series_only_while_something_is_pending_and_a_rank_at_most_eight() -> None:
+    (first, *_) = labels_of(exported(node_report()), "stallwatch_rank_group_pending_operations")
+    assert {"group": "0", "recorder": "gloo"}.items() <= first.items()  # not group 1, which waits for nothing
+    many = tuple(GroupCounter("nccl", number, 5, 4) for number in range(100))
+    report = with_snapshot(node_report(), ranks=(sample(0, groups=many),))
+    assert len(labels_of(exported(report), "stallwatch_rank_group_pending_operations")) == 8
+
+
+def test_a_rank_has_at_most_forty_series() -> None:
+    memory = Memory()
+    for pulse in range(9):
+        series = exported(node_report(incident(), pulse=pulse), memory)
+    of_rank = [name for name, labels in series if ("rank", "3") in labels and "group" not in dict(labels)]
+    assert 10 < len(of_rank) <= 40
+
+
+def test_who_hardly_waits_in_a_moving_job_has_the_score_of_what_it_costs_the_others() -> None:
+    memory = Memory()
+    for pulse in range(12):
+        waits = GroupCounter("nccl", 0, pulse + 1, pulse if pulse % 4 else pulse + 1)  # 3 of 4 looks
+        works = GroupCounter("nccl", 0, pulse, pulse)
+        ranks = tuple(sample(rank, groups=(works if rank == 2 else waits,), pulse=pulse) for rank in range(4))
+        series = exported(with_snapshot(node_report(), ranks=ranks), memory)
+    assert value(series, "stallwatch_rank_communication_ratio", rank="0") == 0.75
+    assert value(series, "stallwatch_rank_slow_score_ratio", rank="2") == 0.75
+    assert value(series, "stallwatch_rank_slow_score_ratio", rank="0") == 0.0
+
+
+def test_a_still_pulse_is_one_look_and_few_looks_are_no_share() -> None:
+    memory = Memory()
+    for _ in range(50):
+        series = exported(node_report(pulse=1), memory)
+    assert "stallwatch_rank_communication_ratio" not in names(series)
+
+
+def xid(
+    memory: Memory, *events: GpuEvent, notices: tuple[KernelNotice, ...] = ()
+) -> list[tuple[dict[str, str], float]]:
+    host = Known(HostSample(notices, None, None, None, None, None), 0)
+    gpus = Known((msgspec.structs.replace(GPU, events=events),), 0)
+    series = exported(with_snapshot(node_report(), gpus=gpus, host=host), memory)
+    return [(dict(labels), count) for (name, labels), count in series.items() if name == "stallwatch_gpu_xid_total"]
+
+
+def test_an_xid_is_counted_once_by_code_whoever_tells_of_it_and_stays_counted() -> None:
+    memory = Memory()
+    first, again = GpuEvent("xid", 10, "GPU-0", 79), GpuEvent("xid", 20, "GPU-0", 79)
+    notice = KernelNotice("xid", 11, "NVRM: Xid 79", xid=79, pci_bus_id="0000:18:00")
+    gpu0 = {"gpu": "0", "gpu_uuid": "GPU-0", "xid": "79"}
+    assert xid(memory, first, notices=(notice,)) == [(gpu0, 1)]
+    assert xid(memory, first, notices=(notice,)) == [(gpu0, 1)]
+    assert xid(memory, first, again) == [(gpu0, 2)]
+    assert xid(memory) == [(gpu0, 2)]
+    gone = KernelNotice("xid", 30, "NVRM: Xid 79", xid=79, pci_bus_id="0000:3b:00")
+    assert ({"gpu": "", "gpu_uuid": "pci:0000:3b:00", "xid": "79"}, 1) in xid(memory, notices=(gone,))
+
+
+def test_a_gpu_that_is_slowed_says_why() -> None:
+    slowed = msgspec.structs.replace(GPU, clock_event_reasons=0x40 | 0x1)
+    series = exported(with_snapshot(node_report(), gpus=Known((slowed,), 0)))
+    assert value(series, "stallwatch_gpu_slowed", reason="hw_thermal") == 1
+    assert value(series, "stallwatch_gpu_slowed", reason="sw_power_cap") == 0

@@ -1,0 +1,71 @@
+"""Debian's Alertmanager with the shipped configuration, only faster and with a test's server in the place of Slack."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.prometheus import until
+
+DEPLOYED = Path(__file__).parents[2] / "deploy" / "alertmanager"
+PROGRAM = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
+
+needs_alertmanager = pytest.mark.skipif(PROGRAM is None, reason="prometheus-alertmanager is not installed")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def shipped_configuration(slack_url: str, folder: Path) -> str:
+    """The shipped file with a second for each of its waits, and the webhook's URL in a file of the test."""
+    text = (DEPLOYED / "alertmanager.yml").read_text()
+    (folder / "slack-url").write_text(slack_url)
+    for old, new, times in (
+        ("group_wait: 30s", "group_wait: 1s", 1),
+        ("group_wait: 5s", "group_wait: 1s", 1),
+        ("group_interval: 5m", "group_interval: 1s", 1),
+        ("group_interval: 1m", "group_interval: 1s", 1),
+        ("/etc/stallwatch/slack-webhook-url", str(folder / "slack-url"), 1),
+    ):
+        assert text.count(old) == times, old
+        text = text.replace(old, new)
+    return text
+
+
+@contextlib.contextmanager
+def alertmanager_server(slack_url: str, folder: Path) -> Iterator[str]:
+    """Run it until the end of the block; the value is its host:port."""
+    assert PROGRAM is not None
+    config = folder / "alertmanager.yml"
+    config.write_text(shipped_configuration(slack_url, folder))
+    shutil.copy(DEPLOYED / "stallwatch.tmpl", folder)
+    address = f"127.0.0.1:{free_port()}"
+    command = [
+        PROGRAM,
+        f"--config.file={config}",
+        f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address={address}",
+        "--cluster.listen-address=",
+    ]
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    log = (folder / "alertmanager.log").open("w")
+    with log, subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process:
+        try:
+            direct = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+            until(lambda: direct(f"http://{address}/-/ready", timeout=5).status == 200, "Alertmanager is not ready")
+            yield address
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,0 +1,156 @@
+"""From a stalled job to one message in Slack and its end, through Debian's Prometheus and Alertmanager as shipped."""
+
+import json
+import os
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+from stallwatch.demo.catalogue import culprits, find
+from stallwatch.demo.daemon_child import DaemonChild
+from stallwatch.demo.job import PROGRAMS, job_environment
+from stallwatch.model.reading import Unavailable
+from tests.bench.jobs import Server
+from tests.e2e.alertmanager import DEPLOYED, alertmanager_server, needs_alertmanager
+from tests.e2e.prometheus import needs_prometheus, prometheus_server, until
+from tests.e2e.webhook import Webhook
+from tests.integration.outputs.serving import served
+from tests.unit.outputs.reports import diagnosis, incident, node_report, sample, verdict, view, with_snapshot
+
+pytestmark = [needs_prometheus, needs_alertmanager]
+
+SECONDS = 60.0
+
+
+@pytest.fixture
+def slack() -> Iterator[Webhook]:
+    with Webhook().running() as made:
+        yield made
+
+
+def words(message: dict[str, Any]) -> str:
+    """Title and text of a message as Alertmanager writes it."""
+    (attachment,) = message["attachments"]
+    return f"{attachment['title']}\n{attachment['text']}"
+
+
+def test_the_shipped_configuration_is_valid() -> None:
+    done = subprocess.run(["amtool", "check-config", "alertmanager.yml"], cwd=DEPLOYED, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("labels", "receiver"),
+    [
+        (["alertname=StallwatchCollectiveStall", "training_job=a"], "stallwatch-slack"),
+        (["alertname=StallwatchCollectiveStall", "training_job=a", "told_by=slack"], "nobody"),
+        (["alertname=StallwatchDaemonAbsent", "instance=n1"], "stallwatch-slack"),
+    ],
+)
+def test_what_the_daemon_tells_by_itself_alertmanager_does_not(labels: list[str], receiver: str) -> None:
+    command = ["amtool", "config", "routes", "test", "--config.file=alertmanager.yml", *labels]
+    done = subprocess.run(command, cwd=DEPLOYED, capture_output=True, text=True)
+    assert done.stdout.split() == [receiver], done.stderr
+
+
+def test_a_verdict_inhibits_what_follows_from_it(slack: Webhook, tmp_path: Path) -> None:
+    stall = {"alertname": "StallwatchCollectiveStall", "training_job": "a", "incident_id": "a-1"}
+    alerts = [
+        {"labels": {**stall, "severity": "critical"}},
+        {"labels": {**stall, "severity": "warning"}},
+        {"labels": {"alertname": "StallwatchJobStandsStill", "training_job": "a", "severity": "warning"}},
+        {"labels": {"alertname": "StallwatchJobStandsStill", "training_job": "b", "severity": "warning"}},
+    ]
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+    with alertmanager_server(slack.url, tmp_path) as address:
+        url = f"http://{address}/api/v2/alerts"
+        direct(urllib.request.Request(url, json.dumps(alerts).encode(), {"Content-Type": "application/json"}))
+        messages = slack.wait(2, SECONDS)
+        known = json.load(direct(url, timeout=5))
+    inhibited = {
+        (alert["labels"]["alertname"], alert["labels"]["training_job"], alert["labels"]["severity"])
+        for alert in known
+        if alert["status"]["inhibitedBy"]
+    }
+    assert inhibited == {
+        ("StallwatchCollectiveStall", "a", "warning"),
+        ("StallwatchJobStandsStill", "a", "warning"),
+    }
+    assert len(messages) == 2  # one for each job
+
+
+@pytest.mark.timeout(180)
+def test_sixty_stalled_ranks_of_two_incidents_are_one_message_and_one_for_the_end(
+    slack: Webhook, tmp_path: Path
+) -> None:
+    ranks = range(60)
+    lost = incident(report=diagnosis(verdict(cause="rank_exited", culprits=tuple(ranks), culprit_processes=())))
+    many = with_snapshot(
+        node_report(
+            incident(report=diagnosis(verdict(waiting="0-1,3-59"))),
+            msgspec.structs.replace(lost, incident_id="llama-7b-2"),
+            ranks=tuple(view(rank, world_size=60) for rank in ranks),
+        ),
+        ranks=tuple(sample(rank) for rank in ranks),
+        gpus=Unavailable("no GPU", 0),
+    )
+    over = msgspec.structs.replace(
+        many, incidents=tuple(msgspec.structs.replace(i, state="resolved") for i in many.incidents)
+    )
+    with (
+        served(many) as node,
+        alertmanager_server(slack.url, tmp_path) as alertmanager,
+        prometheus_server(f"127.0.0.1:{node.port}", tmp_path, alertmanager) as prometheus,
+    ):
+        (message,) = slack.wait(1, SECONDS)
+        until(lambda: len(prometheus.query("stallwatch_rank_state")) == 60, "60 ranks are not in Prometheus")
+        text = words(message)
+        assert message["channel"] == "#training"
+        for part in ("llama-7b: not_entered, rank 2", "locks.py:41 take_lock", "ranks 0-1,3-59 wait"):
+            assert part in text, text
+        assert len(text) < 3000
+        node.output.publish(over)
+        until(lambda: not prometheus.alerts("StallwatchCollectiveStall"), "the alert outlives its incident")
+        *_, last = slack.wait(2, SECONDS)
+        assert "resolved" in last["attachments"][0]["title"]
+        assert [m["attachments"][0]["color"] for m in slack.received] == ["danger", "good"]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_real_fault_is_one_message_with_culprit_and_code_line_and_another_when_it_is_over(
+    slack: Webhook, tmp_path: Path, job_server: Server
+) -> None:
+    fault, seed, ranks = find("lock"), 1, 4
+    (culprit,) = culprits(fault, seed, ranks)
+    daemon = DaemonChild(tmp_path, os.environ)
+    try:
+        daemon.start()
+        address = urlsplit(daemon.client.page_url() or "").netloc
+        with (
+            alertmanager_server(slack.url, tmp_path) as alertmanager,
+            prometheus_server(address, tmp_path, alertmanager) as prometheus,
+        ):
+            environment = job_environment(os.environ, daemon.rank_directory, tmp_path / "mark", tmp_path, "am-job")
+            changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+            program = PROGRAMS / f"{fault.program}.py"
+            job = job_server.launch(program, [f"--seed={seed}", "--backend=gloo"], ranks, changed, tmp_path / "job.log")
+            messages = slack.wait(1, SECONDS)
+            job.stop()
+            assert messages, daemon.log.read_text()[-2000:]
+            text = words(messages[0])
+            assert f"am-job: not_entered, rank {culprit}" in text
+            assert "feature_cache.py:" in text
+            until(lambda: not prometheus.alerts("StallwatchCollectiveStall"), "the alert outlives its incident")
+            *_, last = slack.wait(2, SECONDS)
+            assert "resolved" in words(last)
+            assert len(slack.received) == 2, [words(message) for message in slack.received]
+    finally:
+        daemon.stop()
