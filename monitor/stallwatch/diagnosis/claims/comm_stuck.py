@@ -13,6 +13,9 @@ def claim(story: Story) -> Saying:
     hidden = set(story.graph.unrecorded) | set(story.graph.perhaps)  # their own waits may end here, too
     if any(rank not in hidden for rank, _ in story.roots.absent) or story.roots.cycles:
         return Rejected("comm_stuck", "other waits end at ranks that have not entered")
+    moving = [rank for rank, activity in story.case.activities.items() if activity.moving]
+    if story.graph.moving and 4 * len(moving) >= len(story.case.observed):
+        return Rejected("comm_stuck", f"{named(moving)} make progress: what is entered will end")
     point = story.roots.closed[0]
     if story.graph.unknown[point]:
         return Rejected("comm_stuck", f"nothing tells whether {named(story.graph.unknown[point])} entered")

@@ -59,11 +59,11 @@ def _cause(story: Story, cycle: Cycle, departures: list[Departure]) -> Cause:
 
 def departed_cause(story: Story, departure: Departure) -> Cause:
     """What leaving the program at this call is called."""
-    if any(" " in call.operation for call in departure.expected):
-        return "p2p_unmatched"  # a transfer was due
     group = story.case.groups[story.case.group_of[departure.rank, departure.found.stream]]
     if signature.is_barrier(departure.found.operation) and group.is_default:
         return "data_exhausted"  # it waits at the end, while others are in the loop
+    if any(" " in call.operation for call in departure.expected):
+        return "p2p_unmatched"  # a transfer was due
     return "group_order"
 
 

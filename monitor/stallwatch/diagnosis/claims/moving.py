@@ -73,6 +73,10 @@ def healthy(story: Story) -> Saying:
     absent = absent_ranks(story)
     if story.hangs and absent and all(case.activity(rank).moving for rank in absent):
         return Claim("healthy", (), "likely", (Fact(f"{named(absent)} make progress", "two looks"),))
+    if story.hangs and story.graph.moving and not (absent or story.roots.cycles):
+        moving = [rank for rank, activity in case.activities.items() if activity.moving]
+        if 4 * len(moving) >= len(case.observed):
+            return Claim("healthy", (), "likely", (Fact(f"{named(moving)} make progress", "two looks"),))
     if story.hangs:
         return None
     ended = [rank for rank, activity in case.activities.items() if activity.gone]
