@@ -8,6 +8,7 @@ from stallwatch.config import Config
 from stallwatch.detectors.deaths import DeathsDetector
 from stallwatch.detectors.detector import Detector
 from stallwatch.detectors.due import next_due
+from stallwatch.detectors.hardware import HardwareDetector
 from stallwatch.detectors.history import NodeHistory, advance
 from stallwatch.detectors.init import InitDetector
 from stallwatch.detectors.job_facts import JobFacts, job_facts
@@ -26,6 +27,7 @@ def detectors(config: Config) -> Detectors:
     """The detectors in force, in the order in which their findings are listed."""
     return (
         DeathsDetector(config.tell),
+        HardwareDetector(),
         StoppedDetector(),
         InitDetector(config.stall),
         StallDetector(config.stall),

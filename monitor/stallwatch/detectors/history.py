@@ -12,7 +12,15 @@ import msgspec
 
 from stallwatch.detectors.limits import SECOND_NS, Times, learn, quantile
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GroupCounter, Heartbeat, JobKey, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import (
+    GpuSample,
+    GroupCounter,
+    Heartbeat,
+    JobKey,
+    KernelNotice,
+    NodeSnapshot,
+    RankSample,
+)
 
 # A pulse tells of the past second: the first change after a step is of that step, the next of the operation that hangs.
 _OWN_CHANGES = 2
@@ -88,6 +96,8 @@ class NodeHistory(msgspec.Struct, frozen=True):
     late_seconds: float
     node: str
     ranks: tuple[RankHistory, ...] = ()
+    gpus: tuple[GpuSample, ...] = ()  # at this tick; none when the driver does not answer
+    notices: tuple[KernelNotice, ...] = ()  # of the kernel, of the last minutes
 
     def jobs(self) -> Iterator[tuple[JobKey, tuple[RankHistory, ...]]]:
         for job, ranks in groupby(self.ranks, key=lambda rank: rank.sample.job):
@@ -101,7 +111,14 @@ def advance(before: NodeHistory | None, snapshot: NodeSnapshot) -> NodeHistory:
     moment = _Moment(snapshot.at_ns, before.at_ns if before else snapshot.at_ns, late_ns)
     ranks = [_advance_rank(known.get(_identity(sample)), sample, moment) for sample in snapshot.ranks]
     ranks.sort(key=lambda rank: (rank.sample.job, rank.sample.rank, rank.sample.pid))
-    return NodeHistory(snapshot.at_ns, snapshot.late_seconds, snapshot.node, tuple(ranks))
+    return NodeHistory(
+        snapshot.at_ns,
+        snapshot.late_seconds,
+        snapshot.node,
+        tuple(ranks),
+        snapshot.gpus.value if isinstance(snapshot.gpus, Known) else (),
+        snapshot.host.value.notices if isinstance(snapshot.host, Known) else (),
+    )
 
 
 def _identity(sample: RankSample) -> tuple[JobKey, int, int, int]:

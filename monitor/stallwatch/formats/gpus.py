@@ -2,8 +2,9 @@
 
 from typing import Any, Final
 
-from stallwatch.formats.tolerant import decode_json, integer, items, number, text
+from stallwatch.formats.tolerant import decode_json, integer, items, mapping, number, text
 from stallwatch.formats.unreadable import Unreadable
+from stallwatch.formats.xid import bus_address
 from stallwatch.model.evidence import GpuLook
 
 # First the field of model.snapshot.GpuSample, then what capture scripts write.
@@ -19,6 +20,8 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "pids": ("compute_pids", "pids", "procs"),
     "error": ("unavailable", "error"),
     "recovery_action": ("recovery_action",),
+    "pci_bus_id": ("pci_bus_id", "bus_id"),
+    "events": ("events",),
     "ecc_uncorrected": ("ecc_uncorrected_total", "ecc_uncorrected"),
 }
 
@@ -56,4 +59,6 @@ def _gpu(said: dict[str, Any], place: int) -> GpuLook:
         error=text(find("error")),
         recovery_action=integer(find("recovery_action")),
         ecc_uncorrected=integer(find("ecc_uncorrected")),
+        pci_bus_id=bus_address(text(find("pci_bus_id")) or "") or None,
+        xids=tuple(x for x in (integer(mapping(e).get("xid")) for e in items(find("events"))) if x is not None),
     )

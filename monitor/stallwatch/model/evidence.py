@@ -245,6 +245,8 @@ class GpuLook(msgspec.Struct, frozen=True):
     error: str | None = None
     recovery_action: int | None = None
     ecc_uncorrected: int | None = None
+    pci_bus_id: str | None = None  # "0000:3b:00", as in KernelEvent
+    xids: tuple[int, ...] = ()  # that the driver told of it lately, oldest first
 
 
 class RasRank(msgspec.Struct, frozen=True):

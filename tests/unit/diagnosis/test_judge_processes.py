@@ -1,3 +1,5 @@
+import msgspec
+
 """Verdicts from what happened to processes and GPUs, which come before the structure of waits."""
 
 from stallwatch.diagnosis import judge
@@ -95,3 +97,14 @@ def test_an_nvlink_error_is_a_fault_of_the_fabric() -> None:
     verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(_node((170.0,) * 4, (event,)),)))[0]
     assert verdict.cause == "fabric_fault"
     assert verdict.culprits == ()
+
+
+def test_a_xid_that_only_the_driver_tells_is_as_good_as_one_of_the_kernel() -> None:
+    node = _node((170.0,) * 4)
+    sample = tuple(
+        msgspec.structs.replace(gpu, xids=(79,) if 1003 in (gpu.pids or ()) else ()) for gpu in node.gpus[-1]
+    )
+    node = msgspec.structs.replace(node, gpus=(*node.gpus[:-1], sample))
+    verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(node,)))[0]
+    assert (verdict.cause, verdict.culprits) == ("gpu_fault", (3,))
+    assert any("XID 79" in fact.fact and fact.source == "NVML" for fact in verdict.because)

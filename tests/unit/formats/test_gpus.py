@@ -5,7 +5,7 @@ import pytest
 
 from stallwatch.formats.gpus import parse
 from stallwatch.formats.unreadable import Unreadable
-from stallwatch.model.snapshot import GpuSample
+from stallwatch.model.snapshot import GpuEvent, GpuSample
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 
@@ -38,3 +38,10 @@ def test_one_sample_need_not_be_wrapped() -> None:
 def test_what_is_no_sample_is_said_to_be_none(data: bytes) -> None:
     with pytest.raises(Unreadable):
         parse(data)
+
+
+def test_what_the_driver_told_by_itself_is_read_with_the_gpus_place() -> None:
+    events = (GpuEvent("xid", 1, "GPU-a", 79), GpuEvent("double_bit_ecc", 2, "GPU-a"))
+    sample = GpuSample(0, "GPU-a", pci_bus_id="00000000:3B:00.0", events=events)
+    ((gpu,),) = parse(msgspec.json.encode([[sample]]))
+    assert (gpu.pci_bus_id, gpu.xids) == ("0000:3b:00", (79,))

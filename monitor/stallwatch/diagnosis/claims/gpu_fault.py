@@ -7,14 +7,10 @@ from collections.abc import Iterable
 
 from stallwatch.diagnosis.claims.claim import Claim, Saying, main_wait, named, operation_of, waiting_facts
 from stallwatch.diagnosis.story import Story
+from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS
 from stallwatch.model.evidence import KernelEvent, NodeEvidence
 from stallwatch.model.verdict import Cause, Fact, Rejected
 
-# Stop work by themselves: time-outs, halts, uncontained memory errors, off the bus, GSP and fatal errors.
-_GPU = frozenset({46, 48, 62, 64, 79, 95, 109, 110, 119, 120, 140, 143, 154, 158, 167, 169, 171, 172})
-_FABRIC = frozenset({74, 136, *range(144, 151), 155})  # NVLink, its training and its fatal events
-# Follow from another XID, from a killed process, or need nothing: never a cause alone.
-_FOLLOW_ON = frozenset({43, 45, 63, 92, 94, 121, 137})
 # A kernel line this long before the last look at the processes belongs to another day.
 _OLD_SECONDS = 3600.0
 
@@ -26,11 +22,12 @@ def gpu_fault(story: Story) -> Saying:
         for event in node.kernel_events:
             if _is_old(story, node, event):
                 continue
-            if event.kind == "off_bus" or (event.kind == "xid" and event.xid in _GPU):
+            if event.kind == "off_bus" or (event.kind == "xid" and event.xid in GPU_FAULTS):
                 fact = Fact(f"kernel of {node.host}: {event.text.strip()}", "kernel log")
                 faults.append((node.host, fact, _owners(story, node, event)))
-            elif event.kind == "xid" and event.xid in _FOLLOW_ON:
+            elif event.kind == "xid" and event.xid in FOLLOW_ON:
                 ignored.append(f"XID {event.xid} on {node.host} follows from something else")
+        faults += _told_by_driver(story, node, GPU_FAULTS)
         for gpu in node.gpus[-1] if node.gpus else ():
             if gpu.error and "not supported" not in gpu.error.lower():
                 ranks = tuple(rank for rank, mine in story.gpus.items() if mine.uuid == gpu.uuid)
@@ -46,10 +43,11 @@ def fabric_fault(story: Story) -> Saying:
     faults: list[tuple[str, Fact, tuple[int, ...]]] = []
     for node in story.case.nodes:
         for event in node.kernel_events:
-            fatal = event.kind == "xid" and event.xid in _FABRIC and event.fatal is not False
+            fatal = event.kind == "xid" and event.xid in FABRIC_FAULTS and event.fatal is not False
             if fatal and not _is_old(story, node, event):
                 fact = Fact(f"kernel of {node.host}: {event.text.strip()}", "kernel log")
                 faults.append((node.host, fact, _owners(story, node, event)))
+        faults += _told_by_driver(story, node, FABRIC_FAULTS)
     for rank, evidence in story.case.evidence.items():
         for said in evidence.log_events:
             if said.kind in ("nccl_completion_error", "nccl_async_event"):
@@ -81,10 +79,28 @@ def _claim(story: Story, cause: Cause, faults: list[tuple[str, Fact, tuple[int, 
     )
 
 
+def _told_by_driver(story: Story, node: NodeEvidence, xids: frozenset[int]) -> list[tuple[str, Fact, tuple[int, ...]]]:
+    """XIDs that the driver told by itself, unless the kernel's log tells them; in a container that is often closed."""
+    logged = {(event.xid, event.pci_bus_id) for event in node.kernel_events if event.kind == "xid"}
+    faults = []
+    for gpu in node.gpus[-1] if node.gpus else ():
+        for xid in dict.fromkeys(gpu.xids):
+            if xid in xids and (xid, gpu.pci_bus_id) not in logged:
+                ranks = tuple(rank for rank, mine in story.gpus.items() if mine.uuid == gpu.uuid)
+                faults.append((node.host, Fact(f"GPU {gpu.index} of {node.host} reported XID {xid}", "NVML"), ranks))
+    return faults
+
+
 def _owners(story: Story, node: NodeEvidence, event: KernelEvent) -> tuple[int, ...]:
-    if event.pid is None:
-        return ()
-    return tuple(rank for rank in node.ranks if story.case.activity(rank).pid == event.pid)
+    """By the process that the kernel names, else by who used the GPU at that place."""
+    if event.pid is not None:
+        named = tuple(rank for rank in node.ranks if story.case.activity(rank).pid == event.pid)
+        if named:
+            return named
+    uuids = {
+        gpu.uuid for sample in node.gpus for gpu in sample if gpu.pci_bus_id and gpu.pci_bus_id == event.pci_bus_id
+    }
+    return tuple(rank for rank in node.ranks if rank in story.gpus and story.gpus[rank].uuid in uuids)
 
 
 def _only_suspect(story: Story, hosts: set[str]) -> tuple[int, ...]:
