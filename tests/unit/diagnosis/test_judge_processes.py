@@ -1,6 +1,6 @@
-import msgspec
-
 """Verdicts from what happened to processes and GPUs, which come before the structure of waits."""
+
+import msgspec
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import GpuLook, KernelEvent, NodeEvidence
