@@ -31,8 +31,9 @@ class RanksLook(msgspec.Struct, frozen=True):
 class _Rank:
     """One process that is a rank, followed until some time after its end."""
 
-    def __init__(self, names: RankNames, watch: ProcessWatch, traces: Traces) -> None:
+    def __init__(self, names: RankNames, uid: int, watch: ProcessWatch, traces: Traces) -> None:
         self.names = names
+        self.uid = uid
         self.watch = watch
         self.traces = traces
         self.pidfd: int | None = None
@@ -79,6 +80,8 @@ class RanksSensor:
         self._deaths = DeathWatch(monotonic_ns)
         self._ranks: dict[tuple[int, int], _Rank] = {}  # by pid and start ticks
         self._missing_since: dict[str, int] = {}  # records of processes that were gone when we came
+        self._not_believed: set[str] = set()  # of this read
+        self._owners: dict[tuple[str, str], int] = {}  # uid by job and epoch
         self._process_errors = 0
 
     def wait(self, descriptor: int) -> bool:
@@ -94,6 +97,7 @@ class RanksSensor:
         began_ns = self._now_ns()
         self._deaths.look()
         look = self._scan.read()
+        self._not_believed.clear()
         for heartbeat in look.heartbeats:
             self._take(heartbeat, began_ns)
         self._take_slow()
@@ -125,19 +129,38 @@ class RanksSensor:
                 self._missing_since[heartbeat.path] = now_ns
             return
         rank = self._ranks.get((pid, heartbeat.start_ticks))
-        if rank is None or rank.heartbeat is None:
-            rank = self._follow(pid, heartbeat.start_ticks, _names_of(heartbeat), rank)
+        if rank is None or rank.heartbeat is None or rank.heartbeat.path != heartbeat.path:
+            rank = self._believed(heartbeat, pid, rank)
             if rank is None:
-                return
-            uids = rank.watch.directory.status().uids if rank.end is None else ()
-            if uids and heartbeat.uid not in uids:
-                self._scan.reject(heartbeat, f"written by uid {heartbeat.uid}, but process {pid} runs as {uids[0]}")
-                self._forget((pid, heartbeat.start_ticks))
+                self._not_believed.add(heartbeat.path)
                 return
         self._missing_since.pop(heartbeat.path, None)
         rank.heartbeat = heartbeat
         rank.heartbeat_ns = now_ns
-        rank.names = _names_of(heartbeat)
+        rank.names = self._own_names(_names_of(heartbeat), rank.uid)
+
+    def _believed(self, heartbeat: Heartbeat, pid: int, known: "_Rank | None") -> "_Rank | None":
+        """Given a record that is new to us, return the rank that it speaks for; None when it does not."""
+        rank = self._follow(pid, heartbeat.start_ticks, _names_of(heartbeat), known)
+        if rank is None:
+            return None
+        # A process that has become another user since keeps the record of the one it was.
+        uids = rank.watch.directory.status().uids if rank.end is None else (rank.uid,)
+        if heartbeat.uid not in uids:
+            self._scan.reject(heartbeat, f"written by uid {heartbeat.uid}, but process {pid} runs as {uids[0]}")
+            if known is None:
+                self._forget((pid, heartbeat.start_ticks))
+            return None
+        if rank.heartbeat is not None:
+            if rank.heartbeat.pulse_ns > heartbeat.pulse_ns:
+                return None  # it has moved on to another file
+            self._not_believed.add(rank.heartbeat.path)
+        return rank
+
+    def _own_names(self, names: RankNames, uid: int) -> RankNames:
+        """A job belongs to whose ranks came first: what another user calls by its names is another job."""
+        owner = self._owners.setdefault((names.training_job, names.epoch), uid)
+        return names if owner == uid else names._replace(epoch=f"{names.epoch} of uid {uid}")
 
     def _known_pid(self, heartbeat: Heartbeat) -> int | None:
         for (pid, start_ticks), rank in self._ranks.items():
@@ -156,7 +179,8 @@ class RanksSensor:
         if watch.start_ticks != start_ticks:
             watch.close()
             return None
-        rank = _Rank(names, watch, note_traces(watch))
+        uid = watch.directory.status().uids[0]
+        rank = _Rank(self._own_names(names, uid), uid, watch, note_traces(watch))
         self._slow.want(pid, start_ticks)
         try:
             if self._proc == "/proc":
@@ -225,12 +249,15 @@ class RanksSensor:
         """Records of processes that ended before we could follow them: a death of the job while its other ranks live
         (we were restarted), and litter otherwise, which is removed after the grace."""
         followed = {rank.heartbeat.path for rank in self._ranks.values() if rank.heartbeat is not None}
+        followed |= self._not_believed
+        used = {(rank.names.training_job, rank.names.epoch) for rank in self._ranks.values()}
+        self._owners = {key: uid for key, uid in self._owners.items() if key in used}
         living = {sample.job for sample in samples if sample.end is None}
         for heartbeat in heartbeats:
             if heartbeat.is_child or heartbeat.path in followed:
                 continue
             since_ns = self._missing_since.setdefault(heartbeat.path, now_ns)
-            names = _names_of(heartbeat)
+            names = self._own_names(_names_of(heartbeat), heartbeat.uid)
             job = JobKey(names.training_job, names.epoch)
             if job in living:
                 at_ns = heartbeat.ended_ns or max(heartbeat.pulse_ns, heartbeat.last_step_ns or 0)

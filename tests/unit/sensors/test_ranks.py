@@ -168,3 +168,55 @@ def test_foreign_files_do_not_disturb_a_rank(
     assert [sample.rank for sample in look.ranks if sample.job.training_job == "job"] == [1]
     assert look.heartbeats.up
     assert "1 ignored: rank-0-1.beat" in look.heartbeats.reason
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's file needs root")
+def test_another_users_record_about_a_rank_that_is_followed_changes_nothing(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    ticks = start_ticks_of(process.pid)
+    write_record(tmp_path, 1, process.pid, ticks)
+    of_job(sensor)
+    for rank in (0, 5):  # sorted before and behind the real one
+        os.chown(write_record(tmp_path, rank, process.pid, ticks, step=99), 65534, 65534)
+    for _ in range(2):
+        assert [(sample.rank, sample.end) for sample in of_job(sensor)] == [(1, None)]
+    assert sensor.read().heartbeats.reason.count("written by uid 65534") == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's file needs root")
+def test_another_user_cannot_add_a_death_to_a_job(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    os.chown(write_record(tmp_path, 0, 2**22 + 5, 77), 65534, 65534)
+    for _ in range(2):
+        assert [(sample.rank, sample.end) for sample in of_job(sensor)] == [(1, None)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process needs root")
+def test_two_users_who_name_their_jobs_alike_have_two_jobs(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    other = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, user=65534, group=65534, extra_groups=[])
+    write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    of_job(sensor)
+    os.chown(write_record(tmp_path, 0, other.pid, start_ticks_of(other.pid)), 65534, 65534)
+    try:
+        for _ in range(2):
+            assert {(sample.rank, sample.job.epoch) for sample in of_job(sensor)} == {
+                (1, "epoch"),
+                (0, "epoch of uid 65534"),
+            }
+    finally:
+        other.communicate()
+
+
+def test_the_older_of_two_records_of_a_process_is_not_another_rank(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    ticks = start_ticks_of(process.pid)
+    write_record(tmp_path, 0, process.pid, ticks, pulse_ns=10)
+    write_record(tmp_path, 3, process.pid, ticks, pulse_ns=20)
+    for _ in range(2):
+        assert [(sample.rank, sample.end) for sample in of_job(sensor)] == [(3, None)]
