@@ -10,9 +10,10 @@ import msgspec
 from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.case import Case, family
 from stallwatch.diagnosis.followers import Followers
-from stallwatch.diagnosis.streams import Key, key
+from stallwatch.diagnosis.streams import GroupStream, Key, key
 from stallwatch.model.summary import Call
 
+Decider = Literal["majority", "history", "sisters", "line", "start", "nothing"]
 Kind = Literal["op", "size", "dtype", "count"]
 
 
@@ -23,7 +24,7 @@ class Divergence(msgspec.Struct, frozen=True):
     kind: Kind
     expected: Call
     found: Call
-    decided_by: Literal["majority", "history", "sisters", "nothing"]
+    decided_by: Decider
     voters: int  # members whose call at this number is known
     open: bool  # at least one member still waits in it
     found_is_new: bool  # the culprits had never called this in the group before
@@ -52,7 +53,7 @@ def _judge(case: Case, group: int, seq: int, calls: dict[int, Call]) -> Divergen
     classes: dict[Key, list[int]] = {}
     for rank, call in sorted(calls.items()):
         classes.setdefault(key(call), []).append(rank)
-    expected, by = _expected(case, group, seq, classes)
+    expected, by = _expected(case, group, seq, classes, calls)
     culprits = tuple(rank for what, ranks in classes.items() if what != expected for rank in ranks)
     if by == "nothing":
         culprits = tuple(sorted(calls))
@@ -77,8 +78,8 @@ def _judge(case: Case, group: int, seq: int, calls: dict[int, Call]) -> Divergen
 
 
 def _expected(
-    case: Case, group: int, seq: int, classes: dict[Key, list[int]]
-) -> tuple[Key, Literal["majority", "history", "sisters", "nothing"]]:
+    case: Case, group: int, seq: int, classes: dict[Key, list[int]], calls: dict[int, Call]
+) -> tuple[Key, Decider]:
     total = sum(len(ranks) for ranks in classes.values())
     largest = max(classes, key=lambda what: (len(classes[what]), str(what)))
     if 2 * len(classes[largest]) > total:
@@ -89,6 +90,11 @@ def _expected(
     sisters = [what for what in classes if what in beside]
     if len(sisters) == 1:
         return sisters[0], "sisters"
+    faithful = [
+        what for what, ranks in classes.items() if all(_keeps_to_line(members[r], seq, calls[r]) for r in ranks)
+    ]
+    if len(faithful) == 1:
+        return faithful[0], "line"
     usual = [what for what in classes if followers.expects(what)]
     if len(usual) == 1:
         return usual[0], "history"
@@ -98,7 +104,21 @@ def _expected(
     others_are_barriers = all(signature.is_barrier(what[0]) for what in classes if what not in past)
     if len(known) == 1 and (one_operation or others_are_barriers):
         return known[0], "history"  # against a size, a dtype or a barrier that the group had never seen
+    starts = {
+        keys[0] for member in members.values() if member.stream.first_seq <= 1 and (keys := member.keys_before(seq))
+    }
+    again = [what for what in classes if what in starts]
+    if len(again) == 1 and len(starts) == 1:
+        return again[0], "start"
     return largest, "nothing"
+
+
+def _keeps_to_line(member: GroupStream, seq: int, call: Call) -> bool:
+    """False when the line of the job's code that made this call had always called something else."""
+    if not call.site:
+        return True
+    past = {key(other) for other in member.calls_before(seq) if other.site == call.site}
+    return not past or key(call) in past
 
 
 def _sisters(case: Case, group: int, seq: int) -> set[Key]:

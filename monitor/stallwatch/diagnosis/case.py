@@ -70,7 +70,7 @@ class Case:
         for rank, summary in self.summaries.items():
             for pair in summary.pairs:
                 group = self.groups[self.group_of[rank, pair.stream]]
-                ends = self._global_ends(group, rank, pair.source, pair.destination)
+                ends = self._global_ends(group, rank, pair.source, pair.destination, pair.outgoing)
                 self._pairs[(rank, group.index, *ends)] = pair
         self._waiting_stacks = {
             self.activity(rank).stack for rank, summary in self.summaries.items() if summary.pending
@@ -127,16 +127,19 @@ class Case:
         member = self.streams[group].get(rank)
         return member is not None and member.stream.last_seq < self._proven[group]
 
-    def _global_ends(self, group: Group, rank: int, source: int, destination: int) -> tuple[int, int]:
+    def _global_ends(
+        self, group: Group, rank: int, source: int, destination: int, outgoing: bool | None
+    ) -> tuple[int, int]:
         """Given the ends of a transfer as a rank named them, return global ranks. torch names ranks of the group; a
         wrapper or another back end may name global ones: the rank's own end tells which."""
         if group.index not in self._places:
             self._places[group.index] = {member: place for place, member in enumerate(group.ranks)}
         places = self._places[group.index]
         members = group.ranks
-        if places.get(rank) in (source, destination) and max(source, destination) < len(members):
+        own = {source, destination} if outgoing is None else {source if outgoing else destination}
+        if places.get(rank) in own and max(source, destination) < len(members):
             return members[source], members[destination]
-        if rank in (source, destination) and source in places and destination in places:
+        if rank in own and source in places and destination in places:
             return source, destination
         return (
             members[source] if source < len(members) else source,
@@ -156,7 +159,8 @@ class Case:
 
     def ends(self, rank: int, pending: Pending, transfer: Transfer) -> tuple[int, int]:
         """Source and destination of a transfer that a rank recorded, as global ranks."""
-        return self._global_ends(self.group(rank, pending), rank, transfer.source, transfer.destination)
+        group = self.group(rank, pending)
+        return self._global_ends(group, rank, transfer.source, transfer.destination, transfer.outgoing)
 
     def launches_behind(self, rank: int) -> bool:
         """True when NCCL RAS counts fewer launches on this rank than on others of a communicator."""

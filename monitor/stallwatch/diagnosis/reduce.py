@@ -117,6 +117,7 @@ class _Reduction:
         open_nodes: list[tuple[Node, int, int]] = []
         ordinals: dict[tuple[int, int], int] = {}
         counts: dict[tuple[int, int], list[int]] = {}
+        outgoing: dict[tuple[int, int], bool] = {}
         for node in nodes:
             lane = self.lanes.of(node.first)
             transfers: list[Transfer] = []
@@ -130,7 +131,8 @@ class _Reduction:
                         continue
                     ordinals[ends] = ordinals.get(ends, 0) + 1
                     counts.setdefault(ends, [0, 0])[0 if node.done else 1] += 1
-                    transfers.append(Transfer(ends[0], ends[1], ordinals[ends]))
+                    outgoing[ends] = "send" in entry.name
+                    transfers.append(Transfer(ends[0], ends[1], ordinals[ends], outgoing[ends]))
             else:
                 call = self._call(stream, node.calls[0], node.calls)
                 self._note(lane, node.first.created_ns, call)
@@ -171,7 +173,7 @@ class _Reduction:
             )
         )
         for ends, (done, pending) in sorted(counts.items()):
-            self.pairs.append(PairCount(stream, ends[0], ends[1], done, pending, whole))
+            self.pairs.append(PairCount(stream, ends[0], ends[1], done, pending, whole, outgoing[ends]))
 
     def _add_pending(
         self,

@@ -28,6 +28,10 @@ class GroupStream(NamedTuple):
         table[NO_CALL] = None
         return [table[value] for value in array("H", self.stream.calls)]
 
+    def calls_before(self, seq: int) -> list[Call]:
+        values = array("H", self.stream.calls)[: max(seq - self.stream.first_seq, 0)]
+        return [self.summary.calls[value] for value in values if value != NO_CALL]
+
     def keys_before(self, seq: int) -> list[Key | None]:
         return self.keys()[: max(seq - self.stream.first_seq, 0)]
 

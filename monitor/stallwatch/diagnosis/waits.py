@@ -161,8 +161,12 @@ def _collective_blockers(
                 blockers.append(Blocker(rank, lane, Strength.QUEUED))
     if not group.members_known and len(group.ranks) == 1:
         supposed, dark = _supposed(case, group)
-        unknown.extend(dark)
-        blockers.extend(Blocker(rank, 0, Strength.SUPPOSED) for rank in supposed if not dark)
+        away = [rank for rank in dark if _is_away(case, rank)]
+        if not supposed and len(dark) == len(away) == 1:
+            blockers.append(Blocker(away[0], 0, Strength.HOST))  # nobody else is left who could be the other member
+        else:
+            unknown.extend(dark)
+            blockers.extend(Blocker(rank, 0, Strength.SUPPOSED) for rank in supposed if not dark)
     return blockers, unknown
 
 
@@ -188,6 +192,11 @@ def _unused(
         blockers.append(Blocker(rank, 0, Strength.HOST))
     else:
         unknown.append(rank)
+
+
+def _is_away(case: Case, rank: int) -> bool:
+    activity = case.activity(rank)
+    return activity.gone or activity.stopped or case.launches_behind(rank) or case.is_elsewhere(rank)
 
 
 def _supposed(case: Case, group: Group) -> tuple[list[int], list[int]]:
@@ -228,10 +237,8 @@ def _peer(
     case: Case, wait: Wait, transfer: Transfer, peer: int, frontiers: dict[tuple[int, int], Wait]
 ) -> Blocker | None:
     """Return the peer as a blocker unless it is inside the same transfer."""
-    activity = case.activity(peer)
     if not case.recorded(peer):
-        away = activity.gone or activity.stopped or case.launches_behind(peer) or case.is_elsewhere(peer)
-        return Blocker(peer, 0, Strength.HOST) if away else None
+        return Blocker(peer, 0, Strength.HOST) if _is_away(case, peer) else None
     member = case.streams[wait.point.group].get(peer)
     if member is None:
         return Blocker(peer, 0, Strength.RECORDED)

@@ -27,6 +27,7 @@ class Transfer(msgspec.Struct, frozen=True, gc=False):
     source: int  # rank within the group
     destination: int
     ordinal: int
+    outgoing: bool | None = None  # a send of the rank that recorded it; None: not said
 
 
 class Pending(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +55,7 @@ class PairCount(msgspec.Struct, frozen=True, gc=False):
     done: int
     pending: int
     whole: bool  # False: the ring has lost older entries, so counts are comparable from the end only
+    outgoing: bool | None = None
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):

@@ -1,5 +1,7 @@
 """Groups identified across ranks, by what they are and who is in them."""
 
+import msgspec
+
 from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.reduce import reduce_rank
 from tests.unit.diagnosis.build import Call, Group, Rank, transfer
@@ -71,3 +73,15 @@ def test_a_completed_synchronising_collective_proves_where_everybody_has_been() 
     broadcast = Call(group, "broadcast")
     early = _case(Rank(0, (broadcast,) * 5), Rank(1, (broadcast,) * 2), world_size=2)
     assert not early.is_stale(1, 0)
+
+
+def test_the_direction_tells_whose_end_is_ones_own() -> None:
+    """Rank 5 is number 1 of its group: "recv 5<-1" names global ranks, though 1 is its own number there."""
+    stage = Group("1", "pp", (1, 5, 9, 13), 1)
+    evidence = Rank(5, (transfer(stage, ("recv", 0)),), 0).evidence()
+    entries = evidence.recorders[0].operations
+    named = tuple(msgspec.structs.replace(entry, name="recv 5<-1") for entry in entries)
+    recorder = msgspec.structs.replace(evidence.recorders[0], operations=named)
+    case = Case([reduce_rank(msgspec.structs.replace(evidence, recorders=(recorder,)))], {}, 16)
+    pending = case.summaries[5].pending[0]
+    assert case.ends(5, pending, pending.transfers[0]) == (1, 5)

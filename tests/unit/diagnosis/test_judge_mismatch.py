@@ -78,3 +78,12 @@ def test_sister_groups_tell_which_of_two_is_right() -> None:
     ranks = [Rank(r, (Call(groups[r // 2], wrong if r == 1 else right),), 1 if r > 1 else 0) for r in range(4)]
     verdict = judge(evidence(*ranks))[0]
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (1,))
+
+
+def test_the_line_of_code_tells_which_of_two_is_right() -> None:
+    """Line 10 had always called all_reduce; the order of calls says nothing, it has not come round before."""
+    pair = world(2)
+    past = (Call(pair, line=10), Call(pair, "all_gather", line=11))
+    ranks = [Rank(0, (*past, Call(pair, line=10)), 2), Rank(1, (*past, Call(pair, "broadcast", line=10)), 2)]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (1,))
