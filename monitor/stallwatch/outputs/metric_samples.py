@@ -31,7 +31,7 @@ def samples(
     report: NodeReport, outputs: Sequence[OutputHealth], memory: Memory, external_url: str = ""
 ) -> Iterator[Sample]:
     """Given a report, how the outputs do, and what was counted so far, return every sample to export."""
-    yield Sample("stallwatch_build_info", (__version__, platform.python_version()), 1)
+    yield Sample("stallwatch_build_info", (__version__, platform.python_version(), report.snapshot.node), 1)
     yield from _ranks(report, memory)
     told_by = ",".join(output.name for output in outputs if output.tells_people)
     yield from _incidents(report, memory.incidents.totals, told_by, external_url.rstrip("/"))

@@ -20,7 +20,7 @@ _INCIDENT = ("training_job", "incident_id")
 _GPU = ("gpu", "gpu_uuid")
 
 FAMILIES: tuple[Family, ...] = (
-    Family("stallwatch_build_info", "gauge", ("version", "python"), "Always 1; the version is a label."),
+    Family("stallwatch_build_info", "gauge", ("version", "python", "node"), "Always 1; what runs, and on which node."),
     # Ranks
     Family(
         "stallwatch_rank_info",
