@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.panels import every_expression_has_data
 from tests.e2e.prometheus import Prometheus, needs_prometheus, prometheus_server, until
 from tests.integration.outputs.serving import Served, served
 from tests.unit.outputs.reports import incident, node_report
@@ -22,6 +23,22 @@ def node() -> Iterator[Served]:
 def prometheus(node: Served, tmp_path: Path) -> Iterator[Prometheus]:
     with prometheus_server(f"127.0.0.1:{node.port}", tmp_path) as made:
         yield made
+
+
+# Another cause, a verdict that exists, a node that is well: rules that rightly say nothing of the literal report.
+QUIET = (
+    r"rule Stallwatch(RankLost|HardwareFault|RankBehind|JobStandsStill|GpuSlowedByHeat)",
+    r"rule Stallwatch(DaemonAbsent|SensorDead|DeliveryFailing)",
+    r"stallwatch_rank_(communication|slow_score)_ratio",  # a report that stands still has one pulse, which is no share
+    r"stallwatch_output_(deliveries|queue)",
+    r"uncorrected ECC|ecc_uncorrected_total\{[^}]*\} > 0",
+    r"runs slower|Is one slowed down, and why\? \(B\)",
+    r"blind or dumb",
+)
+
+
+def test_every_expression_of_dashboards_and_rules_has_data(prometheus: Prometheus) -> None:
+    every_expression_has_data(prometheus, QUIET)
 
 
 def test_promql_returns_the_culprit_the_rules_fire_and_both_end_with_the_incident(
