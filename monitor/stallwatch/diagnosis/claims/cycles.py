@@ -24,7 +24,9 @@ def claim(story: Story) -> Saying:
         facts = [_departure_fact(d) for d in inside]
     if not facts:
         culprits = cycle.ranks
-        confidence = "certain" if story.proven_stuck and story.whole_world_seen else "likely"
+        # Two that wait for each other are both in it; who started a longer cycle, nothing told.
+        proven = story.proven_stuck and story.whole_world_seen
+        confidence = "possible" if len(culprits) > 2 else ("certain" if proven else "likely")
     cause = _cause(story, cycle, inside if facts else [])
     blocked = main_wait(story, culprits) if len(culprits) < len(ranks) else None
     point = blocked.point if blocked is not None else cycle.points[0]

@@ -24,7 +24,8 @@ def claim(story: Story) -> Saying:
     if left and len(left) < len(story.case.observed) / 2:
         return _departed(story, left, transfers)
     # Two that others wait for stand in transfers with each other; one alone, or many, have peers that nobody recorded.
-    pair = len(transfers) == 2 and not story.case.unobserved
+    frames = {story.case.activity(rank).frame for rank in transfers}
+    pair = len(transfers) == 2 and len(frames) == 1 and not story.case.unobserved
     return Claim(
         cause="p2p_unmatched",
         culprits=tuple(transfers),
