@@ -11,7 +11,7 @@ if [ $# -eq 0 ]; then
   say "types"; "$bin/mypy"
   say "layers"; "$bin/lint-imports" --no-cache >/dev/null || "$bin/lint-imports" --no-cache
   say "Python 3.9 syntax of what runs inside training"
-  "$bin/vermin" --quiet --target=3.9- --eval-annotations --no-parse-comments monitor/stallwatch/__init__.py monitor/stallwatch/run.py monitor/stallwatch/cli/__init__.py monitor/stallwatch/hook
+  "$bin/vermin" --quiet --target=3.9- --eval-annotations --no-parse-comments monitor/stallwatch/__init__.py monitor/stallwatch/run.py monitor/stallwatch/cli/__init__.py monitor/stallwatch/hook monitor/stallwatch/selftest/rank.py monitor/stallwatch/selftest/worker
 fi
 say "tests"
 exec "$bin/python" -m pytest "$@"

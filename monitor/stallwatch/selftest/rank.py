@@ -1,0 +1,242 @@
+"""One rank of the self-test: `torchrun … -m stallwatch.selftest.rank`, or by srun, or by `stallwatch selftest`.
+
+Exit code: 0 every step is right, 10 one is not, 70 our own crash, which says nothing about the node.
+"""
+
+import argparse
+import ctypes
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+import warnings
+from datetime import timedelta
+from typing import Any, Optional
+
+from stallwatch.selftest.worker.checks import ELEMENT_BYTES
+from stallwatch.selftest.worker.collectives import Group
+from stallwatch.selftest.worker.meeting import Absent, Meeting, first_line, ranks_text
+from stallwatch.selftest.worker.report import StepReport, size_text
+from stallwatch.selftest.worker.surroundings import (
+    NotLaunched,
+    Place,
+    choose_backend,
+    device_facts,
+    free_bytes,
+    open_device,
+    place_of,
+)
+from stallwatch.selftest.worker.walk import Broken, Walk
+
+EXIT_OK, EXIT_NOT, EXIT_USAGE, EXIT_CRASH = 0, 10, 64, 70
+DEFAULT_MOST_BYTES = {"nccl": 256 << 20, "gloo": 4 << 20}
+# Input, output, the expected result and what comparing them takes.
+_COPIES = 6
+_PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, ctypes.c_ulong(-1)  # prctl(2)
+
+
+class Deadline:
+    """Ends the process when a step does not; says first which ranks the others wait for, as far as they told."""
+
+    def __init__(self, report: StepReport, place: Place, seconds: float) -> None:
+        self._report, self._place, self._seconds = report, place, seconds
+        self.meeting: Optional[Meeting] = None
+        self._stop = threading.Event()
+        threading.Thread(target=self._watch, name="selftest-deadline", daemon=True).start()
+
+    def step(self) -> None:
+        # A step that holds the GIL holds the thread below as well; this one needs no GIL, and ends with exit code 1.
+        faulthandler.dump_traceback_later(self._seconds + 20.0, exit=True)
+
+    def stop(self) -> None:
+        self._stop.set()
+        faulthandler.cancel_dump_traceback_later()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.5):
+            if self._report.index >= 0 and time.monotonic() - self._report.since > self._seconds:
+                break
+        else:
+            return
+        detail = f"did not end within {self._seconds:.0f} s{self._others()}"
+        _say(f"stallwatch selftest: rank {self._place.rank}: {self._report.where} {detail}")
+        self._report.end("error", detail)
+        os._exit(EXIT_NOT)
+
+    def _others(self) -> str:
+        if self.meeting is None:
+            return ""
+        try:
+            standing = self.meeting.standing()
+        except Exception as error:
+            return f"; the store does not answer any more: {first_line(error)}"
+        silent = [rank for rank, words in standing.items() if words is None]
+        if silent:
+            return f"; {ranks_text(silent)} never came"
+        indices = {rank: int((words or "0").split(" ", 1)[0]) for rank, words in standing.items()}
+        behind = [rank for rank, index in indices.items() if index < max(indices.values())]
+        if not behind:
+            return "; all ranks have begun it: `stallwatch analyze` on their flight recorders tells more"
+        where = (standing[behind[0]] or "").split(" ", 1)[-1]
+        return f"; {ranks_text(behind)} had not come that far, and stood in {where}"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="stallwatch.selftest.rank", description=__doc__)
+    parser.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")
+    parser.add_argument("--most-bytes", type=int, help="largest size that is tried; default: 256 MiB, 4 MiB on gloo")
+    parser.add_argument("--step-seconds", type=float, default=60.0, help="deadline of one step")
+    parser.add_argument("--ladder-seconds", type=float, default=8.0, help="time for all sizes of one operation")
+    parser.add_argument("--report", help="folder for this rank's file of JSON lines")
+    parser.add_argument("--devices", help="GPU of each local rank, as 2,5; default: its local rank")
+    parser.add_argument("--only", action="append", default=[], help="keep to steps of this name; may be repeated")
+    parser.add_argument("--readable", action="store_true", help="let any process of this user read our stacks")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = _arguments()
+    try:
+        place = place_of(dict(os.environ))
+    except NotLaunched as error:
+        _say(f"stallwatch selftest: {error}")
+        return EXIT_USAGE
+    report = StepReport(place.rank, options.report)
+    try:
+        return _run(options, place, report)
+    except Exception as error:
+        traceback.print_exc()
+        _say(f"stallwatch selftest: rank {place.rank}: own crash, which says nothing about this node")
+        report.crash(f"{type(error).__name__}: {error}")
+        return EXIT_CRASH
+
+
+def _run(options: argparse.Namespace, place: Place, report: StepReport) -> int:
+    if options.readable:
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
+    beat = _attach()
+    warnings.filterwarnings("ignore")  # torch's notices are not for who reads this report
+    deadline = Deadline(report, place, options.step_seconds)
+    deadline.step()
+    report.begin("device", None)
+    try:
+        import torch  # noqa: TID251  this is a rank
+        import torch.distributed as dist  # noqa: TID251
+
+        backend = choose_backend(torch, options.backend)
+        torch.set_num_threads(1)
+        index = int(options.devices.split(",")[place.local_rank]) if options.devices else place.local_rank
+        device = open_device(torch, backend, index)
+    except Exception as error:
+        return _failed(report, error)
+    report.end("ok", "", backend=backend, index=index, **device_facts(torch, device))
+
+    deadline.step()
+    report.begin("store", None)
+    try:
+        meeting = Meeting(torch, place, options.step_seconds)
+        meeting.gather_all()
+    except Absent as error:
+        return _failed(report, error)
+    report.end("ok")
+    deadline.meeting = meeting
+
+    most = _agreed_bytes(options, torch, device, backend, meeting)
+    deadline.step()
+    report.begin("init", None)
+    meeting.say("at", f"{report.index} init")
+    try:
+        timeout = timedelta(seconds=options.step_seconds + 30)
+        dist.init_process_group(
+            backend, store=meeting.store, rank=place.rank, world_size=place.world_size, timeout=timeout
+        )
+        # NCCL makes its communicator at the first collective: a fault of it belongs to this step.
+        dist.all_reduce(torch.ones(1, device=device))
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+    except Exception as error:
+        return _failed(report, error)
+    report.end("ok")
+
+    def on_step() -> None:
+        beat.step()
+        deadline.step()
+
+    group = Group(torch, device, tuple(range(place.world_size)), place.rank)
+    walk = Walk(
+        group,
+        meeting,
+        report,
+        most_bytes=most,
+        ladder_seconds=options.ladder_seconds,
+        on_step=on_step,
+        only=tuple(options.only),
+    )
+    try:
+        walk.everything()
+    except Broken as error:
+        _say(f"stallwatch selftest: rank {place.rank}: {error}")
+        return EXIT_NOT
+    code = _part(options, place, report, meeting, most)
+    deadline.stop()
+    dist.destroy_process_group()
+    return code
+
+
+def _agreed_bytes(options: argparse.Namespace, torch: Any, device: Any, backend: str, meeting: Meeting) -> int:
+    wanted = options.most_bytes or DEFAULT_MOST_BYTES[backend]
+    free = free_bytes(torch, device, int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])))
+    mine = wanted if free is None else min(wanted, free // _COPIES)
+    return max(8, meeting.least("most_bytes", mine) // ELEMENT_BYTES * ELEMENT_BYTES)
+
+
+def _part(options: argparse.Namespace, place: Place, report: StepReport, meeting: Meeting, most: int) -> int:
+    """Tell rank 0, which keeps the store open and prints what all found; return the exit code of this rank."""
+    report.finished()
+    meeting.say("failures", json.dumps(report.failures))
+    if place.rank == 0:
+        heard = [meeting.words.get(f"failures/{rank}") for rank in range(place.world_size)]
+        failures = [f"rank {rank}: {text}" for rank, words in enumerate(heard) for text in json.loads(words)]
+        if not options.report:
+            _summary(report, place, failures, most)
+        return EXIT_NOT if failures else EXIT_OK
+    return EXIT_NOT if report.failures else EXIT_OK
+
+
+def _summary(report: StepReport, place: Place, failures: "list[str]", most: int) -> None:
+    rates = [line for line in report.lines if "bus_bytes_per_second" in line["facts"]]
+    for line in rates:
+        _say(f"  {line['step']} {size_text(line['bytes'])}: {line['facts']['bus_bytes_per_second'] / 1e9:.2f} GB/s")
+    for text in failures:
+        _say(f"  {text}")
+    verdict = f"{len(failures)} failures" if failures else "all right"
+    _say(
+        f"stallwatch selftest: {place.world_size} ranks, {len(report.lines)} steps, up to {size_text(most)}: {verdict}"
+    )
+
+
+def _failed(report: StepReport, error: Exception) -> int:
+    detail = str(error) if isinstance(error, Absent) else first_line(error)
+    report.end("error", detail)
+    _say(f"stallwatch selftest: rank {report.rank}: {report.where}: {detail}")
+    return EXIT_NOT
+
+
+def _attach() -> Any:
+    import stallwatch
+
+    return stallwatch.attach()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    # Threads of torch and of a hung driver must not keep a process whose answer is known.
+    os._exit(code)

@@ -1,0 +1,100 @@
+"""The store at which ranks meet before they have a process group: who came, who did not, and what all agree on."""
+
+import os
+import threading
+import time
+from datetime import timedelta
+from typing import Any, Optional
+
+from stallwatch.selftest.worker.surroundings import Place
+
+_POLL_SECONDS = 0.05
+_PREFIX = "stallwatch-selftest"
+
+
+class Absent(Exception):
+    """Some ranks never came to the store, or the store could not be reached."""
+
+
+class Meeting:
+    def __init__(self, torch: Any, place: Place, seconds: float) -> None:
+        """Reach the store at MASTER_ADDR:MASTER_PORT; rank 0 opens it, unless torchrun's agent holds it already."""
+        self._place = place
+        self._seconds = seconds
+        self._distributed = torch.distributed
+        self._address, self._port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self.store = self._connect(is_master=place.rank == 0 and not agent)
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        # A restarted attempt must not read the words of the one before.
+        self.words = torch.distributed.PrefixStore(f"{_PREFIX}/{restart}", self.store)
+        self._own_client: Any = None
+        self._lock = threading.Lock()
+
+    def _connect(self, is_master: bool) -> Any:
+        try:
+            return self._distributed.TCPStore(
+                self._address, self._port, None, is_master, timedelta(seconds=self._seconds), wait_for_workers=False
+            )
+        except Exception as error:
+            what = "opened" if is_master else "reached"
+            raise Absent(
+                f"the store at {self._address}:{self._port} could not be {what} from {os.uname().nodename}: "
+                f"{first_line(error)}"
+            ) from error
+
+    def gather_all(self) -> None:
+        """Wait for every rank. Raise Absent with those that did not come in time."""
+        self.say("arrived", f"{os.uname().nodename} {os.getpid()}")
+        until = time.monotonic() + self._seconds
+        awaited = [rank for rank in range(self._place.world_size) if rank != self._place.rank]
+        while awaited:
+            awaited = [rank for rank in awaited if not self.words.check([f"arrived/{rank}"])]
+            if awaited and time.monotonic() > until:
+                raise Absent(f"{ranks_text(awaited)} never came to the store within {self._seconds:.0f} s")
+            if awaited:
+                time.sleep(_POLL_SECONDS)
+
+    def say(self, key: str, value: str) -> None:
+        self.words.set(f"{key}/{self._place.rank}", value)
+
+    def heard(self, key: str, rank: int) -> Optional[str]:
+        """What a rank said last, None when nothing yet. For the main thread."""
+        return _get(self.words, f"{key}/{rank}")
+
+    def decide(self, key: str, value: Optional[str]) -> str:
+        """Rank 0 gives the value that all return. Waits for it, within the store's deadline."""
+        if self._place.rank == 0:
+            self.words.set(key, value or "")
+        return bytes(self.words.get(key)).decode()
+
+    def least(self, key: str, value: int) -> int:
+        """The smallest of all ranks' values."""
+        self.say(key, str(value))
+        values = (int(bytes(self.words.get(f"{key}/{rank}"))) for rank in range(self._place.world_size))
+        return min(values)
+
+    def standing(self) -> "dict[int, Optional[str]]":
+        """Where every rank says it is: `<index> <step>`, None for one that said nothing. By a connection of its own,
+        for the main thread's may be in use by what hangs."""
+        client = self._distributed.PrefixStore(
+            f"{_PREFIX}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", self._connect(is_master=False)
+        )
+        return {rank: _get(client, f"at/{rank}") for rank in range(self._place.world_size)}
+
+
+def _get(store: Any, key: str) -> Optional[str]:
+    return bytes(store.get(key)).decode() if store.check([key]) else None
+
+
+def first_line(error: BaseException) -> str:
+    """The sentence of an exception of torch, without the C++ stack below it."""
+    text = str(error).strip().split("\nException raised from")[0].splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"[:400]
+
+
+def ranks_text(ranks: "list[int]") -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    shown = ", ".join(map(str, ranks[:16]))
+    return f"ranks {shown}{' and more' if len(ranks) > 16 else ''}"

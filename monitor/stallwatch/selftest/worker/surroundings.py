@@ -1,0 +1,87 @@
+"""Who this rank is, from whichever launcher started it, and the GPU or CPU that it works on."""
+
+import os
+from typing import Any, NamedTuple, Optional
+
+# (rank, size, local rank) of torchrun, Slurm's srun and mpirun.
+_SCHEMES = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+)
+
+
+class NotLaunched(Exception):
+    """Nobody said which rank this is, or where the others are; the message says what to do."""
+
+
+class Place(NamedTuple):
+    rank: int
+    world_size: int
+    local_rank: int
+
+
+def place_of(environment: "dict[str, str]") -> Place:
+    for names in _SCHEMES:
+        values = [environment.get(name, "") for name in names]
+        if all(value.isdigit() for value in values):
+            place = Place(*map(int, values))
+            # torch.distributed reads these; srun and mpirun do not set them.
+            os.environ.update(RANK=values[0], WORLD_SIZE=values[1], LOCAL_RANK=values[2])
+            break
+    else:
+        raise NotLaunched("no RANK, WORLD_SIZE and LOCAL_RANK: start it with torchrun, srun or `stallwatch selftest`")
+    if not (environment.get("MASTER_ADDR") and environment.get("MASTER_PORT", "").isdigit()):
+        raise NotLaunched("MASTER_ADDR and MASTER_PORT are not set: export the first node's name and a free port of it")
+    return place
+
+
+def choose_backend(torch: Any, wanted: str) -> str:
+    if wanted != "auto":
+        return wanted
+    return "nccl" if torch.cuda.is_available() and torch.distributed.is_nccl_available() else "gloo"
+
+
+def open_device(torch: Any, backend: str, index: int) -> Any:
+    """Return the torch device, after it has calculated something right."""
+    if backend != "nccl":
+        device = torch.device("cpu")
+    else:
+        count = torch.cuda.device_count()
+        if index >= count:
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            why = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
+            raise RuntimeError(f"this rank is for GPU {index}, and torch sees {count}{why}")
+        torch.cuda.set_device(index)
+        device = torch.device("cuda", index)
+    one = torch.ones(256, 256, device=device)
+    product = one @ one
+    if float(product.sum()) != 256.0**3:
+        raise ArithmeticError(f"256 ones times 256 ones sum up to {float(product.sum())}, not {256.0**3}")
+    return device
+
+
+def device_facts(torch: Any, device: Any) -> "dict[str, Any]":
+    facts: dict[str, Any] = {"torch": torch.__version__, "host": os.uname().nodename, "pid": os.getpid()}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        facts["device"] = properties.name
+        facts["uuid"] = str(getattr(properties, "uuid", ""))
+        facts["cuda"] = torch.version.cuda
+        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return facts
+
+
+def free_bytes(torch: Any, device: Any, ranks_of_node: int) -> Optional[int]:
+    """Memory that this rank may count on; None when nobody says."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024 // max(1, ranks_of_node)
+    except OSError:
+        pass
+    return None
