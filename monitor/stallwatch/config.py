@@ -79,7 +79,7 @@ class SlowSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     minimum_share: Annotated[
         float,
         Meta(description="Share of the time that peers must spend waiting for the slow rank.", gt=0, lt=1),
-    ] = 0.15
+    ] = 0.06
 
 
 class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,7 +118,8 @@ class CaptureSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool, Meta(description="After the look that pauses nothing, take one that pauses the rank for milliseconds.")
     ] = True
     recorder_stacks: Annotated[
-        bool, Meta(description="At the second look ask recorders for call sites too (under NCCL seconds, once).")
+        bool,
+        Meta(description="From the third look on ask recorders for call sites (holds the GIL for seconds, once)."),
     ] = True
     nccl_ras: Annotated[
         Literal["auto", "always", "off"],

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.bundle.writer import write_atomically, write_json
-from stallwatch.captures import process
+from stallwatch.captures import process, torch_dumps
 from stallwatch.captures.as_user import Request, Wanted, read_as_user
 from stallwatch.captures.flight_recorder import EXTRA, FIRST_LOOK, LATER_LOOK, RecorderRequest
 from stallwatch.captures.folder import Folder, NotCaptured, RankFolder
@@ -28,6 +28,7 @@ from stallwatch.hook.layout import LayoutError
 from stallwatch.model.evidence import Attempt, ChildProcess, ProcessLook
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
+from stallwatch.node import untrusted
 from stallwatch.node.heartbeat_file import read_heartbeat
 from stallwatch.node.no_network import give_up_network
 from stallwatch.node.procfs import ProcessDirectory
@@ -37,6 +38,9 @@ from stallwatch.node.procfs import ProcessDirectory
 _STACKS_FIRST_SECONDS = 1.5
 _PROCESS_SECONDS = 2.0
 _USER_FILES_SECONDS = 4.0
+# Call sites hold the GIL for 3–10 s the first time (symbols): a minute into a hang, when a passing wait has passed.
+_STACKS_LOOK = 3
+_PIPE_LOOKS = 2  # a byte into the user's dump pipe costs the job a dump with stacks
 _RAS_SECONDS = 3.0  # beyond all that a look waits for anyway
 
 
@@ -47,6 +51,7 @@ class RankLook:
         self.sample = sample
         self.look = look
         self.folder = RankFolder(bundle, sample.rank, look)
+        self._section = section
         self.stacks = StackCapture(sample, self.folder, section)
         self.recorder = RecorderRequest(sample, self.folder, section.dump_seconds)
         self.gone = sample.end is not None
@@ -98,8 +103,35 @@ class RankLook:
             self.stacks.capture(self._children)
 
     def ask_recorder(self, rungs: tuple[str, ...]) -> None:
-        if not self.gone:
-            self.recorder.ask(rungs)
+        if self.gone:
+            return
+        self.recorder.ask(rungs)
+        if self.recorder.missing:
+            self._take_torch_dump()
+        elif not self.stacks.answered and not self.stacks.is_running:
+            self._ask_for_stacks()
+
+    def _ask_for_stacks(self) -> None:
+        """Where py-spy may not look, the rank's own hook can, unless the GIL is held."""
+        asked_ns = time.monotonic_ns()
+        try:
+            self.stacks.keep_of_hook(self.recorder.ask_python_stacks())
+        except (NotCaptured, untrusted.Refused) as error:
+            self.folder.note("stacks", asked_ns, False, f"by its own hook: {error}")
+        else:
+            self.folder.note("stacks", asked_ns, True, "by its own hook, without a state of the GIL")
+
+    def _take_torch_dump(self) -> None:
+        """What torch wrote by itself, or writes because its user set up a pipe for that."""
+        asked_ns = time.monotonic_ns()
+        try:
+            dump = torch_dumps.take(self.sample, press=self.look <= _PIPE_LOOKS, seconds=self._section.dump_seconds)
+        except (NotCaptured, ProcessLookupError) as error:
+            self.folder.note("flight_recorder", asked_ns, False, f"torch's own file: {error}")
+            return
+        self.folder.write("flight_recorder.torch.pickle", dump.data)
+        self.folder.note("flight_recorder", asked_ns, True, f"torch's own file {dump.path}: {len(dump.data)} bytes")
+        self.recorder.missing = ""
 
     def missing(self) -> list[str]:
         """What is not known of this rank; a rank that is gone has nothing to add."""
@@ -148,7 +180,7 @@ class Look:
         _join(node, 1.0)
         _join(report, _RAS_SECONDS)
         self._tell(self.state(done=False))
-        if self._spec.look > 1 and section.recorder_stacks:
+        if self._spec.look >= _STACKS_LOOK and section.recorder_stacks:
             extra = [partial(rank.ask_recorder, (EXTRA,)) for rank in self.ranks if not rank.recorder.missing]
             _join(self._start(extra), section.dump_seconds + 1)
         _join(self._start([rank.count_answers for rank in self.ranks]), 1.0)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,12 @@ _LEAST_WAIT_SECONDS = 1.0
 FIRST_LOOK = ("active", "entries")
 LATER_LOOK = ("entries",)
 EXTRA = "stacks"
+PYTHON_STACKS = "python_stacks"  # hook/stacks.py: not the recorder's, but asked and answered as it is
+_STACKS_LIMIT_BYTES = 16 << 20
+
+
+# Takes an answer out of the open rank directory, given its key and the request's number; returns what it was.
+_Take = Callable[[int, tuple[int, int], int], str]
 
 
 class RecorderRequest:
@@ -57,7 +64,22 @@ class RecorderRequest:
                 self.missing = reason
             return
 
-    def _rung(self, rung: str, deadline: float) -> str:
+    def ask_python_stacks(self) -> bytes:
+        """Return the rank's stacks as its own hook sees them. Raise NotCaptured, Refused or OSError."""
+        answers: list[bytes] = []
+
+        def keep(directory: int, key: tuple[int, int], request_id: int) -> str:
+            name = layout.answer_name(*key, request_id, "python")
+            answers.append(self._read_answer(directory, name, _STACKS_LIMIT_BYTES))
+            return ""
+
+        try:
+            self._rung(PYTHON_STACKS, time.monotonic() + self._seconds, keep)
+        except FileNotFoundError as error:
+            raise NotCaptured("its hook is of a version that does not know its own stacks") from error
+        return answers[0]
+
+    def _rung(self, rung: str, deadline: float, take: _Take | None = None) -> str:
         if not isinstance(self._sample.heartbeat, Known):
             raise NotCaptured(f"not asked: {self._sample.heartbeat.reason}")
         path = Path(self._sample.heartbeat.value.path)
@@ -69,7 +91,11 @@ class RecorderRequest:
         while True:
             answered = self._answered(path)
             if answered is not None and answered.answered_request >= request_id:
-                return self._copy(path.parent, key, request_id)
+                directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    return (take or self._copy)(directory, key, request_id)
+                finally:
+                    os.close(directory)
             self._check_hope(answered, asked, deadline)
             time.sleep(_POLL_SECONDS)
 
@@ -118,26 +144,26 @@ class RecorderRequest:
         os.replace(part, path)
         return request_id
 
-    def _copy(self, directory: Path, key: tuple[int, int], request_id: int) -> str:
+    def _copy(self, directory: int, key: tuple[int, int], request_id: int) -> str:
         """Copy what the hook wrote; a build without recorder answers with nothing, which is an answer."""
         copied = []
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for recorder in layout.RECORDERS:
-                name = layout.answer_name(*key, request_id, recorder)
-                try:
-                    data, status = untrusted.read_regular(descriptor, name, _DUMP_LIMIT_BYTES)
-                except FileNotFoundError:
-                    continue
-                if status.st_uid not in self._owners():
-                    raise NotCaptured(f"{name} belongs to uid {status.st_uid}, not to the rank's user")
-                self._folder.write(f"flight_recorder.{recorder}.pickle", data)
-                copied.append(f"{recorder} {len(data)} bytes")
-                with contextlib.suppress(OSError):
-                    os.unlink(name, dir_fd=descriptor)
-        finally:
-            os.close(descriptor)
+        for recorder in layout.RECORDERS:
+            try:
+                data = self._read_answer(directory, layout.answer_name(*key, request_id, recorder), _DUMP_LIMIT_BYTES)
+            except FileNotFoundError:
+                continue
+            self._folder.write(f"flight_recorder.{recorder}.pickle", data)
+            copied.append(f"{recorder} {len(data)} bytes")
         return ", ".join(copied) or "answered without a dump: torch is not loaded or has no recorder"
+
+    def _read_answer(self, directory: int, name: str, limit_bytes: int) -> bytes:
+        """Read an answer and remove it. Raise FileNotFoundError when there is none."""
+        data, status = untrusted.read_regular(directory, name, limit_bytes)
+        if status.st_uid not in self._owners():
+            raise NotCaptured(f"{name} belongs to uid {status.st_uid}, not to the rank's user")
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=directory)
+        return data
 
     def _owners(self) -> tuple[int, ...]:
         with ProcessDirectory(self._sample.pid) as directory:

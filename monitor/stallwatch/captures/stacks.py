@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from stallwatch.captures import process
-from stallwatch.captures.folder import NotCaptured, RankFolder
+from stallwatch.captures.folder import NotCaptured, RankFolder, name_of_look
 from stallwatch.captures.release import release
 from stallwatch.config import CaptureSection
 from stallwatch.model.evidence import ChildProcess
@@ -88,6 +88,22 @@ class StackCapture:
             body = {"error": str(failure), "help": failure.help, "pid": pid}
             self._folder.write_json("stacks.error.json", body)
         self._capture_children(children)
+
+    @property
+    def is_running(self) -> bool:
+        """A py-spy is still under way."""
+        return bool(self._running)
+
+    def keep_of_hook(self, data: bytes) -> None:
+        """Keep what the rank's own hook saw, where nobody else may look. Raise NotCaptured when it is no stack."""
+        try:
+            threads = msgspec.json.decode(data)
+        except msgspec.DecodeError as error:
+            raise NotCaptured(f"its hook answered no JSON: {error}") from error
+        if not isinstance(threads, list) or not threads:
+            raise NotCaptured("its hook saw no thread")
+        self._keep("stacks.json", data)
+        (self._folder.path / name_of_look("stacks.error.json", self._folder.look)).unlink(missing_ok=True)
 
     def _capture_children(self, children: tuple[ChildProcess, ...]) -> None:
         """Those that stand still for a reason first: a loader's worker in the kernel tells more than an idle one."""

@@ -7,6 +7,8 @@ from typing import NamedTuple, Optional
 from stallwatch.hook.layout import answer_name, request_path
 from stallwatch.hook.rank_file import RankFile, write_private
 from stallwatch.hook.recorder import RUNGS, dump
+from stallwatch.hook.stacks import RUNG as STACKS_RUNG
+from stallwatch.hook.stacks import stacks_json
 
 _REQUEST_BYTES = 4096
 
@@ -37,9 +39,11 @@ class Requests:
         return _read(path, os.stat(file.directory).st_uid)
 
     def answer(self, file: RankFile, request: Request) -> None:
-        """Dump both recorders and leave an answer of each. Raise whatever torch or the disk raises."""
+        """Dump both recorders, or our own stacks, and leave an answer of each. Raise whatever torch or the disk
+        raises."""
         self.remove_answers()
-        for recorder, data in dump(request.rung):
+        answers = (("python", stacks_json()),) if request.rung == STACKS_RUNG else dump(request.rung)
+        for recorder, data in answers:
             path = file.path_of(answer_name(file.rank, file.key, request.request_id, recorder))
             self._answers.append(path)
             write_private(path, data)
@@ -65,6 +69,6 @@ def _read(path: str, directory_owner: int) -> "Optional[Request]":
     finally:
         os.close(descriptor)
     request_id, rung = body["id"], body["rung"]
-    if not isinstance(request_id, int) or rung not in RUNGS:
+    if not isinstance(request_id, int) or (rung not in RUNGS and rung != STACKS_RUNG):
         raise ValueError(f"dump request {body!r} is not understood")
     return Request(request_id, rung)

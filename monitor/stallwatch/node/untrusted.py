@@ -75,13 +75,7 @@ def open_in_root(root: int, path: str, limit_bytes: int, check: Callable[[int], 
     """Given the descriptor of a (container's) root directory and an absolute path in it, return a descriptor for
     reading; links are followed within that root. `check` sees the file, not opened yet, and may raise. Raise Refused
     or OSError."""
-    relative = path.lstrip("/")
-    try:
-        descriptor = _openat2(root, relative, os.O_PATH | os.O_CLOEXEC, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
-    except OSError as error:
-        if error.errno not in _NO_OPENAT2:
-            raise
-        descriptor = os.open(relative, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=root)
+    descriptor = open_place(root, path)
     try:
         _check(os.fstat(descriptor), path, limit_bytes)
         if check is not None:
@@ -90,6 +84,17 @@ def open_in_root(root: int, path: str, limit_bytes: int, check: Callable[[int], 
         return os.open(f"/proc/self/fd/{descriptor}", _READ_FLAGS)
     finally:
         os.close(descriptor)
+
+
+def open_place(root: int, path: str) -> int:
+    """As `open_in_root`, whatever kind of file it is: return a descriptor that only names it (O_PATH)."""
+    relative = path.lstrip("/")
+    try:
+        return _openat2(root, relative, os.O_PATH | os.O_CLOEXEC, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+    except OSError as error:
+        if error.errno not in _NO_OPENAT2:
+            raise
+        return os.open(relative, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=root)
 
 
 def read_bounded(descriptor: int, limit_bytes: int) -> bytes:

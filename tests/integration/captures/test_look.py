@@ -168,19 +168,22 @@ def test_recorder_is_asked_up_the_ladder_and_the_fullest_dump_is_kept(tmp_path: 
         sample = subject.sample(with_hook=True)
         wait(CaptureRun(tmp_path / "b", [sample], 1, CONFIG, node="node0"), hook)
         wait(CaptureRun(tmp_path / "b", [sample], 2, CONFIG, node="node0"), hook)
+        wait(CaptureRun(tmp_path / "b", [sample], 3, CONFIG, node="node0"), hook)
         left = [path.name for path in subject.directory.iterdir() if path.name.endswith(".dump")]
-    assert hook.rungs == ["active", "entries", "entries", "stacks"]
+    assert hook.rungs == ["active", "entries", "entries", "entries", "stacks"]
     assert (tmp_path / "b/ranks/0/flight_recorder.gloo.pickle").read_bytes() == b"entries"
-    assert (tmp_path / "b/ranks/0/flight_recorder.gloo-2.pickle").read_bytes() == b"stacks"
+    assert (tmp_path / "b/ranks/0/flight_recorder.gloo-2.pickle").read_bytes() == b"entries"
+    assert (tmp_path / "b/ranks/0/flight_recorder.gloo-3.pickle").read_bytes() == b"stacks"
     assert left == []
 
 
 def test_recorder_that_does_not_answer_is_asked_and_said(tmp_path: Path) -> None:
     with running(SLEEPS, tmp_path / "d") as subject:
         state = take(tmp_path / "b", subject.sample(with_hook=True))
-    (attempt,) = attempts(tmp_path / "b", "flight_recorder")
-    assert not attempt.answered
-    assert "asked, not answered" in attempt.detail
+    asked, own_file = attempts(tmp_path / "b", "flight_recorder")
+    assert not asked.answered and not own_file.answered
+    assert "asked, not answered" in asked.detail
+    assert "no dump pipe is set up" in own_file.detail
     assert state.evidence_complete
     assert any("flight recorder asked, not answered" in sentence for sentence in state.missing)
 

@@ -1,0 +1,223 @@
+"""Flight recorder dumps that torch writes by itself: found by the rank's environment, asked for through the pipe that
+its user set up, and read by a process that reads no more than that user could.
+
+`python -m stallwatch.captures.torch_dumps`: request as JSON on standard input; a line of JSON and the dump as answer.
+"""
+
+import contextlib
+import os
+import stat
+import subprocess
+import sys
+import time
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from stallwatch.captures.as_user import become
+from stallwatch.captures.folder import NotCaptured
+from stallwatch.model.snapshot import RankSample
+from stallwatch.node import untrusted
+from stallwatch.node.permission import check_file
+from stallwatch.node.procfs import ProcessDirectory
+
+_ENVIRONMENT_LIMIT_BYTES = 1 << 20
+_DUMP_LIMIT_BYTES = 256 << 20
+_READ_SECONDS = 5.0
+_FRESH_SECONDS = 600.0
+_POLL_SECONDS = 0.1
+_NAMES = (
+    *("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+    *("TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_HCCL_DEBUG_INFO_PIPE_FILE"),
+    *("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"),
+    *("XDG_CACHE_HOME", "HOME"),
+)
+_PICKLE_STOP = b"."
+
+
+class TorchDump(NamedTuple):
+    path: str
+    data: bytes
+
+
+class _Request(msgspec.Struct, frozen=True):
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    pid: int
+    start_ticks: int
+    paths: tuple[str, ...]
+    after_wall_ns: int  # older files tell of another day
+    seconds: float  # to wait for one
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    path: str = ""
+    problem: str = ""
+
+
+def take(sample: RankSample, *, press: bool, seconds: float) -> TorchDump:
+    """Return the newest dump of this process that is whole; with `press` ask for one where the user set up a pipe.
+
+    Raise NotCaptured with what was tried; ProcessLookupError when the process is gone.
+    """
+    with ProcessDirectory(sample.pid) as directory:
+        status = directory.status()
+        try:
+            environment = _parse(directory.read_whole("environ", _ENVIRONMENT_LIMIT_BYTES))
+        except PermissionError as error:
+            raise NotCaptured("its environment is not ours to read, so nobody knows where torch would write") from error
+    now_ns = time.time_ns()
+    pressed = ""
+    after_ns, wait_seconds = now_ns - int(_FRESH_SECONDS * 1e9), 0.0
+    if press:
+        pressed = press_pipe(sample, environment, status.uids)
+        if not pressed:
+            after_ns, wait_seconds = now_ns - 1_000_000_000, seconds  # file systems count whole ticks
+    request = _Request(
+        status.uids[0], status.gids[0], status.groups, sample.pid, sample.start_ticks,
+        candidates(environment, sample.rank), after_ns, wait_seconds,
+    )  # fmt: skip
+    answer, data = _ask(request)
+    if answer.problem:
+        raise NotCaptured("; ".join(filter(None, (answer.problem, pressed))))
+    return TorchDump(answer.path, data)
+
+
+def candidates(environment: dict[str, str], rank: int) -> tuple[str, ...]:
+    """Return where torch writes a rank's dump: what the user set, else the defaults of its releases."""
+    for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
+        if prefix := environment.get(name, ""):
+            return (f"{prefix}{rank}",)
+    cache = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '')}/.cache"
+    return (
+        f"{cache}/torch/comm_lib_trace_rank_{rank}",  # 2.9 and later
+        f"{cache}/torch/nccl_trace_rank_{rank}",
+        f"/tmp/nccl_trace_rank_{rank}",  # noqa: S108 - torch's own choice, up to 2.7
+    )
+
+
+def press_pipe(sample: RankSample, environment: dict[str, str], owners: tuple[int, ...]) -> str:
+    """Write a byte into the dump pipe that the user set up, without waiting. Return why it could not be, else ""."""
+    stem = next((environment[name] for name in _NAMES if "PIPE_FILE" in name and environment.get(name)), "")
+    if not stem:
+        return "no dump pipe is set up (TORCH_NCCL_DEBUG_INFO_PIPE_FILE)"
+    path = f"{stem}{sample.rank}.pipe"
+    try:
+        with ProcessDirectory(sample.pid) as directory:
+            if directory.stat().start_ticks != sample.start_ticks:
+                raise ProcessLookupError(f"pid {sample.pid} belongs to another process now")
+            root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory.descriptor)
+        try:
+            _write_byte(root, path, owners)
+        finally:
+            os.close(root)
+    except untrusted.Refused as refused:
+        return str(refused)
+    except FileNotFoundError:
+        # 2.9 to 2.11 look only at the older name when they decide whether to make the pipe.
+        hint = "" if environment.get("TORCH_NCCL_TRACE_BUFFER_SIZE", "0") not in ("", "0") else (
+            "; torch before 2.12 makes it only where TORCH_NCCL_TRACE_BUFFER_SIZE is set"
+        )  # fmt: skip
+        return f"{path} is not there{hint}"
+    except OSError as error:
+        if error.errno == 6:  # ENXIO
+            return f"{path}: nobody reads it: no process group yet, the recorder is off, or its thread has ended"
+        return f"{path}: {error.strerror}"
+    return ""
+
+
+def _write_byte(root: int, path: str, owners: tuple[int, ...]) -> None:
+    """What it is is looked at before it is opened for writing, and that very thing is opened."""
+    descriptor = untrusted.open_place(root, path)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISFIFO(status.st_mode) or status.st_uid not in owners:
+            raise untrusted.Refused(f"{path}: not a pipe of the rank's user; not written to")
+        pipe = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(descriptor)
+    try:
+        with contextlib.suppress(BlockingIOError):  # full: it was asked before
+            os.write(pipe, b"1")
+    finally:
+        os.close(pipe)
+
+
+def _parse(data: bytes) -> dict[str, str]:
+    pairs = (entry.decode("utf-8", "replace").partition("=") for entry in data.split(b"\0"))
+    return {name: value for name, _, value in pairs if name in _NAMES}
+
+
+def _ask(request: _Request) -> tuple[_Answer, bytes]:
+    running = subprocess.Popen(
+        [sys.executable, "-P", "-m", "stallwatch.captures.torch_dumps"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    seconds = request.seconds + _READ_SECONDS
+    try:
+        stdout, _ = running.communicate(msgspec.json.encode(request), timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        running.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.communicate(timeout=0.2)
+        raise NotCaptured(f"it could not be read within {seconds:.0f} s") from error
+    head, _, data = stdout.partition(b"\n")
+    try:
+        return msgspec.json.decode(head, type=_Answer), data
+    except msgspec.MsgspecError as error:
+        raise NotCaptured(f"its reader failed (exit code {running.returncode})") from error
+
+
+def find(request: _Request) -> tuple[_Answer, bytes]:
+    """In the reader: the newest file that is new enough, whole, and the user's own."""
+    person = become(request.uid, request.gid, request.groups)
+    deadline = time.monotonic() + request.seconds
+    problems: dict[str, str] = {}
+    with ProcessDirectory(request.pid) as process:
+        if process.stat().start_ticks != request.start_ticks:
+            return _Answer(problem="the process has ended"), b""
+        root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process.descriptor)
+    try:
+        last: dict[str, tuple[int, int]] = {}
+        while True:
+            for path in request.paths:
+                check = None if person is None else partial(check_file, person, root, path)
+                try:
+                    descriptor = untrusted.open_in_root(root, path, _DUMP_LIMIT_BYTES, check)
+                except (OSError, untrusted.Refused) as error:
+                    problems[path] = str(error) if isinstance(error, untrusted.Refused) else f"{error.strerror}"
+                    continue
+                try:
+                    status = os.fstat(descriptor)
+                    size, changed_ns = status.st_size, status.st_mtime_ns
+                    if status.st_uid != request.uid or changed_ns < request.after_wall_ns:
+                        problems[path] = "another user's" if status.st_uid != request.uid else "not written lately"
+                        continue
+                    # torch writes in place: whole is what has stopped to change and ends as a pickle does.
+                    if last.get(path) == (size, changed_ns):
+                        data = untrusted.read_bounded(descriptor, _DUMP_LIMIT_BYTES)
+                        if len(data) == size and data.endswith(_PICKLE_STOP):
+                            return _Answer(path), data
+                        problems[path] = "half-written"
+                        continue
+                    problems[path] = "still being written"
+                    last[path] = (size, changed_ns)
+                    deadline = max(deadline, time.monotonic() + 2 * _POLL_SECONDS)
+                finally:
+                    os.close(descriptor)
+            if time.monotonic() >= deadline:
+                said = "; ".join(f"{path}: {why}" for path, why in problems.items())
+                return _Answer(problem=said), b""
+            time.sleep(_POLL_SECONDS)
+    finally:
+        os.close(root)
+
+
+def main() -> None:
+    answer, data = find(msgspec.json.decode(sys.stdin.buffer.read(), type=_Request))
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n" + data)
+
+
+if __name__ == "__main__":
+    main()

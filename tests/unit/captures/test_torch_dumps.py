@@ -1,0 +1,161 @@
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stallwatch.captures.folder import NotCaptured
+from stallwatch.captures.torch_dumps import candidates, press_pipe, take
+from stallwatch.model.reading import Unavailable
+from stallwatch.model.snapshot import JobKey, RankSample
+from tests.unit.sensors.records import start_ticks_of
+
+DUMP = b"\x80\x02}q\x00."
+UIDS = (os.getuid(),)
+IDLES = "print('ready', flush=True); input()"
+# Plays torch's thread: a byte in the pipe makes it write its file, in two parts.
+ANSWERS_PIPE = """
+import os, sys
+pipe, path = sys.argv[1:]
+os.mkfifo(pipe)
+reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+print("ready", flush=True)
+import select
+select.select([reader], [], [])
+os.read(reader, 1)
+with open(path, "wb", buffering=0) as file:
+    file.write(b"\\x80\\x02}")
+    file.write(b"q\\x00.")
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def rank(
+    *arguments: str, program: str = "print('ready', flush=True); input()", **environment: str
+) -> Iterator[RankSample]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"PATH": os.environ["PATH"], **environment},
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    try:
+        yield RankSample(
+            job=JobKey("job", "epoch"),
+            rank=3,
+            local_rank=3,
+            world_size=4,
+            pid=process.pid,
+            start_ticks=start_ticks_of(process.pid),
+            heartbeat=Unavailable("no hook", 0),
+            process=Unavailable("not needed", 0),
+        )
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def refusal(sample: RankSample) -> str:
+    with pytest.raises(NotCaptured) as caught:
+        take(sample, press=False, seconds=0)
+    return str(caught.value)
+
+
+def test_dump_that_torch_wrote_lately_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "fr_3").write_bytes(DUMP)
+    with rank(TORCH_FR_DUMP_TEMP_FILE=str(tmp_path / "fr_")) as sample:
+        dump = take(sample, press=False, seconds=0)
+    assert (dump.path, dump.data) == (str(tmp_path / "fr_3"), DUMP)
+
+
+def test_dump_of_another_day_is_not(tmp_path: Path) -> None:
+    (tmp_path / "fr_3").write_bytes(DUMP)
+    long_ago = time.time() - 3600
+    os.utime(tmp_path / "fr_3", (long_ago, long_ago))
+    with (
+        rank(TORCH_FR_DUMP_TEMP_FILE=str(tmp_path / "fr_")) as sample,
+        pytest.raises(NotCaptured, match="not written lately"),
+    ):
+        take(sample, press=False, seconds=0)
+
+
+def test_half_written_dump_is_said(tmp_path: Path) -> None:
+    (tmp_path / "fr_3").write_bytes(DUMP[:-1])
+    with (
+        rank(TORCH_FR_DUMP_TEMP_FILE=str(tmp_path / "fr_")) as sample,
+        pytest.raises(NotCaptured, match="half-written"),
+    ):
+        take(sample, press=False, seconds=0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_dump_of_another_user_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / "fr_3").write_bytes(DUMP)
+    os.chown(tmp_path / "fr_3", 12345, 12345)
+    with (
+        rank(TORCH_FR_DUMP_TEMP_FILE=str(tmp_path / "fr_")) as sample,
+        pytest.raises(NotCaptured, match="another user"),
+    ):
+        take(sample, press=False, seconds=0)
+
+
+def test_pipe_of_the_user_is_pressed_and_its_dump_awaited(tmp_path: Path) -> None:
+    (tmp_path / "fr_3").write_bytes(b"old")
+    os.utime(tmp_path / "fr_3", (1, 1))
+    environment = {
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(tmp_path / "p"),
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(tmp_path / "fr_"),
+    }
+    with rank(str(tmp_path / "p3.pipe"), str(tmp_path / "fr_3"), program=ANSWERS_PIPE, **environment) as sample:
+        assert take(sample, press=True, seconds=20).data == DUMP
+
+
+def test_pipe_is_not_there_because_only_the_newer_name_is_set(tmp_path: Path) -> None:
+    environment = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(tmp_path / "p"), "TORCH_FR_BUFFER_SIZE": "2000"}
+    with rank() as sample:
+        assert "TORCH_NCCL_TRACE_BUFFER_SIZE" in press_pipe(sample, environment, UIDS)
+        environment["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "2000"
+        assert press_pipe(sample, environment, UIDS).endswith("is not there")
+
+
+def test_pipe_without_a_reader_is_said_and_does_not_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "p3.pipe")
+    with rank() as sample:
+        assert "nobody reads it" in press_pipe(sample, {"TORCH_FR_DEBUG_INFO_PIPE_FILE": str(tmp_path / "p")}, UIDS)
+
+
+def test_pipe_that_is_a_file_is_not_written_to(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_bytes(b"data")
+    (tmp_path / "p3.pipe").symlink_to(target)
+    with rank() as sample:
+        said = press_pipe(sample, {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(tmp_path / "p")}, UIDS)
+    assert "not a pipe of the rank's user" in said
+    assert target.read_bytes() == b"data"
+
+
+def test_pipe_of_somebody_else_is_not_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "p3.pipe")
+    reader = os.open(tmp_path / "p3.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with rank() as sample:
+        said = press_pipe(sample, {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(tmp_path / "p")}, (54321,))
+    assert "not a pipe of the rank's user" in said
+    assert os.read(reader, 1) == b"", "nothing was written"
+    os.close(reader)
+
+
+def test_user_without_a_pipe_gets_none_pressed(tmp_path: Path) -> None:
+    with rank() as sample:
+        assert "no dump pipe is set up" in press_pipe(sample, {}, UIDS)
+
+
+def test_places_are_what_the_user_set_else_those_of_torchs_releases() -> None:
+    assert candidates({"TORCH_FR_DUMP_TEMP_FILE": "/x/fr_", "HOME": "/h"}, 2) == ("/x/fr_2",)
+    assert candidates({"HOME": "/h"}, 2)[0] == "/h/.cache/torch/comm_lib_trace_rank_2"
+    assert candidates({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, 2)[0] == "/c/torch/comm_lib_trace_rank_2"
