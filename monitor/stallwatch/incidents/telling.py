@@ -68,7 +68,7 @@ def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> Sev
 
 
 def settles(verdict: Verdict, facts: JobFacts | None) -> bool:
-    """The culprit is where healthy ranks are silent for long, or it is a guess: it must be seen stuck for `tell.settle_seconds`."""
+    """The culprit is where healthy ranks are silent for long, or is a guess: it must be stuck for `tell.settle_seconds`."""
     phases = dict(facts.phases) if facts else {}
     unsure = verdict.confidence == "possible"
     return unsure or verdict.where in _SETTLING or any(rank in phases for rank in verdict.culprits)

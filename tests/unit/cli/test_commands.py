@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from tests.integration.outputs.serving import Served, served, stalled
-from tests.unit.outputs.reports import FakeControl, diagnosis, incident, node_report, verdict
 
 from stallwatch.cli.app import COMMANDS, run
+from tests.integration.outputs.serving import Served, served, stalled
+from tests.unit.outputs.reports import FakeControl, diagnosis, incident, node_report, verdict
 
 Capture = pytest.CaptureFixture[str]
 
