@@ -130,13 +130,13 @@ def rank0_builds_index() -> None:
 
 
 def gather_objects() -> None:
-    """N09: rank 0 unpickles what all ranks gave it, on the CPU and for long."""
+    """N09: rank 0 unpickles what all ranks gave it, on the CPU and for long (`gather_object` itself needs NumPy)."""
     train(80)
-    mine = [{"token": n, "text": str(n)} for n in range(60_000)]
-    gathered = [None] * WORLD if RANK == 0 else None
-    dist.gather_object(mine, gathered, dst=0)
+    mine = torch.frombuffer(bytearray(pickle.dumps(list(range(300_000)))), dtype=torch.uint8)
+    gathered = [torch.empty_like(mine) for _ in range(WORLD)] if RANK == 0 else None
+    dist.gather(mine, gathered, dst=0)
     if RANK == 0:
-        until, blob = time.monotonic() + QUIET_SECONDS, pickle.dumps(mine)
+        until, blob = time.monotonic() + QUIET_SECONDS, bytes(mine.tolist())
         while time.monotonic() < until:
             pickle.loads(blob)  # noqa: TID251  our own bytes
     dist.barrier()

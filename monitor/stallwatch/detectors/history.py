@@ -16,6 +16,7 @@ from stallwatch.model.snapshot import (
     GpuSample,
     GroupCounter,
     Heartbeat,
+    HostSample,
     JobKey,
     KernelNotice,
     NodeSnapshot,
@@ -24,6 +25,8 @@ from stallwatch.model.snapshot import (
 
 # A pulse tells of the past second: the first change after a step is of that step, the next of the operation that hangs.
 _OWN_CHANGES = 2
+_CLOCK_TICKS_PER_SECOND = 100  # sysconf(_SC_CLK_TCK) of every Linux that runs torch
+_CONTENTION_TICKS = 30
 LATE_SECONDS = 1.0  # lateness below this is jitter of a busy node
 _LATER_PHASES = 8  # phases whose times are kept, per rank
 
@@ -45,6 +48,8 @@ class RankHistory(msgspec.Struct, frozen=True):
     step_times: Times = Times()
     gap_times: Times = Times()  # between changes of the recorder's counters
     phase_times: tuple[tuple[str, Times], ...] = ()
+    # Of the last half minute or so: share of ticks at which its main thread was ready to run and got hardly any CPU.
+    contended_share: float = 0.0
 
     @property
     def alive(self) -> bool:
@@ -98,6 +103,7 @@ class NodeHistory(msgspec.Struct, frozen=True):
     ranks: tuple[RankHistory, ...] = ()
     gpus: tuple[GpuSample, ...] = ()  # at this tick; none when the driver does not answer
     notices: tuple[KernelNotice, ...] = ()  # of the kernel, of the last minutes
+    host: HostSample | None = None
 
     def jobs(self) -> Iterator[tuple[JobKey, tuple[RankHistory, ...]]]:
         for job, ranks in groupby(self.ranks, key=lambda rank: rank.sample.job):
@@ -118,6 +124,7 @@ def advance(before: NodeHistory | None, snapshot: NodeSnapshot) -> NodeHistory:
         tuple(ranks),
         snapshot.gpus.value if isinstance(snapshot.gpus, Known) else (),
         snapshot.host.value.notices if isinstance(snapshot.host, Known) else (),
+        snapshot.host.value if isinstance(snapshot.host, Known) else None,
     )
 
 
@@ -189,7 +196,18 @@ def _compared(
         step_times=learn(before.step_times, _new_steps(old, heartbeat, before.step_times, in_phase)),
         gap_times=learn(before.gap_times, _new_gap(before, old, counted, in_phase, at_ns)),
         phase_times=_phase_times(before, old, phase_changed, at_ns),
+        contended_share=_contended_share(before, sample, moment),
     )
+
+
+def _contended_share(before: RankHistory, sample: RankSample, moment: _Moment) -> float:
+    if not (isinstance(before.sample.process, Known) and isinstance(sample.process, Known)):
+        return before.contended_share
+    old, new = before.sample.process.value, sample.process.value
+    seconds = (moment.at_ns - moment.last_ns) / SECOND_NS
+    ran = (new.main_thread_cpu_ticks - old.main_thread_cpu_ticks) / _CLOCK_TICKS_PER_SECOND
+    contended = new.main_thread_state == "R" and seconds > 0 and ran < 0.8 * seconds
+    return before.contended_share + (contended - before.contended_share) / _CONTENTION_TICKS
 
 
 def _stepped_at(heartbeat: Heartbeat, moment: _Moment) -> int:

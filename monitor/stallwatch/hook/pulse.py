@@ -100,7 +100,9 @@ class Pulse:
 
     def _tick(self) -> None:
         publication = self.publication
-        if monotonic_ns() - publication.pulse_ns >= PULSE_NS:
+        # Never in step with the job: of steps of exactly a second a steady pulse would always see the same moment.
+        dither_ns = (publication.pulse_ns // 1000 % 3 - 1) * PUBLISH_NS
+        if monotonic_ns() - publication.pulse_ns >= PULSE_NS + dither_ns:
             publication.beat()
             self._guard.run("identity", self._refresh_world)
             publication.groups = self._guard.run("recorder status", recorder.group_counters) or ()

@@ -1,0 +1,98 @@
+"""What is different about a slow rank, by facts of the same tick: for people, beside the finding; never an accusation.
+
+Compared with its peers on this node: data loading, contention for the CPU, clocks, memory, links.
+"""
+
+from collections.abc import Sequence
+from statistics import median
+
+from stallwatch.detectors.history import NodeHistory, RankHistory
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import GpuSample, ProcessSample
+
+_LOWER_CLOCK = 0.93  # of its peers' median; healthy GPUs of one model are within some per cent
+_FULL = 0.97
+_BUSY_CHILDREN = 0.3  # share of the children that run: loaders at work
+_CONTENDED_SHARE = 0.2  # of its time runnable without running
+# NVML clock event reasons that are limits by fault or heat, not by load: HW slowdown, SW thermal, HW thermal, HW brake.
+SLOWDOWN_REASONS = {0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
+POWER_CAP = 0x4
+
+
+def why_slow(rank: int, alive: Sequence[RankHistory], seen: NodeHistory) -> str:
+    """Return "; …" in words, "; nothing on this node tells why" where all that can be seen is alike."""
+    mine = next((r for r in alive if r.sample.rank == rank), None)
+    if mine is None:
+        return ""
+    others = [r for r in alive if r is not mine]
+    signs = [sign for sign in (_clock(mine, others, seen), _links(mine, seen), _memory(mine, seen)) if sign]
+    signs += [sign for sign in (_contention(mine, others), _loading(mine, others)) if sign]
+    return f"; {' and '.join(signs)}" if signs else "; nothing that can be seen on this node tells why"
+
+
+def gpu_of(rank: RankHistory, gpus: Sequence[GpuSample]) -> GpuSample | None:
+    """The rank's GPU by its process, None where the driver does not say."""
+    return next((gpu for gpu in gpus if rank.sample.pid in (gpu.compute_pids or ())), None)
+
+
+def slowdowns(gpu: GpuSample) -> list[str]:
+    reasons = gpu.clock_event_reasons or 0
+    return [name for bit, name in SLOWDOWN_REASONS.items() if reasons & bit]
+
+
+def _clock(mine: RankHistory, others: Sequence[RankHistory], seen: NodeHistory) -> str:
+    gpu = gpu_of(mine, seen.gpus)
+    clocks = [g.sm_clock_mhz for r in others if (g := gpu_of(r, seen.gpus)) and g.sm_clock_mhz]
+    if gpu is None or not gpu.sm_clock_mhz or not clocks or gpu.sm_clock_mhz >= _LOWER_CLOCK * median(clocks):
+        return ""
+    capped = ["power cap"] if (gpu.clock_event_reasons or 0) & POWER_CAP else []
+    why = ", ".join(slowdowns(gpu) or capped) or "the driver gives no reason"
+    return f"its GPU {gpu.index} runs at {gpu.sm_clock_mhz} MHz, its peers' at {median(clocks):.0f} MHz ({why})"
+
+
+def _links(mine: RankHistory, seen: NodeHistory) -> str:
+    gpu = gpu_of(mine, seen.gpus)
+    if gpu is None or gpu.pcie_link is None or gpu.pcie_link_maximum is None:
+        return ""
+    # The generation falls by itself when idle; the width does not.
+    if gpu.pcie_link[1] < gpu.pcie_link_maximum[1]:
+        return f"the PCIe link of its GPU {gpu.index} has {gpu.pcie_link[1]} of {gpu.pcie_link_maximum[1]} lanes"
+    return ""
+
+
+def _memory(mine: RankHistory, seen: NodeHistory) -> str:
+    gpu = gpu_of(mine, seen.gpus)
+    if gpu is None or not gpu.memory_used_bytes or not gpu.memory_total_bytes:
+        return ""
+    full = gpu.memory_used_bytes / gpu.memory_total_bytes
+    return f"the memory of its GPU {gpu.index} is {full:.0%} full" if full > _FULL else ""
+
+
+def _contention(mine: RankHistory, others: Sequence[RankHistory]) -> str:
+    """It is ready to run and does not: seen by its state while its CPU time stands still."""
+    share = mine.contended_share
+    typical = median([r.contended_share for r in others]) if others else 0.0
+    if share - typical < _CONTENDED_SHARE:
+        return ""
+    return f"its main thread waits for a CPU core {share:.0%} of the time, its peers' {typical:.0%}"
+
+
+def _loading(mine: RankHistory, others: Sequence[RankHistory]) -> str:
+    process = _process(mine)
+    if process is None or not process.children:
+        return ""
+    busy = _running_share(process)
+    rest = [_running_share(p) for r in others if (p := _process(r)) is not None and p.children]
+    if rest and busy - median(rest) >= _BUSY_CHILDREN:
+        return (
+            f"its data loaders work ({busy:.0%} of them run or wait for storage), its peers' rest ({median(rest):.0%})"
+        )
+    return ""
+
+
+def _running_share(process: ProcessSample) -> float:
+    return sum(child.state in "RD" for child in process.children) / len(process.children)
+
+
+def _process(rank: RankHistory) -> ProcessSample | None:
+    return rank.sample.process.value if isinstance(rank.sample.process, Known) else None

@@ -1,0 +1,80 @@
+"""A thousand job-hours of generated healthy behaviour, and the same kind of jobs with a fault: who was told what.
+
+    python tests/bench/bench_replay.py [--hours 1000] [--faults 200] [--processes 2] [--seed 0] [--json replay.json]
+
+The generator and where its numbers come from: tests/replay/healthy.py. A simulated clock: no figure here depends on the
+machine. Exit code 0 when nobody was told in health, no rank was called slow, and every fault was found.
+"""
+
+import argparse
+import statistics
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+# Started as a script: the repository's root is not on the path yet.
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.replay.healthy import moments
+from tests.replay.replaying import Played, play
+
+JOB_HOURS = 4.0
+FAULTY_HOURS = 1.0
+
+
+def main() -> int:
+    options = _options()
+    jobs = max(1, round(options.hours / JOB_HOURS))
+    healthy = range(options.seed, options.seed + jobs)
+    faulty = range(options.seed + jobs, options.seed + jobs + options.faults)
+    with ProcessPoolExecutor(options.processes) as pool:
+        quiet = dict(zip(healthy, pool.map(_healthy, healthy), strict=True))
+        struck = {seed: played for seed, played in zip(faulty, pool.map(_faulty, faulty), strict=True) if played.fault}
+    told = [(seed, one) for seed, played in quiet.items() for one in played.told]
+    slow = [(seed, reason) for seed, played in quiet.items() for reason in played.slow]
+    missed = [(seed, played.fault) for seed, played in struck.items() if played.told_after_seconds is None]
+    early = [(seed, one) for seed, played in struck.items() for one in played.told]
+    for what, ones in (("told", told), ("called slow", slow), ("MISSED", missed), ("told before the fault", early)):
+        for seed, one in ones:
+            print(f"{what}: seed {seed}: {one}")
+    hours = sum(played.hours for played in quiet.values())
+    suspicions = sum(played.suspicions for played in quiet.values())
+    print(f"healthy: {hours:.0f} job-hours, told {len(told)}, called slow {len(slow)}, looked at {suspicions} times")
+    for doing in ("hang", "death", "stop"):
+        _line(doing, [played for played in struck.values() if played.fault and played.fault.doing == doing])
+    if options.json:
+        options.json.write_bytes(msgspec.json.encode({"healthy": quiet, "faulty": struck}))
+    return 0 if not (told or slow or missed or early) else 1
+
+
+def _healthy(seed: int) -> Played:
+    return play(moments(seed, JOB_HOURS))
+
+
+def _faulty(seed: int) -> Played:
+    return play(moments(seed, FAULTY_HOURS, with_fault=True))
+
+
+def _line(doing: str, played: list[Played]) -> None:
+    verdicts = [one.found_after_seconds for one in played if one.found_after_seconds is not None]
+    if len(verdicts) > 1:
+        p95 = statistics.quantiles(verdicts, n=20, method="inclusive")[-1]
+        spread = f"p50 {statistics.median(verdicts):.0f}, p95 {p95:.0f}, max {max(verdicts):.0f} s"
+        found = sum(one.told_after_seconds is not None for one in played)
+        print(f"{doing:6}: {found} of {len(played)} told; fault to verdict (all step lengths) {spread}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=1000.0, help="job-hours of health")
+    parser.add_argument("--faults", type=int, default=200, help="jobs with a fault")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

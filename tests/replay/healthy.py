@@ -1,0 +1,281 @@
+"""Generates the behaviour of healthy jobs, as snapshots of a simulated clock: what a daemon must never tell about.
+
+A job is a row of stretches; every rank goes through the same ones. Where the numbers come from:
+- step lengths: 20 ms to 60 s. Megatron-Turing NLG reports 44-60 s per iteration on 2,240-3,360 GPUs (arXiv 2201.11990,
+  table of end-to-end times); DDP jobs on one node take tens of milliseconds.
+- jitter of a step: log-normal, 1-9 %: 9 % of GPU time variability at 64 thousand GPUs, up to 14 % between GPUs on the
+  same GEMM (PRISM, arXiv 2510.15596).
+- checkpoints of seconds to 20 min with no word from the others (NVIDIA's resiliency extension says that heartbeats stop
+  in save and load; dlrover allows 900 s).
+- first steps of 5-180 s (compilation, autotuning; dlrover PR 1730 flagged one), evaluations of 5-50 steps' length.
+- storage that stands for 5-40 s, once or twice an hour: the task's own figure.
+- the rest (share of waiting, rate of long steps 0.5 %, drift up to 3 times within an hour, restarts, ends) is assumed,
+  and wide on purpose.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.snapshot import GroupCounter, JobKey, NodeSnapshot, ProcessEnd, RankSample
+from tests.unit.detectors.nodes import SECOND, heartbeat, process
+
+Doing = Literal["start", "step", "evaluate", "alone", "storage", "idle", "hang", "death", "stop"]
+STEP_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 12.0, 30.0, 60.0)
+START_NS = 100_000 * SECOND
+EPOCH_GAP_SECONDS = 15.0
+FAULTS: tuple[Doing, ...] = ("hang", "death", "stop")
+
+
+class Stretch(NamedTuple):
+    """A time in which one thing is done. `culprit`: the rank that the others wait for, if they do."""
+
+    doing: Doing
+    seconds: float
+    phase: str = ""
+    culprit: int | None = None
+
+
+class Habits(NamedTuple):
+    """What stays the same in one job."""
+
+    ranks: int
+    step_seconds: float
+    jitter: float
+    long_share: float
+    waits: tuple[float, ...]  # share of its time that each rank stands in a collective, by design
+    collectives: int  # per step
+    names_phases: bool
+    evaluates_every_seconds: float
+    saves_every_seconds: float
+    save_seconds: float
+    drift_per_hour: float
+    rollouts: bool
+
+
+class Fault(NamedTuple):
+    doing: Doing
+    rank: int
+    at_seconds: float
+
+
+class Moment(NamedTuple):
+    snapshot: NodeSnapshot
+    stretch: Stretch
+    fault: Fault | None  # that has struck and lasts
+
+
+def habits(rng: random.Random) -> Habits:
+    """Draw a job."""
+    ranks = rng.choice((2, 2, 2, 4, 4, 8))
+    step_seconds = rng.choice(STEP_SECONDS) * rng.uniform(0.7, 1.4)
+    waits = rng.uniform(0.02, 0.6)
+    imbalanced = rng.random() < 0.25  # pipeline stages, experts: half of the ranks wait less, steadily
+    return Habits(
+        ranks,
+        step_seconds,
+        rng.uniform(0.01, 0.09),
+        rng.choice((0.0, 0.002, 0.005)),
+        tuple(waits * (0.4 if imbalanced and rank >= ranks // 2 else 1.0) for rank in range(ranks)),
+        rng.choice((1, 4, 50)),
+        rng.random() < 0.5,
+        rng.uniform(300, 3600),
+        rng.uniform(600, 3600),
+        min(rng.lognormvariate(3.5, 1.2), 1200.0),
+        rng.choice((0.0, 0.0, 0.2, 2.0)),
+        rng.random() < 0.1,
+    )
+
+
+def stretches(rng: random.Random, job: Habits) -> Iterator[Stretch]:
+    """One life of a job without an end."""
+
+    def phase(name: str) -> str:
+        return name if job.names_phases else ""
+
+    yield Stretch("start", rng.uniform(5, 120))
+    yield Stretch("alone", rng.uniform(5, 180), "", rng.randrange(job.ranks))  # it compiles, or rank 0 prepares data
+    elapsed, evaluated, saved, stored = 0.0, 0.0, 0.0, 0.0
+    next_storage = rng.expovariate(1.5 / 3600)
+    while True:
+        seconds = job.step_seconds * (1 + job.drift_per_hour * elapsed / 3600) * rng.lognormvariate(0, job.jitter)
+        if rng.random() < job.long_share:
+            seconds *= rng.uniform(2, 5)
+        yield Stretch("step", seconds)
+        elapsed += seconds
+        if elapsed - evaluated > job.evaluates_every_seconds:
+            evaluated = elapsed
+            length = max(job.step_seconds * rng.uniform(5, 50), 3.0)
+            if rng.random() < 0.7:
+                yield Stretch("evaluate", length, phase("eval"))
+            else:
+                yield Stretch("alone", min(length, 240.0), phase("eval"), 0)
+        if elapsed - saved > job.saves_every_seconds:
+            saved = elapsed
+            yield Stretch("alone", job.save_seconds * rng.uniform(0.8, 1.6), phase("checkpoint"), 0)
+        if elapsed - stored > next_storage:
+            stored, next_storage = elapsed, rng.expovariate(1.5 / 3600)
+            yield Stretch("storage", rng.uniform(5, 40), "", rng.randrange(job.ranks))
+        if job.rollouts and rng.random() < 0.02:
+            yield Stretch("idle", rng.uniform(10, 200), "rollout")
+
+
+class _Life:
+    """One life of a job on the clock."""
+
+    def __init__(self, rng: random.Random, job: Habits, key: JobKey, began_ns: int, pid: int) -> None:
+        self.rng, self.job, self.key = rng, job, key
+        self.plan = stretches(rng, job)
+        self.stretch = next(self.plan)
+        self.since_ns, self.step, self.phase_since_ns = began_ns, 0, 0
+        self.durations: tuple[int, ...] = ()
+        self.last_step_ns: int | None = None
+        self.step_began_ns: int | None = None
+        self.done = 0  # collectives
+        self.pulses = [0] * job.ranks
+        self.ends: dict[int, ProcessEnd] = {}
+        names = {"training_job": key.training_job, "epoch": key.epoch, "world_size": job.ranks}
+        self.beats = [heartbeat(rank, pid=pid + rank, **names) for rank in range(job.ranks)]
+        self.processes = [process(rank, pid=pid + rank) for rank in range(job.ranks)]
+        self.pid = pid
+
+    def advance(self, at_ns: int) -> None:
+        while self.since_ns + int(self.stretch.seconds * SECOND) <= at_ns:
+            self.since_ns += int(self.stretch.seconds * SECOND)
+            if self.stretch.doing == "step":
+                self._stepped()
+            self._next()
+        if self.stretch.doing in ("step", "evaluate"):
+            share = (at_ns - self.since_ns) / (self.stretch.seconds * SECOND)
+            self.done = max(self.done, self.step * self.job.collectives + int(share * self.job.collectives))
+
+    def _stepped(self) -> None:
+        # What stood between two steps belongs to the second, as `beat.step()` sees it.
+        if self.last_step_ns is not None:
+            self.durations = (*self.durations, self.since_ns - self.last_step_ns)[-16:]
+        self.step, self.last_step_ns = self.step + 1, self.since_ns
+        self.done = max(self.done + 1, self.step * self.job.collectives)
+
+    def _next(self) -> None:
+        before, self.stretch = self.stretch, next(self.plan)
+        if before.phase != self.stretch.phase:
+            self.phase_since_ns = self.since_ns
+
+    def strike(self, fault: Fault, at_ns: int) -> None:
+        self.stretch, self.since_ns = Stretch(fault.doing, 1e9, self.stretch.phase, fault.rank), at_ns
+        if fault.doing == "death":
+            self.ends[fault.rank] = ProcessEnd(at_ns, None, 9, "zombie")
+
+    def end(self, rank: int, at_ns: int, code: int | None, killed_by: int | None) -> None:
+        self.ends[rank] = ProcessEnd(at_ns, code, killed_by, "hook" if code is not None else "zombie")
+
+    def samples(self, at_ns: int) -> list[RankSample]:
+        return [self._sample(rank, at_ns) for rank in range(self.job.ranks)]
+
+    def _sample(self, rank: int, at_ns: int) -> RankSample:
+        stretch, beat = self.stretch, self.beats[rank]
+        if rank not in self.ends:
+            pulsed = self.rng.random() < 0.97 and not (stretch.doing == "stop" and rank == stretch.culprit)
+            self.pulses[rank] += pulsed
+            groups = beat.groups
+            if pulsed and stretch.doing != "start":
+                pending = self._pending(rank)
+                groups = (GroupCounter("nccl", 0, self.done + pending, self.done),)
+                if self.job.waits[rank] < max(self.job.waits):  # a stage with a program of its own
+                    groups = (*groups, GroupCounter("nccl", 1, 3 * self.done, 3 * self.done))
+            beat = self.beats[rank] = msgspec.structs.replace(
+                beat,
+                step=self.step,
+                last_step_ns=self.last_step_ns,
+                step_durations_ns=self.durations,
+                phase=stretch.phase,
+                phase_since_ns=self.phase_since_ns,
+                pulse_count=self.pulses[rank],
+                groups=groups,
+            )
+        state = self.processes[rank]
+        if stretch.doing == "stop" and rank == stretch.culprit:
+            state = msgspec.structs.replace(state, state="T")
+        end = self.ends.get(rank)
+        return RankSample(
+            job=self.key,
+            rank=rank,
+            local_rank=rank,
+            world_size=self.job.ranks,
+            pid=self.pid + rank,
+            start_ticks=5,
+            heartbeat=Known(beat, at_ns),
+            process=Known(state, at_ns) if end is None else Unavailable("gone", at_ns),
+            end=end,
+        )
+
+    def _pending(self, rank: int) -> bool:
+        stretch = self.stretch
+        if stretch.doing == "idle":
+            return False
+        if stretch.culprit is not None:
+            return rank != stretch.culprit
+        return self.rng.random() < self.job.waits[rank]
+
+
+def moments(seed: int, hours: float, *, with_fault: bool = False) -> Iterator[Moment]:
+    """Yield one job's node, tick by tick, for so long; with a fault, its last life ends in one.
+
+    Lives follow each other: a restart (SIGTERM to all, a new epoch after a while), and at last a planned end with exit
+    code 0, in which ranks leave one after the other and the files go.
+    """
+    rng = random.Random(seed)
+    job, at_ns, tick, number = habits(rng), START_NS, 0, 0
+    until_ns = START_NS + int(hours * 3600 * SECOND)
+    while at_ns < until_ns:
+        lasts_ns = min(int(rng.uniform(0.3, 6) * 3600 * SECOND), until_ns - at_ns)
+        last = at_ns + lasts_ns >= until_ns
+        life = _Life(rng, job, JobKey(f"job-{seed}", f"epoch-{number}"), at_ns, 1000 + 100 * number)
+        fault = _draw_fault(rng, job, lasts_ns / SECOND) if with_fault and last else None
+        number, began_ns, struck = number + 1, at_ns, None
+        while at_ns < began_ns + lasts_ns:
+            at_ns, tick = at_ns + SECOND, tick + 1
+            if struck is None:
+                life.advance(at_ns)
+            # A fault strikes a job that steps: one at its start is another story.
+            if fault and struck is None and at_ns >= began_ns + fault.at_seconds * SECOND and life.step > 50:
+                struck = Fault(fault.doing, fault.rank, (at_ns - START_NS) / SECOND)
+                life.strike(fault, at_ns)
+            yield Moment(_snapshot(tick, at_ns, life.samples(at_ns), rng), life.stretch, struck)
+        if struck:
+            return
+        for leaving in _leave(rng, life, at_ns, planned=last):
+            at_ns, tick = at_ns + SECOND, tick + 1
+            yield Moment(_snapshot(tick, at_ns, leaving, rng), life.stretch, None)
+
+
+def _leave(rng: random.Random, life: _Life, at_ns: int, *, planned: bool) -> Iterator[list[RankSample]]:
+    """The ranks go; their ends stay visible for a while, then the job is forgotten."""
+    leaves_at = [rng.uniform(0, 20 if planned else 4) for _ in range(life.job.ranks)]
+    for second in range(1, int(20 + EPOCH_GAP_SECONDS)):
+        now_ns = at_ns + second * SECOND
+        for rank, leaves in enumerate(leaves_at):
+            if second >= leaves and rank not in life.ends:
+                life.end(rank, now_ns, 0 if planned else None, None if planned else 15)
+        yield life.samples(now_ns)
+    yield []
+
+
+def _draw_fault(rng: random.Random, job: Habits, seconds: float) -> Fault:
+    return Fault(rng.choice(FAULTS), rng.randrange(job.ranks), rng.uniform(0.3, 0.7) * seconds)
+
+
+def _snapshot(tick: int, at_ns: int, ranks: list[RankSample], rng: random.Random) -> NodeSnapshot:
+    return NodeSnapshot(
+        tick=tick,
+        at_ns=at_ns,
+        wall_ns=at_ns,
+        node="node0",
+        late_seconds=rng.uniform(0.5, 4) if rng.random() < 0.001 else 0.0,
+        ranks=tuple(ranks),
+        gpus=Unavailable("no GPU on this node", at_ns),
+        sensors=(),
+    )

@@ -1,0 +1,48 @@
+"""A part of tests/bench/bench_replay.py that is small enough for every run."""
+
+import pytest
+
+from tests.replay.healthy import FAULTS, moments
+from tests.replay.replaying import play
+
+HEALTHY_SEEDS = (1, 3, 4, 9)
+FAULTY_SEEDS = (0, 2, 4, 5)
+
+
+@pytest.mark.parametrize("seed", HEALTHY_SEEDS)
+def test_nobody_is_told_about_a_healthy_job(seed: int) -> None:
+    played = play(moments(seed, 1.0))
+    assert not played.told
+    assert not played.slow
+    assert played.hours >= 1
+
+
+@pytest.mark.parametrize("seed", FAULTY_SEEDS)
+def test_a_fault_in_the_same_behaviour_is_told(seed: int) -> None:
+    played = play(moments(seed, 0.7, with_fault=True))
+    assert not played.told, "before the fault"
+    assert played.fault is not None
+    assert played.found_after_seconds is not None
+    assert played.told_after_seconds is not None
+    assert played.found_after_seconds <= (60 if played.fault.doing == "hang" else 3)
+
+
+def test_the_generator_shows_what_it_is_for() -> None:
+    doings, phases, ended = set(), set(), False
+    for seed in (0, 1, 2, 5):
+        for moment in moments(seed, 1.5):
+            doings.add(moment.stretch.doing)
+            phases.add(moment.stretch.phase)
+            ended |= any(rank.end is not None for rank in moment.snapshot.ranks)
+    assert doings >= {"start", "alone", "step", "evaluate", "storage"}
+    assert phases >= {"", "checkpoint", "eval"}
+    assert ended
+    assert not doings & set(FAULTS)
+
+
+def test_the_same_seed_is_the_same_job() -> None:
+    def first(seed: int) -> list[object]:
+        return [moment.snapshot for moment, _ in zip(moments(seed, 0.1), range(200), strict=False)]
+
+    assert first(7) == first(7)
+    assert first(7) != first(8)
