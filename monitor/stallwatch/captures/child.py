@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from stallwatch.bundle.writer import write_atomically, write_json
 from stallwatch.captures import process, torch_dumps
@@ -23,6 +25,7 @@ from stallwatch.captures.ras_capture import RasCapture
 from stallwatch.captures.sources import lines_of_stacks
 from stallwatch.captures.spec import CaptureState, Spec
 from stallwatch.captures.stacks import StackCapture
+from stallwatch.captures.surroundings import look_around
 from stallwatch.config import CaptureSection
 from stallwatch.hook.layout import LayoutError
 from stallwatch.model.evidence import Attempt, ChildProcess, ProcessLook
@@ -57,6 +60,7 @@ class RankLook:
         self.gone = sample.end is not None
         self._children: tuple[ChildProcess, ...] = ()
         self._process: ProcessLook | None = None
+        self._around: dict[str, Any] = {}
 
     def look_at_process(self) -> None:
         asked_ns = time.monotonic_ns()
@@ -76,6 +80,14 @@ class RankLook:
         self.folder.write_json("process.json", state)
         self.folder.note("process", asked_ns, True, "it has ended" if self.gone else "")
 
+    def look_around(self) -> None:
+        """What limits it; apart, for a foreign /dev/shm may be of a file system that does not answer."""
+        if self.gone or self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._around = look_around(self.sample.pid)
+            self.folder.write_json("process.json", replace(self._process, **self._around))
+
     def _own_bytes(self) -> process.OwnBytes:
         before = self.folder.last_process()
         if before is None or before.pid != self.sample.pid:
@@ -86,7 +98,8 @@ class RankLook:
         """Note what the rank read and wrote for us, so that the next look does not take it for work."""
         if not self.gone and self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                self.folder.write_json("process.json", process.with_answers(self._process, self.sample.pid))
+                answered = process.with_answers(self._process, self.sample.pid)
+                self.folder.write_json("process.json", replace(answered, **self._around))
 
     def take_heartbeat(self) -> None:
         if not isinstance(self.sample.heartbeat, Known):
@@ -108,10 +121,8 @@ class RankLook:
         self.recorder.ask(rungs)
         if self.recorder.missing:
             self._take_torch_dump()
-        elif not self.stacks.answered and not self.stacks.is_running:
-            self._ask_for_stacks()
 
-    def _ask_for_stacks(self) -> None:
+    def ask_for_stacks(self) -> None:
         """Where py-spy may not look, the rank's own hook can, unless the GIL is held."""
         asked_ns = time.monotonic_ns()
         try:
@@ -168,6 +179,7 @@ class Look:
         report = self._start([self._nccl_ras])
         _join(self._start([rank.look_at_process for rank in self.ranks]), _PROCESS_SECONDS)
         _join(self._start([rank.take_heartbeat for rank in self.ranks]), _PROCESS_SECONDS)
+        around = self._start([rank.look_around for rank in self.ranks])
         stacks = self._start([rank.take_stacks for rank in self.ranks])
         _join(stacks, _STACKS_FIRST_SECONDS)
         rungs = FIRST_LOOK if self._spec.look == 1 else LATER_LOOK
@@ -176,8 +188,10 @@ class Look:
         _join(stacks, 4 * section.stack_seconds)
         files = self._start([self._user_files])
         _join(recorders, section.dump_seconds + 1)
+        blind = [rank for rank in self.ranks if not rank.is_complete()]
+        _join(self._start([rank.ask_for_stacks for rank in blind]), section.dump_seconds + 1)
         _join(files, _USER_FILES_SECONDS + 1)
-        _join(node, 1.0)
+        _join(around + node, 1.0)
         _join(report, _RAS_SECONDS)
         self._tell(self.state(done=False))
         if self._spec.look >= _STACKS_LOOK and section.recorder_stacks:

@@ -89,11 +89,6 @@ class StackCapture:
             self._folder.write_json("stacks.error.json", body)
         self._capture_children(children)
 
-    @property
-    def is_running(self) -> bool:
-        """A py-spy is still under way."""
-        return bool(self._running)
-
     def keep_of_hook(self, data: bytes) -> None:
         """Keep what the rank's own hook saw, where nobody else may look. Raise NotCaptured when it is no stack."""
         try:

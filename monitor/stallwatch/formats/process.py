@@ -34,7 +34,24 @@ def parse(data: bytes, source: str, look: int = 1) -> ProcessLook:
         out_of_memory=boolean(said.get("out_of_memory")),
         at_ns=integer(said.get("at_ns")),
         ended_ns=integer(said.get("ended_ns")),
+        namespace_pid=integer(said.get("namespace_pid")),
+        shared_memory_bytes=_pair(said.get("shared_memory_bytes")),
+        open_files=_pair(said.get("open_files")),
+        memory_bytes=_used(said.get("memory_bytes")),
+        out_of_memory_kills=integer(said.get("out_of_memory_kills")),
     )
+
+
+def _used(value: object) -> tuple[int, int | None] | None:
+    """(used, limit); the limit may be None, which is none."""
+    numbers = items(value)
+    used = integer(numbers[0]) if len(numbers) == 2 else None
+    return None if used is None else (used, integer(numbers[1]))
+
+
+def _pair(value: object) -> tuple[int, int] | None:
+    both = _used(value)
+    return None if both is None or both[1] is None else (both[0], both[1])
 
 
 def _state(value: object) -> str | None:

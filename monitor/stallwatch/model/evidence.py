@@ -125,6 +125,11 @@ class ProcessLook(msgspec.Struct, frozen=True):
     out_of_memory: bool | None = None
     at_ns: int | None = None  # CLOCK_MONOTONIC
     ended_ns: int | None = None  # CLOCK_MONOTONIC when the end was seen: orders deaths
+    namespace_pid: int | None = None  # in its own PID namespace: what its logs and NCCL call it
+    shared_memory_bytes: tuple[int, int] | None = None  # its own /dev/shm: used, size
+    open_files: tuple[int, int] | None = None  # open, limit
+    memory_bytes: tuple[int, int | None] | None = None  # of its cgroup: used, limit (None: no limit)
+    out_of_memory_kills: int | None = None  # in its cgroup, so far
 
 
 class Attempt(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from stallwatch.model.snapshot import Heartbeat, ProcessEnd
 from stallwatch.node import untrusted
+from stallwatch.node.cgroups import events_file, memory_group, out_of_memory_kills
 from stallwatch.node.procfs import wait_status
 from stallwatch.sensors.processes import ProcessWatch
 
@@ -90,32 +91,14 @@ def _raised(watch: ProcessWatch, error_file: str) -> bool:
 
 
 def _memory_events(watch: ProcessWatch, cgroups: str) -> str:
-    """The file of the process' own cgroup: memory.events (v2) or memory.oom_control (v1, counts since 4.13)."""
+    """The file of the process' own cgroup that counts kills, "" when there is none."""
     try:
-        lines = watch.directory.read("cgroup").decode("utf-8", "replace").splitlines()
+        group = memory_group(watch.directory.read("cgroup").decode("utf-8", "replace"), cgroups)
     except OSError:
         return ""
-    for line in lines:
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            candidates = (f"{cgroups}{path}/memory.events", f"{cgroups}/unified{path}/memory.events")
-        elif "memory" in controllers.split(","):
-            candidates = (f"{cgroups}/memory{path}/memory.oom_control", f"{cgroups}/memory/memory.oom_control")
-        else:
-            continue
-        for candidate in candidates:
-            if _kills(candidate) is not None:
-                return candidate
-    return ""
+    events = "" if group is None else events_file(group)
+    return events if _kills(events) is not None else ""
 
 
 def _kills(memory_events: str) -> int | None:
-    if not memory_events:
-        return None
-    try:
-        with open(memory_events, "rb") as file:
-            values = dict(line.split(None, 1) for line in file.read().splitlines())
-        return int(values[b"oom_kill"])
-    except (OSError, ValueError, KeyError):
-        return None
+    return out_of_memory_kills(memory_events) if memory_events else None

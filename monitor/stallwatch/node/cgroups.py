@@ -1,0 +1,64 @@
+"""A process' memory cgroup, of either version: where it is, what it uses, and how often the kernel killed in it."""
+
+import os
+from typing import NamedTuple
+
+# A v1 limit of "none" is this, rounded to pages (PAGE_COUNTER_MAX).
+_NO_LIMIT = 1 << 62
+
+
+class MemoryGroup(NamedTuple):
+    directory: str
+    version: int
+
+
+def memory_group(membership: str, mount: str = "/sys/fs/cgroup") -> MemoryGroup | None:
+    """Given the text of /proc/<pid>/cgroup, return the directory that counts its memory; None when none can be seen."""
+    for line in membership.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            candidates, version = (f"{mount}{path}", f"{mount}/unified{path}"), 2
+        elif "memory" in controllers.split(","):
+            # In a container the path may be the host's, and the mount its own cgroup.
+            candidates, version = (f"{mount}/memory{path}", f"{mount}/memory"), 1
+        else:
+            continue
+        for directory in candidates:
+            group = MemoryGroup(directory, version)
+            if os.path.exists(events_file(group)):
+                return group
+    return None
+
+
+def events_file(group: MemoryGroup) -> str:
+    """The file that counts out-of-memory kills; in v1 since Linux 4.13."""
+    return f"{group.directory}/{'memory.events' if group.version == 2 else 'memory.oom_control'}"
+
+
+def out_of_memory_kills(events: str) -> int | None:
+    """None when it cannot be read or does not count them."""
+    try:
+        with open(events, "rb") as file:
+            values = dict(line.split(None, 1) for line in file.read().splitlines())
+        return int(values[b"oom_kill"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def usage_and_limit(group: MemoryGroup) -> tuple[int, int | None] | None:
+    """Return bytes used and the limit; a limit of None is no limit. None when it cannot be read."""
+    names = (
+        ("memory.current", "memory.max") if group.version == 2 else ("memory.usage_in_bytes", "memory.limit_in_bytes")
+    )
+    try:
+        used, limit = (_read(f"{group.directory}/{name}") for name in names)
+    except (OSError, ValueError):
+        return None
+    return None if used is None else (used, None if limit is None or limit >= _NO_LIMIT else limit)
+
+
+def _read(path: str) -> int | None:
+    with open(path, encoding="ascii") as file:
+        text = file.read().strip()
+    return None if text == "max" else int(text)
