@@ -1,0 +1,108 @@
+"""`stallwatch doctor`: what is misconfigured on this node, before or after a run."""
+
+from pathlib import Path
+
+import click
+
+from stallwatch import config
+from stallwatch.errors import EXIT_OK, EXIT_VERDICT, UsageError
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("more_logs", nargs=-1, type=_PATH, metavar="[FILE…]")
+@click.option("--log", "logs", multiple=True, type=_PATH, help="Log of a run that failed; several may follow.")
+@click.option("--deepspeed", multiple=True, type=_PATH, metavar="FILE", help="DeepSpeed's JSON configuration.")
+@click.option(
+    "--script", "scripts", multiple=True, type=_PATH, help="Launch or training script to read for bad advice."
+)
+@click.option("--python", default="", metavar="EXE", help="The training interpreter; else a running rank's, else ours.")
+@click.option("--pid", type=int, help="Read the environment of this running rank only.")
+@click.option("--job", default="", help="Read the incidents of this training job; else those of the last day.")
+@click.option("--workers", type=click.IntRange(0), help="Data-loader workers per rank, for memory, files and CPUs.")
+@click.option("--ranks", type=click.IntRange(1), help="Ranks on this node.")
+@click.option("--nodes", type=click.IntRange(1), help="Nodes of the job.")
+@click.option("--config", "config_file", type=click.Path(dir_okay=False), help="The daemon's configuration file.")
+@click.option(
+    "--fail-on", type=click.Choice(["error", "warning"]), default="warning", show_default=True,
+    help="Exit 10 from this severity on.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the examination as JSON.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of --json.")
+@click.option("--list", "as_table", is_flag=True, help="Print all checks as a Markdown table.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every check, also those that found nothing.")
+def command(
+    more_logs: tuple[Path, ...],
+    logs: tuple[Path, ...],
+    deepspeed: tuple[Path, ...],
+    scripts: tuple[Path, ...],
+    python: str,
+    pid: int | None,
+    job: str,
+    workers: int | None,
+    ranks: int | None,
+    nodes: int | None,
+    config_file: str | None,
+    fail_on: str,
+    as_json: bool,
+    schema: bool,
+    as_table: bool,
+    verbose: bool,
+) -> int:
+    """Say what is misconfigured on this node and what to do: environment, GPUs, network, host, frameworks, scripts.
+
+    It changes nothing. With --log it tells the first cause of a run that failed. Exit code: 0 nothing to mend,
+    10 findings; 65 when a named file cannot be read.
+    """
+    from stallwatch.cli import doctor_view
+
+    if schema or as_table:
+        doctor_view.print_schema() if schema else doctor_view.print_table()
+        return EXIT_OK
+    if more_logs and not logs:
+        raise UsageError(f"{more_logs[0]}: a file of what?", "Logs of a failed run follow --log; scripts --script.")
+    from stallwatch.clock import SystemClock
+    from stallwatch.doctor.checks import CHECKS
+    from stallwatch.doctor.examine import examine
+    from stallwatch.doctor.failed_run.logs import read_events
+    from stallwatch.doctor.frameworks.deepspeed import read_config
+    from stallwatch.doctor.live.survey import survey
+    from stallwatch.doctor.surroundings import Question
+    from stallwatch.node.heartbeat_file import rank_directories
+
+    environment = config.current_environment()
+    settings, _ = config.load(config_file, environment)
+    question = Question(
+        logs=(*logs, *more_logs),
+        deepspeed=deepspeed,
+        scripts=scripts,
+        incidents=Path(settings.daemon.state_directory) / "incidents",
+        job=job,
+        workers=workers,
+        local_ranks=ranks,
+        nodes=nodes,
+        python_given=bool(python),
+    )
+    # What a person named must be readable: that is an error of the command, not a finding.
+    read_events(question.logs)
+    for path in (*deepspeed, *scripts):
+        _must_be_file(path)
+    for path in deepspeed:
+        read_config(path)
+    around = survey(question, environment, rank_directories(settings.daemon.rank_directory), python, pid)
+    examination = examine(CHECKS, around, SystemClock())
+    if as_json:
+        doctor_view.print_json(examination)
+    else:
+        doctor_view.print_examination(examination, verbose)
+    worst = examination.worst()
+    failed = worst == "error" or (worst == "warning" and fail_on == "warning")
+    return EXIT_VERDICT if failed else EXIT_OK
+
+
+def _must_be_file(path: Path) -> None:
+    from stallwatch.errors import UnusableInput
+
+    if not path.is_file():
+        raise UnusableInput(f"{path}: no such file", "Check the path.")

@@ -1,0 +1,65 @@
+"""How an examination looks: findings by severity, each with its remedy; or JSON."""
+
+import click
+import msgspec
+
+from stallwatch.cli.terminal import safe
+from stallwatch.doctor.describe import checks_table
+from stallwatch.doctor.finding import Examination, FindingRecord, json_schema
+
+_COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
+
+
+def print_json(examination: Examination) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(examination), indent=2).decode())
+
+
+def print_schema() -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode())
+
+
+def print_table() -> None:
+    click.echo(checks_table(), nl=False)
+
+
+def print_examination(examination: Examination, verbose: bool) -> None:
+    for finding in examination.findings:
+        _print_finding(finding)
+    unknown = [check for check in examination.checks if check.outcome == "unknown"]
+    for check in unknown:
+        click.echo(click.style("unknown", fg="magenta", bold=True) + f"  {check.check}: {safe(check.note)}")
+    if unknown:
+        click.echo("")
+    if verbose:
+        for check in examination.checks:
+            click.echo(
+                f"{check.outcome:8}{check.seconds:7.3f} s  {check.area}: {check.check}  {safe(check.note)}".rstrip()
+            )
+        click.echo("")
+    click.echo(_summary(examination))
+
+
+def _print_finding(finding: FindingRecord) -> None:
+    label = click.style(finding.severity, fg=_COLOURS[finding.severity], bold=True)
+    click.echo(f"{label}  {safe(finding.subject)}: {safe(finding.seen)}")
+    click.echo(f"  why: {safe(finding.why)}")
+    click.echo(f"  do:  {safe(finding.remedy)}")
+    source = f"{finding.check}; {finding.source}" if finding.source else finding.check
+    click.echo(click.style(f"  [{safe(source)}]", dim=True))
+    click.echo("")
+
+
+def _summary(examination: Examination) -> str:
+    counts = dict.fromkeys(_COLOURS, 0)
+    for finding in examination.findings:
+        counts[finding.severity] += 1
+    outcomes = [check.outcome for check in examination.checks]
+    return (
+        f"{examination.node}: {_number(counts['error'], 'error')}, {_number(counts['warning'], 'warning')}, "
+        f"{counts['info']} info; {len(outcomes)} checks in {examination.seconds:.1f} s "
+        f"({outcomes.count('skipped')} without an object, {outcomes.count('unknown')} unknown)"
+    )
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

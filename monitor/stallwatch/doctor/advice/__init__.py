@@ -1,0 +1,1 @@
+"""Advice that harms: what guides recommend against hangs and should not."""

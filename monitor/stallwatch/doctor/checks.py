@@ -1,0 +1,42 @@
+"""All checks, written out. A new one is a class in its area's folder and a line here."""
+
+from stallwatch.doctor.advice.scripts import HarmfulAdvice, TrainingCalls, VariablesInScripts
+from stallwatch.doctor.check import Check
+from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
+from stallwatch.doctor.environment.ranks import RanksDiffer
+from stallwatch.doctor.environment.together import Contradictions, NotReadByThisVersion, RecorderOff
+from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange, WrongSyntax
+from stallwatch.doctor.failed_run.history import DecisionTree
+from stallwatch.doctor.failed_run.logs import FailedRun
+from stallwatch.doctor.frameworks.deepspeed import DeepSpeedKeys, DeepSpeedSettings, DeepSpeedTimeout
+from stallwatch.doctor.frameworks.versions import Compatible, DriverSupportsCuda, KnownBugs, TorchPresent
+from stallwatch.doctor.gpu.health import DeviceAnswers, DriverAnswers, MemoryErrors, Throttled
+from stallwatch.doctor.gpu.links import FabricReady, PcieWidth, PeerRedirect, Topology
+from stallwatch.doctor.gpu.use import LeftOverProcesses, SharedGpu, VisibleDevices
+from stallwatch.doctor.host.limits import CgroupMemory, Cpus, LockedMemory, OpenFiles
+from stallwatch.doctor.host.permissions import (
+    ClockInSync,
+    ContainerNetwork,
+    KernelLogReadable,
+    PtraceAllowed,
+    PySpyReads,
+    SocketsAllowed,
+)
+from stallwatch.doctor.host.storage import DiskSpace, NetworkCaches, SharedMemory, StaleBuildLocks
+from stallwatch.doctor.network.interfaces import FabricPorts, InterfaceExists, Loopback
+from stallwatch.doctor.network.names import AddressFamily, HostName, MasterAddress
+from stallwatch.doctor.network.ports import MasterPort, RasPort
+
+CHECKS: tuple[Check, ...] = (
+    FailedRun(), DecisionTree(),
+    RenamedVariables(), RemovedVariables(), InventedVariables(), UnknownVariables(), OutOfRange(), WrongSyntax(),
+    DebugLeftOn(), Contradictions(), RecorderOff(), NotReadByThisVersion(), RanksDiffer(),
+    DriverAnswers(), DeviceAnswers(), MemoryErrors(), Throttled(), LeftOverProcesses(), VisibleDevices(), SharedGpu(),
+    FabricReady(), PcieWidth(), Topology(), PeerRedirect(),
+    HostName(), MasterAddress(), MasterPort(), InterfaceExists(), AddressFamily(), Loopback(), FabricPorts(), RasPort(),
+    OpenFiles(), LockedMemory(), SharedMemory(), DiskSpace(), StaleBuildLocks(), NetworkCaches(), SocketsAllowed(),
+    PtraceAllowed(), PySpyReads(), KernelLogReadable(), ClockInSync(), Cpus(), CgroupMemory(), ContainerNetwork(),
+    TorchPresent(), DriverSupportsCuda(), Compatible(), KnownBugs(), TrainingCalls(), DeepSpeedKeys(),
+    DeepSpeedSettings(), DeepSpeedTimeout(),
+    HarmfulAdvice(), VariablesInScripts(),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Environment variables of NCCL, PyTorch, gloo, CUDA, DeepSpeed and accelerate."""

@@ -1,0 +1,85 @@
+"""Ranks of one job compared: settings and versions that must not differ."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from stallwatch.doctor.check import Inapplicable, finding
+from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.surroundings import RankFacts, Surroundings
+
+# What may differ between healthy ranks: identity, devices, files.
+_PER_RANK = frozenset((
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "CUDA_VISIBLE_DEVICES", "NCCL_DEBUG_FILE",
+    "NCCL_HOSTID", "TORCHELASTIC_ERROR_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+))  # fmt: skip
+_COMPARED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DIST", "GLOO_", "CUDA_", "PYTORCH_")
+# NCCL decides by these how to talk; ranks that decide differently wait for each other.
+_MUST_MATCH = frozenset((
+    "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET",
+    "NCCL_NVLS_ENABLE", "NCCL_CUMEM_ENABLE", "NCCL_BUFFSIZE", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_COLLNET_ENABLE",
+    "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_NTHREADS", "NCCL_CROSS_NIC", "NCCL_NET_PLUGIN",
+    "NCCL_PXN_DISABLE", "TORCH_DISTRIBUTED_DEBUG", "TORCH_NCCL_USE_COMM_NONBLOCKING", "TORCH_NCCL_BCAST_UNIQUEID",
+))  # fmt: skip
+
+
+class RanksDiffer:
+    name: ClassVar[str] = "ranks_differ"
+    area: ClassVar[Area] = "environment"
+    looks_for: ClassVar[str] = "settings and versions that differ between the ranks of a job on this node"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        jobs: dict[tuple[str, str], list[RankFacts]] = defaultdict(list)
+        for rank in surroundings.ranks:
+            if rank.alive:
+                jobs[rank.environment.get("MASTER_ADDR", ""), rank.environment.get("MASTER_PORT", "")].append(rank)
+        compared = [ranks for ranks in jobs.values() if len(ranks) > 1]
+        if not compared:
+            raise Inapplicable("fewer than two ranks of one job run here")
+        return tuple(record for ranks in compared for record in self._job(ranks))
+
+    def _job(self, ranks: list[RankFacts]) -> Iterator[FindingRecord]:
+        names = {
+            name
+            for rank in ranks
+            for name in rank.environment
+            if name.startswith(_COMPARED_PREFIXES) and name not in _PER_RANK
+        }
+        for name in sorted(names):
+            values = {rank.rank: rank.environment.get(name) for rank in ranks}
+            if len(set(values.values())) > 1:
+                yield finding(
+                    self,
+                    "error" if name in _MUST_MATCH else "warning",
+                    _who(ranks),
+                    seen=f"{name} differs: {_spread(values)}.",
+                    why="Ranks that choose different algorithms, transports or sizes wait for each other for ever."
+                    if name in _MUST_MATCH
+                    else "What is tuned or recorded differs from rank to rank.",
+                    remedy=f"set {name} in the launcher, not in a shell profile of one host, and start again",
+                    source="NCCL user guide" if name.startswith("NCCL_") else "",
+                )
+        for library in ("torch", "nccl", "cuda"):
+            versions = {rank.rank: rank.versions.get(library) for rank in ranks if rank.versions}
+            if len(set(versions.values())) > 1:
+                yield finding(
+                    self,
+                    "error",
+                    _who(ranks),
+                    seen=f"Versions of {library} differ: {_spread(versions)}.",
+                    why="Different versions may choose different algorithms for the same call; NCCL refuses or hangs.",
+                    remedy="start every rank with the same interpreter",
+                )
+
+
+def _who(ranks: list[RankFacts]) -> str:
+    return f"ranks {', '.join(str(rank.rank) for rank in sorted(ranks, key=lambda one: one.rank))}"
+
+
+def _spread(values: Mapping[int, str | None]) -> str:
+    by_value: dict[str, list[int]] = defaultdict(list)
+    for rank, value in sorted(values.items()):
+        by_value["not set" if value is None else value].append(rank)
+    return "; ".join(f"{value} on rank {', '.join(map(str, ranks))}" for value, ranks in by_value.items())

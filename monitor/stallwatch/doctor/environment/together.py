@@ -1,0 +1,233 @@
+"""Variables looked at together: contradictions, a recorder that is off, versions that do not read them."""
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, NamedTuple
+
+from stallwatch.doctor.check import Inapplicable, finding
+from stallwatch.doctor.environment.catalogue import catalogue
+from stallwatch.doctor.finding import Area, FindingRecord, Severity
+from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
+from stallwatch.doctor.versions import in_range, parse_version
+from stallwatch.model.reading import Known
+
+_TRUE = frozenset(("1", "y", "yes", "t", "true", "on"))
+_TORCH_TIMEOUT_SECONDS = 600  # NCCL groups' default since 2.2
+
+
+class _Said(NamedTuple):
+    severity: Severity
+    seen: str
+    why: str
+    remedy: str
+    source: str = ""
+
+
+class Contradictions:
+    name: ClassVar[str] = "contradictory_variables"
+    area: ClassVar[Area] = "environment"
+    looks_for: ClassVar[str] = "settings that defeat each other, and rank variables that do not add up"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(
+            finding(
+                self, said.severity, environment.place, seen=said.seen, why=said.why, remedy=said.remedy,
+                source=said.source,
+            )
+            for environment in surroundings.environments
+            for said in _contradictions(environment.values)
+        )  # fmt: skip
+
+
+def _contradictions(values: Mapping[str, str]) -> Iterator[_Said]:
+    threads, sockets = _number(values, "NCCL_SOCKET_NTHREADS"), _number(values, "NCCL_NSOCKS_PERTHREAD")
+    if threads and sockets and threads * sockets > 64:
+        yield _Said(
+            "warning",
+            f"NCCL_SOCKET_NTHREADS={threads} times NCCL_NSOCKS_PERTHREAD={sockets} is {threads * sockets}.",
+            "NCCL allows 64 and cuts the rest.",
+            "make the product at most 64",
+            "NCCL user guide",
+        )
+    if values.get("NCCL_IB_DISABLE") == "1" and values.get("NCCL_IB_HCA"):
+        yield _Said(
+            "warning",
+            f"NCCL_IB_DISABLE=1 and NCCL_IB_HCA={values['NCCL_IB_HCA']} are both set.",
+            "The adapters are chosen and then not used.",
+            "unset NCCL_IB_DISABLE",
+        )
+    if values.get("TORCH_NCCL_BLOCKING_WAIT", "").lower() in _TRUE and "TORCH_NCCL_ASYNC_ERROR_HANDLING" in values:
+        yield _Said(
+            "warning",
+            "TORCH_NCCL_BLOCKING_WAIT and TORCH_NCCL_ASYNC_ERROR_HANDLING are both set.",
+            "With blocking wait PyTorch turns asynchronous error handling off.",
+            "unset TORCH_NCCL_BLOCKING_WAIT",
+            "ProcessGroupNCCL.cpp",
+        )
+    yield from _two_names(values)
+    yield from _infiniband_wait(values)
+    yield from _ranks_add_up(values)
+    dumps = values.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "").lower() in _TRUE
+    if dumps and "0" in (values.get("TORCH_FR_BUFFER_SIZE"), values.get("TORCH_NCCL_TRACE_BUFFER_SIZE")):
+        yield _Said(
+            "warning",
+            "TORCH_NCCL_DUMP_ON_TIMEOUT is on and the recorder's buffer has 0 entries.",
+            "There is nothing to dump.",
+            "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
+        )
+
+
+def _two_names(values: Mapping[str, str]) -> Iterator[_Said]:
+    for name, value in sorted(values.items()):
+        variable = catalogue().variables.get(name)
+        if variable is None or variable.status != "renamed" or values.get(variable.instead, value) == value:
+            continue
+        yield _Said(
+            "warning",
+            f"{name}={value} and {variable.instead}={values[variable.instead]} say different things.",
+            "They are two names of one setting; which one counts depends on the version.",
+            f"unset {name}",
+            variable.source,
+        )
+
+
+def _infiniband_wait(values: Mapping[str, str]) -> Iterator[_Said]:
+    exponent, retries = _number(values, "NCCL_IB_TIMEOUT"), _number(values, "NCCL_IB_RETRY_CNT")
+    if not exponent or not 1 <= exponent <= 31:
+        return
+    seconds = 4.096e-6 * 2**exponent * min(7 if retries is None else retries, 7)
+    if seconds > _TORCH_TIMEOUT_SECONDS:
+        yield _Said(
+            "warning",
+            f"NCCL_IB_TIMEOUT={exponent}: a dead link is reported after {seconds / 60:.0f} minutes.",
+            "PyTorch's default time-out of 10 minutes is earlier, so a link failure looks like a hang without a cause.",
+            "export NCCL_IB_TIMEOUT=22  (2 minutes with 7 retries)",
+            "NCCL user guide, NCCL_IB_TIMEOUT",
+        )
+
+
+def _ranks_add_up(values: Mapping[str, str]) -> Iterator[_Said]:
+    for one, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
+        rank, ranks = _number(values, one), _number(values, size)
+        if rank is not None and ranks is not None and rank >= ranks:
+            yield _Said(
+                "error",
+                f"{one}={rank} with {size}={ranks}.",
+                "A rank that does not exist waits at the rendezvous, and so does everybody for the one that is "
+                "missing.",
+                f"number {one} from 0 to {size}-1, or start by torchrun, which sets both",
+            )
+    local, world = _number(values, "LOCAL_WORLD_SIZE"), _number(values, "WORLD_SIZE")
+    if local is not None and world is not None and local > world:
+        yield _Said(
+            "error",
+            f"LOCAL_WORLD_SIZE={local} is more than WORLD_SIZE={world}.",
+            "The ranks of this node cannot all be part of the job.",
+            "start by torchrun, which sets both",
+        )
+    several_nodes = local is not None and world is not None and local < world
+    if several_nodes and values.get("MASTER_ADDR", "").lower() in ("localhost", "127.0.0.1", "::1"):
+        yield _Said(
+            "error",
+            f"MASTER_ADDR={values['MASTER_ADDR']} with {local} of {world} ranks on this node.",
+            "Every node then waits for a store of its own.",
+            "export MASTER_ADDR=<host name of the first node>",
+        )
+    if several_nodes and values.get("NCCL_SOCKET_IFNAME", "").lstrip("=") == "lo":
+        yield _Said(
+            "error",
+            f"NCCL_SOCKET_IFNAME=lo with {local} of {world} ranks on this node.",
+            "Ranks of other nodes cannot be reached by the loopback interface.",
+            "unset NCCL_SOCKET_IFNAME, or name the interface that leads to the other nodes",
+        )
+
+
+class RecorderOff:
+    name: ClassVar[str] = "recorder_off"
+    area: ClassVar[Area] = "environment"
+    looks_for: ClassVar[str] = "PyTorch's flight recorder turned off, or off by default in this version"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        found = [
+            finding(
+                self,
+                "warning",
+                environment.place,
+                seen=f"{name}=0 turns the flight recorder off.",
+                why="After a hang nothing tells which rank had entered which collective.",
+                remedy="unset " + name + "  (stallwatch.attach() then chooses; it costs about 1 µs per collective)",
+                source="torch/csrc/distributed/c10d/FlightRecorder",
+            )
+            for environment in surroundings.environments
+            for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+            if environment.values.get(name, "").strip() == "0"
+        ]
+        return tuple(found) or self._by_default(surroundings)
+
+    def _by_default(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """On by default since 2.11 (measured on 2.10 and 2.11); no recorder before 2.2."""
+        training = surroundings.training.ask()
+        torch = training.value.versions.get("torch", "") if isinstance(training, Known) else ""
+        if not in_range(torch, "2.2", "2.11"):
+            return ()
+        if any(
+            environment.values.get(name)
+            for environment in surroundings.environments
+            for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+        ):
+            return ()
+        return (
+            finding(
+                self,
+                "info",
+                f"torch {torch}",
+                seen="The flight recorder is off unless TORCH_FR_BUFFER_SIZE is set; torch 2.11 is the first with it "
+                "on.",
+                why="Without stallwatch's hook nothing tells which rank had entered which collective.",
+                remedy="call stallwatch.attach() in the training script (it turns the recorder on), or "
+                "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
+            ),
+        )
+
+
+class NotReadByThisVersion:
+    name: ClassVar[str] = "variable_too_new"
+    area: ClassVar[Area] = "environment"
+    looks_for: ClassVar[str] = "variables that this NCCL or PyTorch is too old to read"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        training = surroundings.training.ask()
+        if not isinstance(training, Known):
+            raise Inapplicable(f"the versions are not known: {training.reason}")
+        versions = {"NCCL": training.value.nccl, "PyTorch": training.value.versions.get("torch", "")}
+        found = []
+        for environment in surroundings.environments:
+            for name, value in sorted(environment.values.items()):
+                variable = catalogue().variables.get(name)
+                if variable is None or variable.status != "real" or not variable.since:
+                    continue
+                have = versions.get(variable.owner, "")
+                if parse_version(have) and in_range(have, "", variable.since):
+                    found.append(
+                        finding(
+                            self,
+                            "warning",
+                            environment.place,
+                            seen=f"{name}={value}: read since {variable.owner} {variable.since}; here is {have}.",
+                            why="It is ignored without a word.",
+                            remedy=f"unset {name}, or upgrade {variable.owner} to {variable.since} or newer",
+                            source=variable.source,
+                        )
+                    )
+        return tuple(found)
+
+
+def _number(values: Mapping[str, str], name: str) -> int | None:
+    text = values.get(name, "").strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def places_of(surroundings: Surroundings, name: str) -> Iterator[tuple[NamedEnvironment, str]]:
+    """Every environment that sets a variable, with its value."""
+    for environment in surroundings.environments:
+        if environment.values.get(name):
+            yield environment, environment.values[name]

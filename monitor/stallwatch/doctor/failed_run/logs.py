@@ -1,0 +1,105 @@
+"""`doctor --log FILE…`: the first cause, and the other failures as its consequences."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from stallwatch.doctor.check import Inapplicable, finding
+from stallwatch.doctor.failed_run.story import Told, ranks_with, tell
+from stallwatch.doctor.failed_run.words import headline, words_for
+from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.errors import UnusableInput
+from stallwatch.formats import training_log
+from stallwatch.model.evidence import LogEvent
+
+_MAXIMUM_BYTES = 32 << 20  # of the end of a log
+_MOST_CONSEQUENCES = 12
+
+
+def read_events(paths: tuple[Path, ...]) -> list[tuple[str, LogEvent]]:
+    """Raise UnusableInput when a named log cannot be read."""
+    events = []
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - _MAXIMUM_BYTES))
+                data = file.read(_MAXIMUM_BYTES)
+        except OSError as error:
+            raise UnusableInput(f"{path}: {error.strerror}", "Name log files of the run.") from error
+        events += [(str(path), event) for event in training_log.parse(data).events]
+    return events
+
+
+class FailedRun:
+    name: ClassVar[str] = "first_cause"
+    area: ClassVar[Area] = "failed run"
+    looks_for: ClassVar[str] = (
+        "in the logs of a run that failed: the first cause, the other failures as its consequences"
+    )
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        if not surroundings.question.logs:
+            raise Inapplicable("no --log FILE")
+        told = tell(read_events(surroundings.question.logs))
+        if not told:
+            return ()
+        return (self._first(told), *self._consequences(told), *self._hints(told))
+
+    def _first(self, told: tuple[Told, ...]) -> FindingRecord:
+        first = told[0]
+        if first.is_consequence:
+            return finding(
+                self, "warning", f"{first.log}:{first.event.line}",
+                seen=f"Only consequences stand in these logs; the earliest is: {headline(first)}",
+                why="The rank that failed first wrote elsewhere, or nowhere.",
+                remedy="give the logs of all ranks (torchrun --log-dir DIR --redirects 3 keeps one per rank)",
+            )  # fmt: skip
+        words = words_for(first)
+        ranks = ranks_with(told, first.kind)
+        why = words.why
+        if first.kind == "out_of_memory" and len(ranks) == 1:
+            why += f" Only rank {ranks[0]} did: its GPU or its data differ from the others'."
+        return finding(
+            self, "error", f"{first.log}:{first.event.line}",
+            seen=f"First cause: {headline(first)}",
+            why=why,
+            remedy=words.remedy,
+        )  # fmt: skip
+
+    def _consequences(self, told: tuple[Told, ...]) -> Iterator[FindingRecord]:
+        """One record for each kind and log: sixty ranks that lost their peer are one fact."""
+        counts = Counter((one.log, one.kind) for one in told[1:])
+        seen: set[tuple[str, str]] = set()
+        for one in told[1:]:
+            key = (one.log, one.kind)
+            if key in seen or one.kind == "recorder_disabled" or len(seen) >= _MOST_CONSEQUENCES:
+                continue
+            seen.add(key)
+            more = f" (and {counts[key] - 1} more of its kind)" if counts[key] > 1 else ""
+            yield finding(
+                self, "info", f"{one.log}:{one.event.line}",
+                seen=f"Consequence: {headline(one)}{more}",
+                why="It follows from the first cause; to mend it mends nothing.",
+                remedy="mend the first cause",
+            )  # fmt: skip
+
+    def _hints(self, told: tuple[Told, ...]) -> Iterator[FindingRecord]:
+        disabled = next((one for one in told if one.kind == "recorder_disabled"), None)
+        if disabled is not None:
+            words = words_for(disabled)
+            yield finding(
+                self, "warning", f"{disabled.log}:{disabled.event.line}",
+                seen="The flight recorder was off in this run.", why=words.why, remedy=words.remedy,
+            )  # fmt: skip
+        failures = [one for one in told if one.kind == "launcher_failure"]
+        if failures and not any(one.event.exception for one in told):
+            yield finding(
+                self, "info", f"{failures[0].log}:{failures[0].event.line}",
+                seen="torchrun shows no traceback of the failed rank.",
+                why="Without @record a rank's exception reaches no file that torchrun prints.",
+                remedy="from torch.distributed.elastic.multiprocessing.errors import record; put @record on main()",
+                source="PyTorch documentation, Error Propagation",
+            )  # fmt: skip

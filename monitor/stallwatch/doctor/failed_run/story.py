@@ -1,0 +1,82 @@
+"""First cause and consequences: events of logs, pure. What the launcher or torch says first is not always the cause."""
+
+from typing import NamedTuple
+
+from stallwatch.model.evidence import LogEvent
+
+# What names a cause by itself, the strongest first. Everything below "exception" is what others saw of it.
+_CAUSES: tuple[tuple[str, ...], ...] = (
+    ("address_in_use",),
+    ("out_of_memory", "shared_memory", "dataloader_killed", "open_files", "cuda_error"),
+    ("collective_mismatch", "gloo_size_mismatch", "nccl_version_mismatch", "barrier_absent"),
+    ("exception",),
+    ("launcher_failure", "process_failed"),
+    ("nccl_completion_error", "nccl_async_event"),
+    ("gloo_connect", "init_timeout", "store_unreachable"),
+    ("heartbeat_stuck", "gil_clue"),
+    ("collective_timeout", "gloo_timeout"),
+)
+# Exceptions that tell what another rank's death or absence did to this one.
+_OF_OTHERS = (
+    "connection closed by peer", "connection reset by peer", "broken pipe", "timed out waiting", "socket timeout",
+    "watchdog", "nccl communicator was aborted", "childfailederror", "signalexception", "distnetworkerror",
+    "failed to recv", "store", "remote process exited",
+)  # fmt: skip
+_ADDRESS_IN_USE = ("address already in use", "eaddrinuse")
+_OUT_OF_MEMORY = ("out of memory", "outofmemoryerror")
+
+
+class Told(NamedTuple):
+    """An event, the log it stands in, and what it is taken as."""
+
+    log: str
+    event: LogEvent
+    kind: str
+    is_consequence: bool
+
+
+def tell(events: list[tuple[str, LogEvent]]) -> tuple[Told, ...]:
+    """Given events of all logs, return those worth telling, the first cause first, consequences after it."""
+    told = [_read(log, event) for log, event in events]
+    worth = [one for one in told if one.kind not in ("group_status", "nccl_init_started", "nccl_init_complete")]
+    causes = [one for one in worth if not one.is_consequence]
+    first = min(causes, key=lambda one: _rank_of(one, causes), default=None)
+    if first is None:
+        return tuple(worth)
+    return (first, *(one for one in worth if one is not first))
+
+
+def _read(log: str, event: LogEvent) -> Told:
+    kind = event.kind
+    text = f"{event.exception or ''} {event.message or ''} {event.text}".lower()
+    if kind in ("exception", "cuda_error"):
+        if any(words in text for words in _ADDRESS_IN_USE):
+            kind = "address_in_use"
+        elif any(words in text for words in _OUT_OF_MEMORY):
+            kind = "out_of_memory"
+        elif any(words in text for words in _OF_OTHERS):
+            return Told(log, event, kind, is_consequence=True)
+    if kind in ("launcher_failure", "process_failed") and _ended_by_others(event):
+        return Told(log, event, kind, is_consequence=True)
+    return Told(log, event, kind, is_consequence=event.secondary)
+
+
+def _ended_by_others(event: LogEvent) -> bool:
+    """SIGTERM is the launcher's, SIGABRT the watchdog's, unless the launcher calls it the first failure."""
+    return event.exit_signal in (6, 15) and not event.first
+
+
+def _rank_of(one: Told, causes: list[Told]) -> tuple[int, int, int]:
+    """Order of causes: how much the kind says; then what torchrun saw first; then the place in the log."""
+    strength = next((at for at, kinds in enumerate(_CAUSES) if one.kind in kinds), len(_CAUSES))
+    event = one.event
+    # A rank that was killed by a signal nobody sent on purpose (SIGKILL, SIGSEGV, SIGBUS) beats peers' exceptions.
+    if one.kind == "launcher_failure" and event.exit_signal not in (None, 6, 15):
+        strength = 2
+    # torchrun names the first failure that it saw: an exception of that rank is the cause.
+    seen_first = {other.event.rank for other in causes if other.event.first and other.event.rank is not None}
+    return strength, 0 if event.rank in seen_first and seen_first else 1, event.line
+
+
+def ranks_with(told: tuple[Told, ...], kind: str) -> tuple[int, ...]:
+    return tuple(sorted({one.event.rank for one in told if one.kind == kind and one.event.rank is not None}))

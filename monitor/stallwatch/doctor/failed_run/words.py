@@ -1,0 +1,153 @@
+"""What a log's event means and what to do: by kind of event, in words."""
+
+from typing import NamedTuple
+
+from stallwatch.doctor.failed_run.story import Told
+
+
+class Words(NamedTuple):
+    why: str
+    remedy: str
+
+
+_WORDS: dict[str, Words] = {
+    "address_in_use": Words(
+        "Another process held the rendezvous' port, so rank 0's store did not begin and everybody else could not "
+        "connect.",
+        "stallwatch doctor names who holds MASTER_PORT now; torchrun --rdzv-endpoint=localhost:0 takes a free one",
+    ),
+    "out_of_memory": Words(
+        "One rank ran out of GPU memory and left; the others waited for it in the next collective.",
+        "if it was one rank only: left-over processes on its GPU (nvidia-smi), or longer samples than the others'; if "
+        "all: a "
+        "smaller batch, activation checkpointing, PYTORCH_ALLOC_CONF=expandable_segments:True",
+    ),
+    "shared_memory": Words(
+        "/dev/shm was too small: a data-loader worker, or NCCL, could not place its data.",
+        "docker run --shm-size=8g (or --ipc=host); Kubernetes: emptyDir medium Memory at /dev/shm; or fewer workers",
+    ),
+    "dataloader_killed": Words(
+        "A data-loader worker was killed; its rank fails and the others wait for it.",
+        '"Bus error": enlarge /dev/shm; "Killed": host memory (dmesg -T | grep -i oom), fewer workers; else run with '
+        "num_workers=0 "
+        "to see the worker's own error",
+    ),
+    "open_files": Words(
+        "The limit of open files was reached on this rank.",
+        'ulimit -n 1048576 before the launch, or torch.multiprocessing.set_sharing_strategy("file_system")',
+    ),
+    "collective_mismatch": Words(
+        "Ranks called different collectives at the same place.",
+        "make every rank call the same collectives in the same order; look for `if rank == 0:` around one of them",
+    ),
+    "gloo_size_mismatch": Words(
+        "A peer sent more or fewer bytes than this rank expected. The rank that ends first is the receiver, not the "
+        "guilty one.",
+        "compare shapes and dtypes before the collective: print(rank, tensor.shape, tensor.dtype)",
+    ),
+    "nccl_version_mismatch": Words(
+        "Ranks run different NCCLs.",
+        "start every rank from the same environment: python -c 'import torch; print(torch.cuda.nccl.version())' on "
+        "each node",
+    ),
+    "barrier_absent": Words(
+        "The ranks that this line names never reached the barrier.",
+        "look at what those ranks did: their logs and stacks",
+    ),
+    "exception": Words(
+        "This rank raised and left; the others waited for it.",
+        "mend the line that raised; decorate main with torch.distributed.elastic.multiprocessing.errors.record so "
+        "that torchrun "
+        "shows it",
+    ),
+    "launcher_failure": Words(
+        "This process ended first, and the others lost their peer.",
+        "look at this rank's own log before this line; decorate main with @record so that torchrun shows its traceback",
+    ),
+    "process_failed": Words(
+        "This process ended first, and the launcher stopped the others.", "look at this rank's own log before this line"
+    ),
+    "nccl_completion_error": Words(
+        "A packet was retried until the adapter gave up: cable, switch, or a peer that was gone.",
+        "ibstat and perfquery on both ends, dmesg for the adapter; if the peer had died before, it is a consequence",
+    ),
+    "nccl_async_event": Words(
+        "The adapter reported a port or device event.", "ibstat, dmesg; check the link and the subnet manager"
+    ),
+    "gloo_connect": Words(
+        "gloo could not connect the ranks: a host name that resolves to the loopback address, or an interface that is "
+        "not there.",
+        "export GLOO_SOCKET_IFNAME=<interface, plain name>; stallwatch doctor on each node",
+    ),
+    "init_timeout": Words(
+        "Not all ranks came to the rendezvous.",
+        "find the rank that is missing: is its process there, does it reach MASTER_ADDR:MASTER_PORT (nc -zv), is "
+        "WORLD_SIZE right",
+    ),
+    "store_unreachable": Words(
+        "This rank could not connect to the store of rank 0.",
+        "getent hosts $MASTER_ADDR; nc -zv $MASTER_ADDR $MASTER_PORT; is rank 0 up, is a firewall between",
+    ),
+    "heartbeat_stuck": Words(
+        "The watchdog of this rank did not get on: something held the GIL or a CUDA call did not return.",
+        "look at this rank's stacks: py-spy dump --pid <pid> --native",
+    ),
+    "gil_clue": Words(
+        "This rank could not take the GIL at its end: native code held it.", "look for C extensions that hold the GIL"
+    ),
+    "collective_timeout": Words(
+        "Ranks waited in a collective that some rank never entered. The rank that reports it is a waiting one.",
+        "stallwatch analyze on the flight recorder's dumps names the absent rank; TORCH_FR_BUFFER_SIZE=2000 for the "
+        "next run",
+    ),
+    "gloo_timeout": Words(
+        "Ranks waited in a collective that some rank never entered. gloo's text never names the one that is missing.",
+        "stallwatch.attach() in the script, and stallwatch analyze on what it keeps",
+    ),
+    "recorder_disabled": Words(
+        "The flight recorder was off, so the call site of the stuck collective is not known.",
+        "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
+    ),
+    "cuda_error": Words(
+        "A CUDA call failed on this rank.",
+        '"invalid device ordinal": LOCAL_RANK is not smaller than the number of visible GPUs; other errors: '
+        "CUDA_LAUNCH_BLOCKING=1 "
+        "for one run on one GPU, and dmesg for XIDs",
+    ),
+}
+_OTHERWISE = Words("It belongs to the failure.", "read the lines around it")
+
+
+def words_for(told: Told) -> Words:
+    """Meaning and remedy; a signal says more than "it ended first"."""
+    signal = told.event.exit_signal
+    if told.kind in ("launcher_failure", "process_failed") and signal == 9:
+        return Words(
+            "SIGKILL comes from outside: the kernel's out-of-memory killer, a cgroup's limit, or somebody's kill. A "
+            'bare "Killed" '
+            "proves none of them.",
+            "dmesg -T | grep -i 'killed process'; cat /sys/fs/cgroup/memory.events; scheduler's log; then less memory "
+            "or a higher limit",
+        )
+    if told.kind in ("launcher_failure", "process_failed") and signal in (7, 11):
+        return Words(
+            "The process crashed in native code (SIGBUS is a full /dev/shm more often than not)."
+            if signal == 7
+            else "The process crashed in native code.",
+            "df -h /dev/shm" if signal == 7 else "PYTHONFAULTHANDLER=1 shows where; ulimit -c unlimited keeps a core",
+        )
+    return _WORDS.get(told.kind, _OTHERWISE)
+
+
+def headline(told: Told) -> str:
+    """Who and what, in one line."""
+    event = told.event
+    who = f"rank {event.rank}: " if event.rank is not None else ""
+    frame = f" at {event.frame.filename}:{event.frame.line} in {event.frame.name}" if event.frame else ""
+    if event.exception:
+        return f"{who}{event.exception}{': ' + event.message[:200] if event.message else ''}{frame}"
+    if told.kind == "launcher_failure":
+        how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
+        where = f" on {event.host}" if event.host else ""
+        return f"{who}ended with {how} (pid {event.pid}){where}{', the first that torchrun saw' if event.first else ''}"
+    return who + event.text.strip()[:240]

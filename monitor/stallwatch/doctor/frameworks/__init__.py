@@ -1,0 +1,1 @@
+"""PyTorch, NCCL, DeepSpeed, Lightning, accelerate of the training interpreter."""

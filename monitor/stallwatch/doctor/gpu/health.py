@@ -1,0 +1,206 @@
+"""The driver and each device: do they answer, are they sound."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from stallwatch.doctor.check import Inapplicable, Undetermined, finding
+from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.surroundings import Gpu, GpuState, Surroundings
+from stallwatch.model.reading import Known
+
+# nvml.h
+_NO_PERMISSION, _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND, _LOST, _RESET, _MISMATCH, _UNKNOWN = 4, 9, 12, 15, 16, 18, 999
+# Clock-event reasons by which a GPU protects itself: hardware, thermal (by software, by hardware), power brake.
+_HARMFUL = {0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
+_RECOVERY = {1: "reset the GPU", 2: "reboot the node", 3: "drain P2P work", 4: "drain, then reset the GPU",
+             5: "recover the IMEX domain", 6: "reset the GPU's bus", 7: "reboot the system"}  # fmt: skip
+
+
+def gpu_state(surroundings: Surroundings) -> GpuState:
+    """NVML's answer. Raise Inapplicable where there is no GPU, Undetermined where NVML is silent or refuses: one check
+    (driver_answers) tells why, the others only that they could not look."""
+    reading = surroundings.gpus.state()
+    if not isinstance(reading, Known):
+        if has_device_files(surroundings):
+            raise Undetermined(reading.reason)
+        raise Inapplicable(reading.reason)
+    state = reading.value
+    if state.failure:
+        if state.failure_code in (_LIBRARY_NOT_FOUND, _DRIVER_NOT_LOADED) and not has_device_files(surroundings):
+            raise Inapplicable(f"no NVIDIA GPU on this node ({state.failure})")
+        raise Undetermined(f"NVML: {state.failure}")
+    if not state.gpus:
+        raise Inapplicable("NVML counts no GPU")
+    return state
+
+
+def has_device_files(surroundings: Surroundings) -> bool:
+    """Whether the node, or the container, was given NVIDIA devices."""
+    return (surroundings.root / "dev/nvidiactl").exists() or bool(
+        list((surroundings.root / "proc/driver/nvidia/gpus").glob("*"))
+    )
+
+
+def label(gpu: Gpu) -> str:
+    return f"GPU {gpu.index}" + (f" ({gpu.name})" if gpu.name else "")
+
+
+class DriverAnswers:
+    name: ClassVar[str] = "driver_answers"
+    area: ClassVar[Area] = "gpu"
+    looks_for: ClassVar[str] = (
+        "NVML that is silent, refuses (library mismatch, no permission), or devices lost from a container"
+    )
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        reading = surroundings.gpus.state()
+        if not isinstance(reading, Known):
+            if not has_device_files(surroundings):
+                raise Inapplicable(reading.reason)
+            return (
+                finding(
+                    self, "error", "NVIDIA driver",
+                    seen=f"{reading.reason}.",
+                    why="A driver that does not answer stops every CUDA call in an uninterruptible wait: the job "
+                    "hangs.",
+                    remedy="look for the first XID (`dmesg -T | grep -i xid`) and for processes in state D "
+                    "(`ps -eo pid,stat,wchan:32,cmd | grep ' D'`); drain the node and reboot it",
+                    source="gpu-monitoring-tools#46",
+                ),
+            )  # fmt: skip
+        state = reading.value
+        if state.failure:
+            record = self._refusal(surroundings, state)
+            if record is None:
+                raise Inapplicable(f"no NVIDIA GPU on this node ({state.failure})")
+            return (record,)
+        listed = len(list((surroundings.root / "proc/driver/nvidia/gpus").glob("*")))
+        if listed > len(state.gpus):
+            return (
+                finding(
+                    self, "warning", "NVIDIA driver",
+                    seen=f"The driver knows {listed} GPUs, NVML shows {len(state.gpus)}.",
+                    why="A GPU that fell off the bus, or that this container was not given.",
+                    remedy="compare `nvidia-smi -L` on the host and here; look for XID 79 in the kernel log",
+                ),
+            )  # fmt: skip
+        return ()
+
+    def _refusal(self, surroundings: Surroundings, state: GpuState) -> FindingRecord | None:
+        given = has_device_files(surroundings)
+        if state.failure_code in (_LIBRARY_NOT_FOUND, _DRIVER_NOT_LOADED) and not given:
+            return None
+        why, remedy = {
+            _MISMATCH: (
+                "The kernel module and the library are of different versions: the driver was upgraded under running "
+                "processes. No new CUDA program starts.",
+                "reboot the node (or unload the nvidia modules once nobody uses them); in a container start it anew",
+            ),
+            _NO_PERMISSION: (
+                "This user may not open the devices.",
+                "add the user to the group that owns /dev/nvidia* (`ls -l /dev/nvidia*`), or pass the devices to the "
+                "container (--gpus all)",
+            ),
+            _LIBRARY_NOT_FOUND: (
+                "The devices are here and libnvidia-ml.so.1 is not: the container was started without the NVIDIA "
+                "runtime.",
+                "start the container with --gpus all (nvidia-container-toolkit)",
+            ),
+            _DRIVER_NOT_LOADED: ("The device files are here and the driver is not loaded.", "modprobe nvidia"),
+            _UNKNOWN: (
+                "In a container this is what a lost device looks like: after `systemctl daemon-reload` on the host the "
+                "cgroup no longer allows the devices. Running jobs go on, new ones fail.",
+                "start the container anew; on the host link the devices (nvidia-ctk system create-dev-char-symlinks "
+                "--create-all) so that it does not come back",
+            ),
+        }.get(state.failure_code or 0, ("CUDA programs will fail in the same way.", "run nvidia-smi on the host"))
+        return finding(self, "error", "NVIDIA driver", seen=f"NVML refuses: {state.failure}.", why=why, remedy=remedy)
+
+
+class DeviceAnswers:
+    name: ClassVar[str] = "device_answers"
+    area: ClassVar[Area] = "gpu"
+    looks_for: ClassVar[str] = "a single GPU that is lost, needs a reset, or asks for recovery"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(record for gpu in gpu_state(surroundings).gpus for record in self._one(gpu))
+
+    def _one(self, gpu: Gpu) -> Iterator[FindingRecord]:
+        if gpu.error:
+            action = "reset it (`nvidia-smi --gpu-reset`)" if gpu.error_code == _RESET else "reboot the node"
+            yield finding(
+                self, "error", label(gpu),
+                seen=f"NVML: {gpu.error}.",
+                why="A rank on this GPU fails or hangs, and all others wait for it.",
+                remedy=f"drain the node and {action}; exclude the GPU until then (CUDA_VISIBLE_DEVICES)",
+                source="nvml.h" if gpu.error_code != _LOST else "nvml.h; XID 79",
+            )  # fmt: skip
+        elif gpu.recovery_action:
+            yield finding(
+                self, "error", label(gpu),
+                seen=f"The driver asks: {_RECOVERY.get(gpu.recovery_action, f'action {gpu.recovery_action}')}.",
+                why="The GPU has had an error that only this clears (XID 154).",
+                remedy=f"drain the node, then {_RECOVERY.get(gpu.recovery_action, 'see nvidia-smi -q')}",
+                source="nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
+            )  # fmt: skip
+
+
+class MemoryErrors:
+    name: ClassVar[str] = "gpu_memory_errors"
+    area: ClassVar[Area] = "gpu"
+    looks_for: ClassVar[str] = (
+        "uncorrected ECC errors since the driver started, rows whose remapping is pending or failed"
+    )
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(record for gpu in gpu_state(surroundings).gpus for record in self._one(gpu))
+
+    def _one(self, gpu: Gpu) -> Iterator[FindingRecord]:
+        if gpu.remap_failed:
+            yield finding(
+                self, "error", label(gpu),
+                seen="Remapping of a bad memory row has failed.",
+                why="The spare rows are used up; the next error ends the job.",
+                remedy="take the GPU out of service and have it replaced",
+                source="NVIDIA GPU memory error management",
+            )  # fmt: skip
+        elif gpu.remap_pending:
+            yield finding(
+                self, "warning", label(gpu),
+                seen="A bad memory row waits to be remapped.",
+                why="Until a reset the row stays in use and can fail again (XID 63, 94, 95).",
+                remedy="drain the node and reset the GPU: nvidia-smi --gpu-reset -i " + str(gpu.index),
+                source="NVIDIA GPU memory error management",
+            )  # fmt: skip
+        elif gpu.ecc_uncorrected_volatile:
+            yield finding(
+                self, "warning", label(gpu),
+                seen=f"{gpu.ecc_uncorrected_volatile} uncorrected ECC errors since the driver was loaded.",
+                why="A process that touched them was ended (XID 48, 94); results of others are not affected.",
+                remedy="drain the node and reset the GPU: nvidia-smi --gpu-reset -i " + str(gpu.index),
+                source="NVIDIA GPU memory error management",
+            )  # fmt: skip
+
+
+class Throttled:
+    name: ClassVar[str] = "gpu_throttled"
+    area: ClassVar[Area] = "gpu"
+    looks_for: ClassVar[str] = "a GPU that its hardware, its temperature or its power supply slows down now"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        found = []
+        for gpu in gpu_state(surroundings).gpus:
+            reasons = [text for bit, text in _HARMFUL.items() if (gpu.clock_event_reasons or 0) & bit]
+            if reasons:
+                found.append(
+                    finding(
+                        self, "warning", label(gpu),
+                        seen=f"Clocks are lowered: {', '.join(reasons)}.",
+                        why="Its rank comes last to every collective, and the whole job runs at its pace.",
+                        remedy="check cooling and power (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`), exclude "
+                        "the GPU "
+                        "meanwhile",
+                        source="nvml.h, clocks event reasons",
+                    )
+                )  # fmt: skip
+        return tuple(found)

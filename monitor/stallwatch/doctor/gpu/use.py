@@ -1,0 +1,171 @@
+"""Who uses which GPU: left-over processes, visible devices against local ranks, two ranks on one GPU."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import ClassVar
+
+from stallwatch.doctor.check import Inapplicable, finding
+from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.gpu.health import gpu_state, label
+from stallwatch.doctor.processes import command_of, process_state
+from stallwatch.doctor.surroundings import RankFacts, Surroundings
+
+_HELD_BYTES = 1 << 30  # contexts of monitors take some hundred MiB
+# nvidia-persistenced, DCGM, Xorg and the like hold devices for good reasons.
+_DAEMONS = ("nvidia-", "nv-", "dcgm", "Xorg", "gnome-shell", "Xwayland")
+
+
+class LeftOverProcesses:
+    name: ClassVar[str] = "gpu_left_over"
+    area: ClassVar[Area] = "gpu"
+    looks_for: ClassVar[str] = "GPU memory held while no rank runs here, and by whom"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        state = gpu_state(surroundings)
+        if any(rank.alive for rank in surroundings.ranks):
+            raise Inapplicable("a job runs here")
+        found = []
+        for gpu in state.gpus:
+            if (gpu.memory_used_bytes or 0) < _HELD_BYTES:
+                continue
+            holders = [
+                f"pid {pid} ({command_of(surroundings.proc, pid) or 'not visible from here'}"
+                f"{', state ' + held if (held := process_state(surroundings.proc, pid)) else ''})"
+                for pid in gpu.pids or ()
+                if not command_of(surroundings.proc, pid).split("/")[-1].startswith(_DAEMONS)
+            ]
+            gib = (gpu.memory_used_bytes or 0) / (1 << 30)
+            found.append(
+                finding(
+                    self, "warning", label(gpu),
+                    seen=f"{gib:.1f} GiB are in use"
+                    + (f" by {', '.join(holders)}." if holders else ", and NVML names no process."),
+                    why="One rank then has less memory than the others: it fails alone with \"out of memory\" and the "
+                    "others "
+                    "wait for it.",
+                    remedy=f"kill {' '.join(str(pid) for pid in gpu.pids)}  (after a look: ps -o "
+                    "pid,ppid,stat,user,cmd -p "
+                    f"{','.join(str(pid) for pid in gpu.pids)})"
+                    if gpu.pids
+                    else "look for processes of other containers on the host: `fuser -v /dev/nvidia*`",
+                )
+            )  # fmt: skip
+        return tuple(found)
+
+
+class VisibleDevices:
+    name: ClassVar[str] = "visible_devices"
+    area: ClassVar[Area] = "gpu"
+    looks_for: ClassVar[str] = (
+        "CUDA_VISIBLE_DEVICES with devices that are not there, twice the same, or fewer than local ranks"
+    )
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        state = gpu_state(surroundings)
+        uuids = [gpu.uuid for gpu in state.gpus]
+        found = []
+        for environment in surroundings.environments:
+            value = environment.values.get("CUDA_VISIBLE_DEVICES")
+            if value is None or environment.is_file:
+                continue
+            entries = [entry.strip() for entry in value.split(",") if entry.strip()]
+            indexes = [_index(entry, uuids) for entry in entries]
+            missing = [entry for entry, index in zip(entries, indexes, strict=True) if index is None]
+            if missing:
+                found.append(
+                    finding(
+                        self, "error", environment.place,
+                        seen=f"CUDA_VISIBLE_DEVICES={value}: {', '.join(missing)} is not on this node "
+                        f"({len(state.gpus)} GPUs).",
+                        why="CUDA stops reading at the first entry that does not exist: \"invalid device ordinal\" on "
+                        "later "
+                        "ranks, and the others wait for them.",
+                        remedy="export CUDA_VISIBLE_DEVICES=" + ",".join(str(gpu.index) for gpu in state.gpus),
+                        source="CUDA programming guide",
+                    )
+                )  # fmt: skip
+            elif len(set(indexes)) < len(indexes):
+                found.append(
+                    finding(
+                        self, "error", environment.place,
+                        seen=f"CUDA_VISIBLE_DEVICES={value} names a GPU twice.",
+                        why="CUDA then shows no device at all.",
+                        remedy="name each GPU once",
+                        source="CUDA programming guide",
+                    )
+                )  # fmt: skip
+            else:
+                found += self._ranks(environment.place, environment.values, len(entries))
+        return tuple(found)
+
+    def _ranks(self, place: str, values: Mapping[str, str], visible: int) -> list[FindingRecord]:
+        local_rank, local_size = values.get("LOCAL_RANK", ""), values.get("LOCAL_WORLD_SIZE", "")
+        # One device for each rank (set by Slurm or Ray) is as right as all devices for all.
+        if local_size.isdigit() and 1 < visible < int(local_size):
+            return [
+                finding(
+                    self, "error", place,
+                    seen=f"{visible} GPUs are visible to {local_size} local ranks (LOCAL_RANK={local_rank}).",
+                    why="cuda:LOCAL_RANK does not exist for some ranks, or two of them share a GPU, which NCCL "
+                    "answers with an "
+                    "error or a hang.",
+                    remedy=f"torchrun --nproc-per-node={visible}, or make {local_size} GPUs visible",
+                )
+            ]  # fmt: skip
+        return []
+
+
+def _index(entry: str, uuids: list[str]) -> int | None:
+    if entry.isdigit():
+        return int(entry) if int(entry) < len(uuids) else None
+    if entry.startswith("MIG-"):
+        return hash(entry)  # an instance: not counted by NVML's devices
+    return next((index for index, uuid in enumerate(uuids) if uuid and uuid.startswith(entry)), None)
+
+
+class SharedGpu:
+    name: ClassVar[str] = "shared_gpu"
+    area: ClassVar[Area] = "gpu"
+    looks_for: ClassVar[str] = "two ranks of one job that compute on the same GPU"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        state = gpu_state(surroundings)
+        ranks = {rank.pid: rank for rank in surroundings.ranks if rank.alive}
+        if not ranks:
+            raise Inapplicable("no rank runs here")
+        found = []
+        # A rank that forgot set_device has a context on GPU 0 besides its own: its own is the one that it uses alone.
+        devices: dict[int, int] = defaultdict(int)
+        for gpu in state.gpus:
+            for pid in gpu.pids or ():
+                devices[pid] += 1
+        for gpu in state.gpus:
+            here = [ranks[pid] for pid in gpu.pids or () if pid in ranks]
+            for job in _by_job(here):
+                names = ", ".join(f"{rank.rank} (pid {rank.pid})" for rank in job)
+                strays = [rank for rank in job if devices[rank.pid] > 1]
+                stray_names = ", ".join(str(rank.rank) for rank in strays)
+                found.append(
+                    finding(
+                        self, "warning" if strays else "error", label(gpu),
+                        seen=f"Ranks {names} are on this GPU"
+                        + (f"; rank {stray_names} also on another." if strays else "."),
+                        why="A context on GPU 0 beside the own one takes its memory; the first rank runs out of it "
+                        "alone."
+                        if strays
+                        else "NCCL does not support one GPU for two ranks of a communicator: \"Duplicate GPU "
+                        "detected\", or a "
+                        "hang.",
+                        remedy="torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])) before init_process_group, and "
+                        "init_process_group(device_id=…)",
+                        source="NCCL user guide, Creating a Communicator",
+                    )
+                )  # fmt: skip
+        return tuple(found)
+
+
+def _by_job(ranks: list[RankFacts]) -> list[list[RankFacts]]:
+    jobs: dict[tuple[str, str], list[RankFacts]] = defaultdict(list)
+    for rank in sorted(ranks, key=lambda one: one.rank):
+        jobs[rank.environment.get("MASTER_ADDR", ""), rank.environment.get("MASTER_PORT", "")].append(rank)
+    return [job for job in jobs.values() if len({rank.rank for rank in job}) > 1]

@@ -1,0 +1,67 @@
+"""Work that may never come back: children and threads that we are willing to lose."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from stallwatch.doctor.surroundings import Outcome
+from stallwatch.model.reading import Known, Unavailable
+
+T = TypeVar("T")
+
+_MAXIMUM_OUTPUT_BYTES = 4 << 20
+_REAP_SECONDS = 0.1
+
+
+def run_child(
+    argv: Sequence[str], seconds: float, *, environment: Mapping[str, str] | None = None, what: str = ""
+) -> Known[Outcome] | Unavailable:
+    """Run a command without input. One that does not end in time is killed and, when even that does not end it (a wait
+    in the driver), left behind."""
+    what = what or argv[0]
+    try:
+        child = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        return Unavailable(f"{what}: {error.strerror}", time.monotonic_ns())
+    try:
+        out, err = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        try:
+            child.communicate(timeout=_REAP_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        return Unavailable(f"{what} has not answered for {seconds:g} s", time.monotonic_ns())
+    texts = (part[:_MAXIMUM_OUTPUT_BYTES].decode("utf-8", "replace") for part in (out, err))
+    return Known(Outcome(child.returncode, *texts), time.monotonic_ns())
+
+
+class Promise(Generic[T]):
+    """A function that runs in a thread of its own from now on; everybody who asks gets its one answer, or
+    Unavailable once `seconds` have passed since the start."""
+
+    def __init__(self, function: Callable[[], T], seconds: float, what: str) -> None:
+        self._seconds, self._what = seconds, what
+        self._until = time.monotonic() + seconds
+        self._answer: Known[T] | Unavailable | None = None
+        self._done = threading.Event()
+        self._function = function
+        threading.Thread(target=self._run, name=what, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._answer = Known(self._function(), time.monotonic_ns())
+        except Exception as error:  # noqa: BLE001 - the guard of lost work: what it raises is its answer
+            self._answer = Unavailable(f"{self._what}: {type(error).__name__}: {error}", time.monotonic_ns())
+        self._done.set()
+
+    def get(self) -> Known[T] | Unavailable:
+        self._done.wait(max(0.0, self._until - time.monotonic()))
+        return self._answer or Unavailable(
+            f"{self._what} has not answered for {self._seconds:g} s", time.monotonic_ns()
+        )

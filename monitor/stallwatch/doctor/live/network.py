@@ -1,0 +1,86 @@
+"""DNS and sockets of this node."""
+
+import errno
+import os
+import socket
+import threading
+
+import psutil
+
+from stallwatch.doctor.live.lost import Promise
+from stallwatch.doctor.surroundings import Interface, Lookup
+from stallwatch.model.reading import Known, Unavailable
+
+_LOOKUP_SECONDS = 3.0
+_CONNECT_SECONDS = 1.0
+
+
+class DnsResolver:
+    """getaddrinfo, each name once, in a thread that may be lost."""
+
+    def __init__(self, seconds: float = _LOOKUP_SECONDS) -> None:
+        self._seconds = seconds
+        self._asked: dict[str, Promise[Lookup]] = {}
+        self._lock = threading.Lock()
+
+    def lookup(self, name: str) -> Known[Lookup] | Unavailable:
+        with self._lock:
+            promise = self._asked.get(name)
+            if promise is None:
+                promise = Promise(lambda: _lookup(name), self._seconds, f"DNS, asked for {name},")
+                self._asked[name] = promise
+        return promise.get()
+
+
+def _lookup(name: str) -> Lookup:
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return Lookup((), str(getattr(error, "strerror", None) or error))
+    return Lookup(tuple(dict.fromkeys(str(entry[4][0]) for entry in found)))
+
+
+class NodeSockets:
+    def interfaces(self) -> tuple[Interface, ...]:
+        addresses, stats = psutil.net_if_addrs(), psutil.net_if_stats()
+        return tuple(
+            Interface(
+                name=name,
+                is_up=name in stats and stats[name].isup,
+                addresses=tuple(one.address for one in known if one.family in (socket.AF_INET, socket.AF_INET6)),
+            )
+            for name, known in addresses.items()
+        )
+
+    def can_listen(self, port: int) -> str:
+        """IPv6 where there is any, as torch's store, else IPv4."""
+        error = ""
+        for family in (socket.AF_INET6, socket.AF_INET):
+            try:
+                with socket.socket(family, socket.SOCK_STREAM) as listener:
+                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    listener.bind(("", port))
+                    listener.listen(1)
+                    return ""
+            except OSError as failure:
+                if failure.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL) and family == socket.AF_INET6:
+                    continue
+                error = os.strerror(failure.errno) if failure.errno else str(failure)
+        return error
+
+    def free_port(self) -> int:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+            listener.bind(("", 0))
+            return int(listener.getsockname()[1])
+
+    def connects_to_itself(self, address: str) -> str:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+                listener.bind((address, 0))
+                listener.listen(1)
+                with socket.create_connection(listener.getsockname(), timeout=_CONNECT_SECONDS):
+                    return ""
+        except TimeoutError:
+            return f"no answer within {_CONNECT_SECONDS:g} s (packets are dropped)"
+        except OSError as failure:
+            return os.strerror(failure.errno) if failure.errno else str(failure)

@@ -1,0 +1,87 @@
+"""NVML and the training interpreter, each asked once, in a child that starts at once and may be lost."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import TypeVar
+
+import msgspec
+
+from stallwatch.doctor.gpu.probe import NO_BINDING
+from stallwatch.doctor.live.lost import Promise, run_child
+from stallwatch.doctor.surroundings import GpuState, Outcome, RankFacts, Training
+from stallwatch.model.reading import Known, Unavailable
+
+T = TypeVar("T")
+
+_NVML_SECONDS = 3.5
+_TRAINING_SECONDS = 3.5
+
+
+class ChildCommands:
+    def run(self, argv: Sequence[str], seconds: float) -> Known[Outcome] | Unavailable:
+        return run_child(argv, seconds)
+
+
+class NvmlChild:
+    def __init__(self, seconds: float = _NVML_SECONDS, argv: Sequence[str] = ()) -> None:
+        command = tuple(argv) or (sys.executable, "-m", "stallwatch.doctor.gpu.probe")
+        self._promise = Promise(lambda: run_child(command, seconds, what="NVML"), seconds + 0.2, "NVML")
+
+    def state(self) -> Known[GpuState] | Unavailable:
+        return _decode(self._promise.get(), GpuState, "NVML")
+
+
+class TrainingChild:
+    """`--python`, else a running rank's interpreter, else our own."""
+
+    def __init__(self, executable: str, environment: Mapping[str, str], seconds: float = _TRAINING_SECONDS) -> None:
+        program = resources.files("stallwatch.doctor.frameworks").joinpath("interpreter.py").read_text(encoding="utf-8")
+        # As training would start: its own environment, and no user's start-up file of ours.
+        self._promise = Promise(
+            lambda: run_child((executable, "-c", program), seconds, environment=dict(environment), what=executable),
+            seconds + 0.2,
+            executable,
+        )
+
+    def ask(self) -> Known[Training] | Unavailable:
+        return _decode(self._promise.get(), Training, "the training interpreter")
+
+
+class WrittenVersions:
+    """Versions as a rank's hook wrote them down; nothing is started."""
+
+    def __init__(self, rank: RankFacts) -> None:
+        self._rank = rank
+
+    def ask(self) -> Known[Training] | Unavailable:
+        versions = self._rank.versions
+        written = Training(
+            executable=self._rank.executable,
+            python=versions.get("python", ""),
+            versions={name.replace("_", "-"): version for name, version in versions.items()},
+            cuda=versions.get("cuda", ""),
+            hip=versions.get("hip", ""),
+            nccl=versions.get("nccl", ""),
+        )
+        return Known(written, time.monotonic_ns())
+
+
+def _decode(
+    reading: Known[Known[Outcome] | Unavailable] | Unavailable, kind: type[T], what: str
+) -> Known[T] | Unavailable:
+    inner = reading.value if isinstance(reading, Known) else reading
+    if not isinstance(inner, Known):
+        return inner
+    now, outcome = time.monotonic_ns(), inner.value
+    if outcome.stdout.startswith(NO_BINDING):
+        return Unavailable("no GPU is read: " + outcome.stdout.partition("\n")[2].strip(), now)
+    if outcome.exit_code != 0:
+        last = (outcome.stderr.strip().splitlines() or [f"exit code {outcome.exit_code}"])[-1]
+        return Unavailable(f"{what} failed: {last[:300]}", now)
+    try:
+        # A library that prints at import must not spoil the answer: it is the last line.
+        return Known(msgspec.json.decode(outcome.stdout.splitlines()[-1], type=kind), now)
+    except (msgspec.MsgspecError, IndexError) as error:
+        return Unavailable(f"{what} answered nonsense: {error}", now)

@@ -1,0 +1,98 @@
+"""Puts the real surroundings together."""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.doctor.live.disks import NodeDisks
+from stallwatch.doctor.live.network import DnsResolver, NodeSockets
+from stallwatch.doctor.live.probes import ChildCommands, NvmlChild, TrainingChild, WrittenVersions
+from stallwatch.doctor.live.ranks import rank_environments, running_ranks
+from stallwatch.doctor.surroundings import NamedEnvironment, Question, RankFacts, Surroundings, TrainingProbe
+
+
+def survey(
+    question: Question,
+    environment: Mapping[str, str],
+    rank_directories: tuple[Path, ...],
+    python: str = "",
+    pid: int | None = None,
+    root: Path = Path("/"),
+) -> Surroundings:
+    """Look at who runs here and start what takes time; nothing is waited for but /proc.
+
+    `python` is the training interpreter; without it a running rank's counts, else our own. With `pid` only that
+    process' environment counts, as a rank's.
+    """
+    gpus = NvmlChild()
+    ranks = running_ranks(root / "proc", rank_directories)
+    if pid is not None:
+        ranks = tuple(rank for rank in ranks if rank.pid == pid)
+    training = _training(python, ranks, environment)
+    shell = () if pid is not None and ranks else (NamedEnvironment("this shell", dict(environment)),)
+    return Surroundings(
+        root=root,
+        environments=(*_once(rank_environments(ranks)), *shell, *conf_files(root, environment)),
+        ranks=ranks,
+        host_name=socket.gethostname(),
+        user_id=os.geteuid(),
+        resolver=DnsResolver(),
+        sockets=NodeSockets(),
+        disks=NodeDisks(),
+        commands=ChildCommands(),
+        gpus=gpus,
+        training=training,
+        question=question,
+        now_seconds=time.time(),
+    )
+
+
+def _training(python: str, ranks: tuple[RankFacts, ...], environment: Mapping[str, str]) -> TrainingProbe:
+    """The interpreter to ask. One of another user's is not started, for it would run his code with our rights: what
+    his hooks wrote down has to do."""
+    if python:
+        return TrainingChild(python, environment)
+    own = next((rank.executable for rank in ranks if rank.executable and rank.uid == os.geteuid()), "")
+    facts = next((rank for rank in ranks if "torch" in rank.versions), None)
+    if not own and facts is not None:
+        return WrittenVersions(facts)
+    return TrainingChild(own or sys.executable, environment)
+
+
+def _once(environments: Iterator[NamedEnvironment]) -> Iterator[NamedEnvironment]:
+    """Ranks of one launcher have the same settings: what all share is said once, of the first."""
+    seen: list[dict[str, str]] = []
+    for one in environments:
+        new = {
+            name: value for name, value in one.values.items() if not any(name in s and s[name] == value for s in seen)
+        }
+        seen.append(dict(one.values))
+        yield msgspec.structs.replace(one, values=new)
+
+
+def conf_files(root: Path, environment: Mapping[str, str]) -> Iterator[NamedEnvironment]:
+    """NCCL's own files: settings that no `env` shows. $NCCL_CONF_FILE takes the place of ~/.nccl.conf."""
+    paths = ["/etc/nccl.conf"]
+    own = environment.get("NCCL_CONF_FILE") or os.path.join(environment.get("HOME", ""), ".nccl.conf")
+    for path in (*paths, own):
+        try:
+            with open(root / path.lstrip("/"), encoding="utf-8", errors="replace") as file:
+                text = file.read(1 << 20)
+        except OSError:
+            continue
+        yield NamedEnvironment(path, parse_conf(text), is_file=True)
+
+
+def parse_conf(text: str) -> dict[str, str]:
+    """Lines NAME=value; "#" begins a comment."""
+    values = {}
+    for line in text.splitlines():
+        name, separator, value = line.partition("=")
+        if separator and not name.lstrip().startswith("#"):
+            values[name.strip()] = value.strip()
+    return values

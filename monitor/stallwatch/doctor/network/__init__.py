@@ -1,0 +1,1 @@
+"""Names, ports, interfaces and fabric ports: what a rendezvous and NCCL's bootstrap need."""

@@ -1,0 +1,43 @@
+"""/proc/net/tcp and tcp6: who listens, what is in TIME_WAIT. Pure parsing."""
+
+import ipaddress
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stallwatch.doctor.surroundings import Surroundings
+
+LISTEN, TIME_WAIT, ESTABLISHED = 0x0A, 0x06, 0x01
+
+
+class TcpSocket(NamedTuple):
+    address: str
+    port: int
+    state: int
+    uid: int
+    inode: int
+
+
+def parse_tcp(text: str) -> Iterator[TcpSocket]:
+    """Lines of proc_pid_net(5): local address and port in hexadecimal, addresses in words of the host's byte order."""
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 10 or ":" not in fields[1]:
+            continue
+        address, port = fields[1].rsplit(":", 1)
+        try:
+            yield TcpSocket(_address(address), int(port, 16), int(fields[3], 16), int(fields[7]), int(fields[9]))
+        except ValueError:
+            continue
+
+
+def _address(text: str) -> str:
+    raw = bytes.fromhex(text)
+    swapped = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
+    return str(ipaddress.ip_address(swapped))
+
+
+def tcp_sockets(surroundings: Surroundings) -> tuple[TcpSocket, ...]:
+    """Every TCP socket of our network namespace."""
+    return tuple(
+        socket for name in ("tcp", "tcp6") for socket in parse_tcp(surroundings.text(f"/proc/net/{name}") or "")
+    )

@@ -1,0 +1,200 @@
+"""The outside world as checks see it: one typed object, so that a test hands in a fake root and fake answers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from stallwatch.model.reading import Known, Unavailable
+
+
+class NamedEnvironment(msgspec.Struct, frozen=True):
+    """Variables and where they were read: checks name the place, so that a person knows which file to edit."""
+
+    place: str  # "this shell", "rank 3 (pid 812)", "/etc/nccl.conf"
+    values: Mapping[str, str]
+    rank: int | None = None
+    pid: int | None = None
+    is_file: bool = False  # nccl.conf: only what NCCL reads may stand there
+
+
+class RankFacts(msgspec.Struct, frozen=True):
+    """A rank that runs on this node: by its hook's facts file, or by its environment."""
+
+    rank: int
+    pid: int
+    local_rank: int | None
+    world_size: int | None
+    environment: Mapping[str, str]
+    versions: Mapping[str, str]  # empty where no hook wrote facts
+    argv: tuple[str, ...]
+    working_directory: str
+    executable: str
+    alive: bool
+    uid: int | None = None  # owner of the process: nothing of another user's is run or read as ourselves
+
+
+class Interface(msgspec.Struct, frozen=True):
+    name: str
+    is_up: bool
+    addresses: tuple[str, ...]
+
+
+class Space(msgspec.Struct, frozen=True):
+    total_bytes: int
+    free_bytes: int  # for an ordinary user
+    writable: bool
+
+
+class Lookup(msgspec.Struct, frozen=True):
+    """Addresses of a name, in the order in which the resolver gives them; or why there are none."""
+
+    addresses: tuple[str, ...]
+    error: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One GPU by NVML; None is "the driver did not say"."""
+
+    index: int
+    uuid: str = ""
+    name: str = ""
+    pci_bus_id: str = ""
+    error: str = ""  # the device itself did not answer
+    error_code: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    pids: tuple[int, ...] | None = None
+    clock_event_reasons: int | None = None
+    ecc_uncorrected_volatile: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    pcie_width: int | None = None
+    pcie_width_maximum: int | None = None
+    nvlinks_active: int | None = None
+    nvlinks_inactive: int | None = None
+    fabric_state: int | None = None  # nvml.h: 0 not supported, 1 not started, 2 in progress, 3 completed
+    fabric_status: int | None = None
+    recovery_action: int | None = None
+    cc_major: int | None = None
+
+
+class GpuState(msgspec.Struct, frozen=True):
+    driver: str
+    cuda: str  # newest CUDA that the driver supports: "12.8"
+    gpus: tuple[Gpu, ...]
+    # (i, j, level) by nvmlDeviceGetTopologyCommonAncestor: 0 internal, 10 single, 20 multiple, 30 host bridge,
+    # 40 node, 50 system
+    topology: tuple[tuple[int, int, int], ...] = ()
+    failure: str = ""  # NVML as a whole refused: its message
+    failure_code: int | None = None
+
+
+class Training(msgspec.Struct, frozen=True):
+    """The training interpreter, asked in a child."""
+
+    executable: str
+    python: str
+    versions: Mapping[str, str]  # distribution: version
+    cuda: str = ""  # torch.version.cuda; "" a build without CUDA, or no torch
+    hip: str = ""
+    nccl: str = ""  # as torch was linked or loads it: "2.28.9"
+    conflicts: tuple[str, ...] = ()  # "deepspeed 0.12 requires pydantic<2, found 2.9"
+    loads_torch: str = ""  # the error, where importing torch's metadata failed
+
+
+class Resolver(Protocol):
+    def lookup(self, name: str) -> Known[Lookup] | Unavailable:
+        """Ask as a training process would (getaddrinfo). Unavailable: no answer by the deadline."""
+        ...
+
+
+class Sockets(Protocol):
+    def interfaces(self) -> tuple[Interface, ...]: ...
+
+    def can_listen(self, port: int) -> str:
+        """Bind and listen as torch's store does (SO_REUSEADDR); return the error, "" when it works."""
+        ...
+
+    def free_port(self) -> int: ...
+
+    def connects_to_itself(self, address: str) -> str:
+        """Listen at an own address and connect to it; return the error, "" when it works."""
+        ...
+
+
+class Disks(Protocol):
+    def space(self, path: str) -> Known[Space] | Unavailable:
+        """Unavailable: no such path, or the file system does not answer."""
+        ...
+
+
+class Commands(Protocol):
+    def run(self, argv: Sequence[str], seconds: float) -> Known[Outcome] | Unavailable: ...
+
+
+class GpuProbe(Protocol):
+    def state(self) -> Known[GpuState] | Unavailable:
+        """Unavailable: no binding, no library, or no answer; the reason says which."""
+        ...
+
+
+class TrainingProbe(Protocol):
+    def ask(self) -> Known[Training] | Unavailable: ...
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the person asked about."""
+
+    logs: tuple[Path, ...] = ()
+    deepspeed: tuple[Path, ...] = ()
+    scripts: tuple[Path, ...] = ()
+    incidents: Path | None = None  # the daemon's folder of incidents
+    job: str = ""  # of which incidents are read; "": those of the last day
+    workers: int | None = None  # data-loader workers per rank
+    local_ranks: int | None = None
+    nodes: int | None = None
+    python_given: bool = False  # --python: what is said about the interpreter is what was asked for
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    root: Path  # "/" or a test's folder: /etc, /sys, /dev, /proc are read below it
+    environments: tuple[NamedEnvironment, ...]
+    ranks: tuple[RankFacts, ...]
+    host_name: str
+    user_id: int
+    resolver: Resolver
+    sockets: Sockets
+    disks: Disks
+    commands: Commands
+    gpus: GpuProbe
+    training: TrainingProbe
+    question: Question = field(default_factory=Question)
+    now_seconds: float = 0.0  # wall, for the age of files
+
+    @property
+    def proc(self) -> Path:
+        return self.root / "proc"
+
+    def variable(self, name: str) -> tuple[str, NamedEnvironment] | None:
+        """The value that counts: a running rank's before the shell's, the shell's before a file's."""
+        order = sorted(self.environments, key=lambda one: (one.rank is None, one.is_file))
+        return next(((one.values[name], one) for one in order if name in one.values), None)
+
+    def text(self, path: str) -> str | None:
+        """The text of a small file below the root (path absolute); None when it cannot be read."""
+        try:
+            with open(self.root / path.lstrip("/"), "rb") as file:
+                return file.read(1 << 20).decode("utf-8", "replace")
+        except OSError:
+            return None
