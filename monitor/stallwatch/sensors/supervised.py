@@ -22,6 +22,8 @@ _LONGEST_BACK_OFF_SECONDS = 60.0
 _ABSENT_BACK_OFF_SECONDS = 300.0
 # A child that hangs this long is ended; one that cannot be ended sits in the kernel, and no second one joins it there.
 _GIVE_UP_SECONDS = 60.0
+# A child that imports on a busy node may take this long to say that there is nothing to read.
+_SLOW_START_SECONDS = 5.0
 # Between the end of a child's answers and its exit.
 _EXIT_SECONDS = 0.1
 
@@ -40,13 +42,15 @@ class SupervisedSensor(Generic[T]):
         required: bool = True,
         command: Sequence[str] | None = None,
     ) -> None:
-        """`title` is how sentences name it ("NVML"); `command` replaces the child in tests."""
+        """`title` is how sentences name it ("NVML"); one that is not `required` may be absent, but has to answer where
+        it is not; `command` replaces the child in tests."""
         self.name = name
         self._title = title
         self._decoder = msgspec.msgpack.Decoder(answer_type)
         self._answers = msgspec.msgpack.Decoder(Answer)
         self._clock = clock
         self._required = required
+        self._present = False  # the node has the thing, so that not to answer is a fault
         self._command = command or [
             *(sys.executable, "-P", "-m", "stallwatch.sensors.child", name),
             msgspec.json.encode(options).decode(),
@@ -135,13 +139,15 @@ class SupervisedSensor(Generic[T]):
         if not self._settled and self._asked_ns is not None:
             now_ns = self._clock.monotonic_ns()
             seconds = (now_ns - self._asked_ns) / 1e9
+            self._present |= seconds > _SLOW_START_SECONDS
             self._fail(f"{self._title} has not answered for {seconds:.0f} s" if seconds >= 1 else self._slow(seconds))
         return self._result
 
     def status(self) -> SensorStatus:
         reason = self._result.reason if isinstance(self._result, Unavailable) else ""
+        required = self._required or self._present
         return SensorStatus(
-            self.name, not reason, reason, self._duration_seconds, self._errors_total, required=self._required
+            self.name, not reason, reason, self._duration_seconds, self._errors_total, required=required
         )
 
     def close(self, seconds: float = 0.5) -> None:
@@ -186,6 +192,7 @@ class SupervisedSensor(Generic[T]):
         self._settled = True
         self._duration_seconds = answer.duration_seconds
         now_ns = self._clock.monotonic_ns()
+        self._present = not answer.absent
         if answer.absent:
             self._result = Unavailable(answer.error, now_ns)
             self._start_ns = now_ns + int(_ABSENT_BACK_OFF_SECONDS * 1e9)

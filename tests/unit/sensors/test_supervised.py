@@ -61,7 +61,7 @@ def test_answers_come_from_one_child_that_stays(make: Make) -> None:
     readings = [look(sensor) for _ in range(3)]
     assert [reading.value for reading in readings if isinstance(reading, Known)] == [1, 2, 3]
     status = sensor.status()
-    assert (status.up, status.reason, status.errors_total, status.required) == (True, "", 0, False)
+    assert (status.up, status.reason, status.errors_total, status.required) == (True, "", 0, True)
 
 
 def test_what_a_sensor_raises_is_the_reason(make: Make) -> None:
