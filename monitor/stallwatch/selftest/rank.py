@@ -8,6 +8,7 @@ import ctypes
 import faulthandler
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -36,6 +37,7 @@ DEFAULT_MOST_BYTES = {"nccl": 256 << 20, "gloo": 4 << 20}
 # Input, output, the expected result and what comparing them takes.
 _COPIES = 6
 _PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, ctypes.c_ulong(-1)  # prctl(2)
+_PR_SET_PDEATHSIG = 1
 
 
 class Deadline:
@@ -93,7 +95,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--report", help="folder for this rank's file of JSON lines")
     parser.add_argument("--devices", help="GPU of each local rank, as 2,5; default: its local rank")
     parser.add_argument("--only", action="append", default=[], help="keep to steps of this name; may be repeated")
-    parser.add_argument("--readable", action="store_true", help="let any process of this user read our stacks")
+    parser.add_argument("--parent", action="store_true", help="the parent reads our stacks, and we end with it")
     return parser.parse_args()
 
 
@@ -115,8 +117,8 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace, place: Place, report: StepReport) -> int:
-    if options.readable:
-        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
+    if options.parent:
+        _belong_to_parent()
     beat = _attach()
     warnings.filterwarnings("ignore")  # torch's notices are not for who reads this report
     deadline = Deadline(report, place, options.step_seconds)
@@ -223,6 +225,13 @@ def _failed(report: StepReport, error: Exception) -> int:
     report.end("error", detail)
     _say(f"stallwatch selftest: rank {report.rank}: {report.where}: {detail}")
     return EXIT_NOT
+
+
+def _belong_to_parent() -> None:
+    """End with the parent; let its py-spy, which is no ancestor of ours, read us where Yama guards that."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _attach() -> Any:

@@ -1,0 +1,103 @@
+"""`stallwatch selftest`: which collective works on this node, which does not, and what makes it pass."""
+
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import click
+import msgspec
+
+from stallwatch.config import current_environment
+from stallwatch.errors import EXIT_CRASH, EXIT_OK, EXIT_VERDICT
+
+_SIZE = re.compile(r"([0-9]+)\s*([KMG]?)(i?B)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class SizeType(click.ParamType[int]):
+    """A number of bytes: 4096, 64K, 256M."""
+
+    name = "SIZE"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = _SIZE.fullmatch(str(value))
+        size = int(match[1]) * _UNITS[match[2].upper()] if match else 0
+        if size < 8:
+            self.fail(f"{value!r} is no size from 8 bytes on; write 4096, 64K or 256M", param, ctx)
+        return size
+
+
+@click.command()
+@click.option("--python", metavar="PATH", help="Training interpreter. Default: ours or PATH's, if it has torch.")
+@click.option("--ranks", type=click.IntRange(1, 64), help="Processes. Default: one a GPU; 4 on the CPU.")
+@click.option("--backend", type=click.Choice(("auto", "nccl", "gloo")), default="auto", show_default=True)
+@click.option("--most-bytes", type=SizeType(), help="Largest size. Default: 256M; 4M with gloo.")
+@click.option(
+    "--step-seconds", type=click.FloatRange(1, 3600), default=30.0, show_default=True, help="Deadline of a step."
+)
+@click.option(
+    "--start-seconds", type=click.FloatRange(1, 3600), default=120.0, show_default=True,
+    help="Deadline of Python's and torch's start.",
+)  # fmt: skip
+@click.option("--bisect", is_flag=True, help="On failure repeat the step with fewer ranks, each pair, and paths off.")
+@click.option("--bisect-seconds", type=click.FloatRange(1), default=600.0, show_default=True, help="Time for --bisect.")
+@click.option("--keep", type=click.Path(path_type=Path), help="Keep logs, reports and evidence in this new folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@click.option("--rank-program", hidden=True, help="Runs in place of the ranks' own program.")
+def command(
+    python: str | None,
+    ranks: int | None,
+    backend: str,
+    most_bytes: int | None,
+    step_seconds: float,
+    start_seconds: float,
+    bisect: bool,
+    bisect_seconds: float,
+    keep: Path | None,
+    as_json: bool,
+    rank_program: str | None,
+) -> int:
+    """Run every collective and transfer on this node, check each result, and say at which step it fails, and why.
+
+    Exit code, for a Slurm prolog: 0 all right, 10 the node is not, 64 wrong usage (no torch found), 70 the test itself
+    did not work, which says nothing about the node. Several nodes: `torchrun … -m stallwatch.selftest.rank` on each.
+    """
+    from stallwatch.selftest.check import Options, SelfTest
+    from stallwatch.selftest.words import lines
+
+    signal.signal(signal.SIGTERM, _interrupted)
+    began = time.monotonic()
+
+    def tell(text: str) -> None:
+        if sys.stderr.isatty() or not as_json:
+            click.echo(f"{time.monotonic() - began:6.1f} s  {text}", err=True)
+
+    options = Options(
+        python=python,
+        ranks=ranks,
+        backend=backend,
+        most_bytes=most_bytes,
+        step_seconds=step_seconds,
+        start_seconds=start_seconds,
+        bisect=bisect,
+        bisect_seconds=bisect_seconds,
+        keep=keep,
+        program=rank_program,
+    )
+    report = SelfTest(options, current_environment(), tell).run()
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        click.echo("\n".join(lines(report)))
+    if report.ok is None:
+        return EXIT_CRASH
+    return EXIT_OK if report.ok else EXIT_VERDICT
+
+
+def _interrupted(signal_number: int, frame: FrameType | None) -> None:
+    """Once: the ranks are being ended then."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt

@@ -1,0 +1,110 @@
+"""Why a job of ours stands still, by the very means of the daemon: its sensors, its captures, and `analyze`."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.bundle.writer import BundleWriter
+from stallwatch.captures.run import CaptureRun
+from stallwatch.clock import SystemClock
+from stallwatch.config import Config
+from stallwatch.errors import StallwatchError
+from stallwatch.loop.judging import JudgeRun, JudgeState
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import GpuSample, NodeSnapshot, RankSample
+from stallwatch.model.verdict import Report
+from stallwatch.sensors.panel import Panel
+
+_SEE_SECONDS = 8.0  # until the sensors' children have started and seen every rank
+_TICK_SECONDS, _POLL_SECONDS = 0.5, 0.05
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    report: Report | None
+    missing: tuple[str, ...] = ()
+
+
+class Investigation:
+    """Two looks at the ranks with the given pids, then the verdict: some ten seconds; every part has a deadline."""
+
+    def __init__(self, bundle: Path, rank_directory: Path, config: Config | None = None) -> None:
+        config = config or Config()
+        daemon = msgspec.structs.replace(config.daemon, rank_directory=str(rank_directory))
+        sensors = msgspec.structs.replace(config.sensors, host=False, discover_seconds=1.0)
+        self._config = msgspec.structs.replace(config, daemon=daemon, sensors=sensors)
+        self._bundle = bundle
+        self._clock = SystemClock()
+        self._snapshots: list[NodeSnapshot] = []
+
+    def judge(self, pids: frozenset[int]) -> Judgement:
+        panel = Panel(self._config, self._clock)
+        try:
+            targets = self._see(panel, pids)
+            if not targets:
+                return Judgement(None, (f"no rank was seen within {_SEE_SECONDS:.0f} s",))
+            writer = BundleWriter(self._bundle, self._snapshots[-1].node)
+            writer.write_config(self._config)
+            missing = self._look(writer, targets, 1)
+            self._wait(self._config.stall.second_look_seconds)
+            missing = self._look(writer, self._see(panel, pids) or targets, 2) or missing
+            writer.write_timeline(self._snapshots)
+        finally:
+            panel.close()
+        state = self._verdict()
+        if state.report is not None:
+            writer.write_verdict(state.report)
+        return Judgement(state.report, (*missing, *((state.problem,) if state.problem else ())))
+
+    def _see(self, panel: Panel, pids: frozenset[int]) -> tuple[RankSample, ...]:
+        """The ranks among these processes, as soon as all are seen or the time is over."""
+        until = time.monotonic() + _SEE_SECONDS
+        while True:
+            snapshot = panel.look(len(self._snapshots))
+            self._snapshots.append(snapshot)
+            seen = tuple(rank for rank in snapshot.ranks if rank.pid in pids)
+            # A rank whose heartbeat is known is seen whole; one without a hook is searched for less often.
+            if {rank.pid for rank in seen} == pids or time.monotonic() > until:
+                return seen
+            self._wait(_TICK_SECONDS)
+
+    def _look(self, writer: BundleWriter, targets: Sequence[RankSample], look: int) -> tuple[str, ...]:
+        writer.write_description(targets, incident_id="selftest", wall_ns=self._clock.wall_ns())
+        capture = CaptureRun(
+            self._bundle, targets, look, self._config, node=self._snapshots[-1].node, gpus=self._gpus()
+        )
+        try:
+            _until(lambda: capture.poll().done, self._config.capture.seconds + 10)
+        finally:
+            capture.cancel()
+        state = capture.poll()
+        return (*state.missing, *((state.problem,) if state.problem else ()))
+
+    def _verdict(self) -> JudgeState:
+        judging = JudgeRun(self._config.diagnosis, self._clock)
+        judging.begin(self._bundle)
+        state: JudgeState | None = None
+        try:
+            while state is None:
+                state = judging.poll()
+                self._wait(_POLL_SECONDS)
+        except BaseException:
+            judging.cancel()
+            raise
+        return state
+
+    def _gpus(self) -> tuple[tuple[GpuSample, ...], ...]:
+        return tuple(s.gpus.value for s in self._snapshots if isinstance(s.gpus, Known) and s.gpus.value)
+
+    @staticmethod
+    def _wait(seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def _until(done: Callable[[], bool], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > until:
+            raise StallwatchError(f"a look did not end within {seconds:.0f} s")
+        time.sleep(_POLL_SECONDS)

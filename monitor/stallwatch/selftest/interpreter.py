@@ -1,0 +1,83 @@
+"""The training interpreter: which Python has torch, and how many GPUs it sees. Asked in a child with a deadline."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.errors import UsageError
+from stallwatch.selftest.result import OwnFailure
+
+_FIND_SECONDS = 20.0
+_COUNT_SECONDS = 90.0  # imports torch, from a slow file system maybe, and starts CUDA
+_FIND = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('torch') else 3)"
+_COUNT = (
+    "import json, torch; print(json.dumps([torch.cuda.device_count(), torch.distributed.is_nccl_available(), "
+    "hasattr(torch.version, 'hip') and bool(torch.version.hip)]))"
+)
+# Device nodes of NVIDIA, AMD and WSL: without one of them no torch sees a GPU, and it need not be asked.
+_DEVICE_NODES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+
+
+class Gpus(msgspec.Struct, frozen=True):
+    count: int
+    problem: str = ""  # torch could not say
+
+
+def find_python(wanted: str | None, environment: Mapping[str, str]) -> str:
+    """Return an interpreter that has torch: the wanted one, else ours, else PATH's python3. Raise UsageError."""
+    candidates = [wanted] if wanted else [sys.executable, shutil.which("python3", path=environment.get("PATH"))]
+    for candidate in dict.fromkeys(filter(None, candidates)):
+        if _has_torch(candidate, environment):
+            return candidate
+    raise UsageError(
+        f"no torch in {' or '.join(dict.fromkeys(filter(None, candidates)))}",
+        "Give the interpreter that your training runs with: --python /path/to/env/bin/python",
+    )
+
+
+def _has_torch(python: str, environment: Mapping[str, str]) -> bool:
+    try:
+        code = subprocess.run(
+            [python, "-c", _FIND], env=dict(environment), timeout=_FIND_SECONDS, capture_output=True, check=False
+        ).returncode
+    except subprocess.TimeoutExpired:
+        raise OwnFailure(
+            f"{python} did not start within {_FIND_SECONDS:.0f} s", "Is its file system slow or gone? Try it by hand."
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{python}: {error.strerror}", "Give an interpreter: --python PATH") from error
+    return code == 0
+
+
+def may_have_gpus() -> bool:
+    return any(os.path.exists(node) for node in _DEVICE_NODES)
+
+
+def count_gpus(python: str, environment: Mapping[str, str]) -> Gpus:
+    """Ask torch. A driver that does not answer is a fact about the node, and comes back as a problem."""
+    try:
+        asked = subprocess.run(
+            [python, "-c", _COUNT], env=dict(environment), timeout=_COUNT_SECONDS, capture_output=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Gpus(0, f"torch did not say within {_COUNT_SECONDS:.0f} s how many GPUs there are")
+    try:
+        count, has_nccl, _ = json.loads(asked.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        last = asked.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise OwnFailure(f"{python} cannot import torch: {' '.join(last)}", "Repair that environment first.") from None
+    return Gpus(int(count) if has_nccl else 0)
+
+
+def link_to_package(folder: Path) -> Path:
+    """Make a folder that holds this stallwatch alone, for PYTHONPATH: the rest of our environment, made for another
+    Python maybe, must not come before the packages of the training interpreter."""
+    folder.mkdir()
+    (folder / "stallwatch").symlink_to(Path(__file__).resolve().parents[1], target_is_directory=True)
+    return folder

@@ -1,0 +1,189 @@
+"""What the ranks have told so far, and what follows from it. No I/O: lines and exit codes in, findings out."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from stallwatch.selftest.result import Device, Failure, Outcome, StepResult
+
+_WORST_FIRST: tuple[Outcome, ...] = ("error", "wrong", "unfinished", "unsupported", "ok")
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a rank's report (selftest/worker/report.py)."""
+
+    kind: Literal["begin", "end", "finished", "crash"]
+    rank: int
+    at_ns: int
+    schema_version: int
+    step: str = ""
+    bytes: int | None = None
+    outcome: Outcome | None = None
+    detail: str = ""
+    seconds: float | None = None
+    facts: dict[str, Any] = {}
+
+    @property
+    def key(self) -> tuple[str, int | None]:
+        return self.step, self.bytes
+
+
+class Progress:
+    """All lines of one job. Ranks walk the same steps in the same order."""
+
+    def __init__(self, ranks: int) -> None:
+        self.lines: dict[int, list[Line]] = {rank: [] for rank in range(ranks)}
+
+    def add(self, lines: Iterable[Line]) -> bool:
+        """Return whether there were any."""
+        before = self.count
+        for line in lines:
+            self.lines[line.rank].append(line)
+        return self.count > before
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.lines.values()))
+
+    def silent(self) -> tuple[int, ...]:
+        """Ranks that have not told anything yet."""
+        return tuple(rank for rank, lines in self.lines.items() if not lines)
+
+    def crash(self) -> Line | None:
+        return next((line for lines in self.lines.values() for line in lines if line.kind == "crash"), None)
+
+    def errors(self) -> list[Line]:
+        """Oldest first; all clocks are this node's."""
+        found = [line for lines in self.lines.values() for line in lines if line.outcome == "error"]
+        return sorted(found, key=lambda line: line.at_ns)
+
+    def finished(self, rank: int) -> bool:
+        return any(line.kind == "finished" for line in self.lines[rank])
+
+    def open_step(self, rank: int) -> Line | None:
+        """The step in which a rank is; None between steps and before the first."""
+        last = self.lines[rank][-1] if self.lines[rank] else None
+        return last if last is not None and last.kind == "begin" else None
+
+    def behind(self) -> tuple[int, ...]:
+        """Ranks that have begun fewer steps than others; empty when all are equally far."""
+        begun = {rank: sum(line.kind == "begin" for line in lines) for rank, lines in self.lines.items()}
+        return tuple(rank for rank, count in begun.items() if count < max(begun.values()))
+
+    def farthest(self) -> Line | None:
+        """The beginning of the step that the foremost rank stands in or had last."""
+        begun = [[line for line in lines if line.kind == "begin"] for lines in self.lines.values()]
+        foremost = max(begun, key=len)
+        return foremost[-1] if foremost else None
+
+    def steps(self) -> tuple[StepResult, ...]:
+        order: dict[tuple[str, int | None], list[Line]] = {}
+        for lines in self.lines.values():
+            for line in lines:
+                if line.kind == "begin":
+                    order.setdefault(line.key, [])
+        for lines in self.lines.values():
+            for line in lines:
+                if line.kind == "end":
+                    order.setdefault(line.key, []).append(line)
+        return tuple(self._step(key, ends) for key, ends in order.items())
+
+    def _step(self, key: tuple[str, int | None], ends: list[Line]) -> StepResult:
+        by_outcome: dict[Outcome, list[int]] = {}
+        for line in ends:
+            by_outcome.setdefault(line.outcome or "error", []).append(line.rank)
+        unfinished = [rank for rank in self.lines if rank not in {line.rank for line in ends}]
+        if unfinished:
+            by_outcome.setdefault("unfinished", []).extend(unfinished)
+        outcome = next(outcome for outcome in _WORST_FIRST if outcome in by_outcome)
+        rates = [int(line.facts["bus_bytes_per_second"]) for line in ends if "bus_bytes_per_second" in line.facts]
+        return StepResult(
+            step=key[0],
+            bytes=key[1],
+            outcome=outcome,
+            ranks=tuple(sorted(by_outcome[outcome])),
+            seconds=max((line.seconds for line in ends if line.seconds is not None), default=None),
+            bus_bytes_per_second=min(rates, default=None),
+            detail=next((line.detail for line in ends if line.outcome == outcome and line.detail), ""),
+        )
+
+    def facts(self) -> dict[int, dict[str, Any]]:
+        """What each rank's `device` step told."""
+        return {
+            rank: line.facts
+            for rank, lines in self.lines.items()
+            for line in lines
+            if line.step == "device" and line.kind == "end" and line.outcome == "ok"
+        }
+
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(
+            Device(
+                rank=rank,
+                host=str(facts.get("host", "")),
+                pid=facts.get("pid"),
+                index=facts.get("index") if facts.get("device") else None,
+                name=facts.get("device"),
+                uuid=facts.get("uuid") or None,
+            )
+            for rank, facts in self.facts().items()
+        )
+
+
+def failure_at_end(progress: Progress, exit_codes: Mapping[int, int | None]) -> Failure | None:
+    """Given the exit codes of the ranks that ended by themselves, return what went wrong first; None: all is right.
+
+    The order is that of causes: a process that is gone explains the errors of the others, an error ends a job before
+    anybody can see more wrong results.
+    """
+    return _died(progress, exit_codes) or _error(progress) or _wrong(progress)
+
+
+def _died(progress: Progress, exit_codes: Mapping[int, int | None]) -> Failure | None:
+    told = {line.rank for line in progress.errors()}
+    died = {
+        rank: code
+        for rank, code in exit_codes.items()
+        if code and rank not in told and not progress.finished(rank) and progress.lines[rank]
+    }
+    if not died:
+        return None
+    first = min(died)
+    at = progress.open_step(first) or progress.farthest()
+    how = "; ".join(f"rank {rank} {_ending(code)}" for rank, code in died.items())
+    step, size = at.key if at else ("start", None)
+    return Failure("died", step, size, tuple(sorted(died)), f"{how} in step {words_of(step, size)}")
+
+
+def _ending(code: int) -> str:
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def _error(progress: Progress) -> Failure | None:
+    errors = progress.errors()
+    if not errors:
+        return None
+    first = errors[0]
+    same = tuple(sorted({line.rank for line in errors if line.key == first.key}))
+    behind = progress.behind()
+    absent = first.step == "store" and behind and first.rank not in behind
+    culprits = behind if absent else () if len(same) == len(progress.lines) and len(same) > 1 else (first.rank,)
+    summary = f"rank {first.rank} failed in step {words_of(*first.key)}: {first.detail}"
+    return Failure("absent" if absent else "error", first.step, first.bytes, culprits, summary)
+
+
+def _wrong(progress: Progress) -> Failure | None:
+    wrong = next((step for step in progress.steps() if step.outcome == "wrong"), None)
+    if wrong is None:
+        return None
+    everybody = len(wrong.ranks) == len(progress.lines)
+    who = "all ranks" if everybody else "rank " + ", ".join(map(str, wrong.ranks))
+    summary = f"{words_of(wrong.step, wrong.bytes)} gives a wrong result on {who}: {wrong.detail}"
+    return Failure("wrong", wrong.step, wrong.bytes, () if everybody else wrong.ranks, summary)
+
+
+def words_of(step: str, size: int | None) -> str:
+    from stallwatch.selftest.worker.report import name_of
+
+    return name_of(step, size)

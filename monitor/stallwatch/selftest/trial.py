@@ -1,0 +1,148 @@
+"""One job from start to end: watch what its ranks tell, and when nothing moves find out why and end it."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from stallwatch.errors import StallwatchError
+from stallwatch.selftest.evidence import Investigation, Judgement
+from stallwatch.selftest.launching import Plan, Ranks, pids_of
+from stallwatch.selftest.progress import Progress, failure_at_end, words_of
+from stallwatch.selftest.result import Failure, OwnFailure, TrialResult
+
+_POLL_SECONDS = 0.05
+# What the others have to say of a fault comes within this; NCCL's ranks may just hang.
+_AFTERMATH_SECONDS = 3.0
+# Verdicts that name nobody and say no more than that a step did not end.
+_SAYS_NOTHING = ("undecided", "healthy", "waiting", "slow_rank")
+
+Tell = Callable[[str], None]
+
+
+class Trial:
+    def __init__(self, plan: Plan, folder: Path, environment: Mapping[str, str], tell: Tell, *, look: bool) -> None:
+        """`folder` must not exist; `look` at ranks that stand still with the daemon's own means."""
+        self._plan = plan
+        self._folder = folder
+        self._environment = environment
+        self._tell = tell
+        self._look = look
+        self._progress = Progress(plan.ranks)
+        self._told: set[str] = set()
+
+    def run(self) -> TrialResult:
+        """Raise OwnFailure when the test itself does not work; whatever happens, no rank stays."""
+        began = time.monotonic()
+        reports, records = self._folder / "job", self._folder / "ranks"
+        for folder in (reports, records):
+            folder.mkdir(mode=0o700, parents=True)
+        ranks = Ranks(self._plan, reports, self._environment, records)
+        try:
+            failure = self._watch(ranks, records)
+        finally:
+            ranks.stop()
+        facts = self._progress.facts()
+        first = next(iter(facts.values()), {})
+        return TrialResult(
+            backend=first.get("backend"),
+            ranks=self._plan.ranks,
+            seconds=round(time.monotonic() - began, 2),
+            steps=self._progress.steps(),
+            devices=self._progress.devices(),
+            failure=failure,
+            torch=first.get("torch"),
+            nccl=first.get("nccl"),
+        )
+
+    def _watch(self, ranks: Ranks, records: Path) -> Failure | None:
+        moved = time.monotonic()
+        hurt: float | None = None
+        while True:
+            codes = ranks.exit_codes()  # before the lines: what a rank told before its end is read then
+            if self._progress.add(ranks.read()):
+                moved = time.monotonic()
+                self._tell_step()
+            self._check_ours(ranks, codes)
+            now = time.monotonic()
+            if len(codes) == self._plan.ranks:
+                return failure_at_end(self._progress, codes) or self._unfinished(ranks)
+            if hurt is None and (self._progress.errors() or any(codes.values())):
+                hurt = now
+            if hurt is not None and now - hurt > _AFTERMATH_SECONDS:
+                return failure_at_end(self._progress, codes) or self._stalled(ranks, records, now - moved)
+            if hurt is None and now - moved > self._patience():
+                return self._stalled(ranks, records, now - moved)
+            time.sleep(_POLL_SECONDS)
+
+    def _patience(self) -> float:
+        """As long as a rank has told nothing, Python and torch may still be loading."""
+        return self._plan.start_seconds if self._progress.silent() else self._plan.step_seconds
+
+    def _check_ours(self, ranks: Ranks, codes: Mapping[int, int]) -> None:
+        if (crash := self._progress.crash()) is not None:
+            words = ranks.last_words(crash.rank)
+            raise OwnFailure(f"rank {crash.rank} of the self-test crashed: {crash.detail}", words)
+        for rank in self._progress.silent():
+            if rank in codes:
+                raise OwnFailure(
+                    f"rank {rank} ended with exit code {codes[rank]} before it could test anything",
+                    ranks.last_words(rank),
+                )
+
+    def _unfinished(self, ranks: Ranks) -> Failure | None:
+        for rank in range(self._plan.ranks):
+            if not self._progress.finished(rank):
+                raise OwnFailure(f"rank {rank} ended without a report of its end", ranks.last_words(rank))
+        return None
+
+    def _stalled(self, ranks: Ranks, records: Path, seconds: float) -> Failure:
+        at = self._progress.farthest()
+        step, size = at.key if at is not None else ("start", None)
+        silent, behind = self._progress.silent(), self._progress.behind()
+        where = words_of(step, size)
+        self._tell(f"nothing has moved for {seconds:.0f} s in step {where}" + (": looking at the ranks" * self._look))
+        judgement = self._investigate(ranks) if self._look else Judgement(None)
+        verdict = judgement.report.verdicts[0] if judgement.report and judgement.report.verdicts else None
+        if silent:
+            summary = f"{_ranks(silent)} told nothing within {seconds:.0f} s of the start; the others wait in {where}"
+        elif behind:
+            stands = [self._progress.open_step(rank) for rank in behind]
+            last = ", ".join(dict.fromkeys(words_of(*line.key) for line in stands if line is not None))
+            summary = f"{where} did not end within {seconds:.0f} s: {_ranks(behind)} never began it" + (
+                f" and stood in {last}" if last else ""
+            )
+        else:
+            summary = f"{where} did not end within {seconds:.0f} s; all ranks have begun it"
+        culprits = silent or behind
+        if verdict is not None and verdict.culprits and verdict.cause not in _SAYS_NOTHING:
+            culprits = verdict.culprits
+        if verdict is not None and verdict.cause not in ("healthy", "undecided"):
+            summary += f". {verdict.summary}"
+        return Failure(
+            kind="absent" if silent else "stalled",
+            step=step,
+            bytes=size,
+            culprits=culprits,
+            summary=summary,
+            verdict=verdict,
+            missing=judgement.missing,
+        )
+
+    def _investigate(self, ranks: Ranks) -> Judgement:
+        told = {int(facts["pid"]) for facts in self._progress.facts().values() if facts.get("pid")}
+        try:
+            return Investigation(self._folder / "bundle", self._folder / "ranks").judge(
+                pids_of(ranks.processes) | frozenset(told)
+            )
+        except (StallwatchError, OSError) as error:  # the step did not end, whether we can say why or not
+            return Judgement(None, (f"the ranks could not be looked at: {error}",))
+
+    def _tell_step(self) -> None:
+        at = self._progress.farthest()
+        if at is not None and at.step not in self._told:
+            self._told.add(at.step)
+            self._tell(at.step)
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
