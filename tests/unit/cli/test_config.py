@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch import config
 from stallwatch.cli.app import run
 
 Capture = pytest.CaptureFixture[str]
@@ -65,3 +66,9 @@ def test_the_example_is_toml_that_check_accepts_with_every_line_enabled(tmp_path
         line[2:] if line.startswith("# ") and " = " in line.partition("(")[0] else line for line in example.splitlines()
     )
     assert check(tmp_path, enabled) == 0
+
+
+def test_the_example_that_ships_is_the_one_that_is_printed() -> None:
+    shipped = Path(__file__).parents[3] / "deploy" / "config.example.toml"
+    printed = config.example()
+    assert shipped.read_text(encoding="utf-8") == printed, "stallwatch config example > deploy/config.example.toml"
