@@ -22,7 +22,12 @@ log = logging.getLogger("stallwatch.daemon")
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(path_type=Path), help="TOML file; see `stallwatch config example`.")
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(readable=False, path_type=Path),
+    help="TOML file; see `stallwatch config example`.",
+)
 @click.option("--verbose", is_flag=True, help="Log every step of every incident.")
 def command(path: Path | None, verbose: bool) -> int:
     """Run the node daemon: watch the training jobs of this node and tell who hung them."""

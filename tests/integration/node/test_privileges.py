@@ -130,3 +130,11 @@ def test_the_verdict_about_another_users_job_is_certain(daemon: ServiceDaemon, p
         assert own > 0, "the dumps that it wrote for us are counted as ours"
     finally:
         server.close()
+
+
+def test_a_configuration_that_only_root_may_read_is_read(folder: Path, python: PythonForEverybody) -> None:
+    """The unit's rights reach it, and it may hold a secret. access(2) would say that it does not."""
+    daemon = ServiceDaemon(folder, python)
+    (folder / "stallwatch.toml").chmod(0o600)
+    daemon.start()
+    daemon.stop()
