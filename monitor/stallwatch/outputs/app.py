@@ -21,6 +21,7 @@ from stallwatch.outputs.documents import incident_document, incident_list
 from stallwatch.outputs.guard import Endpoint, HostCheck, SecurityHeaders, TokenGuard
 from stallwatch.outputs.latest import Latest, Published
 from stallwatch.outputs.output import Control
+from stallwatch.outputs.timeline import read_timeline
 
 # Starts with a letter or digit and holds no slash: never a path upwards, never hidden.
 _INCIDENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=,-]{0,254}\Z")
@@ -56,6 +57,7 @@ class Endpoints:
             Route("/api/v1/ranks", api(self.ranks), methods=["GET"]),
             Route("/api/v1/incidents", api(self.incidents), methods=["GET"]),
             Route(one, api(self.incident), methods=["GET"]),
+            Route(f"{one}/timeline", api(self.timeline), methods=["GET"]),
             Route(f"{one}/bundle.tar.gz", api(self.bundle), methods=["GET"]),
         ]
 
@@ -112,6 +114,16 @@ class Endpoints:
         if incident is None:
             return _unknown_incident()
         return _json(request, msgspec.json.encode(incident_document(incident)))
+
+    async def timeline(self, request: Request) -> Response:
+        return await self._answer(lambda: self._timeline(request))
+
+    def _timeline(self, request: Request) -> Response:
+        incident = _find(self._control, request.path_params["incident_id"])
+        if incident is None:
+            return _unknown_incident()
+        made = read_timeline(incident.incident_id, incident.job, incident.bundle)
+        return _json(request, msgspec.json.encode(made))
 
     async def bundle(self, request: Request) -> Response:
         return await self._answer(lambda: self._archive(request))

@@ -135,8 +135,15 @@ class HttpOutput:
 
 
 def load_page(name: str, status: int = 200) -> HTMLResponse:
-    """A page of ours that may run and load nothing but what is written in it."""
-    text = (resources.files("stallwatch.outputs") / "page" / name).read_text(encoding="utf-8")
+    """A page of ours, one document with its scripts and styles in it, that may run and load nothing else."""
+    folder = resources.files("stallwatch.outputs") / "page"
+    text = (folder / name).read_text(encoding="utf-8")
+    for tag, pattern in (
+        ("style", r'<link rel="stylesheet" href="([\w.]+)">'),
+        ("script", r'<script src="([\w.]+)"></script>'),
+    ):
+        for whole, part in [(found[0], found[1]) for found in re.finditer(pattern, text)]:
+            text = text.replace(whole, f"<{tag}>\n{(folder / part).read_text(encoding='utf-8')}</{tag}>")
     policy = "; ".join(
         [
             "default-src 'none'",

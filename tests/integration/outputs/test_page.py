@@ -1,87 +1,212 @@
-"""The status page in a real browser: what it shows, and that what a job writes stays text."""
+"""The status page in a real browser: what it shows, to whom, and that what a job writes stays text."""
 
-import re
-import shutil
-import subprocess
+import gzip
+import io
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stallwatch.model.verdict import CulpritProcess, Frame, StackNode
+from stallwatch.model.verdict import CulpritProcess, Frame, GroupRef, StackNode
+from tests.integration.outputs.browser import PHONE, WIDE, chromium, needs_browser, opened
+from tests.integration.outputs.page_reports import stalled_incident, stalled_node, write_timeline
 from tests.integration.outputs.serving import Served, served
 from tests.unit.outputs.reports import FakeControl, diagnosis, incident, node_report, verdict, view
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr"),
-    *("--virtual-time-budget=4000", "--no-proxy-server"),
-)
-
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+pytestmark = needs_browser
 
 
-def browse(node: Served, profile: Path, path: str = "") -> tuple[str, list[str]]:
-    """Open the page as a person does; return its final markup and what the console said."""
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=[8, 1024])
+def stalled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A node whose rank 2 of so many stands in a lock."""
+    ranks, bundle = request.param, tmp_path_factory.mktemp("page") / "llama-7b-1"
+    write_timeline(ranks, bundle)
+    known = stalled_incident(ranks, bundle)
+    with served(stalled_node(ranks, known), FakeControl(incidents=(known,))) as made:
+        yield made
+
+
+def address(node: Served) -> str:
     url = node.client.page_url()
-    assert BROWSER is not None
     assert url is not None
-    command = [BROWSER, *FLAGS, f"--user-data-dir={profile}", "--dump-dom", url + path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, re.findall(r"CONSOLE.*", done.stderr)
+    return url
 
 
-def test_it_shows_verdict_culprit_code_line_stacks_and_ranks_without_complaint(tmp_path: Path) -> None:
-    with served(node_report(incident()), FakeControl(incidents=(incident(),))) as node:
-        shown, console = browse(node, tmp_path)
-    for words in (
-        "Rank 2 never entered all_reduce #412",
-        "/home/anna/locks.py:41 in take_lock",
-        "with self._lock:",
-        "Waiting: ranks 0-1,3 in all_reduce #412 of default_pg",
-        "Look at who holds the lock.",
-        "Evidence complete, safe to kill",
-        "llama-7b: 4 of 4 ranks",
-        "live ·",
-    ):
-        assert words in shown, words
-    assert re.search(r'<li class="outlier"><span class="frame"><span class="ranks">2</span>take_lock', shown)
-    assert console == []
+def accuse(page: Any) -> list[str]:
+    """What axe finds that is serious, as "rule: element"."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+    found = axe.run(page).response["violations"]
+    return [
+        f"{rule['id']}: {node['html'][:120]}"
+        for rule in found
+        if rule["impact"] in ("serious", "critical")
+        for node in rule["nodes"]
+    ]
 
 
-def test_what_a_job_writes_stays_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "theme"), [(WIDE, "light"), (PHONE, "dark")], ids=["wide-light", "phone-dark"])
+def test_it_shows_the_whole_story_without_complaint(
+    stalled: Served, browser: Any, size: tuple[int, int], theme: str
+) -> None:
+    with opened(browser, address(stalled), size, theme) as shown:
+        page = shown.page
+        page.wait_for_selector(".timeline .band")
+        text = page.inner_text("body")
+        for words in (
+            "Rank 2 never entered all_reduce #412",
+            "/home/anna/locks.py:41 in take_lock",
+            "with self._lock:",
+            "Look at who holds the lock.",
+            "Evidence complete, safe to kill",
+            "live ·",
+        ):
+            assert words in text, words
+        graph = page.locator(".graph")
+        assert "wait in all_reduce #412 of default_pg" in graph.locator(".waiters").inner_text()
+        assert "rank 2\n" in graph.locator(".culprits").inner_text()
+        assert "locks.py:41 take_lock" in graph.locator(".culprits").inner_text()
+        assert page.locator(".stacks .outlier").first.inner_text().startswith("2take_lock")
+        blamed = page.locator(".timeline li", has=page.locator(".name.blamed"))
+        assert "at the end neither steps nor waits" in (blamed.text_content() or "")
+        assert "rank 2" in page.locator(".gpus .blamed").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") == size[0]  # nothing sticks out
+        assert accuse(page) == []
+        assert shown.complaints == []
+        assert shown.hosts == {f"127.0.0.1:{stalled.port}"}
+
+
+def test_it_works_by_keyboard_alone(stalled: Served, browser: Any) -> None:
+    with opened(browser, address(stalled)) as shown:
+        page = shown.page
+        page.wait_for_selector(".timeline .band")
+        reached: list[str] = []
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            reached.append(page.evaluate("document.activeElement.textContent.slice(0, 40)"))
+            assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid", reached
+            if reached[-1].startswith("History"):
+                break
+        assert reached[-1].startswith("History"), reached
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Download the raw evidence"
+        with page.expect_download() as download:
+            page.keyboard.press("Enter")
+        with tarfile.open(download.value.path()) as archive:
+            assert archive.getnames() == ["llama-7b-1/timeline.jsonl"]
+
+
+def test_an_incident_appears_and_ends_without_a_reload(browser: Any) -> None:
+    control = FakeControl()
+    with served(node_report(), control) as node, opened(browser, address(node)) as shown:
+        page = shown.page
+        page.wait_for_selector("text=No open incident.")
+        page.evaluate("window.same = true")
+        control.incidents = (incident(),)
+        node.output.publish(node_report(incident()))
+        page.wait_for_selector("article >> text=Rank 2 never entered")
+        assert page.title().startswith("(1) stalled")
+        node.output.publish(node_report(incident(state="resolved", resolution="the job ended")))
+        page.wait_for_selector("text=No open incident.")
+        page.wait_for_selector("#past >> text=the job ended")
+        assert page.evaluate("window.same")
+        assert shown.complaints == []
+
+
+def test_what_a_job_writes_stays_text(browser: Any) -> None:
     evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     culprit = CulpritProcess(2, evil, 1, evil, "lock", Frame(evil, 1, evil, evil))
     hostile = incident(
         report=diagnosis(
-            verdict(summary=evil, operation=evil, next_steps=(evil,), culprit_processes=(culprit,)),
+            verdict(
+                summary=evil,
+                operation=evil,
+                next_steps=(evil,),
+                culprit_processes=(culprit,),
+                process_group=GroupRef(evil, (0, 1, 2, 3)),
+            ),
             stacks=StackNode(evil, evil, 1, "2", 1),
         ),
         resolution=evil,
         bundle=evil,
     )
     report = node_report(hostile, ranks=(view(2, phase=evil, limit_reason=evil, gpu_uuid=evil),))
-    with served(report, FakeControl(incidents=(hostile,))) as node:
-        shown, console = browse(node, tmp_path)
-    body = shown.partition("<main>")[2]
-    assert "&lt;img src=x onerror" in body
-    assert "<img" not in body
-    assert "<title>owned" not in shown
-    assert console == []
+    with served(report, FakeControl(incidents=(hostile,))) as node, opened(browser, address(node)) as shown:
+        shown.page.wait_for_selector("article .stacks")
+        assert evil in shown.page.inner_text("article")
+        assert shown.page.locator("main img, main script").count() == 0
+        assert "owned" not in shown.page.title()
+        assert shown.complaints == []
 
 
-def test_a_quiet_node_says_so_and_a_linked_past_incident_opens(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("cause", "culprits", "waiting", "words"),
+    [
+        ("group_order", (0, 1), "0-3", ["ranks 2-3", "wait for", "rank 0", "and each other", "rank 1"]),
+        ("comm_stuck", (), "0-3", ["ranks 0-3", "all entered it", "none finishes; no rank is to blame"]),
+        ("undecided", (), "0-3", ["ranks 0-3", "wait for", "not known"]),
+        ("slow_rank", (2,), "0-1,3", ["ranks 0-1,3", "are held back by", "rank 2"]),
+    ],
+)
+def test_the_graph_says_what_the_verdict_says(
+    browser: Any, cause: str, culprits: tuple[int, ...], waiting: str, words: list[str]
+) -> None:
+    told = incident(report=diagnosis(verdict(cause=cause, culprits=culprits, waiting=waiting, culprit_processes=())))
+    with (
+        served(node_report(told), FakeControl(incidents=(told,))) as node,
+        opened(browser, address(node)) as shown,
+    ):
+        shown.page.wait_for_selector(".graph")
+        text = shown.page.inner_text(".graph")
+        assert [word for word in words if word in text] == words
+        assert shown.complaints == []
+
+
+def test_ranks_behind_another_group_are_drawn_behind_it(browser: Any) -> None:
+    tensor_parallel = verdict(waiting="0-1,3-7", process_group=GroupRef("tp", (0, 1, 2, 3)))
+    told = incident(report=diagnosis(tensor_parallel))
+    with served(node_report(told), FakeControl(incidents=(told,))) as node, opened(browser, address(node)) as shown:
+        shown.page.wait_for_selector(".graph")
+        boxes = [text.splitlines()[0] for text in shown.page.locator(".graph li").all_inner_texts()]
+        assert boxes == ["ranks 4-7", "wait for these", "ranks 0-1,3", "wait for", "rank 2"]
+
+
+def test_a_quiet_node_says_so_and_a_linked_past_incident_opens(browser: Any) -> None:
     past = incident(state="resolved", resolution="the job ended")
-    with served(node_report(), FakeControl(past=(past,))) as node:
-        shown, console = browse(node, tmp_path, "#llama-7b-1")
-    assert "No open incident." in shown
-    assert "Resolved: the job ended" in shown
-    assert console == []
+    with served(node_report(), FakeControl(past=(past,))) as node, opened(browser, address(node)) as shown:
+        shown.page.wait_for_selector("text=No open incident.")
+        shown.page.evaluate("location.hash = 'llama-7b-1'")
+        shown.page.wait_for_selector("article >> text=Resolved: the job ended")
+        assert shown.complaints == []
 
 
-def test_a_wrong_token_shows_nothing(tmp_path: Path) -> None:
-    with served(node_report(incident()), FakeControl(incidents=(incident(),))) as node:
-        shown, _ = browse(node, tmp_path, "wrong")
-    assert "This page needs its token" in shown
-    assert "llama-7b" not in shown
+@pytest.mark.parametrize("path", ["", "?token=", "?token=wrong"])
+def test_a_wrong_or_missing_token_shows_nothing(browser: Any, path: str) -> None:
+    with (
+        served(node_report(incident()), FakeControl(incidents=(incident(),))) as node,
+        opened(browser, f"http://127.0.0.1:{node.port}/{path}") as shown,
+    ):
+        assert "This page needs its token" in shown.page.inner_text("body")
+        assert "llama-7b" not in shown.page.content()
+        assert accuse(shown.page) == []
+
+
+def test_a_page_of_1024_ranks_is_small(tmp_path: Path) -> None:
+    bundle = tmp_path / "llama-7b-1"
+    write_timeline(1024, bundle)
+    known = stalled_incident(1024, bundle)
+    paths = ("/", "/api/v1/ranks", "/api/v1/incidents", "/api/v1/incidents/llama-7b-1")
+    with served(stalled_node(1024, known), FakeControl(incidents=(known,))) as node:
+        sizes = {path: len(node.ask(path, Accept_Encoding="gzip").body) for path in paths}
+        timeline = node.ask("/api/v1/incidents/llama-7b-1/timeline", Accept_Encoding="gzip")
+    assert len(gzip.decompress(timeline.body)) > len(timeline.body)
+    assert sum(sizes.values()) + len(timeline.body) < 200_000, (sizes, len(timeline.body))
+    assert io.BytesIO(timeline.body).read(2) == b"\x1f\x8b"

@@ -1,0 +1,47 @@
+"use strict";
+// Everything shown comes from jobs and is set as text, never as markup. Nothing is loaded but our own API.
+const REFRESH_MS = 1000, HIDDEN_MS = 10000, TIMEOUT_MS = 5000;
+const byId = id => document.getElementById(id);
+
+function element(tag, className, ...children) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  made.append(...children.filter(child => child !== null && child !== undefined && child !== ""));
+  return made;
+}
+function prose(text) {  // `code` between backticks, as our sentences write it
+  return text.split("`").map((part, i, parts) => i % 2 && i < parts.length - 1 ? element("code", "", part) : part);
+}
+function shortPath(file) {
+  const parts = file.split("/");
+  return parts.length > 3 ? `…/${parts.slice(-2).join("/")}` : file;
+}
+function setText(node, text) { if (node.textContent !== text) node.textContent = text; }
+function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "?";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 120) return `${seconds.toFixed(1)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return `${(seconds / 3600).toFixed(1)} h`;
+}
+function clock(iso) {
+  const moment = new Date(iso), time = moment.toLocaleTimeString();
+  return moment.toDateString() === new Date().toDateString() ? time : `${moment.toLocaleDateString()} ${time}`;
+}
+function join(words, between = " · ") { return words.filter(Boolean).join(between); }
+function within(ranges, ranks) {  // whether "2,5-7" holds only numbers of the set
+  return ranges.split(",").every(range => {
+    const [first, last = first] = range.split("-").map(Number);
+    if (last - first >= ranks.size) return false;
+    for (let rank = first; rank <= last; rank++) if (!ranks.has(rank)) return false;
+    return true;
+  });
+}
+
+async function api(path) {
+  const response = await fetch(`api/v1/${path}`, {credentials: "same-origin", signal: AbortSignal.timeout(TIMEOUT_MS)});
+  if (response.status === 401) throw new Error("the token is no longer valid: open the page with ?token=… again");
+  if (!response.ok) throw new Error((await response.json().catch(() => ({}))).error || `status ${response.status}`);
+  return response.json();
+}
+

@@ -1,0 +1,72 @@
+"use strict";
+// One incident, drawn anew only when it changed: open <details> and selections stay.
+function list(title, lines, tag = "ul") {
+  if (!lines.length) return null;
+  return element("div", "", element("h3", "", title), element(tag, "", ...lines.map(line => element("li", "", ...prose(line)))));
+}
+function culprit(process, verdict) {
+  const who = join([`Rank ${process.rank}`, process.host, process.pid && `pid ${process.pid}`, process.gpu_uuid,
+    (process.where || verdict.where) && `in ${process.where || verdict.where}`]);
+  const box = element("div", "culprit", element("div", "who", who));
+  const frame = process.frame;
+  if (frame) {
+    box.append(element("div", "mono", `${frame.file}:${frame.line} in ${frame.function}`));
+    if (frame.source) box.append(element("pre", "", frame.source.trim()));
+  }
+  return box;
+}
+function verdictParts(verdict) {
+  const operation = join([verdict.operation, verdict.seq !== null && verdict.operation && `#${verdict.seq}`], " ");
+  const group = verdict.process_group && `of ${verdict.process_group.description}`;
+  const waiting = verdict.waiting && `Waiting: ranks ${verdict.waiting}` + (operation ? ` in ${join([operation, group], " ")}` : "");
+  const mismatch = verdict.mismatch && `${verdict.mismatch.kind}: expected ${verdict.mismatch.expected}, found ${verdict.mismatch.found}`;
+  return [
+    graph(verdict),
+    ...verdict.culprit_processes.slice(0, 16).map(process => culprit(process, verdict)),
+    verdict.culprit_processes.length > 16 ? element("p", "soft", `and ${verdict.culprit_processes.length - 16} more`) : null,
+    mismatch ? element("p", "", mismatch) : null,
+    waiting && edges(verdict).length < 2 ? element("p", "", waiting) : null,
+    element("div", "columns",
+      list("Because", verdict.because.map(fact => `${fact.fact} (${fact.source})`)),
+      list("Next", verdict.next_steps, "ol")),
+    list("Missing", verdict.missing),
+  ];
+}
+function history(incident) {
+  const lines = incident.events.map(event => `${clock(event.at)} ${event.what}`);
+  const box = element("details", "", element("summary", "", "History and raw evidence"), element("ol", "", ...lines.map(line => element("li", "", line))));
+  const link = element("a", "", "Download the raw evidence");
+  link.href = `api/v1/incidents/${encodeURIComponent(incident.incident_id)}/bundle.tar.gz`;
+  box.append(element("p", "", link), element("p", "soft mono", incident.bundle));
+  return box;
+}
+function safety(incident) {
+  if (!incident.verdicts.length || incident.state === "resolved") return null;
+  const [className, words] = incident.evidence_complete
+    ? ["safe", "Evidence complete, safe to kill"] : ["unsafe", "Evidence not complete: ending the job now loses some of it"];
+  return element("p", "", element("span", className, words),
+    incident.deadline ? ` · torch's own timeout ends the job at ${clock(incident.deadline)}` : "");
+}
+function incidentCard(incident, timeline, ranks) {
+  const verdict = incident.verdicts[0];
+  const standing = incident.state === "resolved" ? "resolved" : incident.severity;
+  const card = element("article", standing);
+  card.id = incident.incident_id;
+  card.append(element("div", "tags",
+    element("span", `tag ${standing}`, incident.state === "suspect" ? "suspect" : standing === "none" ? "nobody told" : standing),
+    verdict ? element("span", "tag mono", join([verdict.cause, verdict.where])) : null,
+    verdict ? element("span", "tag", verdict.confidence) : null,
+    incident.muted ? element("span", "tag", "muted") : null,
+    element("span", "", incident.training_job),
+    element("span", "soft", `${incident.incident_id} · since ${clock(incident.opened_at)}`)));
+  card.append(element("p", "sentence", ...prose(verdict ? verdict.summary : incident.findings.map(finding => finding.reason).join("; ") || "No verdict yet")));
+  if (incident.state === "resolved") card.append(element("p", "", `Resolved: ${incident.resolution}`));
+  if (verdict) card.append(...verdictParts(verdict).filter(Boolean));
+  const line = safety(incident);
+  if (line) card.append(line);
+  if (incident.stacks) card.append(stacks(incident.stacks, verdict));
+  card.append(...timelineParts(incident, timeline, ranks));
+  card.append(history(incident));
+  return card;
+}
+

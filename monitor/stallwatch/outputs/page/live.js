@@ -1,0 +1,100 @@
+"use strict";
+const cards = new Map();  // id -> {key, card}
+async function cardFor(incident, ranks) {
+  const key = JSON.stringify(incident);
+  const known = cards.get(incident.incident_id);
+  if (known && known.key === key) return known.card;
+  const path = `incidents/${encodeURIComponent(incident.incident_id)}`;
+  const [whole, timeline] = incident.verdicts.length
+    ? await Promise.all([api(path).catch(() => incident), api(`${path}/timeline`).catch(() => null)]) : [incident, null];
+  const card = incidentCard(whole, timeline, ranks);
+  cards.set(incident.incident_id, {key, card});
+  return card;
+}
+let linked = decodeURIComponent(location.hash.slice(1));
+addEventListener("hashchange", () => { linked = decodeURIComponent(location.hash.slice(1)); refresh(); });
+
+async function showIncidents(incidents, ranks) {
+  const open = incidents.filter(incident => incident.state !== "resolved");
+  const shown = [...open];
+  if (linked && !open.some(incident => incident.incident_id === linked)) {
+    const past = incidents.find(incident => incident.incident_id === linked) || await api(`incidents/${encodeURIComponent(linked)}`).catch(() => null);
+    if (past) shown.push({...past, stacks: null}); else linked = "";
+  }
+  const present = await Promise.all(shown.map(incident => cardFor(incident, ranks)));
+  const place = byId("open");
+  const quiet = open.length ? [] : [calm(ranks)];
+  const wanted = [...quiet, ...present];
+  if (wanted.length !== place.children.length || wanted.some((card, i) => card !== place.children[i])) {
+    place.replaceChildren(...wanted);
+    if (linked && cards.has(linked)) cards.get(linked).card.scrollIntoView();
+  }
+  for (const id of cards.keys()) if (!shown.some(incident => incident.incident_id === id)) cards.delete(id);
+  const told = open.filter(incident => incident.severity !== "none");
+  setText(byId("news"), open.length ? join(open.map(incident => incident.verdicts.length ? incident.verdicts[0].summary : "")) : "");
+  document.title = told.length ? `(${told.length}) stalled · stallwatch` : "stallwatch";
+  showPast(incidents.filter(incident => incident.state === "resolved"));
+}
+const calmNote = element("p", "note calm");
+function calm(ranks) {
+  setText(calmNote, ranks.length ? "No open incident." : "No rank on this node: no process has attached, and none looks like one.");
+  calmNote.classList.toggle("quiet", !ranks.length);
+  return calmNote;
+}
+let pastKey = "";
+function showPast(past) {
+  const key = JSON.stringify(past);
+  if (key === pastKey) return;
+  pastKey = key;
+  byId("past").hidden = !past.length;
+  byId("past").querySelector("ul").replaceChildren(...past.map(incident => {
+    const link = element("a", "", incident.incident_id);
+    link.href = `#${encodeURIComponent(incident.incident_id)}`;
+    const verdict = incident.verdicts[0];
+    return element("li", "", link, " ", element("span", "soft", join([`resolved ${clock(incident.resolved_at)}`, incident.resolution])),
+      element("div", "", ...prose(verdict ? verdict.summary : "")));
+  }));
+}
+
+let notesKey = "";
+function showNotes(ranks) {
+  const notes = [
+    ...ranks.sensors.filter(sensor => !sensor.up && sensor.required).map(sensor => `${sensor.sensor}: ${sensor.reason}`),
+    ...ranks.problems];
+  const key = JSON.stringify(notes);
+  if (key === notesKey) return;
+  notesKey = key;
+  byId("notes").replaceChildren(...notes.map(text => element("p", "note", text)));
+}
+
+let lastGood = null, timer = 0, running = false;
+async function refresh() {
+  if (running) return;
+  running = true;
+  clearTimeout(timer);
+  try {
+    const [ranks, incidents] = await Promise.all([api("ranks"), api("incidents")]);
+    setText(byId("node"), `on ${ranks.node}`);
+    const absent = ranks.sensors.filter(sensor => !sensor.up && !sensor.required).map(sensor => `${sensor.sensor}: ${sensor.reason}.`);
+    setText(byId("footer"), join([`stallwatch ${ranks.tool_version}. It observes only: it ends and restarts nothing.`, ...absent], " "));
+    showNotes(ranks);
+    const culprits = new Set(incidents.incidents.filter(incident => incident.state === "open")
+      .flatMap(incident => (incident.verdicts[0] || {culprits: []}).culprits.map(rank => `${incident.training_job} ${rank}`)));
+    showRanks(ranks.ranks, culprits);
+    await showIncidents(incidents.incidents, ranks.ranks);
+    lastGood = new Date();
+    byId("connection").className = "soft";
+    setText(byId("connection"), `live · ${clock(ranks.at)}`);
+    document.body.classList.remove("stale");
+  } catch (error) {
+    byId("connection").className = "lost";
+    const since = lastGood ? ` What follows is from ${lastGood.toLocaleTimeString()}.` : "";
+    setText(byId("connection"), `not reached: ${error.message}.${since}`);
+    document.body.classList.add("stale");
+  } finally {
+    running = false;
+    timer = setTimeout(refresh, document.hidden ? HIDDEN_MS : REFRESH_MS);
+  }
+}
+document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+refresh();

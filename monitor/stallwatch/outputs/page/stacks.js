@@ -1,0 +1,35 @@
+// The merged stacks: outermost frame first, and where ranks part the fewest come first.
+"use strict";
+function frameLine(node) {
+  const line = node.line === null ? "" : `:${node.line}`;
+  const place = element("span", "soft", shortPath(node.file) + line);
+  place.title = node.file + line;
+  return element("span", "frame", element("span", "ranks", node.ranks), node.function, " ", place);
+}
+function stackItems(node, culprits) {
+  // A run of frames that the same ranks share is one column; only where ranks part does it step to the right.
+  const run = [node];
+  while (run[run.length - 1].children.length === 1 && run[run.length - 1].children[0].ranks === node.ranks)
+    run.push(run[run.length - 1].children[0]);
+  const last = run[run.length - 1];
+  const outlier = within(node.ranks, culprits) ? "outlier" : "";
+  const lines = run.map(each => element("li", outlier, frameLine(each)));
+  const children = element("ul", "", ...last.children.flatMap(child => stackItems(child, culprits)));
+  if (last.children.length) lines[lines.length - 1].append(children);
+  if (lines.length > 6) {
+    const hidden = lines.splice(2, lines.length - 4);
+    lines.splice(2, 0, element("li", "", element("details", "",
+      element("summary", "", `${hidden.length} frames more`), element("ul", "", ...hidden))));
+  }
+  return lines;
+}
+function stacks(tree, verdict) {
+  const culprits = new Set(verdict ? verdict.culprits : []);
+  const scroll = element("div", "stacks mono", element("ul", "", ...stackItems(tree, culprits)));
+  scroll.tabIndex = 0;  // long lines scroll by keyboard too
+  scroll.setAttribute("role", "region");
+  scroll.setAttribute("aria-label", "Merged stacks");
+  const box = element("details", "", element("summary", "", "Stacks of all ranks, merged; where they part, the fewest first"), scroll);
+  box.open = true;
+  return box;
+}

@@ -1,0 +1,168 @@
+"""An incident's timeline.jsonl as the page draws it: what each rank and each GPU did, look by look."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.model.snapshot import JobKey
+from stallwatch.outputs.documents import iso
+
+_LARGEST_BYTES = 64 << 20
+_MOST_LOOKS = 240
+_PULSE_STILL_SECONDS = 3.0  # a hook's thread pulses once a second, and a busy node lets it wait
+
+# Only what is drawn: a whole snapshot takes four times as long to decode. Field names are those of model.snapshot.
+
+
+class _Group(msgspec.Struct, frozen=True):
+    enqueued: int
+    completed: int
+
+
+class _Beat(msgspec.Struct, frozen=True):
+    step: int | None = None
+    phase: str = ""
+    pulse_count: int = 0
+    groups: tuple[_Group, ...] = ()
+
+
+class _HeartbeatReading(msgspec.Struct, frozen=True):
+    type: str
+    value: _Beat | None = None
+
+
+class _Rank(msgspec.Struct, frozen=True):
+    job: JobKey
+    rank: int
+    heartbeat: _HeartbeatReading
+    end: object = None
+
+
+class _Gpu(msgspec.Struct, frozen=True):
+    index: int
+    uuid: str
+    utilization_percent: float | None = None
+    power_watts: float | None = None
+    compute_pids: tuple[int, ...] | None = None
+
+
+class _GpuReading(msgspec.Struct, frozen=True):
+    type: str
+    value: tuple[_Gpu, ...] = ()
+
+
+class _Look(msgspec.Struct, frozen=True):
+    wall_ns: int
+    ranks: tuple[_Rank, ...]
+    gpus: _GpuReading
+
+
+class RankBand(msgspec.Struct, frozen=True):
+    """One letter a look: s made a step, p in a phase, w stood in a collective, n neither (no step, nothing pending),
+    h its hook stood still too, x had ended, ? unknown or not there."""
+
+    rank: int
+    looks: str
+
+
+class GpuCurve(msgspec.Struct, frozen=True):
+    index: int
+    uuid: str
+    busy: tuple[float | None, ...]  # 0 to 1; None: unknown
+    power_watts: tuple[float | None, ...]
+
+
+class TimelineDocument(msgspec.Struct, frozen=True):
+    schema_version: int
+    incident_id: str
+    at: tuple[str, ...]
+    ranks: tuple[RankBand, ...]
+    gpus: tuple[GpuCurve, ...]
+
+
+def read_timeline(incident_id: str, job: JobKey, bundle: str) -> TimelineDocument:
+    """Given an incident's folder, return its timeline; an absent one is empty, of a huge one the end is drawn."""
+    try:
+        lines = _tail(Path(bundle) / "timeline.jsonl") if bundle else []
+    except OSError:
+        lines = []
+    return drawn(incident_id, job, lines)
+
+
+def _tail(path: Path) -> list[bytes]:
+    with path.open("rb") as file:
+        beginning = max(file.seek(0, 2) - _LARGEST_BYTES, 0)
+        file.seek(beginning)
+        lines = file.read(_LARGEST_BYTES).splitlines()
+    return lines[1 if beginning else 0 :][-_MOST_LOOKS:]
+
+
+def drawn(incident_id: str, job: JobKey, lines: Iterable[bytes]) -> TimelineDocument:
+    """Given the lines of a timeline.jsonl, oldest first, return what to draw of one job. A cut line is left out."""
+    looks = []
+    for line in lines:
+        try:
+            looks.append(_LINE.decode(line))
+        except msgspec.MsgspecError:
+            continue
+    of_rank = [{rank.rank: rank for rank in look.ranks if rank.job == job} for look in looks]
+    ranks = sorted({rank for look in of_rank for rank in look})
+    of_gpu = [{gpu.uuid: gpu for gpu in look.gpus.value} for look in looks]
+    gpus = sorted({gpu.index: gpu for look in of_gpu for gpu in look.values()}.items())
+    return TimelineDocument(
+        1,
+        incident_id,
+        tuple(iso(look.wall_ns) for look in looks),
+        tuple(
+            RankBand(rank, _band([look.get(rank) for look in of_rank], [look.wall_ns for look in looks]))
+            for rank in ranks
+        ),
+        tuple(
+            GpuCurve(
+                gpu.index,
+                gpu.uuid,
+                tuple(_share(look.get(gpu.uuid)) for look in of_gpu),
+                tuple(one.power_watts if (one := look.get(gpu.uuid)) else None for look in of_gpu),
+            )
+            for _, gpu in gpus
+        ),
+    )
+
+
+def _band(looks: list[_Rank | None], at_ns: list[int]) -> str:
+    letters: list[str] = []
+    before: _Beat | None = None
+    pulsed_ns = 0  # when the pulse last changed
+    for look, now_ns in zip(looks, at_ns, strict=True):
+        beat = look.heartbeat.value if look else None
+        if before is None or beat is None or beat.pulse_count != before.pulse_count:
+            pulsed_ns = now_ns
+        letters.append(_letter(look, beat, before, (now_ns - pulsed_ns) / 1e9))
+        before = beat
+    if len(letters) > 1 and letters[0] in "nw":
+        letters[0] = letters[1]  # nothing was before it that a step could differ from
+    return "".join(letters)
+
+
+def _letter(look: _Rank | None, beat: _Beat | None, before: _Beat | None, pulse_age_seconds: float) -> str:
+    if look is not None and look.end is not None:
+        return "x"
+    if beat is None:
+        return "?"
+    if before is not None and beat.step != before.step:
+        return "s"
+    if beat.phase:
+        return "p"
+    if pulse_age_seconds > _PULSE_STILL_SECONDS:
+        return "h"
+    if any(group.enqueued > group.completed for group in beat.groups):
+        return "w"
+    return "n"
+
+
+def _share(gpu: _Gpu | None) -> float | None:
+    return gpu.utilization_percent / 100 if gpu and gpu.utilization_percent is not None else None
+
+
+_LINE = msgspec.json.Decoder(_Look)
