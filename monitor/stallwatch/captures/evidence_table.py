@@ -1,0 +1,130 @@
+"""Every source of evidence, what it needs, and what happens without: one list for people and for the README.
+
+python -m stallwatch.captures.evidence_table     prints the table as Markdown
+"""
+
+from typing import NamedTuple
+
+
+class Source(NamedTuple):
+    key: str  # as sensors and attempts call it
+    name: str
+    gives: str
+    needs: str
+    without: str
+
+
+SOURCES: tuple[Source, ...] = (
+    Source(
+        "heartbeats",
+        "The hook's records",
+        "step, phase, pulse, collectives enqueued and completed per group",
+        "`stallwatch.attach()`, `python -m stallwatch.run` or `stallwatch auto enable` in the job; "
+        "`STALLWATCH_DIR` shared with a container",
+        "the rank is found by its environment; process, stacks and GPU are seen, steps are not, and a hang is looked at "
+        "on request only",
+    ),
+    Source(
+        "processes",
+        "/proc of ranks",
+        "state, CPU, I/O, children, exit, out-of-memory kill",
+        "nothing for own processes; I/O and exit codes of others' need CAP_SYS_PTRACE; exit codes of reaped processes "
+        "Linux 6.15",
+        "exit code unknown unless hook, torchrun's error file or the cgroup tells; I/O unknown",
+    ),
+    Source(
+        "stacks",
+        "Python stacks by py-spy",
+        "the line where each rank and its children stand",
+        "CAP_SYS_PTRACE for others' ranks (`--cap-add SYS_PTRACE` in a container), `kernel.yama.ptrace_scope` 0 for own "
+        "ones",
+        "the rank's own hook writes its stacks, unless the GIL is held; else the attempt says which right is missing",
+    ),
+    Source(
+        "flight_recorder",
+        "torch's flight recorder",
+        "which collective or transfer of which group each rank is in",
+        "the hook, torch 2.5 and later; without the hook a dump that torch wrote by itself (`TORCH_FR_DUMP_TEMP_FILE`) "
+        "or the user's pipe (`TORCH_NCCL_DEBUG_INFO_PIPE_FILE`, with `TORCH_NCCL_TRACE_BUFFER_SIZE` before 2.12)",
+        "the verdict rests on stacks, processes and RAS; a rank that was asked and did not answer is named",
+    ),
+    Source(
+        "nccl_ras",
+        "NCCL RAS",
+        "who has launched less than others; processes NCCL lost",
+        "NCCL 2.28.9 (older ones may crash; `capture.nccl_ras`), `NCCL_RAS_ADDR` on loopback; CAP_SYS_ADMIN for ranks in "
+        "another network namespace",
+        "it is not asked and the reason is kept; equal counts never mean healthy",
+    ),
+    Source(
+        "gpus",
+        "NVML values",
+        "utilisation, power, clocks, throttle time, ECC, PCIe, NVLink, remapped rows, recovery action, processes",
+        "NVIDIA driver, `/dev/nvidia*`",
+        "no GPU verdicts; a driver that does not answer is said by /readyz, metrics and log, and asked by one child only",
+    ),
+    Source(
+        "gpu_events",
+        "NVML event set",
+        "XIDs and double-bit ECC within milliseconds, in containers too",
+        "NVIDIA driver; events for the calling user (root on some drivers)",
+        "XIDs come from the kernel log alone",
+    ),
+    Source(
+        "host",
+        "Kernel log",
+        "XID, GPU off the bus, out-of-memory kills, hung tasks",
+        "`/dev/kmsg` with CAP_SYSLOG, else the journal (group systemd-journal)",
+        "XIDs come through NVML; OOM kills through the cgroup's count",
+    ),
+    Source(
+        "kernel_log",
+        "Kernel log in the bundle",
+        "the lines around an incident",
+        "`/dev/kmsg` with CAP_SYSLOG",
+        "the attempt says so; the verdict has no kernel facts",
+    ),
+    Source(
+        "process",
+        "What limits a rank",
+        "threads, its own /dev/shm, open files, memory cgroup",
+        "CAP_SYS_PTRACE for others' ranks; cgroup v1 or v2",
+        "fields are absent, never zero",
+    ),
+    Source(
+        "log",
+        "The rank's log",
+        "watchdog lines, exceptions, loader errors",
+        "stdout or stderr in a regular file (`torchrun --log-dir D --redirects 3`) that the rank's user may read",
+        "the attempt says what it writes to instead",
+    ),
+    Source(
+        "sources",
+        "Source lines",
+        "the text of the line in the alert",
+        "the file readable for the rank's own user",
+        "file and line number alone",
+    ),
+    Source(
+        "heartbeat",
+        "The record at the look",
+        "step and phase at the moment of the evidence",
+        "the hook",
+        "the attempt names the reason",
+    ),
+)
+# A step of a capture's own, which no person sets up.
+INTERNAL = frozenset({"release"})
+
+
+def markdown() -> str:
+    """Return the table for the README."""
+    lines = ["| source | gives | needs | without |", "|---|---|---|---|"]
+    lines += [f"| {source.name} | {source.gives} | {source.needs} | {source.without} |" for source in SOURCES]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(markdown())

@@ -1,0 +1,27 @@
+import re
+from pathlib import Path
+
+import stallwatch.captures
+from stallwatch.captures.evidence_table import INTERNAL, SOURCES, markdown
+from stallwatch.sensors.child import SENSORS
+
+CAPTURES = Path(stallwatch.captures.__file__).parent
+KEYS = {source.key for source in SOURCES}
+
+
+def test_every_sensor_is_in_the_table() -> None:
+    # The reader of ranks tells of records and processes.
+    assert {*SENSORS} - {"ranks"} | {"heartbeats", "processes"} <= KEYS
+
+
+def test_everything_that_a_capture_tries_is_in_the_table() -> None:
+    text = "".join(path.read_text() for path in CAPTURES.glob("*.py"))
+    tried = set(re.findall(r'(?:\.note|\bAttempt)\(\s*"([a-z_]+)"', text))
+    assert {"stacks", "nccl_ras", "flight_recorder", "kernel_log"} <= tried, "the pattern finds them"
+    assert tried - INTERNAL <= KEYS
+
+
+def test_table_is_markdown_of_one_width() -> None:
+    lines = markdown().splitlines()
+    assert len(lines) == len(SOURCES) + 2
+    assert {line.count("|") for line in lines} == {5}
