@@ -21,8 +21,8 @@ SOURCES: tuple[Source, ...] = (
         "step, phase, pulse, collectives enqueued and completed per group",
         "`stallwatch.attach()`, `python -m stallwatch.run` or `stallwatch auto enable` in the job; "
         "`STALLWATCH_DIR` shared with a container",
-        "the rank is found by its environment; process, stacks and GPU are seen, steps are not, and a hang is looked at "
-        "on request only",
+        "the rank is found by its environment; process, stacks and GPU are seen, steps are not; a job is looked at "
+        "when no rank of it has worked for a minute, or on request",
     ),
     Source(
         "processes",
@@ -36,8 +36,8 @@ SOURCES: tuple[Source, ...] = (
         "stacks",
         "Python stacks by py-spy",
         "the line where each rank and its children stand",
-        "CAP_SYS_PTRACE for others' ranks (`--cap-add SYS_PTRACE` in a container), `kernel.yama.ptrace_scope` 0 for own "
-        "ones",
+        "CAP_SYS_PTRACE for others' ranks (`--cap-add SYS_PTRACE` in a container), `kernel.yama.ptrace_scope` 0 for "
+        "own ones",
         "the rank's own hook writes its stacks, unless the GIL is held; else the attempt says which right is missing",
     ),
     Source(
@@ -52,8 +52,8 @@ SOURCES: tuple[Source, ...] = (
         "nccl_ras",
         "NCCL RAS",
         "who has launched less than others; processes NCCL lost",
-        "NCCL 2.28.9 (older ones may crash; `capture.nccl_ras`), `NCCL_RAS_ADDR` on loopback; CAP_SYS_ADMIN for ranks in "
-        "another network namespace",
+        "NCCL 2.28.9 (older ones may crash; `capture.nccl_ras`), `NCCL_RAS_ADDR` on loopback; CAP_SYS_ADMIN for ranks "
+        "in another network namespace",
         "it is not asked and the reason is kept; equal counts never mean healthy",
     ),
     Source(
@@ -61,7 +61,7 @@ SOURCES: tuple[Source, ...] = (
         "NVML values",
         "utilisation, power, clocks, throttle time, ECC, PCIe, NVLink, remapped rows, recovery action, processes",
         "NVIDIA driver, `/dev/nvidia*`",
-        "no GPU verdicts; a driver that does not answer is said by /readyz, metrics and log, and asked by one child only",
+        "no GPU verdicts; a driver that does not answer is said by /readyz, metrics and log, and costs one child",
     ),
     Source(
         "gpu_events",

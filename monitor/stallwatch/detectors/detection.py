@@ -9,9 +9,12 @@ from stallwatch.detectors.deaths import DeathsDetector
 from stallwatch.detectors.detector import Detector
 from stallwatch.detectors.due import next_due
 from stallwatch.detectors.hardware import HardwareDetector
+from stallwatch.detectors.health import HealthDetector
 from stallwatch.detectors.history import NodeHistory, advance
 from stallwatch.detectors.init import InitDetector
 from stallwatch.detectors.job_facts import JobFacts, job_facts
+from stallwatch.detectors.job_pace import JobPaceDetector
+from stallwatch.detectors.quiet import QuietDetector
 from stallwatch.detectors.slow import SlowDetector
 from stallwatch.detectors.stall import StallDetector
 from stallwatch.detectors.stopped import StoppedDetector
@@ -31,7 +34,10 @@ def detectors(config: Config) -> Detectors:
         StoppedDetector(),
         InitDetector(config.stall),
         StallDetector(config.stall),
+        QuietDetector(config.stall),
         SlowDetector(config.slow),
+        JobPaceDetector(),
+        HealthDetector(),
     )
 
 
