@@ -13,7 +13,13 @@ def launcher(story: Story) -> Saying:
     """torchrun's own "Root Cause (first observed failure)", where no process was seen to end."""
     if any(activity.gone for activity in story.case.activities.values()):
         return None
-    failures = [event for _, event in _events(story) if event.kind == "launcher_failure" and event.rank is not None]
+    # A process that was looked at and lives is not the one that the log tells of.
+    alive = {rank for rank, evidence in story.case.evidence.items() if evidence.processes}
+    failures = [
+        event
+        for _, event in _events(story)
+        if event.kind == "launcher_failure" and event.rank is not None and event.rank not in alive
+    ]
     first = [event for event in failures if event.first] or failures[:1]
     if not first:
         return None
