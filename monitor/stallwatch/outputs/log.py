@@ -10,6 +10,7 @@ logger = logging.getLogger("stallwatch.incidents")
 sensors_logger = logging.getLogger("stallwatch.sensors")
 
 _SECONDS = re.compile(r"\d+(?:\.\d+)? s\b")  # "has not answered for 41 s" is said once, not every second
+_LASTING_LOOKS = 3  # one late answer, or the start of a child, is no complaint
 _MOST_LINES = 20  # of one sensor; then at growing distances, for a job could fill the disk with them
 
 
@@ -19,6 +20,7 @@ class LogOutput:
     def __init__(self) -> None:
         self._said: dict[str, tuple[object, ...]] = {}
         self._sensors: dict[str, tuple[bool, str]] = {}
+        self._seen: dict[str, tuple[tuple[bool, str], int]] = {}  # what it is now, and for how many looks
         self._sensor_lines: dict[str, int] = {}
 
     def start(self) -> None:
@@ -37,7 +39,10 @@ class LogOutput:
 
     def _publish_sensor(self, status: SensorStatus) -> None:
         now = (status.up, _SECONDS.sub("… s", status.reason))
-        if self._sensors.get(status.sensor, (True, "")) == now:
+        last, times = self._seen.get(status.sensor, (now, 0))
+        times = times + 1 if last == now else 1
+        self._seen[status.sensor] = (now, times)
+        if times < _LASTING_LOOKS or self._sensors.get(status.sensor, (True, "")) == now:
             return
         self._sensors[status.sensor] = now
         total = self._sensor_lines[status.sensor] = self._sensor_lines.get(status.sensor, 0) + 1
