@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from stallwatch.doctor.check import Inapplicable, finding
+from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.failed_run.story import Told, ranks_with, tell
 from stallwatch.doctor.failed_run.words import headline, words_for
 from stallwatch.doctor.finding import Area, FindingRecord
@@ -45,7 +45,7 @@ class FailedRun:
             raise Inapplicable("no --log FILE")
         told = tell(read_events(surroundings.question.logs))
         if not told:
-            return ()
+            raise Undetermined("no line of these logs tells a failure that we know")
         return (self._first(told), *self._consequences(told), *self._hints(told))
 
     def _first(self, told: tuple[Told, ...]) -> FindingRecord:

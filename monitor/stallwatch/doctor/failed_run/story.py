@@ -37,7 +37,7 @@ class Told(NamedTuple):
 
 def tell(events: list[tuple[str, LogEvent]]) -> tuple[Told, ...]:
     """Given events of all logs, return those worth telling, the first cause first, consequences after it."""
-    told = [_read(log, event) for log, event in events]
+    told = [_read(log, event, kind) for log, event, kind in _merged(events)]
     worth = [one for one in told if one.kind not in ("group_status", "nccl_init_started", "nccl_init_complete")]
     causes = [one for one in worth if not one.is_consequence]
     first = min(causes, key=lambda one: _rank_of(one, causes), default=None)
@@ -46,8 +46,18 @@ def tell(events: list[tuple[str, LogEvent]]) -> tuple[Told, ...]:
     return (first, *(one for one in worth if one is not first))
 
 
-def _read(log: str, event: LogEvent) -> Told:
-    kind = event.kind
+def _merged(events: list[tuple[str, LogEvent]]) -> list[tuple[str, LogEvent, str]]:
+    """An exception whose last line means more by itself comes as two events of one line: it is told once, as that."""
+    kinds = {(log, event.line): event.kind for log, event in events if event.kind != "exception"}
+    exceptions = {(log, event.line) for log, event in events if event.kind == "exception"}
+    return [
+        (log, event, kinds.get((log, event.line), event.kind))
+        for log, event in events
+        if event.kind == "exception" or (log, event.line) not in exceptions
+    ]
+
+
+def _read(log: str, event: LogEvent, kind: str) -> Told:
     text = f"{event.exception or ''} {event.message or ''} {event.text}".lower()
     if kind in ("exception", "cuda_error"):
         if any(words in text for words in _ADDRESS_IN_USE):

@@ -1,0 +1,48 @@
+from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
+from tests.unit.doctor.fakes import SHELL, Node, one
+
+
+def test_a_renamed_variable_gets_its_new_name_and_keeps_its_value(node: Node) -> None:
+    found = one(RenamedVariables().look(node.around({"NCCL_BLOCKING_WAIT": "1"})))
+    assert (found.severity, found.subject) == ("warning", SHELL)
+    assert found.remedy == "unset NCCL_BLOCKING_WAIT; export TORCH_NCCL_BLOCKING_WAIT=1"
+
+
+def test_an_old_name_that_is_still_read_is_no_warning(node: Node) -> None:
+    assert one(RenamedVariables().look(node.around({"NCCL_MIN_NRINGS": "4"}))).severity == "info"
+
+
+def test_both_names_with_one_value_are_silent_as_our_hook_sets_them(node: Node) -> None:
+    both = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+    assert RenamedVariables().look(node.around(both)) == ()
+
+
+def test_a_removed_variable_is_told(node: Node) -> None:
+    assert "2.5" in one(RemovedVariables().look(node.around({"NCCL_TREE_THRESHOLD": "0"}))).seen
+    assert RemovedVariables().look(node.around({"NCCL_ALGO": "Ring"})) == ()
+
+
+def test_an_invented_variable_is_told_with_what_works(node: Node) -> None:
+    found = one(InventedVariables().look(node.around({"NCCL_TIMEOUT": "3600"})))
+    assert found.severity == "warning"
+    assert "init_process_group(timeout=" in found.remedy
+    assert InventedVariables().look(node.around({"NCCL_DEBUG": "INFO"})) == ()
+
+
+def test_a_misspelt_variable_in_a_file_is_told_with_the_file(node: Node) -> None:
+    found = one(UnknownVariables().look(node.around(files={"/etc/nccl.conf": {"NCCL_IB_HCAS": "mlx5"}})))
+    assert (found.severity, found.subject) == ("warning", "/etc/nccl.conf")
+    assert found.remedy == "unset NCCL_IB_HCAS; export NCCL_IB_HCA=mlx5"
+
+
+def test_a_name_like_no_other_is_only_mentioned(node: Node) -> None:
+    assert one(UnknownVariables().look(node.around({"NCCL_QUANTUM_LINK": "1"}))).severity == "info"
+
+
+def test_real_names_of_builds_plugins_and_programs_are_silent(node: Node) -> None:
+    fine = {
+        "NCCL_VERSION": "2.21.5-1", "NCCL_DEBUG": "WARN", "NCCL_FASTRAK_CTRL_DEV": "eth0", "TORCH_NCCL_ENABLE_TIMING": "1",
+        "CUDA_HOME": "/usr/local/cuda", "CUDA_MY_OWN_THING": "1", "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "ACCELERATE_USE_FSDP": "true", "DS_ACCELERATOR": "cuda", "PATH": "/bin",
+    }  # fmt: skip
+    assert UnknownVariables().look(node.around(fine)) == ()

@@ -1,0 +1,87 @@
+import pytest
+
+from stallwatch.doctor.check import Inapplicable
+from stallwatch.doctor.environment.ranks import RanksDiffer
+from stallwatch.doctor.environment.together import Contradictions, NotReadByThisVersion, RecorderOff
+from tests.unit.doctor.fakes import FakeTraining, Node, one, rank, training
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"},
+        {"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": "=mlx5_0"},
+        {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"},
+        {"NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"},
+        {"NCCL_IB_TIMEOUT": "25"},
+        {"RANK": "4", "WORLD_SIZE": "4"},
+        {"LOCAL_RANK": "8", "LOCAL_WORLD_SIZE": "8"},
+        {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "4"},
+        {"MASTER_ADDR": "localhost", "LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "16"},
+        {"NCCL_SOCKET_IFNAME": "lo", "LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "16"},
+        {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_BUFFER_SIZE": "0"},
+    ],
+)
+def test_settings_that_defeat_each_other_are_told_once(node: Node, values: dict[str, str]) -> None:
+    one(Contradictions().look(node.around(values)))
+
+
+def test_settings_that_agree_are_silent(node: Node) -> None:
+    values = {
+        "NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4", "NCCL_IB_HCA": "=mlx5_0", "NCCL_IB_TIMEOUT": "22",
+        "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "localhost",
+        "NCCL_SOCKET_IFNAME": "lo", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }  # fmt: skip
+    assert Contradictions().look(node.around(values)) == ()
+
+
+def test_a_recorder_turned_off_is_a_warning(node: Node) -> None:
+    found = one(RecorderOff().look(node.around({"TORCH_FR_BUFFER_SIZE": "0"})))
+    assert found.severity == "warning"
+    assert found.remedy.startswith("unset TORCH_FR_BUFFER_SIZE")
+
+
+@pytest.mark.parametrize(("torch", "is_told"), [("2.0.1", False), ("2.6.0+cu124", True), ("2.10.0", True), ("2.11.0", False)])
+def test_a_recorder_off_by_default_is_mentioned_for_the_versions_that_do_so(node: Node, torch: str, is_told: bool) -> None:
+    around = node.around(training=FakeTraining(training(torch)))
+    assert [record.severity for record in RecorderOff().look(around)] == (["info"] if is_told else [])
+
+
+def test_a_recorder_that_the_user_turned_on_is_silent(node: Node) -> None:
+    around = node.around({"TORCH_FR_BUFFER_SIZE": "2000"}, training=FakeTraining(training("2.9.1")))
+    assert RecorderOff().look(around) == ()
+
+
+def test_a_variable_newer_than_the_library_is_told(node: Node) -> None:
+    old = node.around({"NCCL_LAUNCH_ORDER_IMPLICIT": "1"}, training=FakeTraining(training(nccl="2.21.5")))
+    assert "since NCCL 2.26; here is 2.21.5" in one(NotReadByThisVersion().look(old)).seen
+    new = node.around({"NCCL_LAUNCH_ORDER_IMPLICIT": "1"}, training=FakeTraining(training(nccl="2.26.2")))
+    assert NotReadByThisVersion().look(new) == ()
+    unknown = node.around({"NCCL_LAUNCH_ORDER_IMPLICIT": "1"}, training=FakeTraining(training(nccl="")))
+    assert NotReadByThisVersion().look(unknown) == ()
+
+
+def test_ranks_that_must_agree_and_do_not_are_an_error(node: Node) -> None:
+    ranks = (rank(0, environment={"NCCL_ALGO": "Ring"}), rank(1))
+    found = one(RanksDiffer().look(node.around(ranks=ranks)))
+    assert found.severity == "error"
+    assert found.seen == "NCCL_ALGO differs: Ring on rank 0; not set on rank 1."
+
+
+def test_different_libraries_on_ranks_are_an_error(node: Node) -> None:
+    ranks = (rank(0, versions={"nccl": "2.27.3"}), rank(1, versions={"nccl": "2.28.9"}))
+    assert "Versions of nccl differ" in one(RanksDiffer().look(node.around(ranks=ranks))).seen
+
+
+def test_ranks_may_differ_in_what_is_theirs(node: Node) -> None:
+    ranks = tuple(
+        rank(number, environment={"CUDA_VISIBLE_DEVICES": str(number), "NCCL_DEBUG_FILE": f"/tmp/{number}"})
+        for number in range(2)
+    )
+    assert RanksDiffer().look(node.around(ranks=ranks)) == ()
+
+
+def test_ranks_of_different_jobs_are_not_compared(node: Node) -> None:
+    ranks = (rank(0, environment={"NCCL_ALGO": "Ring"}), rank(0, pid=7, environment={"MASTER_PORT": "1"}))
+    with pytest.raises(Inapplicable):
+        RanksDiffer().look(node.around(ranks=ranks))

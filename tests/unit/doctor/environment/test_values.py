@@ -1,0 +1,104 @@
+import pytest
+
+from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange, WrongSyntax
+from tests.unit.doctor.fakes import Node, one
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NCCL_IB_TIMEOUT", "0"),
+        ("NCCL_IB_TIMEOUT", "32"),
+        ("NCCL_IB_RETRY_CNT", "15"),
+        ("NCCL_SOCKET_FAMILY", "IPv4"),
+        ("NCCL_P2P_DISABLE", "true"),
+        ("NCCL_DEBUG", "VERBOSE"),
+        ("NCCL_DEBUG_SUBSYS", "INIT,NETWORK"),
+        ("TORCH_NCCL_BLOCKING_WAIT", "always"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "4"),
+        ("TORCH_DISTRIBUTED_DEBUG", "ALL"),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "64"),
+        ("NCCL_SOCKET_NTHREADS", "many"),
+    ],
+)
+def test_values_that_the_owner_does_not_accept_are_told(node: Node, name: str, value: str) -> None:
+    assert f"{name}={value} " in one(OutOfRange().look(node.around({name: value}))).seen
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NCCL_IB_TIMEOUT", "22"),
+        ("NCCL_IB_RETRY_CNT", "7"),
+        ("NCCL_SOCKET_FAMILY", "AF_INET6"),
+        ("NCCL_P2P_DISABLE", "0"),
+        ("NCCL_DEBUG", "info"),
+        ("NCCL_DEBUG_SUBSYS", "^COLL,P2P"),
+        ("NCCL_CUMEM_ENABLE", "0x1"),
+        ("TORCH_NCCL_BLOCKING_WAIT", "False"),
+        ("TORCH_DISTRIBUTED_DEBUG", "detail"),
+        ("NCCL_P2P_LEVEL", "NVL"),
+        ("NCCL_IB_TIMEOUT", ""),
+        ("TORCH_FR_BUFFER_SIZE", "20000"),
+    ],
+)
+def test_values_that_the_owner_accepts_are_silent(node: Node, name: str, value: str) -> None:
+    assert OutOfRange().look(node.around({name: value})) == ()
+
+
+def test_debugging_left_on_costs_a_warning(node: Node) -> None:
+    found = one(DebugLeftOn().look(node.around({"NCCL_P2P_DISABLE": "1"})))
+    assert found.severity == "warning"
+    assert found.remedy.startswith("unset NCCL_P2P_DISABLE")
+    assert one(DebugLeftOn().look(node.around({"CUDA_LAUNCH_BLOCKING": "1"}))).severity == "error"
+    assert one(DebugLeftOn().look(node.around({"TORCH_DISTRIBUTED_DEBUG": "detail"}))).severity == "warning"
+    assert one(DebugLeftOn().look(node.around({"NCCL_ALGO": "Tree"}))).severity == "warning"
+
+
+def test_debugging_turned_off_is_silent(node: Node) -> None:
+    off = {"NCCL_P2P_DISABLE": "0", "CUDA_LAUNCH_BLOCKING": "0", "TORCH_DISTRIBUTED_DEBUG": "OFF", "NCCL_DEBUG": "WARN"}
+    assert DebugLeftOn().look(node.around(off)) == ()
+
+
+def test_infiniband_switched_off_counts_where_there_is_infiniband(node: Node) -> None:
+    assert DebugLeftOn().look(node.around({"NCCL_IB_DISABLE": "1"})) == ()
+    node.write("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n")
+    assert one(DebugLeftOn().look(node.around({"NCCL_IB_DISABLE": "1"}))).severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "severity"),
+    [
+        ("GLOO_SOCKET_IFNAME", "^lo", "error"),
+        ("GLOO_SOCKET_IFNAME", "=eth0", "error"),
+        ("NCCL_IB_HCA", "mlx5_1,mlx5_2", "info"),
+        ("NCCL_DEBUG_FILE", "/tmp/nccl.log", "warning"),
+        ("NCCL_DEBUG_FILE", "~/nccl.%p", "warning"),
+        ("CUDA_VISIBLE_DEVICES", "0, 1", "error"),
+        ("MASTER_PORT", "29500/tcp", "error"),
+        ("MASTER_PORT", "70000", "error"),
+        ("MASTER_ADDR", "node1:29500", "error"),
+        ("MASTER_ADDR", "tcp://node1", "error"),
+    ],
+)
+def test_wrong_syntax_is_told(node: Node, name: str, value: str, severity: str) -> None:
+    found = one(WrongSyntax().look(node.around({name: value})))
+    assert (found.severity, found.check) == (severity, "wrong_syntax")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eth0"),
+        ("NCCL_SOCKET_IFNAME", "^lo,docker"),
+        ("NCCL_IB_HCA", "=mlx5_1,mlx5_2"),
+        ("NCCL_IB_HCA", "mlx5"),
+        ("NCCL_DEBUG_FILE", "/tmp/nccl.%h.%p"),
+        ("CUDA_VISIBLE_DEVICES", "0,1"),
+        ("MASTER_PORT", "29500"),
+        ("MASTER_ADDR", "fd00::1"),
+        ("MASTER_ADDR", "node-1.cluster"),
+    ],
+)
+def test_right_syntax_is_silent(node: Node, name: str, value: str) -> None:
+    assert WrongSyntax().look(node.around({name: value})) == ()
