@@ -44,6 +44,7 @@ class RankHistory(msgspec.Struct, frozen=True):
     phase_since_ns: int = 0
     pulse_since_ns: int = 0
     moved: bool = False  # at this tick
+    stepped: bool = False  # at this tick
     pulsed: bool = False  # at this tick
     step_times: Times = Times()
     gap_times: Times = Times()  # between changes of the recorder's counters
@@ -144,7 +145,9 @@ def _advance_rank(before: RankHistory | None, sample: RankSample, moment: _Momen
     if before is not None and before.heartbeat is not None:
         old, before = before.heartbeat, _without_late_time(before, at_ns, moment.late_ns)
         if heartbeat is None:
-            return msgspec.structs.replace(before, sample=sample, readable=False, moved=False, pulsed=False)
+            return msgspec.structs.replace(
+                before, sample=sample, readable=False, moved=False, stepped=False, pulsed=False
+            )
         return _compared(before, old, sample, heartbeat, moment)
     first_seen_ns = before.first_seen_ns if before else at_ns
     if heartbeat is None:
@@ -192,6 +195,7 @@ def _compared(
         phase_since_ns=at_ns if phase_changed else before.phase_since_ns,
         pulse_since_ns=at_ns if pulsed else before.pulse_since_ns,
         moved=stepped or phase_changed or (counted and (not before.counts_steps or changes >= _OWN_CHANGES)),
+        stepped=stepped,
         pulsed=pulsed,
         step_times=learn(before.step_times, _new_steps(old, heartbeat, before.step_times, in_phase)),
         gap_times=learn(before.gap_times, _new_gap(before, old, counted, in_phase, at_ns)),

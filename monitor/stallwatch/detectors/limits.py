@@ -9,6 +9,7 @@ _KEPT = 128  # recent times: two minutes of one-second steps, and a sort that co
 _KEPT_LONG = 8
 _LEARNED_AFTER = 6  # fewer say nothing about a tail
 _LONG = 4.0  # times the median: a step of another kind (evaluation, checkpoint), kept apart
+_LONG_EXTRA_SECONDS = 5.0
 _HABIT_CAP_SECONDS = 60.0  # looking is cheap: a rare long step makes us blind for a minute at most
 
 
@@ -52,15 +53,16 @@ def quantile(values: tuple[int, ...], share: float) -> int:
 def limit_of(times: Times, what: str, floor_seconds: float) -> Limit | None:
     """Return the limit that `times` teach, None before enough were seen.
 
-    Four times the 95th percentile covers jitter of short steps; for long ones half as much again and half a minute do,
-    so that a job with steps of a minute is looked at within two.
+    Four times the 95th percentile covers jitter of short steps; for long ones, which vary less, half as much again and
+    some seconds do, so that a job with steps of a minute is looked at within two.
     """
     if not times.learned:
         return None
     tail = quantile(times.recent, 0.95) / SECOND_NS
     seconds, why = 4 * tail, f"4 × the 95th percentile of {what}, {tail:.2f} s"
-    if 1.5 * tail + 30 < seconds:
-        seconds, why = 1.5 * tail + 30, f"30 s and 1.5 × the 95th percentile of {what}, {tail:.1f} s"
+    if 1.5 * tail + _LONG_EXTRA_SECONDS < seconds:
+        seconds = 1.5 * tail + _LONG_EXTRA_SECONDS
+        why = f"{_LONG_EXTRA_SECONDS:.0f} s and 1.5 × the 95th percentile of {what}, {tail:.1f} s"
     if len(times.long) > 1:  # once is an outlier, twice a habit
         habit = sorted(times.long)[-2] / SECOND_NS
         longest = min(2 * habit, max(_HABIT_CAP_SECONDS, seconds))

@@ -12,6 +12,7 @@ from stallwatch.model.incident import RankView
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GpuSample, NodeSnapshot
 
+NOT_STANDING = ("slow", "slow_job", "health")  # of these a rank is not suspect
 _WAITING_NS = 2 * SECOND_NS  # an operation pending for longer is worth showing
 
 
@@ -60,7 +61,9 @@ def _state(rank: RankHistory, at_ns: int, findings: tuple[Finding, ...], ending:
         return "stopped"
     if not rank.readable:
         return "unknown"
-    if any(f.job == rank.sample.job and rank.sample.rank in f.ranks and f.detector != "slow" for f in findings):
+    if any(
+        f.job == rank.sample.job and rank.sample.rank in f.ranks and f.detector not in NOT_STANDING for f in findings
+    ):
         return "suspect"
     if ending:
         return "ending"

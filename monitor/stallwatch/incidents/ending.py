@@ -14,6 +14,7 @@ from stallwatch.model.snapshot import JobKey
 
 _SECOND_NS = 1_000_000_000
 _QUIET_NS = 1_500_000_000  # one tick without the finding may be a sensor that did not answer
+_HEALTHY_AGAIN_NS = 60_000_000_000  # temperatures and counters come and go
 _VERDICT_SECONDS = 90.0  # how long a job's end waits for the verdict on what ended it
 _REQUEST_SECONDS = 120.0
 _ADOPTED_SECONDS = 60.0
@@ -42,6 +43,7 @@ def resolution(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, 
         return "captured on request" if over or _age(life.incident.since_ns, at_ns) > _REQUEST_SECONDS else None
     if facts is None or not facts.alive:
         owed = life.confirmed_ns is not None and life.incident.report is None and not life.judgements_failed
+        owed = owed and life.family != "health"
         if owed and _age(life.confirmed_ns or at_ns, at_ns) < _VERDICT_SECONDS:
             return None
         again = any(o.job.training_job == job.training_job and o.job != job and o.alive for o in jobs.values())
@@ -52,6 +54,8 @@ def resolution(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, 
         return None
     if life.quiet_since_ns is None or (at_ns - life.quiet_since_ns < _QUIET_NS and not facts.moved):
         return None
+    if life.family == "health":
+        return "what was found is no longer so" if at_ns - life.quiet_since_ns >= _HEALTHY_AGAIN_NS else None
     if life.family == "slow":
         return "the job is no longer held back"
     stood = _age(life.incident.since_ns, at_ns)

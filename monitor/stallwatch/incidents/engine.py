@@ -41,6 +41,8 @@ class Now:
 
 
 def family_of(finding: Finding) -> Family:
+    if finding.detector in ("health", "slow_job"):
+        return "health"
     return "slow" if finding.detector == "slow" else "hang"
 
 
@@ -89,7 +91,7 @@ class Engine:
 
     def _requested(self, lives: Lives, job: JobKey, now: Now, actions: list[Action]) -> Lives:
         for life in lives.active:
-            if life.incident.job == job and life.family != "slow":
+            if life.incident.job == job and life.family not in ("slow", "health"):
                 sooner = replace(life, next_look_ns=now.at_ns)
                 return replace(lives, active=tuple(sooner if one is life else one for one in lives.active))
         return self._open(lives, job, "request", now, actions)
@@ -112,6 +114,10 @@ class Engine:
             bundle=f"{self._config.daemon.state_directory}/incidents/{incident_id(job, ordinals[job])}",
             events=(IncidentEvent(now.wall_ns, f"suspected: {what}" if findings else what),),
         )
+        if family == "health":
+            life = Life(incident, family)
+            actions += [Note(incident.incident_id, what), Save(incident)]
+            return replace(lives, active=(*lives.active, life), ordinals=tuple(ordinals.items()))
         life = Life(incident, family, looks=1, look_ns=now.at_ns, capturing=True)
         if family == "request":
             later = now.at_ns + int(self._config.stall.second_look_seconds * 1e9)
@@ -134,7 +140,9 @@ class Engine:
                 incident = noted(replace(incident, muted=True), f"nobody is told: {reason}", now.wall_ns, actions)
         elif severity != incident.severity:
             what = f"told as {severity}" if incident.severity == "none" else f"escalated to {severity}"
-            incident = noted(replace(incident, severity=severity, muted=bool(reason)), what, now.wall_ns, actions)
+            state = "open" if life.family == "health" else incident.state
+            told = replace(incident, severity=severity, state=state, muted=bool(reason))
+            incident = noted(told, what, now.wall_ns, actions)
         elif incident.muted != bool(reason) and incident.severity != "none":
             incident = noted(replace(incident, muted=bool(reason)), reason or "no longer silent", now.wall_ns, actions)
         return life if incident is life.incident else replace(life, incident=incident)
@@ -151,7 +159,7 @@ def _with_findings(life: Life, findings: tuple[Finding, ...], at_ns: int) -> Lif
     verdict = life.incident.verdict
     if life.confirmed_ns is None and confirmed:
         life = replace(life, confirmed_ns=at_ns)
-        if all(f.resolvable for f in findings):
+        if all(f.resolvable for f in findings) and life.family != "health":
             life = replace(life, next_look_ns=at_ns)  # the second look
     died = {f.detector for f in findings if not f.resolvable} - {f.detector for f in before if not f.resolvable}
     if died and (verdict is None or verdict.cause in OPEN):
@@ -171,12 +179,12 @@ def adopt(
     """
     lives = []
     for incident, looks in incidents:
-        slow = any(f.detector == "slow" for f in incident.findings)
+        families = {family_of(finding) for finding in incident.findings} or {"hang"}
         since_ns = min(incident.since_ns, at_ns)  # another boot's clock means nothing here
         lives.append(
             Life(
                 replace(incident, since_ns=since_ns),
-                "slow" if slow else "hang",
+                "hang" if "hang" in families else min(families),
                 looks=max(looks, 1),
                 judged_look=max(looks, 1) if incident.report else 0,
                 confirmed_ns=at_ns,

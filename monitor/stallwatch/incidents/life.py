@@ -8,7 +8,8 @@ from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 
 # One incident per family and job: all that stops a job (a death, a stop, a stall) is one story; slowness is another.
-Family = Literal["hang", "slow", "request"]
+# What only costs speed, or will break later, needs no look at ranks: a finding that lasts is the whole story.
+Family = Literal["hang", "slow", "health", "request"]
 
 
 class Life(msgspec.Struct, frozen=True):

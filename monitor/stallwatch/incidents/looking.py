@@ -67,6 +67,8 @@ def judged(life: Life, event: Judged, config: Config, now_ns: int, wall_ns: int,
 
 def look_and_judge(life: Life, config: Config, now_ns: int, actions: list[Action]) -> Life:
     """Begin the look that is due, and have judged what is ready."""
+    if life.family == "health":
+        return life
     if life.next_look_ns is not None and life.next_look_ns <= now_ns:
         if life.looks >= config.incidents.maximum_looks:
             return replace(life, next_look_ns=None)

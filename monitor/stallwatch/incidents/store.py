@@ -63,7 +63,8 @@ class IncidentStore:
             incident = self._read(folder)
             if incident is None or incident.state == "resolved":
                 continue
-            if incident.state == "suspect" or incident.report is None:
+            # Of health and pace there is no report: findings are the whole of it.
+            if incident.state == "suspect" or (incident.report is None and incident.severity == "none"):
                 self.discard(incident.incident_id)
                 continue
             left.append((incident, looks_in(folder)))

@@ -44,6 +44,8 @@ def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> Sev
     stood = (now_ns - life.incident.since_ns) / _SECOND_NS
     known = (now_ns - life.verdict_since_ns) / _SECOND_NS if life.verdict_since_ns is not None else 0.0
     begun = facts is None or facts.begun
+    if life.family == "health":
+        return "warning"
     if life.family == "slow":
         return "warning" if verdict is not None and verdict.cause == "slow_rank" else "none"
     if verdict is None:
@@ -68,7 +70,7 @@ def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> Sev
 
 
 def settles(verdict: Verdict, facts: JobFacts | None) -> bool:
-    """The culprit is where healthy ranks are silent for long, or is a guess: it must be stuck for `tell.settle_seconds`."""
+    """The culprit is where healthy ranks are silent for long, or a guess: it must stay so for `tell.settle_seconds`."""
     phases = dict(facts.phases) if facts else {}
     unsure = verdict.confidence == "possible"
     return unsure or verdict.where in _SETTLING or any(rank in phases for rank in verdict.culprits)

@@ -28,7 +28,9 @@ class Wish(msgspec.Struct, frozen=True):
         """Give the one who waits the incident that his capture became part of."""
         if self.answer is None or not isinstance(self.event, CaptureWanted):
             return
-        ours = [life for life in lives.active if life.incident.job == self.event.job and life.family != "slow"]
+        ours = [
+            life for life in lives.active if life.incident.job == self.event.job and life.family in ("hang", "request")
+        ]
         if ours:
             self.answer.set_result(ours[-1].incident.incident_id)
 

@@ -49,7 +49,10 @@ def escape(text: str) -> str:
 def _headline(incident: Incident, step: Step) -> str:
     mark = "🟢" if step == "resolved" else _MARKS[incident.severity]
     verdict = incident.verdict
-    what = f"{_who(verdict)}: {verdict.cause}" if verdict else "stalled, no verdict yet"
+    standing = any(finding.detector not in ("health", "slow_job") for finding in incident.findings)
+    what = "stalled, no verdict yet" if standing else "a warning, nothing hangs"
+    if verdict is not None:
+        what = f"{_who(verdict)}: {verdict.cause}"
     prefix = {"told": "", "escalated": "still ", "resolved": "resolved, "}[step]
     return f"{mark} {incident.job.training_job}: {prefix}{what}"
 

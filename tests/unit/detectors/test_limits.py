@@ -26,12 +26,12 @@ def test_short_steps_get_the_floor_and_say_so() -> None:
     assert "0.05" in found.reason
 
 
-def test_steps_of_five_seconds_are_looked_at_after_four_of_them() -> None:
-    assert limit(of(*[5.0] * 20)) == 20.0
+def test_steps_of_five_seconds_are_looked_at_after_two_and_a_half_of_them() -> None:
+    assert limit(of(*[5.0] * 20)) == 12.5
 
 
-def test_steps_of_a_minute_need_no_four_minutes() -> None:
-    assert limit(of(*[60.0] * 20)) == 120.0
+def test_steps_of_a_minute_need_no_two_minutes() -> None:
+    assert limit(of(*[60.0] * 20)) == 95.0
 
 
 def test_one_outlier_does_not_move_the_limit_whatever_its_size_and_place() -> None:

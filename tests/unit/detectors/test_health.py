@@ -1,0 +1,113 @@
+from typing import Any
+
+import msgspec
+
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import GpuSample, HostSample, NetworkPort, NodeSnapshot
+from tests.unit.detectors.nodes import found, four, job_run, run
+
+GIB = 1 << 30
+
+
+def gpu(index: int, **fields: Any) -> GpuSample:
+    values: dict[str, Any] = {
+        "uuid": f"GPU-{index}",
+        "compute_pids": (1000 + index,),
+        "sm_clock_mhz": 1980,
+        "memory_used_bytes": 60 * GIB,
+        "memory_total_bytes": 80 * GIB,
+        "clock_event_reasons": 0,
+    }
+    return GpuSample(index=index, **(values | fields))
+
+
+def host(**fields: Any) -> HostSample:
+    values: dict[str, Any] = {
+        "notices": (),
+        "shared_memory_bytes": (GIB, 64 * GIB),
+        "open_files": (1000, 100_000),
+        "memory_available_bytes": 500 * GIB,
+        "ports": (),
+        "ports_at_ns": None,
+    }
+    return HostSample(**(values | fields))
+
+
+def node(seconds: float = 90, host_sample: HostSample | None = None, **by_gpu: GpuSample) -> list[NodeSnapshot]:
+    """A job of four ranks on four GPUs; gpu0=… replaces one of them from second 10 on."""
+    shots = []
+    for shot in job_run(four(), seconds):
+        changed = shot.tick >= 10
+        gpus = tuple(by_gpu.get(f"gpu{i}", gpu(i)) if changed else gpu(i) for i in range(4))
+        there = Known(host_sample if host_sample and changed else host(), shot.at_ns)
+        shots.append(msgspec.structs.replace(shot, gpus=Known(gpus, shot.at_ns), host=there))
+    return shots
+
+
+def told(shots: list[NodeSnapshot]) -> dict[str, tuple[int, ...]]:
+    return {finding.reason: finding.ranks for _, finding in found(run(shots), "health", "confirmed")}
+
+
+def test_a_healthy_node_has_no_finding() -> None:
+    assert not found(run(node()), "health")
+
+
+def test_a_slowdown_that_lasts_is_told_with_its_reason_and_its_rank() -> None:
+    hot = gpu(2, clock_event_reasons=0x40, temperature_celsius=93, sm_clock_mhz=900)
+    assert told(node(gpu2=hot)) == {"GPU 2 is slowed down: hardware thermal at 93 °C, 900 MHz": (2,)}
+
+
+def test_a_slowdown_that_passes_and_a_power_cap_are_not_told() -> None:
+    assert not told(node(40, gpu2=gpu(2, clock_event_reasons=0x40)))
+    assert not told(node(gpu2=gpu(2, clock_event_reasons=0x4)))
+
+
+def test_unknown_is_not_a_fault() -> None:
+    nothing = GpuSample(index=1, uuid="GPU-1", compute_pids=None)
+    assert not told(node(gpu1=nothing))
+
+
+def test_memory_of_one_rank_far_from_its_peers_near_its_end() -> None:
+    reasons = told(node(gpu3=gpu(3, memory_used_bytes=79 * GIB)))
+    assert list(reasons.values()) == [(3,)]
+    assert "out of memory is near" in next(iter(reasons))
+
+
+def test_memory_that_is_full_everywhere_is_a_habit_of_allocators() -> None:
+    full = {f"gpu{i}": gpu(i, memory_used_bytes=79 * GIB) for i in range(4)}
+    assert not told(node(**full))
+
+
+def test_error_counters_that_rise_are_told_and_those_that_stand_are_not() -> None:
+    def shots(step: int) -> list[NodeSnapshot]:
+        made = []
+        for shot in node():
+            gpus = tuple(gpu(i, slow_at_ns=shot.tick // 10 + 1, nvlink_errors=(("crc", 0),)) for i in range(3))
+            count = 500 + step * (shot.tick // 10)
+            rising = gpu(3, slow_at_ns=shot.tick // 10 + 1, nvlink_errors=(("crc", count),))
+            made.append(msgspec.structs.replace(shot, gpus=Known((*gpus, rising), shot.at_ns)))
+        return made
+
+    assert told(shots(1000)) == {"GPU 3: NVLink errors are rising": (3,)}
+    assert not told(shots(0))
+    assert not told(shots(5))
+
+
+def test_what_concerns_the_node_concerns_every_rank() -> None:
+    everyone = (0, 1, 2, 3)
+    full = told(node(host_sample=host(shared_memory_bytes=(63 * GIB, 64 * GIB))))
+    assert list(full.values()) == [everyone]
+    assert "/dev/shm" in next(iter(full))
+    assert list(told(node(host_sample=host(open_files=(99_000, 100_000)))).values()) == [everyone]
+    assert list(told(node(host_sample=host(memory_available_bytes=100 << 20))).values()) == [everyone]
+
+
+def test_a_port_that_was_up_and_is_down_is_told_one_that_never_was_is_not() -> None:
+    def port(device: str, state: str) -> NetworkPort:
+        return NetworkPort(device, 1, "infiniband", state, 400.0, ())
+
+    shots = []
+    for shot in node():
+        ports = (port("mlx5_0", "active" if shot.tick < 10 else "down"), port("mlx5_9", "down"))
+        shots.append(msgspec.structs.replace(shot, host=Known(host(ports=ports), shot.at_ns)))
+    assert list(told(shots)) == ["network port mlx5_0/1 is down; it was up before"]
