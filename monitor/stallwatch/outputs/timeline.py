@@ -60,7 +60,7 @@ class _Look(msgspec.Struct, frozen=True):
 
 class RankBand(msgspec.Struct, frozen=True):
     """One letter a look: s made a step, p in a phase, w stood in a collective, n neither (no step, nothing pending),
-    h its hook stood still too, x had ended, ? unknown or not there."""
+    b has not made its first step, h its hook stood still too, x had ended, ? unknown or not there."""
 
     rank: int
     looks: str
@@ -140,7 +140,7 @@ def _band(looks: list[_Rank | None], at_ns: list[int]) -> str:
             pulsed_ns = now_ns
         letters.append(_letter(look, beat, before, (now_ns - pulsed_ns) / 1e9))
         before = beat
-    if len(letters) > 1 and letters[0] in "nw":
+    if len(letters) > 1 and letters[0] in "bnw" and letters[1] != "?":
         letters[0] = letters[1]  # nothing was before it that a step could differ from
     return "".join(letters)
 
@@ -158,7 +158,7 @@ def _letter(look: _Rank | None, beat: _Beat | None, before: _Beat | None, pulse_
         return "h"
     if any(group.enqueued > group.completed for group in beat.groups):
         return "w"
-    return "n"
+    return "n" if beat.step else "b"
 
 
 def _share(gpu: _Gpu | None) -> float | None:

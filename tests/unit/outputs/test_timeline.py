@@ -38,6 +38,10 @@ def test_a_rank_steps_waits_is_in_a_phase_or_does_neither() -> None:
     assert looks(rank(1, 1), rank(2, 2), rank(2, 3, pending=True), rank(2, 4, phase="eval"), rank(2, 5)) == "sswpn"
 
 
+def test_before_its_first_step_a_rank_has_not_begun() -> None:
+    assert looks(rank(0, 1), rank(0, 2), rank(1, 3), rank(1, 4)) == "bbsn"
+
+
 def test_a_pulse_that_stands_for_some_seconds_is_seen_and_one_late_pulse_is_not() -> None:
     assert looks(rank(1, 1), rank(2, 2), rank(2, 2), rank(2, 3)) == "ssnn"
     assert looks(rank(1, 1), rank(2, 2), *[rank(2, 2)] * 5) == "ssnnnhh"
@@ -46,7 +50,7 @@ def test_a_pulse_that_stands_for_some_seconds_is_seen_and_one_late_pulse_is_not(
 def test_an_end_and_what_is_not_known_are_their_own_letters() -> None:
     gone = msgspec.structs.replace(rank(1, 2), end=ProcessEnd(0, None, 9, "zombie"))
     unknown = msgspec.structs.replace(rank(1, 3), heartbeat=Unavailable("no hook", 0))
-    assert looks(rank(2, 1), unknown, gone) == "??x"
+    assert looks(rank(2, 1), unknown, gone) == "n?x"
 
 
 def test_gpus_are_curves_and_unknown_is_no_zero() -> None:

@@ -42,9 +42,14 @@ function showRanks(ranks, culprits) {
     jobs.get(key).push(rank);
   }
   for (const key of tables.keys()) if (!jobs.has(key)) { tables.get(key).box.remove(); tables.delete(key); }
-  for (const [key, members] of jobs) {
+  // A job that stands comes first, one that is over last.
+  const over = members => members.every(rank => rank.state === "gone" || rank.state === "ending");
+  const stands = members => members.some(rank => culprits.has(`${rank.training_job} ${rank.rank}`));
+  const ordered = [...jobs].sort(([, a], [, b]) => over(a) - over(b) || stands(b) - stands(a));
+  ordered.forEach(([key, members], place) => {
     const table = jobTable(key, members[0].training_job);
     const missing = members[0].world_size - members.length;
+    table.box.classList.toggle("no-phase", !members.some(rank => rank.phase));
     table.box.classList.toggle("no-gpu", !members.some(rank => rank.gpu_uuid));
     setText(table.heading, `${members[0].training_job}: ${members.length} of ${members[0].world_size} ranks` + (missing > 0 ? " are on this node" : ""));
     const blamed = rank => culprits.has(`${rank.training_job} ${rank.rank}`);
@@ -52,8 +57,9 @@ function showRanks(ranks, culprits) {
     for (const part of [table.said, table.map, table.all]) part.hidden = !many;
     if (many) drawMap(table, members, blamed);
     drawRows(table, many && !table.whole ? outliers(members, blamed) : members, blamed);
-    if (!table.box.isConnected) byId("ranks").append(table.box);
-  }
+    const section = byId("ranks");
+    if (section.children[place] !== table.box) section.insertBefore(table.box, section.children[place] || null);
+  });
 }
 function counts(members) {
   const found = new Map();
