@@ -32,7 +32,7 @@ _ADVICE = {name: advice for _, name, _, _, advice in _SETTINGS}
 _PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_")
 # Take these away and the run shows less or NVLS comes on: they are left as they are.
 _KEPT = ("NCCL_NVLS_ENABLE", "NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
-_FIRST_STEPS = ("start", "device", "store", "init", "barrier", "last barrier")
+_FIRST_STEPS = ("start", "device", "store", "meeting", "init", "barrier", "last barrier")
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -70,7 +70,8 @@ def settings(setup: Setup) -> Iterator[Change]:
 def smaller(setup: Setup) -> Iterator[Change]:
     """Fewer ranks; where there are GPUs, each of them alone and each pair."""
     if not setup.devices:
-        yield from (Change(f"{count} ranks", ranks=count) for count in _halved(setup.ranks))
+        counts = sorted({setup.ranks // 2, 2, 1} - {0, setup.ranks}, reverse=True)
+        yield from (Change(f"{count} ranks" if count > 1 else "1 rank", ranks=count) for count in counts)
         return
     for device in setup.devices:
         yield Change(f"GPU {device} alone", devices=(device,), ranks=1)
@@ -81,10 +82,6 @@ def smaller(setup: Setup) -> Iterator[Change]:
                 yield Change(f"GPUs {', '.join(map(str, part))}", devices=part, ranks=len(part))
         for pair in itertools.combinations(setup.devices, 2):
             yield Change(f"GPUs {pair[0]} and {pair[1]}", devices=pair, ranks=2)
-
-
-def _halved(ranks: int) -> list[int]:
-    return [count for count in (ranks // 2, 2, 1) if 0 < count < ranks and not (count == 2 and ranks // 2 == 2)][:3]
 
 
 def focus(failure: Failure, ranks: int) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Why a job of ours stands still, by the very means of the daemon: its sensors, its captures, and `analyze`."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,12 +12,13 @@ from stallwatch.clock import SystemClock
 from stallwatch.config import Config
 from stallwatch.errors import StallwatchError
 from stallwatch.loop.judging import JudgeRun, JudgeState
-from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GpuSample, NodeSnapshot, RankSample
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.snapshot import GpuSample, JobKey, NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
+from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.sensors.panel import Panel
 
-_SEE_SECONDS = 8.0  # until the sensors' children have started and seen every rank
+_SEE_SECONDS = 4.0  # until the sensors' children have started and seen every rank
 _TICK_SECONDS, _POLL_SECONDS = 0.5, 0.05
 
 
@@ -38,17 +39,18 @@ class Investigation:
         self._clock = SystemClock()
         self._snapshots: list[NodeSnapshot] = []
 
-    def judge(self, pids: frozenset[int]) -> Judgement:
+    def judge(self, pids: Mapping[int, int]) -> Judgement:
+        """Given the process of each rank, look at them and judge. Raise StallwatchError or OSError."""
         panel = Panel(self._config, self._clock)
         try:
-            targets = self._see(panel, pids)
+            targets = self._see(panel, pids, _SEE_SECONDS)
             if not targets:
-                return Judgement(None, (f"no rank was seen within {_SEE_SECONDS:.0f} s",))
+                return Judgement(None, ("no rank lives any more",))
             writer = BundleWriter(self._bundle, self._snapshots[-1].node)
             writer.write_config(self._config)
             missing = self._look(writer, targets, 1)
             self._wait(self._config.stall.second_look_seconds)
-            missing = self._look(writer, self._see(panel, pids) or targets, 2) or missing
+            missing = self._look(writer, self._see(panel, pids, _TICK_SECONDS) or targets, 2) or missing
             writer.write_timeline(self._snapshots)
         finally:
             panel.close()
@@ -57,17 +59,20 @@ class Investigation:
             writer.write_verdict(state.report)
         return Judgement(state.report, (*missing, *((state.problem,) if state.problem else ())))
 
-    def _see(self, panel: Panel, pids: frozenset[int]) -> tuple[RankSample, ...]:
-        """The ranks among these processes, as soon as all are seen or the time is over."""
-        until = time.monotonic() + _SEE_SECONDS
+    def _see(self, panel: Panel, pids: Mapping[int, int], seconds: float) -> tuple[RankSample, ...]:
+        """These ranks, as soon as the sensors see all or the time is over; one that they do not see, since it has not
+        loaded torch yet, is a rank all the same."""
+        until = time.monotonic() + seconds
         while True:
             snapshot = panel.look(len(self._snapshots))
             self._snapshots.append(snapshot)
-            seen = tuple(rank for rank in snapshot.ranks if rank.pid in pids)
-            # A rank whose heartbeat is known is seen whole; one without a hook is searched for less often.
-            if {rank.pid for rank in seen} == pids or time.monotonic() > until:
-                return seen
+            seen = {rank.pid: rank for rank in snapshot.ranks if rank.pid in pids.values()}
+            if len(seen) == len(pids) or time.monotonic() > until:
+                break
             self._wait(_TICK_SECONDS)
+        job = next((rank.job for rank in seen.values()), JobKey("selftest", ""))
+        unseen = (_unseen(job, rank, pid, len(pids)) for rank, pid in pids.items() if pid not in seen)
+        return (*seen.values(), *filter(None, unseen))
 
     def _look(self, writer: BundleWriter, targets: Sequence[RankSample], look: int) -> tuple[str, ...]:
         writer.write_description(targets, incident_id="selftest", wall_ns=self._clock.wall_ns())
@@ -100,6 +105,16 @@ class Investigation:
     @staticmethod
     def _wait(seconds: float) -> None:
         time.sleep(seconds)
+
+
+def _unseen(job: JobKey, rank: int, pid: int, world_size: int) -> RankSample | None:
+    try:
+        with ProcessDirectory(pid) as directory:
+            start_ticks = directory.stat().start_ticks
+    except (OSError, ValueError):
+        return None
+    unknown = Unavailable("it has not attached stallwatch's hook yet", time.monotonic_ns())
+    return RankSample(job, rank, rank, world_size, pid, start_ticks, heartbeat=unknown, process=unknown)
 
 
 def _until(done: Callable[[], bool], seconds: float) -> None:

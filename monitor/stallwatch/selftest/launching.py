@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -142,7 +142,3 @@ def free_port() -> int:
         listening.bind(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]
         return port
-
-
-def pids_of(processes: Sequence[subprocess.Popen[bytes]]) -> frozenset[int]:
-    return frozenset(process.pid for process in processes if process.poll() is None)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from stallwatch.selftest.result import Device, Failure, Outcome, StepResult
+from stallwatch.selftest.worker.report import IMPORT, name_of
 
 _WORST_FIRST: tuple[Outcome, ...] = ("error", "wrong", "unfinished", "unsupported", "ok")
 
@@ -65,6 +66,11 @@ class Progress:
         """The step in which a rank is; None between steps and before the first."""
         last = self.lines[rank][-1] if self.lines[rank] else None
         return last if last is not None and last.kind == "begin" else None
+
+    def importing(self) -> bool:
+        """Whether Python or torch is still being loaded by some rank."""
+        opened = [self.open_step(rank) for rank in self.lines]
+        return bool(self.silent()) or any(line is not None and line.step == IMPORT for line in opened)
 
     def behind(self) -> tuple[int, ...]:
         """Ranks that have begun fewer steps than others; empty when all are equally far."""
@@ -153,7 +159,7 @@ def _died(progress: Progress, exit_codes: Mapping[int, int | None]) -> Failure |
     at = progress.open_step(first) or progress.farthest()
     how = "; ".join(f"rank {rank} {_ending(code)}" for rank, code in died.items())
     step, size = at.key if at else ("start", None)
-    return Failure("died", step, size, tuple(sorted(died)), f"{how} in step {words_of(step, size)}")
+    return Failure("died", step, size, tuple(sorted(died)), f"{how} in step {name_of(step, size)}")
 
 
 def _ending(code: int) -> str:
@@ -167,9 +173,9 @@ def _error(progress: Progress) -> Failure | None:
     first = errors[0]
     same = tuple(sorted({line.rank for line in errors if line.key == first.key}))
     behind = progress.behind()
-    absent = first.step == "store" and behind and first.rank not in behind
+    absent = first.step == "meeting" and behind and first.rank not in behind
     culprits = behind if absent else () if len(same) == len(progress.lines) and len(same) > 1 else (first.rank,)
-    summary = f"rank {first.rank} failed in step {words_of(*first.key)}: {first.detail}"
+    summary = f"rank {first.rank} failed in step {name_of(*first.key)}: {first.detail}"
     return Failure("absent" if absent else "error", first.step, first.bytes, culprits, summary)
 
 
@@ -179,11 +185,5 @@ def _wrong(progress: Progress) -> Failure | None:
         return None
     everybody = len(wrong.ranks) == len(progress.lines)
     who = "all ranks" if everybody else "rank " + ", ".join(map(str, wrong.ranks))
-    summary = f"{words_of(wrong.step, wrong.bytes)} gives a wrong result on {who}: {wrong.detail}"
+    summary = f"{name_of(wrong.step, wrong.bytes)} gives a wrong result on {who}: {wrong.detail}"
     return Failure("wrong", wrong.step, wrong.bytes, () if everybody else wrong.ranks, summary)
-
-
-def words_of(step: str, size: int | None) -> str:
-    from stallwatch.selftest.worker.report import name_of
-
-    return name_of(step, size)

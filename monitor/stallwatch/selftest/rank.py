@@ -20,7 +20,7 @@ from typing import Any, Optional
 from stallwatch.selftest.worker.checks import ELEMENT_BYTES
 from stallwatch.selftest.worker.collectives import Group
 from stallwatch.selftest.worker.meeting import Absent, Meeting, first_line, ranks_text
-from stallwatch.selftest.worker.report import StepReport, size_text
+from stallwatch.selftest.worker.report import IMPORT, StepReport, size_text
 from stallwatch.selftest.worker.surroundings import (
     NotLaunched,
     Place,
@@ -109,6 +109,9 @@ def main() -> int:
     report = StepReport(place.rank, options.report)
     try:
         return _run(options, place, report)
+    except Absent as error:  # the store went away between two steps: with rank 0, or with the network
+        report.begin("store again", None)
+        return _failed(report, error)
     except Exception as error:
         traceback.print_exc()
         _say(f"stallwatch selftest: rank {place.rank}: own crash, which says nothing about this node")
@@ -123,11 +126,18 @@ def _run(options: argparse.Namespace, place: Place, report: StepReport) -> int:
     warnings.filterwarnings("ignore")  # torch's notices are not for who reads this report
     deadline = Deadline(report, place, options.step_seconds)
     deadline.step()
-    report.begin("device", None)
+    report.begin(IMPORT, None)
     try:
         import torch  # noqa: TID251  this is a rank
         import torch.distributed as dist  # noqa: TID251
-
+    except Exception as error:
+        _say(f"stallwatch selftest: {sys.executable} cannot import torch: {first_line(error)}")
+        report.crash(f"{sys.executable} cannot import torch: {first_line(error)}")
+        return EXIT_CRASH
+    report.end("ok")
+    deadline.step()
+    report.begin("device", None)
+    try:
         backend = choose_backend(torch, options.backend)
         torch.set_num_threads(1)
         index = int(options.devices.split(",")[place.local_rank]) if options.devices else place.local_rank
@@ -140,11 +150,17 @@ def _run(options: argparse.Namespace, place: Place, report: StepReport) -> int:
     report.begin("store", None)
     try:
         meeting = Meeting(torch, place, options.step_seconds)
-        meeting.gather_all()
     except Absent as error:
         return _failed(report, error)
     report.end("ok")
     deadline.meeting = meeting
+
+    report.begin("meeting", None)
+    try:
+        meeting.gather_all()
+    except Absent as error:
+        return _failed(report, error)
+    report.end("ok")
 
     most = _agreed_bytes(options, torch, device, backend, meeting)
     deadline.step()
@@ -200,7 +216,7 @@ def _part(options: argparse.Namespace, place: Place, report: StepReport, meeting
     report.finished()
     meeting.say("failures", json.dumps(report.failures))
     if place.rank == 0:
-        heard = [meeting.words.get(f"failures/{rank}") for rank in range(place.world_size)]
+        heard = [meeting.await_word("failures", rank) for rank in range(place.world_size)]
         failures = [f"rank {rank}: {text}" for rank, words in enumerate(heard) for text in json.loads(words)]
         if not options.report:
             _summary(report, place, failures, most)

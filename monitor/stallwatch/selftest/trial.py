@@ -6,15 +6,22 @@ from pathlib import Path
 
 from stallwatch.errors import StallwatchError
 from stallwatch.selftest.evidence import Investigation, Judgement
-from stallwatch.selftest.launching import Plan, Ranks, pids_of
-from stallwatch.selftest.progress import Progress, failure_at_end, words_of
+from stallwatch.selftest.launching import Plan, Ranks
+from stallwatch.selftest.progress import Progress, failure_at_end
 from stallwatch.selftest.result import Failure, OwnFailure, TrialResult
+from stallwatch.selftest.worker.report import name_of
 
 _POLL_SECONDS = 0.05
 # What the others have to say of a fault comes within this; NCCL's ranks may just hang.
 _AFTERMATH_SECONDS = 3.0
 # Verdicts that name nobody and say no more than that a step did not end.
 _SAYS_NOTHING = ("undecided", "healthy", "waiting", "slow_rank")
+_MEANINGS = {
+    "device": "opening the GPU and calculating on it",
+    "store": "connecting to the store at MASTER_ADDR:MASTER_PORT",
+    "meeting": "waiting at the store for all ranks",
+    "init": "making the process group, its connections and the first all_reduce",
+}
 
 Tell = Callable[[str], None]
 
@@ -75,8 +82,7 @@ class Trial:
             time.sleep(_POLL_SECONDS)
 
     def _patience(self) -> float:
-        """As long as a rank has told nothing, Python and torch may still be loading."""
-        return self._plan.start_seconds if self._progress.silent() else self._plan.step_seconds
+        return self._plan.start_seconds if self._progress.importing() else self._plan.step_seconds
 
     def _check_ours(self, ranks: Ranks, codes: Mapping[int, int]) -> None:
         if (crash := self._progress.crash()) is not None:
@@ -99,7 +105,7 @@ class Trial:
         at = self._progress.farthest()
         step, size = at.key if at is not None else ("start", None)
         silent, behind = self._progress.silent(), self._progress.behind()
-        where = words_of(step, size)
+        where = name_of(step, size) + (f" ({_MEANINGS[step]})" if step in _MEANINGS else "")
         self._tell(f"nothing has moved for {seconds:.0f} s in step {where}" + (": looking at the ranks" * self._look))
         judgement = self._investigate(ranks) if self._look else Judgement(None)
         verdict = judgement.report.verdicts[0] if judgement.report and judgement.report.verdicts else None
@@ -107,12 +113,12 @@ class Trial:
             summary = f"{_ranks(silent)} told nothing within {seconds:.0f} s of the start; the others wait in {where}"
         elif behind:
             stands = [self._progress.open_step(rank) for rank in behind]
-            last = ", ".join(dict.fromkeys(words_of(*line.key) for line in stands if line is not None))
+            last = ", ".join(dict.fromkeys(name_of(*line.key) for line in stands if line is not None))
             summary = f"{where} did not end within {seconds:.0f} s: {_ranks(behind)} never began it" + (
                 f" and stood in {last}" if last else ""
             )
         else:
-            summary = f"{where} did not end within {seconds:.0f} s; all ranks have begun it"
+            summary = f"{where}, which all ranks have begun, did not end within {seconds:.0f} s"
         culprits = silent or behind
         if verdict is not None and verdict.culprits and verdict.cause not in _SAYS_NOTHING:
             culprits = verdict.culprits
@@ -129,11 +135,11 @@ class Trial:
         )
 
     def _investigate(self, ranks: Ranks) -> Judgement:
-        told = {int(facts["pid"]) for facts in self._progress.facts().values() if facts.get("pid")}
+        pids = {rank: process.pid for rank, process in enumerate(ranks.processes) if process.poll() is None}
+        # Where --python is a wrapper, the rank is a child of what we started.
+        pids |= {rank: int(f["pid"]) for rank, f in self._progress.facts().items() if rank in pids and f.get("pid")}
         try:
-            return Investigation(self._folder / "bundle", self._folder / "ranks").judge(
-                pids_of(ranks.processes) | frozenset(told)
-            )
+            return Investigation(self._folder / "bundle", self._folder / "ranks").judge(pids)
         except (StallwatchError, OSError) as error:  # the step did not end, whether we can say why or not
             return Judgement(None, (f"the ranks could not be looked at: {error}",))
 

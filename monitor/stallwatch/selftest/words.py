@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from stallwatch.selftest.progress import words_of
 from stallwatch.selftest.result import Bisection, SelfTestReport, StepResult, TrialResult
-from stallwatch.selftest.worker.report import size_text
+from stallwatch.selftest.worker.report import name_of, size_text
 
 _MARKS = {"passes": "passes", "fails": "fails", "fails_otherwise": "fails otherwise", "not_run": "not run"}
 
@@ -42,7 +41,7 @@ def conclusion(report: SelfTestReport) -> str:
     if report.trial is None or report.trial.failure is None:
         return f"NOT OK: nccl-tests failed, {took}."
     failure = report.trial.failure
-    at = words_of(failure.step, failure.bytes)
+    at = name_of(failure.step, failure.bytes)
     who = f", rank {', '.join(map(str, failure.culprits))}" if failure.culprits else ""
     return f"NOT OK: {failure.kind} at {at}{who}, {took}."
 
@@ -68,7 +67,7 @@ def _steps(trial: TrialResult) -> Iterator[str]:
         span = " to ".join(map(size_text, sorted({min(sized), max(sized)}))) if sized else ""
         bad = [step for step in steps if step.outcome not in ("ok", "unsupported")]
         unsupported = next((step.detail for step in steps if step.outcome == "unsupported"), "")
-        outcome = "; ".join(f"{step.outcome} at {words_of(step.step, step.bytes)}" for step in bad[:3]) or (
+        outcome = "; ".join(f"{step.outcome} at {name_of(step.step, step.bytes)}" for step in bad[:3]) or (
             f"not tested: {unsupported}" if unsupported else "ok"
         )
         rate = rates.get(name) or (rates.get("exchange") if name == "exchange +1" else None)

@@ -1,14 +1,12 @@
 """The store at which ranks meet before they have a process group: who came, who did not, and what all agree on."""
 
 import os
-import threading
-import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Optional
 
 from stallwatch.selftest.worker.surroundings import Place
 
-_POLL_SECONDS = 0.05
 _PREFIX = "stallwatch-selftest"
 
 
@@ -28,8 +26,6 @@ class Meeting:
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         # A restarted attempt must not read the words of the one before.
         self.words = torch.distributed.PrefixStore(f"{_PREFIX}/{restart}", self.store)
-        self._own_client: Any = None
-        self._lock = threading.Lock()
 
     def _connect(self, is_master: bool) -> Any:
         try:
@@ -46,33 +42,41 @@ class Meeting:
     def gather_all(self) -> None:
         """Wait for every rank. Raise Absent with those that did not come in time."""
         self.say("arrived", f"{os.uname().nodename} {os.getpid()}")
-        until = time.monotonic() + self._seconds
-        awaited = [rank for rank in range(self._place.world_size) if rank != self._place.rank]
-        while awaited:
-            awaited = [rank for rank in awaited if not self.words.check([f"arrived/{rank}"])]
-            if awaited and time.monotonic() > until:
-                raise Absent(f"{ranks_text(awaited)} never came to the store within {self._seconds:.0f} s")
-            if awaited:
-                time.sleep(_POLL_SECONDS)
+        others = [rank for rank in range(self._place.world_size) if rank != self._place.rank]
+        if not others:
+            return
+        try:
+            # A wait that stands in stacks as what it is.
+            self.words.wait([f"arrived/{rank}" for rank in others], timedelta(seconds=self._seconds))
+        except Exception as error:
+            absent = [rank for rank in others if not self.words.check([f"arrived/{rank}"])]
+            why = f"{ranks_text(absent)} never came within {self._seconds:.0f} s" if absent else first_line(error)
+            raise Absent(f"at the store, {why}") from error
 
     def say(self, key: str, value: str) -> None:
-        self.words.set(f"{key}/{self._place.rank}", value)
+        self._ask(lambda: self.words.set(f"{key}/{self._place.rank}", value))
 
-    def heard(self, key: str, rank: int) -> Optional[str]:
-        """What a rank said last, None when nothing yet. For the main thread."""
-        return _get(self.words, f"{key}/{rank}")
+    def await_word(self, key: str, rank: int) -> str:
+        """What a rank says of this; waits for it, within the store's deadline."""
+        return str(self._ask(lambda: bytes(self.words.get(f"{key}/{rank}")).decode()))
 
-    def decide(self, key: str, value: Optional[str]) -> str:
-        """Rank 0 gives the value that all return. Waits for it, within the store's deadline."""
+    def decide(self, key: str, value: str) -> str:
+        """Rank 0 gives the value that all return; the others wait for it, within the store's deadline."""
         if self._place.rank == 0:
-            self.words.set(key, value or "")
-        return bytes(self.words.get(key)).decode()
+            self._ask(lambda: self.words.set(key, value))
+            return value
+        return str(self._ask(lambda: bytes(self.words.get(key)).decode()))
 
     def least(self, key: str, value: int) -> int:
         """The smallest of all ranks' values."""
         self.say(key, str(value))
-        values = (int(bytes(self.words.get(f"{key}/{rank}"))) for rank in range(self._place.world_size))
-        return min(values)
+        return min(int(self.await_word(key, rank)) for rank in range(self._place.world_size))
+
+    def _ask(self, question: "Callable[[], Any]") -> Any:
+        try:
+            return question()
+        except Exception as error:
+            raise Absent(f"the store at {self._address}:{self._port} does not answer: {first_line(error)}") from error
 
     def standing(self) -> "dict[int, Optional[str]]":
         """Where every rank says it is: `<index> <step>`, None for one that said nothing. By a connection of its own,

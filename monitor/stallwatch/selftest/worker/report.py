@@ -7,6 +7,7 @@ import time
 from typing import Any, Optional
 
 SCHEMA_VERSION = 1
+IMPORT = "import torch"  # the step that is as slow as a file system, and has the deadline of a start
 
 
 def report_name(rank: int) -> str:
