@@ -1,0 +1,122 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from stallwatch.doctor.check import Inapplicable
+from stallwatch.doctor.frameworks.deepspeed import DeepSpeedKeys, DeepSpeedSettings, DeepSpeedTimeout, read_config
+from stallwatch.doctor.surroundings import Question, Surroundings
+from stallwatch.errors import UnusableInput
+from tests.unit.doctor.fakes import FakeDisks, FakeTraining, Node, one, training
+
+GOOD = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": 2,
+    "gradient_clipping": 1.0,
+    "bf16": {"enabled": True},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "anything": 1}},
+    "zero_optimization": {
+        "stage": 3, "overlap_comm": True, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": 5e7,
+        "stage3_gather_16bit_weights_on_model_save": True, "offload_optimizer": {"device": "cpu", "pin_memory": True},
+    },
+    "wall_clock_breakdown": False,
+}  # fmt: skip
+
+
+def around(node: Node, config: dict[str, object], **changes: object) -> Surroundings:
+    path = node.write("ds.json", json.dumps(config))
+    shell = changes.pop("shell", {})
+    assert isinstance(shell, dict)
+    return node.around(shell, question=Question(deepspeed=(path,)), **changes)
+
+
+def test_a_usual_configuration_is_silent(node: Node) -> None:
+    assert DeepSpeedKeys().look(around(node, GOOD)) == ()
+    assert DeepSpeedSettings().look(around(node, GOOD)) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "severity", "words"),
+    [
+        ({"gradient_clip": 1.0}, "warning", 'rename it to "gradient_clipping"'),
+        ({"zero_optimisation": {}}, "warning", 'rename it to "zero_optimization"'),
+        ({"zero_optimization": {"stage": 3, "overlap_com": True}}, "error", 'rename it to "overlap_comm"'),
+        ({"zero_optimization": {"offload_optimizer": {"devise": "cpu"}}}, "error", 'rename it to "device"'),
+        ({"zero_optimization": {"16bit_weights_on_model_save": True}}, "error", "gather_16bit_weights_on_model_save"),
+        ({"timeout": {"grad_sync_timeout": 1200}}, "warning", "DEEPSPEED_TIMEOUT"),
+        ({"communication_backend": {"name": "nccl"}}, "warning", "init_distributed"),
+        ({"fp16": {"enable": True}}, "error", 'rename it to "enabled"'),
+        ({"totally_unrelated_words": 1}, "warning", "remove it"),
+    ],
+)
+def test_unknown_keys_are_told_with_the_nearest(node: Node, change: dict[str, object], severity: str, words: str) -> None:
+    found = one(DeepSpeedKeys().look(around(node, change)))
+    assert found.severity == severity
+    assert words in found.remedy
+
+
+def test_a_removed_section_is_an_error_for_releases_that_refuse_it(node: Node) -> None:
+    new = FakeTraining(training(deepspeed="0.19.8"))
+    assert one(DeepSpeedKeys().look(around(node, {"elasticity": {}}, training=new))).severity == "error"
+    old = FakeTraining(training(deepspeed="0.15.0"))
+    assert one(DeepSpeedKeys().look(around(node, {"elasticity": {}}, training=old))).severity == "info"
+
+
+@pytest.mark.parametrize(
+    ("change", "severity", "words"),
+    [
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "error", "both enabled"),
+        ({"wall_clock_breakdown": True}, "info", "wall_clock_breakdown"),
+        ({"comms_logger": {"enabled": True}}, "info", "comms_logger"),
+        ({"zero_optimization": {"reduce_bucket_size": 1000}}, "warning", "1000 elements"),
+        ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, "warning", "stage 2"),
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "error", "nvme_path is not set"),
+        (
+            {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3},
+            "error",
+            "64 is not 4 × 3",
+        ),
+    ],
+)
+def test_settings_that_stall_or_do_not_add_up_are_told(
+    node: Node, change: dict[str, object], severity: str, words: str
+) -> None:
+    found = one(DeepSpeedSettings().look(around(node, change)))
+    assert found.severity == severity
+    assert words in found.seen
+
+
+def test_batch_sizes_are_held_against_the_world(node: Node) -> None:
+    sizes = {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}
+    assert DeepSpeedSettings().look(around(node, sizes, shell={"WORLD_SIZE": "4"})) == ()
+    assert one(DeepSpeedSettings().look(around(node, sizes, shell={"WORLD_SIZE": "8"}))).severity == "error"
+
+
+def test_an_offload_folder_that_does_not_answer_is_told(node: Node) -> None:
+    config = {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/nvme"}}}
+    assert DeepSpeedSettings().look(around(node, config)) == ()
+    lost = FakeDisks({"/nvme": "/nvme: No such file or directory"})
+    assert "No such file" in one(DeepSpeedSettings().look(around(node, config, disks=lost))).seen
+
+
+def test_without_a_file_there_is_nothing_to_look_at(node: Node) -> None:
+    for check in (DeepSpeedKeys(), DeepSpeedSettings()):
+        with pytest.raises(Inapplicable):
+            check.look(node.around())
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", ""])
+def test_a_file_that_is_no_configuration_is_unusable(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(UnusableInput):
+        read_config(tmp_path / "x.json")
+    with pytest.raises(UnusableInput):
+        read_config(tmp_path / "absent.json")
+
+
+def test_a_timeout_in_seconds_where_minutes_are_read_is_told(node: Node) -> None:
+    found = one(DeepSpeedTimeout().look(node.around({"DEEPSPEED_TIMEOUT": "1800"})))
+    assert found.remedy == "export DEEPSPEED_TIMEOUT=30"
+    assert DeepSpeedTimeout().look(node.around({"DEEPSPEED_TIMEOUT": "30"})) == ()
+    with pytest.raises(Inapplicable):
+        DeepSpeedTimeout().look(node.around())
