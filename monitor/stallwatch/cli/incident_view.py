@@ -116,9 +116,9 @@ def _foot(incident: IncidentDocument) -> Iterator[RenderableType]:
     yield Text("\nHistory", style="bold")
     for event in incident.events:
         yield Text(f"  {local_time(event.at)}  {safe(event.what)}")
-    if incident.resolved_at:
-        yield Text(f"  {local_time(incident.resolved_at)}  resolved: {safe(incident.resolution)}")
-    kept = "complete: the job can be ended without losing any" if incident.evidence_complete else "not complete"
+    kept = "complete" if incident.evidence_complete else "not complete"
+    if incident.evidence_complete and incident.state != "resolved":
+        kept += ": the job can be ended without losing any"
     if incident.verdicts:
         yield Text(f"\nEvidence {kept}", style="green" if incident.evidence_complete else "yellow")
     if incident.deadline and incident.state != "resolved":

@@ -34,5 +34,9 @@ def command(client: Client, as_json: bool, job: str, duration: float) -> None:
         echo_json({"training_job": job, "seconds": duration})
     elif duration:
         click.echo(f"Nobody is told about {job} for {seconds(duration)}. `stallwatch mute {job} --for 0` ends it.")
+        here = sorted({rank.training_job for rank in client.ranks().ranks})
+        if job not in here:
+            running = f"these do: {', '.join(here)}" if here else "none does"
+            click.echo(f"No job of that name runs here now ({running}); it holds for one that starts.")
     else:
         click.echo(f"{job} is told about again.")

@@ -86,9 +86,11 @@ def test_capture_and_mute_reach_the_daemon(address: Served, capsys: Capture) -> 
     address.control.asked.clear()
     assert run(["capture", "--job", "llama-7b"]) == 0
     assert run(["mute", "llama-7b", "--for", "2h"]) == 0
+    said = capsys.readouterr().out
+    assert "stallwatch incidents llama-7b-2" in said
+    assert "No job of that name" not in said
     assert run(["mute", "llama-7b", "--for", "0", "--json"]) == 0
     assert address.control.asked == [("capture", "llama-7b"), ("mute", "llama-7b", 7200.0), ("mute", "llama-7b", 0.0)]
-    assert "stallwatch incidents llama-7b-2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("1d", 86400)])
@@ -140,3 +142,8 @@ def test_every_command_of_this_folder_explains_itself(capsys: Capture) -> None:
         assert command in COMMANDS
         assert run([command, "--help"]) == 0
         assert "Usage: stallwatch" in capsys.readouterr().out
+
+
+def test_muting_a_job_that_does_not_run_says_so(address: Served, capsys: Capture) -> None:
+    assert run(["mute", "lama-7b"]) == 0
+    assert "No job of that name runs here now (these do: llama-7b)" in capsys.readouterr().out
