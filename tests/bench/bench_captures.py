@@ -1,0 +1,219 @@
+"""What captures do to ranks: none may stay stopped, whatever ends a capture; what a look costs; how soon it has what.
+
+    python -m tests.bench.bench_captures [--captures 1000] [--no-torch]
+
+Prints figures; exits 1 when a rank was left stopped or traced. Costs are CPU time of the ranks, for wall time on a busy
+machine says nothing.
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.captures.run import CaptureRun
+from stallwatch.config import CaptureSection, Config
+from stallwatch.model.evidence import Attempt
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import RankSample
+from stallwatch.node.heartbeat_file import prepare, read_heartbeat
+from stallwatch.node.procfs import ProcessDirectory
+from stallwatch.sensors.ranks import RanksSensor
+from stallwatch.sensors.sensor import Options
+
+TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+STEPPER = """
+import time
+import stallwatch
+beat = stallwatch.attach()
+def forward():
+    end = time.thread_time_ns() + 2_000_000
+    while time.thread_time_ns() < end:
+        pass
+while True:
+    forward()
+    beat.step()
+    time.sleep(0.003)
+"""
+RING = """
+import sys, threading
+import torch, torch.distributed as dist
+import stallwatch
+beat = stallwatch.attach()
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+tensor = torch.ones(1)
+def deep(level, count):
+    if level:
+        return deep(level - 1, count)
+    for _ in range(count):
+        dist.all_reduce(tensor)
+        beat.step()
+deep(60, 2_100)
+if dist.get_rank() == 3:
+    def forgotten():
+        threading.Event().wait()
+    forgotten()
+deep(60, 1)
+"""
+
+
+@contextmanager
+def ranks(program: str, count: int, folder: Path) -> Iterator[list[RankSample]]:
+    """Start a job and yield its ranks as the daemon's sensor sees them."""
+    prepare(folder)
+    common = {**os.environ, "STALLWATCH_DIR": str(folder), "STALLWATCH_JOB": "bench", "WORLD_SIZE": str(count)}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(random.randint(20000, 30000)), "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(count)
+    ]
+    sensor = RanksSensor(Options((str(folder),), discover_seconds=3600))
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            found = [rank for rank in sensor.read().ranks if rank.job.training_job == "bench"]
+            if len(found) == count and all(isinstance(rank.process, Known) for rank in found):
+                break
+            if time.monotonic() > deadline:
+                raise SystemExit("the job did not start")
+            time.sleep(0.2)
+        yield found
+    finally:
+        sensor.close()
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def held(rank: RankSample) -> bool:
+    """Whether a thread of the rank is stopped or traced."""
+    with ProcessDirectory(rank.pid) as directory:
+        if directory.status().tracer_pid:
+            return True
+        for tid in directory.names("task"):
+            try:
+                if directory.read(f"task/{tid}/stat").rpartition(b") ")[2][:1] in b"Tt":
+                    return True
+            except ProcessLookupError:
+                continue
+    return False
+
+
+def work(rank: RankSample) -> tuple[float, int]:
+    """CPU seconds and steps so far."""
+    assert isinstance(rank.heartbeat, Known)
+    with ProcessDirectory(rank.pid) as directory:
+        cpu_ticks = directory.stat().cpu_ticks
+    return cpu_ticks * TICK_SECONDS, read_heartbeat(Path(rank.heartbeat.value.path)).step or 0
+
+
+def cost_of_a_step(samples: list[RankSample], begin: list[tuple[float, int]]) -> float:
+    """Microseconds of CPU a step since `begin`, over all ranks."""
+    now = [work(rank) for rank in samples]
+    cpu = sum(after[0] - before[0] for before, after in zip(begin, now, strict=True))
+    return cpu / max(1, sum(after[1] - before[1] for before, after in zip(begin, now, strict=True))) * 1e6
+
+
+def many(count: int, folder: Path) -> bool:
+    """Take captures, end every third midway; return whether every rank ran on after each."""
+    config = Config(capture=CaptureSection(dump_seconds=2.0, stack_seconds=5.0, nccl_ras="off"))
+    rng = random.Random(7)
+    left_stopped = killed = failed = 0
+    with ranks(STEPPER, 2, folder / "ranks") as samples:
+        begin = [work(rank) for rank in samples]
+        time.sleep(10)
+        alone = cost_of_a_step(samples, begin)
+        begin, began, children = [work(rank) for rank in samples], time.monotonic(), os.times()
+        for number in range(count):
+            run = CaptureRun(folder / "bundle", samples, 1 + number % 3, config, node="node0")
+            end_at = time.monotonic() + rng.uniform(0.0, 1.2) if number % 3 == 0 else None
+            hard = number % 2 == 0
+            while not (state := run.poll()).done:
+                if end_at is not None and time.monotonic() >= end_at:
+                    killed += 1
+                    end_at = None
+                    if hard:
+                        run._kill()  # as the kernel would for memory: no handler runs
+                    else:
+                        run.cancel()
+                time.sleep(0.01)
+            failed += bool(state.problem) and number % 3 != 0
+            deadline = time.monotonic() + 1.0
+            while any(held(rank) for rank in samples):
+                if time.monotonic() > deadline:
+                    left_stopped += 1
+                    break
+                time.sleep(0.005)
+        spent = os.times()
+        with_captures = cost_of_a_step(samples, begin)
+        seconds = time.monotonic() - began
+    ours = (spent.children_user + spent.children_system - children.children_user - children.children_system) / count
+    print(f"{count} captures of 2 ranks in {seconds:.0f} s, {killed} ended midway; {left_stopped} left a rank stopped")
+    print(f"{failed} of the others failed; a capture costs us {ours:.2f} s of CPU")
+    print(f"CPU a step: {alone:.0f} us alone, {with_captures:.0f} us while captured all the time")
+    return not left_stopped
+
+
+def full_rings(folder: Path) -> None:
+    """8 ranks whose rings are full of entries with 60-frame stacks, one of them not in the collective."""
+    with ranks(RING, 8, folder / "rings") as samples:
+        deadline = time.monotonic() + 300
+        while min(work(rank)[1] for rank in samples) < 2_100:
+            if time.monotonic() > deadline:
+                raise SystemExit("the rings did not fill")
+            time.sleep(0.5)
+        time.sleep(3)
+        for look in (1, 2, 3):
+            bundle, began_ns = folder / "bundle8", time.monotonic_ns()
+            run = CaptureRun(bundle, samples, look, Config(), node="node0")
+            first = complete = None
+            while not (state := run.poll()).done:
+                now = (time.monotonic_ns() - began_ns) / 1e9
+                if first is None and any(bundle.glob(f"ranks/*/stacks{'' if look == 1 else f'-{look}'}.json")):
+                    first = now
+                if complete is None and state.evidence_complete:
+                    complete = now
+                time.sleep(0.01)
+            done = (time.monotonic_ns() - began_ns) / 1e9
+            dumps = [path.stat().st_size for path in bundle.glob("ranks/*/flight_recorder*.pickle")]
+            print(
+                f"look {look} of 8 full rings: first stack {first or done:.1f} s, evidence complete "
+                f"{complete or done:.1f} s, all {done:.1f} s; {len(dumps)} dumps, largest {max(dumps, default=0)} "
+                f"bytes; missing: {state.missing}"
+            )
+            slowest: dict[str, float] = {}
+            for path in bundle.glob("ranks/*/attempts.json"):
+                known = [a for a in msgspec.json.decode(path.read_bytes(), type=list[Attempt]) if a.look == look]
+                for attempt in known:
+                    asked = ((attempt.asked_at_ns or began_ns) - began_ns) / 1e9
+                    name = f"{attempt.what} {attempt.detail.split(':')[0]}"
+                    slowest[name] = max(slowest.get(name, 0.0), asked)
+            print("  asked at most this late: " + "; ".join(f"{name} {at:.1f} s" for name, at in slowest.items()))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--captures", type=int, default=1000)
+    parser.add_argument("--no-torch", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        if not arguments.no_torch:
+            full_rings(Path(name))
+        return 0 if not arguments.captures or many(arguments.captures, Path(name)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
