@@ -56,6 +56,7 @@ class DeathsDetector:
             limit_seconds=0.0,
             reason=f"rank {first.sample.rank} {what}: {describe(end)}",
             resolvable=False,
+            step=first.heartbeat.step if first.heartbeat else None,
         )
 
 

@@ -85,6 +85,7 @@ class StallDetector:
             ranks=tuple(one.rank.sample.rank for one in standing),
             since_ns=last.rank.progress_since_ns,
             limit_seconds=last.limit_seconds,
+            step=heartbeat.step if heartbeat else None,
             due_ns=due_of(suspicion, self._stall.second_look_seconds),
             reason=f"{who}; the last, rank {rank}, has stood{where} for {last.age_seconds:.1f} s; "
             f"its limit is {last.limit_seconds:.1f} s ({last.why})",

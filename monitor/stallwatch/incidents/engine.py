@@ -86,7 +86,7 @@ class Engine:
         if isinstance(event, Captured):
             heard = looking.captured(life, event, now.wall_ns, actions)
         else:
-            heard = looking.judged(life, event, self._config, now.at_ns, now.wall_ns, actions)
+            heard = looking.judged(life, event, self._config, now.at_ns, now.wall_ns, actions, lives.past)
         return replace(lives, active=tuple(heard if one is life else one for one in lives.active))
 
     def _requested(self, lives: Lives, job: JobKey, now: Now, actions: list[Action]) -> Lives:

@@ -1,13 +1,16 @@
 """When to look again, and when what was seen is enough to judge."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from stallwatch.config import Config
 from stallwatch.incidents.life import Life
 from stallwatch.incidents.messages import Action, CancelCapture, Captured, Judge, Judged, Note, Save, StartCapture
+from stallwatch.incidents.recurrence import recurrence
 from stallwatch.incidents.telling import OPEN, settles
 from stallwatch.model.incident import Incident, IncidentEvent, IncidentState
-from stallwatch.model.verdict import Report, Verdict
+from stallwatch.model.verdict import Fact, Report, Verdict
 
 _SECOND_NS = 1_000_000_000
 _FIRST_REPEAT_SECONDS = 15.0
@@ -42,8 +45,16 @@ def captured(life: Life, event: Captured, wall_ns: int, actions: list[Action]) -
     )
 
 
-def judged(life: Life, event: Judged, config: Config, now_ns: int, wall_ns: int, actions: list[Action]) -> Life:
-    """Take in the verdict, or that there is none, and plan the next look."""
+def judged(
+    life: Life,
+    event: Judged,
+    config: Config,
+    now_ns: int,
+    wall_ns: int,
+    actions: list[Action],
+    earlier: Sequence[Incident] = (),
+) -> Life:
+    """Take in the verdict, or that there is none, and plan the next look. `earlier`: incidents of the past."""
     early, life = life.early, replace(life, judging=False, judged_look=event.look, early=False)
     if early and not (event.report and event.report.verdicts and event.report.verdicts[0].cause == "process_stopped"):
         return replace(life, judged_look=event.look - 1)  # nothing else is said by half a look
@@ -59,6 +70,7 @@ def judged(life: Life, event: Judged, config: Config, now_ns: int, wall_ns: int,
         return replace(life, incident=noted(life.incident, what, wall_ns, actions))
     same = before is not None and (before.cause, before.culprits) == (verdict.cause, verdict.culprits)
     incident = replace(life.incident, report=_named(event.report, life.incident), state=_state(life, verdict))
+    incident = _with_recurrence(incident, earlier)
     what = f"verdict{' still' if same else ''}: {verdict.cause} ({verdict.confidence}): {verdict.summary}"
     since_ns = life.verdict_since_ns if same and life.verdict_since_ns is not None else now_ns
     life = replace(life, incident=noted(incident, what, wall_ns, actions), verdict_since_ns=since_ns)
@@ -108,6 +120,15 @@ def _named(report: Report, incident: Incident) -> Report:
         training_job=incident.job.training_job,
         epoch=incident.job.epoch,
     )
+
+
+def _with_recurrence(incident: Incident, earlier: Sequence[Incident]) -> Incident:
+    sentence = recurrence(incident, earlier)
+    if not sentence or incident.report is None or incident.verdict is None:
+        return incident
+    fact = Fact(sentence, "incidents kept on this node")
+    verdict = replace(incident.verdict, because=(*incident.verdict.because, fact))
+    return replace(incident, report=replace(incident.report, verdicts=(verdict, *incident.report.verdicts[1:])))
 
 
 def _plan(life: Life, verdict: Verdict, config: Config, since_ns: int, now_ns: int) -> Life:

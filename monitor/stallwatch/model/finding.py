@@ -19,5 +19,6 @@ class Finding(msgspec.Struct, frozen=True):
     limit_seconds: float  # the limit that was passed; 0 where none applies
     reason: str  # "rank 3 has made no step for 8.2 s; its limit is 5.0 s (20 × the median step of 0.05 s)"
     resolvable: bool = True  # False: cannot resolve itself (exit, stop): told at once
+    step: int | None = None  # that its ranks stand at, where steps are counted: what recurs is told by it
     cost_seconds: float = 0.0  # what a slow rank costs its job in each step; 0: unknown or nothing
     due_ns: int = 0  # CLOCK_MONOTONIC when this suspicion is confirmed if it lasts; 0: time alone does not

@@ -74,8 +74,8 @@ def test_memory_of_one_rank_far_from_its_peers_near_its_end() -> None:
 
 
 def test_memory_that_is_full_everywhere_is_a_habit_of_allocators() -> None:
-    full = {f"gpu{i}": gpu(i, memory_used_bytes=79 * GIB) for i in range(4)}
-    assert not told(node(**full))
+    zero, one, two, three = (gpu(i, memory_used_bytes=79 * GIB) for i in range(4))
+    assert not told(node(gpu0=zero, gpu1=one, gpu2=two, gpu3=three))
 
 
 def test_error_counters_that_rise_are_told_and_those_that_stand_are_not() -> None:
