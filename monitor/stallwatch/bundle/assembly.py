@@ -160,18 +160,18 @@ class Assembly:
         return events
 
     def _add_heartbeats_of_timeline(self) -> None:
+        """Where a rank's own record was not captured, the daemon's snapshots hold it."""
         for snapshot in self._snapshots:
             for sample in getattr(snapshot, "ranks", ()):
-                has = any(part.kind == "heartbeat" for parts in self._parts[sample.rank].values() for part in parts)
-                if isinstance(sample.heartbeat, Known) and not has and sample.rank in self._parts:
-                    bundle = next(iter(sorted(self._parts[sample.rank])), "")
-                    file = Found(
-                        "heartbeat", self._any_path(sample.rank), "timeline.jsonl", bundle, sample.rank, None, 1, 0
-                    )
-                    self._parts[sample.rank][bundle].append(Parsed(file, "heartbeat", sample.heartbeat.value))
-
-    def _any_path(self, rank: int) -> Any:
-        return next(part.file.path for parts in self._parts[rank].values() for part in parts)
+                bundles = self._parts.get(sample.rank)
+                if not bundles or not isinstance(sample.heartbeat, Known):
+                    continue
+                parts = [part for bundle in sorted(bundles) for part in bundles[bundle]]
+                if any(part.kind == "heartbeat" for part in parts):
+                    continue
+                beside = parts[0].file
+                file = Found("heartbeat", beside.path, "timeline.jsonl", beside.bundle, sample.rank, None, 1, 0)
+                bundles[beside.bundle].append(Parsed(file, "heartbeat", sample.heartbeat.value))
 
     def _world_size(self, ranks: list[RankEvidence]) -> int | None:
         said = {d.world_size for d in self._descriptions.values() if d.world_size}

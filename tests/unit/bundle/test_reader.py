@@ -7,12 +7,15 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stallwatch.bundle.reader import load
 from stallwatch.bundle.workers import Limits
 from stallwatch.errors import UnusableInput
 from stallwatch.model.evidence import Evidence, RankEvidence
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.snapshot import Heartbeat, JobKey, NodeSnapshot, RankSample
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 NCCL = BUNDLES / "nccl-tp_dp"
@@ -229,6 +232,48 @@ def test_everything_but_one_rank_is_optional(tmp_path: Path) -> None:
     evidence = load([tmp_path])
     assert [rank.rank for rank in evidence.ranks] == [2]
     assert evidence.world_size is None
+
+
+def _line(rank: int, step: int) -> bytes:
+    """One line of timeline.jsonl in which this rank's record was read."""
+    job = JobKey("job", "epoch")
+    beat = msgspec.convert(
+        {
+            **dict.fromkeys(Heartbeat.__struct_fields__, 0),
+            "path": "",
+            "node": "node0",
+            "training_job": "job",
+            "epoch": "epoch",
+            "phase": "",
+            "exception": "",
+            "is_child": False,
+            "notify": True,
+            "ended": False,
+            "step_durations_ns": (),
+            "groups": (),
+            "rank": rank,
+            "step": step,
+            "pid": 7,
+        },
+        Heartbeat,
+    )
+    sample = RankSample(job, rank, rank, 4, 7, 1, Known(beat, 1), Unavailable("gone", 1))
+    snapshot = NodeSnapshot(1, 1, 1, "node0", 0.0, (sample,), Unavailable("no GPU", 1), ())
+    return msgspec.json.encode(snapshot) + b"\n"
+
+
+def test_a_record_that_was_not_captured_is_in_the_timeline(bundle: Path) -> None:
+    for name in ("heartbeat.json", "heartbeat-2.json"):
+        (bundle / "ranks" / "1" / name).unlink(missing_ok=True)
+    (bundle / "timeline.jsonl").write_bytes(_line(1, 41))
+    assert [beat.step for beat in rank_of(load([bundle]), 1).heartbeat] == [41]
+
+
+def test_a_timeline_alone_is_not_evidence_of_a_rank(tmp_path: Path) -> None:
+    (tmp_path / "bundle.json").write_text('{"schema_version": 1, "world_size": 4}')
+    (tmp_path / "timeline.jsonl").write_bytes(_line(1, 41))
+    with pytest.raises(UnusableInput, match="nothing about any rank"):
+        load([tmp_path])
 
 
 @pytest.mark.parametrize(
