@@ -11,6 +11,7 @@ import msgspec
 from stallwatch.captures.folder import NotCaptured, RankFolder
 from stallwatch.errors import StallwatchError
 from stallwatch.hook import layout
+from stallwatch.model.evidence import ANSWERED_WITHOUT_DUMP
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import Heartbeat, RankSample
 from stallwatch.node import untrusted
@@ -154,7 +155,7 @@ class RecorderRequest:
                 continue
             self._folder.write(f"flight_recorder.{recorder}.pickle", data)
             copied.append(f"{recorder} {len(data)} bytes")
-        return ", ".join(copied) or "answered without a dump: torch is not loaded or has no recorder"
+        return ", ".join(copied) or f"{ANSWERED_WITHOUT_DUMP}: torch is not loaded or has no recorder"
 
     def _read_answer(self, directory: int, name: str, limit_bytes: int) -> bytes:
         """Read an answer and remove it. Raise FileNotFoundError when there is none."""

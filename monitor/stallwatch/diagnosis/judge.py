@@ -6,6 +6,7 @@ from stallwatch.diagnosis import arbiter
 from stallwatch.diagnosis.activity import Activity, read_activity
 from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.claims.claim import Claim, rank_ranges
+from stallwatch.diagnosis.former_life import of_this_life
 from stallwatch.diagnosis.hookless import what_a_hook_adds
 from stallwatch.diagnosis.playbook import next_steps
 from stallwatch.diagnosis.reduce import reduce_rank
@@ -17,7 +18,7 @@ from stallwatch.model.verdict import CulpritProcess, GroupRef, Rejected, Verdict
 
 def judge(evidence: Evidence) -> tuple[Verdict, ...]:
     """Given evidence, return verdicts, the primary one first. The order of ranks and files does not matter."""
-    ranks = sorted(evidence.ranks, key=lambda rank: rank.rank)
+    ranks = of_this_life(sorted(evidence.ranks, key=lambda rank: rank.rank))
     activities = {rank.rank: read_activity(rank) for rank in ranks}
     case = Case(
         [rank.summary if rank.summary is not None else reduce_rank(rank) for rank in ranks],

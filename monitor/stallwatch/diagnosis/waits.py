@@ -120,6 +120,8 @@ def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
         return True
     if not activity.in_collective:
         return False
+    if not case.summaries[rank].streams:
+        return True  # an NCCL communicator is made before its first operation is recorded
     backends = case.summaries[rank].backends
     name = activity.collective or ""
     return "gloo" in backends and (not name or any(part in name.lower() for part in _UNRECORDED))

@@ -139,8 +139,8 @@ def _process_stopped(verdict: Verdict, culprits: Culprits) -> str:
 def _init_missing(verdict: Verdict, culprits: Culprits) -> str:
     doing = culprits.doing()
     lead = f"{doing} and has" if doing else f"{culprits.who()} {culprits.has()}"
-    waits = f", where {_others_wait(verdict)}" if verdict.waiting else ""
-    return f"{lead} not reached the rendezvous{waits}{_hedge(verdict, culprits)}"
+    waits = f"; {_others_wait(verdict)} for {culprits.them()} to join" if verdict.waiting else ""
+    return f"{lead} not come to init_process_group{waits}{_hedge(verdict, culprits)}"
 
 
 def _gpu_kernel_stuck(verdict: Verdict, culprits: Culprits) -> str:

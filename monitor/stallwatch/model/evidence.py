@@ -132,6 +132,10 @@ class ProcessLook(msgspec.Struct, frozen=True):
     out_of_memory_kills: int | None = None  # in its cgroup, so far
 
 
+# Begins `detail` of an Attempt whose hook answered that there is no recorder: torch.distributed is not initialised.
+ANSWERED_WITHOUT_DUMP = "answered without a dump"
+
+
 class Attempt(msgspec.Struct, frozen=True):
     """One thing asked of a rank, and what answered. A dump that is missing says something only if it was asked for."""
 

@@ -1,14 +1,25 @@
-"""Ranks wait in rendezvous for others that never came."""
+"""Ranks wait for others that never joined the job: in rendezvous, or in what comes right after it.
+
+NCCL's init_process_group returns alone; the ranks that did call it then stand in the creation of the communicator.
+"""
 
 from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, common_where, named
+from stallwatch.diagnosis.membership import has_joined, has_no_group_thread
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Fact, Rejected
 
 
 def claim(story: Story) -> Saying:
     case = story.case
-    if story.graph.waits or any(case.recorded(rank) and case.summaries[rank].streams for rank in case.observed):
+    if any(
+        stream.completed for rank in case.observed if case.recorded(rank) for stream in case.summaries[rank].streams
+    ):
         return None  # the job has communicated: nobody is missing from its start
+    without = _without_group(story)
+    if without:
+        return _claim(story, without, _proof(story, without))
+    if story.graph.waits or any(case.recorded(rank) and case.summaries[rank].streams for rank in case.observed):
+        return None
     waiting = [rank for rank, activity in case.activities.items() if activity.in_store_or_init and not activity.gone]
     if not waiting:
         return None
@@ -19,14 +30,41 @@ def claim(story: Story) -> Saying:
     ]
     if not culprits:
         return Rejected("init_missing", "every rank that was seen is in rendezvous")
+    return _claim(story, culprits, (Fact(f"{named(waiting)} wait in rendezvous or store", "py-spy"),))
+
+
+def _without_group(story: Story) -> list[int]:
+    """Ranks that have no process group, while others have one, wait, and have not communicated."""
+    case = story.case
+    joined = [rank for rank in story.waiting if case.recorded(rank) and has_joined(case.evidence[rank])]
+    if not (joined and story.hangs):
+        return []
+    with_thread = any(not has_no_group_thread(case.evidence[rank]) for rank in joined)
+    found = []
+    for rank, activity in case.activities.items():
+        if rank in story.waiting or activity.gone or activity.moving or not activity.known:
+            continue
+        said = has_joined(case.evidence[rank])
+        if said is False or (said is None and with_thread and has_no_group_thread(case.evidence[rank])):
+            found.append(rank)
+    return found
+
+
+def _proof(story: Story, culprits: list[int]) -> tuple[Fact, ...]:
+    waiting = [rank for rank in story.waiting if rank not in culprits]
+    has = "has" if len(culprits) == 1 else "have"
+    return (
+        Fact(f"{named(culprits)} {has} no process group", "its hook and its threads"),
+        Fact(f"{named(waiting)} have one, wait, and nothing was communicated before", "flight recorders and py-spy"),
+    )
+
+
+def _claim(story: Story, culprits: list[int], proof: tuple[Fact, ...]) -> Claim:
     return Claim(
         cause="init_missing",
         culprits=tuple(culprits),
         confidence="likely",
-        because=(
-            Fact(f"{named(waiting)} wait in rendezvous or store", "py-spy"),
-            *activity_facts(story, culprits),
-        ),
+        because=(*proof, *activity_facts(story, culprits)),
         where=common_where(story, culprits),
         operation="init_process_group",
     )

@@ -1,0 +1,75 @@
+"""Who never joined: in rendezvous with gloo, in the creation of the communicator with NCCL."""
+
+import msgspec
+
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import Attempt, CodeFrame, Evidence, RankEvidence, ThreadState
+from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, world
+
+_UTILS = "/opt/venv/lib/python3.11/site-packages/torch/distributed/utils.py"
+_C10D = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+MODULE = CodeFrame("<module>", "/srv/job/train.py", 60)
+VERIFIES = (CodeFrame("_verify_param_shape_across_processes", _UTILS, 286), MODULE)
+JOINS = (CodeFrame("init_process_group", _C10D, 1700), MODULE)
+NO_DUMP = "answered without a dump: torch is not loaded or has no recorder"
+
+
+def _asked(rank: Rank, detail: str = "", *, answered: bool = True, threads: tuple[str, ...] = ()) -> RankEvidence:
+    """Evidence of a rank whose recorder was asked for, and which has these threads beside its main one."""
+    told = rank.evidence()
+    looks = tuple(
+        msgspec.structs.replace(
+            look,
+            threads=(*look.threads, *(ThreadState(5000 + i, name, "S", 1, None) for i, name in enumerate(threads))),
+        )
+        for look in told.processes
+    )
+    attempts = (Attempt("flight_recorder", 1, 1, answered, detail),)
+    return msgspec.structs.replace(told, processes=looks, attempts=attempts)
+
+
+def _job(*ranks: RankEvidence) -> Evidence:
+    return msgspec.structs.replace(evidence(*(Rank(rank.rank) for rank in ranks)), ranks=ranks)
+
+
+def _joined(rank: int, calls: int = 0) -> RankEvidence:
+    recorded = loop(world(4), calls)
+    told = Rank(rank, recorded, frames=VERIFIES, state="R", wchan=None)
+    return _asked(told, "nccl 118 bytes", threads=("pt_nccl_watchdg", "pt_nccl_heartbt"))
+
+
+def test_with_nccl_the_others_stand_in_the_creation_of_a_communicator() -> None:
+    absent = _asked(Rank(3, dumped=False, frames=SLEEPS), NO_DUMP)
+    told = judge(_job(*(_joined(rank) for rank in range(3)), absent))[0]
+    assert (told.cause, told.culprits, told.confidence) == ("init_missing", (3,), "likely")
+    assert told.waiting == "0-2"
+    assert told.operation == "init_process_group"
+
+
+def test_threads_tell_where_no_hook_answers() -> None:
+    absent = _asked(Rank(3, dumped=False, frames=SLEEPS), "no hook", answered=False, threads=("cuda-EvtHandlr",))
+    told = judge(_job(*(_joined(rank) for rank in range(3)), absent))[0]
+    assert (told.cause, told.culprits) == ("init_missing", (3,))
+
+
+def test_a_rank_with_a_process_group_has_joined_though_it_does_not_answer() -> None:
+    busy = _asked(Rank(3, dumped=False, frames=SLEEPS), "no answer", answered=False, threads=("pt_nccl_watchdg",))
+    told = judge(_job(*(_joined(rank) for rank in range(3)), busy))[0]
+    assert (told.cause, told.culprits) == ("not_entered", (3,))
+
+
+def test_who_left_its_group_after_the_job_communicated_is_not_missing_from_its_start() -> None:
+    left = _asked(Rank(3, dumped=False, frames=SLEEPS), NO_DUMP)
+    told = judge(_job(*(_joined(rank, calls=3) for rank in range(3)), left))[0]
+    assert told.cause != "init_missing"
+
+
+def test_with_gloo_the_others_stand_in_the_rendezvous() -> None:
+    waiting = [Rank(rank, dumped=False, frames=JOINS, wchan="do_poll").evidence() for rank in range(3)]
+    told = judge(_job(*waiting, Rank(3, dumped=False, frames=SLEEPS).evidence()))[0]
+    assert (told.cause, told.culprits, told.waiting) == ("init_missing", (3,), "0-2")
+
+
+def test_all_in_the_rendezvous_accuse_nobody() -> None:
+    waiting = [Rank(rank, dumped=False, frames=JOINS, wchan="do_poll").evidence() for rank in range(4)]
+    assert judge(_job(*waiting))[0].culprits == ()
