@@ -1,8 +1,11 @@
 """From a simulated hang to the evidence that a node would have gathered, with some of it lost, late or cut."""
 
+import json
 import pickle
 import random
 from dataclasses import dataclass
+
+import msgspec
 
 from stallwatch.formats import flight_recorder
 from stallwatch.model.evidence import (
@@ -11,6 +14,7 @@ from stallwatch.model.evidence import (
     Evidence,
     ProcessLook,
     RankEvidence,
+    Recorder,
     Stacks,
     ThreadStack,
     ThreadState,
@@ -34,18 +38,22 @@ def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
     # One case in ten loses what some ranks had to say: rarely more than one or two of them at a time.
     losers = set(rng.sample(sorted(engine.ranks), rng.choice([1, 1, 2]))) if rng.random() < 0.1 else set()
     ring = rng.choice([2000, 2000, 2000, 400])
+    in_json = rng.random() < 0.75  # the forms say the same; reading pickles is most of a case's time
     dumps, stacks, ranks = set(), set(), []
     later = _later(case, engine)
     for rank in engine.ranks.values():
         silent = rank.ended in ("exited", "stopped") or _holds_gil(rank)
         lost_dump = silent or (rank.rank in losers and rng.random() < 0.7)
         lost_stack = rank.ended in ("exited", "stopped") or (rank.rank in losers and rng.random() < 0.7)
-        recorders = [] if lost_dump else [_parse(engine, rank, rng, ring, 1)]
+        recorders = [] if lost_dump else [_parse(engine, rank, rng, ring, 1, in_json)]
         looks = [] if lost_stack else [_stacks(engine, rank, 1)]
         processes = [_process(engine, rank, 1)]
         if later is not None:
             again = later.ranks[rank.rank]
-            recorders += [] if lost_dump else [_parse(later, again, rng, ring, 2)]
+            if later is engine:
+                recorders += [_again(recorder) for recorder in recorders]
+            elif not lost_dump:
+                recorders.append(_parse(later, again, rng, ring, 2, in_json))
             looks += [] if lost_stack else [_stacks(later, again, 2)]
             processes += [_process(later, again, 2)]
         if not lost_dump:
@@ -90,11 +98,19 @@ def _holds_gil(rank: Rank) -> bool:
     return rank.ended == "stuck" and rank.blocked_at is not None and rank.blocked_at.where == "gil"
 
 
-def _parse(engine: Engine, rank: Rank, rng: random.Random, ring: int, look: int):  # type: ignore[no-untyped-def]
-    backend = engine.program.backend
-    source = f"flight_recorder.{backend}{'' if look == 1 else f'-{look}'}.pickle"
-    raw = pickle.dumps(recorder(engine, rank, rng, ring), protocol=2)
-    return flight_recorder.parse(raw, source=source, look=look)
+def _parse(engine: Engine, rank: Rank, rng: random.Random, ring: int, look: int, in_json: bool) -> Recorder:
+    dump = recorder(engine, rank, rng, ring)
+    raw = json.dumps(dump).encode() if in_json else pickle.dumps(dump, protocol=2)
+    return flight_recorder.parse(raw, source=_source(engine.program.backend, look), look=look)
+
+
+def _again(first: Recorder) -> Recorder:
+    """A second dump of a job that stands still: the same entries with the same times."""
+    return msgspec.structs.replace(first, look=2, source=_source(first.backend, 2))
+
+
+def _source(backend: str, look: int) -> str:
+    return f"flight_recorder.{backend}{'' if look == 1 else f'-{look}'}.pickle"
 
 
 def _stacks(engine: Engine, rank: Rank, look: int) -> Stacks:

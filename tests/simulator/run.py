@@ -38,6 +38,10 @@ class Outcome:
         named = set(self.verdict.culprits)
         return self.verdict.confidence != "possible" and self.verdict.cause not in QUIET and bool(named - guilty)
 
+    @property
+    def failed(self) -> bool:
+        return (self.decidable and not self.right) or self.accuses_innocent
+
 
 def play(seed: int, largest: int) -> Outcome | None:
     """Given a seed, return the scored case, or None where the drawn fault has no place or stops nobody."""
@@ -54,6 +58,15 @@ def play(seed: int, largest: int) -> Outcome | None:
     return Outcome(seed, case, seen, is_decidable(case, engine, seen), judge(seen.evidence)[0])
 
 
+def _line(o: Outcome) -> str:
+    kind = "innocent" if o.accuses_innocent else "wrong"
+    return (
+        f"{kind:9}seed {o.seed} {o.case.program.backend} {o.case.fault} world {o.case.program.mesh.world} "
+        f"{o.case.program.mesh.sizes} step {o.case.truth.step}: truth {o.case.truth.cause} "
+        f"{list(o.case.truth.culprits)} said {o.verdict.cause} {list(o.verdict.culprits)} {o.verdict.confidence}"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
@@ -63,22 +76,20 @@ def main() -> int:
     options = parser.parse_args()
     began = time.monotonic()
     outcomes: list[Outcome] = []
+    shown = 0
     seed = options.seed
     while len(outcomes) < options.cases:
         outcome = play(seed, options.largest)
         seed += 1
-        if outcome is not None:
-            outcomes.append(outcome)
+        if outcome is None:
+            continue
+        outcomes.append(outcome)
+        if outcome.failed and shown < options.show:
+            shown += 1
+            print(_line(outcome), flush=True)
     decidable = [o for o in outcomes if o.decidable]
     wrong = [o for o in decidable if not o.right]
     innocent = [o for o in outcomes if o.accuses_innocent]
-    for o in [*wrong, *(i for i in innocent if i.right or not i.decidable)][: options.show]:
-        kind = "innocent" if o.accuses_innocent else "wrong"
-        print(
-            f"{kind:9}seed {o.seed} {o.case.program.backend} {o.case.fault} world {o.case.program.mesh.world} "
-            f"{o.case.program.mesh.sizes} step {o.case.truth.step}: truth {o.case.truth.cause} "
-            f"{list(o.case.truth.culprits)} said {o.verdict.cause} {list(o.verdict.culprits)} {o.verdict.confidence}"
-        )
     by_fault = Counter((o.case.program.backend, o.case.fault, o.right) for o in decidable)
     for backend, fault in sorted({(b, f) for b, f, _ in by_fault}):
         right, all_ = by_fault[backend, fault, True], by_fault[backend, fault, True] + by_fault[backend, fault, False]
