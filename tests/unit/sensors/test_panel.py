@@ -9,7 +9,8 @@ import pytest
 from stallwatch.clock import SystemClock
 from stallwatch.config import Config, DaemonSection, SensorsSection
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import NodeSnapshot
+from stallwatch.model.snapshot import GpuEvent, GpuSample, NodeSnapshot
+from stallwatch.sensors import panel as panel_module
 from stallwatch.sensors.panel import Panel
 from stallwatch.sensors.ranks import RanksLook
 from stallwatch.sensors.sensor import Options
@@ -97,3 +98,25 @@ def test_snapshot_survives_its_way_into_the_timeline(panel: Panel) -> None:
 
     snapshot = panel.look(0)
     assert msgspec.json.decode(msgspec.json.encode(snapshot), type=NodeSnapshot) == snapshot
+
+
+GPUS = (GpuSample(0, "GPU-a", compute_pids=(7,)), GpuSample(1, "GPU-b", compute_pids=(8,)))
+XID = (GpuEvent("xid", 5, "GPU-b", 31), GpuEvent("xid", 6, "GPU-b", 79))
+
+
+def test_events_are_given_to_their_gpu() -> None:
+    joined = panel_module._with_events(Known(GPUS, 1), XID, ())
+    assert isinstance(joined, Known)
+    first, second = joined.value
+    assert (first.events, first.xid_last) == ((), None)
+    assert (second.events, second.xid_last) == (XID, 79)
+
+
+def test_xid_is_told_when_the_driver_answers_nothing_else() -> None:
+    silent = Unavailable("NVML has not answered for 40 s", 2)
+    joined = panel_module._with_events(silent, XID, GPUS)
+    assert isinstance(joined, Known)
+    assert [gpu.unavailable for gpu in joined.value] == ["NVML has not answered for 40 s"] * 2
+    assert (joined.value[1].xid_last, joined.value[1].compute_pids) == (79, (8,))
+    assert panel_module._with_events(silent, (), GPUS) == silent, "without events nothing is made up"
+    assert panel_module._with_events(silent, XID, ()) == silent
