@@ -75,10 +75,20 @@ class Case:
         self._waiting_stacks = {
             self.activity(rank).stack for rank, summary in self.summaries.items() if summary.pending
         }
-        self._behind = ranks_behind(self.nodes, self.pids)
+        self._behind = ranks_behind(self.nodes, self._own_pids())
         tables: dict[tuple[Call, ...], int] = {}
         self._first_differences = [first_difference(members, tables) for members in self.streams]
         self._proven: list[int] = [self._proven_seq(index) for index in range(len(self.groups))]
+
+    def _own_pids(self) -> dict[int, int]:
+        """As each process knows itself, which is what NCCL reports; in a container it is not ours."""
+        own = {
+            rank: look.namespace_pid
+            for rank, evidence in self.evidence.items()
+            for look in evidence.processes
+            if look.namespace_pid is not None
+        }
+        return {**self.pids, **own}
 
     @property
     def pids(self) -> dict[int, int]:
