@@ -187,9 +187,10 @@ class Surroundings:
         return self.root / "proc"
 
     def variable(self, name: str) -> tuple[str, NamedEnvironment] | None:
-        """The value that counts: a running rank's before the shell's, the shell's before a file's."""
-        order = sorted(self.environments, key=lambda one: (one.rank is None, one.is_file))
-        return next(((one.values[name], one) for one in order if name in one.values), None)
+        """The value that counts: this shell's, which the next job gets; else a running rank's, else a file's. An empty
+        one is none."""
+        order = sorted(self.environments, key=lambda one: (one.is_file, one.rank is not None))
+        return next(((one.values[name], one) for one in order if one.values.get(name)), None)
 
     def text(self, path: str) -> str | None:
         """The text of a small file below the root (path absolute); None when it cannot be read."""

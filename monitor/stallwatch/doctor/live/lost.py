@@ -1,5 +1,7 @@
 """Work that may never come back: children and threads that we are willing to lose."""
 
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -31,14 +33,23 @@ def run_child(
     try:
         out, err = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        child.kill()
-        try:
-            child.communicate(timeout=_REAP_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
+        _abandon(child)
         return Unavailable(f"{what} has not answered for {seconds:g} s", time.monotonic_ns())
     texts = (part[:_MAXIMUM_OUTPUT_BYTES].decode("utf-8", "replace") for part in (out, err))
     return Known(Outcome(child.returncode, *texts), time.monotonic_ns())
+
+
+# Children that not even SIGKILL has ended: kept so that nothing waits for them, the interpreter's end included.
+_LOST: list[subprocess.Popen[bytes]] = []
+
+
+def _abandon(child: subprocess.Popen[bytes]) -> None:
+    """Kill a child with all that it started. It leads a session of its own, so nobody else is in its group."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate(timeout=_REAP_SECONDS)
+    except (subprocess.TimeoutExpired, ProcessLookupError):
+        _LOST.append(child)
 
 
 class Promise(Generic[T]):

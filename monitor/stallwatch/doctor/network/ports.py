@@ -77,17 +77,17 @@ class MasterPort:
             return (
                 finding(
                     self, "info", f"port {port}",
-                    seen=f"The default port {port} is held by {_names(holders, uid)}.",
+                    seen=f"The default port {port} is held by {_names(surroundings, holders, uid)}.",
                     why="A job started without --master-port, or by a library that hard-codes 29500, finds it taken.",
                     remedy=f"export MASTER_PORT={surroundings.sockets.free_port()}  (torchrun: "
                     "--rdzv-endpoint=localhost:0)",
                 ),
             )  # fmt: skip
-        stale = [holder for holder in holders if _is_stale(holder)]
+        stale = [holder for holder in holders if _is_stale(surroundings, holder)]
         return (
             finding(
                 self, "error", f"port {port}",
-                seen=f"MASTER_PORT={port} is held by {_names(holders, uid)}.",
+                seen=f"MASTER_PORT={port} is held by {_names(surroundings, holders, uid)}.",
                 why="A rank of an earlier run that did not end: the new job fails with EADDRINUSE, or worse, joins "
                 "the old "
                 "store and waits for ever."
@@ -103,23 +103,36 @@ class MasterPort:
         return any(rank.alive and rank.environment.get("MASTER_PORT") == str(port) for rank in surroundings.ranks)
 
 
-def _is_stale(holder: Holder) -> bool:
-    """A rank, or the remains of one, whose launcher is gone: adopted by init, a zombie, or stuck."""
-    return holder.state in ("Z", "D", "X") or (
-        holder.parent_pid == 1 and ("RANK" in holder.environment or "TORCHELASTIC_RUN_ID" in holder.environment)
-    )
+# Who starts ranks and stays as their parent: shells, launchers, schedulers. Anything else that is a rank's parent has
+# adopted it (init, systemd, tini, a container's shim), for its launcher has gone.
+_LAUNCHERS = (
+    "bash", "sh", "dash", "zsh", "fish", "tcsh", "python", "torchrun", "accelerate", "deepspeed", "pdsh", "mpi", "orte",
+    "prte", "hydra", "pmi", "srun", "slurm", "ray", "kubelet", "sudo", "su", "timeout", "nohup", "numactl", "nsys",
+)  # fmt: skip
 
 
-def _names(holders: tuple[Holder, ...], uid: int) -> str:
+def _is_stale(surroundings: Surroundings, holder: Holder) -> bool:
+    """A rank, or the remains of one, that has no launcher: adopted, a zombie, or stuck."""
+    return holder.state in ("Z", "D", "X") or _is_orphan(surroundings, holder)
+
+
+def _is_orphan(surroundings: Surroundings, holder: Holder) -> bool:
+    if "RANK" not in holder.environment:
+        return False
+    parent = stat_of(surroundings.proc, holder.parent_pid)
+    return holder.parent_pid == 1 or (parent is not None and not parent.command.startswith(_LAUNCHERS))
+
+
+def _names(surroundings: Surroundings, holders: tuple[Holder, ...], uid: int) -> str:
     if not holders:
         return f"a process of uid {uid} that is not visible from here (another user's, or of another PID namespace)"
-    return ", ".join(_describe(holder) for holder in holders[:4])
+    return ", ".join(_describe(surroundings, holder) for holder in holders[:4])
 
 
-def _describe(holder: Holder) -> str:
+def _describe(surroundings: Surroundings, holder: Holder) -> str:
     notes = {"Z": "zombie: its main thread has ended, another still holds the port", "D": "in an uninterruptible wait",
              "T": "stopped"}.get(holder.state, "")  # fmt: skip
-    if holder.parent_pid == 1 and "RANK" in holder.environment:
+    if _is_orphan(surroundings, holder):
         notes = ", ".join(
             filter(None, (f"rank {holder.environment['RANK']} of an earlier run, its launcher is gone", notes))
         )
@@ -146,7 +159,7 @@ class RasPort:
         return (
             finding(
                 self, "info", f"port {port}",
-                seen=f"NCCL RAS' port {port} is held by {_names(holders, listening[0].uid)}.",
+                seen=f"NCCL RAS' port {port} is held by {_names(surroundings, holders, listening[0].uid)}.",
                 why="A new job's RAS cannot be asked on this node; the job itself runs.",
                 remedy=f"export NCCL_RAS_ADDR=localhost:{surroundings.sockets.free_port()}",
                 source="NCCL user guide, NCCL_RAS_ADDR",

@@ -5,7 +5,14 @@ from stallwatch.doctor.environment.catalogue import catalogue, edit_distance
 
 @pytest.mark.parametrize(
     ("left", "right", "edits"),
-    [("", "", 0), ("abc", "abc", 0), ("abc", "abd", 1), ("abc", "ac", 1), ("abcd", "abdc", 1), ("kitten", "sitting", 3)],
+    [
+        ("", "", 0),
+        ("abc", "abc", 0),
+        ("abc", "abd", 1),
+        ("abc", "ac", 1),
+        ("abcd", "abdc", 1),
+        ("kitten", "sitting", 3),
+    ],
 )
 def test_edits_count_swaps_of_neighbours_as_one(left: str, right: str, edits: int) -> None:
     assert edit_distance(left, right) == edits

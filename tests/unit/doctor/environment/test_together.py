@@ -41,8 +41,12 @@ def test_a_recorder_turned_off_is_a_warning(node: Node) -> None:
     assert found.remedy.startswith("unset TORCH_FR_BUFFER_SIZE")
 
 
-@pytest.mark.parametrize(("torch", "is_told"), [("2.0.1", False), ("2.6.0+cu124", True), ("2.10.0", True), ("2.11.0", False)])
-def test_a_recorder_off_by_default_is_mentioned_for_the_versions_that_do_so(node: Node, torch: str, is_told: bool) -> None:
+@pytest.mark.parametrize(
+    ("torch", "is_told"), [("2.0.1", False), ("2.6.0+cu124", True), ("2.10.0", True), ("2.11.0", False)]
+)
+def test_a_recorder_off_by_default_is_mentioned_for_the_versions_that_do_so(
+    node: Node, torch: str, is_told: bool
+) -> None:
     around = node.around(training=FakeTraining(training(torch)))
     assert [record.severity for record in RecorderOff().look(around)] == (["info"] if is_told else [])
 

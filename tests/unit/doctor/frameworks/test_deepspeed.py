@@ -49,7 +49,9 @@ def test_a_usual_configuration_is_silent(node: Node) -> None:
         ({"totally_unrelated_words": 1}, "warning", "remove it"),
     ],
 )
-def test_unknown_keys_are_told_with_the_nearest(node: Node, change: dict[str, object], severity: str, words: str) -> None:
+def test_unknown_keys_are_told_with_the_nearest(
+    node: Node, change: dict[str, object], severity: str, words: str
+) -> None:
     found = one(DeepSpeedKeys().look(around(node, change)))
     assert found.severity == severity
     assert words in found.remedy

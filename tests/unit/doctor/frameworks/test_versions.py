@@ -54,7 +54,9 @@ def test_a_driver_older_than_cuda_is_an_error_across_majors_only(node: Node) -> 
 
 def test_conflicts_two_nccls_and_a_preloaded_one_are_told(node: Node) -> None:
     conflict = training(conflicts=("deepspeed 0.12 needs pydantic<2, here is 2.9",))
-    assert one(Compatible().look(node.around(training=FakeTraining(conflict)))).remedy.endswith("(`pip check` shows all)")
+    assert one(Compatible().look(node.around(training=FakeTraining(conflict)))).remedy.endswith(
+        "(`pip check` shows all)"
+    )
     two = training(**{"nvidia-nccl-cu11": "2.19.3", "nvidia-nccl-cu12": "2.28.9"})
     assert "Two NCCLs" in one(Compatible().look(node.around(training=FakeTraining(two)))).seen
     preload = node.around({"LD_PRELOAD": "/opt/libnccl.so.2"})

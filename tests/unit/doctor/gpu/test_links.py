@@ -22,16 +22,23 @@ def test_links_that_are_down_are_told(node: Node) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"fabric_state": 0}, {"fabric_state": None}, {"nvlinks_active": 0, "nvlinks_inactive": 18}, {"nvlinks_active": None}],
+    [
+        {},
+        {"fabric_state": 0},
+        {"fabric_state": None},
+        {"nvlinks_active": 0, "nvlinks_inactive": 18},
+        {"nvlinks_active": None},
+    ],
 )
 def test_a_sound_or_absent_fabric_is_silent(node: Node, change: dict[str, object]) -> None:
     assert FabricReady().look(node.around(gpus=FakeGpus(gpus(change)))) == ()
 
 
 def test_a_narrow_link_is_told_when_siblings_have_more(node: Node) -> None:
-    assert "8 lanes; its siblings have 16" in one(
-        PcieWidth().look(node.around(gpus=FakeGpus(gpus({"pcie_width": 8}))))
-    ).seen
+    assert (
+        "8 lanes; its siblings have 16"
+        in one(PcieWidth().look(node.around(gpus=FakeGpus(gpus({"pcie_width": 8}))))).seen
+    )
     assert PcieWidth().look(node.around(gpus=FakeGpus(gpus({"pcie_width": 8}, {"pcie_width": 8})))) == ()
 
 

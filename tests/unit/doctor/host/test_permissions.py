@@ -26,7 +26,9 @@ def test_a_sandbox_that_refuses_sockets_is_told_with_its_kind(node: Node) -> Non
     assert SocketsAllowed().look(node.around()) == ()
 
 
-@pytest.mark.parametrize(("user", "scope", "severity"), [(0, "1", "warning"), (1000, "2", "warning"), (1000, "1", "info")])
+@pytest.mark.parametrize(
+    ("user", "scope", "severity"), [(0, "1", "warning"), (1000, "2", "warning"), (1000, "1", "info")]
+)
 def test_no_right_to_read_stacks_is_told(node: Node, user: int, scope: str, severity: str) -> None:
     node.write("proc/self/status", NO_PTRACE)
     node.write("proc/sys/kernel/yama/ptrace_scope", scope)
@@ -44,7 +46,9 @@ def test_unreadable_capabilities_are_unknown(node: Node) -> None:
 
 
 def test_py_spy_that_does_not_know_this_python_is_told(node: Node) -> None:
-    commands = FakeCommands({"py_spy_probe": Outcome(1, "", "Error: Failed to find python version from target process")})
+    commands = FakeCommands(
+        {"py_spy_probe": Outcome(1, "", "Error: Failed to find python version from target process")}
+    )
     found = one(PySpyReads().look(node.around(commands=commands)))
     assert "cannot read Python 3.11.4" in found.seen
     assert PySpyReads().look(node.around()) == ()

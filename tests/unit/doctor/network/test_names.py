@@ -33,7 +33,9 @@ def test_a_loopback_master_address_is_an_error_for_several_nodes_only(node: Node
     assert MasterAddress().look(node.around({"MASTER_ADDR": "head"}, resolver=names)) == ()
 
 
-@pytest.mark.parametrize(("addresses", "alone", "several"), [((), "info", "warning"), (("127.0.1.1",), "info", "error")])
+@pytest.mark.parametrize(
+    ("addresses", "alone", "several"), [((), "info", "warning"), (("127.0.1.1",), "info", "error")]
+)
 def test_an_own_name_that_peers_cannot_use_counts_where_there_are_peers(
     node: Node, addresses: tuple[str, ...], alone: str, several: str
 ) -> None:

@@ -12,7 +12,15 @@ JOB = {"MASTER_ADDR": "node1", "MASTER_PORT": "29400"}
 
 
 def process(
-    node: Node, pid: int, command: str, *, socket: int = 0, state: str = "S", parent: int = 50, thread: int = 0, **env: str
+    node: Node,
+    pid: int,
+    command: str,
+    *,
+    socket: int = 0,
+    state: str = "S",
+    parent: int = 50,
+    thread: int = 0,
+    **env: str,
 ) -> None:
     """A process in the fake /proc that holds a socket; a zombie's descriptors are those of its other thread."""
     name = command.split()[0]
@@ -51,6 +59,15 @@ def test_a_stale_rank_is_told_from_any_process(node: Node) -> None:
     found = one(MasterPort().look(node.around(JOB)))
     assert "rank 0 of an earlier run, its launcher is gone" in found.seen
     assert found.remedy.startswith("kill 812; or export MASTER_PORT=41234")
+
+
+@pytest.mark.parametrize(("parent", "is_stale"), [("containerd-shim", True), ("slurmstepd", False), ("python3", False)])
+def test_a_rank_adopted_by_a_reaper_of_its_container_is_stale_too(node: Node, parent: str, is_stale: bool) -> None:
+    listens(node, 29400)
+    process(node, 40, parent)
+    process(node, 812, "python train.py", socket=777, parent=40, RANK="0")
+    found = one(MasterPort().look(node.around(JOB)))
+    assert ("its launcher is gone" in found.seen) is is_stale
 
 
 def test_a_zombie_holds_the_port_by_its_other_thread(node: Node) -> None:
