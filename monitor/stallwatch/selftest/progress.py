@@ -77,6 +77,11 @@ class Progress:
         begun = {rank: sum(line.kind == "begin" for line in lines) for rank, lines in self.lines.items()}
         return tuple(rank for rank, count in begun.items() if count < max(begun.values()))
 
+    def stuck(self) -> tuple[int, ...]:
+        """Ranks that stand in a step which others have ended; empty when all stand in it."""
+        standing = tuple(rank for rank in self.lines if self.open_step(rank) is not None)
+        return standing if len(standing) < len(self.lines) else ()
+
     def farthest(self) -> Line | None:
         """The beginning of the step that the foremost rank stands in or had last."""
         begun = [[line for line in lines if line.kind == "begin"] for lines in self.lines.values()]

@@ -104,7 +104,7 @@ class Trial:
     def _stalled(self, ranks: Ranks, records: Path, seconds: float) -> Failure:
         at = self._progress.farthest()
         step, size = at.key if at is not None else ("start", None)
-        silent, behind = self._progress.silent(), self._progress.behind()
+        silent, behind, stuck = self._progress.silent(), self._progress.behind(), self._progress.stuck()
         where = name_of(step, size) + (f" ({_MEANINGS[step]})" if step in _MEANINGS else "")
         self._tell(f"nothing has moved for {seconds:.0f} s in step {where}" + (": looking at the ranks" * self._look))
         judgement = self._investigate(ranks) if self._look else Judgement(None)
@@ -117,9 +117,11 @@ class Trial:
             summary = f"{where} did not end within {seconds:.0f} s: {_ranks(behind)} never began it" + (
                 f" and stood in {last}" if last else ""
             )
+        elif stuck:
+            summary = f"{where} did not end within {seconds:.0f} s on {_ranks(stuck)}; the others have ended it"
         else:
             summary = f"{where}, which all ranks have begun, did not end within {seconds:.0f} s"
-        culprits = silent or behind
+        culprits = silent or behind or stuck
         if verdict is not None and verdict.culprits and verdict.cause not in _SAYS_NOTHING:
             culprits = verdict.culprits
         if verdict is not None and verdict.cause not in ("healthy", "undecided"):
