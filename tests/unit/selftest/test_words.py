@@ -1,0 +1,66 @@
+"""The report as a person reads it."""
+
+import msgspec
+
+from stallwatch.selftest.result import (
+    Bisection,
+    BisectTrial,
+    Failure,
+    NcclTests,
+    SelfTestReport,
+    StepResult,
+    TrialResult,
+)
+from stallwatch.selftest.words import conclusion, lines
+
+STEPS = (
+    StepResult("all_reduce", 8, "ok", (0, 1), 0.1),
+    StepResult("all_reduce", 4096, "ok", (0, 1), 0.1),
+    StepResult("all_reduce bandwidth", 4096, "ok", (0, 1), 0.1, 2_500_000_000),
+    StepResult("reduce_scatter", 8, "unsupported", (0, 1), 0.1, None, "Backend gloo does not support reduce_scatter"),
+)
+GOOD = SelfTestReport(1, "0", True, "node7", trial=TrialResult("gloo", 2, 1.0, STEPS, ()), seconds=4.0)
+
+
+def test_one_line_an_operation_with_its_bandwidth() -> None:
+    text = list(lines(GOOD))
+    (line,) = (line for line in text if line.strip().startswith("all_reduce"))
+    assert "8 B to 4 KiB" in line
+    assert "2.50 GB/s at 4 KiB" in line
+    assert any("not tested: Backend gloo" in line for line in text)
+    assert text[-1].startswith("OK: 4 steps on 2 ranks")
+
+
+def test_a_failure_names_step_and_rank() -> None:
+    trial = TrialResult("gloo", 2, 1.0, STEPS, (), Failure("stalled", "gather", 64, (1,), "gather 64 B did not end"))
+    report = msgspec.structs.replace(GOOD, ok=False, trial=trial)
+    assert conclusion(report) == "NOT OK: stalled at gather 64 B, rank 1, in 4 s."
+    assert "What failed: gather 64 B did not end" in list(lines(report))
+
+
+def test_our_own_failure_says_nothing_about_the_node() -> None:
+    report = SelfTestReport(1, "0", None, "node7", problem="the disk is full")
+    assert conclusion(report).startswith("No result")
+    assert "says nothing about node7" in conclusion(report)
+    assert "the disk is full" in conclusion(report)
+
+
+def test_nccl_tests_alone_can_fail() -> None:
+    report = msgspec.structs.replace(GOOD, ok=False, nccl_tests=NcclTests(False, None, "3 values out of bounds"))
+    assert "nccl-tests failed" in conclusion(report)
+    assert any("FAILED: 3 values" in line for line in lines(report))
+
+
+def test_trials_of_a_bisection_are_listed() -> None:
+    trials = (
+        BisectTrial("once more, unchanged", {}, 2, (), "fails", "rank 0 failed"),
+        BisectTrial("NVLS off", {"NCCL_NVLS_ENABLE": "0"}, 2, (), "passes"),
+    )
+    report = msgspec.structs.replace(GOOD, bisection=Bisection(trials, ("It passes with NVLS off.",)))
+    text = list(lines(report))
+    assert any("once more" in line and "fails: rank 0 failed" in line for line in text)
+    assert "It passes with NVLS off." in text
+
+
+def test_the_report_survives_json() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(GOOD), type=SelfTestReport) == GOOD
