@@ -184,7 +184,11 @@ def main(seconds: float) -> None:
     if data:  # none: there is nobody to ask
         asks = msgspec.json.decode(data, type=tuple[RasAsk, ...])
         sys.stdout.buffer.write(msgspec.json.encode(answer_all(asks, seconds)))
+        sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]))
+    try:
+        main(float(sys.argv[1]))
+    except BrokenPipeError:
+        os._exit(0)  # the capture has ended; a traceback would tell nobody anything

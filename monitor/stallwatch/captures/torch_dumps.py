@@ -217,7 +217,11 @@ def find(request: _Request) -> tuple[_Answer, bytes]:
 def main() -> None:
     answer, data = find(msgspec.json.decode(sys.stdin.buffer.read(), type=_Request))
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n" + data)
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BrokenPipeError:
+        os._exit(0)  # the capture has ended; a traceback would tell nobody anything
