@@ -27,8 +27,8 @@ from stallwatch.selftest.trial import Tell, Trial
 
 _CPU_RANKS = 4
 _NCCL_MOST_BYTES, _GLOO_MOST_BYTES = 256 << 20, 4 << 20
-# A step of a trial is one that others have passed, or hangs: it need not be waited for as long as the first time.
-_BISECT_STEP_SECONDS = 15.0
+# A trial that hangs costs this much; NCCL's start on eight GPUs takes some seconds.
+_BISECT_STEP_SECONDS = 20.0
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ class SelfTest:
             devices=tuple(range(ranks)) if backend == "nccl" else (),
             program=options.program,
         )
-        failure = Failure("stalled", "device", None, (), gpus.problem) if gpus.problem else None
+        failure = Failure("error", "device", None, (), gpus.problem) if gpus.problem else None
         return plan, failure
 
     def _trial(self, plan: Plan, folder: Path, environment: Mapping[str, str], *, look: bool) -> TrialResult:

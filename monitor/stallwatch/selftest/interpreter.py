@@ -18,7 +18,7 @@ _COUNT_SECONDS = 90.0  # imports torch, from a slow file system maybe, and start
 _FIND = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('torch') else 3)"
 _COUNT = (
     "import json, torch; print(json.dumps([torch.cuda.device_count(), torch.distributed.is_nccl_available(), "
-    "hasattr(torch.version, 'hip') and bool(torch.version.hip)]))"
+    "bool(torch.version.cuda or getattr(torch.version, 'hip', None))]))"
 )
 # Device nodes of NVIDIA, AMD and WSL: without one of them no torch sees a GPU, and it need not be asked.
 _DEVICE_NODES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
@@ -68,10 +68,13 @@ def count_gpus(python: str, environment: Mapping[str, str]) -> Gpus:
     except subprocess.TimeoutExpired:
         return Gpus(0, f"torch did not say within {_COUNT_SECONDS:.0f} s how many GPUs there are")
     try:
-        count, has_nccl, _ = json.loads(asked.stdout.splitlines()[-1])
+        count, has_nccl, wants_gpus = json.loads(asked.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         last = asked.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise OwnFailure(f"{python} cannot import torch: {' '.join(last)}", "Repair that environment first.") from None
+    if wants_gpus and not count and environment.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
+        # A node that lost its GPUs must not pass as one without.
+        return Gpus(0, "this node has a GPU driver, and torch sees no GPU: see `nvidia-smi` and CUDA_VISIBLE_DEVICES")
     return Gpus(int(count) if has_nccl else 0)
 
 

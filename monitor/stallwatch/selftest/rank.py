@@ -199,8 +199,12 @@ def _run(options: argparse.Namespace, place: Place, report: StepReport) -> int:
         _say(f"stallwatch selftest: rank {place.rank}: {error}")
         return EXIT_NOT
     code = _part(options, place, report, meeting, most)
-    deadline.stop()
+    report.begin("teardown", None)
+    deadline.step()
     dist.destroy_process_group()
+    report.end("ok")
+    report.finished()
+    deadline.stop()
     return code
 
 
@@ -213,7 +217,6 @@ def _agreed_bytes(options: argparse.Namespace, torch: Any, device: Any, backend:
 
 def _part(options: argparse.Namespace, place: Place, report: StepReport, meeting: Meeting, most: int) -> int:
     """Tell rank 0, which keeps the store open and prints what all found; return the exit code of this rank."""
-    report.finished()
     meeting.say("failures", json.dumps(report.failures))
     if place.rank == 0:
         heard = [meeting.await_word("failures", rank) for rank in range(place.world_size)]

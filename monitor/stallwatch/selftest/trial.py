@@ -73,7 +73,8 @@ class Trial:
             now = time.monotonic()
             if len(codes) == self._plan.ranks:
                 return failure_at_end(self._progress, codes) or self._unfinished(ranks)
-            if hurt is None and (self._progress.errors() or any(codes.values())):
+            ended_early = any(code and not self._progress.finished(rank) for rank, code in codes.items())
+            if hurt is None and (self._progress.errors() or ended_early):
                 hurt = now
             if hurt is not None and now - hurt > _AFTERMATH_SECONDS:
                 return failure_at_end(self._progress, codes) or self._stalled(ranks, records, now - moved)

@@ -22,6 +22,11 @@ def test_ranks_that_finish_are_all_right() -> None:
     assert [step.outcome for step in report.trial.steps] == ["ok"] * 6
 
 
+def test_what_a_rank_does_after_its_last_word_changes_nothing() -> None:
+    report = selftest("scripted", {"FAKE_END": "1:teardown:11"}, ranks=2, backend="gloo")
+    assert report.ok is True, report
+
+
 def test_a_killed_rank_is_the_culprit() -> None:
     report = selftest("scripted", {"FAKE_END": "1:signal:9"}, ranks=2, backend="gloo")
     assert report.trial is not None

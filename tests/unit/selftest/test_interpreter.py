@@ -48,6 +48,13 @@ def test_gpus_are_counted_only_where_nccl_is(tmp_path: Path) -> None:
     assert interpreter.count_gpus(python(tmp_path, "echo '[2, false, false]'"), {}).count == 0
 
 
+def test_a_node_that_lost_its_gpus_is_not_one_without(tmp_path: Path) -> None:
+    lost = python(tmp_path, "echo '[0, true, true]'")
+    assert "sees no GPU" in interpreter.count_gpus(lost, {}).problem
+    assert not interpreter.count_gpus(lost, {"CUDA_VISIBLE_DEVICES": ""}).problem
+    assert not interpreter.count_gpus(python(tmp_path, "echo '[0, false, false]'"), {}).problem  # a build for the CPU
+
+
 def test_a_torch_that_cannot_be_imported_is_our_failure(tmp_path: Path) -> None:
     with pytest.raises(OwnFailure, match="libcudart"):
         interpreter.count_gpus(python(tmp_path, "echo 'ImportError: libcudart.so.12' >&2; exit 1"), {})

@@ -1,5 +1,6 @@
 """Who this rank is, from whichever launcher started it, and the GPU or CPU that it works on."""
 
+import contextlib
 import os
 from typing import Any, NamedTuple, Optional
 
@@ -68,7 +69,8 @@ def device_facts(torch: Any, device: Any) -> "dict[str, Any]":
         facts["device"] = properties.name
         facts["uuid"] = str(getattr(properties, "uuid", ""))
         facts["cuda"] = torch.version.cuda
-        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        with contextlib.suppress(Exception):  # a number for people
+            facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return facts
 
 

@@ -1,7 +1,7 @@
 """A rank program without torch: it tells what the test wants to be told, and ends as the test wants it to end.
 
 FAKE_NEEDS=NAME=VALUE: all_reduce fails unless the environment says so. FAKE_SICK=2: it fails where GPU 2 takes part
-with others. FAKE_END=1:exit:3, 1:signal:9, 1:crash:words, 1:silent:5, 1:hang: how rank 1 ends instead of finishing.
+with others. FAKE_END=1:exit:3, 1:signal:9, 1:crash:words, 1:silent:5, 1:hang, 1:teardown:11: how it ends.
 """
 
 import os
@@ -40,3 +40,5 @@ if (name and os.environ.get(name) != wanted) or (sick in devices and len(devices
     sys.exit(10)
 report.end("ok")
 report.finished()
+if ending == "teardown":
+    os.kill(os.getpid(), int(value))
