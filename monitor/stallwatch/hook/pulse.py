@@ -92,7 +92,8 @@ class Pulse:
                 if self._stopping.is_set() or not self.publication.is_kept:
                     self._thread = None
                     return
-            self._due_ns = monotonic_ns() + PUBLISH_NS
+            # Some milliseconds by the clock's own digits: see the pulse's dither.
+            self._due_ns = monotonic_ns() + PUBLISH_NS + (monotonic_ns() // 1000 % 101 - 50) * 1_000_000
             self._guard.run("pulse", self._tick)
             if self._guard.is_off("pulse"):
                 # A record that nobody renews would look like a process that holds its GIL.

@@ -77,3 +77,23 @@ def _promised(
             assert life.confirmed_ns is not None, "nobody hears of a mere suspicion"
         if incident.severity == "critical":
             assert incident.verdict is not None
+
+
+def test_a_difference_too_small_for_one_look_is_told_by_its_statistics_when_it_lasts() -> None:
+    story = Story()
+    slow = finding("slow")
+    story.at(1, slow, jobs=[facts(moved=True)])
+    story.looked()
+    story.judged(report("healthy", ()))
+    assert story.incident.severity == "none"
+    while story.second < 120:
+        story.at(story.second + 1, slow)
+        if story.life.capturing:
+            story.looked()
+        if story.life.judging:
+            story.judged(report("healthy", ()))
+    verdict = story.incident.verdict
+    assert verdict is not None
+    assert (verdict.cause, verdict.summary) == ("slow_rank", slow.reason)
+    assert [rejected.cause for rejected in verdict.rejected] == ["healthy"]
+    assert story.incident.severity == "warning"
