@@ -30,7 +30,14 @@ def main() -> int:
     healthy = range(options.seed, options.seed + jobs)
     faulty = range(options.seed + jobs, options.seed + jobs + options.faults)
     with ProcessPoolExecutor(options.processes) as pool:
-        quiet = dict(zip(healthy, pool.map(_healthy, healthy), strict=True))
+        quiet = {}
+        for seed, played in zip(healthy, pool.map(_healthy, healthy), strict=True):
+            quiet[seed] = played
+            if len(quiet) % 25 == 0:
+                hours, told = sum(p.hours for p in quiet.values()), sum(len(p.told) for p in quiet.values())
+                print(
+                    f"{hours:.0f} job-hours, told {told}, slow {sum(len(p.slow) for p in quiet.values())}", flush=True
+                )
         struck = {seed: played for seed, played in zip(faulty, pool.map(_faulty, faulty), strict=True) if played.fault}
     told = [(seed, one) for seed, played in quiet.items() for one in played.told]
     slow = [(seed, reason) for seed, played in quiet.items() for reason in played.slow]
