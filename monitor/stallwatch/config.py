@@ -156,6 +156,16 @@ class SlackSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, Meta(description="Deadline of one attempt; failed ones are repeated later.", gt=0, le=120)
     ] = 15.0
 
+    bot_token_file: Annotated[
+        str, Meta(description="File with a bot token (a secret): one thread an incident, instead of a webhook.")
+    ] = ""
+    bot_token: Annotated[str, Meta(description="The token itself; prefer the file or STALLWATCH_SLACK_BOT_TOKEN.")] = ""
+    channel: Annotated[str, Meta(description="Where the bot writes: a channel's id or name.")] = ""
+    api_url: Annotated[str, Meta(description="Slack's API, for a GovSlack of your own.")] = "https://slack.com/api/"
+    messages_per_hour: Annotated[
+        int, Meta(description="More than these wait and arrive as one digest.", ge=1, le=1000)
+    ] = 20
+
 
 class WebhookSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url_file: Annotated[str, Meta(description="File with an address that gets each incident as JSON (a secret).")] = ""
@@ -166,6 +176,14 @@ class WebhookSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attempt_seconds: Annotated[
         float, Meta(description="Deadline of one attempt; failed ones are repeated later.", gt=0, le=120)
     ] = 15.0
+
+
+class DeadmanSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    url_file: Annotated[
+        str, Meta(description="File with an address that is asked while the daemon's loop lives; its silence alerts.")
+    ] = ""
+    url: Annotated[str, Meta(description="The address itself; prefer the file or STALLWATCH_DEADMAN_URL.")] = ""
+    every_seconds: Annotated[float, Meta(description="Time between two signs of life.", ge=1)] = 60.0
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -180,6 +198,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     incidents: IncidentSection = IncidentSection()
     slack: SlackSection = SlackSection()
     webhook: WebhookSection = WebhookSection()
+    deadman: DeadmanSection = DeadmanSection()
 
 
 # Named apart because they are read by the hook too, or hold paths that people already know.
@@ -293,9 +312,12 @@ def without_secrets(config: Config) -> Config:
     def hidden(value: str) -> str:
         return "<set>" if value else ""
 
-    slack = msgspec.structs.replace(config.slack, webhook_url=hidden(config.slack.webhook_url))
+    slack = msgspec.structs.replace(
+        config.slack, webhook_url=hidden(config.slack.webhook_url), bot_token=hidden(config.slack.bot_token)
+    )
     webhook = msgspec.structs.replace(config.webhook, url=hidden(config.webhook.url))
-    return msgspec.structs.replace(config, slack=slack, webhook=webhook)
+    deadman = msgspec.structs.replace(config.deadman, url=hidden(config.deadman.url))
+    return msgspec.structs.replace(config, slack=slack, webhook=webhook, deadman=deadman)
 
 
 def current_environment() -> Mapping[str, str]:

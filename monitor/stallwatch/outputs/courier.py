@@ -6,8 +6,9 @@ The loop only decides and queues; a worker thread writes the spool, delivers, an
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -16,12 +17,11 @@ from stallwatch.errors import UsageError
 from stallwatch.model.incident import Incident, NodeReport, Severity
 from stallwatch.outputs import spool as spools
 from stallwatch.outputs.delivery import Delivered, Later, Outcome, Poster
+from stallwatch.outputs.rate_cap import NoCap, RateCap
 from stallwatch.outputs.spool import Message, Spool
-from stallwatch.outputs.telling import Step, covered, due
+from stallwatch.outputs.telling import Step, covered, due, verdict_key
 
 logger = logging.getLogger("stallwatch.outputs")
-
-Compose = Callable[[Incident, Step], Mapping[str, object]]
 
 _ATTEMPT_SECONDS = 15.0
 _FIRST_WAIT_SECONDS = 1.0
@@ -30,35 +30,57 @@ _LONGEST_WAIT_SECONDS = 300.0
 _OLDEST_SECONDS = 24 * 3600.0
 
 
+class Words(Protocol):
+    """What a courier's messages say; pure."""
+
+    def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]: ...
+
+    def line(self, incident: Incident, step: Step) -> str:
+        """The same in one line, for a digest."""
+        ...
+
+    def digest(self, lines: Sequence[str]) -> Mapping[str, object]: ...
+
+    def test(self) -> Mapping[str, object]: ...
+
+
+class _Batch(NamedTuple):
+    """What goes out together: one message, or all that wait as a digest."""
+
+    messages: tuple[Message, ...]
+    doubted: bool  # an earlier attempt may have arrived
+
+
 class Courier:
     """An output that delivers a message for each step of an incident that is worth one."""
 
     def __init__(
         self,
         name: str,
-        compose: Compose,
+        words: Words,
         poster: Poster,
         clock: Clock,
         state_directory: Path,
         minimum: Severity,
-        test_message: Mapping[str, object],
         attempt_seconds: float = _ATTEMPT_SECONDS,
         *,
+        cap: RateCap | None = None,
         tells_people: bool = True,
     ) -> None:
         self.name = name
         self.tells_people = tells_people
-        self._compose = compose
+        self._words = words
         self._poster = poster
         self._clock = clock
         self._path = state_directory / f"{name}.json"
         self._minimum = minimum
-        self._test_message = test_message
         self._attempt_seconds = attempt_seconds
+        self._cap = cap or NoCap()
         self._changed = threading.Condition()
         self._spool = Spool()
         self._saved = self._spool
-        self._counts: Counter[str] = Counter({"delivered": 0, "retried": 0, "refused": 0, "dropped": 0})
+        results = ("delivered", "repeated", "retried", "refused", "dropped")
+        self._counts: Counter[str] = Counter(dict.fromkeys(results, 0))
         self._delivery_problem: str | None = None
         self._disk_problem: str | None = None
         self._attempts = 0  # of the message at the head of the queue
@@ -81,20 +103,23 @@ class Courier:
     def publish(self, report: NodeReport) -> None:
         with self._changed:
             for incident in report.incidents:
-                step = due(incident, self._spool.told.get(incident.incident_id, ()), self._minimum)
+                known = incident.incident_id
+                told = self._spool.told.get(known, ())
+                step = due(incident, told, self._minimum, self._spool.verdicts.get(known, ""))
                 if step is not None:
-                    self._queue(incident, step)
+                    self._queue(incident, step, report)
             self._spool = self._spool.forget({incident.incident_id for incident in report.incidents})
             self._changed.notify()
 
-    def _queue(self, incident: Incident, step: Step) -> None:
-        body = msgspec.Raw(msgspec.json.encode(self._compose(incident, step)))
-        message = Message(incident.incident_id, step, self._clock.wall_ns(), body)
-        self._spool, dropped = self._spool.with_message(message, covered(incident, step))
+    def _queue(self, incident: Incident, step: Step, report: NodeReport) -> None:
+        body = msgspec.Raw(msgspec.json.encode(self._words.message(incident, step, report)))
+        line = self._words.line(incident, step)
+        message = Message(incident.incident_id, step, self._clock.wall_ns(), body, line)
+        self._spool, dropped = self._spool.with_message(message, covered(incident, step), verdict_key(incident))
         self._counts["dropped"] += dropped
 
     def notify_test(self, seconds: float) -> str:
-        outcome = self._poster.post(msgspec.json.encode(self._test_message), seconds)
+        outcome = self._poster.post(msgspec.json.encode(self._words.test()), seconds)
         if isinstance(outcome, Delivered):
             return f"delivered ({outcome.detail})"
         return f"not delivered: {outcome.reason}"
@@ -122,48 +147,77 @@ class Courier:
 
     def _work(self) -> None:
         while True:
-            message = self._next()
+            batch = self._next()
             self._save()  # before the attempt: what was queued survives whatever happens next
             if self._closing:
                 return  # what waits goes out after the next start
-            if message is None:
-                continue
-            if self._clock.wall_ns() - message.queued_wall_ns > _OLDEST_SECONDS * 1e9:
-                self._finish(message, "dropped", None)
-                continue
-            self._settle(message, self._poster.post(bytes(message.body), self._attempt_seconds))
-            self._save()
+            if batch is not None:
+                self._settle(batch, self._attempt(batch.messages))
+                self._save()
 
-    def _next(self) -> Message | None:
-        """Wait until a message is due, or until there is something to write down."""
+    def _next(self) -> _Batch | None:
+        """Wait until something is due, or until there is something to write down; return what goes out together."""
         with self._changed:
-            waiting_ns = self._not_before_ns - self._clock.monotonic_ns() if self._spool.queue else None
+            waiting_ns = self._due_ns() - self._clock.monotonic_ns() if self._spool.queue else None
             self._changed.wait_for(
                 lambda: self._closing or self._spool is not self._saved or self._is_due(),
                 timeout=None if waiting_ns is None else max(waiting_ns / 1e9, 0),
             )
-            return self._spool.queue[0] if self._is_due() else None
+            if self._closing or not self._is_due():
+                return None
+            self._drop_old()
+            count = self._cap.together(len(self._spool.queue), self._clock.monotonic_ns())
+            waiting = self._spool.queue[:count]
+            self._spool = self._spool.begun(waiting, begun=True)
+            doubted = any(message.begun for message in waiting)
+            return _Batch(self._spool.queue[:count], doubted) if waiting else None
+
+    def _due_ns(self) -> int:
+        return max(self._not_before_ns, self._cap.not_before_ns())
 
     def _is_due(self) -> bool:
-        return bool(self._spool.queue) and self._clock.monotonic_ns() >= self._not_before_ns
+        return bool(self._spool.queue) and self._clock.monotonic_ns() >= self._due_ns()
 
-    def _settle(self, message: Message, outcome: Outcome) -> None:
+    def _drop_old(self) -> None:
+        oldest_ns = self._clock.wall_ns() - _OLDEST_SECONDS * 1e9
+        old = [message for message in self._spool.queue if message.queued_wall_ns < oldest_ns]
+        self._spool = self._spool.without(old)
+        self._counts["dropped"] += len(old)
+        self._delivery_problem = None if old else self._delivery_problem
+
+    def _attempt(self, messages: tuple[Message, ...]) -> Outcome:
+        if len(messages) == 1:
+            thread = self._spool.threads.get(messages[0].incident_id, "")
+            return self._poster.post(bytes(messages[0].body), self._attempt_seconds, thread)
+        digest = self._words.digest([message.line for message in messages])
+        return self._poster.post(msgspec.json.encode(digest), self._attempt_seconds)
+
+    def _settle(self, batch: _Batch, outcome: Outcome) -> None:
+        messages, now_ns = batch.messages, self._clock.monotonic_ns()
         self._attempts = self._attempts + 1 if isinstance(outcome, Later) else 0
-        self._not_before_ns = self._clock.monotonic_ns() + int(_wait_seconds(outcome, self._attempts) * 1e9)
+        self._not_before_ns = now_ns + int(_wait_seconds(outcome, self._attempts) * 1e9)
         if isinstance(outcome, Delivered):
-            self._finish(message, "delivered", None)
+            self._cap.sent(now_ns)
+            self._finish(messages, "repeated" if batch.doubted else "delivered", None, outcome.thread)
             return
-        logger.warning("%s: incident %s, %s: %s", self.name, message.incident_id, message.step, outcome.reason)
+        first = messages[0]
+        logger.warning("%s: incident %s, %s: %s", self.name, first.incident_id, first.step, outcome.reason)
         if isinstance(outcome, Later):
             self._counts["retried"] += 1
             self._delivery_problem = f"not delivered yet: {outcome.reason}"
+            if not outcome.perhaps_delivered and not batch.doubted:
+                with self._changed:
+                    self._spool = self._spool.begun(messages, begun=False)
         else:
-            self._finish(message, "refused", f"refused: {outcome.reason}")
+            self._finish(messages, "refused", f"refused: {outcome.reason}")
 
-    def _finish(self, message: Message, result: str, problem: str | None) -> None:
+    def _finish(self, messages: tuple[Message, ...], result: str, problem: str | None, thread: str = "") -> None:
+        first = messages[0].incident_id
         with self._changed:
-            self._spool = self._spool.without(message)
-        self._counts[result] += 1
+            self._spool = self._spool.without(messages)
+            if thread and len(messages) == 1 and first not in self._spool.threads:
+                self._spool = self._spool.with_thread(first, thread)
+        self._counts[result] += len(messages)
         self._delivery_problem = problem
 
     def _save(self) -> None:

@@ -16,6 +16,7 @@ _LONGEST_WAIT_SECONDS = 3600.0  # a server that asks for more is asked again aft
 
 class Delivered(NamedTuple):
     detail: str
+    thread: str = ""  # where what follows belongs, for a service that has threads
 
 
 class Later(NamedTuple):
@@ -23,6 +24,7 @@ class Later(NamedTuple):
 
     reason: str
     after_seconds: float | None = None
+    perhaps_delivered: bool = False  # nobody knows: it was sent, and no answer came
 
 
 class Refused(NamedTuple):
@@ -35,8 +37,8 @@ Outcome = Delivered | Later | Refused
 
 
 class Poster(Protocol):
-    def post(self, body: bytes, seconds: float) -> Outcome:
-        """Deliver a JSON body; come back within `seconds`, whatever the network does."""
+    def post(self, body: bytes, seconds: float, thread: str = "") -> Outcome:
+        """Deliver a JSON body, in a thread of the service; come back within `seconds`, whatever the network does."""
         ...
 
     def cancel(self) -> None:
@@ -52,8 +54,8 @@ class ChildPoster:
         self._lock = threading.Lock()
         self._children: set[subprocess.Popen[bytes]] = set()
 
-    def post(self, body: bytes, seconds: float) -> Outcome:
-        request = msgspec.structs.replace(self._request, body=msgspec.Raw(body), seconds=seconds)
+    def post(self, body: bytes, seconds: float, thread: str = "") -> Outcome:
+        request = msgspec.structs.replace(self._request, body=msgspec.Raw(body), seconds=seconds, thread=thread)
         command = [sys.executable, "-P", "-m", "stallwatch.outputs.poster"]
         try:
             child = subprocess.Popen(
@@ -66,7 +68,7 @@ class ChildPoster:
         try:
             answer, errors = child.communicate(msgspec.json.encode(request), timeout=seconds)
         except subprocess.TimeoutExpired:
-            return Later(f"no answer within {seconds:.0f} s")
+            return Later(f"no answer within {seconds:.0f} s", perhaps_delivered=True)
         finally:
             with self._lock:
                 self._children.discard(child)
@@ -94,7 +96,7 @@ def judge(answer: Answer) -> Outcome:
         return Later(answer.detail)
     words = f"{answer.status} {answer.detail}".strip()
     if 200 <= answer.status < 300:
-        return Delivered(words)
+        return Delivered(words, answer.thread)
     if answer.status in (408, 425, 429) or answer.status >= 500:
         return Later(words, _seconds(answer.retry_after))
     return Refused(words)

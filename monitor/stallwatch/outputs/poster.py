@@ -2,35 +2,43 @@
 can hold the daemon: `python -m stallwatch.outputs.poster`, a Request on standard input, an Answer on standard output.
 """
 
+import contextlib
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 
 class Request(msgspec.Struct, frozen=True):
-    kind: Literal["slack", "json"]
-    url: str  # a secret: never in arguments, errors or logs
+    kind: Literal["slack", "slack_bot", "json"]
+    url: str  # a secret: never in arguments, errors or logs. Of slack_bot: the API's address
     body: msgspec.Raw
     seconds: float  # for each step of the exchange; the parent kills us when the whole takes too long
     bearer: str = ""
+    thread: str = ""  # of slack_bot: "channel/ts" of the message that it answers
 
 
 class Answer(msgspec.Struct, frozen=True):
     status: int | None  # None: no answer came
     detail: str
     retry_after: str | None = None
+    thread: str = ""
 
 
+# https://docs.slack.dev/reference/methods/chat.postMessage: another attempt with the same message fails too.
+_SPOILED = frozenset(
+    {"invalid_blocks", "invalid_blocks_format", "invalid_attachments", "msg_too_long", "no_text", "msg_blocks_too_long"}
+)
 _MOST_DETAIL = 300  # characters of a server's own words that are worth keeping
 
 
 def post(request: Request) -> Answer:
     try:
-        return _to_slack(request) if request.kind == "slack" else _as_json(request)
+        return {"slack": _to_slack, "slack_bot": _as_bot, "json": _as_json}[request.kind](request)
     except Exception as error:  # noqa: BLE001  the guard of this child: whatever happened becomes an answer
         reason = getattr(error, "reason", None) or error
-        return Answer(None, f"{type(error).__name__}: {reason}".replace(request.url, "<url>")[:_MOST_DETAIL])
+        words = f"{type(error).__name__}: {reason}".replace(request.url, "<url>")
+        return Answer(None, (words.replace(request.bearer, "<token>") if request.bearer else words)[:_MOST_DETAIL])
 
 
 def _to_slack(request: Request) -> Answer:
@@ -41,6 +49,35 @@ def _to_slack(request: Request) -> Answer:
     response = client.send_dict(msgspec.json.decode(request.body))
     headers = {name.lower(): value for name, value in dict(response.headers).items()}
     return Answer(response.status_code, response.body[:_MOST_DETAIL], headers.get("retry-after"))
+
+
+def _as_bot(request: Request) -> Answer:
+    """Post a message, or an answer in its thread; then the first message shows how things stand now ("root")."""
+    from slack_sdk import WebClient
+    from slack_sdk.errors import SlackApiError
+
+    client = WebClient(request.bearer, base_url=request.url, timeout=max(1, int(request.seconds)), retry_handlers=[])
+    body = msgspec.json.decode(request.body, type=dict[str, Any])
+    root = body.pop("root", None)
+    channel, _, first = request.thread.partition("/")
+    if first:
+        body |= {"channel": channel, "thread_ts": first}
+    try:
+        response = client.chat_postMessage(**body)
+    except SlackApiError as error:
+        return _bot_refusal(error)
+    if first and root:
+        with contextlib.suppress(SlackApiError):  # the answer is there; its frame may stay as it was
+            client.chat_update(channel=channel, ts=first, **root)
+    return Answer(200, "ok", thread=f"{response['channel']}/{response['ts']}")
+
+
+def _bot_refusal(error: Any) -> Answer:
+    """An HTTP status for Slack's own words; what is wrong with the set-up can be mended while the message waits."""
+    reason, status = str(error.response.get("error", "")), int(error.response.status_code)
+    if status == 200:
+        status = 400 if reason in _SPOILED else 503
+    return Answer(status, reason[:_MOST_DETAIL], error.response.headers.get("Retry-After"))
 
 
 def _as_json(request: Request) -> Answer:

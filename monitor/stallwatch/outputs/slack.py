@@ -1,32 +1,80 @@
-"""Slack by incoming webhook: one message when an incident is told, when it escalates, and when it is over."""
+"""Slack: by incoming webhook a message for each step of an incident, by bot token one thread for each incident."""
 
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from stallwatch.clock import Clock
-from stallwatch.config import Config
+from stallwatch.config import Config, SlackSection
+from stallwatch.errors import UsageError
+from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import ChildPoster
 from stallwatch.outputs.poster import Request
-from stallwatch.outputs.secret import secret_url
-from stallwatch.outputs.slack_message import slack_message, slack_test_message
+from stallwatch.outputs.rate_cap import RateCap
+from stallwatch.outputs.secret import secret_text, secret_url
+from stallwatch.outputs.slack_message import (
+    slack_answer,
+    slack_digest,
+    slack_line,
+    slack_message,
+    slack_test_message,
+)
+from stallwatch.outputs.telling import Step
+
+_HOUR_SECONDS = 3600.0
 
 
 def slack(config: Config, clock: Clock) -> Courier | None:
-    """The output, or None where no webhook is configured. Raise UsageError for one that cannot be used."""
-    url = secret_url("slack.webhook_url", config.slack.webhook_url, config.slack.webhook_url_file)
-    if url is None:
+    """The output, or None where nothing is configured. Raise UsageError for what cannot be used."""
+    request = _request(config.slack)
+    if request is None:
         return None
-    external_url = config.http.external_url
     return Courier(
         "slack",
-        lambda incident, step: slack_message(incident, step, external_url),
-        ChildPoster(Request("slack", url, msgspec.Raw(b"{}"), 0)),
+        SlackWords(config.http.external_url, config.slack.channel if request.kind == "slack_bot" else ""),
+        ChildPoster(request),
         clock,
         Path(config.daemon.state_directory),
         config.slack.minimum_severity,
-        slack_test_message(socket.gethostname(), external_url),
         config.slack.attempt_seconds,
+        cap=RateCap(config.slack.messages_per_hour, _HOUR_SECONDS),
     )
+
+
+def _request(section: SlackSection) -> Request | None:
+    token = secret_text("slack.bot_token", section.bot_token, section.bot_token_file)
+    url = secret_url("slack.webhook_url", section.webhook_url, section.webhook_url_file)
+    if token and url:
+        raise UsageError("slack: a webhook and a bot token are set, and each incident would be told twice", "Keep one.")
+    if token:
+        if not section.channel:
+            raise UsageError("slack.channel is empty", "A bot must be told where to write: a channel's id or name.")
+        api = secret_url("slack.api_url", section.api_url, "") or ""
+        return Request("slack_bot", api, msgspec.Raw(b"{}"), 0, bearer=token)
+    return Request("slack", url, msgspec.Raw(b"{}"), 0) if url else None
+
+
+class SlackWords:
+    """Given a channel, the messages are a bot's: what follows the first one is short, and brings it up to date."""
+
+    def __init__(self, external_url: str, channel: str = "") -> None:
+        self._external_url = external_url
+        self._to = {"channel": channel} if channel else {}
+
+    def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
+        whole = slack_message(incident, step, self._external_url, report)
+        if not self._to or step == "told":
+            return {**self._to, **whole}
+        return {**self._to, **slack_answer(incident, step), "root": whole}
+
+    def line(self, incident: Incident, step: Step) -> str:
+        return slack_line(incident, step, self._external_url)
+
+    def digest(self, lines: Sequence[str]) -> Mapping[str, object]:
+        return {**self._to, **slack_digest(lines)}
+
+    def test(self) -> Mapping[str, object]:
+        return {**self._to, **slack_test_message(socket.gethostname(), self._external_url)}

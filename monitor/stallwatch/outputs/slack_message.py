@@ -4,11 +4,15 @@ Everything that a job can write (its name, paths, code) is escaped: `<!channel>`
 """
 
 import re
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from stallwatch.model.incident import Incident
-from stallwatch.model.verdict import CulpritProcess, Verdict
+from stallwatch.diagnosis.stacktree import render
+from stallwatch.model.incident import Incident, NodeReport
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import GpuSample
+from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
 from stallwatch.outputs.documents import iso
 from stallwatch.outputs.telling import Step
 
@@ -19,20 +23,57 @@ _FIELD_CHARACTERS = 2000
 _FALLBACK_CHARACTERS = 4000
 _MOST_CULPRITS = 8
 _MOST_FACTS = 8
+_MOST_LINES = 50
+_STACK_LINES = 40
+_OVER = "The job moves again or has ended."
 
 _MARKS = {"none": "⚪", "warning": "🟠", "critical": "🔴"}
 
 Block = dict[str, Any]
 
 
-def slack_message(incident: Incident, step: Step, external_url: str = "") -> dict[str, Any]:
-    """Given an incident and the step of its life to tell, return the payload of an incoming webhook."""
+def slack_message(
+    incident: Incident, step: Step, external_url: str = "", report: NodeReport | None = None
+) -> dict[str, Any]:
+    """Given an incident and the step of its life to tell, return the payload of an incoming webhook.
+
+    A report of the node adds what it knows of the culprit's GPU. Slack folds the merged stacks, which are long.
+    """
     headline = _headline(incident, step)
     blocks = [{"type": "header", "text": {"type": "plain_text", "text": _clip(headline, _HEADER_CHARACTERS)}}]
-    blocks += _resolved(incident) if step == "resolved" else _standing(incident)
+    blocks += _resolved(incident) if step == "resolved" else _standing(incident, _gpus(report))
     blocks.append(_context(_footer(incident, external_url)))
     sentence = incident.resolution if step == "resolved" else _sentence(incident)
-    return {"text": escape(_clip(f"{headline}\n{sentence}", _FALLBACK_CHARACTERS)), "blocks": blocks}
+    message = {"text": escape(_clip(f"{headline}\n{sentence}", _FALLBACK_CHARACTERS)), "blocks": blocks}
+    if step != "resolved" and incident.report is not None and incident.report.stacks is not None:
+        message["attachments"] = [_stacks(incident.report.stacks)]
+    return message
+
+
+def slack_answer(incident: Incident, step: Step) -> dict[str, Any]:
+    """What a thread hears after its first message, which shows the whole; the channel sees a critical one too."""
+    text = f"*{escape(_headline(incident, step))}*\n{escape(_now(incident, step))}"
+    blocks = [_section(text)]
+    if incident.report is not None and step != "resolved":
+        blocks.append(_context([_safety(incident)]))
+    return {"text": _clip(text, _FALLBACK_CHARACTERS), "blocks": blocks, "reply_broadcast": step == "escalated"}
+
+
+def slack_line(incident: Incident, step: Step, external_url: str = "") -> str:
+    """A message as a line of a digest."""
+    line = f"{escape(_headline(incident, step))}: {escape(_clip(_now(incident, step), 200))}"
+    return f"<{_link(incident, external_url)}|→> {line}" if external_url else line
+
+
+def slack_digest(lines: Sequence[str]) -> dict[str, Any]:
+    """Many messages as one, newest last."""
+    text = f"{len(lines)} messages from stallwatch at once"
+    shown = lines[-_MOST_LINES:]
+    blocks: list[Block] = [{"type": "header", "text": {"type": "plain_text", "text": text}}]
+    blocks += [_section(_lines(shown[first : first + 5])) for first in range(0, len(shown), 5)]
+    if len(lines) > len(shown):
+        blocks.append(_context([f"and {len(lines) - len(shown)} before these: `stallwatch incidents` lists them all"]))
+    return {"text": text, "blocks": blocks}
 
 
 def slack_test_message(node: str, external_url: str = "") -> dict[str, Any]:
@@ -53,7 +94,7 @@ def _headline(incident: Incident, step: Step) -> str:
     what = "stalled, no verdict yet" if standing else "a warning, nothing hangs"
     if verdict is not None:
         what = f"{_who(verdict)}: {verdict.cause}"
-    prefix = {"told": "", "escalated": "still ", "resolved": "resolved, "}[step]
+    prefix = {"told": "", "updated": "now ", "escalated": "still ", "resolved": "resolved, "}[step]
     return f"{mark} {incident.job.training_job}: {prefix}{what}"
 
 
@@ -73,13 +114,28 @@ def _sentence(incident: Incident) -> str:
     return "; ".join(finding.reason for finding in incident.findings)
 
 
+def _now(incident: Incident, step: Step) -> str:
+    return (incident.resolution or _OVER) if step == "resolved" else _sentence(incident)
+
+
 def _resolved(incident: Incident) -> Iterator[Block]:
-    yield _section(escape(incident.resolution or "The job moves again or has ended."))
+    yield _section(escape(incident.resolution or _OVER))
     if incident.verdict is not None:
         yield _section(f"_It was:_ {escape(incident.verdict.summary)}")
 
 
-def _standing(incident: Incident) -> Iterator[Block]:
+def _gpus(report: NodeReport | None) -> dict[str, GpuSample]:
+    known = report is not None and isinstance(report.snapshot.gpus, Known)
+    return {gpu.uuid: gpu for gpu in report.snapshot.gpus.value} if known else {}  # type: ignore[union-attr]
+
+
+def _stacks(tree: StackNode) -> dict[str, Any]:
+    lines = [line.replace("```", "'''") for line in render(tree, maximum_lines=_STACK_LINES)]
+    text = f"*Stacks of all ranks, the outlier first*\n```{escape(_lines(lines))}"
+    return {"text": _clip(text, _TEXT_CHARACTERS - 4).removesuffix("```") + "```", "mrkdwn_in": ["text"]}
+
+
+def _standing(incident: Incident, gpus: Mapping[str, GpuSample]) -> Iterator[Block]:
     verdict = incident.verdict
     yield _section(f"*{escape(_sentence(incident))}*" if _sentence(incident) else "_No sentence yet._")
     if verdict is None:
@@ -87,7 +143,7 @@ def _standing(incident: Incident) -> Iterator[Block]:
     yield {"type": "section", "fields": [_mrkdwn(text, _FIELD_CHARACTERS) for text in _fields(incident, verdict)]}
     shown = verdict.culprit_processes[:_MOST_CULPRITS]
     for process in shown:
-        yield _section(_culprit(process, verdict))
+        yield _section(_culprit(process, verdict, gpus))
     if len(verdict.culprit_processes) > len(shown):
         yield _context([f"and {len(verdict.culprit_processes) - len(shown)} more ranks"])
     if verdict.because:
@@ -117,11 +173,11 @@ def _fields(incident: Incident, verdict: Verdict) -> Iterator[str]:
     yield f"*Severity*\n{incident.severity}"
 
 
-def _culprit(process: CulpritProcess, verdict: Verdict) -> str:
+def _culprit(process: CulpritProcess, verdict: Verdict, gpus: Mapping[str, GpuSample]) -> str:
     place = [f"*Rank {process.rank}*"]
     place += [f"on `{_plain(process.host)}`"] if process.host else []
     place += [f"pid {process.pid}"] if process.pid is not None else []
-    place += [f"GPU `{_plain(process.gpu_uuid)}`"] if process.gpu_uuid else []
+    place += [_gpu(process.gpu_uuid, gpus.get(process.gpu_uuid))] if process.gpu_uuid else []
     where = process.where or verdict.where
     place += [f"in {where}"] if where else []
     text = " · ".join(place)
@@ -132,6 +188,13 @@ def _culprit(process: CulpritProcess, verdict: Verdict) -> str:
             # Three backticks would end the block early.
             text += f"\n```{escape(frame.source.strip().replace('```', chr(39) * 3)[:1000])}```"
     return text
+
+
+def _gpu(uuid: str, gpu: GpuSample | None) -> str:
+    if gpu is None:
+        return f"GPU `{_plain(uuid)}`"
+    serial = f", serial `{_plain(gpu.serial)}`" if gpu.serial else ""
+    return f"GPU {gpu.index} `{_plain(uuid)}`{serial}"
 
 
 def _safety(incident: Incident) -> str:
@@ -146,13 +209,20 @@ def _safety(incident: Incident) -> str:
     return words
 
 
+def _link(incident: Incident, external_url: str) -> str:
+    return f"{external_url.rstrip('/')}/#{incident.incident_id}"
+
+
 def _footer(incident: Incident, external_url: str) -> Iterator[str]:
     if external_url:
-        yield f"<{external_url.rstrip('/')}/#{incident.incident_id}|Open the incident>"
+        yield f"<{_link(incident, external_url)}|Open the incident>"
+    yield f"job `{_plain(incident.job.training_job)}`"  # with Slurm its name and number, in Kubernetes the pod
     yield f"incident `{_plain(incident.incident_id)}` on `{_plain(incident.node)}`"
     yield f"since {iso(incident.opened_wall_ns)[:19].replace('T', ' ')} UTC"
     if incident.bundle:
         yield f"evidence: `{_plain(incident.bundle)}`"
+    if incident.state != "resolved":
+        yield f"silence: `stallwatch mute {_plain(shlex.quote(incident.job.training_job))} --for 2h`"
 
 
 def _clock(moment: str) -> str:

@@ -2,9 +2,11 @@
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from stallwatch.outputs.telling import Step
 
@@ -17,6 +19,8 @@ class Message(msgspec.Struct, frozen=True):
     step: Step
     queued_wall_ns: int
     body: msgspec.Raw
+    line: str = ""  # the message in one line, for a digest
+    begun: bool = False  # an attempt was begun of which nobody knows what became
 
 
 class Spool(msgspec.Struct, frozen=True):
@@ -25,8 +29,10 @@ class Spool(msgspec.Struct, frozen=True):
     schema_version: int = 1
     told: dict[str, tuple[Step, ...]] = {}
     queue: tuple[Message, ...] = ()
+    verdicts: dict[str, str] = {}  # by incident: the verdict that was told last
+    threads: dict[str, str] = {}  # by incident: the thread of its first message
 
-    def with_message(self, message: Message, steps: tuple[Step, ...]) -> tuple["Spool", int]:
+    def with_message(self, message: Message, steps: tuple[Step, ...], verdict: str = "") -> tuple["Spool", int]:
         """Return the spool with a message queued and its steps noted, and how many messages were dropped for it."""
         told = dict(self.told)
         told[message.incident_id] = (*told.pop(message.incident_id, ()), *steps)
@@ -34,10 +40,23 @@ class Spool(msgspec.Struct, frozen=True):
             del told[next(iter(told))]
         queue = (*self.queue, message)
         kept = queue[-_MOST_MESSAGES:]
-        return Spool(told=told, queue=kept), len(queue) - len(kept)
+        verdicts = {**self.verdicts, message.incident_id: verdict}
+        return replace(self, told=told, queue=kept, verdicts=verdicts), len(queue) - len(kept)
 
-    def without(self, message: Message) -> "Spool":
-        return Spool(told=self.told, queue=tuple(other for other in self.queue if other is not message))
+    def without(self, messages: Sequence[Message]) -> "Spool":
+        gone = {id(message) for message in messages}
+        return replace(self, queue=tuple(other for other in self.queue if id(other) not in gone))
+
+    def begun(self, messages: Sequence[Message], *, begun: bool) -> "Spool":
+        """Note of these messages whether an attempt is under way; they are new values then, in the same places."""
+        changed = {id(message) for message in messages if message.begun != begun}
+        if not changed:
+            return self
+        queue = (replace(other, begun=begun) if id(other) in changed else other for other in self.queue)
+        return replace(self, queue=tuple(queue))
+
+    def with_thread(self, incident_id: str, thread: str) -> "Spool":
+        return replace(self, threads={**self.threads, incident_id: thread})
 
     def forget(self, present: set[str]) -> "Spool":
         """Without the incidents whose end was told and that nobody mentions any more."""
@@ -47,7 +66,11 @@ class Spool(msgspec.Struct, frozen=True):
             for incident_id, steps in self.told.items()
             if incident_id in present or incident_id in waiting or "resolved" not in steps
         }
-        return self if len(told) == len(self.told) else Spool(told=told, queue=self.queue)
+        if len(told) == len(self.told):
+            return self
+        threads = {incident_id: thread for incident_id, thread in self.threads.items() if incident_id in told}
+        verdicts = {incident_id: verdict for incident_id, verdict in self.verdicts.items() if incident_id in told}
+        return replace(self, told=told, threads=threads, verdicts=verdicts)
 
 
 def load(path: Path) -> Spool:

@@ -1,7 +1,7 @@
 """A JSON document to any address, for what is not Slack: the incident as the API shows it, and which step it took."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 from stallwatch import __version__
 from stallwatch.clock import Clock
 from stallwatch.config import Config
-from stallwatch.model.incident import Incident
+from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import ChildPoster
 from stallwatch.outputs.documents import incident_document
@@ -25,16 +25,25 @@ def webhook(config: Config, clock: Clock) -> Courier | None:
         return None
     return Courier(
         "webhook",
-        webhook_message,
+        WebhookWords(),
         ChildPoster(Request("json", url, msgspec.Raw(b"{}"), 0)),
         clock,
         Path(config.daemon.state_directory),
         config.webhook.minimum_severity,
-        {"step": "test", "tool_version": __version__, "node": socket.gethostname()},
         config.webhook.attempt_seconds,
         tells_people=False,
     )
 
 
-def webhook_message(incident: Incident, step: Step) -> Mapping[str, object]:
-    return {"step": step, "incident": incident_document(incident)}
+class WebhookWords:
+    def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
+        return {"step": step, "incident": incident_document(incident)}
+
+    def line(self, incident: Incident, step: Step) -> str:
+        return f"{incident.incident_id}: {step}"
+
+    def digest(self, lines: Sequence[str]) -> Mapping[str, object]:
+        return {"step": "digest", "lines": list(lines)}
+
+    def test(self) -> Mapping[str, object]:
+        return {"step": "test", "tool_version": __version__, "node": socket.gethostname()}

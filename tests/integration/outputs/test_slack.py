@@ -1,5 +1,7 @@
 """Slack and webhook through the real child process against a local server."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,14 +10,15 @@ import pytest
 
 from stallwatch import config
 from stallwatch.clock import SystemClock
+from stallwatch.errors import UsageError
 from stallwatch.outputs.build import build, notify_test
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.slack import slack
 from stallwatch.outputs.webhook import webhook
 from tests.integration.outputs.slack_server import Reply, SlackServer, slack_server
-from tests.unit.outputs.reports import FakeControl, incident, node_report
+from tests.unit.outputs.reports import FakeControl, diagnosis, incident, node_report, verdict
 
-WAIT = 20.0
+WAIT = 40.0
 
 Start = Callable[..., Courier]
 
@@ -93,11 +96,120 @@ def test_it_survives_500_and_429_and_delivers_once(server: SlackServer, start: S
 @pytest.mark.parametrize("reply", [Reply(hang=True), Reply(drip=True)])
 def test_a_server_that_never_answers_is_asked_again(server: SlackServer, start: Start, reply: Reply) -> None:
     server.replies.put(reply)
-    courier = start(attempt_seconds=1.5)
+    courier = start(attempt_seconds=5)
     courier.publish(node_report(incident()))
     settle(courier, retried=1)
-    assert courier.problem() == "not delivered yet: no answer within 2 s"
-    settle(courier, delivered=1)
+    assert courier.problem() == "not delivered yet: no answer within 5 s"
+    settle(courier, repeated=1)  # the first may have arrived
+
+
+def test_a_bot_has_one_thread_for_each_incident_and_brings_its_first_message_up_to_date(
+    server: SlackServer, tmp_path: Path
+) -> None:
+    settings, _ = config.load(
+        overrides={
+            ("daemon", "state_directory"): str(tmp_path),
+            ("slack", "bot_token"): "xoxb-secret",
+            ("slack", "channel"): "#training",
+            ("slack", "api_url"): server.api_url,
+        }
+    )
+    courier = slack(settings, SystemClock())
+    assert courier is not None
+    courier.start()
+    try:
+        server.replies.put(Reply(429, (("Retry-After", "1"),)))
+        courier.publish(node_report(incident(severity="warning")))
+        settle(courier, retried=1, delivered=1)
+        courier.publish(node_report(incident()))
+        settle(courier, delivered=2)
+        other = diagnosis(verdict(culprits=(3,), summary="Rank 3 never entered it."))
+        courier.publish(node_report(incident(report=other)))
+        settle(courier, delivered=3)
+        courier.publish(node_report(incident(report=other, state="resolved", resolution="the job ended")))
+        settle(courier, delivered=4)
+    finally:
+        courier.close(5)
+    calls = [(call["method"], call.get("thread_ts"), call.get("ts")) for call in server.calls()]
+    first = server.first_ts
+    assert calls == [
+        ("chat.postMessage", None, None),  # refused with 429
+        ("chat.postMessage", None, None),
+        *[("chat.postMessage", first, None), ("chat.update", None, first)] * 3,
+    ]
+    told = [call["text"] for call in server.calls() if call["method"] == "chat.postMessage"]
+    assert [text.partition(":")[0] for text in told[1:]] == [
+        "🟠 llama-7b",
+        "*🔴 llama-7b",
+        "*🔴 llama-7b",
+        "*🟢 llama-7b",
+    ]
+    assert ["now rank 3" in text for text in told] == [False, False, False, True, False]
+    assert server.calls()[-1]["text"].startswith("🟢 llama-7b: resolved")
+    assert {call["channel"] for call in server.calls()[2:]} == {"C1"}
+
+
+def test_a_bot_that_is_not_in_the_channel_is_a_problem_that_waits(server: SlackServer, tmp_path: Path) -> None:
+    keys = {("slack", "bot_token"): "xoxb-secret", ("slack", "channel"): "C1", ("slack", "api_url"): server.api_url}
+    settings, _ = config.load(overrides={("daemon", "state_directory"): str(tmp_path), **keys})
+    courier = slack(settings, SystemClock())
+    assert courier is not None
+    server.refusals.put("not_in_channel")
+    courier.start()
+    try:
+        courier.publish(node_report(incident()))
+        settle(courier, retried=1)
+        assert courier.problem() == "not delivered yet: 503 not_in_channel"
+        settle(courier, delivered=1)
+    finally:
+        courier.close(5)
+
+
+def test_a_bot_without_a_channel_and_two_ways_at_once_are_refused() -> None:
+    bot = {("slack", "bot_token"): "xoxb-secret"}
+    for keys in (bot, bot | {("slack", "webhook_url"): "https://hooks.slack.com/x", ("slack", "channel"): "C1"}):
+        settings, _ = config.load(overrides=keys)
+        with pytest.raises(UsageError) as refusal:
+            slack(settings, SystemClock())
+        assert "xoxb" not in f"{refusal.value}{refusal.value.help}"
+
+
+def test_a_daemon_that_is_killed_amid_an_attempt_delivers_after_its_restart_and_says_it_may_be_a_repetition(
+    server: SlackServer, tmp_path: Path
+) -> None:
+    secret = tmp_path / "url"
+    secret.write_text(server.url)
+    server.replies.put(Reply(hang=True))
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path), str(secret)]) as daemon:
+        server.got.get(timeout=WAIT)  # it is under way
+        daemon.kill()
+    settings, _ = config.load(
+        overrides={("daemon", "state_directory"): str(tmp_path), ("slack", "webhook_url_file"): str(secret)}
+    )
+    courier = slack(settings, SystemClock())
+    assert courier is not None
+    courier.start()
+    try:
+        courier.publish(node_report(incident(), incident(incident_id="llama-7b-2")))
+        settle(courier, repeated=1, delivered=1)
+    finally:
+        courier.close(5)
+    assert server.got.qsize() == 2
+
+
+KILLED = """
+import sys, threading
+from pathlib import Path
+from stallwatch import config
+from stallwatch.clock import SystemClock
+from stallwatch.outputs.slack import slack
+from tests.unit.outputs.reports import incident, node_report
+keys = {("daemon", "state_directory"): sys.argv[1], ("slack", "webhook_url_file"): sys.argv[2]}
+courier = slack(config.load(overrides=keys)[0], SystemClock())
+courier.start()
+courier.publish(node_report(incident()))
+threading.Event().wait(60)
+"""
 
 
 def test_a_revoked_webhook_is_named_without_its_address(server: SlackServer, start: Start) -> None:

@@ -1,17 +1,18 @@
 import queue
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from stallwatch.errors import UsageError
-from stallwatch.model.incident import Incident
+from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs import spool as spools
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import Delivered, Later, Outcome, Refused
+from stallwatch.outputs.rate_cap import RateCap
 from stallwatch.outputs.telling import Step
-from tests.unit.outputs.reports import FakeClock, incident, node_report
+from tests.unit.outputs.reports import FakeClock, diagnosis, incident, node_report, verdict
 
 WAIT = 10.0  # a test that needs this long has failed
 
@@ -23,8 +24,10 @@ class FakePoster:
         self.attempts: queue.Queue[str] = queue.Queue()
         self.answers: queue.Queue[Outcome] = queue.Queue()
         self.cancelled = 0
+        self.threads: list[str] = []
 
-    def post(self, body: bytes, seconds: float) -> Outcome:
+    def post(self, body: bytes, seconds: float, thread: str = "") -> Outcome:
+        self.threads.append(thread)
         self.attempts.put(body.decode())
         return self.answers.get(timeout=WAIT)
 
@@ -33,19 +36,30 @@ class FakePoster:
         self.answers.put(Later("cancelled"))
 
 
-def compose(told: Incident, step: Step) -> Mapping[str, object]:
-    return {"id": told.incident_id, "step": step}
+class PlainWords:
+    def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
+        return {"id": incident.incident_id, "step": step}
+
+    def line(self, incident: Incident, step: Step) -> str:
+        return f"{incident.incident_id} {step}"
+
+    def digest(self, lines: Sequence[str]) -> Mapping[str, object]:
+        return {"step": "digest", "lines": list(lines)}
+
+    def test(self) -> Mapping[str, object]:
+        return {"test": True}
 
 
 class Bench:
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, cap: RateCap | None = None) -> None:
         self.state = state
+        self.cap = cap
         self.clock = FakeClock(monotonic_ns=1_000_000_000)
         self.poster = FakePoster()
         self.courier = self.start()
 
     def start(self) -> Courier:
-        courier = Courier("slack", compose, self.poster, self.clock, self.state, "warning", {"test": True})
+        courier = Courier("slack", PlainWords(), self.poster, self.clock, self.state, "warning", cap=self.cap)
         courier.start()
         return courier
 
@@ -200,7 +214,7 @@ def test_a_full_disk_is_a_problem_that_is_told_while_it_goes_on_delivering(bench
 
 
 def test_a_state_directory_that_cannot_be_is_refused_with_the_key_to_change() -> None:
-    courier = Courier("slack", compose, FakePoster(), FakeClock(), Path("/proc/nowhere"), "warning", {})
+    courier = Courier("slack", PlainWords(), FakePoster(), FakeClock(), Path("/proc/nowhere"), "warning")
     with pytest.raises(UsageError) as refusal:
         courier.start()
     assert "daemon.state_directory" in refusal.value.help
@@ -211,3 +225,101 @@ def test_a_test_message_says_what_happened(bench: Bench) -> None:
     assert bench.courier.notify_test(5) == "delivered (200 ok)"
     bench.answer(Refused("404 no_service"))
     assert bench.courier.notify_test(5) == "not delivered: 404 no_service"
+
+
+def test_ten_minutes_without_slack_lose_nothing_and_repeat_nothing(bench: Bench) -> None:
+    told = [incident(incident_id=f"llama-7b-{number}") for number in range(5)]
+    bench.publish(*told)
+    attempts = 0
+    while bench.clock.monotonic < 601_000_000_000:
+        bench.answer(Later("connection refused"))
+        bench.attempt()
+        attempts += 1
+        bench.settled(retried=attempts)
+        bench.clock.monotonic = bench.courier._not_before_ns
+        bench.publish(*told)
+    for number in range(5):
+        bench.answer(Delivered("ok"))
+        bench.settled(delivered=number + 1)
+    assert attempts < 12  # patient, not a flood
+    assert bench.courier.deliveries() == {
+        "delivered": 5,
+        "repeated": 0,
+        "retried": attempts,
+        "refused": 0,
+        "dropped": 0,
+    }
+
+
+def test_a_silent_server_may_have_got_it_and_the_next_delivery_counts_as_a_repetition(bench: Bench) -> None:
+    bench.answer(Later("no answer within 15 s", perhaps_delivered=True))
+    bench.publish(incident())
+    bench.settled(retried=1)
+    bench.clock.advance(2)
+    bench.answer(Later("500"))
+    bench.publish(incident())
+    bench.settled(retried=2)
+    bench.restart()  # the doubt outlives the daemon
+    bench.answer(Delivered("ok"))
+    bench.settled(repeated=1)
+    assert bench.courier.deliveries()["delivered"] == 0
+
+
+def test_what_a_server_refused_clearly_is_no_repetition_after_a_restart(bench: Bench) -> None:
+    bench.answer(Later("429", 1.0))
+    bench.publish(incident())
+    bench.settled(retried=1)
+    bench.restart()
+    bench.answer(Delivered("ok"))
+    bench.settled(delivered=1)
+
+
+def test_another_culprit_is_told_a_few_times_and_another_wording_never(bench: Bench) -> None:
+    for delivered, rank in enumerate([2, 2, 3, 4, 5, 6, 7]):
+        bench.answer(Delivered("ok"))
+        bench.publish(incident(report=diagnosis(verdict(culprits=(rank,), summary=f"words {delivered}"))))
+        bench.settled(delivered=[1, 1, 2, 3, 4, 4, 4][delivered])
+    assert [bench.attempt() for _ in range(4)] == ["told", "updated", "updated", "updated"]
+
+
+def test_the_thread_of_the_first_message_is_kept_over_a_restart(bench: Bench) -> None:
+    bench.answer(Delivered("ok", thread="C1/17.1"))
+    bench.publish(incident(severity="warning"))
+    bench.settled(delivered=1)
+    bench.restart()
+    bench.answer(Delivered("ok", thread="C1/17.2"))
+    bench.publish(incident())
+    bench.settled(delivered=1)
+    bench.answer(Delivered("ok", thread="C1/17.3"))
+    bench.publish(incident(state="resolved"))
+    bench.settled(delivered=2)
+    assert bench.poster.threads == ["C1/17.1", "C1/17.1"]
+
+
+@pytest.fixture
+def capped(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path, RateCap(3, 3600))
+    yield made
+    made.courier.close(WAIT)
+
+
+def test_more_than_the_cap_arrive_as_one_digest_and_the_rest_of_the_hour_has_room_for_two(capped: Bench) -> None:
+    capped.answer(Delivered("ok"))
+    capped.publish(*[incident(incident_id=f"job-{number}") for number in range(60)])
+    capped.settled(delivered=60)
+    digest = msgspec.json.decode(capped.poster.attempts.get(timeout=WAIT))
+    assert digest["step"] == "digest"
+    assert [line.split()[0] for line in digest["lines"]] == [f"job-{number}" for number in range(60)]
+    for number in (60, 61):
+        capped.answer(Delivered("ok"))
+        capped.publish(incident(incident_id=f"job-{number}"))
+        capped.settled(delivered=number + 1)
+    capped.publish(*[incident(incident_id=f"job-{number}") for number in (62, 63)])
+    assert [capped.attempt(), capped.attempt()] == ["told", "told"]
+    with pytest.raises(queue.Empty):
+        capped.poster.attempts.get(timeout=0.05)  # the hour is full
+    capped.clock.advance(3601)
+    capped.answer(Delivered("ok"))
+    capped.answer(Delivered("ok"))
+    capped.publish()
+    capped.settled(delivered=64)
