@@ -99,7 +99,7 @@ class SupervisedSensor(Generic[T]):
         now_ns = self._clock.monotonic_ns()
         if self._process is None and now_ns >= self._start_ns:
             self._start(now_ns)
-        if self._process is None:
+        if self._process is None or self._back_off_seconds == 0.0:  # it is on its way out: nothing to ask
             self._settled = True
             return
         if self._asked_ns is not None:
@@ -187,7 +187,7 @@ class SupervisedSensor(Generic[T]):
         if answer.request != self._request:
             return
         self._asked_ns = None
-        if late:
+        if late and not answer.absent:
             return
         self._settled = True
         self._duration_seconds = answer.duration_seconds

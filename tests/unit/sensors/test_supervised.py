@@ -162,3 +162,19 @@ def test_close_ends_a_child_that_hangs(make: Make, tmp_path: Path) -> None:
     sensor.close(0.2)
     assert sensor.pid is None
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_absence_that_is_told_late_is_absence(make: Make, clock: Clock) -> None:
+    """A busy machine: the child's imports take longer than the look. It is not started again and again for that."""
+    sensor = make("missing")
+    sensor.ask()
+    assert isinstance(sensor.result(), Unavailable)
+    assert sensor.descriptor is not None
+    select.select([sensor.descriptor], [], [], 20)
+    reasons = set()
+    for _ in range(50):
+        clock.now_ns += 10**9
+        sensor.ask()
+        reasons.add(str(getattr(sensor.result(), "reason", "")))
+    assert reasons == {"no such thing on this node"}
+    assert sensor.status().errors_total == 1, "the answer that was not there in time"
