@@ -2,6 +2,7 @@
 
 from stallwatch.clock import Clock
 from stallwatch.config import Config
+from stallwatch.outputs.deadman import deadman
 from stallwatch.outputs.http import HttpOutput
 from stallwatch.outputs.log import LogOutput
 from stallwatch.outputs.output import Control, Notifies, Output
@@ -11,7 +12,7 @@ from stallwatch.outputs.webhook import webhook
 
 def build(config: Config, control: Control, clock: Clock) -> tuple[Output, ...]:
     """Every output that the configuration asks for. Raise UsageError for one that cannot work."""
-    telling = (LogOutput(), slack(config, clock), webhook(config, clock))
+    telling = (LogOutput(), slack(config, clock), webhook(config, clock), deadman(config, clock))
     peers: tuple[Output, ...] = tuple(output for output in telling if output is not None)
     return (*peers, HttpOutput(config, control, clock, peers))
 
