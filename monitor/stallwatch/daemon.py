@@ -188,4 +188,5 @@ class Daemon:
             return
         self._config = self._reload()
         self._detection, self._engine = Detection(self._config), Engine(self._config)
-        log.info("configuration read again; addresses, directories and outputs keep theirs until a restart")
+        self._hands.configure(self._config)
+        log.info("configuration read again; addresses, directories, sensors and outputs keep theirs until a restart")

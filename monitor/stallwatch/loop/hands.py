@@ -69,6 +69,11 @@ class Hands:
             events += self._polled_judgement(incident_id)
         return events
 
+    def configure(self, config: Config) -> None:
+        """Use this for looks and judgements that begin from now on."""
+        self._config = config
+        self._starter.configure(config)
+
     def close(self) -> None:
         """Stop what is under way; no rank stays stopped."""
         for look in self._looks.values():

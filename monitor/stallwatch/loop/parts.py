@@ -53,6 +53,10 @@ class Starter(Protocol):
 
     def judge(self, incident: Incident) -> Judging: ...
 
+    def configure(self, config: Config) -> None:
+        """Use this from the next start on."""
+        ...
+
     def close(self) -> None:
         """End what waits to be used."""
         ...
@@ -77,6 +81,10 @@ class RealStarter:
         judge, self._warm = self._warm_up(), None
         judge.begin(Path(incident.bundle))
         return judge
+
+    def configure(self, config: Config) -> None:
+        self._config = config
+        self._drop()  # it was started with the old limits
 
     def close(self) -> None:
         self._drop()

@@ -93,6 +93,7 @@ class FakeStarter:
         self.captured: list[tuple[str, int, tuple[int, ...]]] = []
         self.captures: list[FakeCapture] = []
         self.judgements: list[FakeJudgement] = []
+        self.configured: Config | None = None
 
     def capture(
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[GpuSample, ...]]
@@ -102,6 +103,9 @@ class FakeStarter:
         self.captured.append((incident.incident_id, look, tuple(rank.rank for rank in targets)))
         self.captures.append(FakeCapture(CaptureState(done=not self.hangs, evidence_complete=not self.hangs)))
         return self.captures[-1]
+
+    def configure(self, config: Config) -> None:
+        self.configured = config
 
     def judge(self, incident: Incident) -> Judging:
         self.judgements.append(FakeJudgement(JudgeState(self.report)))
