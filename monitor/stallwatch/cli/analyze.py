@@ -38,13 +38,16 @@ def command(paths: tuple[Path, ...], as_json: bool) -> int:
 
     Exit code: 0 healthy, 10 a verdict, 11 undecided, 12 slow or waiting; 65 when nothing could be read.
     """
-    report = _report(paths)
     if as_json:
+        report = _report(paths)
         click.echo(msgspec.json.encode(report))
     else:
-        from rich.console import Console
+        from rich.console import Console, Group
 
-        from stallwatch.cli.report_text import print_report
+        from stallwatch.cli.report_view import report_parts
+        from stallwatch.cli.terminal import show
 
-        print_report(report, Console(highlight=False))
+        with Console(stderr=True).status("reading the evidence"):  # a terminal's alone
+            report = _report(paths)
+        show(Group(*report_parts(report)))
     return _EXIT_CODES.get(report.verdicts[0].cause, EXIT_VERDICT)

@@ -62,11 +62,11 @@ def test_one_incident_shows_sentence_code_line_reason_next_step_and_stacks(addre
         "Rank 2 never entered all_reduce #412",
         "/home/anna/locks.py:41 in take_lock",
         "with self._lock:",
-        "waiting: ranks 0-1,3 in all_reduce #412",
-        "rank 2's recorder ends at #411 (flight recorder)",
+        "all_reduce #412; group default_pg; waiting: ranks 0-1,3",
+        "rank 2's recorder ends at #411  (flight recorder)",
         "Look at who holds the lock.",
-        "├── [2] take_lock",
-        "Evidence complete",
+        "take_lock locks.py:41  [rank 2]",
+        "evidence complete, safe to kill",
     ):
         assert words in shown, words
 
@@ -147,3 +147,12 @@ def test_every_command_of_this_folder_explains_itself(capsys: Capture) -> None:
 def test_muting_a_job_that_does_not_run_says_so(address: Served, capsys: Capture) -> None:
     assert run(["mute", "lama-7b"]) == 0
     assert "No job of that name runs here now (these do: llama-7b)" in capsys.readouterr().out
+
+
+def test_what_a_job_writes_does_not_drive_the_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    evil = incident(report=diagnosis(verdict(summary="\x1b[2Jgone", next_steps=("\x1b]0;owned\x07",))))
+    with served(node_report(evil), FakeControl(incidents=(evil,))) as node:
+        monkeypatch.setenv("STALLWATCH_DAEMON_RUN_DIRECTORY", str(node.directory))
+        assert run(["incidents", "llama-7b-1"]) == 0
+        assert run(["status"]) == 0
+    assert "\x1b" not in capsys.readouterr().out

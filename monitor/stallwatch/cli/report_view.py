@@ -1,0 +1,105 @@
+"""A report as a person reads it, from `analyze` and the daemon alike: the sentence, who, why, what next, stacks."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from stallwatch.cli.terminal import local_time, safe
+from stallwatch.diagnosis.stacktree import render
+from stallwatch.model.verdict import CulpritProcess, Report, Verdict
+from stallwatch.outputs.documents import IncidentDocument
+
+_MOST_CULPRITS = 8
+_MOST_CAVEATS = 12
+_MOST_STACK_LINES = 40
+_STYLES = {"healthy": "bold green", "waiting": "bold yellow", "slow_rank": "bold yellow", "undecided": "bold yellow"}
+
+
+def report_parts(report: Report | IncidentDocument) -> Iterator[RenderableType]:
+    """The parts of a report, each its own block of lines; nothing of it drives the terminal."""
+    for place, verdict in enumerate(report.verdicts):
+        if place:
+            yield Text("\nalso", style="bold")
+            yield _line(f"{verdict.summary}  ({verdict.cause}, {verdict.confidence})")
+        else:
+            yield from _verdict(verdict)
+    if report.stacks is not None:
+        yield Text("\nstacks", style="bold")
+        blamed = set(report.verdicts[0].culprits) if report.verdicts else set()
+        yield from (_frame(line, blamed) for line in render(report.stacks, maximum_lines=_MOST_STACK_LINES))
+    if report.deadline or report.evidence_complete:
+        yield from _section("time", [_time(report)])
+    yield from _section("caveats", report.caveats[:_MOST_CAVEATS])
+    if len(report.caveats) > _MOST_CAVEATS:
+        yield _line(f"and {len(report.caveats) - _MOST_CAVEATS} more; --json lists them")
+
+
+def _verdict(verdict: Verdict) -> Iterator[RenderableType]:
+    yield Text(safe(verdict.summary), style=_STYLES.get(verdict.cause, "bold red"))
+    yield Text(safe(f"  {verdict.cause}, {verdict.confidence}{_more(verdict)}"), style="dim")
+    if verdict.culprit_processes:
+        yield Text("\nculprits", style="bold")
+        yield from (_culprit(process) for process in verdict.culprit_processes[:_MOST_CULPRITS])
+        if len(verdict.culprit_processes) > _MOST_CULPRITS:
+            yield _line(f"and {len(verdict.culprit_processes) - _MOST_CULPRITS} more")
+    yield from _section("because", (f"{fact.fact}  ({fact.source})" for fact in verdict.because))
+    yield from _section("next", (f"{number}. {step}" for number, step in enumerate(verdict.next_steps, 1)))
+    yield from _section("not known", verdict.missing)
+    yield from _section("rejected", (f"{rejected.cause}: {rejected.why}" for rejected in verdict.rejected))
+
+
+def _more(verdict: Verdict) -> str:
+    parts = []
+    if verdict.operation:
+        parts.append(verdict.operation + (f" #{verdict.seq}" if verdict.seq is not None else ""))
+    if verdict.process_group:
+        parts.append(f"group {verdict.process_group.description}")
+    if verdict.waiting:
+        parts.append(f"waiting: ranks {verdict.waiting}")
+    if verdict.mismatch:
+        parts.append(f"expected {verdict.mismatch.expected}, found {verdict.mismatch.found}")
+    return "".join(f"; {part}" for part in parts)
+
+
+def _culprit(process: CulpritProcess) -> Padding:
+    words = [
+        f"pid {process.pid}" if process.pid is not None else "",
+        f"on {process.host}" if process.host else "",
+        process.gpu_uuid or "",
+        f"in {process.where}" if process.where and process.where != "unknown" else "",
+    ]
+    text = Text(f"rank {process.rank}", style="bold red")
+    text.append(safe("  " + " ".join(word for word in words if word)).rstrip(), style="not bold default")
+    if process.frame is not None:
+        frame = process.frame
+        text.append(safe(f"\n{frame.file}:{frame.line} in {frame.function}"), style="not bold cyan")
+        if frame.source:
+            text.append(safe(f"\n    {frame.source.strip()}"), style="not bold yellow")
+    return Padding(text, (0, 0, 0, 2))
+
+
+def _frame(line: str, blamed: set[int]) -> Padding:
+    """A line of the merged stacks; where only culprits stand it is the story."""
+    alone = re.search(r"\[rank (\d+)\]$", line)
+    style = "bold red" if alone and int(alone[1]) in blamed else ""
+    return Padding(Text(safe(line), style=style), (0, 0, 0, 2))
+
+
+def _time(report: Report | IncidentDocument) -> str:
+    state = "evidence complete, safe to kill" if report.evidence_complete else "evidence is not complete"
+    ends = f"; torch's own timeout ends the job at {local_time(report.deadline)}" if report.deadline else ""
+    return state + ends
+
+
+def _section(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:
+    body = list(lines)
+    if body:
+        yield Text(f"\n{title}", style="bold")
+        yield from map(_line, body)
+
+
+def _line(text: str) -> Padding:
+    return Padding(Text(safe(text)), (0, 0, 0, 2))
