@@ -12,7 +12,7 @@ from typing import Optional
 RUNG = "python_stacks"
 _MOST_THREADS = 512
 _MOST_FRAMES = 256
-# Holding the GIL: about 1 µs a frame.
+# All of it holds the GIL: 20 threads of 60 frames took 9 ms on a busy machine.
 
 
 def stacks_json() -> bytes:
