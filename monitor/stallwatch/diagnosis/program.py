@@ -25,6 +25,7 @@ class Departure(msgspec.Struct, frozen=True):
 
     rank: int
     place: int  # index in the rank's program
+    seq: int  # of the call in its group; 0 for transfers
     found: Call
     expected: tuple[Call, ...]
 
@@ -33,6 +34,7 @@ class _Step(NamedTuple):
     call: Call
     token: Hashable  # what is called, in words that peers share
     key: Hashable  # the same with its number: the place in the program
+    seq: int  # in its group; 0 for transfers
 
 
 def program(case: Case, rank: int) -> list[Call]:
@@ -81,26 +83,35 @@ def _first_departure(
             continue  # its peers do the same
         if 2 * counts[usual] > total:
             if usual != here.token and total > 1 and not _recurs(calls, place):
-                return Departure(rank, place, here.call, (nexts[before.key][usual],))
+                return Departure(rank, place, here.seq, here.call, (nexts[before.key][usual],))
             if total > 1:
                 continue
         if signature.is_barrier(here.call.operation) and here.call not in calls[:place]:
             loop = [call for token, call in nexts[before.key].items() if token != here.token]
             tokens = {step.token for step in steps[:place]}
             if loop and any(token in tokens for token in nexts[before.key] if token != here.token):
-                return Departure(rank, place, here.call, tuple(loop))  # it waits at the end, its peers go round again
+                return Departure(
+                    rank, place, here.seq, here.call, tuple(loop)
+                )  # it waits at the end, its peers go round again
         if place < _MIN_HISTORY:
             continue
         own = followers(calls, place)
         if own and here.call not in own and not _recurs(calls, place):
             seen = {call for call in own if isinstance(call, Call)}
-            return Departure(rank, place, here.call, tuple(sorted(seen, key=_order)))
+            return Departure(rank, place, here.seq, here.call, tuple(sorted(seen, key=_order)))
     return None
 
 
 def _recurs(calls: Sequence[Call], place: int) -> bool:
-    """True when the rank goes this way more than once: then it is its own program, not a departure from it."""
+    """True when the rank goes this way more than once: then it is its own program, not a departure from it.
+
+    A way that ends a run of equal calls holds the whole run: one call fewer in it is another way.
+    """
     start = max(place - _WAY + 1, 0)
+    run = place - 1
+    while run > 0 and calls[run - 1] == calls[place - 1]:
+        run -= 1
+    start = min(start, max(run - 1, 0))
     way = list(calls[start : place + 1])
     last = calls[place]
     found = 0
@@ -130,11 +141,12 @@ def _steps(case: Case, rank: int) -> list[_Step]:
         if " " in call.operation:
             transfers[token] += 1
             number = transfers[token] if summary.whole else -1
+            seq = 0
         else:
             # Numbered from the end: the ring may have lost the beginning.
-            number = stream.last_seq - remaining[call.stream] + 1
+            number = seq = stream.last_seq - remaining[call.stream] + 1
             remaining[call.stream] -= 1
-        steps.append(_Step(call, token, (token, number)))
+        steps.append(_Step(call, token, (token, number), seq))
     return steps
 
 

@@ -87,3 +87,29 @@ def test_the_line_of_code_tells_which_of_two_is_right() -> None:
     ranks = [Rank(0, (*past, Call(pair, line=10)), 2), Rank(1, (*past, Call(pair, "broadcast", line=10)), 2)]
     verdict = judge(evidence(*ranks))[0]
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (1,))
+
+
+def test_one_call_too_many_that_paired_is_blamed_not_the_difference_that_shows_later() -> None:
+    """Rank 1's extra call has the size of the next one, so that pairs; rank 0 then comes to the end before it."""
+    pair = world(2)
+    steps = loop(pair, 4)
+    end, extra = Call(pair, "barrier", line=80), Call(pair, elements=7, line=44)
+    ranks = [Rank(0, (*steps, end), len(steps)), Rank(1, (*steps[:-1], extra, steps[-1]), len(steps))]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("collective_mismatch", (1,), "likely")
+    assert verdict.mismatch is not None
+    assert (verdict.mismatch.kind, verdict.mismatch.found) == ("count", "one all_reduce more")
+
+
+def test_calls_from_other_lines_on_both_sides_are_a_new_phase_of_the_program() -> None:
+    """Both leave their habits under one number: then only the difference itself counts."""
+    pair = world(2)
+    steps = loop(pair, 4)
+    mine, theirs = Call(pair, elements=3, line=60), Call(pair, elements=3, line=61)
+    ranks = [
+        Rank(0, (*steps, mine, Call(pair, "broadcast", line=62)), len(steps) + 1),
+        Rank(1, (*steps, theirs, steps[0]), len(steps) + 1),
+    ]
+    verdict = judge(evidence(*ranks))[0]
+    assert verdict.mismatch is not None
+    assert verdict.mismatch.kind == "op"

@@ -197,3 +197,54 @@ def test_a_background_thread_that_moves_does_not_hide_the_stuck_one() -> None:
     ranks = [rank(0, True), rank(1, True), rank(2, True), rank(3, False)]
     verdict = judge(evidence(*ranks, looks=1))[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
+
+
+def test_one_call_less_in_a_run_of_equal_calls_started_the_cycle() -> None:
+    """Four equal calls a step, then the world's: three of them and the world's come in every step as well."""
+    pairs = [Group("1", "cp0", (0, 1), 1), Group("2", "cp1", (2, 3), 1)]
+
+    def step(rank: int) -> tuple[Call, ...]:
+        return (*(Call(pairs[rank // 2], line=20) for _ in range(4)), Call(W4, line=30))
+
+    past = {rank: step(rank) * 3 for rank in range(4)}
+    ranks = [
+        Rank(0, (*past[0], *step(0)), len(past[0]) + 3),
+        Rank(1, (*past[1], *step(1)[1:]), len(past[1]) + 3),
+        *(Rank(rank, (*past[rank], *step(rank)), len(past[rank]) + 4) for rank in (2, 3)),
+    ]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.culprits, verdict.confidence) == ((1,), "likely")
+
+
+def test_who_started_a_cycle_over_groups_is_only_possible_where_nothing_tells() -> None:
+    pair = world(2)
+    other = Group("1", "second", (0, 1), 1)
+    ranks = [Rank(0, (Call(pair), Call(other)), 0), Rank(1, (Call(other), Call(pair)), 0)]
+    assert judge(evidence(*ranks))[0].confidence == "possible"
+
+
+def test_under_gloo_a_rank_without_a_stack_may_stand_in_a_transfer_like_the_others() -> None:
+    unseen = Rank(3, STEPS, backend="gloo", wchan="futex_do_wait")
+    stands = [Rank(r, STEPS, frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in (0, 1)]
+    waits = Rank(2, (*STEPS, STEPS[0]), len(STEPS), backend="gloo")
+    verdict = judge(evidence(*stands, waits, unseen))[0]
+    assert verdict.confidence == "possible"
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_under_gloo_who_waits_at_the_end_left_those_that_stand_in_transfers(unseen: bool) -> None:
+    end = Call(W4, "barrier", line=80)
+    ranks = [Rank(0, (*STEPS, end), len(STEPS), backend="gloo")]
+    ranks += [Rank(r, STEPS, frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in (1, 2)]
+    ranks += [Rank(3, STEPS, frames=() if unseen else IN_RECV, wchan="futex_do_wait", backend="gloo")]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("data_exhausted", (0,))
+
+
+def test_of_two_under_gloo_the_one_at_the_end_left_the_other() -> None:
+    pair = world(2)
+    steps = loop(pair, 4)
+    end = Rank(0, (*steps, Call(pair, "barrier", line=80)), len(steps), backend="gloo")
+    stands = Rank(1, steps, frames=IN_RECV, wchan="futex_do_wait", backend="gloo")
+    verdict = judge(evidence(end, stands))[0]
+    assert (verdict.cause, verdict.culprits) == ("data_exhausted", (0,))

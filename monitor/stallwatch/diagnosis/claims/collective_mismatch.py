@@ -2,6 +2,7 @@
 
 from stallwatch.diagnosis import align, signature
 from stallwatch.diagnosis.align import Divergence
+from stallwatch.diagnosis.claims import one_off
 from stallwatch.diagnosis.claims.claim import Claim, Saying, named, waiting_facts
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
@@ -13,6 +14,9 @@ def claim(story: Story) -> Saying:
         return _odd_shape(story) or Rejected(
             "collective_mismatch", "operation, size and dtype agree wherever members can be compared"
         )
+    slipped = one_off.claim(story, divergence)
+    if slipped is not None:
+        return slipped
     culprits, confidence = _who(story, divergence)
     absent = {rank for rank, _ in story.roots.absent}
     if not divergence.open and story.proven_stuck and absent and not absent & set(culprits):

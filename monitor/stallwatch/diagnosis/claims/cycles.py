@@ -24,9 +24,11 @@ def claim(story: Story) -> Saying:
         facts = [_departure_fact(d) for d in inside]
     if not facts:
         culprits = cycle.ranks
-        # Two that wait for each other are both in it; who started a longer cycle, nothing told.
+        # A message has two ends, and two that wait for each other's are both. Who started any other cycle, nothing
+        # told: one that skipped a call stands in it as one that called in another order.
         proven = story.proven_stuck and story.whole_world_seen
-        confidence = "possible" if len(culprits) > 2 else ("certain" if proven else "likely")
+        pair = len(culprits) == 2 and not any(point.seq for point in cycle.points)
+        confidence = ("certain" if proven else "likely") if pair else "possible"
     cause = _cause(story, cycle, inside if facts else [])
     blocked = main_wait(story, culprits) if len(culprits) < len(ranks) else None
     point = blocked.point if blocked is not None else cycle.points[0]

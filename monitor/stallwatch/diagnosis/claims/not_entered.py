@@ -89,6 +89,8 @@ def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
     )
     if worst == Strength.RECORDED and resolved and story.proven_stuck and story.whole_world_seen and not contradicted:
         return "certain"
+    if any(_may_be_in_transfer(story, rank) for rank in found):
+        return "possible"
     plain = worst == Strength.RECORDED or all(_plainly_elsewhere(story, rank) for rank in found)
     if worst <= Strength.HOST and plain and not contradicted and (story.proven_stuck or not story.dated):
         return "likely"
@@ -96,6 +98,11 @@ def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
     if not story.graph.waits and not story.case.unobserved and still:
         return "likely"  # stacks alone, of every rank, and the same twice
     return "possible"
+
+
+def _may_be_in_transfer(story: Story, rank: int) -> bool:
+    """No stack was read, and gloo records no transfers: others are seen to wait in some."""
+    return bool(story.graph.unrecorded) and not story.case.activity(rank).known
 
 
 def _plainly_elsewhere(story: Story, rank: int) -> bool:

@@ -13,23 +13,26 @@ def claim(story: Story) -> Saying:
     stands = set(story.graph.unrecorded)
     if not story.hangs or not stands or story.roots.cycles or story.roots.closed:
         return None
-    roots = {rank for rank, _ in story.roots.absent} if story.graph.waits else stands
-    others = set(story.case.observed) - set(story.waiting)
-    if not roots <= stands or others:
+    # Whose stack was not read may stand in a transfer, too.
+    unseen = {rank for rank in story.case.observed if rank not in story.waiting and not story.case.activity(rank).known}
+    roots = {rank for rank, _ in story.roots.absent} - unseen if story.graph.waits else stands
+    others = set(story.case.observed) - set(story.waiting) - unseen
+    if not roots or not roots <= stands or others:
         return None
     transfers = sorted(rank for rank in roots if _in_transfer(story, rank))
     if not transfers or len(transfers) != len(roots):
         return None
     left = tuple(sorted({departure.rank for departure in story.departures}))
-    if left and len(left) < len(story.case.observed) / 2:
+    few = 2 * len(left) < len(story.case.observed) or not set(left) & set(transfers)
+    if left and len(left) < len(story.case.observed) and few:
         return _departed(story, left, transfers)
-    # Two that others wait for stand in transfers with each other; one alone, or many, have peers that nobody recorded.
-    frames = {story.case.activity(rank).frame for rank in transfers}
-    pair = len(transfers) == 2 and len(frames) == 1 and not story.case.unobserved
+    if unseen:
+        return None
+    # Two may wait for each other, or one for the other and that one for a third: the peers are nowhere.
     return Claim(
         cause="p2p_unmatched",
         culprits=tuple(transfers),
-        confidence="likely" if pair else "possible",
+        confidence="possible",
         because=(
             Fact(f"{named(transfers)} stand in sends or receives, and every other rank waits for them", "py-spy"),
             *waiting_facts(story),
@@ -37,7 +40,7 @@ def claim(story: Story) -> Saying:
         ),
         where="collective",
         operation=story.case.activity(transfers[0]).collective,
-        missing=() if pair else ("the peers of the sends and receives: gloo does not record them",),
+        missing=("the peers of the sends and receives: gloo does not record them",),
     )
 
 
