@@ -23,13 +23,22 @@ def is_decidable(case: Case, engine: Engine, seen: Seen) -> bool:
     if truth.cause == "not_entered" and not truth.needs_history:
         # One witness that waits, and the culprit's own stack or dump.
         return bool(culprits <= waiting_seen and (world - culprits) & seen.dumps) and _somebody_waits(engine, culprits)
+    stand = _in_transfers(engine)
     if engine.program.backend == "gloo" and truth.cause == "p2p_unmatched":
-        return culprits <= seen.stacks and world <= seen.stacks and truth.step > 0
+        return world <= seen.stacks and truth.step > 0 and len(stand - culprits) <= 1
+    if engine.program.backend == "gloo" and truth.needs_history and culprits <= stand and len(stand) > 1:
+        return False
     if not world <= seen.dumps:
         return False
     if truth.needs_history and truth.culprit_group == 2:
         return truth.step > 0 and seen.ring >= 400
     return seen.ring >= 400 or truth.step > 0
+
+
+def _in_transfers(engine: Engine) -> set[int]:
+    """gloo records neither transfers nor their peers: of ranks that stand in one, a stack shows only that they do. Of
+    several, which waits for which, and so where the chain ends, is in nothing that could be gathered."""
+    return {r.rank for r in engine.ranks.values() if r.blocked_at is not None and r.blocked_at.kind == "p2p"}
 
 
 def _somebody_waits(engine: Engine, culprits: set[int]) -> bool:
