@@ -1,0 +1,64 @@
+"""How long Prometheus waits for /metrics while the daemon publishes: `python -m tests.bench.bench_scrape`.
+
+Prints what one reader sees, a publication and a scrape ten times a second; absolute numbers belong to the machine.
+"""
+
+import http.client
+import statistics
+import threading
+import time
+
+import msgspec
+
+from stallwatch.model.incident import NodeReport
+from stallwatch.model.reading import Known
+from tests.integration.outputs.page_reports import stalled_node
+from tests.integration.outputs.serving import served
+from tests.unit.outputs.reports import GPU, incident, sample, with_snapshot
+
+SECONDS = 20.0
+PERIOD_SECONDS = 0.1
+
+
+def node_of(ranks: int) -> NodeReport:
+    """Ranks, eight simulated GPUs and an open incident."""
+    gpus = tuple(msgspec.structs.replace(GPU, index=index, uuid=f"GPU-{index}") for index in range(8))
+    report = stalled_node(ranks, incident())
+    return with_snapshot(report, ranks=tuple(sample(rank) for rank in range(ranks)), gpus=Known(gpus, 0))
+
+
+def measure(ranks: int) -> tuple[list[float], int, float]:
+    """Seconds of each scrape, bytes of the last, and CPU seconds of one publication."""
+    report, stopped, spent = node_of(ranks), threading.Event(), []
+    with served(report) as node:
+
+        def publish() -> None:
+            while not stopped.wait(PERIOD_SECONDS):
+                before = time.thread_time()
+                node.output.publish(report)
+                spent.append(time.thread_time() - before)
+
+        daemon = threading.Thread(target=publish)
+        daemon.start()
+        connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=30)
+        taken, size, end = [], 0, time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            began = time.perf_counter()
+            connection.request("GET", "/metrics")
+            size = len(connection.getresponse().read())
+            taken.append(time.perf_counter() - began)
+            time.sleep(PERIOD_SECONDS)
+        stopped.set()
+        daemon.join()
+        connection.close()
+    return taken, size, statistics.median(spent)
+
+
+if __name__ == "__main__":
+    for ranks in (8, 1024):
+        taken, size, publication = measure(ranks)
+        p99 = sorted(taken)[int(len(taken) * 0.99)]
+        print(
+            f"{ranks} ranks: {len(taken)} scrapes of {size / 1000:.0f} kB, a publication {publication * 1e3:.1f} ms CPU"
+        )
+        print(f"  median {statistics.median(taken) * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms")
