@@ -2,6 +2,7 @@
 own way; the tests that use them are about what the panel makes of that."""
 
 import os
+import select
 import sys
 import time
 
@@ -29,6 +30,20 @@ class Raises:
 class Missing:
     def read(self) -> int:
         raise Absent("no such thing on this node")
+
+
+class Restless:
+    """Something happens again and again as long as nobody asks."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def wait(self, descriptor: int) -> bool:
+        return bool(select.select([descriptor], [], [], 0.001)[0])
+
+    def read(self) -> int:
+        self.reads += 1
+        return self.reads
 
 
 class HangsOnce:
@@ -59,11 +74,12 @@ def main() -> None:
         os.write(1, pack(msgspec.msgpack.encode(Answer(1, 0.0, msgspec.msgpack.encode("text")))))
         os.read(0, 100)
         return
-    kinds: dict[str, type[Counts | Raises | Missing | HangsOnce]] = {
+    kinds: dict[str, type[Counts | Raises | Missing | HangsOnce | Restless]] = {
         "counts": Counts,
         "raises": Raises,
         "missing": Missing,
         "hangs": HangsOnce,
+        "restless": Restless,
     }
     serve(kinds[kind], 0, 1)
 

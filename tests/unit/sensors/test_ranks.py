@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -220,3 +221,20 @@ def test_the_older_of_two_records_of_a_process_is_not_another_rank(
     write_record(tmp_path, 3, process.pid, ticks, pulse_ns=20)
     for _ in range(2):
         assert [(sample.rank, sample.end) for sample in of_job(sensor)] == [(3, None)]
+
+
+def test_a_stop_and_a_death_are_news_that_do_not_wait_for_a_request(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    assert of_job(sensor)
+    reading, writing = os.pipe()
+    for signal_number in (signal.SIGSTOP, signal.SIGCONT):
+        process.send_signal(signal_number)
+        assert not sensor.wait(reading)
+    kill(process)
+    assert not sensor.wait(reading)
+    os.write(writing, b"!")
+    assert sensor.wait(reading)
+    for descriptor in (reading, writing):
+        os.close(descriptor)

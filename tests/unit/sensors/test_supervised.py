@@ -178,3 +178,28 @@ def test_absence_that_is_told_late_is_absence(make: Make, clock: Clock) -> None:
         reasons.add(str(getattr(sensor.result(), "reason", "")))
     assert reasons == {"no such thing on this node"}
     assert sensor.status().errors_total == 1, "the answer that was not there in time"
+
+
+def test_news_is_said_once_between_two_looks_and_spoils_no_answer(make: Make) -> None:
+    sensor = make("restless")
+    look(sensor)
+    for reads in (2, 3):
+        deadline = time.monotonic() + 20
+        while not sensor.news():
+            assert time.monotonic() < deadline
+            assert sensor.news_descriptor is not None
+            select.select([sensor.news_descriptor], [], [], 20)
+        descriptor = sensor.news_descriptor
+        assert descriptor is not None
+        assert not select.select([descriptor], [], [], 0.05)[0], "once is enough"
+        assert sensor.news(), "until the next look"
+        answer = look(sensor)
+        assert isinstance(answer, Known)
+        assert answer.value == reads
+
+
+def test_a_child_that_has_ended_has_no_news(make: Make) -> None:
+    sensor = make("dies")
+    look(sensor)
+    assert not sensor.news()
+    assert sensor.news_descriptor is None
