@@ -87,6 +87,8 @@ def smaller(setup: Setup) -> Iterator[Change]:
 def focus(failure: Failure, ranks: int) -> tuple[str, ...]:
     """The steps of a trial that show the failure again, by the names that `--only` takes."""
     name = failure.step.removesuffix(" bandwidth")
+    if name == "teardown" or name.startswith("after "):
+        return ()  # nothing less shows it
     if name in _FIRST_STEPS or ranks == 1:
         # Alone there is nobody to send to; a GPU shows by one collective whether it works at all.
         return ("all_reduce",) if ranks == 1 and name not in _FIRST_STEPS else ("barrier",)

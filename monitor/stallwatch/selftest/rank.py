@@ -34,6 +34,8 @@ from stallwatch.selftest.worker.walk import Broken, Walk
 
 EXIT_OK, EXIT_NOT, EXIT_USAGE, EXIT_CRASH = 0, 10, 64, 70
 DEFAULT_MOST_BYTES = {"nccl": 256 << 20, "gloo": 4 << 20}
+IMPORT_SECONDS = 300.0  # torch from a cold network file system
+_OTHERS_READ_SECONDS = 5.0  # the store goes with rank 0
 # Input, output, the expected result and what comparing them takes.
 _COPIES = 6
 _PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, ctypes.c_ulong(-1)  # prctl(2)
@@ -51,7 +53,8 @@ class Deadline:
 
     def step(self) -> None:
         # A step that holds the GIL holds the thread below as well; this one needs no GIL, and ends with exit code 1.
-        faulthandler.dump_traceback_later(self._seconds + 20.0, exit=True)
+        limit = max(self._seconds, IMPORT_SECONDS) if self._report.index < 0 else self._seconds
+        faulthandler.dump_traceback_later(limit + 20.0, exit=True)
 
     def stop(self) -> None:
         self._stop.set()
@@ -59,13 +62,16 @@ class Deadline:
 
     def _watch(self) -> None:
         while not self._stop.wait(0.5):
-            if self._report.index >= 0 and time.monotonic() - self._report.since > self._seconds:
+            limit = max(self._seconds, IMPORT_SECONDS) if self._report.step == IMPORT else self._seconds
+            if self._report.index >= 0 and time.monotonic() - self._report.since > limit:
                 break
         else:
             return
         detail = f"did not end within {self._seconds:.0f} s{self._others()}"
         _say(f"stallwatch selftest: rank {self._place.rank}: {self._report.where} {detail}")
         self._report.end("error", detail)
+        if self._place.rank == 0:
+            time.sleep(_OTHERS_READ_SECONDS)
         os._exit(EXIT_NOT)
 
     def _others(self) -> str:
@@ -81,7 +87,7 @@ class Deadline:
         indices = {rank: int((words or "0").split(" ", 1)[0]) for rank, words in standing.items()}
         behind = [rank for rank, index in indices.items() if index < max(indices.values())]
         if not behind:
-            return "; all ranks have begun it: `stallwatch analyze` on their flight recorders tells more"
+            return "; all ranks have begun it: a stallwatch daemon, or `stallwatch selftest` on a node, tells more"
         where = (standing[behind[0]] or "").split(" ", 1)[-1]
         return f"; {ranks_text(behind)} had not come that far, and stood in {where}"
 
@@ -109,8 +115,8 @@ def main() -> int:
     report = StepReport(place.rank, options.report)
     try:
         return _run(options, place, report)
-    except Absent as error:  # the store went away between two steps: with rank 0, or with the network
-        report.begin("store again", None)
+    except (Absent, RuntimeError) as error:  # the store went away, or torch (whose errors these are) failed us
+        report.begin(f"after {report.where}", None)
         return _failed(report, error)
     except Exception as error:
         traceback.print_exc()
@@ -243,6 +249,8 @@ def _failed(report: StepReport, error: Exception) -> int:
     detail = str(error) if isinstance(error, Absent) else first_line(error)
     report.end("error", detail)
     _say(f"stallwatch selftest: rank {report.rank}: {report.where}: {detail}")
+    if report.rank == 0:
+        time.sleep(_OTHERS_READ_SECONDS)
     return EXIT_NOT
 
 

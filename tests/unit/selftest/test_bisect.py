@@ -69,6 +69,8 @@ def test_on_the_cpu_there_are_only_fewer_ranks() -> None:
         ("new_group halves", 4, ("sub-groups halves",)),
         ("sub-groups halves", 2, ("all_reduce",)),
         ("broadcast", 1, ("all_reduce",)),
+        ("teardown", 4, ()),
+        ("after gather 8 B", 4, ()),
     ],
 )
 def test_a_trial_repeats_the_step_that_failed(step: str, ranks: int, steps: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, Optional
 
 from stallwatch.selftest.worker.surroundings import Place
@@ -49,7 +50,7 @@ class Meeting:
             # A wait that stands in stacks as what it is.
             self.words.wait([f"arrived/{rank}" for rank in others], timedelta(seconds=self._seconds))
         except Exception as error:
-            absent = [rank for rank in others if not self.words.check([f"arrived/{rank}"])]
+            absent = [rank for rank in others if not self._ask(partial(self.words.check, [f"arrived/{rank}"]))]
             why = f"{ranks_text(absent)} never came within {self._seconds:.0f} s" if absent else first_line(error)
             raise Absent(f"at the store, {why}") from error
 

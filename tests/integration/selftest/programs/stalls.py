@@ -1,4 +1,4 @@
-"""A rank program: rank 2 goes to wait for something of its own instead of its third all_reduce."""
+"""A rank program: the middle rank goes to wait for something of its own instead of its third all_reduce."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ def wait_for_a_reply() -> None:
 def all_reduce(*arguments: Any, **named: Any) -> Any:
     global _calls
     _calls += 1
-    if _calls == 3 and os.environ["RANK"] == "2":
+    if _calls == 3 and int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) // 2:
         wait_for_a_reply()
     return _all_reduce(*arguments, **named)
 
