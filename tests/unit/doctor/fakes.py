@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stallwatch.doctor.check import Check
 from stallwatch.doctor.finding import FindingRecord
 from stallwatch.doctor.surroundings import (
@@ -117,8 +119,6 @@ def gpus(*changes: Mapping[str, Any], count: int = 2, **state: Any) -> GpuState:
         )
         for index in range(count)
     ]  # fmt: skip
-    import msgspec
-
     for index, change in enumerate(changes):
         healthy[index] = msgspec.structs.replace(healthy[index], **change)
     return GpuState("580.1", "13.0", tuple(healthy), **state)
@@ -126,7 +126,7 @@ def gpus(*changes: Mapping[str, Any], count: int = 2, **state: Any) -> GpuState:
 
 def rank(number: int, pid: int = 0, *, uid: int = 1000, **changes: Any) -> RankFacts:
     environment = {"RANK": str(number), "MASTER_ADDR": "node1", "MASTER_PORT": "29400"} | changes.pop("environment", {})
-    facts = {
+    facts: dict[str, Any] = {
         "local_rank": number, "world_size": 2, "versions": {}, "argv": (), "working_directory": "", "executable": "",
         "alive": True,
     } | changes  # fmt: skip

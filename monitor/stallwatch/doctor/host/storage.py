@@ -172,7 +172,7 @@ class StaleBuildLocks:
             except OSError:
                 continue
             # FileBaton keeps its file open from creating it until it removes it.
-            if str(path) in held or age < _LOCK_AGE_SECONDS:
+            if str(path.resolve()) in held or age < _LOCK_AGE_SECONDS:
                 continue
             found.append(
                 finding(

@@ -10,9 +10,18 @@ from typing import Any
 
 from stallwatch.doctor.processes import ancestors, environment_of, pids, process_state, read, uid_of
 from stallwatch.doctor.surroundings import NamedEnvironment, RankFacts
-from stallwatch.hook.facts import chosen_environment, scrubbed_argv
 from stallwatch.node import untrusted
+from stallwatch.node.secrets import scrub, scrub_argv
 from stallwatch.sensors.environ import rank_names
+
+# Variables that checks ask about; nothing else of another process' environment is any business of ours.
+_PREFIXES = (
+    "NCCL_", "TORCH_", "TORCHELASTIC_", "GLOO_", "TP_SOCKET_", "CUDA_", "PYTORCH_", "ACCELERATE_", "DS_", "DEEPSPEED_",
+    "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "SLURM_", "TRITON_",
+)  # fmt: skip
+_NAMES = frozenset(
+    ("RANK", "WORLD_SIZE", "NODE_RANK", "OMP_NUM_THREADS", "LD_PRELOAD", "HOME", "TMPDIR", "XDG_CACHE_HOME")
+)
 
 _FACTS = re.compile(r"rank-(\d+)-(\d+)\.facts\.json")
 _LIMIT_BYTES = 1 << 20
@@ -99,9 +108,11 @@ def _by_environment(proc: Path, pid: int) -> RankFacts | None:
         pid=pid,
         local_rank=names.local_rank,
         world_size=names.world_size,
-        environment=chosen_environment(values) | {name: values[name] for name in ("HOME", "TMPDIR") if name in values},
+        environment={
+            name: scrub(value) for name, value in values.items() if name in _NAMES or name.startswith(_PREFIXES)
+        },
         versions={},
-        argv=tuple(scrubbed_argv(argv)),
+        argv=tuple(scrub_argv(argv).split()),
         working_directory=_link(proc / str(pid) / "cwd"),
         executable=_interpreter(argv, values, _link(proc / str(pid) / "exe")),
         alive=True,

@@ -15,8 +15,8 @@ NOW_NS = 1_000_000 * 10**9
 
 
 def incident(
-    node: Node, number: int, step: int | None, *, cause: Cause = "not_entered", where: Where = "user_code", line: int = 10,
-    job: str = "job", opened_ns: int = NOW_NS,
+    node: Node, number: int, step: int | None, *, cause: Cause = "not_entered", where: Where = "user_code",
+    line: int = 10, job: str = "job", opened_ns: int = NOW_NS,
 ) -> None:  # fmt: skip
     frame = Frame("/job/train.py", line, "main")
     verdict = Verdict(

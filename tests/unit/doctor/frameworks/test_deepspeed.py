@@ -1,5 +1,7 @@
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,10 +25,9 @@ GOOD = {
 }  # fmt: skip
 
 
-def around(node: Node, config: dict[str, object], **changes: object) -> Surroundings:
+def around(node: Node, config: Mapping[str, object], **changes: Any) -> Surroundings:
     path = node.write("ds.json", json.dumps(config))
     shell = changes.pop("shell", {})
-    assert isinstance(shell, dict)
     return node.around(shell, question=Question(deepspeed=(path,)), **changes)
 
 

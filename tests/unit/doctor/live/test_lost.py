@@ -26,8 +26,13 @@ def test_a_command_that_is_absent_is_said() -> None:
 
 
 def test_a_promise_gives_everybody_its_one_answer() -> None:
-    calls = []
-    promise = Promise(lambda: calls.append(1) or 7, 5, "x")
+    calls: list[int] = []
+
+    def answer() -> int:
+        calls.append(1)
+        return 7
+
+    promise = Promise(answer, 5, "x")
     first, second = promise.get(), promise.get()
     assert isinstance(first, Known) and first == second
     assert first.value == 7
