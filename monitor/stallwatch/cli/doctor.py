@@ -75,6 +75,7 @@ def command(
     settings, _ = config.load(config_file, environment)
     question = Question(
         logs=(*logs, *more_logs),
+        log_events=read_events((*logs, *more_logs)),
         deepspeed=deepspeed,
         scripts=scripts,
         incidents=Path(settings.daemon.state_directory) / "incidents",
@@ -85,7 +86,6 @@ def command(
         python_given=bool(python),
     )
     # What a person named must be readable: that is an error of the command, not a finding.
-    read_events(question.logs)
     for path in (*deepspeed, *scripts):
         _must_be_file(path)
     for path in deepspeed:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from stallwatch.model.evidence import LogEvent
 from stallwatch.model.reading import Known, Unavailable
 
 
@@ -156,6 +157,7 @@ class Question:
     """What the person asked about."""
 
     logs: tuple[Path, ...] = ()
+    log_events: tuple[tuple[str, LogEvent], ...] = ()  # (log, event), of all logs
     deepspeed: tuple[Path, ...] = ()
     scripts: tuple[Path, ...] = ()
     incidents: Path | None = None  # the daemon's folder of incidents
@@ -181,6 +183,7 @@ class Surroundings:
     training: TrainingProbe
     question: Question = field(default_factory=Question)
     now_seconds: float = 0.0  # wall, for the age of files
+    ranks_unknown: str = ""  # why nobody knows whether ranks run here; "": `ranks` are all
 
     @property
     def proc(self) -> Path:

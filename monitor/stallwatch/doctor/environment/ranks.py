@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from stallwatch.doctor.check import Inapplicable, finding
+from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import RankFacts, Surroundings
 
@@ -31,6 +31,8 @@ class RanksDiffer:
     looks_for: ClassVar[str] = "settings and versions that differ between the ranks of a job on this node"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        if surroundings.ranks_unknown:
+            raise Undetermined(surroundings.ranks_unknown)
         jobs: dict[tuple[str, str], list[RankFacts]] = defaultdict(list)
         for rank in surroundings.ranks:
             if rank.alive:

@@ -18,9 +18,12 @@ _MAXIMUM_BYTES = 32 << 20  # of the end of a log
 _MOST_CONSEQUENCES = 12
 
 
-def read_events(paths: tuple[Path, ...]) -> list[tuple[str, LogEvent]]:
-    """Raise UnusableInput when a named log cannot be read."""
-    events = []
+def read_events(paths: tuple[Path, ...]) -> tuple[tuple[str, LogEvent], ...]:
+    """What is of note in each log, read before the examination: a long log takes longer than a check may.
+
+    Raise UnusableInput when a named log cannot be read.
+    """
+    events: list[tuple[str, LogEvent]] = []
     for path in paths:
         try:
             with open(path, "rb") as file:
@@ -30,7 +33,7 @@ def read_events(paths: tuple[Path, ...]) -> list[tuple[str, LogEvent]]:
         except OSError as error:
             raise UnusableInput(f"{path}: {error.strerror}", "Name log files of the run.") from error
         events += [(str(path), event) for event in training_log.parse(data).events]
-    return events
+    return tuple(events)
 
 
 class FailedRun:
@@ -43,7 +46,7 @@ class FailedRun:
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
         if not surroundings.question.logs:
             raise Inapplicable("no --log FILE")
-        told = tell(read_events(surroundings.question.logs))
+        told = tell(list(surroundings.question.log_events))
         if not told:
             raise Undetermined("no line of these logs tells a failure that we know")
         return (self._first(told), *self._consequences(told), *self._hints(told))

@@ -10,10 +10,14 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.doctor.live.disks import NodeDisks
+from stallwatch.doctor.live.lost import Promise
 from stallwatch.doctor.live.network import DnsResolver, NodeSockets
 from stallwatch.doctor.live.probes import ChildCommands, NvmlChild, TrainingChild, WrittenVersions
 from stallwatch.doctor.live.ranks import rank_environments, running_ranks
 from stallwatch.doctor.surroundings import NamedEnvironment, Question, RankFacts, Surroundings, TrainingProbe
+from stallwatch.model.reading import Known
+
+_RANKS_SECONDS = 1.5
 
 
 def survey(
@@ -24,13 +28,15 @@ def survey(
     pid: int | None = None,
     root: Path = Path("/"),
 ) -> Surroundings:
-    """Look at who runs here and start what takes time; nothing is waited for but /proc.
+    """Look at who runs here and start what takes time; nothing is waited for but /proc, and that for 1.5 s at most.
 
     `python` is the training interpreter; without it a running rank's counts, else our own. With `pid` only that
     process' environment counts, as a rank's.
     """
     gpus = NvmlChild()
-    ranks = running_ranks(root / "proc", rank_directories)
+    # Reading another process' memory map waits while that process is stuck in the kernel.
+    reading = Promise(lambda: running_ranks(root / "proc", rank_directories), _RANKS_SECONDS, "/proc").get()
+    ranks = reading.value if isinstance(reading, Known) else ()
     if pid is not None:
         ranks = tuple(rank for rank in ranks if rank.pid == pid)
     training = _training(python, ranks, environment)
@@ -49,6 +55,7 @@ def survey(
         training=training,
         question=question,
         now_seconds=time.time(),
+        ranks_unknown="" if isinstance(reading, Known) else reading.reason,
     )
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from stallwatch.doctor.check import Inapplicable
+from stallwatch.doctor.check import Inapplicable, Undetermined
 from stallwatch.doctor.environment.ranks import RanksDiffer
 from stallwatch.doctor.environment.together import Contradictions, NotReadByThisVersion, RecorderOff
 from tests.unit.doctor.fakes import FakeTraining, Node, one, rank, training
@@ -83,6 +83,11 @@ def test_ranks_may_differ_in_what_is_theirs(node: Node) -> None:
         for number in range(2)
     )
     assert RanksDiffer().look(node.around(ranks=ranks)) == ()
+
+
+def test_ranks_that_cannot_be_counted_are_unknown(node: Node) -> None:
+    with pytest.raises(Undetermined):
+        RanksDiffer().look(node.around(ranks_unknown="/proc has not answered for 1.5 s"))
 
 
 def test_ranks_of_different_jobs_are_not_compared(node: Node) -> None:

@@ -69,7 +69,7 @@ OUT_OF_MEMORY = (
 
 def diagnose(node: Node, *texts: str) -> tuple[FindingRecord, ...]:
     paths = tuple(node.write(f"rank{number}.log", text) for number, text in enumerate(texts))
-    found = FailedRun().look(node.around(question=Question(logs=paths)))
+    found = FailedRun().look(node.around(question=Question(logs=paths, log_events=read_events(paths))))
     for record in found:
         assert record.seen and record.why and record.remedy
     return found
@@ -162,5 +162,5 @@ def test_a_log_that_cannot_be_read_is_unusable(tmp_path: Path) -> None:
 def test_real_logs_of_peers_of_a_killed_rank_accuse_none_of_them(node: Node) -> None:
     logs = tuple(sorted(BUNDLES.glob("gloo-killed/ranks/*/log.txt")))
     assert logs
-    found = FailedRun().look(node.around(question=Question(logs=logs)))
+    found = FailedRun().look(node.around(question=Question(logs=logs, log_events=read_events(logs))))
     assert "Only consequences" in found[0].seen
