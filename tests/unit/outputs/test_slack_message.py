@@ -1,13 +1,22 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from stallwatch.model.incident import Incident
-from stallwatch.model.verdict import CulpritProcess, Fact, Frame
-from stallwatch.outputs.slack_message import escape, slack_message, slack_test_message
+from stallwatch.model.reading import Known
+from stallwatch.model.verdict import CulpritProcess, Fact, Frame, StackNode
+from stallwatch.outputs.slack_message import (
+    escape,
+    slack_answer,
+    slack_digest,
+    slack_line,
+    slack_message,
+    slack_test_message,
+)
 from stallwatch.outputs.telling import Step
-from tests.unit.outputs.reports import JOB, diagnosis, finding, incident, verdict
+from tests.unit.outputs.reports import GPU, JOB, diagnosis, finding, incident, node_report, verdict, with_snapshot
 
 
 def texts(message: dict[str, Any]) -> str:
@@ -154,3 +163,44 @@ def test_escape_is_the_three_characters() -> None:
 
 def test_the_test_message_fits_too() -> None:
     check_limits(slack_test_message("node", "https://watch.example"))
+
+
+def test_the_stacks_are_an_attachment_that_slack_folds_and_a_job_cannot_end_their_block() -> None:
+    evil = StackNode("f```<!channel>", "x" * 4000, 1, "2", 1)
+    tree = StackNode("<module>", "train.py", 12, "0-3", 4, (evil, evil))
+    (attachment,) = slack_message(incident(report=diagnosis(stacks=tree)), "told")["attachments"]
+    assert len(attachment["text"]) <= 3000
+    assert attachment["text"].count("```") == 2
+    assert attachment["text"].endswith("```")
+    assert "<!" not in attachment["text"]
+    (attachment,) = slack_message(incident(), "told")["attachments"]
+    assert "take_lock locks.py:41  [rank 2]" in attachment["text"]
+    assert "attachments" not in slack_message(incident(state="resolved"), "resolved")
+
+
+def test_a_gpu_is_named_with_its_serial_and_the_way_to_silence_is_said() -> None:
+    gpu = msgspec.structs.replace(GPU, uuid="GPU-2", index=2, serial="1654923001")
+    report = with_snapshot(node_report(), gpus=Known((gpu,), 0))
+    shown = texts(slack_message(incident(), "told", report=report))
+    assert "GPU 2 `GPU-2`, serial `1654923001`" in shown
+    assert "`stallwatch mute llama-7b --for 2h`" in shown
+    assert "serial" not in texts(slack_message(incident(), "told"))
+
+
+@pytest.mark.parametrize("step", ["updated", "escalated", "resolved"])
+def test_what_a_thread_hears_fits_and_only_an_escalation_is_for_the_whole_channel(step: Step) -> None:
+    long = incident(report=diagnosis(verdict(summary="<!channel>" * 1000)), resolution="&" * 5000)
+    answer = slack_answer(long, step)
+    check_limits(answer)
+    assert "<!" not in texts(answer) + answer["text"]
+    assert answer["reply_broadcast"] == (step == "escalated")
+
+
+@pytest.mark.parametrize("count", [1, 60, 200])
+def test_a_digest_of_any_size_fits_and_links_each_incident(count: int) -> None:
+    wordy = incident(report=diagnosis(verdict(summary="<!channel> " * 100)))
+    message = slack_digest([slack_line(wordy, "told", "https://watch.example/")] * count)
+    check_limits(message)
+    shown = texts(message)
+    assert shown.count("<https://watch.example/#llama-7b-1|→>") == min(count, 50)
+    assert "<!" not in shown
