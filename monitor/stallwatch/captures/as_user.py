@@ -2,7 +2,6 @@
 `python -m stallwatch.captures.as_user`, request and answer as JSON on standard input and output."""
 
 import contextlib
-import ctypes
 import os
 import subprocess
 import sys
@@ -13,12 +12,9 @@ from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.log import read_tail
 from stallwatch.captures.sources import read_lines
 from stallwatch.model.evidence import SourceLine
+from stallwatch.node import capabilities
 from stallwatch.node.permission import Person
 from stallwatch.node.procfs import ProcessDirectory
-
-# linux/capability.h
-_VERSION_3 = 0x20080522
-_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -70,33 +66,10 @@ def become(uid: int, gid: int, groups: tuple[int, ...]) -> Person | None:
             os.setresgid(gid, gid, gid)
             os.setresuid(uid, uid, uid)
         return None
-    may_read_all = os.geteuid() != uid
-    return Person(uid, frozenset((gid, *groups))) if _keep_read_capability(may_read_all) else None
-
-
-class _Header(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
-
-
-class _Data(ctypes.Structure):
-    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
-
-
-def _keep_read_capability(keep_search: bool) -> bool:
-    """Give up what reads over permissions, CAP_DAC_READ_SEARCH only if we are not to keep it. Return whether we have
-    it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    header, data = _Header(_VERSION_3, 0), (_Data * 2)()
-    if libc.capget(ctypes.byref(header), data) != 0:
-        raise OSError(ctypes.get_errno(), "capget")
-    search = 1 << _CAP_DAC_READ_SEARCH
-    keep = ~((1 << _CAP_DAC_OVERRIDE) | (0 if keep_search else search)) & 0xFFFFFFFF
-    data[0].effective &= keep
-    data[0].permitted &= keep
-    data[0].inheritable &= keep
-    if libc.capset(ctypes.byref(header), data) != 0:
-        raise OSError(ctypes.get_errno(), "capset")
-    return bool(data[0].effective & search)
+    capabilities.drop(capabilities.DAC_OVERRIDE)
+    if os.geteuid() == uid:
+        capabilities.drop(capabilities.DAC_READ_SEARCH)
+    return Person(uid, frozenset((gid, *groups))) if capabilities.has(capabilities.DAC_READ_SEARCH) else None
 
 
 def _find(wanted: Wanted, person: Person | None) -> Found:

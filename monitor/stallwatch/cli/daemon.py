@@ -14,6 +14,7 @@ from stallwatch.errors import Denied, UsageError
 from stallwatch.incidents.store import IncidentStore
 from stallwatch.loop.notify import take_from
 from stallwatch.loop.parts import RealStarter
+from stallwatch.node.capabilities import hand_on_only
 from stallwatch.node.heartbeat_file import prepare, rank_directories
 from stallwatch.outputs.build import build, notify_test
 from stallwatch.sensors.panel import Panel
@@ -44,6 +45,7 @@ def command(path: Path | None, verbose: bool) -> int:
         return config
 
     config = read()
+    hand_on_only()  # this process talks to the network; its children that read other users' processes do not
     clock = SystemClock()
     store = IncidentStore(Path(config.daemon.state_directory))
     try:

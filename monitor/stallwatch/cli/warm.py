@@ -10,11 +10,13 @@ import sys
 from stallwatch.bundle import reader, report  # noqa: F401  what analyze imports when it is called
 from stallwatch.cli import analyze  # noqa: F401
 from stallwatch.cli.app import run
+from stallwatch.node.capabilities import drop_unless_root
 
 _UNUSED_SECONDS = 120  # a suspicion that came to nothing needs no verdict
 
 
 def main() -> int:
+    drop_unless_root()
     signal.alarm(_UNUSED_SECONDS)
     path = sys.stdin.readline().rstrip("\n")
     signal.alarm(0)

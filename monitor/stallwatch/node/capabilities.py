@@ -1,6 +1,7 @@
 """Capabilities of this process, by the system call itself: the standard library has no word for them."""
 
 import ctypes
+import os
 
 # linux/capability.h
 _VERSION_3 = 0x20080522
@@ -17,14 +18,44 @@ class _Data(ctypes.Structure):
 
 def drop(*numbers: int) -> None:
     """Give up these capabilities for good; all of them without arguments. Raise OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    header, data = _Header(_VERSION_3, 0), (_Data * 2)()
-    if libc.capget(ctypes.byref(header), data) != 0:
-        raise OSError(ctypes.get_errno(), "capget")
+    data = _get()
     for half in range(2):
         gone = sum(1 << (number - 32 * half) for number in numbers if number // 32 == half) if numbers else 0xFFFFFFFF
         data[half].effective &= ~gone & 0xFFFFFFFF
         data[half].permitted &= ~gone & 0xFFFFFFFF
         data[half].inheritable &= ~gone & 0xFFFFFFFF
-    if libc.capset(ctypes.byref(header), data) != 0:
+    _set(data)
+
+
+def drop_unless_root() -> None:
+    """For a child of the service that needs none. Root keeps his: he runs it by hand, for himself. Raise OSError."""
+    if os.geteuid() != 0:
+        drop()
+
+
+def hand_on_only() -> None:
+    """Use none ourselves; children that we start have them, for the ambient set stays. Nothing changes for root, who is
+    given all at every exec anyway. Call it before threads start. Raise OSError."""
+    if os.geteuid() != 0:
+        data = _get()
+        for half in range(2):
+            data[half].effective = 0
+        _set(data)
+
+
+def has(number: int) -> bool:
+    """Whether this capability is in force. Raise OSError."""
+    return bool(_get()[number // 32].effective >> number % 32 & 1)
+
+
+def _get() -> "ctypes.Array[_Data]":
+    header, data = _Header(_VERSION_3, 0), (_Data * 2)()
+    if ctypes.CDLL(None, use_errno=True).capget(ctypes.byref(header), data) != 0:
+        raise OSError(ctypes.get_errno(), "capget")
+    return data
+
+
+def _set(data: "ctypes.Array[_Data]") -> None:
+    header = _Header(_VERSION_3, 0)
+    if ctypes.CDLL(None, use_errno=True).capset(ctypes.byref(header), data) != 0:
         raise OSError(ctypes.get_errno(), "capset")

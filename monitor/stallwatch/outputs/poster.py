@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from stallwatch.node.capabilities import drop_unless_root
+
 
 class Request(msgspec.Struct, frozen=True):
     kind: Literal["slack", "slack_bot", "json"]
@@ -99,6 +101,7 @@ def _as_json(request: Request) -> Answer:
 
 
 def main() -> None:
+    drop_unless_root()
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     sys.stdout.buffer.write(msgspec.json.encode(post(request)))
 
