@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from stallwatch.captures import evidence_table
+from stallwatch.doctor.describe import checks_table
 from stallwatch.outputs import metric_table
 
 README = Path(__file__).parent.parent / "README.md"
 
 BLOCKS: dict[str, Callable[[], str]] = {
+    "evidence": evidence_table.markdown,
+    "checks": checks_table,
     "metrics": lambda: "\n".join(metric_table.reference()),
 }
 
@@ -18,7 +22,7 @@ def rendered(text: str) -> str:
         start = f"<!-- generated: {name} -->\n"
         assert start in text, f"README.md has no part called {name}"
         before, rest = text.split(start, 1)
-        text = f"{before}{start}{make()}\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}"
+        text = f"{before}{start}{make().rstrip()}\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}"
     return text
 
 
