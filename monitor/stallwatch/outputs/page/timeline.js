@@ -1,6 +1,6 @@
 // What each rank and each GPU did around the incident. Ranks that did the same share a band.
 "use strict";
-const SVG = "http://www.w3.org/2000/svg";
+const SVG = byId("drawing").namespaceURI;
 const LETTERS = {s: "stepping", w: "in a collective", p: "in a phase", n: "neither steps nor waits", b: "before its first step", h: "hook still too", x: "ended", "?": "unknown"};
 const EACH_RANK = 16;  // from more ranks on, those that did the same share a band
 const MOST_BANDS = 40;
