@@ -86,6 +86,8 @@ def _first_departure(
                 return Departure(rank, place, here.seq, here.call, (nexts[before.key][usual],))
             if total > 1:
                 continue
+        if total > 1 and here.token != steps[0].token and steps[0].token in counts and _is_start(calls, place):
+            return Departure(rank, place, here.seq, here.call, (nexts[before.key][steps[0].token],))
         if signature.is_barrier(here.call.operation) and here.call not in calls[:place]:
             loop = [call for token, call in nexts[before.key].items() if token != here.token]
             tokens = {step.token for step in steps[:place]}
@@ -100,6 +102,12 @@ def _first_departure(
             seen = {call for call in own if isinstance(call, Call)}
             return Departure(rank, place, here.seq, here.call, tuple(sorted(seen, key=_order)))
     return None
+
+
+def _is_start(calls: Sequence[Call], place: int) -> bool:
+    """True where a loop would go round again: what comes next, by a peer, is what the rank itself began with, and its
+    own call before has never been followed by anything."""
+    return calls[place - 1] not in calls[: place - 1]
 
 
 def _recurs(calls: Sequence[Call], place: int) -> bool:

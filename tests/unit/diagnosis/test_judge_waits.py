@@ -248,3 +248,16 @@ def test_of_two_under_gloo_the_one_at_the_end_left_the_other() -> None:
     stands = Rank(1, steps, frames=IN_RECV, wchan="futex_do_wait", backend="gloo")
     verdict = judge(evidence(end, stands))[0]
     assert (verdict.cause, verdict.culprits) == ("data_exhausted", (0,))
+
+
+def test_what_a_peer_calls_next_and_the_program_began_with_is_where_a_loop_goes_round_again() -> None:
+    """Only one step is past: rank 0 calls the end of a step twice, rank 1 begins the next one."""
+    rows = [Group("1", "cp0", (0, 1), 1), Group("2", "cp1", (2, 3), 1)]
+
+    def calls(rank: int) -> tuple[Call, ...]:
+        return Call(rows[rank // 2], line=20), Call(W4, elements=1, line=30)
+
+    swapped = Rank(0, (*calls(0), calls(0)[1]), 2, backend="gloo")
+    begins = Rank(1, (*calls(1), calls(1)[0]), 2, backend="gloo")
+    stands = [Rank(r, calls(r), frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in (2, 3)]
+    assert judge(evidence(swapped, begins, *stands))[0].culprits == (0,)

@@ -45,15 +45,16 @@ def waiting(story: Story) -> Saying:
         return None
     found = absent_ranks(story)
     moving = [rank for rank in found if story.case.activity(rank).moving]
-    if not moving or len(moving) < len(found) or len(moving) > max(1, len(story.case.observed) // 4):
-        return None  # many that move are a job that moves
+    many = len(moving) > 1 and 4 * len(moving) >= len(story.case.observed)  # that is a job that moves
+    if not moving or len(moving) < len(found) or many:
+        return None
     wait = main_wait(story, moving)
     return Claim(
         cause="waiting",
         culprits=tuple(moving),
         confidence="likely",
         because=(
-            Fact(f"{named(moving)} makes progress", "two looks"),
+            Fact(f"{named(moving)} {'makes' if len(moving) == 1 else 'make'} progress", "two looks"),
             *waiting_facts(story),
             *activity_facts(story, moving),
         ),

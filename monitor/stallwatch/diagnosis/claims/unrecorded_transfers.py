@@ -34,7 +34,7 @@ def claim(story: Story) -> Saying:
         culprits=tuple(transfers),
         confidence="possible",
         because=(
-            Fact(f"{named(transfers)} stand in sends or receives, and every other rank waits for them", "py-spy"),
+            _standing(transfers),
             *waiting_facts(story),
             *activity_facts(story, transfers),
         ),
@@ -56,13 +56,19 @@ def _departed(story: Story, left: tuple[int, ...], transfers: list[int]) -> Clai
                 f"rank {first.rank} called {align.describe(first.found)} where it had always called {usual}",
                 f"flight recorder of rank {first.rank}",
             ),
-            Fact(f"{named(transfers)} stand in sends or receives, and every other rank waits for them", "py-spy"),
+            _standing(transfers),
             *waiting_facts(story),
         ),
         where="collective",
         group=story.case.group_of[first.rank, first.found.stream],
         operation=first.expected[0].operation if first.expected else None,
     )
+
+
+def _standing(transfers: list[int]) -> Fact:
+    one = len(transfers) == 1
+    who = f"{named(transfers)} {'stands' if one else 'stand'} in {'a send or receive' if one else 'sends or receives'}"
+    return Fact(f"{who}, and every other rank waits for {'it' if one else 'them'}", "py-spy")
 
 
 def _in_transfer(story: Story, rank: int) -> bool:
