@@ -26,6 +26,9 @@ def is_decidable(case: Case, engine: Engine, seen: Seen) -> bool:
     stand = _in_transfers(engine)
     if engine.program.backend == "gloo" and truth.cause == "p2p_unmatched":
         return world <= seen.stacks and truth.step > 0 and len(stand - culprits) <= 1
+    if engine.program.backend == "gloo" and truth.cause == "data_exhausted" and world - culprits <= stand:
+        # The end of a loop, or its last message lost on the way there: the second step is no habit yet.
+        return world <= seen.dumps and truth.step > 1
     if engine.program.backend == "gloo" and truth.needs_history and culprits <= stand and len(stand) > 1:
         return False
     if not world <= seen.dumps:
