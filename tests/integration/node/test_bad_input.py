@@ -59,7 +59,7 @@ def test_files_that_are_no_records_are_named_and_hide_nothing(daemon: ServiceDae
     (ranks / "rank-7-8.beat").symlink_to("rank-7-8.beat")
     daemon.until(lambda: said(daemon.client.ranks()).startswith("8 ignored"), "every one of them is counted")
     assert "rank-7-1.beat: a symbolic link; not followed" in said(daemon.client.ranks())
-    assert "sensor=heartbeats up=true | 8 ignored: " in daemon.log_text()
+    daemon.until(lambda: "sensor=heartbeats up=true | 8 ignored: " in daemon.log_text(), "the log says so")
     assert daemon.steps(JOB)
     for path in ranks.glob("rank-7-*"):
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -81,7 +81,8 @@ def test_incidents_lists_and_shows_one(node: Node) -> None:
     (incident,) = node.daemon.incidents(JOB)
     assert f"process_stopped: {incident.verdicts[0].summary}" in node.said("incidents")
     said = node.said("incidents", incident.incident_id)
-    for part in ("process_stopped", "Because", "Next", "History", "told as critical", incident.bundle):
+    verdict = incident.verdicts[0]
+    for part in (verdict.summary, verdict.because[0].fact, verdict.next_steps[0], "told as critical", incident.bundle):
         assert part in said
     assert json.loads(node.said("incidents", incident.incident_id, "--json"))["incident_id"] == incident.incident_id
 
