@@ -1,0 +1,148 @@
+"""Before the hang: ranks of a job that still moves, compared by what they called, so that a call too many or too few,
+or a silent difference of type, is told before somebody waits for ever.
+
+Cheap first: each rank's calls as one checksum per block of numbers, which nodes can exchange. Only where blocks differ
+are the calls themselves compared.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+from zlib import crc32
+
+import msgspec
+
+from stallwatch.diagnosis.align import Divergence, describe, find_divergences
+from stallwatch.diagnosis.case import Case
+from stallwatch.diagnosis.streams import GroupStream
+from stallwatch.model.summary import RankSummary
+
+BLOCK = 64  # numbers of a group under one checksum
+_SHIFTED = 8  # calls in a row that must agree one place off, and not in place
+_SETTLED = 4  # calls before it that must agree in place
+
+
+class StreamSignature(msgspec.Struct, frozen=True):
+    """Checksums of one rank's calls in one group: `blocks[i]` covers numbers from (first_block + i) × BLOCK on."""
+
+    rank: int
+    description: str
+    backend: str
+    ranks: tuple[int, ...]
+    first_block: int
+    blocks: tuple[int, ...]
+
+
+class Drift(msgspec.Struct, frozen=True):
+    """Where members of a group stopped calling the same thing, though nobody waits yet."""
+
+    description: str
+    ranks: tuple[int, ...]
+    seq: int
+    culprits: tuple[int, ...]  # () where nothing tells who differs
+    kind: Literal["op", "size", "dtype", "count"]
+    reason: str  # a sentence
+
+
+def signatures(summary: RankSummary) -> tuple[StreamSignature, ...]:
+    """Given a rank's summary, return the checksums of its whole blocks. Without call sites, which cost a stack each."""
+    found = []
+    for stream in summary.streams:
+        keys = GroupStream(summary, stream).keys()
+        first = -(-stream.first_seq // BLOCK)
+        blocks = []
+        for start in range(first * BLOCK - stream.first_seq, len(keys) - BLOCK + 1, BLOCK):
+            part = keys[start : start + BLOCK]
+            blocks.append(crc32(repr(part).encode()) if None not in part else 0)  # 0: has a hole, not comparable
+        found.append(
+            StreamSignature(summary.rank, stream.description, stream.backend, stream.ranks, first, tuple(blocks))
+        )
+    return tuple(found)
+
+
+def differing_blocks(signed: Iterable[StreamSignature]) -> tuple[tuple[str, int], ...]:
+    """Given many ranks' checksums, return (description, first number) of each block that two members do not share."""
+    seen: dict[tuple[str, str, tuple[int, ...], int], set[int]] = {}
+    for one in signed:
+        for place, checksum in enumerate(one.blocks):
+            if checksum:
+                key = (one.description, one.backend, one.ranks, one.first_block + place)
+                seen.setdefault(key, set()).add(checksum)
+    return tuple(sorted((key[0], key[3] * BLOCK) for key, checksums in seen.items() if len(checksums) > 1))
+
+
+def find_drift(summaries: Sequence[RankSummary], world_size: int | None) -> tuple[Drift, ...]:
+    """Given samples of ranks, taken about the same time, return where they have parted: at most one place a group."""
+    case = Case(summaries, {}, world_size)
+    parted = {divergence.group: divergence for divergence in find_divergences(case)}
+    found = [_of_divergence(case, divergence) for divergence in parted.values()]
+    for group in case.groups:
+        if group.index not in parted:
+            found += _one_off(case, group.index)
+    return tuple(sorted(found, key=lambda drift: (drift.description, drift.seq)))
+
+
+def _of_divergence(case: Case, divergence: Divergence) -> Drift:
+    group = case.groups[divergence.group]
+    known = divergence.decided_by != "nothing"
+    who = f"rank {divergence.culprits[0]}" if known and len(divergence.culprits) == 1 else "some ranks"
+    return Drift(
+        group.description,
+        group.ranks,
+        divergence.seq,
+        divergence.culprits if known else (),
+        divergence.kind,
+        f"under #{divergence.seq} of {group.description or 'the default group'} {who} called "
+        f"{describe(divergence.found)} where the others called {describe(divergence.expected)}; the job still moves",
+    )
+
+
+def _one_off(case: Case, group: int) -> list[Drift]:
+    """Equal calls that come from other lines from some number on: one place earlier or later than with the others."""
+    sites = {rank: _sites(member) for rank, member in case.streams[group].items()}
+    sites = {rank: lines for rank, lines in sites.items() if lines}
+    if len(sites) < 3:
+        return []  # of two, nothing tells which is off
+    usual = _usual(sites)
+    description = case.groups[group].description
+    found = []
+    for rank, lines in sorted(sites.items()):
+        seq = next((n for n in sorted(lines) if n in usual and lines[n] != usual[n]), None)
+        if seq is None or any(lines.get(n) != usual.get(n) for n in range(seq - _SETTLED, seq)):
+            continue
+        for shift, what in ((1, "one call too few"), (-1, "one call too many")):
+            pairs = [(lines.get(n), usual.get(n + shift)) for n in range(seq + (shift < 0), seq + _SHIFTED)]
+            if all(mine is not None and mine == theirs for mine, theirs in pairs):
+                where = describe_site(usual[seq]) if shift > 0 else describe_site(lines[seq])
+                reason = (
+                    f"rank {rank} made {what} in {description or 'the default group'}, at #{seq} ({where}): since then "
+                    "its calls pair with the wrong ones of the others; the job still moves"
+                )
+                found.append(Drift(description, case.groups[group].ranks, seq, (rank,), "count", reason))
+                break
+    return found
+
+
+def _sites(member: GroupStream) -> dict[int, str]:
+    """Where each number was called from; {} when call sites were not recorded."""
+    first = member.stream.first_seq
+    calls = {first + i: member.call_at(first + i) for i in range(len(member.stream.calls) // 2)}
+    return {seq: call.site for seq, call in calls.items() if call is not None and call.site}
+
+
+def _usual(sites: Mapping[int, Mapping[int, str]]) -> dict[int, str]:
+    """The line that most members called each number from, where most of them agree."""
+    votes: dict[int, dict[str, int]] = {}
+    for lines in sites.values():
+        for seq, site in lines.items():
+            counts = votes.setdefault(seq, {})
+            counts[site] = counts.get(site, 0) + 1
+    usual = {}
+    for seq, counts in votes.items():
+        site = max(counts, key=lambda s: (counts[s], s))
+        if 2 * counts[site] > sum(counts.values()):
+            usual[seq] = site
+    return usual
+
+
+def describe_site(site: str) -> str:
+    return site.rsplit("/", 1)[-1]
