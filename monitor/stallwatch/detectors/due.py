@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from stallwatch.config import StallSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
-from stallwatch.detectors.rank_limit import rank_limit
+from stallwatch.detectors.rank_limit import job_limits
 from stallwatch.model.finding import Finding
 
 
@@ -23,4 +23,5 @@ def _limit_passes(ranks: tuple[RankHistory, ...], at_ns: int, stall: StallSectio
     watched = [rank for rank in ranks if rank.alive and rank.readable and rank.has_words]
     if not watched or any(at_ns - rank.progress_since_ns < SECOND_NS for rank in watched):
         return None  # it moves: nothing is near
-    return max(rank.progress_since_ns + int(rank_limit(rank, stall).seconds * SECOND_NS) for rank in watched)
+    limits = job_limits(watched, stall)
+    return max(r.progress_since_ns + int(limit.seconds * SECOND_NS) for r, limit in zip(watched, limits, strict=True))

@@ -29,13 +29,14 @@ class InitDetector:
     def step(self, state: InitState, seen: NodeHistory) -> tuple[InitState, tuple[Finding, ...]]:
         suspicions, findings = [], []
         for job, ranks in seen.jobs():
-            since_ns = _standing_since(ranks)
+            before = next((s for s in state.suspicions if s.job == job), None)
+            since_ns = _standing_since(ranks, suspected=before is not None)
             if since_ns is None:
                 continue
             age_seconds = (seen.at_ns - since_ns) / SECOND_NS
             if age_seconds + 0.1 < self._stall.start_seconds:
                 continue
-            suspicion = next((s for s in state.suspicions if s.job == job), Suspicion(job, seen.at_ns))
+            suspicion = before or Suspicion(job, seen.at_ns)
             suspicions.append(suspicion)
             here = tuple(sorted({rank.sample.rank for rank in ranks if rank.alive}))
             world_size = max(rank.sample.world_size for rank in ranks)
@@ -55,10 +56,10 @@ class InitDetector:
         return InitState(tuple(suspicions)), tuple(findings)
 
 
-def _standing_since(ranks: tuple[RankHistory, ...]) -> int | None:
+def _standing_since(ranks: tuple[RankHistory, ...], *, suspected: bool) -> int | None:
     """Return since when nothing moves in a job that has not begun, None where that is not so."""
     alive = [rank for rank in ranks if rank.alive]
-    hooked = [rank for rank in alive if rank.readable]
+    hooked = [rank for rank in alive if rank.readable or (suspected and rank.heartbeat)]
     if not hooked or (len(hooked) < len(ranks) and len(alive) < len(ranks)) or any(rank.begun for rank in alive):
         return None
     # A process that just arrived without a hook is movement too: the job is still gathering.

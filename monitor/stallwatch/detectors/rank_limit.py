@@ -1,5 +1,7 @@
 """The limit in force for one rank now, with its reason: shown to people and used by the stall detector alike."""
 
+from collections.abc import Sequence
+
 from stallwatch.config import StallSection
 from stallwatch.detectors.history import RankHistory
 from stallwatch.detectors.limits import Limit, limit_of
@@ -32,3 +34,23 @@ def rank_limit(rank: RankHistory, stall: StallSection) -> Limit:
     if not rank.begun:
         return Limit(stall.start_seconds, "it has not begun to step", learned=False)
     return Limit(stall.unlearned_seconds, "too few steps were seen to learn one", learned=False)
+
+
+def job_limits(ranks: Sequence[RankHistory], stall: StallSection) -> list[Limit]:
+    """Return the limit of each rank of a job, none longer than most of its peers': they take the same steps.
+
+    One rank that was seen late, or that had two long steps, does not make its whole job wait. A phase is its own time.
+    """
+    limits = [rank_limit(rank, stall) for rank in ranks]
+    learned = sorted((limit for limit, rank in zip(limits, ranks, strict=True) if not rank.phase), key=_seconds)
+    if len(learned) < 3:
+        return limits
+    most = learned[len(learned) // 2]
+    return [
+        limit if rank.phase or limit.seconds <= most.seconds else Limit(most.seconds, f"{most.reason}, as its peers'")
+        for limit, rank in zip(limits, ranks, strict=True)
+    ]
+
+
+def _seconds(limit: Limit) -> float:
+    return limit.seconds

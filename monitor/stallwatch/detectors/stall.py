@@ -4,8 +4,8 @@ import msgspec
 
 from stallwatch.config import StallSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
-from stallwatch.detectors.limits import SECOND_NS
-from stallwatch.detectors.rank_limit import rank_limit
+from stallwatch.detectors.limits import SECOND_NS, Limit
+from stallwatch.detectors.rank_limit import job_limits
 from stallwatch.detectors.suspicion import Suspicion, due_of, stage_of
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
@@ -51,24 +51,19 @@ class StallDetector:
         self, ranks: tuple[RankHistory, ...], at_ns: int, *, suspected: bool
     ) -> tuple[tuple[_Standing, ...], bool]:
         """Return the ranks that stand still beyond their limits, and whether they are all that we can judge."""
-        watched = [rank for rank in ranks if rank.alive and rank.readable and rank.has_words]
+        # That we cannot see a rank for a moment is no word of it: what was suspected stays so.
+        watched = [rank for rank in ranks if rank.alive and (rank.readable or suspected) and rank.has_words]
         if not any(rank.begun for rank in watched):
             return (), False  # a job at its start is the init detector's
         if not suspected and any(rank.heartbeat and rank.heartbeat.dump_started_ns is not None for rank in watched):
             return (), False  # a dump holds the GIL for up to seconds: our own doing is no symptom
-        standing = tuple(one for rank in watched if (one := self._standing_still(rank, at_ns)))
+        limits = job_limits(watched, self._stall)
+        pairs = zip(watched, limits, strict=True)
+        standing = tuple(one for rank, limit in pairs if (one := _standing_still(rank, limit, at_ns)))
         if len(standing) == len(watched):
             return standing, True
         behind = tuple(s for s in standing if s.age_seconds >= self._stall.left_behind_seconds and s.rank.begun)
         return behind, False
-
-    def _standing_still(self, rank: RankHistory, at_ns: int) -> _Standing | None:
-        age_seconds = (at_ns - rank.progress_since_ns) / SECOND_NS
-        limit = rank_limit(rank, self._stall)
-        # Ticks come a second apart, give or take some milliseconds: not one whole tick later for those.
-        if age_seconds + 0.1 < limit.seconds:
-            return None
-        return _Standing(rank, age_seconds, limit.seconds, limit.reason)
 
     def _finding(
         self, job: JobKey, standing: tuple[_Standing, ...], suspicion: Suspicion, whole: bool, at_ns: int
@@ -90,3 +85,11 @@ class StallDetector:
             reason=f"{who}; the last, rank {rank}, has stood{where} for {last.age_seconds:.1f} s; "
             f"its limit is {last.limit_seconds:.1f} s ({last.why})",
         )
+
+
+def _standing_still(rank: RankHistory, limit: Limit, at_ns: int) -> _Standing | None:
+    age_seconds = (at_ns - rank.progress_since_ns) / SECOND_NS
+    # Ticks come a second apart, give or take some milliseconds: not one whole tick later for those.
+    if age_seconds + 0.1 < limit.seconds:
+        return None
+    return _Standing(rank, age_seconds, limit.seconds, limit.reason)

@@ -4,7 +4,7 @@ import msgspec
 
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.model.finding import Finding
-from stallwatch.model.reading import Known
+from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import JobKey
 
 _PASSING_NS = 600_000_000
@@ -33,9 +33,11 @@ class StoppedDetector:
         before = {(r.job, r.rank, r.pid): r for r in state.ranks}
         now = []
         for rank in seen.ranks:
-            if not is_stopped(rank):
-                continue
             known = before.get((rank.sample.job, rank.sample.rank, rank.sample.pid))
+            # That we cannot see it for a moment does not say that it goes on.
+            unseen = known is not None and rank.alive and isinstance(rank.sample.process, Unavailable)
+            if not (is_stopped(rank) or unseen):
+                continue
             since_ns = known.since_ns if known else seen.at_ns
             now.append(StoppedRank(rank.sample.job, rank.sample.rank, rank.sample.pid, since_ns))
         return StoppedState(tuple(now)), tuple(self._findings(now, seen.at_ns))
