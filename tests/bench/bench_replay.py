@@ -34,9 +34,9 @@ def main() -> int:
         for seed, played in zip(healthy, pool.map(_healthy, healthy), strict=True):
             quiet[seed] = played
             if len(quiet) % 25 == 0:
-                hours, told = sum(p.hours for p in quiet.values()), sum(len(p.told) for p in quiet.values())
+                so_far, said = sum(p.hours for p in quiet.values()), sum(len(p.told) for p in quiet.values())
                 print(
-                    f"{hours:.0f} job-hours, told {told}, slow {sum(len(p.slow) for p in quiet.values())}", flush=True
+                    f"{so_far:.0f} job-hours, told {said}, slow {sum(len(p.slow) for p in quiet.values())}", flush=True
                 )
         struck = {seed: played for seed, played in zip(faulty, pool.map(_faulty, faulty), strict=True) if played.fault}
     told = [(seed, one) for seed, played in quiet.items() for one in played.told]
