@@ -4,6 +4,7 @@ import msgspec
 
 from stallwatch.diagnosis import arbiter
 from stallwatch.diagnosis.activity import Activity, read_activity
+from stallwatch.diagnosis.activity.transfer import with_transfer
 from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.claims.claim import Claim, rank_ranges
 from stallwatch.diagnosis.former_life import of_this_life
@@ -19,10 +20,11 @@ from stallwatch.model.verdict import CulpritProcess, GroupRef, Rejected, Verdict
 def judge(evidence: Evidence) -> tuple[Verdict, ...]:
     """Given evidence, return verdicts, the primary one first. The order of ranks and files does not matter."""
     ranks = of_this_life(sorted(evidence.ranks, key=lambda rank: rank.rank))
-    activities = {rank.rank: read_activity(rank) for rank in ranks}
+    summaries = [rank.summary if rank.summary is not None else reduce_rank(rank) for rank in ranks]
+    told = zip(ranks, summaries, strict=True)
     case = Case(
-        [rank.summary if rank.summary is not None else reduce_rank(rank) for rank in ranks],
-        activities,
+        summaries,
+        {rank.rank: with_transfer(read_activity(rank), summary) for rank, summary in told},
         evidence.world_size,
         evidence.nodes,
         {rank.rank: rank for rank in ranks},

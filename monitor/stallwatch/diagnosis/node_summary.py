@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from stallwatch.diagnosis.activity import Activity, read_activity
+from stallwatch.diagnosis.activity.transfer import with_transfer
 from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.judge import judge_case
 from stallwatch.diagnosis.reduce import reduce_rank
@@ -120,8 +121,8 @@ def _runs(ranks: tuple[int, ...]) -> tuple[Run, ...]:
 
 
 def _digest(rank: RankEvidence, table: dict[tuple[int, ...], int]) -> RankDigest:
-    activity = read_activity(rank)
     summary = rank.summary if rank.summary is not None else reduce_rank(rank)
+    activity = with_transfer(read_activity(rank), summary)
     streams = tuple(
         msgspec.structs.replace(stream, ranks=(-table.setdefault(stream.ranks, len(table)) - 1,))
         if stream.ranks

@@ -75,6 +75,11 @@ def _p2p_unmatched(verdict: Verdict, culprits: Culprits) -> str:
         pairs = "in sends and receives that do not match, so none can finish"
         return f"{_each_other(verdict, culprits)} {pairs}{': ' + stands if stands else ''}"
     lead = stands or culprits.who()
+    if verdict.process_group is None and not _is_certain(verdict):
+        rest = f"; {_others_wait(verdict)} for it" if verdict.waiting else ""
+        return (
+            f"{lead}, and the other side has not come{rest}: consistent with a message that was never sent or received"
+        )
     if not verdict.waiting:
         return f"{lead}: the other side of {_operation(verdict)} was never posted"
     side = f"its side of {_operation(verdict)}, for which {_others_wait(verdict)}"

@@ -47,3 +47,16 @@ def test_gloos_refusal_of_a_message_accuses_nobody() -> None:
     verdict = judge(_job((event,), ()))[0]
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", ())
     assert verdict.missing
+
+
+def test_what_the_launcher_says_of_the_end_is_in_the_first_sentence() -> None:
+    failure = LogEvent("launcher_failure", "…", 1, rank=1, exit_signal=9, first=True, pid=4711, host="node7")
+    summary = judge(_job((), (failure,)))[0].summary
+    assert summary == (
+        "Rank 1 (pid 4711 on node0) was ended by SIGKILL, sender not known, consistent with rank 1 being the cause."
+    )
+
+
+def test_an_exit_code_of_the_launcher_is_told() -> None:
+    failure = LogEvent("launcher_failure", "…", 1, rank=1, exit_code=3, first=True)
+    assert "exited with code 3" in judge(_job((), (failure,)))[0].summary

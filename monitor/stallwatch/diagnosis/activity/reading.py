@@ -6,10 +6,12 @@ from typing import TypeVar
 import msgspec
 
 from stallwatch.diagnosis.activity.children import with_child
+from stallwatch.diagnosis.activity.ended import with_logged_end
 from stallwatch.diagnosis.activity.exceptions import Raised, is_consequence, last_exception
 from stallwatch.diagnosis.activity.gil import with_gil
 from stallwatch.diagnosis.activity.kernel import kernel_wait
 from stallwatch.diagnosis.activity.looks import Look, looks, thread_look, uses_gpu
+from stallwatch.diagnosis.activity.membership import has_joined
 from stallwatch.diagnosis.activity.motion import Moment, Motion, issuers, motion, new_operations
 from stallwatch.diagnosis.activity.result import Activity
 from stallwatch.diagnosis.activity.source import hint, job_frame, source_text
@@ -30,7 +32,8 @@ def read_activity(rank: RankEvidence) -> Activity:
     with_stack = [moment for moment in moments if moment.thread and moment.thread.frames]
     raised = _raised(rank)
     if not moments:
-        return _with_exception(Activity(rank=rank.rank, host=rank.host, pid=rank.pid), raised)
+        blank = Activity(rank=rank.rank, host=rank.host, pid=rank.pid)
+        return _with_exception(with_logged_end(blank, rank.log_events), raised)
     now = (with_stack or moments)[-1]
     process = next((look.process for look in reversed(seen) if look.process), None)
     standing, holds_gil, gil_facts = with_gil(now, seen)
@@ -74,12 +77,13 @@ def read_activity(rank: RankEvidence) -> Activity:
         exit_code=_last(process.exit_code for process in ended),
         exit_signal=_last(process.exit_signal for process in ended),
         out_of_memory=_last(process.out_of_memory for process in ended),
+        joined=has_joined(rank),
         phase=next((look.heartbeat.phase for look in reversed(seen) if look.heartbeat), ""),
         why=_why(now, standing, process) + gil_facts + moved.facts,
     )
     if standing.waits_for_children or standing.where == "dataloader":
         activity = with_child(activity, now.look, rank.sources)
-    return _with_exception(activity, raised)
+    return _with_exception(with_logged_end(activity, rank.log_events), raised)
 
 
 def _moment(rank: RankEvidence, look: Look, gpu: bool) -> Moment:

@@ -45,6 +45,7 @@ class Activity(msgspec.Struct, frozen=True):
     exit_code: int | None = None
     exit_signal: int | None = None
     out_of_memory: bool | None = None  # ended by the kernel because memory ran out; None: not known
+    joined: bool | None = None  # it has a process group; False: asked, and it has none, or none any more
     phase: str = ""  # as the job told it
     why: tuple[Fact, ...] = ()
 

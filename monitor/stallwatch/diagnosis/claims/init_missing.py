@@ -3,8 +3,8 @@
 NCCL's init_process_group returns alone; the ranks that did call it then stand in the creation of the communicator.
 """
 
+from stallwatch.diagnosis.activity.membership import has_no_group_thread
 from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, common_where, named
-from stallwatch.diagnosis.membership import has_joined, has_no_group_thread
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Fact, Rejected
 
@@ -36,16 +36,19 @@ def claim(story: Story) -> Saying:
 def _without_group(story: Story) -> list[int]:
     """Ranks that have no process group, while others have one, wait, and have not communicated."""
     case = story.case
-    joined = [rank for rank in story.waiting if case.recorded(rank) and has_joined(case.evidence[rank])]
+    joined = [rank for rank in story.waiting if case.recorded(rank) and case.activity(rank).joined]
     if not (joined and story.hangs):
         return []
-    with_thread = any(not has_no_group_thread(case.evidence[rank]) for rank in joined)
+    threads_are_named = any(not has_no_group_thread(case.evidence[rank]) for rank in joined if rank in case.evidence)
     found = []
     for rank, activity in case.activities.items():
         if rank in story.waiting or activity.gone or activity.moving or not activity.known:
             continue
-        said = has_joined(case.evidence[rank])
-        if said is False or (said is None and with_thread and has_no_group_thread(case.evidence[rank])):
+        if activity.joined is None and threads_are_named and rank in case.evidence:
+            lacks = has_no_group_thread(case.evidence[rank])
+        else:
+            lacks = activity.joined is False
+        if lacks:
             found.append(rank)
     return found
 
