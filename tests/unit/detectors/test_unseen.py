@@ -64,7 +64,7 @@ def test_one_rank_with_a_longer_limit_does_not_make_its_job_wait() -> None:
     def seen_late(second: float, rank: RankSample) -> RankSample:
         if rank.rank != 3 or not isinstance(rank.heartbeat, Known):
             return rank
-        few = msgspec.structs.replace(rank.heartbeat.value, step_durations_ns=())
+        few = msgspec.structs.replace(rank.heartbeat.value, step_durations_ns=(), groups=())
         return msgspec.structs.replace(rank, heartbeat=Known(few, START))
 
     findings = found(run(job_run(ranks, 90, edit=seen_late)), "stall")
