@@ -39,6 +39,8 @@ class Pace:
         if pending.seen_before is not None:
             if pending.seen_before and pending.lane in case.summaries[rank].advanced_lanes:
                 return None  # its host runs ahead: it has not come to feel a hang yet, if there is one
+            if pending.seen_before and pending.was_first is False:
+                return None  # what it stood behind has ended since: at its own place it is seen for the first time
             return pending.seen_before
         if pending.timed_out:
             return True

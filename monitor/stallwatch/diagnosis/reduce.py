@@ -6,6 +6,7 @@ from itertools import pairwise
 from statistics import median
 
 from stallwatch.diagnosis import signature
+from stallwatch.diagnosis.earlier import Before, Key, first_of_lanes
 from stallwatch.diagnosis.lanes import Lanes
 from stallwatch.diagnosis.nodes import Node, read_nodes
 from stallwatch.model.evidence import Operation, RankEvidence, Recorder
@@ -83,13 +84,11 @@ class _Reduction:
         for group in groups.values():
             self._add_group(recorder, group, before, whole)
 
-    def _before(
-        self, recorder: Recorder, nodes: Sequence[Node], earlier: Sequence[Recorder]
-    ) -> set[tuple[int, tuple[int, int]]] | None:
-        """Keys that were pending at any earlier look, or None when there was none; notes whether anything advanced."""
+    def _before(self, recorder: Recorder, nodes: Sequence[Node], earlier: Sequence[Recorder]) -> Before | None:
+        """What was pending at any earlier look, or None when there was none; notes whether anything advanced."""
         if not earlier:
             return None
-        keys: set[tuple[int, tuple[int, int]]] = set()
+        keys: set[Key] = set()
         for look in earlier:
             old = read_nodes(look)
             keys |= {(node.pg_id, node.key) for node in old if not node.done}
@@ -103,11 +102,9 @@ class _Reduction:
             if operation.record_id <= known:
                 break
             self.advanced_lanes.add(self.lanes.of(operation))
-        return keys
+        return Before(keys, first_of_lanes(read_nodes(last), self.lanes))
 
-    def _add_group(
-        self, recorder: Recorder, nodes: Sequence[Node], before: set[tuple[int, tuple[int, int]]] | None, whole: bool
-    ) -> None:
+    def _add_group(self, recorder: Recorder, nodes: Sequence[Node], before: Before | None, whole: bool) -> None:
         stream = len(self.streams)
         first = nodes[0]
         collectives = [node for node in nodes if not node.is_transfer]
@@ -182,7 +179,7 @@ class _Reduction:
         call: int,
         lane: int,
         transfers: tuple[Transfer, ...],
-        before: set[tuple[int, tuple[int, int]]] | None,
+        before: Before | None,
     ) -> None:
         self.pending.append(
             Pending(
@@ -196,7 +193,8 @@ class _Reduction:
                 timeout_ms=node.first.timeout_ms,
                 timed_out=node.timed_out,
                 launched=node.launched,
-                seen_before=None if before is None else (node.pg_id, node.key) in before,
+                seen_before=None if before is None else (node.pg_id, node.key) in before.pending,
+                was_first=None if before is None else (node.pg_id, node.key) in before.first,
             )
         )
 

@@ -10,10 +10,12 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch.diagnosis import signature
+from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.case import Case, Group, family
 from stallwatch.diagnosis.pace import Pace
 from stallwatch.model.summary import Pending, Transfer
 
+_TRANSFERS = ("send", "recv", "p2p")
 # Calls that gloo carries out without recording them.
 _UNRECORDED = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait", "p2p", "work")
 
@@ -190,10 +192,15 @@ def _unused(
         blockers.append(Blocker(rank, 0, Strength.HOST))
     elif case.launches_behind(rank):
         blockers.append(Blocker(rank, 0, Strength.RECORDED))
-    elif case.is_elsewhere(rank):
+    elif case.is_elsewhere(rank) or (group.backend == "gloo" and _in_transfer(activity)):
         blockers.append(Blocker(rank, 0, Strength.HOST))
     else:
         unknown.append(rank)
+
+
+def _in_transfer(activity: Activity) -> bool:
+    """gloo's host stands in the call itself: in a send or receive it is not in the collective that others wait in."""
+    return any(part in (activity.collective or "") for part in _TRANSFERS)
 
 
 def _is_away(case: Case, rank: int) -> bool:

@@ -11,6 +11,7 @@ from tests.unit.diagnosis.build import (
     Rank,
     evidence,
     loop,
+    recorder,
     transfer,
     world,
 )
@@ -261,3 +262,25 @@ def test_what_a_peer_calls_next_and_the_program_began_with_is_where_a_loop_goes_
     begins = Rank(1, (*calls(1), calls(1)[0]), 2, backend="gloo")
     stands = [Rank(r, calls(r), frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in (2, 3)]
     assert judge(evidence(swapped, begins, *stands))[0].culprits == (0,)
+
+
+def test_what_came_to_the_front_between_two_looks_has_not_stood_there_for_two() -> None:
+    """A deep queue: all had enqueued the call at the first look, and the GPUs have come to it since."""
+    calls = (*STEPS, STEPS[0], STEPS[1])
+
+    def rank(number: int) -> Rank:
+        first = recorder(number, calls, len(calls) - 2)
+        return Rank(
+            number, calls, len(calls) - 1, dumped=False, extra=(first, recorder(number, calls, len(calls) - 1, look=2))
+        )
+
+    assert judge(evidence(*(rank(number) for number in range(4))))[0].cause == "healthy"
+
+
+def test_under_gloo_a_rank_without_a_dump_that_stands_in_a_receive_is_not_in_the_collective() -> None:
+    pair = world(2)
+    steps = loop(pair, 4)
+    waits = Rank(1, (*steps, steps[0]), len(steps), backend="gloo")
+    stands = Rank(0, dumped=False, frames=IN_RECV, wchan="futex_do_wait", backend="gloo")
+    verdict = judge(evidence(stands, waits))[0]
+    assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (0,))
