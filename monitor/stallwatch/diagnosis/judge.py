@@ -9,6 +9,7 @@ from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.claims.claim import Claim, rank_ranges
 from stallwatch.diagnosis.former_life import of_this_life
 from stallwatch.diagnosis.hookless import what_a_hook_adds
+from stallwatch.diagnosis.phrases import Aside
 from stallwatch.diagnosis.playbook import next_steps
 from stallwatch.diagnosis.reduce import reduce_rank
 from stallwatch.diagnosis.story import Story, tell
@@ -65,8 +66,18 @@ def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activit
         rejected=rejected,
         missing=claim.missing,
     )
-    verdict = msgspec.structs.replace(verdict, summary=summary(verdict, activities))
+    verdict = msgspec.structs.replace(verdict, summary=summary(verdict, activities, _aside(story, claim, waiting)))
     return msgspec.structs.replace(verdict, next_steps=next_steps(verdict, activities))
+
+
+def _aside(story: Story, claim: Claim, waiting: list[int]) -> Aside:
+    direct = {
+        wait.rank
+        for wait in story.graph.waits
+        if claim.seq and (wait.point.group, wait.point.seq) == (claim.group, claim.seq)
+    }
+    shown = [rank for rank in waiting if rank in direct]
+    return Aside(claim.site, rank_ranges(shown), rank_ranges(set(waiting) - direct))
 
 
 def _process(story: Story, rank: int) -> CulpritProcess:

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.rank_ranges import rank_ranges
@@ -68,6 +69,7 @@ _OPERATIONS = {
     "_reduce_scatter_base": "reduce_scatter",
     "all_reduce_barrier": "barrier",
     "all_to_allv": "all_to_all",
+    "p2p": "a send or receive",
 }
 
 
@@ -83,13 +85,23 @@ def named_signal(number: int) -> str:
         return f"signal {number}"
 
 
+class Aside(NamedTuple):
+    """What a sentence says and a verdict has no field for."""
+
+    site: str = ""  # "file:line function" where the culprits called what is wrong, if all of them called it there
+    direct: str = ""  # rank ranges: those that wait in the operation that the verdict names
+    behind: str = ""  # and those that wait for them in turn, elsewhere
+
+
+NOTHING_ASIDE = Aside()
 UNNAMED = "a rank that is not named"
 
 
 class Culprits:
     """Who a verdict names, in words. Predicates are in the singular: many ranks become "each of ranks 4-5 …"."""
 
-    def __init__(self, verdict: Verdict, activities: Mapping[int, Activity]) -> None:
+    def __init__(self, verdict: Verdict, activities: Mapping[int, Activity], aside: Aside = NOTHING_ASIDE) -> None:
+        self.aside = aside
         self.ranks = verdict.culprits
         self.single = len(self.ranks) <= 1
         self._verdict = verdict
@@ -150,18 +162,24 @@ class Culprits:
         frame = next((found for rank in self.ranks if (found := self._frame(rank))), None)
         return f"{lead}at {place(frame)}" if frame else ""
 
+    def call_site(self, lead: str = " at ") -> str:
+        """ " at train.py:133 in step" by the recorder, "" where it kept no call site."""
+        file, _, rest = self.aside.site.rpartition(":")
+        line, _, function = rest.partition(" ")
+        return f"{lead}{place(Frame(file, int(line), function))}" if line.isdigit() else ""
+
     def called(self) -> tuple[str, str]:
-        """Where the first culprit called the operation, and else where it stands now: one of them is "".
+        """Where the first culprit called the operation, and where it stands now, if that is elsewhere.
 
         A rank under NCCL goes on after it launched: the line where it stands is then not the line of the call.
         """
         rank = next((rank for rank in self.ranks if self._frame(rank)), None)
         if rank is None:
-            return "", ""
+            return self.call_site(), ""
         frame, activity = self._frame(rank), self._activities.get(rank)
         if activity is None or activity.in_collective or frame != activity.frame:
             return f" at {place(frame)}", ""
-        return "", f"; {'it' if self.single else f'rank {rank}'} now {self._predicate(rank)}"
+        return self.call_site(), f"; {'it' if self.single else f'rank {rank}'} now {self._predicate(rank)}"
 
     def raised_at(self) -> str:
         first = self.first

@@ -3,15 +3,24 @@
 from collections.abc import Callable, Mapping
 
 from stallwatch.diagnosis.activity import Activity
-from stallwatch.diagnosis.phrases import Culprits, named_signal, of_group, operation_name, shorten, waiters
+from stallwatch.diagnosis.phrases import (
+    NOTHING_ASIDE,
+    Aside,
+    Culprits,
+    named_signal,
+    of_group,
+    operation_name,
+    shorten,
+    waiters,
+)
 from stallwatch.model.verdict import Cause, Verdict
 
 Activities = Mapping[int, Activity]
 
 
-def summary(verdict: Verdict, activities: Activities) -> str:
+def summary(verdict: Verdict, activities: Activities, aside: Aside = NOTHING_ASIDE) -> str:
     """Say in one sentence what is wrong. What was observed is stated; what follows from it is "consistent with"."""
-    culprits = Culprits(verdict, activities)
+    culprits = Culprits(verdict, activities, aside)
     text = _SENTENCES[verdict.cause](verdict, culprits)
     text = " ".join(text.split())
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
@@ -26,9 +35,9 @@ def _not_entered(verdict: Verdict, culprits: Culprits) -> str:
     if not verdict.waiting:
         return f"{doing}; {culprits.it()} {culprits.has()} not entered {_operation(verdict)}"
     if _is_certain(verdict):
-        return f"{doing}; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}"
+        return f"{doing}; {_wait_for(verdict, culprits)}"
     entering = f"{culprits.short()} not having entered it"
-    return f"{doing}; {_others_wait(verdict)} in {_operation(verdict)}, consistent with {entering}"
+    return f"{doing}; {_wait_in(verdict, culprits)}, consistent with {entering}"
 
 
 def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
@@ -46,20 +55,24 @@ def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
         return (
             f"{culprits.who()} made {found}{at} where the other ranks made {expected}, in {_operation(verdict)}{tail}"
         )
-    what = {"size": "size", "dtype": "data type"}[mismatch.kind]
-    return (
-        f"{culprits.who()} entered {_operation(verdict)}{at} with {what} {found} where the others have {expected}{tail}"
-    )
+    what = "data type " if mismatch.kind == "dtype" else ""
+    differs = f"with {what}{found} where the others have {expected}"
+    return f"{culprits.who()} entered {_operation(verdict)}{at} {differs}{tail}"
 
 
 def _data_exhausted(verdict: Verdict, culprits: Culprits) -> str:
     doing = culprits.doing() or f"{culprits.who()} {culprits.has()} left the training loop"
+    first = culprits.first
+    if verdict.mismatch is not None and not (first and first.in_collective):
+        doing = f"{culprits.who()} called {operation_name(verdict.mismatch.found)}{culprits.call_site()}"
     rest = f"{_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else "the other ranks still train"
     return f"{doing}, though {rest}: consistent with {culprits.its()} data having ended before theirs"
 
 
 def _group_order(verdict: Verdict, culprits: Culprits) -> str:
     stands = culprits.doing(again=not culprits.single)
+    if stands and culprits.first and culprits.first.gpu_sync:
+        stands += culprits.call_site(", for a call made at ")
     if culprits.single:
         rest = f", while {_others_wait(verdict)} for it in {_operation(verdict)}" if verdict.waiting else ""
         order = "enters its process groups in another order than they do"
@@ -72,7 +85,8 @@ def _group_order(verdict: Verdict, culprits: Culprits) -> str:
 def _p2p_unmatched(verdict: Verdict, culprits: Culprits) -> str:
     stands = culprits.doing(again=not culprits.single)
     if not culprits.single:
-        pairs = "in sends and receives that do not match, so none can finish"
+        posted = culprits.call_site(" (posted at ")
+        pairs = f"in sends and receives that do not match{posted + ')' if posted else ''}, so none can finish"
         return f"{_each_other(verdict, culprits)} {pairs}{': ' + stands if stands else ''}"
     lead = stands or culprits.who()
     if verdict.process_group is None and not _is_certain(verdict):
@@ -96,7 +110,7 @@ def _each_other(verdict: Verdict, culprits: Culprits) -> str:
 
 
 def _rank_exited(verdict: Verdict, culprits: Culprits) -> str:
-    waits = f"; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}" if verdict.waiting else ""
+    waits = f"; {_wait_for(verdict, culprits)}" if verdict.waiting else ""
     first = culprits.first
     failed = culprits.followers_gone()
     if not waits and failed:
@@ -137,7 +151,7 @@ def _process_stopped(verdict: Verdict, culprits: Culprits) -> str:
     first = culprits.first
     by = f"by the debugger with pid {first.tracer_pid}" if first and first.tracer_pid else "by a stop signal (SIGSTOP)"
     verb = "is" if culprits.single else "are"
-    waits = f"; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}" if verdict.waiting else ""
+    waits = f"; {_wait_for(verdict, culprits)}" if verdict.waiting else ""
     return f"{culprits.who()} {verb} held {by}{waits}"
 
 
@@ -212,6 +226,18 @@ def _undecided(verdict: Verdict, culprits: Culprits) -> str:
 
 def _others_wait(verdict: Verdict) -> str:
     return waiters(verdict.waiting) if verdict.waiting else "the other ranks wait"
+
+
+def _wait_for(verdict: Verdict, culprits: Culprits) -> str:
+    return _wait_in(verdict, culprits, f" for {culprits.them()}")
+
+
+def _wait_in(verdict: Verdict, culprits: Culprits, reason: str = "") -> str:
+    """Who waits in the operation of the verdict; those that wait for these in turn wait somewhere else."""
+    direct, behind = culprits.aside.direct, culprits.aside.behind
+    if not (direct and behind):
+        return f"{_others_wait(verdict)}{reason} in {_operation(verdict)}"
+    return f"{waiters(direct)}{reason} in {_operation(verdict)}, and {waiters(behind)} behind that"
 
 
 def _is_certain(verdict: Verdict) -> bool:

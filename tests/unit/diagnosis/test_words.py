@@ -5,6 +5,7 @@ from typing import Any, get_args
 import pytest
 
 from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.phrases import Aside
 from stallwatch.diagnosis.words import summary
 from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, GroupRef, Mismatch, Verdict
 
@@ -96,8 +97,8 @@ def test_the_verdicts_own_place_wins_over_the_activity() -> None:
     [
         (Mismatch("op", "all_reduce", "_all_gather_base"),
          "called all_gather at {line} where the other ranks called all_reduce"),
-        (Mismatch("size", "[4]", "[8]"),
-         "entered all_reduce number 12 at {line} with size [8] where the others have [4]"),
+        (Mismatch("size", "4 elements", "8 elements"),
+         "entered all_reduce number 12 at {line} with 8 elements where the others have 4 elements"),
         (Mismatch("dtype", "Float", "Int"), "with data type Int where the others have Float"),
         (Mismatch("count", "8 calls", "7 calls"), "made 7 calls at {line} where the other ranks made 8 calls"),
         (None, "entered another operation at {line} than the others"),
@@ -196,3 +197,35 @@ def test_an_accusation_that_is_not_certain_says_consistent_with(
     activities = [activity(rank) for rank in culprits if known]
     text = say(verdict(cause, *culprits, confidence="likely"), *activities)
     assert "consistent with" in text or "is not known" in text or "are not known" in text
+
+
+def test_the_call_itself_is_named_where_the_rank_has_gone_on_from_it() -> None:
+    told = verdict("collective_mismatch", 2, mismatch=Mismatch("op", "all_reduce", "_all_gather_base"))
+    waits = activity(2, where="gpu_sync", detail="waits for its GPU", frame=LINE, gpu_sync=True)
+    text = summary(told, {2: waits}, Aside(site="/srv/job/train.py:40 vote"))
+    assert "called all_gather at /srv/job/train.py:40 in vote where" in text
+    assert "it now waits for its GPU at /srv/job/train.py:88" in text
+
+
+def test_who_waits_elsewhere_is_not_said_to_wait_in_the_same_operation() -> None:
+    told = verdict("not_entered", 2, waiting="0-1,3", process_group=GroupRef("dp1", (2, 3)))
+    text = summary(told, {2: activity(frame=None)}, Aside(direct="3", behind="0-1"))
+    assert text.endswith(
+        "rank 3 waits for it in all_reduce number 12 of process group dp1, and ranks 0-1 wait behind that."
+    )
+
+
+def test_exhausted_data_names_the_call_that_only_a_recorder_shows() -> None:
+    told = verdict("data_exhausted", 2, mismatch=Mismatch("op", "all_reduce", "all_reduce_barrier"))
+    waits = activity(2, where="gpu_sync", detail="waits for its GPU", gpu_sync=True)
+    text = summary(told, {2: waits}, Aside(site="/srv/job/train.py:99 main"))
+    assert text.startswith("Rank 2 (pid 700 on node0) called barrier at /srv/job/train.py:99 in main, though ranks")
+
+
+def test_a_transfer_whose_peer_nobody_recorded_is_not_blamed_on_one_side() -> None:
+    waits = activity(2, where="collective", detail="waits for a send or receive", in_collective=True, frame=None)
+    told = verdict("p2p_unmatched", 2, confidence="possible", process_group=None, operation="p2p", seq=None)
+    assert say(told, waits) == (
+        "Rank 2 (pid 700 on node0) waits for a send or receive, and the other side has not come; ranks 0-1,3 wait for "
+        "it: consistent with a message that was never sent or received."
+    )

@@ -23,6 +23,7 @@ class Claim(msgspec.Struct, frozen=True):
     group: int | None = None  # index in the case
     operation: str | None = None
     seq: int | None = None
+    site: str = ""  # where the culprits made the call that is wrong: "file:line function"
     missing: tuple[str, ...] = ()
 
 
@@ -56,6 +57,15 @@ def operation_of(story: Story, wait: Wait) -> str:
     return call.operation
 
 
+def unrecorded_operation(story: Story, culprits: Iterable[int]) -> str | None:
+    """What the stacks of the waiting ranks call it, where no recorder shows what they wait in."""
+    names = {story.case.activity(rank).collective for rank in story.graph.unrecorded if rank not in set(culprits)}
+    if len(names) == 1:
+        return names.pop()
+    transfers = all(any(part in (name or "") for part in ("send", "recv", "p2p")) for name in names)
+    return "point-to-point operations" if names and transfers else None
+
+
 def point_name(story: Story, point: Point, call: Call | None) -> str:
     group = story.case.groups[point.group]
     what = call.operation if call is not None else ("point-to-point" if not point.seq else "collective")
@@ -85,6 +95,10 @@ def waiting_facts(story: Story) -> tuple[Fact, ...]:
         ranks = list(story.graph.unrecorded)
         verb = "stands" if len(ranks) == 1 else "stand"
         facts.append(Fact(f"{named(ranks)} {verb} in communication that no recorder shows", "py-spy"))
+    if story.graph.perhaps:
+        ranks = list(story.graph.perhaps)
+        verb = "stands" if len(ranks) == 1 else "stand"
+        facts.append(Fact(f"{named(ranks)} {verb} still in native code, as in a wait for communication", "py-spy"))
     return tuple(facts[:_FACTS_KEPT])
 
 
@@ -102,7 +116,15 @@ def frontier_fact(story: Story, rank: int, group: int) -> Fact | None:
 
 
 def activity_facts(story: Story, ranks: Iterable[int]) -> tuple[Fact, ...]:
-    return tuple(fact for rank in ranks for fact in story.case.activity(rank).why)[:_FACTS_KEPT]
+    return tuple(_about(rank, fact) for rank in ranks for fact in story.case.activity(rank).why)[:_FACTS_KEPT]
+
+
+def _about(rank: int, fact: Fact) -> Fact:
+    """What is said of one rank as "its main thread", in a list that tells of many."""
+    for own, named_ in (("its ", f"rank {rank}'s "), ("it ", f"rank {rank} ")):
+        if fact.fact.startswith(own):
+            return Fact(named_ + fact.fact.removeprefix(own), fact.source)
+    return fact
 
 
 def common_where(story: Story, ranks: Iterable[int]) -> Where | None:

@@ -5,6 +5,7 @@ from stallwatch.diagnosis.align import Divergence
 from stallwatch.diagnosis.claims import one_off
 from stallwatch.diagnosis.claims.claim import Claim, Saying, named, waiting_facts
 from stallwatch.diagnosis.story import Story
+from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
 
 
@@ -47,6 +48,7 @@ def claim(story: Story) -> Saying:
         group=divergence.group,
         operation=divergence.expected.operation,
         seq=divergence.seq,
+        site=divergence.found.site,
     )
 
 
@@ -84,6 +86,7 @@ def _odd_shape(story: Story) -> Claim | None:
             group=point.group,
             operation=found.operation,
             seq=point.seq or None,
+            site=found.site,
         )
     return None
 
@@ -129,4 +132,9 @@ def _value(divergence: Divergence, expected: bool) -> str:
     call = divergence.expected if expected else divergence.found
     if divergence.kind == "op":
         return call.operation
-    return call.dtype if divergence.kind == "dtype" else f"{call.elements} elements {call.shape}".strip()
+    return call.dtype if divergence.kind == "dtype" else _size(call)
+
+
+def _size(call: Call) -> str:
+    flat = call.shape in ("", f"[{call.elements}]")
+    return f"{call.elements} elements" if flat else f"{call.elements} elements {call.shape}"

@@ -48,7 +48,15 @@ def claim(story: Story) -> Saying:
         group=point.group,
         operation=call.operation if call else None,
         seq=point.seq or None,
+        site=_common_site(story, culprits),
     )
+
+
+def _common_site(story: Story, culprits: tuple[int, ...]) -> str:
+    """The line that all of them stand in by their recorders, "" where there are several."""
+    calls = [story.case.call(wait.rank, wait.pending) for wait in story.graph.waits if wait.rank in culprits]
+    sites = {call.site if call else "" for call in calls}
+    return sites.pop() if len(sites) == 1 else ""
 
 
 def _cause(story: Story, cycle: Cycle, departures: list[Departure]) -> Cause:

@@ -10,6 +10,7 @@ from stallwatch.diagnosis.claims.claim import (
     main_wait,
     named,
     operation_of,
+    unrecorded_operation,
     waiting_facts,
 )
 from stallwatch.diagnosis.frames import Origin, place
@@ -43,7 +44,7 @@ def claim(story: Story) -> Saying:
         because=(*waiting_facts(story), *facts[:8], *activity_facts(story, found)),
         where=common_where(story, found),
         group=wait.point.group if wait else None,
-        operation=operation_of(story, wait) if wait else None,
+        operation=operation_of(story, wait) if wait else unrecorded_operation(story, found),
         seq=wait.point.seq or None if wait else None,
     )
 

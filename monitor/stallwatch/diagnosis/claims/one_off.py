@@ -39,6 +39,7 @@ def claim(story: Story, divergence: Divergence) -> Claim | None:
         group=divergence.group,
         operation=divergence.expected.operation,
         seq=divergence.seq,
+        site=found.site,
     )
 
 
