@@ -113,3 +113,19 @@ def test_calls_from_other_lines_on_both_sides_are_a_new_phase_of_the_program() -
     verdict = judge(evidence(*ranks))[0]
     assert verdict.mismatch is not None
     assert verdict.mismatch.kind == "op"
+
+
+def test_an_extra_call_among_sizes_that_may_differ_is_told_though_all_stand_in_calls_that_look_alike() -> None:
+    steps = tuple(Call(W4, "alltoall_base", line=line) for _ in range(4) for line in (10, 11))
+    extra = Call(W4, "alltoall_base", 3, line=44)
+    ranks = [Rank(r, (*steps, *steps[:2]), len(steps) + 1) for r in (1, 2, 3)]
+    verdict = judge(evidence(Rank(0, (*steps, extra, steps[0]), len(steps) + 1), *ranks))[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("collective_mismatch", (0,), "likely")
+
+
+def test_all_in_one_call_after_a_habit_that_two_left_names_nobody() -> None:
+    steps = tuple(Call(W4, "alltoall_base", line=line) for _ in range(4) for line in (10, 11))
+    news = [Call(W4, "alltoall_base", 3, line=line) for line in (44, 45)]
+    odd = [Rank(r, (*steps, news[r], steps[0]), len(steps) + 1) for r in (0, 1)]
+    rest = [Rank(r, (*steps, *steps[:2]), len(steps) + 1) for r in (2, 3)]
+    assert judge(evidence(*odd, *rest))[0].culprits == ()

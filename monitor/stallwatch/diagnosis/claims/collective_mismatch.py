@@ -12,10 +12,12 @@ from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
 def claim(story: Story) -> Saying:
     divergence = choose(story)
     if divergence is None:
-        return _odd_shape(story) or Rejected(
-            "collective_mismatch", "operation, size and dtype agree wherever members can be compared"
+        return (
+            _odd_shape(story)
+            or one_off.in_what_all_entered(story)
+            or Rejected("collective_mismatch", "operation, size and dtype agree wherever members can be compared")
         )
-    slipped = one_off.claim(story, divergence)
+    slipped = one_off.before(story, divergence)
     if slipped is not None:
         return slipped
     culprits, confidence = _who(story, divergence)

@@ -1,19 +1,60 @@
-"""A call too many or too few that happened to pair with another: the difference that shows comes later, elsewhere."""
+"""A call too many or too few that happened to pair with another: the difference that shows comes later, elsewhere, or,
+where sizes may differ in health, not at all."""
 
 from stallwatch.diagnosis import align
 from stallwatch.diagnosis.align import Divergence
-from stallwatch.diagnosis.claims.claim import Claim, waiting_facts
+from stallwatch.diagnosis.claims.claim import Claim, operation_of, waiting_facts
 from stallwatch.diagnosis.program import Departure, program
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Fact, Mismatch
 
 
-def claim(story: Story, divergence: Divergence) -> Claim | None:
+def before(story: Story, divergence: Divergence) -> Claim | None:
     """Given where two members differ, name the one that was one call off already, if one alone was."""
-    departure = _departed_before(story, divergence)
+    if divergence.decided_by == "majority":
+        return None  # a third member has told who differs
+    departure = _alone(story, divergence.group, divergence.seq)
     if departure is None:
         return None
-    name = story.case.groups[divergence.group].description or "the default group"
+    then = Fact(
+        f"under #{divergence.seq} members then called {align.describe(divergence.found)} and "
+        f"{align.describe(divergence.expected)}",
+        "flight recorders",
+    )
+    return _claim(story, departure, divergence.group, divergence.seq, divergence.expected.operation, (then,))
+
+
+def in_what_all_entered(story: Story) -> Claim | None:
+    """Everybody stands in calls that look alike, and one alone had come there by a call of its own."""
+    for point in story.roots.closed:
+        departure = _alone(story, point.group, point.seq + 1) if point.seq else None
+        if departure is None:
+            continue
+        wait = next(wait for wait in story.graph.waits if wait.point == point)
+        return _claim(story, departure, point.group, point.seq, operation_of(story, wait), ())
+    return None
+
+
+def _alone(story: Story, group: int, seq: int) -> Departure | None:
+    """The one member that first called something of its own in the group, under a lower number than `seq`.
+
+    Only where all members were recorded: a rank's habits by themselves change with the phases of its program.
+    """
+    members = story.case.groups[group]
+    if not members.members_known or len(story.case.streams[group]) < len(members.ranks):
+        return None
+    departed = [d for d in story.departures if d.seq and story.case.group_of[d.rank, d.found.stream] == group]
+    if not departed:
+        return None
+    first = min(departed, key=lambda departure: departure.seq)
+    alone = sum(departure.seq == first.seq for departure in departed) == 1
+    return first if alone and first.seq < seq and first.expected else None
+
+
+def _claim(
+    story: Story, departure: Departure, group: int, seq: int, operation: str, then: tuple[Fact, ...]
+) -> Claim | None:
+    name = story.case.groups[group].description or "the default group"
     usual, found = departure.expected[0], departure.found
     is_new = found not in program(story.case, departure.rank)[: departure.place]
     counts = ("none", f"one {found.operation} more") if is_new else (f"one {usual.operation} more", "none")
@@ -27,31 +68,13 @@ def claim(story: Story, divergence: Divergence) -> Claim | None:
                 f"it had always called {align.describe(usual)}: that paired, and from there on its calls are one off",
                 f"flight recorder of rank {departure.rank}",
             ),
-            Fact(
-                f"under #{divergence.seq} members then called {align.describe(divergence.found)} and "
-                f"{align.describe(divergence.expected)}",
-                "flight recorders",
-            ),
+            *then,
             *waiting_facts(story),
         ),
         where="collective",
         mismatch=Mismatch("count", *counts),
-        group=divergence.group,
-        operation=divergence.expected.operation,
-        seq=divergence.seq,
+        group=group,
+        operation=operation,
+        seq=seq,
         site=found.site,
     )
-
-
-def _departed_before(story: Story, divergence: Divergence) -> Departure | None:
-    """One member alone called something of its own before that happened to pair with what the others called."""
-    if divergence.decided_by == "majority":
-        return None  # a third member has told who differs
-    departed = [
-        d for d in story.departures if story.case.group_of[d.rank, d.found.stream] == divergence.group and d.seq
-    ]
-    if not departed:
-        return None
-    first = min(departed, key=lambda departure: departure.seq)
-    alone = sum(departure.seq == first.seq for departure in departed) == 1
-    return first if alone and first.seq < divergence.seq and first.expected else None

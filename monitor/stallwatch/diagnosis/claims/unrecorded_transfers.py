@@ -50,7 +50,8 @@ def _departed(story: Story, left: tuple[int, ...], transfers: list[int]) -> Clai
     return Claim(
         cause=departed_cause(story, first),
         culprits=left,
-        confidence="likely",
+        # A rank's habits by themselves change with the phases of its program: its peers must be there to compare.
+        confidence="likely" if story.whole_world_seen else "possible",
         because=(
             Fact(
                 f"rank {first.rank} called {align.describe(first.found)} where it had always called {usual}",
