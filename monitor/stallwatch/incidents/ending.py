@@ -41,6 +41,9 @@ def resolution(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, 
     if life.family == "request":
         over = life.looks > 1 and life.judged_look >= life.looks and not working
         return "captured on request" if over or _age(life.incident.since_ns, at_ns) > _REQUEST_SECONDS else None
+    young = life.adopted_ns is not None and _age(life.adopted_ns, at_ns) < _ADOPTED_SECONDS
+    if facts is None and young:
+        return None  # sensors that have just started do not see the job yet: no sign that it has ended
     if facts is None or not facts.alive:
         owed = life.confirmed_ns is not None and life.incident.report is None and not life.judgements_failed
         owed = owed and life.family != "health"
@@ -50,7 +53,7 @@ def resolution(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, 
         return "the job was restarted" if again else "the job ended"
     if findings:
         return None
-    if life.adopted_ns is not None and _age(life.adopted_ns, at_ns) < _ADOPTED_SECONDS and not facts.moved:
+    if young and not facts.moved:
         return None
     if life.quiet_since_ns is None or (at_ns - life.quiet_since_ns < _QUIET_NS and not facts.moved):
         return None

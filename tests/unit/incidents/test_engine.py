@@ -328,6 +328,15 @@ def test_an_incident_of_the_last_daemon_whose_symptom_does_not_return_is_resolve
         assert after.lives.past[0].resolution == resolution
 
 
+def test_an_incident_that_was_taken_over_outlives_a_first_look_that_sees_nothing_yet() -> None:
+    story = Story()
+    story.hang("not_entered")
+    after = Story(lives=adopt([(story.incident, 2)], [(JOB, 1)], [], START))
+    after.at(0, jobs=[])
+    after.at(1, stall("confirmed"), jobs=[facts()])
+    assert after.incident.incident_id == story.incident.incident_id
+
+
 def test_ordinals_go_on_after_a_restart_of_the_daemon() -> None:
     story = Story(lives=adopt([], [(JOB, 4)], [], START))
     story.at(6, stall())
