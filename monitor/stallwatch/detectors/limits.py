@@ -1,6 +1,7 @@
 """How long a rank may stand still before we look: learned from its own past, by quantiles that no outlier moves."""
 
 import math
+from functools import lru_cache
 
 import msgspec
 
@@ -50,6 +51,7 @@ def quantile(values: tuple[int, ...], share: float) -> int:
     return ordered[max(place, 0)]
 
 
+@lru_cache(maxsize=1024)  # a tick asks several times for what has not changed: detectors, views, the next look
 def limit_of(times: Times, what: str, floor_seconds: float) -> Limit | None:
     """Return the limit that `times` teach, None before enough were seen.
 
