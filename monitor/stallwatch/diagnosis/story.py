@@ -8,7 +8,7 @@ from stallwatch.diagnosis.gpu import GpuOfRank, gpus_of_ranks
 from stallwatch.diagnosis.pace import Pace
 from stallwatch.diagnosis.program import Departure, find_departures
 from stallwatch.diagnosis.roots import Roots, find_roots
-from stallwatch.diagnosis.waits import Graph, build
+from stallwatch.diagnosis.waits import Graph, Wait, build
 
 
 class Story(msgspec.Struct, frozen=True):
@@ -30,6 +30,8 @@ class Story(msgspec.Struct, frozen=True):
     @property
     def hangs(self) -> bool:
         """True when somebody waits, is not known to have moved on, and the job is not known to move."""
+        if self.ends_move:
+            return False
         if not self.proven_stuck and (self.moves or (self.graph.moving and not self.graph.waits)):
             return False
         return bool(self.graph.waits or self.graph.unrecorded or self._some_stand_apart)
@@ -46,6 +48,24 @@ class Story(msgspec.Struct, frozen=True):
             and activity.moving is False
         ]
         return bool(apart) and len(perhaps) > len(apart)
+
+    @property
+    def ends_move(self) -> bool:
+        """Every chain of waits ends in a call that all have entered and whose turn came since the last look."""
+        ends = set(self.roots.closed)
+        if not ends or self.roots.absent or self.roots.cycles:
+            return False
+        came = {wait.rank for wait in self.graph.waits if wait.pending.was_first is False}
+        return all(
+            wait.rank in came or (bool(peers := self._peers(wait)) and peers <= came)
+            for wait in self.graph.waits
+            if wait.point in ends
+        )
+
+    def _peers(self, wait: Wait) -> set[int]:
+        """The other ends of a transfer or a batch; none of a collective."""
+        ends = (self.case.ends(wait.rank, wait.pending, transfer) for transfer in wait.pending.transfers)
+        return {rank for pair in ends for rank in pair} - {wait.rank}
 
     @property
     def proven_stuck(self) -> bool:

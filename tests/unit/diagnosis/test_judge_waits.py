@@ -284,3 +284,44 @@ def test_under_gloo_a_rank_without_a_dump_that_stands_in_a_receive_is_not_in_the
     stands = Rank(0, dumped=False, frames=IN_RECV, wchan="futex_do_wait", backend="gloo")
     verdict = judge(evidence(stands, waits))[0]
     assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (0,))
+
+
+def test_ranks_that_wait_for_a_call_whose_turn_has_just_come_are_not_stuck() -> None:
+    """Rank 0 and 1 stand in the world's call at both looks; 2 and 3 have come from their pair's first to its second."""
+    pair = Group("1", "tp1", (2, 3), 1)
+    busy = (*STEPS, Call(pair), Call(pair), STEPS[0])
+
+    def works(number: int) -> Rank:
+        looks = tuple(recorder(number, busy, len(STEPS) + look - 1, look=look) for look in (1, 2))
+        return Rank(number, busy, dumped=False, extra=looks)
+
+    verdict = judge(evidence(_waiting(0), _waiting(1), works(2), works(3)))[0]
+    assert (verdict.cause, verdict.culprits) == ("healthy", ())
+
+
+def test_both_ends_of_a_message_that_never_came_are_likely_though_one_waits_in_a_collective() -> None:
+    ranks = [Rank(0, (transfer(W4, ("recv", 1)),), 0), *(Rank(rank, (Call(W4),), 0) for rank in (1, 2, 3))]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("p2p_unmatched", (0, 1), "likely")
+
+
+def test_a_call_of_its_own_in_a_pipeline_is_named_by_what_the_others_wait_in() -> None:
+    """Both a transfer and a collective have followed before; its peer waits in the collective."""
+    row = Group("1", "dp0", (0, 1), 1)
+    stage = Group("2", "pp0", (0, 2), 2)
+
+    def step(rank: int) -> tuple[Call, ...]:
+        forward = (Call(row, line=20),) if rank < 2 else ()
+        moves = {0: (transfer(stage, ("send", 1), line=30),), 2: (transfer(stage, ("recv", 0), line=31),)}.get(rank, ())
+        return (*forward, *moves, *forward, *moves, Call(W4, elements=1, line=40))
+
+    past = {rank: step(rank) * 3 for rank in range(4)}
+    odd = (*past[0], *step(0)[:2], Call(W4, elements=1, line=40), *step(0)[2:-1])
+    ranks = [
+        Rank(0, odd, len(past[0]) + 2),
+        Rank(1, (*past[1], *step(1)), len(past[1]) + 1),
+        Rank(2, (*past[2], *step(2)), len(past[2]) + 1),
+        Rank(3, (*past[3], *step(3)), len(past[3])),
+    ]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("group_order", (0,))

@@ -16,7 +16,8 @@ def claim(story: Story) -> Saying:
     moving = [rank for rank, activity in story.case.activities.items() if activity.moving]
     if story.graph.moving and 4 * len(moving) >= len(story.case.observed):
         return Rejected("comm_stuck", f"{named(moving)} make progress: what is entered will end")
-    point = story.roots.closed[0]
+    stuck = {wait.point for wait in story.graph.waits if wait.stuck}
+    point = next((point for point in story.roots.closed if point in stuck), story.roots.closed[0])
     if story.graph.unknown[point]:
         return Rejected("comm_stuck", f"nothing tells whether {named(story.graph.unknown[point])} entered")
     if not story.whole_world_seen:

@@ -27,8 +27,11 @@ def claim(story: Story) -> Saying:
         # A message has two ends, and two that wait for each other's are both. Who started any other cycle, nothing
         # told: one that skipped a call stands in it as one that called in another order.
         proven = story.proven_stuck and story.whole_world_seen
-        pair = len(culprits) == 2 and not any(point.seq for point in cycle.points)
-        confidence = ("certain" if proven else "likely") if pair else "possible"
+        transfers = [not point.seq for point in cycle.points]
+        if len(culprits) > 2 or not any(transfers):
+            confidence = "possible"
+        else:
+            confidence = "certain" if proven and all(transfers) else "likely"
     cause = _cause(story, cycle, inside if facts else [])
     blocked = main_wait(story, culprits) if len(culprits) < len(ranks) else None
     point = blocked.point if blocked is not None else cycle.points[0]
@@ -74,7 +77,9 @@ def departed_cause(story: Story, departure: Departure) -> Cause:
     group = story.case.groups[story.case.group_of[departure.rank, departure.found.stream]]
     if signature.is_barrier(departure.found.operation) and group.is_default:
         return "data_exhausted"  # it waits at the end, while others are in the loop
-    if any(" " in call.operation for call in departure.expected):
+    due = [" " in call.operation for call in departure.expected]
+    held_up = main_wait(story, (departure.rank,)) if any(due) and not all(due) else None
+    if (due and all(due)) or (held_up is not None and held_up.pending.transfers):
         return "p2p_unmatched"  # a transfer was due
     return "group_order"
 

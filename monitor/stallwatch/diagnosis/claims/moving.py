@@ -67,7 +67,7 @@ def waiting(story: Story) -> Saying:
 
 def healthy(story: Story) -> Saying:
     case = story.case
-    if story.moves and not story.proven_stuck:
+    if story.moves and (story.ends_move or not story.proven_stuck):
         return Claim(
             "healthy", (), "certain" if case.looks > 1 else "likely", (Fact("the job moves", "flight recorders"),)
         )
