@@ -1,0 +1,112 @@
+"""A verdict over 16,384 ranks from the summaries of 2,048 nodes:
+
+    python tests/bench/bench_node_summaries.py [--ranks 16384] [--calls 2000]
+
+Every rank has the world, a tensor- and a data-parallel group, and `--calls` calls in its ring; one has not entered.
+Prints the bytes of all summaries, seconds to decode and to judge, and the largest resident size of the process that
+does it. The goal is 5 s and 1 GB; nothing is asserted.
+"""
+
+import argparse
+import os
+import resource
+import sys
+import tempfile
+import time
+from array import array
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.diagnosis.node_summary import NodeSummary, judge_nodes, summarise_node
+from stallwatch.model.evidence import Evidence, NodeEvidence, ProcessLook, RankEvidence
+from stallwatch.model.summary import Call, Pending, RankSummary, Stream
+
+PER_NODE = 8
+TIMEOUT_MS = 600_000
+
+
+def rank_summary(rank: int, world: tuple[int, ...], calls: int, absent: int) -> RankSummary:
+    """What the ring of a rank says: tp and dp in turn, the world's at the end; all but one stand in that."""
+    first = rank - rank % PER_NODE
+    dp = tuple(range(rank % PER_NODE, len(world), PER_NODE))
+    groups = (("default_pg", world, 40), ("tp", tuple(range(first, first + PER_NODE)), calls), ("dp", dp, calls // 2))
+    streams = []
+    for index, (description, ranks, number) in enumerate(groups):
+        entered = number if index or rank != absent else number - 1
+        done = number if index else number - 1
+        streams.append(
+            Stream(description, str(index), "nccl", ranks, 1, (array("H", [index]) * entered).tobytes(), done, 0)
+        )
+    waits = rank != absent
+    return RankSummary(
+        rank=rank,
+        look=2,
+        backends=("nccl",),
+        calls=tuple(Call(index, "all_reduce", 1000, "Float", "/app/train.py:94 step", "[1000]") for index in range(3)),
+        streams=tuple(streams),
+        pending=(Pending(1, 0, 0, 0, 40, (), 1, TIMEOUT_MS, seen_before=True, was_first=True),) if waits else (),
+        advanced=False,
+    )
+
+
+def write(folder: Path, ranks: int, calls: int, absent: int) -> int:
+    world = tuple(range(ranks))
+    total = 0
+    for node in range(ranks // PER_NODE):
+        mine = range(node * PER_NODE, (node + 1) * PER_NODE)
+        host = f"node{node:05}"
+        evidence = Evidence(
+            ranks,
+            "nccl",
+            tuple(
+                RankEvidence(
+                    rank,
+                    host,
+                    1000 + rank,
+                    processes=(ProcessLook("process-2.json", 2, 1000 + rank, "S", None, None, "futex", 9, ()),),
+                    summary=rank_summary(rank, world, calls, absent),
+                )
+                for rank in mine
+            ),
+            (NodeEvidence(host, tuple(mine)),),
+            (),
+            looks=2,
+        )
+        data = msgspec.msgpack.encode(summarise_node(evidence))
+        (folder / host).write_bytes(data)
+        total += len(data)
+    return total
+
+
+def judge(folder: Path) -> str:
+    began = time.perf_counter()
+    decoder = msgspec.msgpack.Decoder(NodeSummary)
+    summaries = [decoder.decode(path.read_bytes()) for path in sorted(folder.iterdir())]
+    decoded = time.perf_counter()
+    verdict = judge_nodes(summaries)[0]
+    judged = time.perf_counter()
+    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return (
+        f"decode {decoded - began:.1f} s  judge {judged - decoded:.1f} s  {megabytes:.0f} MB resident  "
+        f"{verdict.cause} {list(verdict.culprits)} {verdict.confidence}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=16_384)
+    parser.add_argument("--calls", type=int, default=2_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        total = write(Path(name), options.ranks, options.calls, options.ranks // 2 + 3)
+        print(f"{options.ranks} ranks, {total / 2**20:.0f} MiB of summaries", flush=True)
+        child = os.fork()  # its peak is then its own and not that of writing, which holds one node at a time
+        if child == 0:
+            print(judge(Path(name)), flush=True)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
