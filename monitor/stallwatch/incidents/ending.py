@@ -18,6 +18,7 @@ _HEALTHY_AGAIN_NS = 60_000_000_000  # temperatures and counters come and go
 _VERDICT_SECONDS = 90.0  # how long a job's end waits for the verdict on what ended it
 _REQUEST_SECONDS = 120.0
 _ADOPTED_SECONDS = 60.0
+_UNSEEN_SECONDS = 10.0  # the first look after a start may come before the sensors' children are up
 _KEPT_PAST = 20
 _COOLDOWN_SECONDS = 60.0
 _LONGEST_COOLDOWN_SECONDS = 3600.0
@@ -41,9 +42,9 @@ def resolution(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, 
     if life.family == "request":
         over = life.looks > 1 and life.judged_look >= life.looks and not working
         return "captured on request" if over or _age(life.incident.since_ns, at_ns) > _REQUEST_SECONDS else None
-    young = life.adopted_ns is not None and _age(life.adopted_ns, at_ns) < _ADOPTED_SECONDS
-    if facts is None and young:
-        return None  # sensors that have just started do not see the job yet: no sign that it has ended
+    adopted_seconds = None if life.adopted_ns is None else _age(life.adopted_ns, at_ns)
+    if facts is None and adopted_seconds is not None and adopted_seconds < _UNSEEN_SECONDS:
+        return None
     if facts is None or not facts.alive:
         owed = life.confirmed_ns is not None and life.incident.report is None and not life.judgements_failed
         owed = owed and life.family != "health"
@@ -53,7 +54,7 @@ def resolution(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, 
         return "the job was restarted" if again else "the job ended"
     if findings:
         return None
-    if young and not facts.moved:
+    if adopted_seconds is not None and adopted_seconds < _ADOPTED_SECONDS and not facts.moved:
         return None
     if life.quiet_since_ns is None or (at_ns - life.quiet_since_ns < _QUIET_NS and not facts.moved):
         return None
