@@ -85,19 +85,18 @@ class _Reduction:
             self._add_group(recorder, group, before, whole)
 
     def _before(self, recorder: Recorder, nodes: Sequence[Node], earlier: Sequence[Recorder]) -> Before | None:
-        """What was pending at any earlier look, or None when there was none; notes whether anything advanced."""
+        """What was pending at any earlier look, or None when there was none; notes what advanced since the last."""
         if not earlier:
             return None
         keys: set[Key] = set()
         for look in earlier:
             old = read_nodes(look)
             keys |= {(node.pg_id, node.key) for node in old if not node.done}
-            last_old = look.operations[-1].record_id if look.operations else -1
-            last_new = recorder.operations[-1].record_id if recorder.operations else -1
-            moved = last_new != last_old or sum(n.done for n in old) != sum(n.done for n in nodes)
-            self.advanced = bool(self.advanced) or moved or look.status != recorder.status
         last = max(earlier, key=lambda look: look.look)
         known = last.operations[-1].record_id if last.operations else -1
+        newest = recorder.operations[-1].record_id if recorder.operations else -1
+        moved = newest != known or sum(n.done for n in read_nodes(last)) != sum(n.done for n in nodes)
+        self.advanced = bool(self.advanced) or moved or last.status != recorder.status
         for operation in reversed(recorder.operations):
             if operation.record_id <= known:
                 break

@@ -548,3 +548,17 @@ def test_odd_evidence_never_raises_and_order_is_irrelevant(evidence: RankEvidenc
         sources=evidence.sources[::-1],
     )
     assert read_activity(evidence) == read_activity(backwards)
+
+
+def test_a_rank_that_was_still_starting_at_the_first_look_has_stood_since_the_second() -> None:
+    starting, waiting = thread(stack("to@JOB:3", MODULE)), thread(stack(*WAITS))
+    seen = (stacks(starting), stacks(waiting, look=2), stacks(waiting, look=3))
+    assert read_activity(rank(stacks=seen[:2])).moving is True
+    assert read_activity(rank(stacks=seen)).moving is False
+
+
+def test_operations_issued_before_the_last_two_looks_move_nobody() -> None:
+    waiting = thread(stack(*WAITS))
+    seen = tuple(stacks(waiting, look=look) for look in (1, 2, 3))
+    recorders = (recorder(1, (1, "55")), recorder(2, (1, "55"), (2, "55")), recorder(3, (1, "55"), (2, "55")))
+    assert read_activity(rank(stacks=seen, recorders=recorders)).moving is False

@@ -73,3 +73,25 @@ def test_with_gloo_the_others_stand_in_the_rendezvous() -> None:
 def test_all_in_the_rendezvous_accuse_nobody() -> None:
     waiting = [Rank(rank, dumped=False, frames=JOINS, wchan="do_poll").evidence() for rank in range(4)]
     assert judge(_job(*waiting))[0].culprits == ()
+
+
+def _started_late(told: RankEvidence) -> RankEvidence:
+    """The same rank, looked at once before: it was still making its CUDA context then."""
+    starting = CodeFrame("_lazy_init", "/opt/venv/lib/python3.11/site-packages/torch/cuda/__init__.py", 410)
+    later = tuple(msgspec.structs.replace(one, look=one.look + 1) for one in told.stacks)
+    threads = tuple(
+        msgspec.structs.replace(thread, frames=(starting, CodeFrame("build", "/srv/job/train.py", 12), MODULE))
+        for thread in told.stacks[0].threads
+    )
+    return msgspec.structs.replace(
+        told,
+        stacks=(msgspec.structs.replace(told.stacks[0], threads=threads), *later),
+        processes=tuple(msgspec.structs.replace(one, look=one.look + 1) for one in told.processes),
+        recorders=tuple(msgspec.structs.replace(one, look=one.look + 1) for one in told.recorders),
+    )
+
+
+def test_ranks_that_were_still_starting_at_the_first_look_do_not_make_the_job_healthy_for_ever() -> None:
+    absent = _asked(Rank(3, dumped=False, frames=SLEEPS), NO_DUMP)
+    told = judge(_job(*(_started_late(_joined(rank)) for rank in range(3)), absent))[0]
+    assert (told.cause, told.culprits) == ("init_missing", (3,))

@@ -1,4 +1,4 @@
-"""Whether a rank moves between its first and its last look, judged on the thread that blocks.
+"""Whether a rank moves between its last two looks, judged on the thread that blocks.
 
 What is none of its doing does not count: NCCL's spinning threads, trackers, our own pulse, a saver's collectives.
 """
@@ -170,7 +170,7 @@ def _children(first: Moment, last: Moment, seconds: float) -> Fact | None:
 
 
 def new_operations(recorders: tuple[Recorder, ...], ident: str) -> bool | None:
-    """Whether the thread issued operations between the recorder's looks. None: not told.
+    """Whether the thread issued operations between the recorder's last two looks. None: not told.
 
     A background thread's operations do not count; where the stack carries no ident, one issuing thread is the loop."""
     newest: dict[str, dict[int, int]] = {}
@@ -183,7 +183,7 @@ def new_operations(recorders: tuple[Recorder, ...], ident: str) -> bool | None:
         seen = newest[recorder.backend]
         if len(seen) < 2 or recorder.look != max(seen):
             continue
-        fresh = [op for op in recorder.operations if op.record_id > seen[min(seen)]]
+        fresh = [op for op in recorder.operations if op.record_id > seen[sorted(seen)[-2]]]
         told = told or False
         if ident and issuers:
             told = told or any(op.thread_id == ident for op in fresh)

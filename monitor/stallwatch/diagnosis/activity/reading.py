@@ -38,10 +38,11 @@ def read_activity(rank: RankEvidence) -> Activity:
     process = next((look.process for look in reversed(seen) if look.process), None)
     standing, holds_gil, gil_facts = with_gil(now, seen)
     ident = ident_of(now.thread) if now.thread else ""
-    first = (with_stack or moments)[0]
+    # The last two looks: a rank that was still starting, or worked on, at an older one may stand since.
+    before = (with_stack or moments)[-2:][0]
     moved = (
-        motion(first, now._replace(standing=standing), new_operations(rank.recorders, ident))
-        if first is not now
+        motion(before, now._replace(standing=standing), new_operations(rank.recorders, ident))
+        if before is not now
         else Motion(None, None, ())
     )
     stack = now.thread.frames if now.thread else ()
