@@ -15,6 +15,8 @@ from stallwatch.model.verdict import Fact, Rejected, Report, Verdict
 _SECOND_NS = 1_000_000_000
 _FIRST_REPEAT_SECONDS = 15.0
 _LAST_REPEAT_SECONDS = 300.0
+# A look at a job that was still starting shows motion that has ended since: ranks make CUDA contexts for seconds.
+_SETTLED_SECONDS = 3.0
 # A stop needs no stack and no recorder to be known: it is judged once before its first look is ready.
 _EARLY_SECONDS = 0.4
 _STATISTICS_SECONDS = 60.0
@@ -173,5 +175,8 @@ def _plan(life: Life, verdict: Verdict, config: Config, since_ns: int, now_ns: i
 
 
 def _look_later(life: Life, now_ns: int) -> Life:
+    verdict = life.incident.verdict
+    if life.family == "hang" and life.repeats == 0 and verdict is not None and verdict.cause == "healthy":
+        return replace(life, repeats=1, next_look_ns=now_ns + int(_SETTLED_SECONDS * _SECOND_NS))
     seconds = min(_FIRST_REPEAT_SECONDS * 2**life.repeats, _LAST_REPEAT_SECONDS)
     return replace(life, repeats=life.repeats + 1, next_look_ns=now_ns + int(seconds * _SECOND_NS))

@@ -341,3 +341,14 @@ def test_ordinals_go_on_after_a_restart_of_the_daemon() -> None:
     story = Story(lives=adopt([], [(JOB, 4)], [], START))
     story.at(6, stall())
     assert story.incident.incident_id.endswith("-5")
+
+
+def test_a_job_called_healthy_that_still_stands_is_looked_at_again_within_seconds_once() -> None:
+    story = Story()
+    story.hang("healthy")
+    story.at(story.second + 3, stall("confirmed"))
+    assert story.life.looks == 3
+    story.looked()
+    story.judged(report("healthy"))
+    story.at(story.second + 3, stall("confirmed"))
+    assert story.life.looks == 3
