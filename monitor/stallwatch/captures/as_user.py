@@ -39,6 +39,9 @@ class Found(msgspec.Struct, frozen=True):
     sources_problem: str = ""
 
 
+_FOUND = msgspec.json.Decoder(tuple[Found, ...])
+
+
 def read_as_user(request: Request, seconds: float) -> tuple[Found, ...]:
     """Ask such a process. Raise NotCaptured when it does not answer in time: a file may lie on a dead file system."""
     running = subprocess.Popen(
@@ -52,7 +55,7 @@ def read_as_user(request: Request, seconds: float) -> tuple[Found, ...]:
             running.communicate(timeout=0.2)
         raise NotCaptured(f"logs and sources could not be read within {seconds:.0f} s") from error
     try:
-        return msgspec.json.decode(stdout, type=tuple[Found, ...])
+        return _FOUND.decode(stdout)
     except msgspec.MsgspecError as error:
         raise NotCaptured(f"the reader of logs and sources failed (exit code {running.returncode})") from error
 

@@ -13,6 +13,10 @@ from stallwatch.bundle.writer import write_atomically, write_json
 from stallwatch.errors import StallwatchError
 from stallwatch.model.evidence import Attempt, ProcessLook
 
+_ATTEMPTS = msgspec.json.Decoder(list[Attempt])
+
+_PROCESS_LOOK = msgspec.json.Decoder(ProcessLook)
+
 
 class NotCaptured(StallwatchError):
     """This evidence could not be had; the message says why and goes into attempts.json."""
@@ -44,7 +48,7 @@ class Folder:
         for look in range(self.look - 1, 0, -1):
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 data = (self.path / name_of_look("process.json", look)).read_bytes()
-                return msgspec.json.decode(data, type=ProcessLook)
+                return _PROCESS_LOOK.decode(data)
         return None
 
     def note(self, what: str, asked_at_ns: int | None, answered: bool, detail: str = "") -> None:
@@ -76,6 +80,6 @@ class RankFolder(Folder):
 
 def _read_attempts(path: Path) -> list[Attempt]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[Attempt])
+        return _ATTEMPTS.decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError):
         return []

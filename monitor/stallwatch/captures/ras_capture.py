@@ -17,6 +17,8 @@ from stallwatch.model.evidence import Attempt
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
 
+_ANSWERS = msgspec.json.Decoder(tuple[RasAnswer, ...])
+
 # Its own collection from other nodes ends within this; it is the last thing that a look waits for.
 _SECONDS = 4.0
 _EXIT_SECONDS = 1.0
@@ -87,7 +89,7 @@ class RasCapture:
         if not asks:
             return ()
         try:
-            answers = msgspec.json.decode(stdout, type=tuple[RasAnswer, ...])
+            answers = _ANSWERS.decode(stdout)
         except msgspec.MsgspecError as error:
             raise NotCaptured(f"the process that asks NCCL's RAS failed (exit code {process.returncode})") from error
         return tuple(sorted(answers, key=lambda answer: not answer.report))

@@ -17,6 +17,8 @@ from stallwatch.config import Config
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GpuSample, RankSample
 
+_STATE = msgspec.json.Decoder(CaptureState)
+
 __all__ = ["CaptureRun", "CaptureState"]
 
 # A child that is told to end kills its py-spys and lets the ranks go on; then it is ended by force.
@@ -132,4 +134,4 @@ class CaptureRun:
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
             with contextlib.suppress(msgspec.MsgspecError):
-                self._state = msgspec.json.decode(line, type=CaptureState)
+                self._state = _STATE.decode(line)

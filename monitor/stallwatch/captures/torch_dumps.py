@@ -57,6 +57,9 @@ class _Answer(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+_ANSWER = msgspec.json.Decoder(_Answer)
+
+
 def take(sample: RankSample, *, press: bool, seconds: float) -> TorchDump:
     """Return the newest dump of this process that is whole; with `press` ask for one where the user set up a pipe.
 
@@ -164,7 +167,7 @@ def _ask(request: _Request) -> tuple[_Answer, bytes]:
         raise NotCaptured(f"it could not be read within {seconds:.0f} s") from error
     head, _, data = stdout.partition(b"\n")
     try:
-        return msgspec.json.decode(head, type=_Answer), data
+        return _ANSWER.decode(head), data
     except msgspec.MsgspecError as error:
         raise NotCaptured(f"its reader failed (exit code {running.returncode})") from error
 

@@ -15,6 +15,8 @@ from stallwatch.incidents.names import is_incident_id, ordinal_of
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 
+_INCIDENT = msgspec.json.Decoder(Incident)
+
 _FILE = "incident.json"
 _LOOK = re.compile(r"(?:process|stacks|heartbeat|flight_recorder[^-]*)-(\d{1,6})\.\w+")
 _MAXIMUM_FILE_BYTES = 64 << 20  # stack trees of large jobs included
@@ -111,7 +113,7 @@ class IncidentStore:
         try:
             if path.stat().st_size > _MAXIMUM_FILE_BYTES:
                 return None
-            return msgspec.json.decode(path.read_bytes(), type=Incident)
+            return _INCIDENT.decode(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:

@@ -17,6 +17,8 @@ from stallwatch.config import DiagnosisSection
 from stallwatch.errors import EXIT_OK, EXIT_SLOW_OR_WAITING, EXIT_UNDECIDED, EXIT_VERDICT
 from stallwatch.model.verdict import Report
 
+_REPORT = msgspec.json.Decoder(Report)
+
 _HAS_REPORT = (EXIT_OK, EXIT_VERDICT, EXIT_UNDECIDED, EXIT_SLOW_OR_WAITING)
 _MAXIMUM_OUTPUT_BYTES = 64 << 20
 # Reads the bundle's path from its standard input: it can be started before there is anything to judge.
@@ -94,7 +96,7 @@ class JudgeRun:
             return JudgeState(None, f"analyze ended with {code}: {self._last_words()}")
         self._output.seek(0)
         try:
-            return JudgeState(msgspec.json.decode(self._output.read(_MAXIMUM_OUTPUT_BYTES), type=Report))
+            return JudgeState(_REPORT.decode(self._output.read(_MAXIMUM_OUTPUT_BYTES)))
         except msgspec.MsgspecError as error:
             return JudgeState(None, f"analyze printed no report: {error}")
 

@@ -11,6 +11,8 @@ import msgspec
 
 from stallwatch.outputs.poster import Answer, Request
 
+_ANSWER = msgspec.json.Decoder(Answer)
+
 _LONGEST_WAIT_SECONDS = 3600.0  # a server that asks for more is asked again after this
 
 
@@ -84,7 +86,7 @@ class ChildPoster:
 
 def _read(answer: bytes, errors: bytes) -> Outcome:
     try:
-        return judge(msgspec.json.decode(answer, type=Answer))
+        return judge(_ANSWER.decode(answer))
     except msgspec.MsgspecError:
         last = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
         return Later(f"the sending process ended without an answer: {last}"[:300])

@@ -73,13 +73,16 @@ class Spool(msgspec.Struct, frozen=True):
         return replace(self, told=told, threads=threads, verdicts=verdicts)
 
 
+_SPOOL = msgspec.json.Decoder(Spool)
+
+
 def load(path: Path) -> Spool:
     """Given a spool's file, return what it holds; an absent or unreadable one is empty.
 
     Raise OSError when it exists and cannot be read.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Spool)
+        return _SPOOL.decode(path.read_bytes())
     except FileNotFoundError:
         return Spool()
     except msgspec.MsgspecError:

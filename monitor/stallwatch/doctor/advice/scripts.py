@@ -74,10 +74,7 @@ class HarmfulAdvice:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        known = [
-            (re.compile(one.pattern, re.IGNORECASE), one)
-            for one in msgspec.convert(data.read("advice.toml")["advice"], tuple[Advice, ...])
-        ]
+        known = [(re.compile(one.pattern, re.IGNORECASE), one) for one in data.entries("advice.toml", "advice", Advice)]
         found = []
         for path, text in _texts(surroundings):
             hits: dict[str, tuple[Advice, list[int], str]] = {}

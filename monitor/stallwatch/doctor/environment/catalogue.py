@@ -60,7 +60,7 @@ class Catalogue(msgspec.Struct, frozen=True):
 
 @functools.cache
 def catalogue() -> Catalogue:
-    entries = msgspec.convert(data.read("variables.toml")["variable"], tuple[Variable, ...])
+    entries = data.entries("variables.toml", "variable", Variable)
     names = data.read("names.toml")
     nccl = {f"NCCL_{name}": version for version, listed in names["nccl"].items() for name in listed}
     listed = {name for owner in ("torch", "accelerate", "deepspeed", "cuda", "gloo", "build") for name in names[owner]}

@@ -13,6 +13,8 @@ from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.model.incident import Incident
 
+_INCIDENT = msgspec.json.Decoder(Incident)
+
 _MOST_INCIDENTS = 200
 _RECENT_SECONDS, _MOST_JOBS = 86400.0, 3
 _MAXIMUM_BYTES = 64 << 20
@@ -36,7 +38,7 @@ def read_hangs(folder: Path) -> list[Hang]:
         try:
             if file.stat().st_size > _MAXIMUM_BYTES:
                 continue
-            incident = msgspec.json.decode(file.read_bytes(), type=Incident)
+            incident = _INCIDENT.decode(file.read_bytes())
         except (OSError, msgspec.MsgspecError):
             continue
         verdict = incident.verdict

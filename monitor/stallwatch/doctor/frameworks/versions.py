@@ -166,7 +166,7 @@ class KnownBugs:
         except (Inapplicable, Undetermined):
             driver, architecture = "", None
         versions = {"NCCL": training.nccl, "torch": training.versions.get("torch", ""), "driver": driver}
-        bugs = msgspec.convert(data.read("bugs.toml")["bug"], tuple[Bug, ...])
+        bugs = data.entries("bugs.toml", "bug", Bug)
         return tuple(
             finding(
                 self, bug.severity, f"{bug.what} {versions[bug.what]}",

@@ -10,6 +10,8 @@ from stallwatch.doctor.live.lost import run_child
 from stallwatch.doctor.surroundings import Space
 from stallwatch.model.reading import Known, Unavailable
 
+_SPACE = msgspec.json.Decoder(Space)
+
 _SECONDS = 2.0
 
 
@@ -22,7 +24,7 @@ class NodeDisks:
             return reading
         if reading.value.exit_code != 0:
             return Unavailable(reading.value.stderr.strip() or f"{path} cannot be asked", time.monotonic_ns())
-        return Known(msgspec.json.decode(reading.value.stdout, type=Space), time.monotonic_ns())
+        return Known(_SPACE.decode(reading.value.stdout), time.monotonic_ns())
 
 
 def main(path: str) -> int:

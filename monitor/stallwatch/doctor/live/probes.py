@@ -13,6 +13,9 @@ from stallwatch.doctor.live.lost import Promise, run_child
 from stallwatch.doctor.surroundings import GpuState, Outcome, RankFacts, Training
 from stallwatch.model.reading import Known, Unavailable
 
+_GPU_STATE = msgspec.json.Decoder(GpuState)
+_TRAINING = msgspec.json.Decoder(Training)
+
 T = TypeVar("T")
 
 _NVML_SECONDS = 3.5
@@ -30,7 +33,7 @@ class NvmlChild:
         self._promise = Promise(lambda: run_child(command, seconds, what="NVML"), seconds + 0.2, "NVML")
 
     def state(self) -> Known[GpuState] | Unavailable:
-        return _decode(self._promise.get(), GpuState, "NVML")
+        return _decode(self._promise.get(), _GPU_STATE, "NVML")
 
 
 class TrainingChild:
@@ -46,7 +49,7 @@ class TrainingChild:
         )
 
     def ask(self) -> Known[Training] | Unavailable:
-        return _decode(self._promise.get(), Training, "the training interpreter")
+        return _decode(self._promise.get(), _TRAINING, "the training interpreter")
 
 
 class WrittenVersions:
@@ -69,7 +72,7 @@ class WrittenVersions:
 
 
 def _decode(
-    reading: Known[Known[Outcome] | Unavailable] | Unavailable, kind: type[T], what: str
+    reading: Known[Known[Outcome] | Unavailable] | Unavailable, decoder: msgspec.json.Decoder[T], what: str
 ) -> Known[T] | Unavailable:
     inner = reading.value if isinstance(reading, Known) else reading
     if not isinstance(inner, Known):
@@ -82,6 +85,6 @@ def _decode(
         return Unavailable(f"{what} failed: {last[:300]}", now)
     try:
         # A library that prints at import must not spoil the answer: it is the last line.
-        return Known(msgspec.json.decode(outcome.stdout.splitlines()[-1], type=kind), now)
+        return Known(decoder.decode(outcome.stdout.splitlines()[-1]), now)
     except (msgspec.MsgspecError, IndexError) as error:
         return Unavailable(f"{what} answered nonsense: {error}", now)
