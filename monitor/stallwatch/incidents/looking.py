@@ -176,7 +176,7 @@ def _plan(life: Life, verdict: Verdict, config: Config, since_ns: int, now_ns: i
 
 def _look_later(life: Life, now_ns: int) -> Life:
     verdict = life.incident.verdict
-    if life.family == "hang" and life.repeats == 0 and verdict is not None and verdict.cause == "healthy":
-        return replace(life, repeats=1, next_look_ns=now_ns + int(_SETTLED_SECONDS * _SECOND_NS))
-    seconds = min(_FIRST_REPEAT_SECONDS * 2**life.repeats, _LAST_REPEAT_SECONDS)
+    settles = life.family == "hang" and verdict is not None and verdict.cause == "healthy"
+    first_seconds = _SETTLED_SECONDS if settles else _FIRST_REPEAT_SECONDS
+    seconds = min(first_seconds * 2**life.repeats, _LAST_REPEAT_SECONDS)
     return replace(life, repeats=life.repeats + 1, next_look_ns=now_ns + int(seconds * _SECOND_NS))

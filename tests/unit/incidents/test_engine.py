@@ -343,12 +343,13 @@ def test_ordinals_go_on_after_a_restart_of_the_daemon() -> None:
     assert story.incident.incident_id.endswith("-5")
 
 
-def test_a_job_called_healthy_that_still_stands_is_looked_at_again_within_seconds_once() -> None:
+def test_a_job_called_healthy_that_still_stands_is_looked_at_again_within_seconds_then_ever_later() -> None:
     story = Story()
     story.hang("healthy")
-    story.at(story.second + 3, stall("confirmed"))
-    assert story.life.looks == 3
-    story.looked()
-    story.judged(report("healthy"))
-    story.at(story.second + 3, stall("confirmed"))
-    assert story.life.looks == 3
+    for looks, seconds in ((3, 3), (4, 6), (5, 12)):
+        story.at(story.second + seconds - 1, stall("confirmed"))
+        assert story.life.looks == looks - 1
+        story.at(story.second + 1, stall("confirmed"))
+        assert story.life.looks == looks
+        story.looked()
+        story.judged(report("healthy"))
