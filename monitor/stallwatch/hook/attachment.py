@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+import threading
 from time import monotonic_ns
 from typing import Optional
 
@@ -14,6 +15,7 @@ from stallwatch.hook.pulse import Pulse
 
 RECORDER_ENTRIES = "2000"  # torch's own default since 2.11; costs some 2 MB
 _RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+_TURN_SECONDS = 2.0  # how long an attach() waits for one in another thread, which a dead file system may hold
 
 
 class _Attached:
@@ -35,6 +37,7 @@ class _Attached:
 
 
 _attached: Optional[_Attached] = None
+_turn = threading.RLock()  # again in the same thread: a signal handler may attach too
 _watches_process = False
 _parent_world: "Optional[identity.World]" = None  # in a forked child: what its parent is
 
@@ -46,28 +49,38 @@ def attach(auto: bool = False) -> Beat:
     `step()` and `phase(name)`; the same one at every call. Where publishing is impossible or STALLWATCH_DISABLE=1 it is
     false and does no harm. Never raises.
     """
-    global _attached
     try:
         if os.environ.get("STALLWATCH_DISABLE", "").strip().lower() not in ("", "0", "no", "false", "off"):
             return OFF
         if sys.platform != "linux":
             say(f"needs Linux and does nothing on {sys.platform}")
             return OFF
-        if _attached is None:
-            if _is_forked_copy():
-                return OFF
-            made = _Attached()
-            made.pulse.start()
-            _watch_process()
-            _attached = made
-        if auto:
-            _count_optimizer(_attached)
-        else:
-            _attached.publication.counts_steps = True
-        return _attached.beat
+        if not _turn.acquire(timeout=_TURN_SECONDS):
+            say("another thread attaches and does not come to an end")
+            return OFF
+        try:
+            return _attach(auto)
+        finally:
+            _turn.release()
     except Exception as error:
         say(f"could not attach: {type(error).__name__}: {error}")
         return OFF
+
+
+def _attach(auto: bool) -> Beat:
+    global _attached
+    if _attached is None:
+        if _is_forked_copy():
+            return OFF
+        _watch_process()
+        made = _Attached()
+        made.pulse.start()
+        _attached = made
+    if auto:
+        _count_optimizer(_attached)
+    else:
+        _attached.publication.counts_steps = True
+    return _attached.beat
 
 
 def _is_forked_copy() -> bool:
@@ -99,7 +112,8 @@ def _resume() -> None:
 
 def _detach() -> None:
     """In a forked child (a data loader's worker): nothing here is ours to write."""
-    global _attached, _parent_world
+    global _attached, _parent_world, _turn
+    _turn = threading.RLock()  # a thread that had it may be no more
     if _attached is not None:
         _parent_world = _attached.world
         _attached.publication.abandon()

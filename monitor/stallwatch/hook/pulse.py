@@ -18,9 +18,26 @@ from stallwatch.hook.rank_file import RankFile, remove_stale_files, write_privat
 from stallwatch.hook.requests import Request, Requests
 
 PUBLISH_NS = 250_000_000  # how old a reader's view may be; also how often the request path is looked at
-PULSE_NS = 1_000_000_000
+PULSE_NS = 1_031_000_000  # no usual step is a part or a multiple of it
+SPREAD_NS = 500_000_000
 FORK_SECONDS = 0.2  # how long a fork may wait for our thread; it takes some 0.1 ms unless a disk is dead
 EXIT_SECONDS = 2.0  # how long the end of the process may wait for our threads: a dump in progress, a dead disk
+
+
+def next_instant(now_ns: int) -> int:
+    """Return the next moment at which the processes of this node pulse: the same for all of them, by CLOCK_MONOTONIC.
+
+    Counters that were read at one moment can be compared: who has enqueued less is the one that the others wait for.
+    Ranks that are disturbed together are also disturbed least: the others wait at the next collective anyway. The
+    moments are spread (by the golden ratio, so evenly), never in step with the job: of steps of exactly a second a
+    steady pulse would always see the same part.
+    """
+    number = now_ns // PULSE_NS - 1
+    while True:
+        instant_ns = number * PULSE_NS + (number * 2_654_435_769 % 2**32) * SPREAD_NS // 2**32
+        if instant_ns > now_ns:
+            return instant_ns
+        number += 1
 
 
 class Pulse:
@@ -32,6 +49,7 @@ class Pulse:
         self._guard = guard
         self._requests = Requests()
         self._due_ns = 0
+        self._instant_ns = 0
         self._is_tidy = False
         self._facts_of: tuple[object, ...] = ()
         self._stopping = threading.Event()
@@ -43,7 +61,8 @@ class Pulse:
         """Publish for the first time and start the thread. Raise RuntimeError when no thread can be had."""
         self.publication.beat()
         self.publication.publish()
-        self._due_ns = monotonic_ns() + PUBLISH_NS
+        self._instant_ns = next_instant(monotonic_ns())
+        self._due_ns = min(monotonic_ns() + PUBLISH_NS, self._instant_ns)
         try:
             self._start_thread()
         except RuntimeError:
@@ -85,6 +104,16 @@ class Pulse:
     def _run(self) -> None:
         # A signal that is sent to the process must interrupt the job's own threads, never this one.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._beat_until_told()
+        except BaseException as error:
+            # What no guard takes: SystemExit, of a file of the job's that is called json.py; an exception that a
+            # debugger or a library throws into every thread. A record that nobody renews looks like a held GIL.
+            self._guard.note(f"the pulse has ended: {type(error).__name__}: {error}")
+            self._guard.run("withdrawal", self.publication.withdraw)
+            self._thread = None
+
+    def _beat_until_told(self) -> None:
         while True:
             # By the clock, so that a job which forks all the time is published none the less.
             self._stopping.wait(max(0, self._due_ns - monotonic_ns()) / 1e9)
@@ -92,21 +121,22 @@ class Pulse:
                 if self._stopping.is_set() or not self.publication.is_kept:
                     self._thread = None
                     return
-            # Some milliseconds by the clock's own digits: see the pulse's dither.
-            self._due_ns = monotonic_ns() + PUBLISH_NS + (monotonic_ns() // 1000 % 101 - 50) * 1_000_000
-            self._guard.run("pulse", self._tick)
+            # Before the work: a tick that is refused midway must not be due again at once.
+            pulses = monotonic_ns() >= self._instant_ns
+            if pulses:
+                self._instant_ns = next_instant(monotonic_ns())
+            self._due_ns = min(monotonic_ns() + PUBLISH_NS, self._instant_ns)
+            self._guard.run("pulse", self._tick, pulses)
             if self._guard.is_off("pulse"):
                 # A record that nobody renews would look like a process that holds its GIL.
                 self._guard.run("withdrawal", self.publication.withdraw)
 
-    def _tick(self) -> None:
+    def _tick(self, pulses: bool) -> None:
         publication = self.publication
-        # Never in step with the job: of steps of exactly a second a steady pulse would always see the same moment.
-        dither_ns = (publication.pulse_ns // 1000 % 3 - 1) * PUBLISH_NS
-        if monotonic_ns() - publication.pulse_ns >= PULSE_NS + dither_ns:
-            publication.beat()
-            self._guard.run("identity", self._refresh_world)
+        if pulses:
+            publication.beat()  # its time is that of the counters
             publication.groups = self._guard.run("recorder status", recorder.group_counters) or ()
+            self._guard.run("identity", self._refresh_world)
             self._guard.run("facts", self._write_facts)
             if not self._is_tidy:
                 self._is_tidy = True

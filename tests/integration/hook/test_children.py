@@ -171,3 +171,22 @@ while not select.select([sys.stdin], [], [], 0)[0]:
         later = program.record(until=lambda record: record.pulse_count >= first.pulse_count + 2)
         assert (later.step or 0) > (first.step or 0)
         assert program.end() == (0, "")
+
+
+def test_threads_that_attach_at_once_attach_once(tmp_path: Path, directory: Path) -> None:
+    source = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+import stallwatch
+beats = []
+threads = [threading.Thread(target=lambda: beats.append(stallwatch.attach())) for _ in range(30)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+for beat in beats: beat.step()
+print(len(set(map(id, beats))), sum(thread.name == "stallwatch" for thread in threading.enumerate()))
+sys.stdin.readline()
+"""
+    with running(script(tmp_path, source), directory) as program:
+        assert program.line() == "1 1"
+        assert program.record(until=lambda record: record.step == 30).errors == 0
+        program.end()

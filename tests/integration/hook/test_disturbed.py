@@ -264,3 +264,17 @@ def test_one_part_that_fails_leaves_the_others(tmp_path: Path, directory: Path, 
         assert record.step == 3
         assert program.ask() == "True"
         assert program.end()[0] == 0
+
+
+def test_a_module_of_the_job_s_that_ends_our_thread_takes_the_record_with_it(tmp_path: Path, directory: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('json.py is our launcher')")
+    source = (
+        "import sys, stallwatch\nbeat = stallwatch.attach()\nprint(bool(beat))\nsys.stdin.readline()\nprint(bool(beat))"
+    )
+    with running(script(tmp_path, source), directory) as program:
+        assert program.line() == "True"
+        eventually(lambda: not list(directory.glob("*.beat")) or None)
+        assert program.ask() == "False"
+        status, errors = program.end()
+    assert status == 0
+    assert "the pulse has ended: SystemExit" in errors
