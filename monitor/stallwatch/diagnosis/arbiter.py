@@ -6,6 +6,7 @@ from stallwatch.diagnosis.claims import (
     collective_mismatch,
     comm_stuck,
     cycles,
+    drifting,
     gpu_fault,
     gpu_kernel_stuck,
     init_missing,
@@ -40,6 +41,7 @@ PRECEDENCE: tuple[Callable[[Story], Saying], ...] = (
     told_by_logs.mismatch,
     told_by_logs.barrier,
     told_by_logs.watchdog,
+    drifting.claim,
     moving.slow_rank,
     moving.healthy,
 )

@@ -13,10 +13,11 @@ import msgspec
 
 from stallwatch.diagnosis.align import Divergence, describe, find_divergences
 from stallwatch.diagnosis.case import Case
-from stallwatch.diagnosis.streams import GroupStream
+from stallwatch.diagnosis.streams import GroupStream, all_alike
 from stallwatch.model.summary import RankSummary
 
 BLOCK = 64  # numbers of a group under one checksum
+_MEMBERS_COMPARED = 1024  # each costs a look at every one of its lines
 _SHIFTED = 8  # calls in a row that must agree one place off, and not in place
 _SETTLED = 4  # calls before it that must agree in place
 
@@ -41,6 +42,7 @@ class Drift(msgspec.Struct, frozen=True):
     culprits: tuple[int, ...]  # () where nothing tells who differs
     kind: Literal["op", "size", "dtype", "count"]
     reason: str  # a sentence
+    shift: int = 0  # of "count": 1 is a call too few, -1 one too many
 
 
 def signatures(summary: RankSummary) -> tuple[StreamSignature, ...]:
@@ -77,7 +79,7 @@ def find_drift(summaries: Sequence[RankSummary], world_size: int | None) -> tupl
     found = [_of_divergence(case, divergence) for divergence in parted.values()]
     for group in case.groups:
         if group.index not in parted:
-            found += _one_off(case, group.index)
+            found += one_off(case, group.index)
     return tuple(sorted(found, key=lambda drift: (drift.description, drift.seq)))
 
 
@@ -96,8 +98,14 @@ def _of_divergence(case: Case, divergence: Divergence) -> Drift:
     )
 
 
-def _one_off(case: Case, group: int) -> list[Drift]:
-    """Equal calls that come from other lines from some number on: one place earlier or later than with the others."""
+def one_off(case: Case, group: int) -> list[Drift]:
+    """Equal calls that come from other lines from some number on: one place earlier or later than with the others.
+
+    Groups of more than some thousand members are compared only as far as all their calls are the same.
+    """
+    members = case.streams[group]
+    if len(members) > _MEMBERS_COMPARED or all_alike(members):
+        return []
     sites = {rank: _sites(member) for rank, member in case.streams[group].items()}
     sites = {rank: lines for rank, lines in sites.items() if lines}
     if len(sites) < 3:
@@ -117,7 +125,7 @@ def _one_off(case: Case, group: int) -> list[Drift]:
                     f"rank {rank} made {what} in {description or 'the default group'}, at #{seq} ({where}): since then "
                     "its calls pair with the wrong ones of the others; the job still moves"
                 )
-                found.append(Drift(description, case.groups[group].ranks, seq, (rank,), "count", reason))
+                found.append(Drift(description, case.groups[group].ranks, seq, (rank,), "count", reason, shift))
                 break
     return found
 

@@ -77,3 +77,10 @@ def _same_bytes(one: GroupStream, other: GroupStream, tables: dict[tuple[Call, .
     a, b = 2 * (low - one.stream.first_seq), 2 * (low - other.stream.first_seq)
     length = 2 * (high - low + 1)
     return one.stream.calls[a : a + length] == other.stream.calls[b : b + length]
+
+
+def all_alike(members: Mapping[int, GroupStream]) -> bool:
+    """True when all members made the same calls from the same lines under the numbers that they share."""
+    tables: dict[tuple[Call, ...], int] = {}
+    longest = max(members.values(), key=lambda member: len(member.stream.calls), default=None)
+    return longest is None or all(_same_bytes(longest, member, tables) for member in members.values())

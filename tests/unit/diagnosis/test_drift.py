@@ -4,9 +4,10 @@ from itertools import chain
 
 import pytest
 
+from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.drift import BLOCK, Drift, differing_blocks, find_drift, signatures
 from stallwatch.diagnosis.reduce import reduce_rank
-from tests.unit.diagnosis.build import Call, Rank, loop, world
+from tests.unit.diagnosis.build import Call, Rank, evidence, loop, world
 
 W4 = world(4)
 # Equal calls from four lines: only where they come from tells them apart.
@@ -69,3 +70,13 @@ def test_a_block_that_is_not_whole_is_not_compared() -> None:
     ranks = [Rank(0, steps[: BLOCK + 20]), Rank(1, steps[:-7])]
     signed = list(chain.from_iterable(signatures(reduce_rank(rank.evidence())) for rank in ranks))
     assert differing_blocks(signed) == ()
+
+
+@pytest.mark.parametrize(("place", "mismatch"), [(14, "too few"), (None, "")])
+def test_a_capture_of_a_moving_job_tells_of_calls_that_pair_wrongly(place: int | None, mismatch: str) -> None:
+    odd = LINES if place is None else (*LINES[:place], *LINES[place + 1 :])
+    ranks = [Rank(rank, odd if rank == 1 else LINES) for rank in range(4)]
+    told = judge(evidence(*ranks))[0]
+    assert told.cause == ("collective_mismatch" if mismatch else "healthy")
+    assert told.culprits == ((1,) if mismatch else ())
+    assert mismatch in told.because[0].fact

@@ -28,6 +28,12 @@ def test_the_one_that_differs_is_named_with_what_differs(other: Call, kind: str)
     assert verdict.mismatch.kind == kind
 
 
+@pytest.mark.parametrize("odd", range(4))
+def test_the_wrong_shape_is_named_whichever_rank_is_read_first(odd: int) -> None:
+    verdict = judge(evidence(*_all_but(odd, STEPS[0], Call(W4, elements=999))))[0]
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (odd,))
+
+
 def test_a_barrier_at_the_end_against_the_loop_is_exhausted_data() -> None:
     verdict = judge(evidence(*_all_but(1, STEPS[0], Call(W4, "barrier", line=80))))[0]
     assert (verdict.cause, verdict.culprits) == ("data_exhausted", (1,))

@@ -108,3 +108,12 @@ def test_a_xid_that_only_the_driver_tells_is_as_good_as_one_of_the_kernel() -> N
     verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(node,)))[0]
     assert (verdict.cause, verdict.culprits) == ("gpu_fault", (3,))
     assert any("XID 79" in fact.fact and fact.source == "NVML" for fact in verdict.because)
+
+
+def test_what_follows_from_the_first_fact_is_listed_with_the_reason() -> None:
+    stopped = Rank(3, STEPS, state="T", wchan="do_signal_stop", frames=SLEEPS)
+    verdict = judge(evidence(*_waiting(0, 1, 2), stopped))[0]
+    assert verdict.cause == "process_stopped"
+    assert [item.why for item in verdict.rejected if item.cause == "not_entered"] == [
+        "true of rank 3 as well, and follows from process_stopped"
+    ]

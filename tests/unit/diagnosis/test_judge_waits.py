@@ -325,3 +325,12 @@ def test_a_call_of_its_own_in_a_pipeline_is_named_by_what_the_others_wait_in() -
     ]
     verdict = judge(evidence(*ranks))[0]
     assert (verdict.cause, verdict.culprits) == ("group_order", (0,))
+
+
+def test_nothing_is_certain_while_a_part_of_the_job_was_not_seen() -> None:
+    """All members of the group were seen, and the culprit entering would resolve all that was recorded."""
+    group = Group("1", "tp0", (0, 1, 2, 3), 1)
+    steps = loop(group, 6)
+    ranks = [Rank(r, (*steps, steps[0]), len(steps)) for r in (0, 1, 3)]
+    verdict = judge(evidence(*ranks, Rank(2, steps, frames=SLEEPS), world_size=8))[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (2,), "likely")
