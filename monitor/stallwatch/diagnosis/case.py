@@ -114,8 +114,9 @@ class Case:
         return outside and activity.stack not in self._waiting_stacks
 
     def recorded(self, rank: int) -> bool:
-        """True when a dump of the rank was read."""
-        return rank in self.summaries and self.summaries[rank].look > 0
+        """True when a dump of the rank was read, and to its end."""
+        summary = self.summaries.get(rank)
+        return summary is not None and summary.look > 0 and not summary.cut_short
 
     def group(self, rank: int, pending: Pending) -> Group:
         return self.groups[self.group_of[rank, pending.stream]]
@@ -135,7 +136,7 @@ class Case:
     def is_stale(self, rank: int, group: int) -> bool:
         """True when the rank's dump is older than what others prove it has entered: the job moved between dumps."""
         member = self.streams[group].get(rank)
-        return member is not None and member.stream.last_seq < self._proven[group]
+        return member is not None and not member.stream.cut_short and member.stream.last_seq < self._proven[group]
 
     def _global_ends(
         self, group: Group, rank: int, source: int, destination: int, outgoing: bool | None

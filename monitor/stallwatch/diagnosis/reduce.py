@@ -18,14 +18,18 @@ _GAPS_FOR_PERIOD = 256
 
 
 def reduce_rank(rank: RankEvidence) -> RankSummary:
-    """Given one rank's evidence, return what its recorders say at the latest look that each of them answered."""
+    """Given one rank's evidence, return what its recorders say at the latest look that each of them answered whole."""
     if rank.summary is not None:
         return rank.summary  # made of the whole rings where they were read
     latest = _latest(rank.recorders)
-    reduction = _Reduction(rank.rank, latest)
+    reduction = _Reduction(rank.rank, rank.recorders)
     for index, recorder in enumerate(latest):
-        earlier = [other for other in rank.recorders if other.look < recorder.look and _same_source(other, recorder)]
-        reduction.add(index, recorder, earlier)
+        earlier = [
+            other
+            for other in rank.recorders
+            if other.look < recorder.look and _same_source(other, recorder) and not other.cut_short
+        ]
+        reduction.add(index, recorder, [] if recorder.cut_short else earlier)
     return reduction.result(
         look=max((recorder.look for recorder in latest), default=0), captured_at_ns=rank.captured_at_ns
     )
@@ -40,9 +44,10 @@ def _latest(recorders: Iterable[Recorder]) -> list[Recorder]:
     return [best[backend] for backend in sorted(best)]
 
 
-def _newness(recorder: Recorder) -> tuple[int, int, int, str]:
+def _newness(recorder: Recorder) -> tuple[bool, int, int, int, str]:
+    """A dump that broke off has lost its newest entries: the look before it says more."""
     last = recorder.operations[-1].record_id if recorder.operations else -1
-    return recorder.look, last, len(recorder.operations), recorder.source
+    return not recorder.cut_short, recorder.look, last, len(recorder.operations), recorder.source
 
 
 def backend_of(recorder: Recorder) -> str:
@@ -67,6 +72,7 @@ class _Reduction:
         self.pairs: list[PairCount] = []
         self.program: dict[int, list[tuple[int, int, int]]] = {}  # lane → (created, order, call)
         self.whole = True
+        self.cut_short = False
         self.advanced: bool | None = None
         self.advanced_lanes: set[int] = set()
         self._order = 0
@@ -77,6 +83,7 @@ class _Reduction:
         nodes = read_nodes(recorder)
         whole = not recorder.operations or recorder.operations[0].record_id == 0
         self.whole = self.whole and whole
+        self.cut_short = self.cut_short or recorder.cut_short
         before = self._before(recorder, nodes, earlier)
         groups: dict[int, list[Node]] = {}
         for node in nodes:
@@ -166,6 +173,7 @@ class _Reduction:
                 ),
                 period_ns=_period_ns(collectives[-_GAPS_FOR_PERIOD:], ids),
                 last_created_ns=nodes[-1].first.created_ns,
+                cut_short=recorder.cut_short and not _reaches_its_end(recorder, nodes),
             )
         )
         for ends, (done, pending) in sorted(counts.items()):
@@ -242,7 +250,15 @@ class _Reduction:
             advanced=self.advanced,
             advanced_lanes=tuple(sorted(self.advanced_lanes)),
             captured_at_ns=captured_at_ns,
+            cut_short=self.cut_short,
         )
+
+
+def _reaches_its_end(recorder: Recorder, nodes: Sequence[Node]) -> bool:
+    """True when pg_status, which lies before the entries, says that a group's newest is among them. With transfers its
+    numbers are of two kinds."""
+    enqueued = next((status.enqueued for status in recorder.status if status.pg_id == nodes[-1].pg_id), -1)
+    return 0 < enqueued <= nodes[-1].seq and not any(node.transfers for node in nodes)
 
 
 def transfer_ends(name: str) -> tuple[int, int] | None:

@@ -145,7 +145,7 @@ def _collective_blockers(
     unknown: list[int] = []
     for rank in group.ranks:
         member = streams.get(rank)
-        if member is None:
+        if member is None or (member.stream.cut_short and member.stream.last_seq < point.seq):
             _unused(case, group, rank, frontiers, blockers, unknown)
             continue
         lane = member.stream.lane
@@ -182,7 +182,7 @@ def _unused(
     blockers: list[Blocker],
     unknown: list[int],
 ) -> None:
-    """A member that has no entry of the group: never used it, or there is no dump."""
+    """A member that has no such entry of the group: never used it, or there is no dump, or one that broke off."""
     activity = case.activity(rank)
     if case.recorded(rank):
         shown = group.backend in case.summaries[rank].backends

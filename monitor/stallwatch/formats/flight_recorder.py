@@ -47,6 +47,7 @@ def _parse_pickle(
     entry_reader = EntryReader(builder, len(data) + _SHARED_ITEMS)
     templates = EntryTemplates(machine, entry_reader, library)
     caveats = []
+    cut_short = False
     try:
         machine.run(templates.after_dict)
         dump = machine.value()
@@ -54,10 +55,11 @@ def _parse_pickle(
         dump = _salvage(machine)
         if dump is None:
             raise
+        cut_short = True
         caveats.append(f"{error}; what was complete before is used")
     finally:
         machine.missing = None  # no cycle: the reader of many dumps runs without a collector
-    return _table(dump, source, look, builder, entry_reader, templates, caveats)
+    return _table(dump, source, look, builder, entry_reader, templates, caveats, cut_short=cut_short)
 
 
 def _parse_json(data: bytes, source: str, look: int, builder: TableBuilder) -> RecorderTable:
@@ -65,7 +67,9 @@ def _parse_json(data: bytes, source: str, look: int, builder: TableBuilder) -> R
         dump = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Unreadable(f"it is not JSON ({error})") from error
-    return _table(dump, source, look, builder, EntryReader(builder, len(data) + _SHARED_ITEMS), None, [])
+    return _table(
+        dump, source, look, builder, EntryReader(builder, len(data) + _SHARED_ITEMS), None, [], cut_short=False
+    )
 
 
 def _salvage(machine: Machine) -> dict[Any, Any] | None:
@@ -94,13 +98,16 @@ def _table(
     entry_reader: EntryReader,
     templates: EntryTemplates | None,
     caveats: list[str],
+    *,
+    cut_short: bool,
 ) -> RecorderTable:
     if type(dump) is not dict:
         raise Unreadable(f"it holds a {type(dump).__name__}, not a flight recorder's dump")
     entries = dump.get("entries", [])
     if type(entries) is not list or not dump.keys() & {"entries", "pg_config", "pg_status"}:
         raise Unreadable("it has neither entries nor process groups: it is not a flight recorder's dump")
-    caveats += _add_entries(entries, entry_reader, templates)
+    dropped = _add_entries(entries, entry_reader, templates)
+    caveats += dropped
     kinds = builder.kinds
     groups, status = _groups(dump.get("pg_config")), _status(dump.get("pg_status"))
     default = next((kind.group_name for kind in kinds if kind.group_description == "default_pg"), None)
@@ -114,6 +121,7 @@ def _table(
         groups=_with_default(groups, default),
         status=status,
         caveats=tuple(caveats),
+        cut_short=cut_short or bool(dropped),
     )
 
 

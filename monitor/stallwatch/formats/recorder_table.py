@@ -63,6 +63,7 @@ class RecorderTable(msgspec.Struct):
     numbers: bytes  # array of "q": WIDTH numbers an entry
     durations_ms: bytes  # array of "d", or empty when no entry has one
     caveats: tuple[str, ...] = ()
+    cut_short: bool = False  # entries were lost, the newest perhaps among them
 
 
 class TableBuilder:
@@ -122,6 +123,8 @@ class TableBuilder:
         groups: tuple[RecordedGroup, ...],
         status: tuple[GroupStatus, ...],
         caveats: tuple[str, ...],
+        *,
+        cut_short: bool,
     ) -> RecorderTable:
         durations = array("d")
         if self._durations:
@@ -143,6 +146,7 @@ class TableBuilder:
             numbers=self.numbers.tobytes(),
             durations_ms=durations.tobytes(),
             caveats=caveats,
+            cut_short=cut_short,
         )
 
 
@@ -205,4 +209,5 @@ def expand(table: RecorderTable, stacks: Stacks | None = None, rows: Sequence[in
         status=table.status,
         operations=tuple(operations),
         comm_lib_version=table.comm_lib_version,
+        cut_short=table.cut_short,
     )

@@ -67,6 +67,7 @@ class Recorder(msgspec.Struct, frozen=True):
     status: tuple[GroupStatus, ...]
     operations: tuple[Operation, ...]  # oldest first
     comm_lib_version: str = ""
+    cut_short: bool = False  # the file broke off, or bad entries were dropped: the newest may be missing
 
 
 class ThreadStack(msgspec.Struct, frozen=True):

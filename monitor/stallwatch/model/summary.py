@@ -79,6 +79,7 @@ class Stream(msgspec.Struct, frozen=True, gc=False):
     arrivals: tuple[Arrival, ...] = ()  # last calls, for who comes late
     period_ns: int | None = None  # median distance of equal calls: the step as this group sees it
     last_created_ns: int | None = None
+    cut_short: bool = False  # the dump broke off: the newest calls may be missing, and `last_seq` is not its frontier
 
     @property
     def last_seq(self) -> int:
@@ -100,3 +101,4 @@ class RankSummary(msgspec.Struct, frozen=True, gc=False):
     advanced: bool | None = None  # something was recorded or completed between looks; None: one look
     advanced_lanes: tuple[int, ...] = ()  # host threads that recorded something between the last two looks
     captured_at_ns: int | None = None  # wall clock
+    cut_short: bool = False  # a dump of it broke off: what is not in it may have been called

@@ -174,6 +174,7 @@ def new_operations(recorders: tuple[Recorder, ...], ident: str) -> bool | None:
 
     A background thread's operations do not count; where the stack carries no ident, one issuing thread is the loop."""
     newest: dict[str, dict[int, int]] = {}
+    recorders = tuple(recorder for recorder in recorders if not recorder.cut_short)
     for recorder in recorders:
         ids = [op.record_id for op in recorder.operations]
         newest.setdefault(recorder.backend, {})[recorder.look] = max(ids, default=-1)

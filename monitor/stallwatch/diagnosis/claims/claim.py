@@ -109,6 +109,8 @@ def frontier_fact(story: Story, rank: int, group: int) -> Fact | None:
     source = f"flight recorder of rank {rank}"
     if member is None:
         return Fact(f"rank {rank} has recorded nothing in {name}", source) if story.case.recorded(rank) else None
+    if member.stream.cut_short:
+        return Fact(f"rank {rank}'s dump broke off at #{member.stream.last_seq} of {name}", source)
     call = member.call_at(member.stream.last_seq)
     what = f" ({align.describe(call)})" if call is not None else ""
     done = "completed" if member.stream.completed >= member.stream.last_seq else "not completed"
