@@ -40,8 +40,10 @@ _Take = Callable[[int, tuple[int, int], int], str]
 class RecorderRequest:
     """Asks one rank, rung by rung; every answer replaces the poorer one before it."""
 
-    def __init__(self, sample: RankSample, folder: RankFolder, seconds: float) -> None:
+    def __init__(self, sample: RankSample, folder: RankFolder, seconds: float, at_ns: int = 0) -> None:
+        """Ask `sample` within `seconds`; the hook dumps at `at_ns` (CLOCK_MONOTONIC), or at once."""
         self._sample = sample
+        self._at_ns = at_ns
         self._folder = folder
         self._seconds = seconds
         self.missing = ""  # why there is no dump, once that is known
@@ -126,8 +128,7 @@ class RecorderRequest:
         if time.monotonic() > deadline:
             raise NotCaptured(f"asked, not answered within {self._seconds:.0f} s")
 
-    @staticmethod
-    def _post(directory: Path, key: tuple[int, int], answered: int, rung: str) -> int:
+    def _post(self, directory: Path, key: tuple[int, int], answered: int, rung: str) -> int:
         """Write the request and return its number: above every one that was used before."""
         path = Path(layout.request_path(str(directory), *key))
         last = answered
@@ -139,7 +140,7 @@ class RecorderRequest:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             os.fchmod(descriptor, 0o644)  # the rank's user reads it, whatever our umask is
-            os.write(descriptor, request_body(request_id, rung))
+            os.write(descriptor, request_body(request_id, rung, self._at_ns))
         finally:
             os.close(descriptor)
         os.replace(part, path)

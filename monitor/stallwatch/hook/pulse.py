@@ -62,7 +62,7 @@ class Pulse:
         self.publication.beat()
         self.publication.publish()
         self._instant_ns = next_instant(monotonic_ns())
-        self._due_ns = min(monotonic_ns() + PUBLISH_NS, self._instant_ns)
+        self._due_ns = self._instant_ns
         try:
             self._start_thread()
         except RuntimeError:
@@ -121,20 +121,18 @@ class Pulse:
                 if self._stopping.is_set() or not self.publication.is_kept:
                     self._thread = None
                     return
-            # Before the work: a tick that is refused midway must not be due again at once.
-            pulses = monotonic_ns() >= self._instant_ns
-            if pulses:
-                self._instant_ns = next_instant(monotonic_ns())
-            self._due_ns = min(monotonic_ns() + PUBLISH_NS, self._instant_ns)
-            self._guard.run("pulse", self._tick, pulses)
+            now_ns = monotonic_ns()
+            self._due_ns = min(now_ns + PUBLISH_NS, next_instant(now_ns))
+            self._guard.run("pulse", self._tick)
             if self._guard.is_off("pulse"):
                 # A record that nobody renews would look like a process that holds its GIL.
                 self._guard.run("withdrawal", self.publication.withdraw)
 
-    def _tick(self, pulses: bool) -> None:
+    def _tick(self) -> None:
         publication = self.publication
-        if pulses:
+        if monotonic_ns() >= self._instant_ns:
             publication.beat()  # its time is that of the counters
+            self._instant_ns = next_instant(publication.pulse_ns)
             publication.groups = self._guard.run("recorder status", recorder.group_counters) or ()
             self._guard.run("identity", self._refresh_world)
             self._guard.run("facts", self._write_facts)
@@ -157,6 +155,7 @@ class Pulse:
         publication = self.publication
         # Said before it starts: the dump may hold the GIL for seconds, and the pulse stands still meanwhile.
         publication.publish()
+        self._stopping.wait(request.delay_seconds())  # ends with the process
         try:
             self._requests.answer(file, request)
         except Exception as error:

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 from typing import NamedTuple, Optional
 
 from stallwatch.hook.layout import answer_name, request_path
@@ -11,11 +12,17 @@ from stallwatch.hook.stacks import RUNG as STACKS_RUNG
 from stallwatch.hook.stacks import stacks_json
 
 _REQUEST_BYTES = 4096
+# How long an answer may be put off so that all ranks of a job dump at one moment and their pauses do not add up.
+_LONGEST_DELAY_SECONDS = 4.0
 
 
 class Request(NamedTuple):
     request_id: int
     rung: str
+    at_ns: int = 0  # CLOCK_MONOTONIC: dump no sooner, within bounds
+
+    def delay_seconds(self) -> float:
+        return min(max((self.at_ns - time.monotonic_ns()) / 1e9, 0.0), _LONGEST_DELAY_SECONDS)
 
 
 class Requests:
@@ -68,7 +75,7 @@ def _read(path: str, directory_owner: int) -> "Optional[Request]":
         body = json.loads(os.read(descriptor, _REQUEST_BYTES).decode("utf-8"))
     finally:
         os.close(descriptor)
-    request_id, rung = body["id"], body["rung"]
-    if not isinstance(request_id, int) or (rung not in RUNGS and rung != STACKS_RUNG):
+    request_id, rung, at_ns = body["id"], body["rung"], body.get("at_ns", 0)
+    if not isinstance(request_id, int) or not isinstance(at_ns, int) or (rung not in RUNGS and rung != STACKS_RUNG):
         raise ValueError(f"dump request {body!r} is not understood")
-    return Request(request_id, rung)
+    return Request(request_id, rung, at_ns)

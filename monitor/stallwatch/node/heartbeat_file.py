@@ -68,6 +68,6 @@ def read_heartbeat(path: Path) -> Heartbeat:
     return to_heartbeat(layout.decode(data), str(path), status.st_uid)
 
 
-def request_body(request_id: int, rung: str) -> bytes:
-    """The daemon's dump request, as the hook reads it."""
-    return msgspec.json.encode({"id": request_id, "rung": rung})
+def request_body(request_id: int, rung: str, at_ns: int = 0) -> bytes:
+    """The daemon's dump request, as the hook reads it. `at_ns` (CLOCK_MONOTONIC): dump at that moment, not sooner."""
+    return msgspec.json.encode({"id": request_id, "rung": rung, **({"at_ns": at_ns} if at_ns else {})})

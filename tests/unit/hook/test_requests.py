@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -61,6 +62,17 @@ def test_a_request_is_seen_once(file: RankFile) -> None:
     assert requests.poll(file) == Request(2, "stacks")
 
 
+def test_a_moment_for_the_dump_is_waited_for_within_bounds(file: RankFile) -> None:
+    requests = Requests()
+    at_ns = time.monotonic_ns() + 3_000_000_000
+    ask(file, {"id": 1, "rung": "entries", "at_ns": at_ns})
+    request = requests.poll(file)
+    assert request == Request(1, "entries", at_ns)
+    assert 0 < request.delay_seconds() <= 3
+    assert Request(2, "entries", at_ns + 3600 * 10**9).delay_seconds() == 4
+    assert Request(3, "entries", at_ns - 3600 * 10**9).delay_seconds() == Request(3, "entries").delay_seconds() == 0
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
 def test_only_root_the_directory_s_owner_and_the_job_s_user_may_ask(file: RankFile) -> None:
     requests = Requests()
@@ -85,7 +97,17 @@ def test_links_and_pipes_are_no_requests(file: RankFile) -> None:
     assert requests.poll(file) is None
 
 
-@pytest.mark.parametrize("body", [{}, [], {"id": "1", "rung": "active"}, {"id": 1, "rung": "everything"}, "x" * 9000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        [],
+        {"id": "1", "rung": "active"},
+        {"id": 1, "rung": "everything"},
+        {"id": 1, "rung": "active", "at_ns": "soon"},
+        "x" * 9000,
+    ],
+)
 def test_what_is_not_understood_is_refused_once(file: RankFile, body: object) -> None:
     requests = Requests()
     ask(file, body)
