@@ -62,7 +62,7 @@ class Pulse:
         self.publication.beat()
         self.publication.publish()
         self._instant_ns = next_instant(monotonic_ns())
-        self._due_ns = self._instant_ns
+        self._due_ns = min(monotonic_ns() + PUBLISH_NS, self._instant_ns)
         try:
             self._start_thread()
         except RuntimeError:
