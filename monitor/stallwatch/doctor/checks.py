@@ -4,8 +4,9 @@ from stallwatch.doctor.advice.scripts import HarmfulAdvice, TrainingCalls, Varia
 from stallwatch.doctor.check import Check
 from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
 from stallwatch.doctor.environment.ranks import RanksDiffer
+from stallwatch.doctor.environment.syntax import WrongSyntax
 from stallwatch.doctor.environment.together import Contradictions, NotReadByThisVersion, RecorderOff
-from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange, WrongSyntax
+from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange
 from stallwatch.doctor.failed_run.history import DecisionTree
 from stallwatch.doctor.failed_run.logs import FailedRun
 from stallwatch.doctor.frameworks.deepspeed import DeepSpeedKeys, DeepSpeedSettings, DeepSpeedTimeout

@@ -1,6 +1,7 @@
 """What is known about environment variables: data/variables.toml and data/names.toml, and the nearest real name."""
 
 import functools
+import re
 from typing import Literal
 
 import msgspec
@@ -9,11 +10,22 @@ from stallwatch.doctor import data
 from stallwatch.doctor.finding import Severity
 
 Status = Literal["real", "renamed", "removed", "invented"]
-Kind = Literal["integer", "boolean", "choice", "tokens", "interfaces", "text"]
+Kind = Literal["integer", "boolean", "choice", "tokens", "algorithms", "interfaces", "text"]
 
 # Beyond these prefixes a variable is nobody's that we know. CUDA_ and PYTORCH_ are not among them: programs invent such
 # names for themselves, and only those listed as invented are told.
 _OWNED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DIST", "GLOO_", "TP_SOCKET_", "ACCELERATE_", "DS_ACC")
+
+# Names that many set and of which a misspelt one is certain to be meant: one edit away, two for long ones. Names of two
+# words only, so that programs' own inventions are not taken for them.
+_WELL_KNOWN = (
+    "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_ORDER", "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_MODULE_LOADING", "DEEPSPEED_TIMEOUT", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_CUDA_ARCH_LIST", "TORCH_EXTENSIONS_DIR",
+    "TORCH_SHOW_CPP_STACKTRACES", "TRITON_CACHE_DIR",
+)  # fmt: skip
+_LONG = 14  # letters from which two edits are still the same word
+_MISSPELT_NCCL = re.compile(r"(?:NCC|NCL|NCCCL|NCLL|NCCLL|NNCCL|NLCC|CNCL|NCCI|NCC1|NVCCL)_(.+)")
 
 
 class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,7 +43,9 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     maximum: int | None = None
     choices: tuple[str, ...] = ()
     left_on: tuple[str, ...] = ()  # "*": any value
-    severity: Severity = "warning"
+    severity: Severity = "warning"  # of a value that is left on
+    wrong_severity: Severity = "warning"  # of a value that the owner does not accept
+    plugins_choose: bool = False  # guides of clouds' network plugins set it: left on, it is only mentioned there
     plain: bool = False  # interface names without NCCL's ^ and =
     needs_infiniband: bool = False  # left_on counts only where there is InfiniBand
     why: str = ""
@@ -48,6 +62,20 @@ class Catalogue(msgspec.Struct, frozen=True):
     def is_ours_to_judge(self, name: str) -> bool:
         return name.startswith(_OWNED_PREFIXES) and not name.startswith(self.foreign_prefixes)
 
+    def meant(self, name: str) -> str:
+        """The well-known name that a name outside our prefixes is a misspelling of; "" when it is nobody's."""
+        if name in self.real or name in self.variables or self.is_ours_to_judge(name):
+            return ""
+        if name != name.upper() and name.upper() in self.real:
+            return name.upper()
+        if (match := _MISSPELT_NCCL.fullmatch(name)) and f"NCCL_{match[1]}" in self.real:
+            return f"NCCL_{match[1]}"
+        for known in _WELL_KNOWN:
+            most = 1 + (len(known) >= _LONG)
+            if name != known and name[0] == known[0] and edit_distance(name, known, most + 1) <= most:
+                return known
+        return ""
+
     def nearest(self, name: str, most: int = 2) -> str:
         """The real name with the fewest edits, at most `most` (3 for long names); "" when there is none."""
         limit = most + (len(name) >= 20)
@@ -63,7 +91,11 @@ def catalogue() -> Catalogue:
     entries = data.entries("variables.toml", "variable", Variable)
     names = data.read("names.toml")
     nccl = {f"NCCL_{name}": version for version, listed in names["nccl"].items() for name in listed}
-    listed = {name for owner in ("torch", "accelerate", "deepspeed", "cuda", "gloo", "build") for name in names[owner]}
+    listed = {
+        name
+        for owner in ("torch", "accelerate", "deepspeed", "cuda", "gloo", "launcher", "build")
+        for name in names[owner]
+    }
     told = {entry.name for entry in entries if entry.status in ("real", "renamed")}
     wrong = {entry.name for entry in entries if entry.status in ("invented", "removed")}
     return Catalogue(

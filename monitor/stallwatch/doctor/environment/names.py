@@ -90,9 +90,11 @@ class UnknownVariables:
         found = []
         for environment in surroundings.environments:
             for name, value in sorted(environment.values.items()):
-                if name in known.real or name in known.variables or not known.is_ours_to_judge(name):
+                if name in known.real or name in known.variables:
                     continue
-                nearest = known.nearest(name)
+                nearest = known.nearest(name) if known.is_ours_to_judge(name) else known.meant(name)
+                if not nearest and not known.is_ours_to_judge(name):
+                    continue
                 found.append(
                     finding(
                         self,

@@ -45,8 +45,8 @@ class InterfaceExists:
             seen = f"{variable}={value} matches no interface; here are {have or 'none'}."
         else:
             down = chosen[0]
-            seen = f"{variable}={value}: {down.name} {'has no address' if down.is_up else 'is down'}; usable are "
-            f"{have or 'none'}."
+            state = "has no address" if down.is_up else "is down"
+            seen = f"{variable}={value}: {down.name} {state}; usable are {have or 'none'}."
         example = next((one.name for one in interfaces if one.is_up and one.addresses and one.name != "lo"), "lo")
         yield finding(
             self, "error", place,

@@ -1,3 +1,5 @@
+import pytest
+
 from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
 from tests.unit.doctor.fakes import SHELL, Node, one
 
@@ -47,3 +49,36 @@ def test_real_names_of_builds_plugins_and_programs_are_silent(node: Node) -> Non
         "ACCELERATE_USE_FSDP": "true", "DS_ACCELERATOR": "cuda", "PATH": "/bin",
     }  # fmt: skip
     assert UnknownVariables().look(node.around(fine)) == ()
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "real"),
+    [
+        ("NCLL_DEBUG", "NCCL_DEBUG"),
+        ("NCC_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+        ("CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"),
+        ("CUDA_VISBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+        ("OMP_NUM_THREAD", "OMP_NUM_THREADS"),
+        ("PYTORCH_CUDA_ALLOC_CONFIG", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("DEEPSPEED_TIMEOUTS", "DEEPSPEED_TIMEOUT"),
+        ("MASTER_ADR", "MASTER_ADDR"),
+        ("WORLDSIZE", "WORLD_SIZE"),
+        ("nccl_debug", "NCCL_DEBUG"),
+        ("cuda_visible_devices", "CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_well_known_names_are_recognised_when_misspelt(node: Node, misspelt: str, real: str) -> None:
+    assert f"the nearest real name is {real}." in one(UnknownVariables().look(node.around({misspelt: "1"}))).seen
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "RCCL_DEBUG", "HCCL_DEBUG", "MCCL_DEBUG", "CUDA_DEVICES", "MY_CUDA_VISIBLE_DEVICES", "NODE_RANK",
+        "LOCAL_RANKS_PER_NODE",
+        "WORLD_SIZES_TO_TEST", "MASTER_HOST", "OMP_NUM_TEAMS", "http_proxy", "CUDA_ARCH_LIST",
+        "ACCELERATE_USE_XPU",
+    ],
+)  # fmt: skip
+def test_names_of_other_programs_are_not_taken_for_misspelt_ones(node: Node, name: str) -> None:
+    assert UnknownVariables().look(node.around({name: "1"})) == ()

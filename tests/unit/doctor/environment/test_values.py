@@ -1,6 +1,7 @@
 import pytest
 
-from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange, WrongSyntax
+from stallwatch.doctor.environment.syntax import WrongSyntax
+from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange
 from tests.unit.doctor.fakes import Node, one
 
 
@@ -19,6 +20,12 @@ from tests.unit.doctor.fakes import Node, one
         ("TORCH_DISTRIBUTED_DEBUG", "ALL"),
         ("CUDA_DEVICE_MAX_CONNECTIONS", "64"),
         ("NCCL_SOCKET_NTHREADS", "many"),
+        ("NCCL_BUFFSIZE", "4M"),
+        ("NCCL_NTHREADS", "1000"),
+        ("NCCL_IB_GID_INDEX", "auto"),
+        ("NCCL_ALGO", "Rng"),
+        ("NCCL_ALGO", "allreduce:tree,fast;broadcast:ring"),
+        ("NCCL_PROTO", "LL64"),
     ],
 )
 def test_values_that_the_owner_does_not_accept_are_told(node: Node, name: str, value: str) -> None:
@@ -38,6 +45,12 @@ def test_values_that_the_owner_does_not_accept_are_told(node: Node, name: str, v
         ("TORCH_NCCL_BLOCKING_WAIT", "False"),
         ("TORCH_DISTRIBUTED_DEBUG", "detail"),
         ("NCCL_P2P_LEVEL", "NVL"),
+        ("NCCL_BUFFSIZE", "8388608"),
+        ("NCCL_IB_GID_INDEX", "-1"),
+        ("NCCL_ALGO", "allreduce:tree,collnetchain;broadcast:ring"),
+        ("NCCL_ALGO", "^NVLS,NVLSTree"),
+        ("NCCL_PROTO", "^LL128"),
+        ("NCCL_PROTO", "simple"),
         ("NCCL_IB_TIMEOUT", ""),
         ("TORCH_FR_BUFFER_SIZE", "20000"),
     ],
@@ -79,6 +92,11 @@ def test_infiniband_switched_off_counts_where_there_is_infiniband(node: Node) ->
         ("MASTER_PORT", "70000", "error"),
         ("MASTER_ADDR", "node1:29500", "error"),
         ("MASTER_ADDR", "tcp://node1", "error"),
+        ("NCCL_DEBUG", '"INFO"', "error"),
+        ("NCCL_SOCKET_IFNAME", "'eth0'", "error"),
+        ("NCCL_SOCKET_IFNAME", "eth0\r", "error"),
+        ("WORLD_SIZE", "eight", "error"),
+        ("LOCAL_RANK", "0,1", "error"),
     ],
 )
 def test_wrong_syntax_is_told(node: Node, name: str, value: str, severity: str) -> None:
@@ -102,3 +120,17 @@ def test_wrong_syntax_is_told(node: Node, name: str, value: str, severity: str) 
 )
 def test_right_syntax_is_silent(node: Node, name: str, value: str) -> None:
     assert WrongSyntax().look(node.around({name: value})) == ()
+
+
+def test_a_value_in_quotes_is_told_once_and_with_the_bare_value(node: Node) -> None:
+    around = node.around({"NCCL_DEBUG": '"INFO"'})
+    assert OutOfRange().look(around) == ()
+    assert "NCCL_DEBUG=INFO " in one(WrongSyntax().look(around)).remedy
+
+
+def test_a_number_with_a_unit_says_what_nccl_reads(node: Node) -> None:
+    assert "NCCL reads 4" in one(OutOfRange().look(node.around({"NCCL_BUFFSIZE": "4M"}))).seen
+
+
+def test_quotes_in_values_that_may_hold_them_are_silent(node: Node) -> None:
+    assert WrongSyntax().look(node.around({"PROMPT": '"x"', "JSON": '"a"'})) == ()

@@ -81,3 +81,8 @@ def test_an_adapter_that_is_named_and_absent_is_an_error(node: Node) -> None:
 def test_a_node_without_adapters_is_skipped(node: Node) -> None:
     with pytest.raises(Inapplicable):
         FabricPorts().look(node.around(question=Question(nodes=2)))
+
+
+def test_what_is_usable_is_told_where_the_choice_leaves_nothing(node: Node) -> None:
+    found = one(InterfaceExists().look(node.around({"NCCL_SOCKET_IFNAME": "^lo,eth0"})))
+    assert "ib0 has no address; usable are lo (127.0.0.1, ::1), eth0 (10.0.0.1, fd00::1)." in found.seen
