@@ -4,9 +4,12 @@ Prints what one reader sees, a publication and a scrape ten times a second; abso
 """
 
 import http.client
+import itertools
+import multiprocessing
 import statistics
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import msgspec
 
@@ -20,37 +23,46 @@ SECONDS = 20.0
 PERIOD_SECONDS = 0.1
 
 
-def node_of(ranks: int) -> NodeReport:
-    """Ranks, eight simulated GPUs and an open incident."""
+def node_of(ranks: int, pulse: int = 0) -> NodeReport:
+    """Ranks, eight simulated GPUs and an open incident, at one pulse of all hooks."""
     gpus = tuple(msgspec.structs.replace(GPU, index=index, uuid=f"GPU-{index}") for index in range(8))
     report = stalled_node(ranks, incident())
-    return with_snapshot(report, ranks=tuple(sample(rank) for rank in range(ranks)), gpus=Known(gpus, 0))
+    return with_snapshot(report, ranks=tuple(sample(rank, pulse=pulse) for rank in range(ranks)), gpus=Known(gpus, 0))
+
+
+def scrape(port: int, seconds: float) -> tuple[list[float], int]:
+    """Seconds of each scrape, and bytes of the last."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    taken, size, end = [], 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        began = time.perf_counter()
+        connection.request("GET", "/metrics")
+        size = len(connection.getresponse().read())
+        taken.append(time.perf_counter() - began)
+        time.sleep(PERIOD_SECONDS)
+    connection.close()
+    return taken, size
 
 
 def measure(ranks: int) -> tuple[list[float], int, float]:
     """Seconds of each scrape, bytes of the last, and CPU seconds of one publication."""
-    report, stopped, spent = node_of(ranks), threading.Event(), []
-    with served(report) as node:
+    reports, stopped, spent = [node_of(ranks, pulse) for pulse in range(16)], threading.Event(), []
+    with served(reports[0]) as node:
 
         def publish() -> None:
-            while not stopped.wait(PERIOD_SECONDS):
+            for report in itertools.cycle(reports):  # shares of looks need pulses that move
+                if stopped.wait(PERIOD_SECONDS):
+                    return
                 before = time.thread_time()
                 node.output.publish(report)
                 spent.append(time.thread_time() - before)
 
         daemon = threading.Thread(target=publish)
         daemon.start()
-        connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=30)
-        taken, size, end = [], 0, time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            began = time.perf_counter()
-            connection.request("GET", "/metrics")
-            size = len(connection.getresponse().read())
-            taken.append(time.perf_counter() - began)
-            time.sleep(PERIOD_SECONDS)
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as prometheus:  # it does not share our GIL
+            taken, size = prometheus.submit(scrape, node.port, SECONDS).result()
         stopped.set()
         daemon.join()
-        connection.close()
     return taken, size, statistics.median(spent)
 
 

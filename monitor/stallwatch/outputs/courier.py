@@ -7,7 +7,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -15,10 +14,10 @@ import msgspec
 from stallwatch.clock import Clock
 from stallwatch.errors import UsageError
 from stallwatch.model.incident import Incident, NodeReport, Severity
-from stallwatch.outputs import spool as spools
+from stallwatch.node.disk import DiskHangs
 from stallwatch.outputs.delivery import Delivered, Later, Outcome, Poster
 from stallwatch.outputs.rate_cap import NoCap, RateCap
-from stallwatch.outputs.spool import Message, Spool
+from stallwatch.outputs.spool import Message, Spool, SpoolFile
 from stallwatch.outputs.telling import Step, covered, due, verdict_key
 
 logger = logging.getLogger("stallwatch.outputs")
@@ -60,7 +59,7 @@ class Courier:
         words: Words,
         poster: Poster,
         clock: Clock,
-        state_directory: Path,
+        file: SpoolFile,
         minimum: Severity,
         attempt_seconds: float = _ATTEMPT_SECONDS,
         *,
@@ -72,7 +71,7 @@ class Courier:
         self._words = words
         self._poster = poster
         self._clock = clock
-        self._path = state_directory / f"{name}.json"
+        self._file = file
         self._minimum = minimum
         self._attempt_seconds = attempt_seconds
         self._cap = cap or NoCap()
@@ -90,11 +89,13 @@ class Courier:
 
     def start(self) -> None:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._spool = self._saved = spools.load(self._path)
+            self._spool = self._saved = self._file.load()
+        except DiskHangs as error:
+            self._disk_problem = f"{error.strerror}; what was told before is not known"
+            logger.warning("%s: %s", self.name, self._disk_problem)
         except OSError as error:
             raise UsageError(
-                f"{self._path}: {error.strerror}",
+                f"{self._file.path}: {error.strerror}",
                 "Set daemon.state_directory (STALLWATCH_DAEMON_STATE_DIRECTORY) to a directory that you can write.",
             ) from error
         self._worker = threading.Thread(target=self._work, name=self.name, daemon=True)
@@ -225,10 +226,12 @@ class Courier:
         if current is self._saved:
             return
         try:
-            spools.save(self._path, current)
+            self._file.save(current)
             self._disk_problem = None
         except OSError as error:
-            self._disk_problem = f"{self._path}: {error.strerror}; after a restart messages may be repeated or lost"
+            self._disk_problem = (
+                f"{self._file.path}: {error.strerror}; after a restart messages may be repeated or lost"
+            )
         self._saved = current
 
 

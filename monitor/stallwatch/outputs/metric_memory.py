@@ -1,8 +1,9 @@
 """What metrics need to remember between two reports: things counted since the start, and shares of recent looks."""
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
-from statistics import median
+from collections.abc import Collection, Iterator, Sequence
+from operator import itemgetter
 
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.reading import Known
@@ -61,14 +62,41 @@ class CommunicationWindow:
 
 def slow_scores(shares: dict[RankKey, float]) -> Iterator[tuple[RankKey, float]]:
     """How much less of its time than its peers' median a rank waits: what it makes the others wait, as a share."""
+    of_job: dict[JobKey, list[float]] = {}
+    for (job, _, _), share in sorted(shares.items(), key=itemgetter(1)):
+        of_job.setdefault(job, []).append(share)
     for key, share in shares.items():
-        peers = [other for (job, rank, _), other in shares.items() if job == key[0] and rank != key[1]]
-        if peers:
-            yield key, max(median(peers) - share, 0.0)
+        if (middle := _median_without(of_job[key[0]], share)) is not None:
+            yield key, max(middle - share, 0.0)
+
+
+def _median_without(ordered: Sequence[float], one: float) -> float | None:
+    """The median of sorted numbers once one of them is left out; None when nothing remains."""
+    rest = len(ordered) - 1
+    if rest < 1:
+        return None
+    left_out = bisect_left(ordered, one)
+    low, high = ((rest - 1) // 2, rest // 2)
+    return (ordered[low + (low >= left_out)] + ordered[high + (high >= left_out)]) / 2
+
+
+class SeriesNames:
+    """Series as they were written last, by family and label values; bounded by what is exported."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, dict[Labels, str]] = {}
+
+    def of(self, family: str, present: Collection[Labels]) -> dict[Labels, str]:
+        """Given the label sets that a family has now, return the written names of its series, for adding to."""
+        written = self._written.setdefault(family, {})
+        if len(written) > 2 * len(present):  # jobs that went: forget all rather than look for them
+            written.clear()
+        return written
 
 
 class Memory:
     def __init__(self) -> None:
+        self.series = SeriesNames()
         self.incidents = IncidentCounter()
         self.communication = CommunicationWindow()
         self.xids = XidCounter()

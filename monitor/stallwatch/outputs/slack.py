@@ -22,6 +22,7 @@ from stallwatch.outputs.slack_message import (
     slack_message,
     slack_test_message,
 )
+from stallwatch.outputs.spool import FarSpoolFile
 from stallwatch.outputs.telling import Step
 
 _HOUR_SECONDS = 3600.0
@@ -37,7 +38,7 @@ def slack(config: Config, clock: Clock) -> Courier | None:
         SlackWords(config.http.external_url, config.slack.channel if request.kind == "slack_bot" else ""),
         ChildPoster(request),
         clock,
-        Path(config.daemon.state_directory),
+        FarSpoolFile(Path(config.daemon.state_directory) / "slack.json"),
         config.slack.minimum_severity,
         config.slack.attempt_seconds,
         cap=RateCap(config.slack.messages_per_hour, _HOUR_SECONDS),

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from stallwatch.node.disk import Disk
 from stallwatch.outputs.telling import Step
 
 _MOST_MESSAGES = 200  # some hours of a very bad day; the oldest is dropped first
@@ -74,6 +75,7 @@ class Spool(msgspec.Struct, frozen=True):
 
 
 _SPOOL = msgspec.json.Decoder(Spool)
+_OPTIONAL_BYTES = msgspec.msgpack.Decoder(bytes | None)
 
 
 def load(path: Path) -> Spool:
@@ -88,6 +90,44 @@ def load(path: Path) -> Spool:
     except msgspec.MsgspecError:
         path.replace(path.with_suffix(".unreadable"))
         return Spool()
+
+
+class SpoolFile:
+    """Where a spool is kept between attempts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> Spool:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return load(self.path)
+
+    def save(self, spool: Spool) -> None:
+        save(self.path, spool)
+
+
+class FarSpoolFile(SpoolFile):
+    """The same behind a child: a disk that hangs delays no message. The child ends with each call, for there are few."""
+
+    def __init__(self, path: Path, seconds: float = 5.0) -> None:
+        super().__init__(path)
+        self._disk = Disk(str(path.parent), seconds)
+
+    def load(self) -> Spool:
+        data = _OPTIONAL_BYTES.decode(self._call("read", str(self.path)))
+        try:
+            return Spool() if data is None else _SPOOL.decode(data)
+        except msgspec.MsgspecError:
+            self._call("rename", str(self.path), str(self.path.with_suffix(".unreadable")))
+            return Spool()
+
+    def save(self, spool: Spool) -> None:
+        self._call("write_through", str(self.path), msgspec.json.encode(spool))
+
+    def _call(self, name: str, *arguments: str | bytes) -> bytes:
+        answer = self._disk.call(name, *arguments)
+        self._disk.close()
+        return answer
 
 
 def save(path: Path, spool: Spool) -> None:

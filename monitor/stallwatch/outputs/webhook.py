@@ -15,6 +15,7 @@ from stallwatch.outputs.delivery import ChildPoster
 from stallwatch.outputs.documents import incident_document
 from stallwatch.outputs.poster import Request
 from stallwatch.outputs.secret import secret_url
+from stallwatch.outputs.spool import FarSpoolFile
 from stallwatch.outputs.telling import Step
 
 
@@ -28,7 +29,7 @@ def webhook(config: Config, clock: Clock) -> Courier | None:
         WebhookWords(),
         ChildPoster(Request("json", url, msgspec.Raw(b"{}"), 0)),
         clock,
-        Path(config.daemon.state_directory),
+        FarSpoolFile(Path(config.daemon.state_directory) / "webhook.json"),
         config.webhook.minimum_severity,
         config.webhook.attempt_seconds,
         tells_people=False,

@@ -1,16 +1,18 @@
 import math
+from statistics import median
 
 import msgspec
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import GpuEvent, GroupCounter, HostSample, KernelNotice
-from stallwatch.outputs.metric_memory import Memory
+from stallwatch.outputs.metric_memory import Memory, slow_scores
 from stallwatch.outputs.metric_samples import OutputHealth
 from stallwatch.outputs.metric_table import FAMILIES, reference
 from stallwatch.outputs.metrics import render
-from tests.unit.outputs.reports import GPU, diagnosis, incident, node_report, sample, verdict, view, with_snapshot
+from tests.unit.outputs.reports import GPU, JOB, diagnosis, incident, node_report, sample, verdict, view, with_snapshot
 
 SLACK = OutputHealth("slack", "not delivered yet: 500", {"delivered": 3, "retried": 1}, 1, tells_people=True)
 
@@ -217,3 +219,23 @@ def test_a_gpu_that_is_slowed_says_why() -> None:
     series = exported(with_snapshot(node_report(), gpus=Known((slowed,), 0)))
     assert value(series, "stallwatch_gpu_slowed", reason="hw_thermal") == 1
     assert value(series, "stallwatch_gpu_slowed", reason="sw_power_cap") == 0
+
+
+def test_the_score_compares_with_the_median_of_the_others_for_any_number_of_ranks() -> None:
+    for shares in ([0.5], [0.1, 0.9], [0.2, 0.2, 0.8], [0.9, 0.1, 0.5, 0.5], [0.3, 0.1, 0.7, 0.9, 0.4]):
+        known = {(JOB, rank, 100 + rank): share for rank, share in enumerate(shares)}
+        others = {rank: shares[:rank] + shares[rank + 1 :] for rank in range(len(shares))}
+        expected = {rank: max(median(rest) - shares[rank], 0.0) for rank, rest in others.items() if rest}
+        assert {rank: score for (_, rank, _), score in slow_scores(known)} == pytest.approx(expected)
+
+
+def test_names_of_series_are_written_anew_when_labels_change_and_forgotten_with_their_objects() -> None:
+    memory = Memory()
+    many = node_report(ranks=tuple(view(rank) for rank in range(64)))
+    assert value(exported(many, memory), "stallwatch_rank_step", rank="63") == 412
+    few = node_report(ranks=(view(0, step=413, phase='"new\n'),))
+    series = exported(few, memory)
+    assert value(series, "stallwatch_rank_step", rank="0") == 413
+    assert value(series, "stallwatch_rank_phase", rank="0", phase='"new\n') == 1
+    assert exported(few, memory) == series
+    assert len(memory.series.of("stallwatch_rank_step", (("llama-7b", "0"),))) <= 2
