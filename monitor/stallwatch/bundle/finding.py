@@ -23,7 +23,7 @@ _RANK_FILES: Final = tuple(
         ("process", rf"process{_LOOK}\.json"),
         ("heartbeat", rf"heartbeat{_LOOK}\.json"),
         ("attempts", r"attempts\.json"),
-        ("sources", r"sources\.json"),
+        ("sources", rf"sources{_LOOK}\.json"),
         ("log", rf"(?:log|stdout|stderr){_LOOK}\.(?:txt|log)"),
     )
 )

@@ -72,6 +72,13 @@ def test_second_look_is_known_by_its_suffix() -> None:
     assert {recorder.look for rank in evidence.ranks for recorder in rank.recorders} == {1, 2}
 
 
+def test_source_lines_of_every_look_are_read(bundle: Path) -> None:
+    for look, line in (("", 7), ("-2", 8)):
+        told = [{"file": "/srv/job/train.py", "line": line, "text": "load()"}]
+        (bundle / "ranks" / "1" / f"sources{look}.json").write_text(json.dumps(told))
+    assert {line.line for line in rank_of(load([bundle]), 1).sources} == {7, 8}
+
+
 def test_evidence_of_the_node_is_read() -> None:
     (node,) = load([NCCL]).nodes
     assert node.host == "node0"
