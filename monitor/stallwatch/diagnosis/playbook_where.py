@@ -2,6 +2,7 @@
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.phrases import place
+from stallwatch.diagnosis.playbook_waits import steps_by_wait
 from stallwatch.model.verdict import Frame, Where
 
 
@@ -13,6 +14,8 @@ def stuck_steps(
     stacks = f"On {host} see all its threads: `py-spy dump --pid {pid}`"
     if activity and activity.uninterruptible:
         return _uninterruptible(host, pid, line)
+    if activity and where == activity.where and (special := steps_by_wait(host, pid, line, activity)):
+        return special
     match where:
         case "lock":
             if activity and "lock file" in activity.detail:

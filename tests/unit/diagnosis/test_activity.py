@@ -79,6 +79,7 @@ def heartbeat(**fields: object) -> Heartbeat:
         (("destroy_process_group@" + C10D + ":1", "main@JOB:3", MODULE), "S", "futex_do_wait", "teardown"),
         (("_shutdown@PY/threading.py:1",), "S", "futex_do_wait", "teardown"),
         (("run@PY/subprocess.py:1", *STEP), "S", "do_wait", "user_code"),
+        (STEP, "S", "anon_pipe_write", "filesystem"),
         ((), "S", "hrtimer_nanosleep", "user_code"),
         ((), "D", "nfs4_proc", "filesystem"),
         ((), "S", "futex_do_wait", "unknown"),
@@ -118,6 +119,11 @@ def test_a_wait_in_c_at_a_line_that_does_not_tell_may_be_a_collective() -> None:
         ("time.sleep(5)", "sleep"),
         ("[w.wait() for w in works]", "collective"),
         ("store.get('key')", "store"),
+        ("dist.distributed_c10d._get_default_store().get('key')", "store"),
+        ("rows = cursor.execute(query).fetchall()", "database"),
+        ("answer = input('continue? ')", "input"),
+        ("print(line, flush=True)", "print"),
+        ("print(loss.item())", "gpu_sync"),
         ("batch = self.queue.get()", "queue"),
         ("result = future.result()", "join"),
         ("loss.item()", "gpu_sync"),
@@ -127,6 +133,23 @@ def test_a_wait_in_c_at_a_line_that_does_not_tell_may_be_a_collective() -> None:
 )
 def test_the_text_of_a_line_tells_the_call_in_c(line: str, kind: str | None) -> None:
     assert hint(line) == kind
+
+
+@pytest.mark.parametrize(
+    ("line", "wchan", "where", "doing"),
+    [
+        ("db.execute('insert into runs values (1)')", "hrtimer_nanosleep", "lock", "waits for a database"),
+        ("db.execute('insert into runs values (1)')", "poll_schedule_timeout", "socket", "waits for a database"),
+        ("input('continue? ')", "anon_pipe_read", "user_code", "waits for input from a person"),
+        ("print(loss, flush=True)", "anon_pipe_write", "filesystem",
+         "writes into a pipe that is full and that nobody reads"),
+        ("dist.distributed_c10d._get_default_store().get('key')", "poll_schedule_timeout.constprop.0", "store",
+         "waits for the store"),
+    ],
+)  # fmt: skip
+def test_what_a_wait_in_c_is_for(line: str, wchan: str, where: str, doing: str) -> None:
+    activity = read_activity(rank(stack(*STEP), "S", wchan, sources=source(20, line)))
+    assert (activity.where, activity.detail, activity.in_collective) == (where, doing, False)
 
 
 def test_a_collective_is_named_and_its_line_shown() -> None:
@@ -406,6 +429,44 @@ def test_working_children_move_a_rank_that_waits_for_them() -> None:
     compiles = ("communicate@PY/subprocess.py:1", "_run_ninja_build@TORCH/utils/cpp_extension.py:2", *STEP)
     assert looks(compiles, compiles, wchan="pipe_read", before=first, after=second).moving is True
     assert looks(WAITS, WAITS, before=first, after=second).moving is False
+
+
+WORKER = ("fetch@TORCH/utils/data/_utils/fetch.py:1", "_worker_loop@TORCH/utils/data/_utils/worker.py:2")
+
+
+@pytest.mark.parametrize(
+    ("worker", "again", "moving"),
+    [
+        (("decode@JOB:60", "__getitem__@JOB:55", *WORKER), ("decode@JOB:60", "__getitem__@JOB:55", *WORKER), None),
+        (("decode@JOB:60", "__getitem__@JOB:55", *WORKER), ("scale@JOB:70", "__getitem__@JOB:56", *WORKER), True),
+        # Its own loop, at work on what it was given between two looks.
+        (WORKER, WORKER, True),
+    ],
+)
+def test_a_worker_busy_at_the_same_lines_of_the_job_proves_no_work(
+    worker: tuple[str, ...], again: tuple[str, ...], moving: bool | None
+) -> None:
+    queue = ("poll@PY/selectors.py:1", "get@PY/multiprocessing/queues.py:3")
+    waits = (*queue, f"_try_get_data@{LOADER}:4", f"__next__@{LOADER}:5", *STEP)
+    children = [
+        msgspec.structs.replace(thread(stack(*frames), tid=801, active=True), pid=801) for frames in (worker, again)
+    ]
+    evidence = rank(
+        stacks=tuple(
+            part
+            for look in (1, 2)
+            for part in (
+                stacks(thread(stack(*waits)), look=look),
+                stacks(children[look - 1], source=f"stacks.child-801-{look}.json", pid=801, look=look),
+            )
+        ),
+        processes=tuple(
+            process("S", "do_poll", look=look, at_seconds=5 * look,
+                    children=(ChildProcess(801, "R", "python", 400 * look),))
+            for look in (1, 2)
+        ),
+    )  # fmt: skip
+    assert read_activity(evidence).moving is moving
 
 
 def test_a_step_between_the_looks_moves() -> None:

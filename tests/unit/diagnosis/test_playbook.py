@@ -48,6 +48,23 @@ def test_every_place_has_steps_of_its_own() -> None:
     assert len(kinds) == len(get_args(Where)) - 3
 
 
+@pytest.mark.parametrize(
+    ("fields", "told_first"),
+    [
+        ({"where": "user_code", "waits_for_children": True}, "ps -o pid,stat,wchan:32,etime,args --ppid 4711"),
+        ({"where": "lock", "waits_for_children": True, "child_pid": 802, "child_frame": LINE}, "py-spy dump --pid 802"),
+        ({"where": "filesystem", "detail": "waits for the other end of a pipe"}, "/proc/4711/fd | grep pipe"),
+        ({"where": "lock", "detail": "waits for a database"}, "which database"),
+        ({"where": "user_code", "detail": "waits for input from a person"}, "/proc/4711/fd/0"),
+    ],
+)
+def test_a_wait_that_names_its_object_gets_steps_for_that(fields: dict[str, Any], told_first: str) -> None:
+    told = steps("not_entered", 2, **fields)
+    assert told_first in told[0]
+    assert "/srv/job/train.py:88 in load" in told[0]
+    assert not any("mount" in step for step in told)
+
+
 def test_loader_workers_are_named_by_their_pids() -> None:
     told = steps("not_entered", 2, where="dataloader", waits_for_children=True, child_pids=(801, 802))
     assert "for p in 801 802; do py-spy dump --pid $p; done" in told[0]

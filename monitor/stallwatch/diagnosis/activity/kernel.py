@@ -4,7 +4,19 @@ import re
 from typing import Literal
 
 KernelWait = Literal[
-    "futex", "sleep", "poll", "pipe", "socket", "file", "file_lock", "child", "vfork", "stopped", "gpu", "semaphore"
+    "futex",
+    "sleep",
+    "poll",
+    "pipe",
+    "pipe_write",
+    "socket",
+    "file",
+    "file_lock",
+    "child",
+    "vfork",
+    "stopped",
+    "gpu",
+    "semaphore",
 ]
 
 # Symbols differ between kernel versions and carry suffixes such as ".constprop.0"; order matters.
@@ -17,6 +29,7 @@ _SYMBOLS: tuple[tuple[KernelWait, re.Pattern[str]], ...] = (
     ("semaphore", re.compile(r"semtimedop|semctl|do_msgrcv|^mq_timed")),
     ("file_lock", re.compile(r"flock|locks_lock|posix_lock|fcntl_setlk|lockd|nlm")),
     ("gpu", re.compile(r"^nv_|^nvidia|^uvm_|^rm_|^os_acquire|^kfd_|amdgpu|^dma_fence")),
+    ("pipe_write", re.compile(r"pipe_write")),
     ("pipe", re.compile(r"pipe_|wait_for_partner|fifo_open")),
     ("socket", re.compile(
         r"sk_wait|inet_|tcp_|unix_|skb_|wait_woken|sock_|vsock_|netlink_|__skb_|rdma_|^ib_|ucma_|svc_recv")),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from stallwatch.diagnosis.activity.looks import Look, ThreadLook
 from stallwatch.diagnosis.activity.standing import STRONG_ROLES, Standing
+from stallwatch.diagnosis.activity.threads import main_thread
 from stallwatch.diagnosis.frames import Origin, function, place
 from stallwatch.diagnosis.frames_meaning import meaning
 from stallwatch.model.evidence import CodeFrame, Recorder, ThreadStack
@@ -54,6 +55,8 @@ def motion(first: Moment, last: Moment, operations: bool | None) -> Motion:
         return Motion(False, share, (Fact("it stood stopped at both looks", "/proc"),))
     if not (first.thread and last.thread and first.thread.frames and last.thread.frames):
         return Motion(None, share, ())
+    if same_lines := _busy_children(first, last, seconds):
+        return Motion(None, share, (same_lines,))
     if last.standing.where == "busy_loop":
         # It computes for long, or spins: nothing that was read tells which.
         return Motion(None, share, (Fact("it was at the same lines at both looks, on the CPU", "py-spy"),))
@@ -152,7 +155,7 @@ def _children(first: Moment, last: Moment, seconds: float) -> Fact | None:
     after = last.look.process.children if last.look.process else ()
     for child in sorted(after, key=lambda child: child.pid):
         share = _share(before.get(child.pid), child.cpu_ticks, seconds)
-        if share is not None and share >= _WORKING_SHARE:
+        if share is not None and share >= _WORKING_SHARE and not _spins(first, last, child.pid):
             return Fact(f"its child process {child.pid} used {share:.0%} of a core between the two looks", "/proc")
     stacks = dict(first.look.children)
     for pid, threads in last.look.children:
@@ -167,6 +170,28 @@ def _children(first: Moment, last: Moment, seconds: float) -> Fact | None:
             ):
                 return Fact(f"the stack of its child process {pid} changed between the two looks", "py-spy")
     return None
+
+
+def _busy_children(first: Moment, last: Moment, seconds: float) -> Fact | None:
+    """A loader's worker that computes where it computed before: for long, or for ever. Nothing that was read tells."""
+    before = {child.pid: child.cpu_ticks for child in first.look.process.children} if first.look.process else {}
+    for child in last.look.process.children if last.look.process else ():
+        share = _share(before.get(child.pid), child.cpu_ticks, seconds)
+        if share is not None and share >= _WORKING_SHARE and _spins(first, last, child.pid):
+            return Fact(f"its child process {child.pid} was at the same lines at both looks, on the CPU", "py-spy")
+    return None
+
+
+def _spins(first: Moment, last: Moment, pid: int) -> bool:
+    """Whether CPU proves nothing for this child: a loader's worker makes a batch, and this one is at the same lines of
+    the job's own code as before. A pool's or a compiler's work may be one long call."""
+    if last.standing.where != "dataloader":
+        return False
+    was, now = (main_thread(dict(look.children).get(pid, ()), pid) for look in (first.look, last.look))
+    if not (was and now and was.frames and now.frames and _same_job_lines(was, now)):
+        return False
+    # The loader's own loop, at the end of every worker's stack, is not what it was asked to do.
+    return place(now.frames[0].filename).origin is Origin.JOB
 
 
 def new_operations(recorders: tuple[Recorder, ...], ident: str) -> bool | None:
@@ -188,6 +213,10 @@ def new_operations(recorders: tuple[Recorder, ...], ident: str) -> bool | None:
         told = told or False
         if ident and issuers:
             told = told or any(op.thread_id == ident for op in fresh)
+        elif not issuers:  # dumps before 2.9 name no thread: only the default group is the loop's for sure
+            told = told or any(op.group_description == "default_pg" for op in fresh)
+            if fresh and not told:
+                return None
         elif len(issuers) <= 1:
             told = told or bool(fresh)
         elif fresh:

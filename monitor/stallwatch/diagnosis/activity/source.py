@@ -7,12 +7,16 @@ from stallwatch.diagnosis.frames import job_frame_index
 from stallwatch.model.evidence import CodeFrame, SourceLine
 from stallwatch.model.verdict import Frame
 
-Hint = Literal["sleep", "gpu_sync", "store", "lock", "queue", "join", "collective", "socket", "child", "filesystem"]
+Hint = Literal[
+    "sleep", "gpu_sync", "store", "lock", "queue", "join", "collective", "socket", "child", "filesystem", "database",
+    "input", "print",
+]  # fmt: skip
 
 # Order matters: the more specific call first.
 _HINTS: tuple[tuple[Hint, re.Pattern[str]], ...] = (
     ("sleep", re.compile(r"\bsleep\s*\(")),
-    ("store", re.compile(r"store\w*\.(?:get|wait|set|add|check|compare_set|multi_get)\s*\(|TCPStore\s*\(", re.I)),
+    ("store", re.compile(
+        r"store\w*(?:\(\))?\.(?:get|wait|set|add|check|compare_set|multi_get)\s*\(|TCPStore\s*\(", re.IGNORECASE)),
     ("lock", re.compile(r"\bwith\b.*(?:lock|mutex|semaphore|\bcond)|\.acquire\s*\(|\.lock\s*\(|\bf?lockf?\s*\(",
                         re.I)),
     # A context manager that blocks in C is a lock, whatever it is called.
@@ -24,7 +28,10 @@ _HINTS: tuple[tuple[Hint, re.Pattern[str]], ...] = (
     ("queue", re.compile(r"\b\w*(?:queue|_q|\bq)\w*\.(?:get|put)\s*\(", re.IGNORECASE)),
     ("gpu_sync", re.compile(
         r"\.item\s*\(|\.cpu\s*\(|\.tolist\s*\(|\.numpy\s*\(|synchronize\s*\(|\.to\s*\(|\.nonzero\s*\(")),
+    ("database", re.compile(r"\.(?:execute(?:many|script)?|commit|rollback)\s*\(")),
     ("socket", re.compile(r"\.(?:recv\w*|accept|connect|sendall|urlopen)\s*\(|\brequests\.|\bselect\.")),
+    ("input", re.compile(r"\binput\s*\(|\bstdin\b|\bgetpass\w*\s*\(")),
+    ("print", re.compile(r"\bprint\s*\(|\bstd(?:out|err)\b")),
     ("filesystem", re.compile(
         r"\bopen\s*\(|\.(?:read\w*|write\w*|flush|stat|exists|mkdir|unlink|rename|iterdir|glob)\s*\("
         r"|\bos\.(?:read|write|open|stat|fsync|listdir|scandir|rename|replace|remove|makedirs|path\.\w+)\s*\(|\bshutil\.")),

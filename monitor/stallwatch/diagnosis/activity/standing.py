@@ -47,6 +47,7 @@ _KERNEL: dict[KernelWait, tuple[Where, str]] = {
     "poll": ("socket", "waits for a socket or pipe"),
     "socket": ("socket", "waits for a socket"),
     "pipe": ("filesystem", "waits for the other end of a pipe"),
+    "pipe_write": ("filesystem", "writes into a pipe that is full and that nobody reads"),
     "file": ("filesystem", "waits for the file system"),
     "child": ("user_code", "waits for a child process"),
     # The child has not come to exec: what keeps it there is the storage that the program lies on.
@@ -64,19 +65,27 @@ _HINTED: dict[Hint, tuple[Where, str]] = {
     "child": ("user_code", "waits for a child process"),
     "filesystem": ("filesystem", "reads or writes a file"),
     "gpu_sync": ("gpu_sync", "waits for its GPU"),
+    "database": ("lock", "waits for a database"),
+    "input": ("user_code", "waits for input from a person"),
+    "print": ("filesystem", "waits for whoever reads its output"),
 }
 # Which waits of the kernel fit a hint; a line may hold several calls.
 _FITS: dict[Hint, frozenset[KernelWait | None]] = {
     "sleep": frozenset({"sleep", "futex", "poll", None}),
     "store": frozenset({"poll", "socket", "futex", None}),
     "lock": frozenset({"futex", "semaphore", "file_lock", None}),
-    "queue": frozenset({"futex", "semaphore", "pipe", "poll", None}),
+    "queue": frozenset({"futex", "semaphore", "pipe", "pipe_write", "poll", None}),
     "join": frozenset({"futex", "child", None}),
     "collective": frozenset({"futex", "sleep", "poll", "socket", None}),
     "socket": frozenset({"poll", "socket", None}),
-    "child": frozenset({"child", "pipe", "vfork", None}),
-    "filesystem": frozenset({"file", "pipe", "file_lock", None}),
+    "child": frozenset({"child", "pipe", "pipe_write", "vfork", None}),
+    "filesystem": frozenset({"file", "pipe", "pipe_write", "file_lock", None}),
     "gpu_sync": frozenset({"futex", "poll", "gpu", "sleep", None}),
+    # SQLite sleeps between its tries for a lock; clients of servers wait for a socket.
+    "database": frozenset({"sleep", "file_lock", "file", "futex", "poll", "socket"}),
+    # A terminal's driver sleeps as a socket does.
+    "input": frozenset({"pipe", "poll", "socket"}),
+    "print": frozenset({"pipe_write", "poll", "socket"}),
 }
 
 
@@ -178,6 +187,8 @@ def _native(call: tuple[CodeFrame, ...], around: Circumstances) -> Standing:
         kernel = _KERNEL.get(around.wait) if around.wait not in (None, "futex") else None
         if kernel and kernel[0] == where:
             detail = kernel[1]  # "a lock on a file" says more than "a lock"
+        if hinted == "database" and around.wait in ("poll", "socket"):
+            where = "socket"
         return Standing(where, detail, in_collective=hinted == "collective")
     if around.on_cpu:
         return _busy(around)
