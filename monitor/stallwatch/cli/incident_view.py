@@ -35,5 +35,6 @@ def _head(incident: IncidentDocument) -> Text:
     head.append(f"  {incident.state}  ")
     head.append(incident.severity, style=SEVERITY_STYLES[incident.severity])
     head.append("  muted" if incident.muted else "")
+    head.append(safe(f"  acknowledged by {incident.acknowledged_by}" if incident.acknowledged_by else ""))
     head.append(safe(f"  job {incident.training_job} on {incident.node}"), style="dim")
     return head

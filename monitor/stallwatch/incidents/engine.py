@@ -10,6 +10,7 @@ from stallwatch.incidents import ending, looking
 from stallwatch.incidents.life import Family, Life, Lives, Mute
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import (
+    Acknowledged,
     Action,
     Captured,
     CaptureWanted,
@@ -83,7 +84,9 @@ class Engine:
         life = lives.find(event.incident_id)
         if life is None:
             return lives
-        if isinstance(event, Captured):
+        if isinstance(event, Acknowledged):
+            heard = _acknowledged(life, event.by, now.wall_ns, actions)
+        elif isinstance(event, Captured):
             heard = looking.captured(life, event, now.wall_ns, actions)
         else:
             heard = looking.judged(life, event, self._config, now.at_ns, now.wall_ns, actions, lives.past)
@@ -146,6 +149,13 @@ class Engine:
         elif incident.muted != bool(reason) and incident.severity != "none":
             incident = noted(replace(incident, muted=bool(reason)), reason or "no longer silent", now.wall_ns, actions)
         return life if incident is life.incident else replace(life, incident=incident)
+
+
+def _acknowledged(life: Life, by: str, wall_ns: int, actions: list[Action]) -> Life:
+    if life.incident.acknowledged_by == by:
+        return life
+    incident = replace(life.incident, acknowledged_by=by)
+    return replace(life, incident=noted(incident, f"acknowledged by {by}", wall_ns, actions))
 
 
 def _with_findings(life: Life, findings: tuple[Finding, ...], at_ns: int) -> Life:

@@ -32,11 +32,18 @@ class MuteWanted(msgspec.Struct, frozen=True):
     until_ns: int  # CLOCK_MONOTONIC; in the past: the silence ends
 
 
+class Acknowledged(msgspec.Struct, frozen=True):
+    """Somebody is on it."""
+
+    incident_id: str
+    by: str
+
+
 class CaptureWanted(msgspec.Struct, frozen=True):
     job: JobKey
 
 
-Event = Captured | Judged | MuteWanted | CaptureWanted
+Event = Captured | Judged | MuteWanted | Acknowledged | CaptureWanted
 
 
 class StartCapture(msgspec.Struct, frozen=True):

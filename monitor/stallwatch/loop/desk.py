@@ -10,7 +10,7 @@ import msgspec
 from stallwatch.clock import Clock
 from stallwatch.errors import DeadlineExceeded, UsageError
 from stallwatch.incidents.life import Lives
-from stallwatch.incidents.messages import CaptureWanted, Event, MuteWanted
+from stallwatch.incidents.messages import Acknowledged, CaptureWanted, Event, MuteWanted
 from stallwatch.incidents.store import IncidentStore
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.snapshot import JobKey
@@ -82,6 +82,16 @@ class Desk:
 
     def mute(self, training_job: str, seconds: float) -> None:
         self._wishes.put(Wish(MuteWanted(training_job, self._clock.monotonic_ns() + int(seconds * 1e9))))
+        self._wake()
+
+    def acknowledge(self, incident_id: str, by: str) -> None:
+        report = self._report
+        known = {one.incident_id for one in report.incidents if one.state != "resolved"} if report else set()
+        if incident_id not in known:
+            raise UsageError(
+                f"no open incident {incident_id!r} on this node", f"Open: {', '.join(sorted(known)) or 'none'}."
+            )
+        self._wishes.put(Wish(Acknowledged(incident_id, by)))
         self._wake()
 
     def notify_test(self) -> tuple[str, ...]:

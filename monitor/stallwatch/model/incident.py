@@ -32,6 +32,7 @@ class Incident(msgspec.Struct, frozen=True):
     resolved_wall_ns: int | None = None
     resolution: str = ""
     events: tuple[IncidentEvent, ...] = ()
+    acknowledged_by: str = ""  # who said that he is on it; nobody is paged a second time then
 
     @property
     def verdict(self) -> Verdict | None:

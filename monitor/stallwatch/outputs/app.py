@@ -30,6 +30,7 @@ _NOTIFY_SECONDS = 60.0
 _LARGEST_BODY = 64 << 10
 _COMPRESS_FROM_BYTES = 16 << 10
 _PAST_INCIDENTS = 100
+_LONGEST_NAME = 60
 
 
 class Endpoints:
@@ -57,6 +58,7 @@ class Endpoints:
             Route("/api/v1/ranks", api(self.ranks), methods=["GET"]),
             Route("/api/v1/incidents", api(self.incidents), methods=["GET"]),
             Route(one, api(self.incident), methods=["GET"]),
+            Route(f"{one}/acknowledge", api(self.acknowledge), methods=["POST"]),
             Route(f"{one}/timeline", api(self.timeline), methods=["GET"]),
             Route(f"{one}/bundle.tar.gz", api(self.bundle), methods=["GET"]),
         ]
@@ -114,6 +116,22 @@ class Endpoints:
         if incident is None:
             return _unknown_incident()
         return _json(request, msgspec.json.encode(incident_document(incident)))
+
+    async def acknowledge(self, request: Request) -> Response:
+        """The only change that the page may ask for. A form of another site cannot send JSON, nor the cookie."""
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return _refusal(415, "acknowledge takes application/json", 'For instance {"by":"anna"}.')
+        by = (await _body(request)).get("by")
+        name = " ".join(by.split()) if isinstance(by, str) else ""
+        if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+            return _refusal(
+                400, f"by needs a name of at most {_LONGEST_NAME} characters", 'For instance {"by":"anna"}.'
+            )
+        return await self._answer(lambda: self._acknowledge(request.path_params["incident_id"], name))
+
+    def _acknowledge(self, incident_id: str, by: str) -> Response:
+        self._control.acknowledge(incident_id, by)
+        return JSONResponse({"incident_id": incident_id, "by": by})
 
     async def timeline(self, request: Request) -> Response:
         return await self._answer(lambda: self._timeline(request))

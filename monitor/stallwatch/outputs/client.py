@@ -49,6 +49,9 @@ class Client:
     def mute(self, training_job: str, seconds: float) -> None:
         self._post("/control/mute", {"training_job": training_job, "seconds": seconds})
 
+    def acknowledge(self, incident_id: str, by: str) -> None:
+        self._post(f"/api/v1/incidents/{quote(incident_id, safe='')}/acknowledge", {"by": by})
+
     def notify_test(self) -> tuple[str, ...]:
         """A line per output with what happened."""
         return tuple(self._post("/control/notify-test", {}, _NOTIFY_SECONDS)["lines"])

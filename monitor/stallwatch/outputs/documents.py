@@ -42,6 +42,7 @@ class IncidentDocument(msgspec.Struct, frozen=True):
     bundle: str
     findings: tuple[Finding, ...]
     events: tuple[EventDocument, ...]
+    acknowledged_by: str = ""
 
 
 class IncidentList(msgspec.Struct, frozen=True):
@@ -115,6 +116,7 @@ def incident_document(incident: Incident, *, with_stacks: bool = True) -> Incide
         bundle=incident.bundle,
         findings=incident.findings,
         events=tuple(EventDocument(iso(event.wall_ns), event.what) for event in incident.events),
+        acknowledged_by=incident.acknowledged_by,
     )
 
 

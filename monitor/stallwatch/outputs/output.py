@@ -49,6 +49,11 @@ class Control(Protocol):
         """Tell nobody about this job for a time; 0 ends the silence."""
         ...
 
+    def acknowledge(self, incident_id: str, by: str) -> None:
+        """Note that somebody is on an open incident: it is not escalated to people again. Raise UsageError for one
+        that is not open here."""
+        ...
+
     def notify_test(self) -> tuple[str, ...]:
         """Send a test alert through every notifying output; a line per output with what happened."""
         ...

@@ -16,6 +16,7 @@ from stallwatch.outputs.poster import Request
 from stallwatch.outputs.rate_cap import RateCap
 from stallwatch.outputs.secret import secret_text, secret_url
 from stallwatch.outputs.slack_message import (
+    slack_acknowledged,
     slack_answer,
     slack_digest,
     slack_line,
@@ -66,6 +67,8 @@ class SlackWords:
         self._to = {"channel": channel} if channel else {}
 
     def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
+        if step == "acknowledged" and not self._to:
+            return slack_acknowledged(incident, self._external_url)
         whole = slack_message(incident, step, self._external_url, report)
         if not self._to or step == "told":
             return {**self._to, **whole}

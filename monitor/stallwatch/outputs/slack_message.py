@@ -25,6 +25,7 @@ _MOST_CULPRITS = 8
 _MOST_FACTS = 8
 _MOST_LINES = 50
 _STACK_LINES = 40
+_QUIET_NOW = "It is told again only if its verdict changes or it ends."
 _OVER = "The job moves again or has ended."
 
 _MARKS = {"none": "⚪", "warning": "🟠", "critical": "🔴"}
@@ -52,11 +53,22 @@ def slack_message(
 
 def slack_answer(incident: Incident, step: Step) -> dict[str, Any]:
     """What a thread hears after its first message, which shows the whole; the channel sees a critical one too."""
+    if step == "acknowledged":
+        text = f"👀 *{_person(incident.acknowledged_by)} is on it.* {_QUIET_NOW}"
+        return {"text": text, "blocks": [_section(text)]}
     text = f"*{escape(_headline(incident, step))}*\n{escape(_now(incident, step))}"
     blocks = [_section(text)]
     if incident.report is not None and step != "resolved":
         blocks.append(_context([_safety(incident)]))
     return {"text": _clip(text, _FALLBACK_CHARACTERS), "blocks": blocks, "reply_broadcast": step == "escalated"}
+
+
+def slack_acknowledged(incident: Incident, external_url: str = "") -> dict[str, Any]:
+    """The same where there is no thread to say it in: the channel must see which incident is meant."""
+    answer = slack_answer(incident, "acknowledged")
+    footer = _context([escape(_headline(incident, "acknowledged")), *_footer(incident, external_url)])
+    text = f"{escape(_headline(incident, 'acknowledged'))}\n{answer['text']}"
+    return {"text": _clip(text, _FALLBACK_CHARACTERS), "blocks": [*answer["blocks"], footer]}
 
 
 def slack_line(incident: Incident, step: Step, external_url: str = "") -> str:
@@ -94,7 +106,7 @@ def _headline(incident: Incident, step: Step) -> str:
     what = "stalled, no verdict yet" if standing else "a warning, nothing hangs"
     if verdict is not None:
         what = f"{_who(verdict)}: {verdict.cause}"
-    prefix = {"told": "", "updated": "now ", "escalated": "still ", "resolved": "resolved, "}[step]
+    prefix = {"told": "", "updated": "now ", "escalated": "still ", "acknowledged": "", "resolved": "resolved, "}[step]
     return f"{mark} {incident.job.training_job}: {prefix}{what}"
 
 
@@ -115,6 +127,8 @@ def _sentence(incident: Incident) -> str:
 
 
 def _now(incident: Incident, step: Step) -> str:
+    if step == "acknowledged":
+        return f"{incident.acknowledged_by} is on it"
     return (incident.resolution or _OVER) if step == "resolved" else _sentence(incident)
 
 
@@ -215,7 +229,10 @@ def _link(incident: Incident, external_url: str) -> str:
 
 def _footer(incident: Incident, external_url: str) -> Iterator[str]:
     if external_url:
-        yield f"<{_link(incident, external_url)}|Open the incident>"
+        words = "Open" if incident.state == "resolved" or incident.acknowledged_by else "Open or acknowledge"
+        yield f"<{_link(incident, external_url)}|{words} the incident>"
+    if incident.acknowledged_by and incident.state != "resolved":
+        yield f"👀 {_person(incident.acknowledged_by)} is on it"
     yield f"job `{_plain(incident.job.training_job)}`"  # with Slurm its name and number, in Kubernetes the pod
     yield f"incident `{_plain(incident.incident_id)}` on `{_plain(incident.node)}`"
     yield f"since {iso(incident.opened_wall_ns)[:19].replace('T', ' ')} UTC"
@@ -223,6 +240,12 @@ def _footer(incident: Incident, external_url: str) -> Iterator[str]:
         yield f"evidence: `{_plain(incident.bundle)}`"
     if incident.state != "resolved":
         yield f"silence: `stallwatch mute {_plain(shlex.quote(incident.job.training_job))} --for 2h`"
+
+
+def _person(name: str) -> str:
+    """A member of the workspace as Slack shows one; any other name as it is, for anybody could be called `@channel`."""
+    found = re.fullmatch(r"slack:([UW][A-Z0-9]{1,20})", name)
+    return f"<@{found[1]}>" if found else f"`{_plain(name)}`"
 
 
 def _clock(moment: str) -> str:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from stallwatch.model.incident import Incident, Severity
 
-Step = Literal["told", "updated", "escalated", "resolved"]
+Step = Literal["told", "updated", "escalated", "acknowledged", "resolved"]
 _MOST_UPDATES = 3  # of one incident: a verdict that cannot decide must not fill a channel
 _ORDER: dict[Severity, int] = {"none": 0, "warning": 1, "critical": 2}
 
@@ -13,7 +13,8 @@ _ORDER: dict[Severity, int] = {"none": 0, "warning": 1, "critical": 2}
 def due(incident: Incident, done: Sequence[Step], minimum: Severity, told_of: str = "") -> Step | None:
     """Given what was told of an incident, and which verdict, return the next step to tell, or None.
 
-    Nobody hears of a muted one; when it still stands at the end of the silence, it is told then.
+    Nobody hears of a muted one; when it still stands at the end of the silence, it is told then. One that somebody
+    has acknowledged is not escalated: who is on it knows.
     """
     if incident.muted:
         return None
@@ -23,7 +24,10 @@ def due(incident: Incident, done: Sequence[Step], minimum: Severity, told_of: st
         return None
     if "told" not in done:
         return "told"
-    if incident.severity == "critical" and "escalated" not in done:
+    if incident.acknowledged_by:
+        if "acknowledged" not in done:
+            return "acknowledged"
+    elif incident.severity == "critical" and "escalated" not in done:
         return "escalated"
     if told_of and verdict_key(incident) not in ("", told_of) and done.count("updated") < _MOST_UPDATES:
         return "updated"

@@ -1,3 +1,5 @@
+import contextlib
+import http.client
 import io
 import re
 import tarfile
@@ -152,6 +154,31 @@ def test_what_changes_anything_does_not_exist_on_tcp(node: Served, path: str) ->
         answer = node.get(path, method, Authorization=f"Bearer {node.token}")
         assert answer.status == 404
     assert node.get("/api/v1/ranks", "POST", Authorization=f"Bearer {node.token}").status == 405
+
+
+ACKNOWLEDGE = "/api/v1/incidents/llama-7b-1/acknowledge"
+
+
+def send(node: Served, body: str, **headers: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=10)
+    given = {"Content-Type": "application/json"} | {name.replace("_", "-"): text for name, text in headers.items()}
+    with contextlib.closing(connection):
+        connection.request("POST", ACKNOWLEDGE, body, given)
+        return connection.getresponse().status
+
+
+def test_who_holds_the_token_acknowledges_and_no_other_site_does_so_for_him(node: Served) -> None:
+    bearer, cookie = f"Bearer {node.token}", f"stallwatch-{node.port}={node.token}"
+    asked = '{"by":"anna"}'
+    assert send(node, asked) == 401
+    assert send(node, asked, Authorization="Bearer wrong") == 401
+    assert send(node, asked, Cookie=cookie, Sec_Fetch_Site="cross-site") == 401
+    assert send(node, asked, Cookie=cookie, Content_Type="text/plain") == 415  # what a foreign form can send
+    for nobody in ("{}", '{"by":""}', '{"by":3}', f'{{"by":"{"x" * 61}"}}', '{"by":"a\\u0007"}', "not JSON"):
+        assert send(node, nobody, Authorization=bearer) == 400, nobody
+    assert [one for one in node.control.asked if one[0] == "acknowledge"] == []
+    assert send(node, asked, Cookie=cookie, Sec_Fetch_Site="same-origin") == 200
+    assert node.control.asked[-1] == ("acknowledge", "llama-7b-1", "anna")
 
 
 def test_the_evidence_is_one_file_without_links(tmp_path: Path) -> None:

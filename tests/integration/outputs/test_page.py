@@ -121,6 +121,24 @@ def test_an_incident_appears_and_ends_without_a_reload(browser: Any) -> None:
         assert shown.complaints == []
 
 
+def test_an_incident_is_acknowledged_on_the_page(browser: Any) -> None:
+    control = FakeControl(incidents=(incident(),))
+    with served(node_report(incident()), control) as node, opened(browser, address(node)) as shown:
+        page = shown.page
+        page.get_by_label("Your name").fill("anna")
+        node.output.publish(node_report(incident(findings=())))  # a change does not take the form from under the hands
+        page.wait_for_timeout(1200)
+        assert page.get_by_label("Your name").input_value() == "anna"
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=noted")
+        assert ("acknowledge", "llama-7b-1", "anna") in control.asked
+        control.incidents = (incident(acknowledged_by="anna"),)
+        node.output.publish(node_report(*control.incidents))
+        page.wait_for_selector("article >> text=anna is on it")
+        assert page.locator("form").count() == 0
+        assert shown.complaints == []
+
+
 def test_what_a_job_writes_stays_text(browser: Any) -> None:
     evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     culprit = CulpritProcess(2, evil, 1, evil, "lock", Frame(evil, 1, evil, evil))

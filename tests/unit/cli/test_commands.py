@@ -37,6 +37,16 @@ def test_status_shows_each_rank_and_the_open_incident(address: Served, capsys: C
     assert address.token not in shown
 
 
+def test_acknowledge_without_an_id_means_the_only_open_incident(address: Served, capsys: Capture) -> None:
+    assert run(["acknowledge", "--by", "anna"]) == 0
+    assert "llama-7b-1: acknowledged by anna." in capsys.readouterr().out
+    assert address.control.asked[-1] == ("acknowledge", "llama-7b-1", "anna")
+    assert run(["acknowledge", "llama-7b-9"]) == 64
+    assert "no open incident 'llama-7b-9'" in capsys.readouterr().err
+    assert run(["acknowledge", "--json", "--by", "bo", "llama-7b-1"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"incident_id": "llama-7b-1", "by": "bo"}
+
+
 def test_status_json_is_the_ranks_with_the_incidents(address: Served, capsys: Capture) -> None:
     assert run(["status", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -3,6 +3,7 @@ import pytest
 from stallwatch.config import Config, IncidentSection
 from stallwatch.incidents.engine import adopt
 from stallwatch.incidents.messages import (
+    Acknowledged,
     CancelCapture,
     Captured,
     CaptureWanted,
@@ -303,6 +304,17 @@ def test_a_mute_after_the_telling_shows_and_takes_nothing_back() -> None:
     story.hang("not_entered")
     story.hear(MuteWanted(JOB.training_job, START + 500 * SECOND))
     assert (story.incident.muted, story.incident.severity) == (True, "warning")
+
+
+def test_who_is_on_it_stands_on_the_incident_and_is_saved_with_it() -> None:
+    story = Story()
+    story.hang("not_entered")
+    actions = story.hear(Acknowledged(story.incident.incident_id, "anna"))
+    assert story.incident.acknowledged_by == "anna"
+    assert [event.what for event in story.incident.events][-1] == "acknowledged by anna"
+    assert of(actions, Save)[-1].incident.acknowledged_by == "anna"
+    assert of(story.hear(Acknowledged(story.incident.incident_id, "anna")), Save) == []
+    assert story.hear(Acknowledged("never-1", "anna")) is not None
 
 
 def test_an_incident_of_the_last_daemon_is_taken_over_as_it_was_told() -> None:

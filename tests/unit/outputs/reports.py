@@ -69,6 +69,11 @@ class FakeControl:
     def mute(self, training_job: str, seconds: float) -> None:
         self.asked.append(("mute", training_job, seconds))
 
+    def acknowledge(self, incident_id: str, by: str) -> None:
+        if all(one.incident_id != incident_id for one in self.incidents):
+            raise UsageError(f"no open incident {incident_id!r} on this node", "Open: none.")
+        self.asked.append(("acknowledge", incident_id, by))
+
     def notify_test(self) -> tuple[str, ...]:
         return self.lines
 

@@ -9,6 +9,7 @@ from stallwatch.model.reading import Known
 from stallwatch.model.verdict import CulpritProcess, Fact, Frame, StackNode
 from stallwatch.outputs.slack_message import (
     escape,
+    slack_acknowledged,
     slack_answer,
     slack_digest,
     slack_line,
@@ -75,7 +76,7 @@ def test_it_names_cause_rank_place_code_line_waiters_reason_and_next_step() -> N
         "rank 2's recorder ends at #411 _(flight recorder)_",
         "1. Look at who holds the lock.",
         "Evidence complete, safe to kill; torch's own timeout ends the job at 00:10:00 UTC",
-        "<https://watch.example/node1/#llama-7b-1|Open the incident>",
+        "<https://watch.example/node1/#llama-7b-1|Open or acknowledge the incident>",
     ):
         assert words in shown, words
     assert "Rank 2 never entered all_reduce #412" in message["text"]
@@ -204,3 +205,22 @@ def test_a_digest_of_any_size_fits_and_links_each_incident(count: int) -> None:
     shown = texts(message)
     assert shown.count("<https://watch.example/#llama-7b-1|→>") == min(count, 50)
     assert "<!" not in shown
+
+
+def test_who_is_on_it_is_said_in_the_thread_and_on_the_first_message() -> None:
+    taken = incident(acknowledged_by="anna <!channel>")
+    answer = slack_answer(taken, "acknowledged")
+    assert "anna &lt;!channel&gt;` is on it" in texts(answer)
+    assert "reply_broadcast" not in answer
+    assert "&lt;!channel&gt;` is on it" in texts(slack_message(taken, "told"))
+    assert "Open or acknowledge" in texts(slack_message(incident(), "told", "https://watch"))
+    assert "acknowledge" not in texts(slack_message(taken, "told", "https://watch"))
+
+
+def test_without_a_thread_who_is_on_it_says_of_which_incident() -> None:
+    message = slack_acknowledged(incident(acknowledged_by="slack:U07ANNA"), "https://watch")
+    check_limits(message)
+    assert "<@U07ANNA> is on it" in texts(message)
+    assert "llama-7b: rank 2: not_entered" in texts(message)
+    assert "https://watch/#llama-7b-1" in texts(message)
+    assert "<@" not in texts(slack_acknowledged(incident(acknowledged_by="slack:U1> <!channel>")))

@@ -23,6 +23,7 @@ def tell(lives: list[Incident], minimum: Severity = "warning") -> list[Step]:
 QUIET = incident(severity="none")
 WARNING = incident(severity="warning")
 CRITICAL = incident(severity="critical")
+TAKEN = incident(severity="warning", acknowledged_by="anna")
 OVER = incident(severity="critical", state="resolved")
 
 
@@ -51,8 +52,16 @@ def test_a_muted_incident_is_told_when_the_silence_ends_and_it_still_stands() ->
     assert tell([muted, CRITICAL]) == ["told"]
 
 
+def test_an_acknowledged_incident_is_told_so_once_and_not_escalated_but_its_end_is() -> None:
+    taken = incident(severity="warning", acknowledged_by="anna")
+    worse = incident(severity="critical", acknowledged_by="anna")
+    assert tell([WARNING, taken, worse, OVER]) == ["told", "acknowledged", "resolved"]
+    assert tell([taken, worse]) == ["told", "acknowledged"]
+    assert due(worse, ("told", "acknowledged"), "warning", told_of="not_entered 3") == "updated"
+
+
 def test_no_history_makes_it_speak_twice_or_end_what_it_never_began() -> None:
-    for lives in itertools.product((QUIET, WARNING, CRITICAL, OVER, incident(muted=True)), repeat=4):
+    for lives in itertools.product((QUIET, WARNING, CRITICAL, OVER, TAKEN, incident(muted=True)), repeat=4):
         told = tell(list(lives))
         assert len(told) == len(set(told))
         assert not told or told[0] == "told"

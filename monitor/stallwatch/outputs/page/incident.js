@@ -47,6 +47,31 @@ function safety(incident) {
   return element("p", "", element("span", className, words),
     incident.deadline ? ` · torch's own timeout ends the job at ${clock(incident.deadline)}` : "");
 }
+function acknowledgement(incident) {
+  if (incident.state === "resolved") return null;
+  if (incident.acknowledged_by) return element("p", "", element("span", "safe", `${person(incident.acknowledged_by)} is on it`));
+  const name = element("input", ""), button = element("button", "all", "Acknowledge"), said = element("span", "soft", "");
+  name.name = "by"; name.required = true; name.maxLength = 60; name.autocomplete = "nickname"; name.placeholder = "your name";
+  name.setAttribute("aria-label", "Your name");
+  try { name.value = localStorage.getItem("stallwatch-name") || ""; } catch { /* a browser that stores nothing */ }
+  said.setAttribute("role", "status");
+  const form = element("form", "acknowledge", name, button, said);
+  form.addEventListener("submit", async event => {
+    event.preventDefault();
+    button.disabled = true;
+    try {
+      await api(`incidents/${encodeURIComponent(incident.incident_id)}/acknowledge`, {by: name.value});
+      try { localStorage.setItem("stallwatch-name", name.value); } catch { /* as above */ }
+      said.textContent = "noted";
+      name.blur();
+    } catch (error) {
+      said.textContent = error.message;
+      button.disabled = false;
+    }
+  });
+  return form;
+}
+function person(name) { return name.startsWith("slack:") ? "somebody in Slack" : name; }
 function incidentCard(incident, timeline, ranks) {
   const verdict = incident.verdicts[0];
   const standing = incident.state === "resolved" ? "resolved" : incident.severity;
@@ -64,6 +89,8 @@ function incidentCard(incident, timeline, ranks) {
   if (verdict) card.append(...verdictParts(verdict).filter(Boolean));
   const line = safety(incident);
   if (line) card.append(line);
+  const hand = acknowledgement(incident);
+  if (hand) card.append(hand);
   if (incident.stacks) card.append(stacks(incident.stacks, verdict));
   card.append(...timelineParts(incident, timeline, ranks));
   card.append(history(incident));

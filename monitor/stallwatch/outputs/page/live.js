@@ -1,9 +1,10 @@
 "use strict";
 const cards = new Map();  // id -> {key, card}
+function isTypedInto(card) { return document.activeElement.tagName === "INPUT" && card.contains(document.activeElement); }
 async function cardFor(incident, ranks) {
   const key = JSON.stringify(incident);
   const known = cards.get(incident.incident_id);
-  if (known && known.key === key) return known.card;
+  if (known && (known.key === key || isTypedInto(known.card))) return known.card;
   const path = `incidents/${encodeURIComponent(incident.incident_id)}`;
   const [whole, timeline] = incident.verdicts.length
     ? await Promise.all([api(path).catch(() => incident), api(`${path}/timeline`).catch(() => null)]) : [incident, null];
