@@ -7,14 +7,12 @@ import threading
 from time import monotonic_ns
 from typing import Optional
 
-from stallwatch.hook import ending, identity, recorder
+from stallwatch.hook import ending, identity, recorder_switch
 from stallwatch.hook.beat import OFF, Beat, Phases, step_counter
 from stallwatch.hook.guard import Guard, say
 from stallwatch.hook.publication import Publication
 from stallwatch.hook.pulse import Pulse
 
-RECORDER_ENTRIES = "2000"  # torch's own default since 2.11; costs some 2 MB
-_RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _TURN_SECONDS = 2.0  # how long an attach() waits for one in another thread, which a dead file system may hold
 
 
@@ -29,7 +27,7 @@ class _Attached:
         phases = Phases(monotonic_ns())
         self.publication = Publication(process, self.world, is_child, self.read_steps, phases, self.guard)
         self.pulse = Pulse(self.publication, self.guard)
-        self.pulse.recorder_set_by_us = _turn_recorder_on()
+        self.pulse.recorder_set_by_us = recorder_switch.turn_on(os.environ, sys.path)
         self.beat = Beat(self.step, phases, lambda: self.publication.file is not None)
         self.counts_optimizer = False
         # Inherited by what this process starts; changed here only, while no other thread reads the environment.
@@ -123,16 +121,6 @@ def _detach() -> None:
 def _end() -> None:
     if _attached is not None:
         _attached.guard.run("end", _attached.pulse.end)
-
-
-def _turn_recorder_on() -> bool:
-    """torch's recorder was off by default before 2.11. What the user has set stays; and where torch has read its
-    environment already there is nothing to do."""
-    if any(name in os.environ for name in _RECORDER_VARIABLES) or recorder.distributed() is not None:
-        return False
-    for name in _RECORDER_VARIABLES:
-        os.environ[name] = RECORDER_ENTRIES
-    return True
 
 
 def _count_optimizer(attached: _Attached) -> None:
