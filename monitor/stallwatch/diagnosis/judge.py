@@ -77,7 +77,7 @@ def _aside(story: Story, claim: Claim, waiting: list[int]) -> Aside:
         if claim.seq and (wait.point.group, wait.point.seq) == (claim.group, claim.seq)
     }
     shown = [rank for rank in waiting if rank in direct]
-    return Aside(claim.site, rank_ranges(shown), rank_ranges(set(waiting) - direct))
+    return Aside(claim.site, rank_ranges(shown), rank_ranges(set(waiting) - direct), claim.steps_past)
 
 
 def _process(story: Story, rank: int) -> CulpritProcess:

@@ -91,6 +91,7 @@ class Aside(NamedTuple):
     site: str = ""  # "file:line function" where the culprits called what is wrong, if all of them called it there
     direct: str = ""  # rank ranges: those that wait in the operation that the verdict names
     behind: str = ""  # and those that wait for them in turn, elsewhere
+    steps_past: int | None = None  # steps that the culprits counted beyond those that wait for them
 
 
 NOTHING_ASIDE = Aside()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.phrases import place
-from stallwatch.diagnosis.playbook_calls import exhausted, group_order, mismatch, p2p
+from stallwatch.diagnosis.playbook_calls import exhausted, group_order, mismatch, p2p, ran_past
 from stallwatch.diagnosis.playbook_deaths import exited, raised, stopped
 from stallwatch.diagnosis.playbook_hardware import comm_stuck, fabric, gpu_fault, gpu_kernel, slow
 from stallwatch.diagnosis.playbook_scene import UNKNOWN_PID, Scene, scene_of
@@ -72,6 +72,8 @@ def _steps(scene: Scene) -> list[str]:
 
 
 def _not_entered(scene: Scene) -> list[str]:
+    if scene.activity and scene.activity.moving:
+        return ran_past(scene)  # what moves and is told as absent has gone past the call
     where = (
         scene.process.where or (scene.activity.where if scene.activity else None) or scene.verdict.where or "unknown"
     )

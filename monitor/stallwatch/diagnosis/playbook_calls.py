@@ -57,3 +57,15 @@ def p2p(scene: Scene) -> list[str]:
         "Check that both sides run the same number of micro-batches, in the same order of peers.",
         "Stop the job and start it from its last checkpoint.",
     ]
+
+
+def ran_past(scene: Scene) -> list[str]:
+    return [
+        f"Compare the loop of {scene.name} with another rank's: what lets it go round without the call? It is now "
+        f"at {place(scene.process.frame) or 'a line that was not read'}.",
+        "Look for a no_sync() that depends on a counter, `continue` or `if` around the call, a skipped backward pass, "
+        "another accumulation or group on that rank.",
+        f"What {scene.name} computes meanwhile is lost: its model no longer is the others'. Do not save a checkpoint "
+        "from it.",
+        "Stop the job and start it from its last checkpoint: it does not come back to that call.",
+    ]

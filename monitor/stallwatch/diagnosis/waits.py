@@ -17,7 +17,7 @@ from stallwatch.model.summary import Pending, Transfer
 
 _TRANSFERS = ("send", "recv", "p2p")
 # Calls that gloo carries out without recording them.
-_UNRECORDED = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait", "p2p", "work")
+_UNRECORDED = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait", "p2p", "work", "monitored_barrier")
 
 
 class Strength(IntEnum):

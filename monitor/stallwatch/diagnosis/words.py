@@ -28,6 +28,11 @@ def summary(verdict: Verdict, activities: Activities, aside: Aside = NOTHING_ASI
 
 def _not_entered(verdict: Verdict, culprits: Culprits) -> str:
     doing = culprits.doing()
+    past = culprits.aside.steps_past
+    if past is not None and verdict.waiting:
+        now = culprits.doing(again=True)
+        went = f"{culprits.has()} gone on for {past} steps without {_operation(verdict)}, in which"
+        return f"{culprits.who()} {went} {_others_wait(verdict)}{'; now ' + now if now else ''}"
     if not doing:
         known = "what it does is not known" if culprits.single else "what they do is not known"
         lead = f"{culprits.who()} {culprits.has()} not entered {_operation(verdict)}"

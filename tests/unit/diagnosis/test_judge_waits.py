@@ -3,6 +3,7 @@
 import pytest
 
 from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import CodeFrame
 from tests.unit.diagnosis.build import (
     IN_RECV,
     SLEEPS,
@@ -66,6 +67,15 @@ def test_what_is_enqueued_behind_another_group_is_not_entered() -> None:
         Rank(3, (*STEPS, Call(rest), STEPS[0]), len(STEPS) + 1),
     ]
     assert judge(evidence(*ranks))[0].culprits == (1,)
+
+
+def test_a_barrier_that_gloo_does_not_record_is_a_wait() -> None:
+    """monitored_barrier is made of sends and receives: nothing is pending in any recorder, and nobody is healthy."""
+    inside = (CodeFrame("monitored_barrier", IN_RECV[0].filename, 5435), *SLEEPS[1:])
+    ranks = [Rank(r, STEPS, frames=inside, wchan="futex_do_wait", backend="gloo") for r in (0, 1, 2)]
+    verdict = judge(evidence(*ranks, Rank(3, STEPS, frames=SLEEPS, backend="gloo")))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
+    assert verdict.operation == "monitored_barrier"
 
 
 def test_opposite_order_of_two_groups_is_a_cycle() -> None:

@@ -1,0 +1,57 @@
+"""A rank that others wait for and whose steps go on: it passed the call."""
+
+import msgspec
+import pytest
+
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import Evidence, RankEvidence
+from stallwatch.model.snapshot import Heartbeat
+from tests.unit.diagnosis.build import SECOND_NS, SLEEPS, Rank, evidence, loop, world
+
+STEPS = loop(world(4), 6)
+STEP_NS = SECOND_NS // 20
+
+
+def beat(rank: int, step: int, last_step_ns: int) -> Heartbeat:
+    return Heartbeat(
+        path=f"rank-{rank}.beat", uid=1, pid=1000 + rank, start_ticks=1, pid_namespace=1, rank=rank, local_rank=rank,
+        world_size=4, node="node0", training_job="j", epoch="e", restart_count=0, is_child=False, notify=True,
+        step=step, last_step_ns=last_step_ns, step_durations_ns=(STEP_NS,) * 8, phase="", phase_since_ns=0,
+        pulse_count=9, pulse_ns=last_step_ns, dump_started_ns=None, answered_request=0, ended=False, exit_code=None,
+        ended_ns=None, groups=(),
+    )  # fmt: skip
+
+
+def job(step: int, seconds_after: float, step_before: int | None = None) -> Evidence:
+    """Ranks 0 to 2 wait since step 63; rank 3, outside of the call, was at `step` so many seconds later."""
+
+    def with_beats(rank: RankEvidence, *beats: Heartbeat) -> RankEvidence:
+        return msgspec.structs.replace(rank, heartbeat=beats)
+
+    stopped_ns = 100 * SECOND_NS
+    later_ns = stopped_ns + int(seconds_after * SECOND_NS)
+    waiting = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), backend="gloo") for r in range(3)]
+    told = evidence(*waiting, Rank(3, STEPS, frames=SLEEPS, backend="gloo"))
+    before = beat(3, step - 40 if step_before is None else step_before, later_ns - 40 * STEP_NS)
+    ranks = [with_beats(rank, *[beat(rank.rank, 63, stopped_ns)] * 2) for rank in told.ranks[:3]]
+    ranks.append(with_beats(told.ranks[3], before, beat(3, step, later_ns)))
+    return msgspec.structs.replace(told, ranks=tuple(ranks))
+
+
+def test_a_rank_that_goes_on_by_itself_is_not_waited_for_in_patience() -> None:
+    verdict = judge(job(294, 11.5))[0]
+    assert (verdict.cause, verdict.culprits, verdict.where) == ("not_entered", (3,), "user_code")
+    assert "has gone on for 231 steps without all_reduce number 13, in which ranks 0-2 wait" in verdict.summary
+    assert "no_sync()" in " ".join(verdict.next_steps)
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds_after"),
+    [
+        (62, 11.5),  # behind the others: late
+        (66, 0.15),  # a loop that launches ahead
+        (5000, 11.5),  # it counts something else, and always did
+    ],
+)
+def test_a_rank_that_was_never_in_step_or_is_behind_is_waited_for(step: int, seconds_after: float) -> None:
+    assert judge(job(step, seconds_after, step - 1))[0].cause == "waiting"
