@@ -65,7 +65,7 @@ def command(
     from stallwatch.clock import SystemClock
     from stallwatch.doctor.checks import CHECKS
     from stallwatch.doctor.examine import examine
-    from stallwatch.doctor.failed_run.logs import read_events
+    from stallwatch.doctor.failed_run.reading import read_events
     from stallwatch.doctor.frameworks.deepspeed import read_config
     from stallwatch.doctor.live.survey import survey
     from stallwatch.doctor.surroundings import Question

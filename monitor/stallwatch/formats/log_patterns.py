@@ -202,6 +202,30 @@ PATTERNS: Final = (
         r"Sending process (?P<pid>\d+) closing signal (?P<message>SIG\w+)",
         secondary=True,
     ),
+    # Slurm, Kubernetes and the kernel about memory, time and devices.
+    _pattern("memory_killed", "oom_kill event", r"Detected \d+ oom_kill events? in (?P<message>\S+)"),
+    _pattern(
+        "memory_killed", "Out Of Memory", r"srun: error: (?P<host>\S+): tasks? (?P<message>[\d,\[\]-]+): Out Of Memory"
+    ),
+    _pattern("memory_killed", "Killed process", r"[Oo]ut of memory: Killed process (?P<pid>\d+) \((?P<message>.*?)\)"),
+    _pattern("memory_killed", "OOMKilled", r"\bOOMKilled\b"),
+    _pattern(
+        "cancelled",
+        "DUE TO",
+        r"\*\*\* (?:JOB|STEP) \S+ ON (?P<host>\S+) CANCELLED AT \S+ DUE TO (?P<message>[A-Z ]+?) \*\*\*",
+    ),
+    _pattern(
+        "cancelled",
+        "CANCELLED AT",
+        r"\*\*\* (?:JOB|STEP) \S+ ON (?P<host>\S+) CANCELLED AT",
+        secondary=True,
+    ),
+    _pattern("gpu_xid", "NVRM: Xid", r"NVRM: Xid \(PCI:(?P<device>[^)]+)\): (?P<message>\d+.*)"),
+    _pattern(
+        "duplicate_gpu",
+        "Duplicate GPU detected",
+        r"Duplicate GPU detected ?: (?P<message>rank \d+ and rank \d+ both on CUDA device \w+)",
+    ),
     _pattern("out_of_memory", "out of memory", r"CUDA out of memory|OutOfMemoryError"),
     _pattern("cuda_error", "CUDA error", r"CUDA error: (?P<message>.*)"),
 )

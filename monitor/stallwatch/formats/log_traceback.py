@@ -7,16 +7,20 @@ from stallwatch.model.evidence import CodeFrame
 
 START: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+?))?\s*$')
+BODY: Final = re.compile(r'  File "[^"]+", line \d+, in \S')
 _EXCEPTION: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+_NAMED: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault)$")
 # Code that a job installs but did not write. Everything else is its own.
 _INSTALLED: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen |^<string>")
 _MAXIMUM_LINES: Final = 2_000
 
 
 class Traceback:
-    """Fed with the lines after START; `done` once the exception's line has come or the block broke off."""
+    """Fed with the lines after START (`headless` where that line is lost); `done` once the exception's line has come or
+    the block broke off."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, headless: bool = False) -> None:
+        self._headless = headless
         self.done = False
         self.exception: str | None = None
         self.message: str | None = None
@@ -29,7 +33,8 @@ class Traceback:
             self.frames.append(CodeFrame(match["name"] or "", match["file"], int(match["line"])))
         elif text[:1] not in (" ", "\t", ""):
             self.done = True
-            if match := _EXCEPTION.match(text):
+            match = _EXCEPTION.match(text)
+            if match and (not self._headless or _NAMED.search(match["type"])):
                 self.exception, self.message = match["type"], match["message"]
         elif self._lines > _MAXIMUM_LINES:
             self.done = True

@@ -7,7 +7,7 @@ from typing import Any, Final
 from stallwatch.formats.log_launcher import Summary, exit_of
 from stallwatch.formats.log_patterns import PATTERNS, Pattern
 from stallwatch.formats.log_prefix import Line, read_line
-from stallwatch.formats.log_traceback import START, Traceback
+from stallwatch.formats.log_traceback import BODY, START, Traceback
 from stallwatch.model.evidence import LogEvent, LogTail
 
 _KEPT_LINES: Final = 400
@@ -38,8 +38,9 @@ _PG: Final = re.compile(
 _NUMBER_LIST: Final = re.compile(r"\d{1,6}")
 
 
-def parse(data: bytes) -> LogTail:
-    """Given a log's bytes (its end, when it is long), return its last lines and what is of note in it."""
+def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
+    """Given a log's bytes (its end, when it is long), return its last lines and what is of note in it: of that the last
+    `most_events`."""
     reading = _Reading()
     lines = data.decode("utf-8", "replace").split("\n")
     for number, raw in enumerate(lines, 1):
@@ -49,14 +50,14 @@ def parse(data: bytes) -> LogTail:
     tail = [line.rstrip("\r") for line in lines[-_KEPT_LINES - 1 :]]
     while tail and not tail[-1]:
         tail.pop()
-    return LogTail(tuple(line[:_MAXIMUM_LINE] for line in tail), tuple(events[-_KEPT_EVENTS:]))
+    return LogTail(tuple(line[:_MAXIMUM_LINE] for line in tail), tuple(events[-most_events:]))
 
 
 class _Reading:
     def __init__(self) -> None:
         self.events: list[LogEvent] = []
         self.summary = Summary()
-        self._tracebacks: dict[int | None, Traceback] = {}  # ranks write into one log at the same time
+        self._tracebacks: dict[tuple[int | None, str], Traceback] = {}  # ranks write into one log at the same time
 
     def feed(self, raw: str, number: int) -> None:
         line = read_line(raw)
@@ -67,16 +68,20 @@ class _Reading:
 
     def _traceback(self, line: Line, number: int) -> bool:
         """Collect a traceback. Its last line may mean more than an exception, and is looked at as any other."""
-        open_one = self._tracebacks.get(line.rank)
+        writer = line.rank, line.writer
+        open_one = self._tracebacks.get(writer)
         if line.text.startswith(START):
-            self._tracebacks[line.rank] = Traceback()
+            self._tracebacks[writer] = Traceback()
             return True
+        if open_one is None and BODY.match(line.text):
+            # The log was cut, or its head was lost among others' lines: what ends it must look like an exception.
+            open_one = self._tracebacks[writer] = Traceback(headless=True)
         if open_one is None:
             return False
         open_one.feed(line.text)
         if not open_one.done:
             return True
-        del self._tracebacks[line.rank]
+        del self._tracebacks[writer]
         if open_one.exception:
             self.events.append(
                 LogEvent(

@@ -162,7 +162,8 @@ class LogEvent(msgspec.Struct, frozen=True):
     gloo_timeout, gloo_peer_closed, gloo_size_mismatch, gloo_connect, barrier_absent, address_in_use, store_unreachable,
     store_closed, init_timeout, launcher_failure, exception, nccl_completion_error, nccl_async_event, nccl_peer_closed,
     nccl_version_mismatch, nccl_init_started, nccl_init_complete, dataloader_killed, shared_memory, open_files,
-    recorder_disabled, process_failed, terminated, out_of_memory, cuda_error.
+    recorder_disabled, process_failed, terminated, out_of_memory, cuda_error, memory_killed, cancelled, gpu_xid,
+    duplicate_gpu.
     """
 
     kind: str

@@ -2,38 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
+from stallwatch.doctor.failed_run.attempts import attempts
 from stallwatch.doctor.failed_run.story import Told, ranks_with, tell
 from stallwatch.doctor.failed_run.words import headline, words_for
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
-from stallwatch.errors import UnusableInput
-from stallwatch.formats import training_log
-from stallwatch.model.evidence import LogEvent
 
-_MAXIMUM_BYTES = 32 << 20  # of the end of a log
-_MOST_CONSEQUENCES = 12
-
-
-def read_events(paths: tuple[Path, ...]) -> tuple[tuple[str, LogEvent], ...]:
-    """What is of note in each log, read before the examination: a long log takes longer than a check may.
-
-    Raise UnusableInput when a named log cannot be read.
-    """
-    events: list[tuple[str, LogEvent]] = []
-    for path in paths:
-        try:
-            with open(path, "rb") as file:
-                size = file.seek(0, 2)
-                file.seek(max(0, size - _MAXIMUM_BYTES))
-                data = file.read(_MAXIMUM_BYTES)
-        except OSError as error:
-            raise UnusableInput(f"{path}: {error.strerror}", "Name log files of the run.") from error
-        events += [(str(path), event) for event in training_log.parse(data).events]
-    return tuple(events)
+_MOST_CONSEQUENCES, _MOST_ATTEMPTS = 12, 4
 
 
 class FailedRun:
@@ -46,10 +24,12 @@ class FailedRun:
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
         if not surroundings.question.logs:
             raise Inapplicable("no --log FILE")
-        told = tell(list(surroundings.question.log_events))
-        if not told:
+        told_of = [told for one in attempts(list(surroundings.question.log_events)) if (told := tell(one))]
+        if not told_of:
             raise Undetermined("no line of these logs tells a failure that we know")
-        return (self._first(told), *self._consequences(told), *self._hints(told))
+        told = told_of[-1]
+        earlier = self._earlier(told_of)
+        return (self._first(told), *earlier, *self._consequences(told), *self._hints(told))
 
     def _first(self, told: tuple[Told, ...]) -> FindingRecord:
         first = told[0]
@@ -71,6 +51,21 @@ class FailedRun:
             why=why,
             remedy=words.remedy,
         )  # fmt: skip
+
+    def _earlier(self, told_of: list[tuple[Told, ...]]) -> Iterator[FindingRecord]:
+        """Attempts before the last one: the run was restarted, and what ended them may be another thing."""
+        last, of = told_of[-1][0], len(told_of)
+        for number, told in enumerate(told_of[:-1][-_MOST_ATTEMPTS:], max(1, of - _MOST_ATTEMPTS)):
+            first = told[0]
+            same = (first.kind, first.event.exception) == (last.kind, last.event.exception)
+            yield finding(
+                self, "info", f"{first.log}:{first.event.line}",
+                seen=f"Attempt {number} of {of} ended by: {headline(first)}",
+                why="The last attempt ended the same way: a restart does not cure it."
+                if same
+                else "It ended by another cause than the last attempt.",
+                remedy="mend it as well" if not same else "mend the first cause",
+            )  # fmt: skip
 
     def _consequences(self, told: tuple[Told, ...]) -> Iterator[FindingRecord]:
         """One record for each kind and log: sixty ranks that lost their peer are one fact."""

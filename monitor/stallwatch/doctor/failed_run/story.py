@@ -2,14 +2,25 @@
 
 from typing import NamedTuple
 
+from stallwatch.formats.xid import FABRIC_FAULTS, GPU_FAULTS
 from stallwatch.model.evidence import LogEvent
 
 # What names a cause by itself, the strongest first. Everything below "exception" is what others saw of it.
 _CAUSES: tuple[tuple[str, ...], ...] = (
     ("address_in_use",),
-    ("out_of_memory", "shared_memory", "dataloader_killed", "open_files", "cuda_error"),
+    ("gpu_xid",),
+    (
+        "out_of_memory",
+        "memory_killed",
+        "shared_memory",
+        "dataloader_killed",
+        "open_files",
+        "duplicate_gpu",
+        "cuda_error",
+    ),
     ("collective_mismatch", "gloo_size_mismatch", "nccl_version_mismatch", "barrier_absent"),
     ("exception",),
+    ("cancelled",),
     ("launcher_failure", "process_failed"),
     ("nccl_completion_error", "nccl_async_event"),
     ("gloo_connect", "init_timeout", "store_unreachable"),
@@ -37,13 +48,37 @@ class Told(NamedTuple):
 
 def tell(events: list[tuple[str, LogEvent]]) -> tuple[Told, ...]:
     """Given events of all logs, return those worth telling, the first cause first, consequences after it."""
-    told = [_read(log, event, kind) for log, event, kind in _merged(events)]
+    told = _without_own_ends([_read(log, event, kind) for log, event, kind in _merged(events)])
     worth = [one for one in told if one.kind not in ("group_status", "nccl_init_started", "nccl_init_complete")]
     causes = [one for one in worth if not one.is_consequence]
     first = min(causes, key=lambda one: _rank_of(one, causes), default=None)
     if first is None:
         return tuple(worth)
     return (first, *(one for one in worth if one is not first))
+
+
+# What a process says before it ends itself by SIGABRT, the launcher's first failure or not.
+_BEFORE_ABORT = frozenset(
+    ("collective_timeout", "watchdog_end", "heartbeat_stuck", "cuda_error", "gloo_size_mismatch", "gil_clue", "gpu_xid")
+)
+
+
+def _without_own_ends(told: list[Told]) -> list[Told]:
+    """A rank that its own watchdog aborted is the first that torchrun sees to end, and only a waiting one; ranks that
+    ended after it by themselves are no cause either."""
+    aborts = [one.event for one in told if one.kind in _BEFORE_ABORT]
+
+    def aborted_itself(event: LogEvent) -> bool:
+        return event.exit_signal == 6 and any(one.rank in (None, event.rank) or event.rank is None for one in aborts)
+
+    ends = [one for one in told if one.kind in ("launcher_failure", "process_failed")]
+    first_aborted = any(one.event.first and aborted_itself(one.event) for one in ends)
+    return [
+        one._replace(is_consequence=True)
+        if one in ends and (aborted_itself(one.event) or (first_aborted and one.event.exit_signal is None))
+        else one
+        for one in told
+    ]
 
 
 def _merged(events: list[tuple[str, LogEvent]]) -> list[tuple[str, LogEvent, str]]:
@@ -66,6 +101,11 @@ def _read(log: str, event: LogEvent, kind: str) -> Told:
             kind = "out_of_memory"
         elif any(words in text for words in _OF_OTHERS):
             return Told(log, event, kind, is_consequence=True)
+    if kind == "duplicate_gpu" or (kind == "exception" and "duplicate gpu detected" in text):
+        return Told(log, event, "duplicate_gpu", is_consequence=False)
+    if kind == "gpu_xid":
+        number = int((event.message or "0").partition(",")[0])
+        return Told(log, event, kind, is_consequence=number not in GPU_FAULTS | FABRIC_FAULTS)
     if kind in ("launcher_failure", "process_failed") and _ended_by_others(event):
         return Told(log, event, kind, is_consequence=True)
     return Told(log, event, kind, is_consequence=event.secondary)
@@ -82,10 +122,14 @@ def _rank_of(one: Told, causes: list[Told]) -> tuple[int, int, int]:
     event = one.event
     # A rank that was killed by a signal nobody sent on purpose (SIGKILL, SIGSEGV, SIGBUS) beats peers' exceptions.
     if one.kind == "launcher_failure" and event.exit_signal not in (None, 6, 15):
-        strength = 2
+        strength = 3
     # torchrun names the first failure that it saw: an exception of that rank is the cause.
-    seen_first = {other.event.rank for other in causes if other.event.first and other.event.rank is not None}
-    return strength, 0 if event.rank in seen_first and seen_first else 1, event.line
+    first = [other.event for other in causes if other.event.first]
+    is_first = any(
+        event.rank == other.rank if event.rank is not None else event.local_rank == other.local_rank is not None
+        for other in first
+    )
+    return strength, 0 if is_first else 1, event.line
 
 
 def ranks_with(told: tuple[Told, ...], kind: str) -> tuple[int, ...]:

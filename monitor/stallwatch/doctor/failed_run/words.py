@@ -108,6 +108,26 @@ _WORDS: dict[str, Words] = {
         "The flight recorder was off, so the call site of the stuck collective is not known.",
         "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
     ),
+    "memory_killed": Words(
+        "The kernel killed a process of this step for lack of host memory (the scheduler's or container's limit); the "
+        "other ranks waited for it.",
+        "ask for more (Slurm --mem, Kubernetes resources.limits.memory), or use fewer data-loader workers; `sacct -j "
+        "JOB --format=MaxRSS,State`",
+    ),
+    "cancelled": Words(
+        "The scheduler ended the job. If its steps had stopped long before, it hung, and the limit only ended that.",
+        "look at the time of the last step: `stallwatch incidents` has the hang; else ask for more time, or save "
+        "before the limit (sbatch --signal=USR1@300)",
+    ),
+    "gpu_xid": Words(
+        "The driver reported an error of this GPU; the rank on it fails or waits for ever, and the others with it.",
+        "nvidia-smi -q -i <bus id>; drain the node and reset the GPU; with the same XID again, have it replaced",
+    ),
+    "duplicate_gpu": Words(
+        "Two ranks chose the same GPU, and NCCL refuses that.",
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group; do not set '
+        "CUDA_VISIBLE_DEVICES to the same GPU for all ranks",
+    ),
     "cuda_error": Words(
         "A CUDA call failed on this rank.",
         '"invalid device ordinal": LOCAL_RANK is not smaller than the number of visible GPUs; other errors: '
@@ -115,6 +135,22 @@ _WORDS: dict[str, Words] = {
         "for one run on one GPU, and dmesg for XIDs",
     ),
 }
+# Exceptions of which torch's own text means more than it says.
+_BY_TEXT: tuple[tuple[str, Words], ...] = (
+    (
+        "Expected to have finished reduction",
+        Words(
+            "Some parameters of a DistributedDataParallel module got no gradient on this rank: a branch that only some "
+            "ranks or some batches take. On NCCL its peers wait.",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL for one run names the parameters; give every rank the same branch, or "
+            "find_unused_parameters=True where they really go unused",
+        ),
+    ),
+    (
+        "DataLoader worker",
+        _WORDS["dataloader_killed"],
+    ),
+)
 _OTHERWISE = Words("It belongs to the failure.", "read the lines around it")
 
 
@@ -136,6 +172,15 @@ def words_for(told: Told) -> Words:
             else "The process crashed in native code.",
             "df -h /dev/shm" if signal == 7 else "PYTHONFAULTHANDLER=1 shows where; ulimit -c unlimited keeps a core",
         )
+    if told.kind in ("launcher_failure", "process_failed") and signal == 6:
+        return Words(
+            "The process ended itself (abort): torch's watchdog after a time-out, a failed assertion in native code, "
+            "or glibc. Its lines stand in this rank's own log.",
+            "read the end of this rank's own log; a watchdog's abort means that it waited for another rank",
+        )
+    text = f"{told.event.message or ''} {told.event.text}"
+    if told.kind == "exception" and (said := next((words for phrase, words in _BY_TEXT if phrase in text), None)):
+        return said
     return _WORDS.get(told.kind, _OTHERWISE)
 
 
@@ -143,6 +188,8 @@ def headline(told: Told) -> str:
     """Who and what, in one line."""
     event = told.event
     who = f"rank {event.rank}: " if event.rank is not None else ""
+    if event.rank is None and event.local_rank is not None:
+        who = f"local rank {event.local_rank}: "
     frame = f" at {event.frame.filename}:{event.frame.line} in {event.frame.name}" if event.frame else ""
     if event.exception:
         return f"{who}{event.exception}{': ' + event.message[:200] if event.message else ''}{frame}"
@@ -150,4 +197,7 @@ def headline(told: Told) -> str:
         how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
         where = f" on {event.host}" if event.host else ""
         return f"{who}ended with {how} (pid {event.pid}){where}{', the first that torchrun saw' if event.first else ''}"
+    if told.kind == "process_failed" and event.local_rank is not None:
+        how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
+        return f"{who}ended with {how} (pid {event.pid})"
     return who + event.text.strip()[:240]

@@ -3,7 +3,9 @@ from pathlib import Path
 import pytest
 
 from stallwatch.doctor.check import Inapplicable, Undetermined
-from stallwatch.doctor.failed_run.logs import FailedRun, read_events
+from stallwatch.doctor.failed_run import reading
+from stallwatch.doctor.failed_run.logs import FailedRun
+from stallwatch.doctor.failed_run.reading import read_events
 from stallwatch.doctor.finding import FindingRecord
 from stallwatch.doctor.surroundings import Question
 from stallwatch.errors import UnusableInput
@@ -164,3 +166,114 @@ def test_real_logs_of_peers_of_a_killed_rank_accuse_none_of_them(node: Node) -> 
     assert logs
     found = FailedRun().look(node.around(question=Question(logs=logs, log_events=read_events(logs))))
     assert "Only consequences" in found[0].seen
+
+
+ABORTED = WATCHDOG + TORCHRUN.replace("rank      : 3 (local_rank: 3)", "rank      : 1 (local_rank: 1)").replace(
+    "exitcode  : -9 (pid: 16540)", "exitcode  : -6 (pid: 16540)"
+)
+
+
+def test_a_rank_that_its_watchdog_aborted_waited_and_is_no_cause_though_torchrun_saw_it_first(node: Node) -> None:
+    found = diagnose(node, ABORTED)
+    assert "Watchdog caught collective operation timeout" in found[0].seen
+    assert "waiting one" in found[0].why
+
+
+def attempt(agent: int, rank: int, error: str) -> str:
+    return (
+        f"[rank{rank}]: Traceback (most recent call last):\n"
+        f'[rank{rank}]:   File "/job/train.py", line {rank + 1}, in main\n'
+        f"[rank{rank}]: {error}\n"
+        f"E1128 02:00:1{rank}.000 {agent} torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) "
+        f"local_rank: {rank} (pid: {agent + rank}) of binary: /usr/bin/python\n"
+    )
+
+
+def test_restarts_are_told_apart_and_the_last_attempt_is_the_runs(node: Node) -> None:
+    log = attempt(140, 1, "torch.OutOfMemoryError: CUDA out of memory.") + attempt(140, 2, "ValueError: loss is nan")
+    found = diagnose(node, log)
+    assert found[0].seen.startswith("First cause: rank 2: ValueError: loss is nan")
+    assert found[1].seen.startswith("Attempt 1 of 2 ended by: rank 1: torch.OutOfMemoryError")
+    assert "another cause" in found[1].why
+
+
+def test_two_agents_that_fail_once_are_one_attempt(node: Node) -> None:
+    found = diagnose(
+        node, attempt(140, 1, "KeyError: 'x'") + attempt(900, 2, "RuntimeError: Connection closed by peer")
+    )
+    assert found[0].seen.startswith("First cause: rank 1: KeyError")
+    assert not any("Attempt" in one.seen for one in found)
+
+
+def test_folders_of_torchrun_tell_attempt_and_rank(node: Node) -> None:
+    text = 'Traceback (most recent call last):\n  File "/t.py", line {}, in m\n{}\n'
+    paths = (
+        node.write("run/attempt_0/1/stderr.log", text.format(1, "OSError: stale file handle")),
+        node.write("run/attempt_1/3/stderr.log", text.format(2, "ValueError: loss is nan")),
+    )
+    found = FailedRun().look(node.around(question=Question(logs=paths, log_events=read_events(paths))))
+    assert found[0].seen.startswith("First cause: local rank 3: ValueError: loss is nan at /t.py:2")
+    assert found[1].seen.startswith("Attempt 1 of 2 ended by: local rank 1: OSError")
+
+
+@pytest.mark.parametrize(
+    ("line", "told", "why"),
+    [
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed.",
+         "oom_kill", "host memory"),
+        ("srun: error: node2: task 3: Out Of Memory", "task 3", "host memory"),
+        ("[4] Memory cgroup out of memory: Killed process 812 (python) total-vm:1kB", "Killed process", "host memory"),
+        ("slurmstepd: error: *** JOB 999 ON node1 CANCELLED AT 2026-11-28T02:00:00 DUE TO TIME LIMIT ***", "TIME LIMIT",
+         "ended the job"),
+        ("Nov 28 02:00:00 node1 kernel: NVRM: Xid (PCI:0000:61:00): 79, pid=1, name=x, GPU has fallen off the bus.",
+         "Xid", "this GPU"),
+        ("[rank1]: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000", "Duplicate GPU", "same GPU"),
+    ],
+)  # fmt: skip
+def test_what_schedulers_the_kernel_and_nccl_say_is_a_cause(node: Node, line: str, told: str, why: str) -> None:
+    found = diagnose(node, line + "\n" + PEER_LOST)
+    assert (told in found[0].seen, why in found[0].why) == (True, True), found[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["slurmstepd: error: *** STEP 123.0 ON node1 CANCELLED AT 2026-11-28T02:00:00 ***",
+     "kernel: NVRM: Xid (PCI:0000:61:00): 45, pid=1, name=python, Ch 00000008"],
+)  # fmt: skip
+def test_what_follows_from_any_failure_is_no_cause(node: Node, line: str) -> None:
+    assert "KeyError" in first(node, line + "\n" + RAISED)
+
+
+def test_an_unused_parameter_gets_its_own_remedy(node: Node) -> None:
+    text = RAISED.replace(
+        "KeyError: 'input_ids'", "RuntimeError: Expected to have finished reduction in the prior iter"
+    )
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL" in diagnose(node, text)[0].remedy
+
+
+def test_a_log_that_begins_in_the_midst_of_a_traceback_is_read(node: Node) -> None:
+    cut = RAISED.partition("\n")[2]
+    assert first(node, cut).startswith("First cause: rank 2: KeyError: 'input_ids' at /job/train.py:77")
+
+
+@pytest.mark.parametrize("mark", ["[default{}]:", "{}: ", "(Worker pid={}) "])
+def test_tracebacks_that_interleave_are_told_apart_by_what_the_launcher_writes(node: Node, mark: str) -> None:
+    one, two = mark.format(1), mark.format(2)
+    start = "Traceback (most recent call last):\n"
+    log = (
+        f'{one}{start}{two}{start}{one}  File "/a.py", line 1, in f\n{two}  File "/b.py", line 2, in g\n'
+        f"{two}RuntimeError: Connection closed by peer\n{one}KeyError: 'x'\n"
+    )
+    assert "KeyError: 'x' at /a.py:1" in first(node, log)
+
+
+def test_the_first_cause_is_found_anywhere_in_a_long_log_with_its_line(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 700)
+    step = "step 17 loss 0.25\n"
+    found = diagnose(node, step * 100 + RAISED + step * 900 + PEER_LOST + step * 300)
+    assert found[0].seen.startswith("First cause: rank 2: KeyError")
+    assert found[0].subject.endswith(":104")
+    assert any(one.subject.endswith(":1008") for one in found[1:])
