@@ -82,6 +82,17 @@ class SlowSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0.06
 
 
+class DriftSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    every_seconds: Annotated[
+        float,
+        Meta(
+            description="Time between two samples that compare what the ranks of a moving job call; 0: none are taken.",
+            ge=0,
+        ),
+    ] = 300.0
+    seconds: Annotated[float, Meta(description="Deadline of one sample.", gt=0, le=300)] = 30.0
+
+
 class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     waiting_seconds: Annotated[
         float, Meta(description="Patience with a wait whose culprit makes progress, before it is told as a warning.")
@@ -192,6 +203,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sensors: SensorsSection = SensorsSection()
     stall: StallSection = StallSection()
     slow: SlowSection = SlowSection()
+    drift: DriftSection = DriftSection()
     tell: TellSection = TellSection()
     capture: CaptureSection = CaptureSection()
     diagnosis: DiagnosisSection = DiagnosisSection()

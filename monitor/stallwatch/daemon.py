@@ -26,11 +26,12 @@ from stallwatch.loop.hands import Hands
 from stallwatch.loop.notify import ServiceManager
 from stallwatch.loop.parts import Looks, Starter
 from stallwatch.loop.ring import SnapshotRing
+from stallwatch.loop.sampling import MOVES_ALL_THE_SAME, Sampler
 from stallwatch.loop.schedule import Schedule
 from stallwatch.loop.usage import own_usage
 from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.incident import NodeReport
-from stallwatch.model.snapshot import NodeSnapshot
+from stallwatch.model.snapshot import JobDrift, NodeSnapshot
 from stallwatch.outputs.output import Output
 
 log = logging.getLogger("stallwatch.daemon")
@@ -52,6 +53,7 @@ class Daemon:
         store: IncidentStore,
         service: ServiceManager,
         reload: Callable[[], Config] | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -59,6 +61,7 @@ class Daemon:
         self._store = store
         self._service = service
         self._reload = reload
+        self._sampler = sampler
         self._wakeup = Wakeup()
         self._stopping = self._reloading = False
         self._guard = StageGuard()
@@ -100,7 +103,7 @@ class Daemon:
         """Look, detect, act, publish."""
         snapshot = self._guard.run("sensors", "panel", lambda: self._panel.look(tick))
         if snapshot is not None:
-            snapshot = replace(snapshot, late_seconds=late_seconds)
+            snapshot = replace(snapshot, late_seconds=late_seconds, drifts=self._sample(snapshot))
             self._ring.add(snapshot)
             self._detect(snapshot)
             self._act(snapshot.at_ns)
@@ -108,6 +111,14 @@ class Daemon:
         if tick % _ROOM_TICKS == _ROOM_TICKS - 1:
             limits, wall_ns = self._config.incidents, self._clock.wall_ns()
             self._guard.run("incidents", "retention", lambda: make_room(self._store, self._lives, limits, wall_ns))
+
+    def _sample(self, snapshot: NodeSnapshot) -> tuple[JobDrift, ...]:
+        sampler = self._sampler
+        if sampler is None:
+            return ()
+        quiet = {f.job for f in self._detected.findings if f.detector not in MOVES_ALL_THE_SAME}
+        quiet |= {life.incident.job for life in self._lives.active if life.capturing}
+        return self._guard.run("captures", "sample", lambda: sampler.step(snapshot, quiet)) or ()
 
     def between_ticks(self) -> None:
         """Serve people and children without waiting for the next tick."""
@@ -164,6 +175,8 @@ class Daemon:
         """End every child and let the outputs say their last words."""
         self._service.say("STOPPING=1")
         self._hands.close()
+        if self._sampler is not None:
+            self._guard.run("captures", "sample", self._sampler.close)
         for output in self._outputs:
             self._guard.run("outputs", output.name, partial(output.close, _CLOSE_SECONDS))
         self._guard.run("sensors", "panel", self._panel.close)
@@ -189,4 +202,6 @@ class Daemon:
         self._config = self._reload()
         self._detection, self._engine = Detection(self._config), Engine(self._config)
         self._hands.configure(self._config)
+        if self._sampler is not None:
+            self._sampler.configure(self._config.drift)
         log.info("configuration read again; addresses, directories, sensors and outputs keep theirs until a restart")

@@ -14,6 +14,7 @@ from stallwatch.errors import Denied, UsageError
 from stallwatch.incidents.store import IncidentStore
 from stallwatch.loop.notify import take_from
 from stallwatch.loop.parts import RealStarter
+from stallwatch.loop.sampling import Sampler
 from stallwatch.node.capabilities import hand_on_only
 from stallwatch.node.heartbeat_file import prepare, rank_directories
 from stallwatch.outputs.build import build, notify_test
@@ -58,7 +59,8 @@ def command(path: Path | None, verbose: bool) -> int:
     make_rank_directory(config.daemon.rank_directory)
     service = take_from(configuration.current_environment())
     panel = Panel(config, clock)
-    daemon = Daemon(config, clock, panel, RealStarter(config, clock), store, service, reload=read)
+    starter, sampler = RealStarter(config, clock), Sampler(config.drift, clock)
+    daemon = Daemon(config, clock, panel, starter, store, service, reload=read, sampler=sampler)
     daemon.handle_signals()
     try:
         outputs = build(config, daemon.desk, clock)

@@ -7,6 +7,7 @@ import msgspec
 from stallwatch.config import Config
 from stallwatch.detectors.deaths import DeathsDetector
 from stallwatch.detectors.detector import Detector
+from stallwatch.detectors.drift import DriftDetector
 from stallwatch.detectors.due import next_due
 from stallwatch.detectors.hardware import HardwareDetector
 from stallwatch.detectors.health import HealthDetector
@@ -38,6 +39,7 @@ def detectors(config: Config) -> Detectors:
         SlowDetector(config.slow),
         JobPaceDetector(),
         HealthDetector(),
+        DriftDetector(),
     )
 
 

@@ -17,6 +17,7 @@ from stallwatch.model.snapshot import (
     GroupCounter,
     Heartbeat,
     HostSample,
+    JobDrift,
     JobKey,
     KernelNotice,
     NodeSnapshot,
@@ -105,6 +106,7 @@ class NodeHistory(msgspec.Struct, frozen=True):
     gpus: tuple[GpuSample, ...] = ()  # at this tick; none when the driver does not answer
     notices: tuple[KernelNotice, ...] = ()  # of the kernel, of the last minutes
     host: HostSample | None = None
+    drifts: tuple[JobDrift, ...] = ()
 
     def jobs(self) -> Iterator[tuple[JobKey, tuple[RankHistory, ...]]]:
         for job, ranks in groupby(self.ranks, key=lambda rank: rank.sample.job):
@@ -126,6 +128,7 @@ def advance(before: NodeHistory | None, snapshot: NodeSnapshot) -> NodeHistory:
         snapshot.gpus.value if isinstance(snapshot.gpus, Known) else (),
         snapshot.host.value.notices if isinstance(snapshot.host, Known) else (),
         snapshot.host.value if isinstance(snapshot.host, Known) else None,
+        snapshot.drifts,
     )
 
 

@@ -12,7 +12,7 @@ from stallwatch.model.incident import RankView
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GpuSample, NodeSnapshot
 
-NOT_STANDING = ("slow", "slow_job", "health")  # of these a rank is not suspect
+NOT_STANDING = ("slow", "slow_job", "health", "drift")  # of these a rank is not suspect
 _WAITING_NS = 2 * SECOND_NS  # an operation pending for longer is worth showing
 
 

@@ -14,7 +14,7 @@ import msgspec
 from stallwatch.diagnosis.align import Divergence, describe, find_divergences
 from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.streams import GroupStream, all_alike
-from stallwatch.model.summary import RankSummary
+from stallwatch.model.summary import Call, RankSummary
 
 BLOCK = 64  # numbers of a group under one checksum
 _MEMBERS_COMPARED = 1024  # each costs a look at every one of its lines
@@ -43,6 +43,10 @@ class Drift(msgspec.Struct, frozen=True):
     kind: Literal["op", "size", "dtype", "count"]
     reason: str  # a sentence
     shift: int = 0  # of "count": 1 is a call too few, -1 one too many
+    backend: str = ""
+    expected: Call | None = None
+    found: Call | None = None
+    sure: bool = True  # False: a guess by what the group did before
 
 
 def signatures(summary: RankSummary) -> tuple[StreamSignature, ...]:
@@ -75,7 +79,8 @@ def differing_blocks(signed: Iterable[StreamSignature]) -> tuple[tuple[str, int]
 def find_drift(summaries: Sequence[RankSummary], world_size: int | None) -> tuple[Drift, ...]:
     """Given samples of ranks, taken about the same time, return where they have parted: at most one place a group."""
     case = Case(summaries, {}, world_size)
-    parted = {divergence.group: divergence for divergence in find_divergences(case)}
+    # One that somebody still waits in is a hang, or a call that was only just made.
+    parted = {divergence.group: divergence for divergence in find_divergences(case) if not divergence.open}
     found = [_of_divergence(case, divergence) for divergence in parted.values()]
     for group in case.groups:
         if group.index not in parted:
@@ -95,6 +100,10 @@ def _of_divergence(case: Case, divergence: Divergence) -> Drift:
         divergence.kind,
         f"under #{divergence.seq} of {group.description or 'the default group'} {who} called "
         f"{describe(divergence.found)} where the others called {describe(divergence.expected)}; the job still moves",
+        backend=group.backend,
+        expected=divergence.expected,
+        found=divergence.found,
+        sure=divergence.decided_by == "majority",
     )
 
 

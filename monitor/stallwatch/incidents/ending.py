@@ -52,8 +52,8 @@ def resolution(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, 
             return None
         again = any(o.job.training_job == job.training_job and o.job != job and o.alive for o in jobs.values())
         return "the job was restarted" if again else "the job ended"
-    if findings:
-        return None
+    if findings or life.family == "drift":
+        return None  # what a job has computed since it drifted stays wrong
     if adopted_seconds is not None and adopted_seconds < _ADOPTED_SECONDS and not facts.moved:
         return None
     if life.quiet_since_ns is None or (at_ns - life.quiet_since_ns < _QUIET_NS and not facts.moved):

@@ -21,6 +21,7 @@ from stallwatch.incidents.messages import (
     StartCapture,
 )
 from stallwatch.incidents.names import incident_id
+from stallwatch.incidents.sampled import with_sampled_verdict
 from stallwatch.incidents.telling import OPEN, deserved, silence
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident, IncidentEvent
@@ -44,6 +45,8 @@ class Now:
 def family_of(finding: Finding) -> Family:
     if finding.detector in ("health", "slow_job"):
         return "health"
+    if finding.detector == "drift":
+        return "drift"
     return "slow" if finding.detector == "slow" else "hang"
 
 
@@ -94,7 +97,7 @@ class Engine:
 
     def _requested(self, lives: Lives, job: JobKey, now: Now, actions: list[Action]) -> Lives:
         for life in lives.active:
-            if life.incident.job == job and life.family not in ("slow", "health"):
+            if life.incident.job == job and life.family not in ("slow", "health", "drift"):
                 sooner = replace(life, next_look_ns=now.at_ns)
                 return replace(lives, active=tuple(sooner if one is life else one for one in lives.active))
         return self._open(lives, job, "request", now, actions)
@@ -122,6 +125,9 @@ class Engine:
             actions += [Note(incident.incident_id, what), Save(incident)]
             return replace(lives, active=(*lives.active, life), ordinals=tuple(ordinals.items()))
         life = Life(incident, family, looks=1, look_ns=now.at_ns, capturing=True)
+        if family == "drift":
+            incident = with_sampled_verdict(incident, now.wall_ns)
+            life = Life(incident, family, looks=1, look_ns=now.at_ns, capturing=True, judged_look=1)
         if family == "request":
             later = now.at_ns + int(self._config.stall.second_look_seconds * 1e9)
             life = replace(life, confirmed_ns=later, next_look_ns=later)
@@ -169,7 +175,7 @@ def _with_findings(life: Life, findings: tuple[Finding, ...], at_ns: int) -> Lif
     verdict = life.incident.verdict
     if life.confirmed_ns is None and confirmed:
         life = replace(life, confirmed_ns=at_ns)
-        if all(f.resolvable for f in findings) and life.family != "health":
+        if all(f.resolvable for f in findings) and life.family not in ("health", "drift"):
             life = replace(life, next_look_ns=at_ns)  # the second look
     died = {f.detector for f in findings if not f.resolvable} - {f.detector for f in before if not f.resolvable}
     if died and (verdict is None or verdict.cause in OPEN):

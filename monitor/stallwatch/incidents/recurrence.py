@@ -7,7 +7,7 @@ from stallwatch.model.incident import Incident
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _SAME_STEP = 2  # a job that resumes from a checkpoint counts its steps anew, off by one or two
-_NOT_HANGS = ("slow", "slow_job", "health")
+_NOT_HANGS = ("slow", "slow_job", "health", "drift")
 
 
 def recurrence(incident: Incident, earlier: Sequence[Incident]) -> str:

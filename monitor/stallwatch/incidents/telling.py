@@ -44,7 +44,7 @@ def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> Sev
     stood = (now_ns - life.incident.since_ns) / _SECOND_NS
     known = (now_ns - life.verdict_since_ns) / _SECOND_NS if life.verdict_since_ns is not None else 0.0
     begun = facts is None or facts.begun
-    if life.family == "health":
+    if life.family in ("health", "drift"):
         return "warning"
     if life.family == "slow":
         return "warning" if verdict is not None and verdict.cause == "slow_rank" else "none"

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from stallwatch.model.snapshot import JobKey
+from stallwatch.model.verdict import Verdict
 
 Stage = Literal["suspect", "confirmed"]
 RankState = Literal["starting", "stepping", "phase", "waiting", "suspect", "stopped", "ending", "gone", "unknown"]
@@ -22,3 +23,4 @@ class Finding(msgspec.Struct, frozen=True):
     step: int | None = None  # that its ranks stand at, where steps are counted: what recurs is told by it
     cost_seconds: float = 0.0  # what a slow rank costs its job in each step; 0: unknown or nothing
     due_ns: int = 0  # CLOCK_MONOTONIC when this suspicion is confirmed if it lasts; 0: time alone does not
+    verdict: Verdict | None = None  # where the symptom was judged with the evidence that showed it

@@ -3,6 +3,7 @@
 import msgspec
 
 from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.verdict import Verdict
 
 SCHEMA_VERSION = 1
 
@@ -209,6 +210,16 @@ class SensorStatus(msgspec.Struct, frozen=True):
     required: bool = True  # False: absent is normal (a node without GPUs)
 
 
+class JobDrift(msgspec.Struct, frozen=True):
+    """What the last periodic sample of a job that moves said of its calls."""
+
+    job: JobKey
+    at_ns: int  # CLOCK_MONOTONIC of the sample
+    ranks: int  # whose recorders answered
+    verdicts: tuple[Verdict, ...] = ()  # one per group whose members have parted; () is "nothing seen", not healthy
+    problem: str = ""  # why the sample says nothing
+
+
 class NodeSnapshot(msgspec.Struct, frozen=True):
     tick: int
     at_ns: int  # CLOCK_MONOTONIC
@@ -220,3 +231,4 @@ class NodeSnapshot(msgspec.Struct, frozen=True):
     sensors: tuple[SensorStatus, ...]
     schema_version: int = SCHEMA_VERSION
     host: Known[HostSample] | Unavailable | None = None  # None: nobody looked, as in timelines of older versions
+    drifts: tuple[JobDrift, ...] = ()  # the last sample of each job that was sampled

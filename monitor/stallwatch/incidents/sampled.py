@@ -1,0 +1,31 @@
+"""An incident that begins with its verdict: the sample that found the symptom held the evidence."""
+
+from datetime import UTC, datetime
+
+from msgspec.structs import replace
+
+from stallwatch import __version__
+from stallwatch.model.incident import Incident, IncidentEvent
+from stallwatch.model.verdict import SCHEMA_VERSION, Report
+
+
+def with_sampled_verdict(incident: Incident, wall_ns: int) -> Incident:
+    """Given a new incident, return it open with the verdicts that its findings carry, if they do."""
+    verdicts = tuple(finding.verdict for finding in incident.findings if finding.verdict is not None)
+    if not verdicts:
+        return incident
+    at = datetime.fromtimestamp(wall_ns // 1_000_000_000, UTC)
+    report = Report(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
+        incident_id=incident.incident_id,
+        training_job=incident.job.training_job,
+        epoch=incident.job.epoch,
+        captured_at=at.isoformat().replace("+00:00", "Z"),
+        deadline=None,
+        evidence_complete=True,
+        verdicts=verdicts,
+    )
+    first = verdicts[0]
+    told = IncidentEvent(wall_ns, f"verdict: {first.cause} ({first.confidence}): {first.summary}")
+    return replace(incident, state="open", report=report, events=(*incident.events, told))

@@ -1,0 +1,104 @@
+"""When jobs that move are sampled: each at the same moments of the wall clock on every node, so that the milliseconds
+for which its ranks stand still fall together."""
+
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from stallwatch.captures.sample_run import SampleRun
+from stallwatch.captures.sample_spec import SampleResult, SampleSpec
+from stallwatch.clock import Clock
+from stallwatch.config import DriftSection
+from stallwatch.diagnosis.drifted import Memory
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import JobDrift, JobKey, NodeSnapshot, RankSample
+
+# The child must be up, and hooks must have seen the request, before the moment at which all dump.
+_LEAD_NS = 2_500_000_000
+_SECOND_NS = 1_000_000_000
+_LEAST_RANKS = 2
+MOVES_ALL_THE_SAME = ("slow", "slow_job", "health")  # findings of these do not keep a job from being sampled
+
+Start = Callable[[SampleSpec], SampleRun]
+
+
+class _Job(msgspec.Struct):
+    memory: Memory = Memory()
+    run: SampleRun | None = None
+    moment: int = -1  # number of the last moment at which it was sampled
+    last: JobDrift | None = None
+    at_ns: int = 0
+
+
+class Sampler:
+    """Called once a tick. Never blocks."""
+
+    def __init__(self, section: DriftSection, clock: Clock, start: Start | None = None) -> None:
+        self._section = section
+        self._clock = clock
+        self._start = start or self._real_start
+        self._jobs: dict[JobKey, _Job] = {}
+
+    def configure(self, section: DriftSection) -> None:
+        self._section = section
+
+    def step(self, snapshot: NodeSnapshot, quiet: Collection[JobKey]) -> tuple[JobDrift, ...]:
+        """Begin the samples that are due and return the last of each job. Jobs in `quiet` are being looked at: no
+        second request may take the place of the first, and what stands is no moving job."""
+        ranks: dict[JobKey, list[RankSample]] = {}
+        for rank in snapshot.ranks:
+            ranks.setdefault(rank.job, []).append(rank)
+        for job in [job for job in self._jobs if job not in ranks]:
+            self._forget(job)
+        for job, members in ranks.items():
+            state = self._jobs.setdefault(job, _Job())
+            self._poll(job, state)
+            if state.run is None and job not in quiet and self._is_due(state) and _may_be_sampled(members):
+                self._begin(state, members)
+        return tuple(state.last for state in self._jobs.values() if state.last is not None)
+
+    def close(self) -> None:
+        for job in list(self._jobs):
+            self._forget(job)
+
+    def _is_due(self, state: _Job) -> bool:
+        every_ns = int(self._section.every_seconds * _SECOND_NS)
+        if not every_ns:
+            return False
+        moment = (self._clock.wall_ns() + _LEAD_NS) // every_ns
+        if state.moment < 0:
+            state.moment = moment  # a job, or a daemon, that has just begun waits for the next moment
+            return False
+        if moment == state.moment:
+            return False
+        state.moment = moment
+        state.at_ns = self._clock.monotonic_ns() + max(moment * every_ns - self._clock.wall_ns(), 0)
+        return True
+
+    def _begin(self, state: _Job, members: list[RankSample]) -> None:
+        spec = SampleSpec(tuple(members), state.at_ns, self._section.seconds / 2, state.memory)
+        state.run = self._start(spec)
+
+    def _real_start(self, spec: SampleSpec) -> SampleRun:
+        return SampleRun(spec, self._section.seconds, self._clock)
+
+    def _poll(self, job: JobKey, state: _Job) -> None:
+        result: SampleResult | None = state.run.poll() if state.run is not None else None
+        if result is None:
+            return
+        state.run = None
+        state.memory = result.memory
+        state.last = JobDrift(job, state.at_ns, result.ranks, result.verdicts, result.problem)
+
+    def _forget(self, job: JobKey) -> None:
+        state = self._jobs.pop(job)
+        if state.run is not None:
+            state.run.cancel()
+
+
+def _may_be_sampled(members: list[RankSample]) -> bool:
+    """All of the job's ranks here live, have a hook that publishes, and are not in a phase of their own."""
+    beats = [rank.heartbeat.value for rank in members if isinstance(rank.heartbeat, Known) and rank.end is None]
+    if len(beats) < max(_LEAST_RANKS, len(members)):
+        return False
+    return all(not beat.ended and not beat.phase and beat.dump_started_ns is None for beat in beats)

@@ -1,0 +1,58 @@
+"""A sample's child that answers, fails, or hangs."""
+
+import sys
+import time
+
+import msgspec
+import pytest
+
+from stallwatch.captures.sample_run import SampleRun
+from stallwatch.captures.sample_spec import SampleResult, SampleSpec
+from stallwatch.clock import SystemClock
+from stallwatch.diagnosis.drifted import Memory
+
+SPEC = SampleSpec((), 0, 5.0, Memory())
+ANSWER = SampleResult(4, (), Memory())
+
+
+class HurriedClock(SystemClock):
+    """Everything takes an hour."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def monotonic_ns(self) -> int:
+        self.calls += 1
+        return self.calls * 3600 * 10**9
+
+
+def _waited(run: SampleRun) -> SampleResult:
+    deadline = time.monotonic() + 30
+    while (result := run.poll()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return result
+
+
+def _python(code: str) -> tuple[str, ...]:
+    return sys.executable, "-c", code
+
+
+def test_what_the_child_prints_is_the_result() -> None:
+    printed = msgspec.json.encode(ANSWER).decode()
+    run = SampleRun(SPEC, 30, SystemClock(), _python(f"import sys; sys.stdin.read(); print({printed!r})"))
+    assert _waited(run) == ANSWER
+
+
+@pytest.mark.parametrize("code", ["import sys; sys.exit(3)", "print('nonsense')"])
+def test_a_child_that_fails_is_a_problem_and_forgets_nothing(code: str) -> None:
+    result = _waited(SampleRun(SPEC, 30, SystemClock(), _python(code)))
+    assert (result.ranks, result.memory) == (0, SPEC.before)
+    assert "failed" in result.problem
+
+
+def test_a_child_that_hangs_is_ended() -> None:
+    run = SampleRun(SPEC, 30, HurriedClock(), _python("import time; time.sleep(600)"))
+    result = run.poll()
+    assert result is not None
+    assert "no sample within 30 s" in result.problem
