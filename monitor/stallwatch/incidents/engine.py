@@ -22,7 +22,7 @@ from stallwatch.incidents.messages import (
 )
 from stallwatch.incidents.names import incident_id
 from stallwatch.incidents.sampled import with_sampled_verdict
-from stallwatch.incidents.telling import OPEN, deserved, silence
+from stallwatch.incidents.telling import OPEN, deserved, patience, silence
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident, IncidentEvent
 from stallwatch.model.snapshot import JobKey
@@ -154,7 +154,17 @@ class Engine:
             incident = noted(told, what, now.wall_ns, actions)
         elif incident.muted != bool(reason) and incident.severity != "none":
             incident = noted(replace(incident, muted=bool(reason)), reason or "no longer silent", now.wall_ns, actions)
+        elif severity == "none" and incident.verdict is not None:
+            incident = _not_yet(incident, patience(life, facts, self._config, now.at_ns), now.wall_ns, actions)
         return life if incident is life.incident else replace(life, incident=incident)
+
+
+def _not_yet(incident: Incident, patience: str, wall_ns: int, actions: list[Action]) -> Incident:
+    """Say once why nobody is told yet: who looks at a verdict that wakes nobody must not take it for a fault."""
+    what = f"nobody is told yet: {patience}"
+    if not patience or any(event.what == what for event in incident.events):
+        return incident
+    return noted(incident, what, wall_ns, actions)
 
 
 def _acknowledged(life: Life, by: str, wall_ns: int, actions: list[Action]) -> Life:

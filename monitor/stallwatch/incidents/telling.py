@@ -29,44 +29,56 @@ def deserved(life: Life, facts: JobFacts | None, config: Config, now_ns: int) ->
     before = life.incident.severity
     if life.quiet_since_ns is not None and life.adopted_ns is None:
         return before  # the symptom has gone: what is over wakes nobody
-    now = _now(life, facts, config, now_ns)
+    now, _ = _now(life, facts, config, now_ns)
     return now if _ORDER[now] > _ORDER[before] else before
 
 
-def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> Severity:
+def patience(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> str:
+    """Return what it is that nobody is told yet for, with the setting behind it; "" where nothing would be told."""
+    return _now(life, facts, config, now_ns)[1]
+
+
+def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> tuple[Severity, str]:
     tell = config.tell
     exited = any(finding.detector == "exit" for finding in life.incident.findings)
     if life.family == "request" or life.confirmed_ns is None:
-        return "none"
+        return "none", ""
     if facts is not None and facts.ending and not exited:
-        return "none"  # a job on its way out gets `tell.ending_seconds`; then the exit detector speaks
+        # A job on its way out gets its time; then the exit detector speaks.
+        return "none", f"the job is ending ({tell.ending_seconds:g} s, tell.ending_seconds)"
     verdict = life.incident.verdict
     stood = (now_ns - life.incident.since_ns) / _SECOND_NS
     known = (now_ns - life.verdict_since_ns) / _SECOND_NS if life.verdict_since_ns is not None else 0.0
     begun = facts is None or facts.begun
+    unknown = f"it is not known what holds the job up ({tell.undecided_seconds:g} s, tell.undecided_seconds)"
+    starting = f"the job has not begun to step ({tell.start_seconds:g} s, tell.start_seconds)"
+    settling = f"it may end by itself; it must be seen so for {tell.settle_seconds:g} s (tell.settle_seconds)"
     if life.family in ("health", "drift"):
-        return "warning"
+        return "warning", ""
     if life.family == "slow":
-        return "warning" if verdict is not None and verdict.cause == "slow_rank" else "none"
+        return ("warning" if verdict is not None and verdict.cause == "slow_rank" else "none"), ""
     if verdict is None:
         failed = life.judgements_failed > 0 and begun and stood >= tell.undecided_seconds
-        return "warning" if failed else "none"
+        return ("warning", "") if failed else ("none", "")
     if verdict.cause in AT_ONCE:
-        if verdict.confidence != "possible":
-            return "critical"
-        return "critical" if known >= config.stall.critical_after_seconds else "warning"
+        sure = verdict.confidence != "possible" or known >= config.stall.critical_after_seconds
+        return ("critical" if sure else "warning"), ""
     if verdict.cause in STUCK:
         if (verdict.cause == "init_missing" or not begun) and stood < tell.start_seconds:
-            return "none"
+            return "none", starting
         if settles(verdict, facts) and known < tell.settle_seconds:
-            return "none"
+            return "none", settling
         if verdict.where in _COMPUTING and stood < tell.undecided_seconds:
-            return "none"
-        return "critical" if known >= config.stall.critical_after_seconds else "warning"
-    if not begun or verdict.cause == "healthy":
-        return "none"
-    patience = tell.undecided_seconds if verdict.cause == "undecided" else tell.waiting_seconds
-    return "warning" if stood >= patience else "none"
+            return "none", f"the culprit computes ({tell.undecided_seconds:g} s, tell.undecided_seconds)"
+        return ("critical" if known >= config.stall.critical_after_seconds else "warning"), ""
+    if verdict.cause == "healthy":
+        return "none", ""
+    if not begun:
+        return "none", "the job has not begun to step, and nothing shows that it is stuck"
+    if verdict.cause == "undecided":
+        return ("warning", "") if stood >= tell.undecided_seconds else ("none", unknown)
+    progress = f"the culprit makes progress ({tell.waiting_seconds:g} s, tell.waiting_seconds)"
+    return ("warning", "") if stood >= tell.waiting_seconds else ("none", progress)
 
 
 def settles(verdict: Verdict, facts: JobFacts | None) -> bool:

@@ -120,3 +120,38 @@ def test_people_in_a_terminal_can_be_told_all_the_same() -> None:
 
 def test_the_smallest_job_worth_telling_is_configured() -> None:
     assert silent([facts(world_size=8)], Config(daemon=DaemonSection(minimum_world_size=16))) == ("none", True)
+
+
+def untold(cause: str, jobs: list[JobFacts] | None = None, **how: str) -> list[str]:
+    story = Story()
+    story.at(6, stall(), jobs=jobs or [facts()])
+    story.looked()
+    story.at(9, stall("confirmed"))
+    story.looked()
+    story.judged(report(cause, **how))  # type: ignore[arg-type]
+    story.stands(story.second + 20)
+    return [event.what for event in story.incident.events if event.what.startswith("nobody is told yet")]
+
+
+@pytest.mark.parametrize(
+    ("cause", "where", "setting"),
+    [
+        ("not_entered", "dataloader", "40 s (tell.settle_seconds)"),
+        ("not_entered", "busy_loop", "300 s, tell.undecided_seconds"),
+        ("undecided", "unknown", "300 s, tell.undecided_seconds"),
+        ("waiting", "checkpoint", "900 s, tell.waiting_seconds"),
+    ],
+)
+def test_a_verdict_that_wakes_nobody_yet_says_once_why_and_how_long(cause: str, where: str, setting: str) -> None:
+    said = untold(cause, where=where)
+    assert len(said) == 1
+    assert setting in said[0]
+
+
+def test_what_is_told_at_once_or_is_healthy_says_no_patience() -> None:
+    assert untold("rank_raised") == []
+    assert untold("healthy") == []
+
+
+def test_a_job_that_has_not_begun_says_so() -> None:
+    assert "has not begun to step" in untold("not_entered", jobs=[facts(begun=False)])[0]
