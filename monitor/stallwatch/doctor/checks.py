@@ -1,6 +1,7 @@
 """All checks, written out. A new one is a class in its area's folder and a line here."""
 
-from stallwatch.doctor.advice.scripts import HarmfulAdvice, TrainingCalls, VariablesInScripts
+from stallwatch.doctor.advice.scripts import HarmfulAdvice, TrainingCalls
+from stallwatch.doctor.advice.variables import VariablesInScripts
 from stallwatch.doctor.check import Check
 from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
 from stallwatch.doctor.environment.ranks import RanksDiffer

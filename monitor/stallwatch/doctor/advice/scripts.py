@@ -10,12 +10,10 @@ import msgspec
 
 from stallwatch.doctor import data
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.environment.catalogue import catalogue
 from stallwatch.doctor.finding import Area, FindingRecord, Severity
 from stallwatch.doctor.surroundings import Surroundings
 
 _LIMIT_BYTES = 2 << 20
-_MOST_PER_FILE = 40
 
 
 class Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,7 +39,7 @@ def script_paths(surroundings: Surroundings) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _texts(surroundings: Surroundings) -> list[tuple[Path, str]]:
+def texts(surroundings: Surroundings) -> list[tuple[Path, str]]:
     """Raise Inapplicable when there is no script, Undetermined when none can be read."""
     paths = script_paths(surroundings)
     if not paths:
@@ -58,7 +56,7 @@ def _texts(surroundings: Surroundings) -> list[tuple[Path, str]]:
     return texts
 
 
-def _code_lines(path: Path, text: str) -> Iterator[tuple[int, str]]:
+def code_lines(path: Path, text: str) -> Iterator[tuple[int, str]]:
     """Lines with their numbers, comments left out: a warning against advice is not the advice."""
     comment = re.compile(r"^\s*(#|//|--\s|<!--)") if path.suffix != ".md" else re.compile(r"^\s*<!--")
     for number, line in enumerate(text.splitlines(), 1):
@@ -76,9 +74,9 @@ class HarmfulAdvice:
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
         known = [(re.compile(one.pattern, re.IGNORECASE), one) for one in data.entries("advice.toml", "advice", Advice)]
         found = []
-        for path, text in _texts(surroundings):
+        for path, text in texts(surroundings):
             hits: dict[str, tuple[Advice, list[int], str]] = {}
-            for number, line in _code_lines(path, text):
+            for number, line in code_lines(path, text):
                 for pattern, advice in known:
                     if pattern.search(line):
                         hits.setdefault(advice.what, (advice, [], line.strip()))[1].append(number)
@@ -95,46 +93,6 @@ class HarmfulAdvice:
         return tuple(found)
 
 
-class VariablesInScripts:
-    name: ClassVar[str] = "variables_in_scripts"
-    area: ClassVar[Area] = "advice"
-    looks_for: ClassVar[str] = "variables that scripts set and nobody reads: invented, removed or misspelt"
-
-    _NAME = re.compile(
-        r"""(?:export\s+|ENV\s+|ARG\s+|setenv\s+|-x\s+|-e\s+|--env[= ]|environ\[["']|setdefault\(\s*["']|^\s*)"""
-        r"""(?P<name>(?:NCCL|TORCH|GLOO|ACCELERATE|DS|CUDA|PYTORCH|TP_SOCKET)_[A-Z0-9_]+)(?P<end>["']?\]?\s*[=,: ])"""
-    )
-
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        known = catalogue()
-        found = []
-        for path, text in _texts(surroundings):
-            told: set[str] = set()
-            for number, line in _code_lines(path, text):
-                for match in self._NAME.finditer(line):
-                    name = match["name"]
-                    variable = known.variables.get(name)
-                    if name in told or name in known.real or len(told) > _MOST_PER_FILE:
-                        continue
-                    if variable is None and not known.is_ours_to_judge(name):
-                        continue
-                    told.add(name)
-                    nearest = "" if variable else known.nearest(name)
-                    if variable is None and not nearest:
-                        continue
-                    instead = variable.instead if variable else nearest
-                    found.append(
-                        finding(
-                            self, "warning", f"{path}:{number}",
-                            seen=f"{name} is set and nobody reads it.",
-                            why=variable.why if variable else "A misspelt setting is ignored without a word.",
-                            remedy="remove it" + (f"; use {instead}" if instead else ""),
-                            source=variable.source if variable else "",
-                        )
-                    )  # fmt: skip
-        return tuple(found)
-
-
 class TrainingCalls:
     name: ClassVar[str] = "training_calls"
     area: ClassVar[Area] = "frameworks"
@@ -144,7 +102,7 @@ class TrainingCalls:
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
         found: list[FindingRecord] = []
-        for path, text in _texts(surroundings):
+        for path, text in texts(surroundings):
             if path.suffix != ".py":
                 continue
             try:

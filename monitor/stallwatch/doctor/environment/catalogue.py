@@ -66,8 +66,9 @@ class Catalogue(msgspec.Struct, frozen=True):
         """The well-known name that a name outside our prefixes is a misspelling of; "" when it is nobody's."""
         if name in self.real or name in self.variables or self.is_ours_to_judge(name):
             return ""
-        if name != name.upper() and name.upper() in self.real:
-            return name.upper()
+        loud = name.upper()
+        if name != loud and loud in self.real and loud.startswith((*_OWNED_PREFIXES, "CUDA_VISIBLE_")):
+            return loud
         if (match := _MISSPELT_NCCL.fullmatch(name)) and f"NCCL_{match[1]}" in self.real:
             return f"NCCL_{match[1]}"
         for known in _WELL_KNOWN:

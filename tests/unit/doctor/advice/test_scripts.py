@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch.doctor.advice.scripts import HarmfulAdvice, TrainingCalls, VariablesInScripts
+from stallwatch.doctor.advice.scripts import HarmfulAdvice, TrainingCalls
+from stallwatch.doctor.advice.variables import VariablesInScripts
 from stallwatch.doctor.check import Inapplicable, Undetermined
 from stallwatch.doctor.surroundings import Question, Surroundings
 from tests.unit.doctor.fakes import Node, one, rank
@@ -85,6 +86,82 @@ def test_the_same_advice_is_told_once_for_a_file(node: Node) -> None:
 )
 def test_variables_that_nobody_reads_are_found_in_scripts(node: Node, line: str, instead: str) -> None:
     assert instead in one(VariablesInScripts().look(around(node, line))).remedy
+
+
+SBATCH = """\
+#!/bin/bash
+#SBATCH --nodes=2 --gpus-per-node=8
+export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)
+export MASTER_PORT=29513 NCCL_IB_TIMEOUT=50
+export GLOO_SOCKET_IFNAME="^lo,docker0"
+export WORLD_SIZE=$((SLURM_NNODES * 8))
+srun --export=ALL,NCCL_DEBUG=VERBOSE,NCCL_ALGO=$ALGO torchrun train.py
+"""
+KUBERNETES = """\
+containers:
+- name: pytorch
+  env:
+  - name: NCCL_P2P_DISABLE
+    value: "1"
+  - name: NCCL_SOCKET_IFNAMES
+    value: eth0
+  - name: POD_IP
+    valueFrom: {fieldRef: {fieldPath: status.podIP}}
+  - {name: x}
+"""
+COMPOSE = """\
+services:
+  train:
+    environment:
+      NCCL_IB_RETRY_CNT: "15"
+      TORCH_DISTRIBUTED_DEBUG: ALL
+    command: torchrun train.py
+"""
+DOCKERFILE = (
+    "FROM nvcr.io/nvidia/pytorch:25.06-py3\nENV NCCL_TIMEOUT=1800 \\\n    NCCL_BUFFSIZE=4M\nENV CUDA_VISIBLE_DEVICE 0\n"
+)
+CONF = "# site\nNCCL_SOCKET_FAMILY=IPv4\nNCCL_NTHREADS = 4\n"
+RAY = 'ray.init(runtime_env={"env_vars": {"NCCL_CUMEM_ENABLES": "0", "NCCL_DEBUG": "INFO"}})\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("job.sbatch", SBATCH, {("NCCL_IB_TIMEOUT", 4), ("GLOO_SOCKET_IFNAME", 5), ("NCCL_DEBUG", 7)}),
+        ("pod.yaml", KUBERNETES, {("NCCL_P2P_DISABLE", 5), ("NCCL_SOCKET_IFNAMES", 7)}),
+        ("compose.yaml", COMPOSE, {("NCCL_IB_RETRY_CNT", 4), ("TORCH_DISTRIBUTED_DEBUG", 5)}),
+        ("Dockerfile", DOCKERFILE, {("NCCL_TIMEOUT", 2), ("NCCL_BUFFSIZE", 3), ("CUDA_VISIBLE_DEVICE", 4)}),
+        ("nccl.conf", CONF, {("NCCL_SOCKET_FAMILY", 2)}),
+        ("train.py", RAY, {("NCCL_CUMEM_ENABLES", 1)}),
+    ],
+)
+def test_files_of_every_kind_are_held_to_what_an_environment_is(
+    node: Node, name: str, text: str, told: set[tuple[str, int]]
+) -> None:
+    found = VariablesInScripts().look(around(node, text, name))
+    assert {(one.seen.split("=")[0], int(one.subject.rsplit(":", 1)[1])) for one in found} == told
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("train.py", "spawn(main, NCCL_TIMEOUT=30)"),
+        ("train.py", "def f(world_size=int, master_port=29500): ..."),
+        ("train.py", 'os.environ["LOCAL_RANK"] = f"{rank}"'),
+        ("train.py", 'log("LOCAL_RANK=%s", rank)'),
+        ("run.sh", "local_rank=0; world_size=8; master_port=29500"),
+        ("run.sh", "export RANK=$SLURM_PROCID WORLD_SIZE=${N}"),
+        ("pod.yaml", '- {name: RANK, value: "{{ .index }}"}'),
+        ("pod.yaml", "RANK: {{ .Values.rank }}"),
+    ],
+)
+def test_what_sets_no_variable_or_one_that_only_the_run_knows_is_silent(node: Node, name: str, line: str) -> None:
+    assert VariablesInScripts().look(around(node, line, name)) == ()
+
+
+def test_settings_of_one_file_that_defeat_each_other_are_told(node: Node) -> None:
+    text = "export NCCL_IB_DISABLE=1\nexport NCCL_IB_HCA=mlx5_0\n"
+    assert "are both set" in one(VariablesInScripts().look(around(node, text))).seen
 
 
 def test_variables_that_somebody_reads_are_silent(node: Node) -> None:

@@ -1,0 +1,65 @@
+"""Variables that a file sets for a job: shell and sbatch scripts, Dockerfiles, Kubernetes and Compose YAML, env files,
+nccl.conf, Python. Pure text in, settings out."""
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+_NAME: Final = r"(?P<name>[A-Za-z][A-Za-z0-9_]*_[A-Za-z0-9_]+)"
+_VALUE: Final = r"""(?P<value>"[^"]*"|'[^']*'|[^\s"'#;&|)]*)"""
+# A shell's or Dockerfile's assignments, several on a line; mpirun -x, docker -e, env, nccl.conf, env files; srun
+# --export=ALL,A=1,B=2; Dockerfile's and csh's older forms; a list entry of Compose.
+_OF_SHELLS: Final = (
+    re.compile(rf"(?:(?<=\s)|(?<=^)|(?<=[;&(]))(?:-x|-e|--env[= ])?\s*{_NAME}={_VALUE}"),
+    re.compile(rf"(?<=[=,]){_NAME}=(?P<value>[^\s,\"']*)"),
+    re.compile(rf"^\s*(?:ENV|setenv)\s+{_NAME}\s+{_VALUE}\s*$"),
+    re.compile(rf"^\s*-\s+[\"']?{_NAME}=(?P<value>[^\s\"']*)"),
+)
+# A key of Compose, of a Ray runtime_env, of a mapping.
+_OF_MAPPINGS: Final = (
+    re.compile(rf"(?:^|[{{,])\s*[\"']?{_NAME}[\"']?\s*:\s+(?P<value>\"[^\"]*\"|'[^']*'|[\w.,^=:/-]+)\s*(?=[,}}]|$)"),
+)
+_OF_PYTHON: Final = (
+    re.compile(rf"environ\[[\"']{_NAME}[\"']\]\s*=\s*(?P<value>\"[^\"]*\"|'[^']*')"),
+    re.compile(rf"(?:setdefault|putenv)\(\s*[\"']{_NAME}[\"']\s*,\s*(?P<value>\"[^\"]*\"|'[^']*')"),
+    re.compile(rf"(?:^|[{{,])\s*[\"']{_NAME}[\"']\s*:\s*(?P<value>\"[^\"]*\"|'[^']*')"),
+)
+_K8S_NAME: Final = re.compile(rf"^\s*-?\s*name:\s*[\"']?{_NAME}[\"']?\s*$")
+_K8S_VALUE: Final = re.compile(r"^\s*-?\s*value:\s*(?P<value>\"[^\"]*\"|'[^']*'|\S+)\s*$")
+# What only the running script knows.
+_OPEN: Final = re.compile(r"[$`{}]|%[sdr(]|<[^>]*>")
+
+
+class Setting(NamedTuple):
+    line: int
+    name: str
+    value: str
+
+
+def settings(lines: Iterator[tuple[int, str]], *, is_python: bool = False) -> Iterator[Setting]:
+    """Given numbered lines without comments, return what they set; values that only the run knows are left out."""
+    statements = _OF_PYTHON if is_python else (*_OF_SHELLS, *_OF_MAPPINGS, *_OF_PYTHON[:2])
+    waiting = ""  # Kubernetes: the name whose value is on a following line
+    for number, line in lines:
+        if match := _K8S_NAME.match(line):
+            waiting = match["name"]
+            continue
+        if waiting and (match := _K8S_VALUE.match(line)):
+            yield from _setting(number, waiting, match["value"])
+            waiting = ""
+            continue
+        if line.strip():
+            waiting = ""
+        seen: set[str] = set()
+        for statement in statements:
+            for match in statement.finditer(line):
+                if match["name"] not in seen:
+                    seen.add(match["name"])
+                    yield from _setting(number, match["name"], match["value"])
+
+
+def _setting(line: int, name: str, value: str) -> Iterator[Setting]:
+    if value[:1] in ("'", '"') and value[-1:] == value[:1] and len(value) > 1:
+        value = value[1:-1]
+    if not _OPEN.search(value):
+        yield Setting(line, name, value)
