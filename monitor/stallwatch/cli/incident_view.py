@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from stallwatch.cli.report_view import report_parts
-from stallwatch.cli.terminal import SEVERITY_STYLES, local_time, safe
+from stallwatch.cli.terminal import SEVERITY_STYLES, local_time, safe, severity_word
 from stallwatch.outputs.documents import IncidentDocument
 
 
@@ -33,7 +33,7 @@ def _head(incident: IncidentDocument) -> Text:
     head = Text()
     head.append(safe(incident.incident_id), style="bold")
     head.append(f"  {incident.state}  ")
-    head.append(incident.severity, style=SEVERITY_STYLES[incident.severity])
+    head.append(severity_word(incident.severity), style=SEVERITY_STYLES[incident.severity])
     head.append("  muted" if incident.muted else "")
     head.append(safe(f"  acknowledged by {incident.acknowledged_by}" if incident.acknowledged_by else ""))
     head.append(safe(f"  job {incident.training_job} on {incident.node}"), style="dim")

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from stallwatch.cli.daemon_access import asks_daemon, echo_json
 from stallwatch.cli.incident_view import incident_view
-from stallwatch.cli.terminal import SEVERITY_STYLES, local_time, safe, show, styled, table
+from stallwatch.cli.terminal import SEVERITY_STYLES, local_time, safe, severity_word, show, table
 from stallwatch.outputs.client import Client
 from stallwatch.outputs.documents import IncidentList
 
@@ -43,7 +43,7 @@ def list_view(incidents: IncidentList) -> RenderableType:
         grid.add_row(
             Text(safe(incident.incident_id)),
             incident.state,
-            styled(incident.severity, SEVERITY_STYLES),
+            Text(severity_word(incident.severity), style=SEVERITY_STYLES[incident.severity]),
             local_time(incident.opened_at),
             Text(safe(what)),
         )

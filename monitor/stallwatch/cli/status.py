@@ -5,8 +5,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from stallwatch.cli.daemon_access import asks_daemon, echo_json
-from stallwatch.cli.terminal import SEVERITY_STYLES, STATE_STYLES, safe, seconds, show, styled, table
+from stallwatch.cli.terminal import SEVERITY_STYLES, STATE_STYLES, safe, seconds, severity_word, show, styled, table
 from stallwatch.errors import StallwatchError
+from stallwatch.model.incident import UNTOLD
 from stallwatch.outputs.client import Client
 from stallwatch.outputs.documents import IncidentDocument, IncidentList, RankList
 
@@ -35,10 +36,7 @@ def status_document(ranks: RankList, incidents: IncidentList) -> dict[str, objec
 
 def status_view(ranks: RankList, incidents: IncidentList) -> RenderableType:
     parts: list[RenderableType] = [_head(ranks)]
-    for sensor in ranks.sensors:
-        if sensor.reason:  # one that is up may still have met what it does not read
-            style = ("yellow" if sensor.up else "bold red") if sensor.required else "dim"
-            parts.append(Text(safe(f"{sensor.sensor}: {sensor.reason}"), style=style))
+    parts += _sensors(ranks)
     parts += [Text(safe(problem), style="yellow") for problem in ranks.problems]
     if ranks.ranks:
         parts += [Text(), _ranks(ranks)]
@@ -46,7 +44,8 @@ def status_view(ranks: RankList, incidents: IncidentList) -> RenderableType:
     parts.append(Text())
     if not standing:
         parts.append(Text("No open incident.", style="green" if ranks.ranks else "dim"))
-    parts += [_incident(incident) for incident in standing]
+    for incident in standing:
+        parts += _incident(incident)
     return Group(*parts)
 
 
@@ -54,6 +53,16 @@ def _head(ranks: RankList) -> Text:
     jobs = {rank.training_job for rank in ranks.ranks}
     count = f"{len(ranks.ranks)} ranks of {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if jobs else "no ranks"
     return Text(safe(f"{ranks.node}: {count}"), style="bold")
+
+
+def _sensors(ranks: RankList) -> list[Text]:
+    """What sensors have to say, one line a reason. One that is up may still have met what it does not read."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for sensor in ranks.sensors:
+        if sensor.reason:
+            style = ("yellow" if sensor.up else "bold red") if sensor.required else "dim"
+            names.setdefault((sensor.reason, style), []).append(sensor.sensor)
+    return [Text(safe(f"{', '.join(who)}: {reason}"), style=style) for (reason, style), who in names.items()]
 
 
 def _ranks(ranks: RankList) -> RenderableType:
@@ -75,12 +84,16 @@ def _ranks(ranks: RankList) -> RenderableType:
     return grid
 
 
-def _incident(incident: IncidentDocument) -> Text:
+def _incident(incident: IncidentDocument) -> list[Text]:
     text = Text()
-    text.append(incident.severity if incident.state == "open" else "suspect", style=SEVERITY_STYLES[incident.severity])
+    word = severity_word(incident.severity) if incident.state == "open" else "suspect"
+    text.append(word, style=SEVERITY_STYLES[incident.severity])
     text.append(safe(f"  {incident.incident_id}  "), style="bold")
-    if incident.verdicts:
-        text.append(safe(incident.verdicts[0].summary))
-    else:
+    if not incident.verdicts:
         text.append(safe("; ".join(finding.reason for finding in incident.findings) or "no verdict yet"))
-    return text
+        return [text]
+    text.append(safe(incident.verdicts[0].summary))
+    reasons = [event.what for event in incident.events if event.what.startswith(UNTOLD)]
+    more = [reasons[-1]] if incident.severity == "none" and reasons else []
+    more.append(f"why and what to do: stallwatch incidents {incident.incident_id}")
+    return [text, *(Text(safe(f"  {line}"), style="dim") for line in more)]

@@ -72,6 +72,10 @@ def seconds(value: float | None) -> str:
     return f"{value / 3600:.1f} h"
 
 
+def severity_word(severity: str) -> str:
+    return "nobody told" if severity == "none" else severity
+
+
 def local_time(iso: str | None) -> str:
     """ISO 8601 as the clock on the wall shows it here."""
     if not iso:

@@ -24,7 +24,7 @@ from stallwatch.incidents.names import incident_id
 from stallwatch.incidents.sampled import with_sampled_verdict
 from stallwatch.incidents.telling import OPEN, deserved, patience, silence
 from stallwatch.model.finding import Finding
-from stallwatch.model.incident import Incident, IncidentEvent
+from stallwatch.model.incident import UNTOLD, Incident, IncidentEvent
 from stallwatch.model.snapshot import JobKey
 
 
@@ -146,7 +146,7 @@ class Engine:
         incident = life.incident
         if reason and incident.severity == "none":
             if severity != "none" and not incident.muted:
-                incident = noted(replace(incident, muted=True), f"nobody is told: {reason}", now.wall_ns, actions)
+                incident = noted(replace(incident, muted=True), f"{UNTOLD}: {reason}", now.wall_ns, actions)
         elif severity != incident.severity:
             what = f"told as {severity}" if incident.severity == "none" else f"escalated to {severity}"
             state = "open" if life.family == "health" else incident.state
@@ -161,7 +161,7 @@ class Engine:
 
 def _not_yet(incident: Incident, patience: str, wall_ns: int, actions: list[Action]) -> Incident:
     """Say once why nobody is told yet: who looks at a verdict that wakes nobody must not take it for a fault."""
-    what = f"nobody is told yet: {patience}"
+    what = f"{UNTOLD} yet: {patience}"
     if not patience or any(event.what == what for event in incident.events):
         return incident
     return noted(incident, what, wall_ns, actions)

@@ -10,6 +10,7 @@ from stallwatch.model.verdict import Report, Verdict
 
 IncidentState = Literal["suspect", "open", "resolved"]
 Severity = Literal["none", "warning", "critical"]
+UNTOLD = "nobody is told"  # how an event begins that says why nobody is told
 
 
 class IncidentEvent(msgspec.Struct, frozen=True):

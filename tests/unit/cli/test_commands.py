@@ -3,9 +3,16 @@
 import json
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from stallwatch.cli.app import COMMANDS, run
+from stallwatch.cli.incidents import list_view
+from stallwatch.cli.status import status_view
+from stallwatch.cli.terminal import show
+from stallwatch.model.incident import UNTOLD, IncidentEvent
+from stallwatch.model.snapshot import SensorStatus
+from stallwatch.outputs.documents import incident_list, rank_list
 from tests.integration.outputs.serving import Served, served, stalled
 from tests.unit.outputs.reports import FakeControl, diagnosis, incident, node_report, verdict
 
@@ -35,6 +42,27 @@ def test_status_shows_each_rank_and_the_open_incident(address: Served, capsys: C
     assert "\x1b" not in shown  # plain in a pipe
     assert not [line for line in shown.splitlines() if line != line.rstrip()]
     assert address.token not in shown
+
+
+def test_a_verdict_that_wakes_nobody_says_so_and_why_and_where_the_rest_is(capsys: Capture) -> None:
+    events = (IncidentEvent(0, "suspected"), IncidentEvent(0, f"{UNTOLD} yet: 40 s"))
+    report = node_report(incidents=(incident(severity="none", events=events),))
+    show(status_view(rank_list(report), incident_list(report)))
+    shown = capsys.readouterr().out
+    assert "nobody told  llama-7b-1  Rank 2 never entered" in shown
+    assert "\n  nobody is told yet: 40 s\n" in shown
+    assert "stallwatch incidents llama-7b-1" in shown
+    show(list_view(incident_list(report)))
+    assert "nobody told" in capsys.readouterr().out
+
+
+def test_sensors_with_one_reason_share_a_line(capsys: Capture) -> None:
+    silent = SensorStatus("gpu_events", False, "no GPU on this node", 0.0, 0, required=False)
+    report = node_report()
+    sensors = (msgspec.structs.replace(silent, sensor="gpus"), silent)
+    report = msgspec.structs.replace(report, snapshot=msgspec.structs.replace(report.snapshot, sensors=sensors))
+    show(status_view(rank_list(report), incident_list(report)))
+    assert "\ngpus, gpu_events: no GPU on this node\n" in capsys.readouterr().out
 
 
 def test_acknowledge_without_an_id_means_the_only_open_incident(address: Served, capsys: Capture) -> None:
