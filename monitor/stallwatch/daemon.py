@@ -18,20 +18,19 @@ from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.incidents.engine import Engine, Now
 from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import Event
-from stallwatch.incidents.store import IncidentStore
-from stallwatch.loop.archive import make_room, taken_over
+from stallwatch.loop.archive import joined, make_room, taken_over
 from stallwatch.loop.desk import Desk
 from stallwatch.loop.guard import StageGuard
 from stallwatch.loop.hands import Hands
 from stallwatch.loop.notify import ServiceManager
-from stallwatch.loop.parts import Looks, Starter
+from stallwatch.loop.parts import Looks, Starter, Store
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.loop.sampling import MOVES_ALL_THE_SAME, Sampler
 from stallwatch.loop.schedule import Schedule
 from stallwatch.loop.usage import own_usage
 from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.incident import NodeReport
-from stallwatch.model.snapshot import JobDrift, NodeSnapshot
+from stallwatch.model.snapshot import JobDrift, NodeSnapshot, SensorStatus
 from stallwatch.outputs.output import Output
 
 log = logging.getLogger("stallwatch.daemon")
@@ -39,6 +38,7 @@ log = logging.getLogger("stallwatch.daemon")
 _POLL_SECONDS = 0.05  # between looks at children under way
 _CLOSEST_TICKS_NS = 200_000_000  # however much happens on the node
 _ROOM_TICKS = 600  # between looks at the store's size
+_TAKE_OVER_TICKS = 10  # between attempts where the disk did not answer at the start
 _AFTER_SECONDS = 60.0  # how much of an incident itself a timeline holds beside what came before
 _CLOSE_SECONDS = 2.0  # what an output may take for its last words
 
@@ -50,7 +50,7 @@ class Daemon:
         clock: Clock,
         panel: Looks,
         starter: Starter,
-        store: IncidentStore,
+        store: Store,
         service: ServiceManager,
         reload: Callable[[], Config] | None = None,
         sampler: Sampler | None = None,
@@ -68,7 +68,7 @@ class Daemon:
         self._ring = SnapshotRing(config.incidents.timeline_seconds + _AFTER_SECONDS, config.daemon.tick_seconds)
         self._hands = Hands(config, store, self._ring, starter, self._guard)
         self._detection, self._remembered, self._detected = Detection(config), DetectionState(), Detected((), (), ())
-        self._engine, self._lives = Engine(config), Lives()
+        self._engine, self._lives, self._took_over = Engine(config), Lives(), False
         self._outputs: tuple[Output, ...] = ()
         self._started_wall_ns = clock.wall_ns()
         self.desk = Desk(store, clock, self._wakeup.ring)
@@ -108,6 +108,9 @@ class Daemon:
             self._detect(snapshot)
             self._act(snapshot.at_ns)
             self._publish(snapshot)
+        self._hands.catch_up()
+        if not self._took_over and tick % _TAKE_OVER_TICKS == _TAKE_OVER_TICKS - 1:
+            self._take_over()
         if tick % _ROOM_TICKS == _ROOM_TICKS - 1:
             limits, wall_ns = self._config.incidents, self._clock.wall_ns()
             self._guard.run("incidents", "retention", lambda: make_room(self._store, self._lives, limits, wall_ns))
@@ -150,9 +153,10 @@ class Daemon:
         return True
 
     def _publish(self, snapshot: NodeSnapshot) -> None:
-        usage = own_usage()
+        usage, disk = own_usage(), self._store.problem()
+        state = SensorStatus("state_directory", not disk, disk, 0.0, 0)
         report = NodeReport(
-            snapshot=snapshot,
+            snapshot=replace(snapshot, sensors=(*snapshot.sensors, state)),
             ranks=self._detected.ranks,
             findings=self._detected.findings,
             incidents=self._lives.incidents(),
@@ -168,8 +172,12 @@ class Daemon:
     def open(self, outputs: Sequence[Output]) -> None:
         """Take over what the last daemon left."""
         self._outputs = tuple(outputs)
-        lives = self._guard.run("incidents", "store", lambda: taken_over(self._store, self._clock.monotonic_ns()))
-        self._lives = lives or Lives()
+        self._take_over()
+
+    def _take_over(self) -> None:
+        left = self._guard.run("incidents", "store", lambda: taken_over(self._store, self._clock.monotonic_ns()))
+        if left is not None:
+            self._took_over, self._lives = True, joined(self._lives, left)
 
     def close(self) -> None:
         """End every child and let the outputs say their last words."""

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,18 @@ _REDACTED = "(redacted)"
 _SECRET_KEYS = ("webhook_url", "token", "password", "secret")
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` beside `path` and rename it into place. Raise OSError; nothing half-written stays behind."""
+def write_atomically(path: Path, data: bytes, *, through: bool = False) -> None:
+    """Write `data` beside `path` and rename it into place; `through`: to the disk itself before it is renamed. Raise
+    OSError; nothing half-written stays behind."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.part")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+            if through:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(part, path)
     except OSError:
         part.unlink(missing_ok=True)
@@ -33,17 +37,25 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write what msgspec can encode, indented for the person who opens it."""
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    write_atomically(path, as_json(value))
+
+
+def as_json(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
 class BundleWriter:
     """The daemon's half of a bundle; the files below ranks/ and nodes/ are the captures'."""
 
-    def __init__(self, folder: Path, node: str) -> None:
-        """Create `folder` (0700: stacks and logs of other people's jobs). Raise OSError."""
+    def __init__(self, folder: Path, node: str, write: Callable[[Path, bytes], None] = write_atomically) -> None:
+        """`write` makes folders that are missing (0700: stacks and logs of other people's jobs). It and so every method
+        here may raise OSError."""
         self.folder = folder
         self._node = node
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._write = write
+
+    def _write_json(self, name: str, value: Any) -> None:
+        self._write(self.folder / name, as_json(value))
 
     def write_description(
         self,
@@ -68,20 +80,20 @@ class BundleWriter:
             "captured_at_ns": {str(r.rank): wall_ns for r in ranks},
             "last_step": {str(rank): h.step for rank, h in heartbeats.items() if h.step is not None},
         }
-        write_json(self.folder / "bundle.json", description)
+        self._write_json("bundle.json", description)
 
     def write_timeline(self, snapshots: Sequence[NodeSnapshot]) -> None:
         """Write timeline.jsonl: the snapshots around the incident, oldest first, one a line."""
         lines = b"".join(msgspec.json.encode(snapshot) + b"\n" for snapshot in snapshots)
-        write_atomically(self.folder / "timeline.jsonl", lines)
+        self._write(self.folder / "timeline.jsonl", lines)
 
     def write_config(self, config: Config) -> None:
         """Write config.json, the effective configuration without its secrets."""
-        write_json(self.folder / "config.json", _without_secrets(msgspec.to_builtins(config)))
+        self._write_json("config.json", _without_secrets(msgspec.to_builtins(config)))
 
     def write_verdict(self, report: Report) -> None:
         """Write verdict.json. Last: who sees it finds everything else in place."""
-        write_json(self.folder / "verdict.json", report)
+        self._write_json("verdict.json", report)
 
 
 def _without_secrets(value: Any) -> Any:

@@ -11,11 +11,12 @@ from stallwatch.clock import SystemClock
 from stallwatch.config import Config
 from stallwatch.daemon import Daemon
 from stallwatch.errors import Denied, UsageError
-from stallwatch.incidents.store import IncidentStore
+from stallwatch.incidents.far_store import FarStore
 from stallwatch.loop.notify import take_from
 from stallwatch.loop.parts import RealStarter
 from stallwatch.loop.sampling import Sampler
 from stallwatch.node.capabilities import hand_on_only
+from stallwatch.node.disk import DiskHangs
 from stallwatch.node.heartbeat_file import prepare, rank_directories
 from stallwatch.outputs.build import build, notify_test
 from stallwatch.sensors.panel import Panel
@@ -47,17 +48,19 @@ def command(path: Path | None, verbose: bool) -> int:
 
     config = read()
     hand_on_only()  # this process talks to the network; its children that read other users' processes do not
+    service = take_from(configuration.current_environment())  # before the first child
     clock = SystemClock()
-    store = IncidentStore(Path(config.daemon.state_directory))
+    store = FarStore(Path(config.daemon.state_directory))
     try:
         store.prepare()
+    except DiskHangs as error:
+        log.warning("watching without a store: %s", error.strerror)  # until it answers
     except OSError as error:
         raise UsageError(
             f"state directory {error.filename or config.daemon.state_directory}: {error.strerror}",
             "Set daemon.state_directory (STALLWATCH_DAEMON_STATE_DIRECTORY) to a folder that this user may write.",
         ) from error
     make_rank_directory(config.daemon.rank_directory)
-    service = take_from(configuration.current_environment())
     panel = Panel(config, clock)
     starter, sampler = RealStarter(config, clock), Sampler(config.drift, clock)
     daemon = Daemon(config, clock, panel, starter, store, service, reload=read, sampler=sampler)
@@ -70,6 +73,7 @@ def command(path: Path | None, verbose: bool) -> int:
     daemon.desk.test_outputs = lambda: notify_test(outputs)
     log.info("watching state_directory=%s listen=%s", config.daemon.state_directory, config.http.listen or "off")
     daemon.run(outputs)
+    store.close()
     log.info("stopped")
     return 0
 

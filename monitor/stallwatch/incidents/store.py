@@ -10,18 +10,26 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.bundle.writer import write_json
+from stallwatch.bundle.writer import as_json, write_atomically
 from stallwatch.incidents.names import is_incident_id, ordinal_of
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 
 _INCIDENT = msgspec.json.Decoder(Incident)
 
-_FILE = "incident.json"
+FILE = "incident.json"
 _LOOK = re.compile(r"(?:process|stacks|heartbeat|flight_recorder[^-]*)-(\d{1,6})\.\w+")
 _MAXIMUM_FILE_BYTES = 64 << 20  # stack trees of large jobs included
 
 log = logging.getLogger(__name__)
+
+
+class Left(msgspec.Struct, frozen=True):
+    """What a daemon before this one left."""
+
+    open: tuple[tuple[Incident, int], ...]  # (incident, looks taken) of those that it did not resolve
+    ordinals: tuple[tuple[JobKey, int], ...]  # the highest used per life of a job
+    past: tuple[Incident, ...]  # the newest others, newest first
 
 
 class IncidentStore:
@@ -38,7 +46,22 @@ class IncidentStore:
 
     def save(self, incident: Incident) -> None:
         """Write incident.json, whole or not at all. Raise OSError."""
-        write_json(self.folder / incident.incident_id / _FILE, incident)
+        self.write(self.folder / incident.incident_id / FILE, as_json(incident))
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a file of an incident, whole or not at all. Raise OSError."""
+        write_atomically(path, data)
+
+    def problem(self) -> str:
+        """A sentence while the disk does not answer."""
+        return ""
+
+    def left(self, past: int) -> Left:
+        """Return what a daemon before this one left, and up to `past` incidents that it resolved."""
+        left_open = self.left_open()
+        open_ids = {incident.incident_id for incident, _ in left_open}
+        newest = tuple(incident for incident in self.newest(past) if incident.incident_id not in open_ids)
+        return Left(left_open, self.ordinals(), newest)
 
     def load(self, incident_id: str) -> Incident | None:
         """Return an incident by its id, None where there is none or it cannot be read."""
@@ -109,7 +132,7 @@ class IncidentStore:
         yield from (e for e in entries if is_incident_id(e.name) and e.is_dir() and not e.is_symlink())
 
     def _read(self, folder: Path) -> Incident | None:
-        path = folder / _FILE
+        path = folder / FILE
         try:
             if path.stat().st_size > _MAXIMUM_FILE_BYTES:
                 return None

@@ -2,27 +2,39 @@
 
 import logging
 
+from msgspec.structs import replace
+
 from stallwatch.config import IncidentSection
 from stallwatch.incidents.engine import adopt
 from stallwatch.incidents.life import Lives
-from stallwatch.incidents.store import IncidentStore
+from stallwatch.loop.parts import Store
 
 log = logging.getLogger("stallwatch.incidents")
 
 _PAST = 20
 
 
-def taken_over(store: IncidentStore, at_ns: int) -> Lives:
+def taken_over(store: Store, at_ns: int) -> Lives:
     """Return the lives that a daemon before this one left in the store."""
-    left = store.left_open()
-    open_ids = {incident.incident_id for incident, _ in left}
-    for incident_id in sorted(open_ids):
+    left = store.left(_PAST)
+    for incident_id in sorted(incident.incident_id for incident, _ in left.open):
         log.info("incident=%s taken over from the last daemon", incident_id)
-    past = [incident for incident in store.newest(_PAST) if incident.incident_id not in open_ids]
-    return adopt(left, store.ordinals(), past, at_ns)
+    return adopt(left.open, left.ordinals, left.past, at_ns)
 
 
-def make_room(store: IncidentStore, lives: Lives, limits: IncidentSection, wall_ns: int) -> None:
+def joined(ours: Lives, left: Lives) -> Lives:
+    """Given our lives and what could be taken over only later, return both; of a job that we have an incident of, and
+    of an incident that goes by the name of one of ours, ours stays."""
+    ids, jobs = ({life.incident.incident_id for life in ours.active}, {life.incident.job for life in ours.active})
+    active = [life for life in left.active if life.incident.incident_id not in ids and life.incident.job not in jobs]
+    past = [incident for incident in left.past if incident.incident_id not in ids]
+    ordinals = dict(left.ordinals)
+    for job, ordinal in ours.ordinals:
+        ordinals[job] = max(ordinal, ordinals.get(job, 0))
+    return replace(ours, active=(*ours.active, *active), past=(*ours.past, *past), ordinals=tuple(ordinals.items()))
+
+
+def make_room(store: Store, lives: Lives, limits: IncidentSection, wall_ns: int) -> None:
     """Remove what is older or more than is kept; never what is open."""
     keep = {life.incident.incident_id for life in lives.active}
     for name in store.retain(limits.keep_bytes, wall_ns - int(limits.keep_seconds * 1e9), keep):

@@ -11,7 +11,7 @@ from stallwatch.clock import Clock
 from stallwatch.errors import DeadlineExceeded, UsageError
 from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import Acknowledged, CaptureWanted, Event, MuteWanted
-from stallwatch.incidents.store import IncidentStore
+from stallwatch.loop.parts import Store
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.snapshot import JobKey
 
@@ -38,7 +38,7 @@ class Wish(msgspec.Struct, frozen=True):
 class Desk:
     """Satisfies outputs.output.Control. `wake` makes the loop look at the queue."""
 
-    def __init__(self, store: IncidentStore, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(self, store: Store, clock: Clock, wake: Callable[[], None]) -> None:
         self._store = store
         self._clock = clock
         self._wake = wake

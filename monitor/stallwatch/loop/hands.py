@@ -1,5 +1,6 @@
 """Does what the engine wants done: starts looks and judgements, keeps the bundles, and reports what came of it."""
 
+import errno
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -19,10 +20,9 @@ from stallwatch.incidents.messages import (
     Save,
     StartCapture,
 )
-from stallwatch.incidents.store import IncidentStore
 from stallwatch.loop.guard import StageGuard
 from stallwatch.loop.judging import JudgeState
-from stallwatch.loop.parts import Capturing, Judging, Starter
+from stallwatch.loop.parts import Capturing, Judging, Starter, Store
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Report
@@ -38,9 +38,7 @@ class _Look:
 
 
 class Hands:
-    def __init__(
-        self, config: Config, store: IncidentStore, ring: SnapshotRing, starter: Starter, guard: StageGuard
-    ) -> None:
+    def __init__(self, config: Config, store: Store, ring: SnapshotRing, starter: Starter, guard: StageGuard) -> None:
         self._config = config
         self._starter = starter
         self._store = store
@@ -49,6 +47,7 @@ class Hands:
         self._looks: dict[str, _Look] = {}
         self._judgements: dict[str, tuple[Incident, int, Judging]] = {}
         self._failed: list[Event] = []  # what could not even be started
+        self._unsaved: dict[str, Incident] = {}  # for want of room, or of an answer of the disk
 
     @property
     def busy(self) -> bool:
@@ -59,6 +58,13 @@ class Hands:
         """Carry out each action; one that fails is counted and, where the engine waits for it, becomes an event."""
         for action in actions:
             self._guard.run("incidents", type(action).__name__, partial(self._do, action))
+
+    def catch_up(self) -> None:
+        """Save what could not be saved before. Once a tick: the disk may answer again, or have room."""
+        if self._unsaved and not self._store.problem():
+            for incident in list(self._unsaved.values()):
+                if self._guard.run("incidents", "Save", partial(self._save, incident)) is None:
+                    return
 
     def poll(self) -> list[Event]:
         """Return what the children have come to since the last call. Never blocks."""
@@ -93,17 +99,23 @@ class Hands:
             case Judge(incident=incident, look=look):
                 self._judge(incident, look)
             case Save(incident=incident):
-                self._store.save(incident)
+                self._save(incident)
             case Discard(incident=incident):
                 self._discard(incident.incident_id)
             case Note(incident_id=incident_id, what=what):
                 log.debug("incident=%s | %s", incident_id, what)
 
+    def _save(self, incident: Incident) -> bool:
+        self._unsaved[incident.incident_id] = incident
+        self._store.save(incident)
+        del self._unsaved[incident.incident_id]
+        return True
+
     def _capture(self, incident: Incident, look: int) -> None:
         self._cancel_look(incident.incident_id)
         targets = self._ring.last_ranks_of(incident.job)
         try:
-            writer = BundleWriter(Path(incident.bundle), incident.node)
+            writer = BundleWriter(Path(incident.bundle), incident.node, self._store.write)
             if targets:
                 latest = self._ring.latest
                 wall_ns = latest.wall_ns if latest else incident.opened_wall_ns
@@ -119,6 +131,8 @@ class Hands:
 
     def _judge(self, incident: Incident, look: int) -> None:
         try:
+            if problem := self._store.problem():
+                raise OSError(errno.ETIMEDOUT, problem)
             judging = self._starter.judge(incident)
         except Exception as error:
             self._failed.append(Judged(incident.incident_id, look, None, f"analyze could not be started: {error}"))
@@ -158,7 +172,7 @@ class Hands:
         return [Judged(incident_id, look, report, state.problem)]
 
     def _conclude(self, incident: Incident, report: Report) -> None:
-        writer = BundleWriter(Path(incident.bundle), incident.node)
+        writer = BundleWriter(Path(incident.bundle), incident.node, self._store.write)
         writer.write_timeline(self._ring.all())
         writer.write_verdict(report)
 
@@ -172,4 +186,5 @@ class Hands:
         judgement = self._judgements.pop(incident_id, None)
         if judgement is not None:
             judgement[2].cancel()
+        self._unsaved.pop(incident_id, None)
         self._store.discard(incident_id)

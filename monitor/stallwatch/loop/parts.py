@@ -1,12 +1,13 @@
 """What the loop needs of its parts: roles, so that tests bring their own."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from stallwatch.captures.run import CaptureRun, CaptureState
 from stallwatch.clock import Clock
 from stallwatch.config import Config
+from stallwatch.incidents.store import Left
 from stallwatch.loop.judging import JudgeRun, JudgeState
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import GpuSample, NodeSnapshot, RankSample
@@ -42,6 +43,30 @@ class Judging(Protocol):
     def poll(self) -> JudgeState | None: ...
 
     def cancel(self) -> None: ...
+
+
+class Store(Protocol):
+    """Incidents on disk: incidents.far_store.FarStore. Everything may raise OSError, and DiskHangs in time."""
+
+    def save(self, incident: Incident) -> None: ...
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a file of an incident's bundle."""
+        ...
+
+    def load(self, incident_id: str) -> Incident | None: ...
+
+    def newest(self, limit: int) -> tuple[Incident, ...]: ...
+
+    def left(self, past: int) -> Left: ...
+
+    def discard(self, incident_id: str) -> None: ...
+
+    def retain(self, keep_bytes: int, oldest_wall_ns: int, keep: Collection[str]) -> tuple[str, ...]: ...
+
+    def problem(self) -> str:
+        """A sentence while the disk does not answer; does not wait."""
+        ...
 
 
 class Starter(Protocol):

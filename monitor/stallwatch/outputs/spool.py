@@ -107,7 +107,8 @@ class SpoolFile:
 
 
 class FarSpoolFile(SpoolFile):
-    """The same behind a child: a disk that hangs delays no message. The child ends with each call, for there are few."""
+    """The same behind a child: a disk that hangs delays no message by more than `seconds`. There are few calls, so the
+    child ends with each."""
 
     def __init__(self, path: Path, seconds: float = 5.0) -> None:
         super().__init__(path)

@@ -150,6 +150,7 @@ class Bench:
         raises: Sequence[int] = (),
         config: Config | None = None,
         reload: Callable[[], Config] | None = None,
+        store: IncidentStore | None = None,
     ) -> None:
         base = config or Config()
         daemon = msgspec.structs.replace(base.daemon, state_directory=str(folder))
@@ -159,7 +160,7 @@ class Bench:
         self.panel = FakePanel(snapshots, self.clock, raises)
         self.starter = starter or FakeStarter()
         self.outputs = list(outputs) if outputs is not None else [FakeOutput()]
-        self.store = IncidentStore(folder)
+        self.store = store or IncidentStore(folder)
         self.store.prepare()
         self.daemon = Daemon(
             self.config, self.clock, self.panel, self.starter, self.store, ServiceManager({}), reload=reload

@@ -11,6 +11,7 @@ from stallwatch.outputs import spool as spools
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import Delivered, Later, Outcome, Refused
 from stallwatch.outputs.rate_cap import RateCap
+from stallwatch.outputs.spool import SpoolFile
 from stallwatch.outputs.telling import Step
 from tests.unit.outputs.reports import FakeClock, diagnosis, incident, node_report, verdict
 
@@ -59,7 +60,15 @@ class Bench:
         self.courier = self.start()
 
     def start(self) -> Courier:
-        courier = Courier("slack", PlainWords(), self.poster, self.clock, self.state, "warning", cap=self.cap)
+        courier = Courier(
+            "slack",
+            PlainWords(),
+            self.poster,
+            self.clock,
+            SpoolFile(self.state / "slack.json"),
+            "warning",
+            cap=self.cap,
+        )
         courier.start()
         return courier
 
@@ -206,7 +215,7 @@ def test_closing_ends_an_attempt_that_hangs_and_keeps_the_message(bench: Bench) 
 
 
 def test_a_full_disk_is_a_problem_that_is_told_while_it_goes_on_delivering(bench: Bench) -> None:
-    bench.courier._path = Path("/proc/nowhere/slack.json")
+    bench.courier._file = SpoolFile(Path("/proc/nowhere/slack.json"))
     bench.answer(Delivered("ok"))
     bench.publish(incident())
     bench.settled(delivered=1)
@@ -214,7 +223,9 @@ def test_a_full_disk_is_a_problem_that_is_told_while_it_goes_on_delivering(bench
 
 
 def test_a_state_directory_that_cannot_be_is_refused_with_the_key_to_change() -> None:
-    courier = Courier("slack", PlainWords(), FakePoster(), FakeClock(), Path("/proc/nowhere"), "warning")
+    courier = Courier(
+        "slack", PlainWords(), FakePoster(), FakeClock(), SpoolFile(Path("/proc/nowhere/slack.json")), "warning"
+    )
     with pytest.raises(UsageError) as refusal:
         courier.start()
     assert "daemon.state_directory" in refusal.value.help

@@ -1,0 +1,106 @@
+"""Reads and writes the state directory for the daemon: `python -m stallwatch.incidents.disk_child` (node.disk asks).
+
+Ends with its standard input. It may sit in the kernel for ever when the disk does.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stallwatch.bundle.writer import write_atomically
+from stallwatch.incidents.store import IncidentStore, Left
+from stallwatch.model.incident import Incident
+from stallwatch.node.capabilities import drop_unless_root
+from stallwatch.node.disk import LENGTH, Answer, Call, Failed
+
+_CALL = msgspec.msgpack.Decoder(Call)
+_ARGUMENTS = msgspec.msgpack.Decoder(list[Any])
+
+
+def _write(path: str, data: bytes) -> None:
+    write_atomically(Path(path), data)
+
+
+def _write_through(path: str, data: bytes) -> None:
+    """So that it is still there after a crash of the node."""
+    write_atomically(Path(path), data, through=True)
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _rename(path: str, new: str) -> None:
+    os.replace(path, new)
+
+
+def _prepare(directory: str) -> None:
+    IncidentStore(Path(directory)).prepare()
+
+
+def _discard(directory: str, incident_id: str) -> None:
+    IncidentStore(Path(directory)).discard(incident_id)
+
+
+def _retain(directory: str, keep_bytes: int, oldest_wall_ns: int, keep: Collection[str]) -> tuple[str, ...]:
+    return IncidentStore(Path(directory)).retain(keep_bytes, oldest_wall_ns, keep)
+
+
+def _load(directory: str, incident_id: str) -> Incident | None:
+    return IncidentStore(Path(directory)).load(incident_id)
+
+
+def _newest(directory: str, limit: int) -> tuple[Incident, ...]:
+    return IncidentStore(Path(directory)).newest(limit)
+
+
+def _left(directory: str, past: int) -> Left:
+    return IncidentStore(Path(directory)).left(past)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "write": _write,
+    "write_through": _write_through,
+    "read": _read,
+    "rename": _rename,
+    "prepare": _prepare,
+    "discard": _discard,
+    "retain": _retain,
+    "load": _load,
+    "newest": _newest,
+    "left": _left,
+}
+
+
+def answer_to(body: bytes) -> Answer:
+    call = _CALL.decode(body)
+    try:
+        value = _FUNCTIONS[call.name](*_ARGUMENTS.decode(call.arguments))
+    except OSError as error:
+        return Answer(failed=Failed(error.errno or 5, os.fsdecode(error.filename or "")))
+    except Exception as error:  # noqa: BLE001 - this child's guard: what a call raises is its answer
+        return Answer(problem=f"{type(error).__name__}: {error}")
+    return Answer(msgspec.Raw(msgspec.msgpack.encode(value)))
+
+
+def main() -> None:
+    drop_unless_root()
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    while head := requests.read(LENGTH.size):
+        body = msgspec.msgpack.encode(answer_to(requests.read(LENGTH.unpack(head)[0])))
+        answers.write(LENGTH.pack(len(body)) + body)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (BrokenPipeError, KeyboardInterrupt):
+        os._exit(0)  # the daemon is gone; a traceback would tell nobody anything

@@ -1,0 +1,67 @@
+"""The incident store as the daemon uses it: files are read and written by children that may be lost to a dead disk."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.bundle.writer import as_json
+from stallwatch.incidents.names import is_incident_id
+from stallwatch.incidents.store import FILE, Left
+from stallwatch.model.incident import Incident
+from stallwatch.node.disk import Disk
+
+_INCIDENT = msgspec.msgpack.Decoder(Incident | None)
+_INCIDENTS = msgspec.msgpack.Decoder(tuple[Incident, ...])
+_LEFT = msgspec.msgpack.Decoder(Left)
+_NAMES = msgspec.msgpack.Decoder(tuple[str, ...])
+
+# The loop waits this long for a disk, once; then it is known to hang.
+LOOP_SECONDS = 2.0
+_PEOPLE_SECONDS = 8.0  # who asks for past incidents may wait longer than the loop
+_START_SECONDS = 15.0
+
+
+class FarStore:
+    """Satisfies loop.parts.Store. The loop and people have a child each: neither waits for what the other reads."""
+
+    def __init__(self, state_directory: Path) -> None:
+        self._directory = str(state_directory)
+        self.folder = state_directory / "incidents"
+        self._disk = Disk(self._directory, LOOP_SECONDS)
+        self._people = Disk(self._directory, _PEOPLE_SECONDS)
+
+    def prepare(self) -> None:
+        """Create the folder. Raise DiskHangs; OSError also when it is there and somebody else's."""
+        self._disk.call("prepare", self._directory, seconds=_START_SECONDS)
+
+    def save(self, incident: Incident) -> None:
+        self._disk.write(self.folder / incident.incident_id / FILE, as_json(incident))
+
+    def write(self, path: Path, data: bytes) -> None:
+        self._disk.write(path, data)
+
+    def problem(self) -> str:
+        return self._disk.problem()
+
+    def left(self, past: int) -> Left:
+        return _LEFT.decode(self._disk.call("left", self._directory, past, seconds=_START_SECONDS))
+
+    def discard(self, incident_id: str) -> None:
+        self._disk.call("discard", self._directory, incident_id)
+
+    def retain(self, keep_bytes: int, oldest_wall_ns: int, keep: Collection[str]) -> tuple[str, ...]:
+        return _NAMES.decode(self._disk.call("retain", self._directory, keep_bytes, oldest_wall_ns, sorted(keep)))
+
+    def load(self, incident_id: str) -> Incident | None:
+        if not is_incident_id(incident_id):
+            return None
+        incident: Incident | None = _INCIDENT.decode(self._people.call("load", self._directory, incident_id))
+        return incident
+
+    def newest(self, limit: int) -> tuple[Incident, ...]:
+        return _INCIDENTS.decode(self._people.call("newest", self._directory, limit))
+
+    def close(self) -> None:
+        self._disk.close()
+        self._people.close()
