@@ -54,7 +54,7 @@ def slack_message(
 def slack_answer(incident: Incident, step: Step) -> dict[str, Any]:
     """What a thread hears after its first message, which shows the whole; the channel sees a critical one too."""
     if step == "acknowledged":
-        text = f"👀 *{_person(incident.acknowledged_by)} is on it.* {_QUIET_NOW}"
+        text = f"👀 {_person(incident.acknowledged_by)} is on it. {_QUIET_NOW}"
         return {"text": text, "blocks": [_section(text)]}
     text = f"*{escape(_headline(incident, step))}*\n{escape(_now(incident, step))}"
     blocks = [_section(text)]
@@ -66,8 +66,10 @@ def slack_answer(incident: Incident, step: Step) -> dict[str, Any]:
 def slack_acknowledged(incident: Incident, external_url: str = "") -> dict[str, Any]:
     """The same where there is no thread to say it in: the channel must see which incident is meant."""
     answer = slack_answer(incident, "acknowledged")
-    footer = _context([escape(_headline(incident, "acknowledged")), *_footer(incident, external_url)])
-    text = f"{escape(_headline(incident, 'acknowledged'))}\n{answer['text']}"
+    link = [f"<{_link(incident, external_url)}|Open the incident>"] if external_url else []
+    headline = escape(_headline(incident, "acknowledged"))
+    footer = _context([headline, *link, f"incident `{_plain(incident.incident_id)}`"])
+    text = f"{headline}\n{answer['text']}"
     return {"text": _clip(text, _FALLBACK_CHARACTERS), "blocks": [*answer["blocks"], footer]}
 
 
@@ -154,21 +156,21 @@ def _standing(incident: Incident, gpus: Mapping[str, GpuSample]) -> Iterator[Blo
     yield _section(f"*{escape(_sentence(incident))}*" if _sentence(incident) else "_No sentence yet._")
     if verdict is None:
         return
+    yield _context([_safety(incident)])  # what to do with the job is asked first, and a phone folds what is below
     yield {"type": "section", "fields": [_mrkdwn(text, _FIELD_CHARACTERS) for text in _fields(incident, verdict)]}
     shown = verdict.culprit_processes[:_MOST_CULPRITS]
     for process in shown:
         yield _section(_culprit(process, verdict, gpus))
     if len(verdict.culprit_processes) > len(shown):
         yield _context([f"and {len(verdict.culprit_processes) - len(shown)} more ranks"])
-    if verdict.because:
-        facts = [f"• {escape(fact.fact)} _({escape(fact.source)})_" for fact in verdict.because[:_MOST_FACTS]]
-        yield _section("*Because*\n" + _lines(facts))
     if verdict.cause == "undecided" and verdict.missing:
         yield _section("*What would decide it*\n" + _lines(f"• {escape(text)}" for text in verdict.missing))
     if verdict.next_steps:
         steps = (f"{number}. {escape(text)}" for number, text in enumerate(verdict.next_steps, 1))
         yield _section("*Next steps*\n" + _lines(steps))
-    yield _context([_safety(incident)])
+    if verdict.because:
+        facts = [f"• {escape(fact.fact)} _({escape(fact.source)})_" for fact in verdict.because[:_MOST_FACTS]]
+        yield _section("*Because*\n" + _lines(facts))
 
 
 def _fields(incident: Incident, verdict: Verdict) -> Iterator[str]:

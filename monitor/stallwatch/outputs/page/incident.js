@@ -86,11 +86,8 @@ function incidentCard(incident, timeline, ranks) {
     element("span", "soft", `${incident.incident_id} · since ${clock(incident.opened_at)}`)));
   card.append(element("p", "sentence", ...prose(verdict ? verdict.summary : incident.findings.map(finding => finding.reason).join("; ") || "No verdict yet")));
   if (incident.state === "resolved") card.append(element("p", "", `Resolved: ${incident.resolution}`));
+  card.append(...[safety(incident), acknowledgement(incident)].filter(Boolean));  // what to do with the job is asked first
   if (verdict) card.append(...verdictParts(verdict).filter(Boolean));
-  const line = safety(incident);
-  if (line) card.append(line);
-  const hand = acknowledgement(incident);
-  if (hand) card.append(hand);
   if (incident.stacks) card.append(stacks(incident.stacks, verdict));
   card.append(...timelineParts(incident, timeline, ranks));
   card.append(history(incident));

@@ -4,6 +4,7 @@ const SVG = byId("drawing").namespaceURI;
 const LETTERS = {s: "stepping", w: "in a collective", p: "in a phase", n: "neither steps nor waits", b: "before its first step", h: "hook still too", x: "ended", "?": "unknown"};
 const EACH_RANK = 16;  // from more ranks on, those that did the same share a band
 const MOST_BANDS = 40;
+const MOST_WORDS = 8;
 
 function svg(tag, attributes, ...children) {
   const made = document.createElementNS(SVG, tag);
@@ -48,12 +49,13 @@ function last(looks) { return LETTERS[looks[looks.length - 1]] || "unknown"; }
 function marks(incident, document, width) {
   const start = Date.parse(document.at[0]);
   const line = element("div", "marks");
+  const closest = matchMedia("(max-width: 44rem)").matches ? 14 : 2.5;  // per cent of the line that a number takes
   let before = null;
   incident.events.forEach((event, i) => {
     const at = (Date.parse(event.at) - start) / 1000, place = 100 * at / width;
     if (at < 0 || at > width) return;
     const title = `${i + 1}. ${clock(event.at)} ${event.what}`;
-    if (before && place - before.place < 2.5) {
+    if (before && place - before.place < closest) {
       before.mark.textContent = `${before.first}–${i + 1}`;
       before.mark.title += `\n${title}`;
       return;
@@ -67,6 +69,14 @@ function marks(incident, document, width) {
   line.setAttribute("aria-hidden", "true");  // the history lists the same
   return line;
 }
+function markWords(incident, document, width) {  // what the numbers on the line mean, in short: the history has it in full
+  const start = Date.parse(document.at[0]);
+  const inside = at => (Date.parse(at) - start) / 1000 >= 0 && (Date.parse(at) - start) / 1000 <= width;
+  const words = incident.events.map((event, i) => inside(event.at) && `${i + 1} ${shortened(event.what.split(/[:;]/)[0])}`).filter(Boolean);
+  return words.length ? element("p", "legend marked", ...words.slice(0, MOST_WORDS).map(text => element("span", "", text)),
+    words.length > MOST_WORDS ? element("span", "", "… see the history") : null) : null;
+}
+function shortened(text) { return text.length > 40 ? `${text.slice(0, 39)}…` : text; }
 function rankBands(incident, document, culprits) {
   const at = seconds(document), width = (at[at.length - 1] || 0) + 1;
   const all = bands(document, culprits), shown = all.slice(0, MOST_BANDS);
@@ -81,7 +91,7 @@ function rankBands(incident, document, culprits) {
   const legend = element("p", "legend", ...used.map(letter => element("span", "", element("span", `key look-${letter === "?" ? "u" : letter}`), LETTERS[letter])));
   return element("figure", "timeline", element("figcaption", "", `What each rank did, ${clock(document.at[0])} to ${clock(document.at[document.at.length - 1])}`),
     element("ol", "", ...rows, element("li", "", element("span", "name soft", "events"), element("span", "track", marks(incident, document, width)))),
-    all.length > shown.length ? element("p", "soft", `and ${all.length - shown.length} more kinds of course`) : null, legend);
+    all.length > shown.length ? element("p", "soft", `and ${all.length - shown.length} more kinds of course`) : null, legend, markWords(incident, document, width));
 }
 
 function curve(values, at, width, most, className) {
