@@ -72,6 +72,22 @@ def test_what_the_daemon_tells_by_itself_alertmanager_does_not(labels: list[str]
     assert done.stdout.split() == [receiver], done.stderr
 
 
+def test_what_a_job_is_called_calls_nobody_in_slack(tmp_path: Path) -> None:
+    evil = "<!channel> & `code` <https://evil.example|click>"
+    annotations = {"summary": f"{evil}: not_entered", "description": f"Rank 2 is at {evil}.", "runbook": evil}
+    alert = {"status": "firing", "labels": {}, "annotations": annotations, "generatorURL": "http://prometheus"}
+    data = {"status": "firing", "commonLabels": {"severity": "critical"}, "alerts": [alert, alert]}
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    for text in ("title", "text"):
+        command = ["amtool", "template", "render", f"--template.glob={DEPLOYED}/stallwatch.tmpl"]
+        command += [f"--template.data={tmp_path}/data.json", f'--template.text={{{{ template "stallwatch.{text}" . }}}}']
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "&lt;!channel&gt; &amp; 'code' &lt;https://evil.example|click&gt;" in done.stdout
+        assert not set(done.stdout.replace("&lt;", "").replace("&gt;", "")) & set("<>"), done.stdout
+        assert done.stdout.count("`") in (0, 4)  # the two runbooks' own
+
+
 def test_a_verdict_inhibits_what_follows_from_it(slack: Webhook, tmp_path: Path) -> None:
     stall = {"alertname": "StallwatchCollectiveStall", "training_job": "a", "incident_id": "a-1"}
     alerts = [
