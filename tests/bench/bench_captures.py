@@ -1,17 +1,20 @@
 """What captures do to ranks: none may stay stopped, whatever ends a capture; what a look costs; how soon it has what.
 
-    python -m tests.bench.bench_captures [--captures 1000] [--no-torch]
+    python -m tests.bench.bench_captures [--captures 1000] [--seed 7] [--no-torch]
+    python -m tests.bench.bench_captures --sets 4 --captures 250        4 sets side by side, with seeds 7, 8, 9, 10
 
-Prints figures; exits 1 when a rank was left stopped or traced. Costs are CPU time of the ranks, for wall time on a busy
-machine says nothing.
+Prints figures, after SIGTERM those so far; exits 1 when a rank was left stopped or traced. Costs are CPU time of the
+ranks, for wall time on a busy machine says nothing.
 """
 
 import argparse
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +32,7 @@ from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.sensors.ranks import RanksSensor
 from stallwatch.sensors.sensor import Options
 
+ENDING = threading.Event()  # SIGTERM has come
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 STEPPER = """
 import time
@@ -127,44 +131,103 @@ def cost_of_a_step(samples: list[RankSample], begin: list[tuple[float, int]]) ->
     return cpu / max(1, sum(after[1] - before[1] for before, after in zip(begin, now, strict=True))) * 1e6
 
 
-def many(count: int, folder: Path) -> bool:
-    """Take captures, end every third midway; return whether every rank ran on after each."""
+class Figures(msgspec.Struct):
+    """What one set of captures came to; `line` of a set is for the process that started several."""
+
+    asked: int
+    taken: int = 0
+    ended_midway: int = 0
+    left_stopped: int = 0
+    failed: int = 0  # of those that were not ended
+    seconds: float = 0.0
+    own_cpu_seconds: float = 0.0
+    step_microseconds_alone: float = 0.0
+    step_microseconds_captured: float = 0.0
+
+    def show(self) -> None:
+        of = "" if self.taken == self.asked else f" (of {self.asked}: it was ended)"
+        print(
+            f"{self.taken} captures{of} of 2 ranks in {self.seconds:.0f} s, {self.ended_midway} ended midway; "
+            f"{self.left_stopped} left a rank stopped"
+        )
+        cost = self.own_cpu_seconds / max(1, self.taken)
+        print(f"{self.failed} of the others failed; a capture costs us {cost:.2f} s of CPU")
+        print(
+            f"CPU a step: {self.step_microseconds_alone:.0f} us alone, {self.step_microseconds_captured:.0f} us while "
+            "captured all the time",
+            flush=True,
+        )
+
+
+def many(count: int, folder: Path, seed: int) -> Figures:
+    """Take captures, end every third midway, and look whether every rank ran on after each."""
     config = Config(capture=CaptureSection(dump_seconds=2.0, stack_seconds=5.0, nccl_ras="off"))
-    rng = random.Random(7)
-    left_stopped = killed = failed = 0
+    rng = random.Random(seed)
+    figures = Figures(count)
     with ranks(STEPPER, 2, folder / "ranks") as samples:
         begin = [work(rank) for rank in samples]
-        time.sleep(10)
-        alone = cost_of_a_step(samples, begin)
+        ENDING.wait(10)
+        figures.step_microseconds_alone = cost_of_a_step(samples, begin)
         begin, began, children = [work(rank) for rank in samples], time.monotonic(), os.times()
         for number in range(count):
+            if ENDING.is_set():
+                break
             run = CaptureRun(folder / "bundle", samples, 1 + number % 3, config, node="node0")
             end_at = time.monotonic() + rng.uniform(0.0, 1.2) if number % 3 == 0 else None
             hard = number % 2 == 0
             while not (state := run.poll()).done:
                 if end_at is not None and time.monotonic() >= end_at:
-                    killed += 1
+                    figures.ended_midway += 1
                     end_at = None
                     if hard:
                         run._kill()  # as the kernel would for memory: no handler runs
                     else:
                         run.cancel()
                 time.sleep(0.01)
-            failed += bool(state.problem) and number % 3 != 0
+            figures.failed += bool(state.problem) and number % 3 != 0
             deadline = time.monotonic() + 1.0
             while any(held(rank) for rank in samples):
                 if time.monotonic() > deadline:
-                    left_stopped += 1
+                    figures.left_stopped += 1
                     break
                 time.sleep(0.005)
+            figures.taken += 1
         spent = os.times()
-        with_captures = cost_of_a_step(samples, begin)
-        seconds = time.monotonic() - began
-    ours = (spent.children_user + spent.children_system - children.children_user - children.children_system) / count
-    print(f"{count} captures of 2 ranks in {seconds:.0f} s, {killed} ended midway; {left_stopped} left a rank stopped")
-    print(f"{failed} of the others failed; a capture costs us {ours:.2f} s of CPU")
-    print(f"CPU a step: {alone:.0f} us alone, {with_captures:.0f} us while captured all the time")
-    return not left_stopped
+        figures.step_microseconds_captured = cost_of_a_step(samples, begin)
+        figures.seconds = time.monotonic() - began
+    figures.own_cpu_seconds = (
+        spent.children_user + spent.children_system - children.children_user - children.children_system
+    )
+    return figures
+
+
+def side_by_side(sets: int, captures: int, seed: int) -> Figures:
+    """Several processes, each with its own ranks and seed, and what they came to together."""
+    command = [sys.executable, "-m", "tests.bench.bench_captures", "--no-torch", "--figures"]
+    children = [
+        subprocess.Popen(
+            [*command, "--captures", str(captures), "--seed", str(seed + number)], stdout=subprocess.PIPE, text=True
+        )
+        for number in range(sets)
+    ]
+    while any(child.poll() is None for child in children):
+        if ENDING.wait(0.2):
+            for child in children:
+                child.terminate()
+            break
+    together = Figures(0)
+    for child in children:
+        said = child.communicate()[0]
+        try:
+            one = msgspec.json.decode(said.splitlines()[-1], type=Figures)
+        except (msgspec.MsgspecError, IndexError):
+            raise SystemExit(f"a set failed: {said}") from None
+        for name in Figures.__struct_fields__:
+            setattr(together, name, getattr(together, name) + getattr(one, name))
+    together.seconds /= sets
+    together.step_microseconds_alone /= sets
+    together.step_microseconds_captured /= sets
+    return together
 
 
 def full_rings(folder: Path) -> None:
@@ -172,6 +235,8 @@ def full_rings(folder: Path) -> None:
     with ranks(RING, 8, folder / "rings") as samples:
         deadline = time.monotonic() + 300
         while min(work(rank)[1] for rank in samples) < 2_100:
+            if ENDING.is_set():
+                return
             if time.monotonic() > deadline:
                 raise SystemExit("the rings did not fill")
             time.sleep(0.5)
@@ -206,13 +271,27 @@ def full_rings(folder: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--captures", type=int, default=1000)
-    parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--captures", type=int, default=1000, help="of each set")
+    parser.add_argument("--sets", type=int, default=1, help="side by side, each with ranks of its own")
+    parser.add_argument("--seed", type=int, default=7, help="of the first set: when captures are ended")
+    parser.add_argument("--no-torch", action="store_true", help="without the full rings")
+    parser.add_argument("--figures", action="store_true", help="print the set's figures as JSON")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: ENDING.set())
     with tempfile.TemporaryDirectory() as name:
         if not arguments.no_torch:
             full_rings(Path(name))
-        return 0 if not arguments.captures or many(arguments.captures, Path(name)) else 1
+        if not arguments.captures:
+            return 0
+        if arguments.sets > 1:
+            figures = side_by_side(arguments.sets, arguments.captures, arguments.seed)
+        else:
+            figures = many(arguments.captures, Path(name), arguments.seed)
+    if arguments.figures:
+        print(msgspec.json.encode(figures).decode(), flush=True)
+    else:
+        figures.show()
+    return 1 if figures.left_stopped else 0
 
 
 if __name__ == "__main__":
