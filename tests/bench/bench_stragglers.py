@@ -2,8 +2,10 @@
 
     python tests/bench/bench_stragglers.py [--jobs 10] [--minutes 20] [--json stragglers.json]
 
-One rank of 4 and of 8 is slower by 10 %, 30 % and 100 %, by sleep, contention for the CPU, or its data loader; controls
-are a steady pipeline, experts whose load changes, and jobs with nothing wrong. tests/replay/stragglers.py says how.
+One rank of 4 and of 8 is slower by 10 %, 30 % and 100 %, by sleep, contention for the CPU, or its data loader, under
+gloo and under NCCL as torch's counters show it (host in step with its device, and running ahead); controls are a steady
+pipeline, experts whose load changes, logging that the device's queue hides, and jobs with nothing wrong.
+tests/replay/stragglers.py says how.
 """
 
 import argparse
@@ -19,19 +21,22 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from stallwatch.config import Config
 from stallwatch.detectors.replay import replay
-from tests.replay.stragglers import By, Job, play
+from tests.replay.stragglers import Backend, By, Job, play
 
 ONSET_SECONDS = 120.0
 SLOW: tuple[By, ...] = ("sleep", "cpu contention", "data loader")
 CONTROLS: tuple[By, ...] = ("nothing", "pipeline", "experts")
+BACKENDS: tuple[Backend, ...] = ("gloo", "nccl", "nccl ahead")
 EXPLAINED = {"cpu contention": "CPU core", "data loader": "data loaders", "sleep": "nothing that can be seen"}
 
 
 class Result(msgspec.Struct, frozen=True):
+    backend: str
     by: str
     ranks: int
     slowdown: float
     right_after_seconds: float | None  # from the onset to a confirmed finding that names the rank
+    suspected_after_seconds: float | None  # to the first finding that does: a look at the ranks may settle it then
     wrong: int  # confirmed findings of ranks that are not slow
     explained: bool
     cost_seconds: float
@@ -40,16 +45,21 @@ class Result(msgspec.Struct, frozen=True):
 def main() -> int:
     options = _options()
     cases = [
-        (by, ranks, slowdown, seed, options.minutes)
+        (Job(by, ranks, slowdown, seed % ranks, ONSET_SECONDS, backend), seed, options.minutes)
+        for backend in options.backend or BACKENDS
         for ranks in (4, 8)
-        for by, slowdown in [*((by, s) for by in SLOW for s in (0.1, 0.3, 1.0)), *((by, 0.0) for by in CONTROLS)]
+        for by, slowdown in [
+            *((by, s) for by in SLOW for s in (0.1, 0.3, 1.0)),
+            *((by, 0.0) for by in (*CONTROLS, *(("logging",) if backend == "nccl ahead" else ()))),
+        ]
         for seed in range(options.jobs)
     ]
     with ProcessPoolExecutor(options.processes) as pool:
         results = list(pool.map(_run, cases, chunksize=2))
-    print("| by | ranks | slower | found | p50 | p95 | wrong | explained | costs |\n|" + " --- |" * 9)
-    for by, ranks, slowdown in dict.fromkeys((r.by, r.ranks, r.slowdown) for r in results):
-        _line([r for r in results if (r.by, r.ranks, r.slowdown) == (by, ranks, slowdown)])
+    print("| backend | by | ranks | slower | found | suspected, p50 | p50 | p95 | wrong | explained | costs |")
+    print("|" + " --- |" * 11)
+    for kind in dict.fromkeys(map(_kind, results)):
+        _line([result for result in results if _kind(result) == kind])
     slow = [r for r in results if r.by in SLOW]
     found, wrong = sum(r.right_after_seconds is not None for r in slow), sum(r.wrong for r in results)
     print(f"recall {found / len(slow):.3f}, precision {found / max(found + wrong, 1):.3f}")
@@ -58,33 +68,44 @@ def main() -> int:
     return 0 if found == len(slow) and not wrong else 1
 
 
-def _run(case: tuple[By, int, float, int, float]) -> Result:
-    by, ranks, slowdown, seed, minutes = case
-    job = Job(by, ranks, slowdown, seed % ranks, ONSET_SECONDS)
-    after, wrong, explained, cost = None, set(), False, 0.0
+def _kind(result: Result) -> tuple[str, str, int, float]:
+    return result.backend, result.by, result.ranks, result.slowdown
+
+
+def _run(case: tuple[Job, int, float]) -> Result:
+    job, seed, minutes = case
+    after, suspected, wrong, explained, cost = None, None, set(), False, 0.0
     for snapshot, detected in replay(Config(), play(job, minutes * 60, seed)):
         assert not detected.errors, detected.errors
         for finding in detected.findings:
-            if finding.detector != "slow" or finding.stage != "confirmed":
+            if finding.detector != "slow":
                 continue
-            if by not in SLOW or finding.ranks != (job.slow_rank,):
+            right = job.by in SLOW and finding.ranks == (job.slow_rank,)
+            if right and suspected is None:
+                suspected = snapshot.tick - ONSET_SECONDS
+            if finding.stage != "confirmed":
+                continue
+            if not right:
                 wrong.add(finding.ranks)
             elif after is None:
                 after = snapshot.tick - ONSET_SECONDS
-                explained, cost = EXPLAINED[by] in finding.reason, finding.cost_seconds
+                explained, cost = EXPLAINED[job.by] in finding.reason, finding.cost_seconds
         if after is not None:
             break
-    return Result(by, ranks, slowdown, after, len(wrong), explained, cost)
+    return Result(job.backend, job.by, job.ranks, job.slowdown, after, suspected, len(wrong), explained, cost)
 
 
 def _line(mine: list[Result]) -> None:
     seconds = [r.right_after_seconds for r in mine if r.right_after_seconds is not None]
     p95 = statistics.quantiles(seconds, n=20, method="inclusive")[-1] if len(seconds) > 1 else max(seconds or [0])
     spread = f"{statistics.median(seconds):.0f} s | {p95:.0f} s" if seconds else " | "
+    early = [r.suspected_after_seconds for r in mine if r.suspected_after_seconds is not None]
+    suspected = f"{len(early)}: {statistics.median(early):.0f} s" if early else ""
     explained = f"{sum(r.explained for r in mine)}/{len(seconds)}" if seconds else ""
     cost = f"{statistics.median(r.cost_seconds for r in mine):.3f} s" if seconds else ""
     print(
-        f"| {mine[0].by} | {mine[0].ranks} | {mine[0].slowdown:.0%} | {len(seconds)}/{len(mine)} | {spread} "
+        f"| {mine[0].backend} | {mine[0].by} | {mine[0].ranks} | {mine[0].slowdown:.0%} | {len(seconds)}/{len(mine)} "
+        f"| {suspected} | {spread} "
         f"| {sum(r.wrong for r in mine)} | {explained} | {cost} |"
     )
 
@@ -94,6 +115,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=10, help="of each kind")
     parser.add_argument("--minutes", type=float, default=20.0, help="how long each is watched")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--backend", action="append", choices=BACKENDS, help="may be given several times; default: all")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 

@@ -1,19 +1,29 @@
-"""A synchronous job, step by step: ranks compute, meet in a collective, go on together. One of them may be slower."""
+"""A synchronous job, step by step: ranks compute, meet in a collective, go on together. One of them may be slower.
+
+Under NCCL two things are otherwise than under gloo: torch notes completion only when its watchdog looks, every 0.1 s
+and in each rank at its own time; and where nothing makes the host wait it runs ahead of its device by some steps.
+"""
 
 import random
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from stallwatch.hook.pulse import next_instant
 from stallwatch.model.snapshot import ChildSample, GroupCounter, NodeSnapshot
 from tests.unit.detectors.nodes import SECOND, START, heartbeat, sample, snapshot
 
-By = Literal["sleep", "cpu contention", "data loader", "nothing", "pipeline", "experts"]
+By = Literal["sleep", "cpu contention", "data loader", "nothing", "pipeline", "experts", "logging"]
+Backend = Literal["gloo", "nccl", "nccl ahead"]
 COMPUTE_SECONDS = 0.17
 COLLECTIVE_SECONDS = 0.03
 JITTER = 0.04
-PULSE_SECONDS = (0.75, 1.0, 1.25)  # hook/pulse.py dithers by its publishing interval, and each of those by 50 ms
+WATCHDOG_SECONDS = 0.1  # ProcessGroupNCCL: how often each rank's watchdog looks for completed work
+STEPS_AHEAD = 3
+LOGGING_SECONDS = 0.02  # what rank 0 does for each step while its device has enough to do
+_KEPT_STEPS = 64
 
 
 class Job(NamedTuple):
@@ -22,86 +32,125 @@ class Job(NamedTuple):
     slowdown: float  # of one rank: 0.3 is 30 % more
     slow_rank: int
     onset_seconds: float
+    backend: Backend = "gloo"
+    step_scale: float = 1.0  # times COMPUTE_SECONDS and COLLECTIVE_SECONDS
 
 
 class _Rank:
-    """Where one rank stands: it computes until `arrives`, then waits for the others and the collective."""
+    """One rank: when it enqueued each step's collective, what its record says."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, rng: random.Random) -> None:
         self.rank = rank
-        self.arrives = self.pulse_at = 0.0
-        self.pulses = self.ran_ticks = 0
+        self.enqueued: list[float] = []  # by step, seconds; the first are forgotten in time
+        self.pulse_at = rng.uniform(0, 1)
+        self.watchdog_phase = rng.uniform(0, WATCHDOG_SECONDS)
+        self.pulses = self.ran_ticks = self.step = self.pulse_ns = 0
         self.groups: tuple[GroupCounter, ...] = ()
+
+
+class _Course:
+    """The job's steps on the clock."""
+
+    def __init__(self, job: Job, rng: random.Random) -> None:
+        self.job, self.rng = job, rng
+        self.ranks = [_Rank(rank, rng) for rank in range(job.ranks)]
+        self.done: list[float] = []  # when each step's collective had completed
+        self.forgotten = 0
+
+    def until(self, seconds: float) -> None:
+        job = self.job
+        ahead = STEPS_AHEAD if job.backend == "nccl ahead" else 1
+        while not self.done or self.done[-1] <= seconds:
+            # A host goes on when its queue has room: the step that many before has completed.
+            room = self.done[-ahead] if len(self.done) >= ahead else 0.0
+            for rank in self.ranks:
+                began = max(room, rank.enqueued[-1] if rank.enqueued else 0.0)
+                rank.enqueued.append(began + _compute(job, rank.rank, began, self.rng))
+            last = max(rank.enqueued[-1] for rank in self.ranks)
+            device = COMPUTE_SECONDS * job.step_scale if ahead > 1 else 0.0  # it computes what was enqueued before
+            free = self.done[-1] + device if self.done else 0.0
+            self.done.append(max(last, free) + COLLECTIVE_SECONDS * job.step_scale)
+
+    def forget(self) -> None:
+        """What is long past: only counts matter of it."""
+        if len(self.done) > 4 * _KEPT_STEPS:
+            self.forgotten += len(self.done) - _KEPT_STEPS
+            for times in (self.done, *(rank.enqueued for rank in self.ranks)):
+                del times[:-_KEPT_STEPS]
+
+    def completed(self, at: float) -> int:
+        return self.forgotten + bisect_right(self.done, at)
 
 
 def play(job: Job, seconds: float, seed: int) -> Iterator[NodeSnapshot]:
     """Yield a snapshot a second."""
     rng = random.Random(seed)
-    ranks = [_Rank(rank) for rank in range(job.ranks)]
-    step, began, ends = 0, 0.0, 0.0
-    durations: tuple[int, ...] = ()
+    course = _Course(job, rng)
     for second in range(1, int(seconds) + 1):
-        # Steps and pulses in the order of time: a pulse sees the step that it falls into.
-        while True:
-            if ends <= began:
-                for rank in ranks:
-                    rank.arrives = began + _compute(job, rank.rank, began, rng)
-                ends = max(rank.arrives for rank in ranks) + COLLECTIVE_SECONDS
-            next_pulse = min(ranks, key=lambda rank: rank.pulse_at)
-            if min(next_pulse.pulse_at, ends) > second:
-                break
-            if next_pulse.pulse_at <= ends:
-                _pulse(job, next_pulse, step, rng)
-                continue
-            durations = (*durations, int((ends - began) * SECOND))[-16:]
-            step, began = step + 1, ends
-        yield _look(job, ranks, second, step, began, durations, rng)
+        course.until(second + 0.1)
+        for rank in course.ranks:
+            while rank.pulse_at <= second:
+                _pulse(job, rank, course, rng)
+        yield _look(job, course, second, rng)
+        course.forget()
 
 
 def _compute(job: Job, rank: int, now: float, rng: random.Random) -> float:
-    seconds = COMPUTE_SECONDS * rng.lognormvariate(0, JITTER)
+    seconds = COMPUTE_SECONDS * job.step_scale * rng.lognormvariate(0, JITTER)
+    if job.backend == "nccl ahead":
+        seconds *= 0.6  # the host is faster than the device, or it could not run ahead
     if job.by == "experts":
         return seconds * rng.lognormvariate(0, 0.25)  # whose tokens are many changes from step to step
     if job.by == "pipeline":
         return seconds * (0.5 if rank in (0, job.ranks - 1) else 1.0)
+    if job.by == "logging":
+        return seconds + (LOGGING_SECONDS if rank == 0 else 0.0)
     if job.by != "nothing" and rank == job.slow_rank and now >= job.onset_seconds:
         slower = job.slowdown
         if job.by == "data loader":
             slower = 10 * job.slowdown if rng.random() < 0.1 else 0.0  # every tenth batch is not there in time
         elif job.by == "cpu contention":
             slower *= rng.uniform(0, 2)
+        if job.backend == "nccl ahead":  # as much more than the step takes, or the queue hides it
+            return COMPUTE_SECONDS * job.step_scale * (1 + slower) + COLLECTIVE_SECONDS * job.step_scale
         return seconds * (1 + slower)
     return seconds
 
 
-def _pulse(job: Job, rank: _Rank, step: int, rng: random.Random) -> None:
-    waits = rank.pulse_at >= rank.arrives
-    rank.groups = (GroupCounter("gloo", 0, step + waits, step),)
+def _pulse(job: Job, rank: _Rank, course: _Course, rng: random.Random) -> None:
+    at = rank.pulse_at
+    enqueued = course.forgotten + bisect_right(rank.enqueued, at)
+    noted = at
+    if job.backend != "gloo":
+        noted = at - (at - rank.watchdog_phase) % WATCHDOG_SECONDS
+    completed = course.completed(noted)
+    recorder = "gloo" if job.backend == "gloo" else "nccl"
+    rank.groups = (GroupCounter(recorder, 0, enqueued, completed),)
     if job.by == "pipeline":  # the first and the last stage have one neighbour, the others two
-        sends = step * (2 if rank.rank in (0, job.ranks - 1) else 4) * 4
-        rank.groups = (*rank.groups, GroupCounter("gloo", 1, sends, sends))
+        sends = completed * (2 if rank.rank in (0, job.ranks - 1) else 4) * 4
+        rank.groups = (*rank.groups, GroupCounter(recorder, 1, sends, sends))
+    rank.step = enqueued if job.backend == "nccl ahead" else course.completed(at)
     rank.pulses += 1
-    rank.pulse_at += rng.choice(PULSE_SECONDS) + sum(rng.uniform(-0.05, 0.05) for _ in range(4))
+    rank.pulse_ns = START + int(at * SECOND)
+    # At the moment that all ranks have in common, later by what the machine and the GIL take.
+    late = rng.expovariate(1 / 0.02) if rng.random() < 0.03 else rng.expovariate(1 / 0.001)
+    rank.pulse_at = (next_instant(int((at + 0.2) * SECOND))) / SECOND + late
 
 
-def _look(
-    job: Job,
-    ranks: list[_Rank],
-    second: int,
-    step: int,
-    began: float,
-    durations: tuple[int, ...],
-    rng: random.Random,
-) -> NodeSnapshot:
+def _look(job: Job, course: _Course, second: int, rng: random.Random) -> NodeSnapshot:
+    begun = course.completed(second)
+    done = course.done[: begun - course.forgotten]
+    durations = tuple(int((b - a) * SECOND) for a, b in zip(done[-17:], done[-16:], strict=False))
     samples = []
-    for rank in ranks:
+    for rank in course.ranks:
         slow = rank.rank == job.slow_rank and second >= job.onset_seconds
         beat = heartbeat(
             rank.rank,
-            step=step,
-            last_step_ns=START + int(began * SECOND) if step else None,
+            step=rank.step,
+            last_step_ns=START + int(done[-1] * SECOND) if done else None,
             step_durations_ns=durations,
             pulse_count=rank.pulses,
+            pulse_ns=rank.pulse_ns,
             groups=rank.groups,
             world_size=job.ranks,
         )

@@ -8,7 +8,8 @@ import msgspec
 from stallwatch.config import SlowSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
-from stallwatch.detectors.waiting import CONFIRM_NATS, WINDOWS, Least, who_waits_least
+from stallwatch.detectors.looks import Looks, looked, peers_of
+from stallwatch.detectors.waiting import CONFIRM_NATS, WINDOWS, Least, is_due, who_waits_least
 from stallwatch.detectors.why_slow import why_slow
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
@@ -16,17 +17,24 @@ from stallwatch.model.snapshot import JobKey
 _HOLD_TICKS = 10  # a finding outlives single looks that dissent
 _LAG_LOOKS = 8
 _LAG_STEPS = 10
-_SETTLE_STEPS = 3  # the first steps compile and warm up, each rank as it will
+
+
+class _Lagging(msgspec.Struct, frozen=True):
+    rank: int
+    pid: int
+    lags: tuple[int, ...] = ()  # steps behind the median, newest last
 
 
 class _Watched(msgspec.Struct, frozen=True):
     job: JobKey
-    rank: int
-    pid: int
-    role: tuple[int, ...] = ()  # collectives per group since it began: ranks with other programs are no peers
-    pending: bool = False  # at the last fresh pulse
-    looks: tuple[bool, ...] = ()  # did it stand in a collective just before the job moved? newest last
-    lags: tuple[int, ...] = ()  # steps behind the median, newest last
+    looks: Looks = Looks()
+    lagging: tuple[_Lagging, ...] = ()
+    by_window: tuple[Least | None, ...] = (None,) * len(WINDOWS)
+
+    @property
+    def least(self) -> Least | None:
+        """The one that some window tells best."""
+        return max((least for least in self.by_window if least), key=lambda least: least.nats, default=None)
 
 
 class _Slow(msgspec.Struct, frozen=True):
@@ -56,31 +64,50 @@ class SlowDetector:
     def step(self, state: SlowState, seen: NodeHistory) -> tuple[SlowState, tuple[Finding, ...]]:
         if not self._slow.enabled:
             return state, ()
-        known = {(w.job, w.rank, w.pid): w for w in state.watched}
+        known = {watched.job: watched for watched in state.watched}
         watched: list[_Watched] = []
         slow: list[_Slow] = []
         for job, ranks in seen.jobs():
-            alive = [rank for rank in ranks if rank.alive and rank.readable]
+            alive = [rank for rank in ranks if rank.alive and rank.heartbeat is not None]
             moved = any(rank.moved for rank in alive)
-            of_job = _watch(known, job, alive, moved=moved)
-            watched += of_job
+            of_job = self._watch(known.get(job, _Watched(job)), alive)
+            watched.append(of_job)
             before = next((s for s in state.slow if s.job == job), None)
-            now = self._judge(job, of_job, alive, before, seen) if moved else None
+            now = self._judge(of_job, alive, before, seen) if moved else None
             if now:
                 slow.append(now)
             elif before and before.quiet_ticks < _HOLD_TICKS:
                 slow.append(msgspec.structs.replace(before, quiet_ticks=before.quiet_ticks + moved))
         return SlowState(tuple(watched), tuple(slow)), tuple(self._finding(s) for s in slow)
 
+    def _watch(self, before: _Watched, alive: Sequence[RankHistory]) -> _Watched:
+        looks = looked(before.looks, alive)
+        by_window = before.by_window
+        if looks.count != before.looks.count:
+            by_window = tuple(
+                self._least(looks, window) if is_due(window, looks.count) or looks.count < before.looks.count else least
+                for window, least in zip(WINDOWS, by_window, strict=True)
+            )
+        return _Watched(before.job, looks, _lags(before.lagging, alive), by_window)
+
+    def _least(self, looks: Looks, window: int) -> Least | None:
+        if len(looks.looks) < window:
+            return None
+        found = (
+            who_waits_least([(peer.rank, looks.column(peer, window)) for peer in peers], self._slow.minimum_share)
+            for peers in peers_of(looks.members)
+        )
+        return max((least for least in found if least), key=lambda least: least.nats, default=None)
+
     def _judge(
-        self, job: JobKey, watched: list[_Watched], alive: list[RankHistory], before: _Slow | None, seen: NodeHistory
+        self, watched: _Watched, alive: list[RankHistory], before: _Slow | None, seen: NodeHistory
     ) -> _Slow | None:
-        least = _least_of_peers(watched, self._slow.minimum_share)
+        job, least = watched.job, watched.least
         if least is not None:
             rank, strong, looks = least.rank, least.nats >= CONFIRM_NATS, least.looks
             reason, cost = _waits_least(least, alive, seen)
         else:
-            lagging = _who_lags(watched)
+            lagging = _who_lags(watched.lagging)
             if lagging is None:
                 return None
             rank, strong, looks, cost = lagging.rank, True, _LAG_LOOKS, 0.0
@@ -106,48 +133,16 @@ class SlowDetector:
         )
 
 
-def _watch(
-    known: dict[tuple[JobKey, int, int], _Watched], job: JobKey, alive: Sequence[RankHistory], *, moved: bool
-) -> list[_Watched]:
+def _lags(before: Sequence[_Lagging], alive: Sequence[RankHistory]) -> tuple[_Lagging, ...]:
+    known = {(one.rank, one.pid): one.lags for one in before}
     steps = sorted(rank.heartbeat.step for rank in alive if rank.heartbeat and rank.heartbeat.step is not None)
-    watched = []
+    lagging = []
     for rank in alive:
-        sample = rank.sample
-        before = known.get((job, sample.rank, sample.pid), _Watched(job, sample.rank, sample.pid))
-        looks, lags = before.looks, before.lags
-        # A phase is its own kind of time, and so is the start.
-        if moved and rank.groups and not rank.phase and _settled(rank):
-            looks = (*looks, before.pending)[-WINDOWS[-1] :]
-        if steps and rank.heartbeat and rank.heartbeat.step is not None and not rank.phase:
+        lags = known.get((rank.sample.rank, rank.sample.pid), ())
+        if rank.readable and rank.heartbeat and rank.heartbeat.step is not None and not rank.phase:
             lags = (*lags, steps[len(steps) // 2] - rank.heartbeat.step)[-_LAG_LOOKS:]
-        role = tuple(group.enqueued for group in rank.groups)
-        pending = rank.pending if rank.pulsed else before.pending
-        watched.append(_Watched(job, sample.rank, sample.pid, role, pending, looks, lags))
-    return watched
-
-
-def _settled(rank: RankHistory) -> bool:
-    return rank.heartbeat is not None and (rank.heartbeat.step is None or rank.heartbeat.step > _SETTLE_STEPS)
-
-
-def _least_of_peers(watched: Sequence[_Watched], minimum_share: float) -> Least | None:
-    """Compare each rank with those that run the same program: stages of a pipeline wait unequally by design."""
-    best: Least | None = None
-    left = list(watched)
-    while left:
-        peers = [w for w in left if _same_role(w.role, left[0].role)]
-        left = [w for w in left if w not in peers]
-        found = who_waits_least([(w.rank, w.looks) for w in peers], minimum_share)
-        if found is not None and (best is None or found.nats > best.nats):
-            best = found
-    return best
-
-
-def _same_role(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """The counts that ranks of one program have differ by what a step in progress holds, not by a part of them."""
-    return len(one) == len(other) and all(
-        abs(a - b) <= max(64, 0.02 * max(a, b)) for a, b in zip(sorted(one), sorted(other), strict=True)
-    )
+        lagging.append(_Lagging(rank.sample.rank, rank.sample.pid, lags))
+    return tuple(lagging)
 
 
 def _waits_least(least: Least, alive: Sequence[RankHistory], seen: NodeHistory) -> tuple[str, float]:
@@ -163,13 +158,13 @@ def _waits_least(least: Least, alive: Sequence[RankHistory], seen: NodeHistory) 
     return reason, cost
 
 
-def _who_lags(watched: Sequence[_Watched]) -> _Watched | None:
+def _who_lags(lagging: Sequence[_Lagging]) -> _Lagging | None:
     """Return the one rank whose step number falls further and further behind the median of its job."""
     late = [
-        w
-        for w in watched
-        if len(w.lags) >= _LAG_LOOKS
-        and w.lags[-1] >= _LAG_STEPS
-        and all(a < b for a, b in zip(w.lags, w.lags[1:], strict=False))
+        one
+        for one in lagging
+        if len(one.lags) >= _LAG_LOOKS
+        and one.lags[-1] >= _LAG_STEPS
+        and all(a < b for a, b in zip(one.lags, one.lags[1:], strict=False))
     ]
-    return late[0] if len(late) == 1 and len(watched) >= 3 else None
+    return late[0] if len(late) == 1 and len(lagging) >= 3 else None

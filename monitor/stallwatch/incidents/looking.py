@@ -67,6 +67,8 @@ def judged(
         life = replace(life, incident=incident, judgements_failed=life.judgements_failed + 1)
         return _look_later(life, now_ns)
     report, verdict, before = event.report, event.report.verdicts[0], life.incident.verdict
+    if life.confirmed_ns is None and _agrees(life, verdict):
+        life = replace(life, confirmed_ns=now_ns)
     if _is_slow_by_statistics(life, verdict, now_ns):
         verdict = slow_by_statistics(life.incident, verdict)
         report = replace(report, verdicts=(verdict, *report.verdicts[1:]))
@@ -95,7 +97,9 @@ def look_and_judge(life: Life, config: Config, now_ns: int, actions: list[Action
         life = replace(life, looks=life.looks + 1, look_ns=now_ns, capturing=True, ready=False, next_look_ns=None)
         actions.append(StartCapture(life.incident, life.looks))
     confirmed = life.confirmed_ns is not None and life.confirmed_ns <= now_ns
-    if confirmed and life.ready and not life.judging and life.judged_look < life.looks:
+    # Times of arrival settle what statistics only suspect: for a slow rank the first look is worth a judgement.
+    worth_it = confirmed or life.family == "slow"
+    if worth_it and life.ready and not life.judging and life.judged_look < life.looks:
         actions.append(Judge(life.incident, life.looks))
         return replace(life, judging=True)
     if confirmed and life.capturing and not (life.judging or life.judged_look or life.early_done):
@@ -126,6 +130,12 @@ def _named(report: Report, incident: Incident) -> Report:
         training_job=incident.job.training_job,
         epoch=incident.job.epoch,
     )
+
+
+def _agrees(life: Life, verdict: Verdict) -> bool:
+    """Two ways to see it, one answer: the waits of many steps, and the times at which ranks came in the last."""
+    suspected = {finding.ranks for finding in life.incident.findings}
+    return life.family == "slow" and verdict.cause == "slow_rank" and suspected == {verdict.culprits}
 
 
 def _is_slow_by_statistics(life: Life, verdict: Verdict, now_ns: int) -> bool:

@@ -260,6 +260,20 @@ def test_slowness_is_told_as_a_warning_only_when_the_verdict_agrees() -> None:
         assert story.severity == severity
 
 
+@pytest.mark.parametrize(
+    ("culprits", "severity"), [((0, 1, 2, 3), "warning"), ((2,), "none")], ids=["the same", "another"]
+)
+def test_a_suspected_slow_rank_is_told_when_the_first_look_names_it_too(
+    culprits: tuple[int, ...], severity: str
+) -> None:
+    story = Story()
+    story.at(20, finding("slow", "suspect"), jobs=[facts(moved=True)])
+    story.looked()
+    story.judged(report("slow_rank", culprits))
+    story.at(22, finding("slow", "suspect"))
+    assert story.incident.severity == severity
+
+
 def test_slowness_that_came_to_nothing_is_not_looked_at_again_at_once() -> None:
     story = Story()
     slow, moving = finding("slow", "suspect"), [facts(moved=True)]
