@@ -6,7 +6,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${STALLWATCH_VENV:-$root/.venv}
-export PIP_DISABLE_PIP_VERSION_CHECK=1
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
 say() { printf '\033[2m· %s\033[0m\n' "$*" >&2; }
 
@@ -29,7 +29,7 @@ need_python() {
   fi
   if [ ! -f "$stamp" ] || ! cmp -s "$stamp" "$root/pyproject.toml"; then
     say "installing stallwatch[$1]"
-    "$venv/bin/python" -m pip install --quiet --editable "$root[$1]"
+    "$venv/bin/python" -m pip install -qq --editable "$root[$1]"
     cp "$root/pyproject.toml" "$stamp"
   fi
 }
@@ -40,7 +40,7 @@ need_torch() {
   # PyPI's build brings CUDA, gigabytes that a machine without a GPU has no use for.
   [ -e /dev/nvidiactl ] || ! reachable "$cpu_builds" || index=(--extra-index-url "$cpu_builds")
   say "installing torch (CPU is enough here)"
-  "$venv/bin/python" -m pip install --quiet "${index[@]}" "${STALLWATCH_TORCH:-torch==2.13.0}" numpy
+  "$venv/bin/python" -m pip install -qq "${index[@]}" "${STALLWATCH_TORCH:-torch==2.13.0}" numpy
 }
 
 cpu_builds=https://download.pytorch.org/whl/cpu

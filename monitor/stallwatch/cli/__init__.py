@@ -3,6 +3,7 @@
 import sys
 
 _NEEDS_PYTHON = (3, 11)
+_UNAVAILABLE = 69  # sysexits.h: what the command needs is not there
 
 
 def main() -> int:
@@ -13,16 +14,16 @@ def main() -> int:
             f"this is {sys.version_info[0]}.{sys.version_info[1]}. The hook (import stallwatch) works here; "
             "run the command from another environment.\n"
         )
-        return 70
+        return _UNAVAILABLE
     try:
         import click  # noqa: F401
         import msgspec  # noqa: F401
     except ImportError as error:
         sys.stderr.write(
             f"stallwatch: only the hook is installed here ({error}). For the daemon and its commands: "
-            "pip install 'stallwatch[daemon]'\n"
+            "pip install 'stallwatch[daemon]', or '.[daemon]' in the repository.\n"
         )
-        return 70
+        return _UNAVAILABLE
     from stallwatch.cli.app import run
 
     return run()

@@ -105,7 +105,7 @@ class Client:
             ) from error
         except (OSError, http.client.HTTPException) as error:
             raise DaemonUnreachable(
-                f"no daemon answers at {self._path}: {error}",
+                f"no daemon answers at {self._path}: {getattr(error, 'strerror', None) or error}",
                 "Start it with `stallwatch daemon` or `systemctl start stallwatch`; "
                 "if its run directory is another one, set STALLWATCH_DAEMON_RUN_DIRECTORY or --config.",
             ) from error

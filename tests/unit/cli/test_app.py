@@ -1,12 +1,17 @@
 """Exit codes are a contract with scripts."""
 
 import importlib
+import subprocess
+import sys
+from pathlib import Path
 
 import click
 import pytest
 
 from stallwatch.cli import app
 from stallwatch.errors import Denied, UnusableInput, UsageError
+
+ROOT = Path(__file__).parents[3]
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, result: object) -> None:
@@ -69,3 +74,19 @@ def test_help_is_no_error(arguments: list[str]) -> None:
 def test_every_listed_command_exists(name: str) -> None:
     module = importlib.import_module(f"stallwatch.cli.{name.replace('-', '_')}")
     assert isinstance(module.command, click.Command)
+
+
+def test_help_ends_no_sentence_in_the_middle(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "..." not in shown
+    assert "several node folders of one incident." in shown
+
+
+def test_with_the_hook_alone_the_command_says_what_to_install() -> None:
+    code = "import sys; sys.path.insert(0, 'monitor'); from stallwatch.cli import main; sys.exit(main())"
+    bare = [sys.executable, "-I", "-S", "-c", code, "status"]  # without site-packages: nothing but the standard library
+    done = subprocess.run(bare, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 69
+    assert "pip install 'stallwatch[daemon]'" in done.stderr
+    assert "Traceback" not in done.stderr
