@@ -1,7 +1,8 @@
 """Finds ranks that have no hook: the topmost process that names a rank and has torch in it."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from stallwatch.node.procfs import parse_stat
@@ -18,6 +19,13 @@ _ENVIRONMENT_READS = 3
 # What is known to be no rank is looked at again only every so many searches, a part of them each time: its pid may have
 # been used again. A node has thousands of processes, most of them the kernel's.
 _SETTLED_EVERY = 12
+_ARGUMENTS_LIMIT_BYTES = 4096
+# Programs that start ranks, have torch loaded and, under srun or mpirun, variables of a rank of their own.
+_LAUNCHER_PROGRAMS = frozenset(("torchrun", "deepspeed", "accelerate", "composer", "fabric"))
+_LAUNCHER_MODULES = frozenset((
+    "torch.distributed.run", "torch.distributed.launch", "deepspeed.launcher.launch", "deepspeed.launcher.runner",
+    "accelerate.commands.launch", "accelerate.commands.accelerate_cli",
+))  # fmt: skip
 
 
 class FoundRank(NamedTuple):
@@ -36,6 +44,9 @@ class _Seen:
         self.environment_reads = 0
         self.torch_reads = 0
         self.torch_seen = 0
+        self.has_rank = False  # RANK itself, not a scheduler's name for it
+        self.is_launcher: bool | None = None  # None: not looked at
+        self.is_below = False  # of a rank: for good, also when that has gone and init has adopted it
 
     @property
     def is_settled(self) -> bool:
@@ -58,12 +69,18 @@ class HooklessSearch:
             del self._seen[pid]
         for pid in pids:
             self._look_at(pid)
+        named = {pid: seen for pid, seen in self._seen.items() if seen.names is not None}
+        for seen in named.values():
+            self._find_launchers(seen)
+        for seen in named.values():
+            seen.is_below = seen.is_below or self._has_ancestor(seen)
         known = set(known)
         return [
             FoundRank(pid, seen.start_ticks, seen.names)
-            for pid, seen in self._seen.items()
-            if seen.names is not None and pid not in known and not self._has_ancestor(seen) and self._is_rank(pid, seen)
-        ]
+            for pid, seen in named.items()
+            if seen.names is not None and pid not in known and not seen.is_below
+            and self._is_rank(pid, seen) and not self._launches(pid, seen)
+        ]  # fmt: skip
 
     def _look_at(self, pid: int) -> None:
         seen = self._seen.get(pid)
@@ -89,18 +106,43 @@ class HooklessSearch:
                 environment = parse_environment(file.read(_ENVIRONMENT_LIMIT_BYTES))
         except OSError:
             return None
+        self._seen[pid].has_rank = "RANK" in environment
         return None if environment.get("STALLWATCH_DISABLE", "") not in ("", "0") else rank_names(environment)
 
-    def _has_ancestor(self, seen: _Seen) -> bool:
-        """Loader workers, compilers and trackers inherit the variables of their rank."""
+    def _ancestors(self, seen: _Seen) -> Iterator[_Seen]:
         visited = set()
         parent_pid = seen.parent_pid
         while (parent := self._seen.get(parent_pid)) is not None and parent_pid not in visited:
-            if parent.names == seen.names:
-                return True
+            yield parent
             visited.add(parent_pid)
             parent_pid = parent.parent_pid
-        return False
+
+    def _find_launchers(self, seen: _Seen) -> None:
+        """What has a scheduler's variables alone and a rank of other numbers below itself has started that rank."""
+        if seen.has_rank:
+            for above in self._ancestors(seen):
+                if above.names and not above.has_rank and _numbers(above) != _numbers(seen):
+                    above.is_launcher = True
+
+    def _has_ancestor(self, seen: _Seen) -> bool:
+        """Loader workers, compilers and trackers inherit the variables of their rank, and those that it set itself."""
+        return any(
+            above.names is not None and not above.is_launcher
+            and (above.names == seen.names or (not above.has_rank and _numbers(above) == _numbers(seen)))
+            for above in self._ancestors(seen)
+        )  # fmt: skip
+
+    def _launches(self, pid: int, seen: _Seen) -> bool:
+        if seen.is_launcher is None:
+            seen.is_launcher = self._is_called_launcher(pid)
+        return seen.is_launcher
+
+    def _is_called_launcher(self, pid: int) -> bool:
+        try:
+            with open(f"{self._proc}/{pid}/cmdline", "rb") as file:
+                return is_launcher(file.read(_ARGUMENTS_LIMIT_BYTES).decode("utf-8", "replace").split("\0"))
+        except OSError:
+            return False
 
     def _is_rank(self, pid: int, seen: _Seen) -> bool:
         if seen.torch_seen == 0 and seen.torch_reads < _TORCH_READS:
@@ -116,3 +158,19 @@ class HooklessSearch:
                 return b"/libtorch" in file.read(_MAPS_LIMIT_BYTES)
         except OSError:
             return False
+
+
+def _numbers(seen: _Seen) -> tuple[int, int, int] | None:
+    return (seen.names.rank, seen.names.local_rank, seen.names.world_size) if seen.names else None
+
+
+def is_launcher(argv: Sequence[str]) -> bool:
+    """By the program itself: `python [options] /venv/bin/torchrun …`, `python -m torch.distributed.run …`."""
+    if not argv or os.path.basename(argv[0]) in _LAUNCHER_PROGRAMS:
+        return bool(argv)
+    for word, following in pairwise(argv[1:]):
+        if word == "-m":
+            return following in _LAUNCHER_MODULES
+        if not word.startswith("-"):
+            return os.path.basename(word) in _LAUNCHER_PROGRAMS
+    return False

@@ -1,5 +1,6 @@
 """A /proc of our own making, for readers that take its root as an argument."""
 
+import shutil
 from pathlib import Path
 
 STATUS = (
@@ -48,6 +49,7 @@ class FakeProc:
         terminal: int = 0,
         ticks: int = 30,
         pages: int = 10,
+        argv: tuple[str, ...] = ("python", "train.py"),
     ) -> None:
         folder = self.root / str(pid)
         task = folder / "task" / str(pid)
@@ -61,6 +63,9 @@ class FakeProc:
         (folder / "status").write_text(STATUS.format(uid=uid, tracer=tracer, nspid=namespace_pids or pid))
         (folder / "environ").write_text(environment.replace(" ", "\0") + "\0")
         (folder / "maps").write_text(maps)
-        (folder / "cmdline").write_text("python\0train.py\0")
+        (folder / "cmdline").write_text("".join(f"{word}\0" for word in argv))
         (folder / "wchan").write_text(wchan)
         (folder / "io").write_text(io)
+
+    def remove(self, pid: int) -> None:
+        shutil.rmtree(self.root / str(pid))

@@ -71,3 +71,57 @@ def test_pid_that_was_used_again_is_another_process(proc: FakeProc) -> None:
     assert found(search, searches=20) == []
     proc.add(101, environment=RANK_0, maps=TORCH, start=2)
     assert found(search, searches=20) == [(101, 0)]
+
+
+SLURM = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=0"
+
+
+def test_worker_whose_rank_is_gone_does_not_become_a_rank(proc: FakeProc) -> None:
+    proc.add(101, environment=RANK_0, maps=TORCH)
+    proc.add(150, parent=101, environment=RANK_0, maps=TORCH)
+    search = HooklessSearch(str(proc))
+    assert found(search) == [(101, 0)]
+    proc.remove(101)
+    proc.add(150, parent=1, environment=RANK_0, maps=TORCH)
+    assert found(search) == []
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ("python", "/usr/bin/torchrun", "--nnodes=2", "train.py"),
+        ("python", "-m", "torch.distributed.run", "train.py"),
+        ("python", "-u", "-m", "deepspeed.launcher.launch", "train.py"),
+        ("/venv/bin/python3", "/venv/bin/accelerate", "launch", "train.py"),
+        ("python", "-m", "accelerate.commands.launch", "train.py"),
+    ],
+)
+def test_launcher_that_slurm_started_is_no_rank_even_while_it_waits_for_other_nodes(
+    proc: FakeProc, launcher: tuple[str, ...]
+) -> None:
+    proc.add(100, environment=SLURM, maps=TORCH, argv=launcher)
+    search = HooklessSearch(str(proc))
+    assert found(search) == []
+    proc.add(101, parent=100, environment=f"{SLURM} {RANK_0} TORCHELASTIC_RUN_ID=r", maps=TORCH)
+    proc.add(102, parent=100, environment=f"{SLURM} {RANK_1} TORCHELASTIC_RUN_ID=r", maps=TORCH)
+    assert sorted(found(search)) == [(101, 0), (102, 1)]
+
+
+def test_launcher_of_another_name_is_known_by_the_ranks_below_it(proc: FakeProc) -> None:
+    proc.add(100, environment=SLURM.replace("PROCID=1", "PROCID=0"), maps=TORCH)
+    proc.add(101, parent=100, environment=f"{SLURM} {RANK_0}", maps=TORCH)
+    proc.add(102, parent=100, environment=f"{SLURM} {RANK_1}", maps=TORCH)
+    assert sorted(found(HooklessSearch(str(proc)))) == [(101, 0), (102, 1)]
+
+
+def test_script_whose_arguments_name_a_launcher_is_a_rank(proc: FakeProc) -> None:
+    proc.add(101, environment=RANK_0, maps=TORCH, argv=("python", "train.py", "--launcher", "torchrun"))
+    assert found(HooklessSearch(str(proc))) == [(101, 0)]
+
+
+def test_spawned_worker_that_got_its_ranks_variables_at_run_time_is_no_rank(proc: FakeProc) -> None:
+    """Lightning under Slurm sets RANK and the master in its own environment, and loader workers inherit that."""
+    proc.add(101, environment=SLURM, maps=TORCH)
+    inherited = f"{SLURM} RANK=1 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=9"
+    proc.add(150, parent=101, environment=inherited, maps=TORCH)
+    assert found(HooklessSearch(str(proc))) == [(101, 1)]

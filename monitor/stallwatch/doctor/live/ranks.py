@@ -13,6 +13,7 @@ from stallwatch.doctor.surroundings import NamedEnvironment, RankFacts
 from stallwatch.node import untrusted
 from stallwatch.node.secrets import scrub, scrub_argv
 from stallwatch.sensors.environ import rank_names
+from stallwatch.sensors.hookless import is_launcher
 
 # Variables that checks ask about; nothing else of another process' environment is any business of ours.
 _PREFIXES = (
@@ -103,6 +104,8 @@ def _by_environment(proc: Path, pid: int) -> RankFacts | None:
     if names is None or process_state(proc, pid) in ("", "Z", "X") or not _computes(proc, pid):
         return None
     argv = [part.decode("utf-8", "replace") for part in (read(proc / str(pid) / "cmdline") or b"").split(b"\0") if part]
+    if is_launcher(argv):
+        return None
     return RankFacts(
         rank=names.rank,
         pid=pid,
