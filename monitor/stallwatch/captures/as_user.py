@@ -9,7 +9,7 @@ import sys
 import msgspec
 
 from stallwatch.captures.folder import NotCaptured
-from stallwatch.captures.log import read_tail
+from stallwatch.captures.log import files_of, read_tail, read_tail_of_ended
 from stallwatch.captures.sources import read_lines
 from stallwatch.model.evidence import SourceLine
 from stallwatch.node import capabilities
@@ -22,6 +22,7 @@ class Wanted(msgspec.Struct, frozen=True):
     pid: int
     start_ticks: int
     lines: tuple[tuple[str, int], ...]
+    ended_outputs: tuple[str, ...] | None = None  # of a process that is gone: where its output went
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -35,6 +36,7 @@ class Found(msgspec.Struct, frozen=True):
     rank: int
     log: tuple[str, ...] | None = None
     log_problem: str = ""
+    log_files: tuple[tuple[int, int], ...] = ()  # device and inode
     sources: tuple[SourceLine, ...] = ()
     sources_problem: str = ""
 
@@ -76,6 +78,13 @@ def become(uid: int, gid: int, groups: tuple[int, ...]) -> Person | None:
 
 
 def _find(wanted: Wanted, person: Person | None) -> Found:
+    if wanted.ended_outputs is not None:
+        try:
+            lines, files = read_tail_of_ended(wanted.ended_outputs, person)
+        except (NotCaptured, OSError) as error:
+            return Found(wanted.rank, log_problem=str(error))
+        return Found(wanted.rank, tuple(lines), log_files=tuple(files))
+    log_files: tuple[tuple[int, int], ...] = ()
     log: tuple[str, ...] | None = None
     sources: tuple[SourceLine, ...] = ()
     log_problem = sources_problem = ""
@@ -85,6 +94,7 @@ def _find(wanted: Wanted, person: Person | None) -> Found:
                 raise ProcessLookupError("its pid belongs to another process now")
             try:
                 log = tuple(read_tail(process, person))
+                log_files = tuple(files_of(process))
             except NotCaptured as error:
                 log_problem = f"{error}. {error.help}"
             except OSError as error:
@@ -95,7 +105,7 @@ def _find(wanted: Wanted, person: Person | None) -> Found:
                 sources_problem = f"its files cannot be read as its own user: {error.strerror}"
     except (OSError, ValueError) as error:
         log_problem = sources_problem = f"the process has ended ({error})"
-    return Found(wanted.rank, log, log_problem, sources, sources_problem)
+    return Found(wanted.rank, log, log_problem, log_files, sources, sources_problem)
 
 
 def main() -> None:

@@ -16,8 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch.bundle.writer import write_atomically, write_json
-from stallwatch.captures import process, torch_dumps
-from stallwatch.captures.as_user import Request, Wanted, read_as_user
+from stallwatch.captures import process, torch_dumps, user_files
 from stallwatch.captures.flight_recorder import EXTRA, FIRST_LOOK, LATER_LOOK, RecorderRequest
 from stallwatch.captures.folder import Folder, NotCaptured, RankFolder
 from stallwatch.captures.kernel_log import read_kernel_log
@@ -34,7 +33,6 @@ from stallwatch.model.snapshot import RankSample
 from stallwatch.node import untrusted
 from stallwatch.node.heartbeat_file import read_heartbeat
 from stallwatch.node.no_network import give_up_network
-from stallwatch.node.procfs import ProcessDirectory
 
 # Recorders are asked when every stack is taken, for a dump holds the GIL and would show itself in them; but not later
 # than this, so that one py-spy that hangs does not delay the dumps.
@@ -229,16 +227,9 @@ class Look:
 
     def _user_files(self) -> None:
         """One reader a user: it becomes that user once and for all."""
-        by_user: dict[tuple[int, int, tuple[int, ...]], list[RankLook]] = {}
-        for rank in self.ranks:
-            try:
-                with ProcessDirectory(rank.sample.pid) as directory:
-                    status = directory.status()
-                by_user.setdefault((status.uids[0], status.gids[0], status.groups), []).append(rank)
-            except (OSError, ValueError):
-                continue
-        threads = self._start([partial(_read_files, user, ranks) for user, ranks in by_user.items()])
-        _join(threads, _USER_FILES_SECONDS)
+        wanted = ((rank.sample, rank.gone, rank.folder, lines_of_stacks(rank.stacks.frames)) for rank in self.ranks)
+        readers = user_files.readers([user_files.Subject(*one) for one in wanted], _USER_FILES_SECONDS)
+        _join(self._start(readers), _USER_FILES_SECONDS)
 
     def _node_files(self) -> None:
         folder = Path(self._spec.bundle) / "nodes" / self._spec.node
@@ -256,34 +247,6 @@ class Look:
 
     def _note_of_node(self, attempt: Attempt) -> None:
         self._node.note(attempt.what, attempt.asked_at_ns, attempt.answered, attempt.detail)
-
-
-def _read_files(user: tuple[int, int, tuple[int, ...]], ranks: Sequence[RankLook]) -> None:
-    asked_ns = time.monotonic_ns()
-    wanted = tuple(
-        Wanted(
-            rank.sample.rank,
-            rank.sample.pid,
-            rank.sample.start_ticks,
-            tuple(lines_of_stacks(rank.stacks.frames)),
-        )
-        for rank in ranks
-    )
-    try:
-        found = read_as_user(Request(*user, ranks=wanted), _USER_FILES_SECONDS)
-    except (NotCaptured, OSError) as error:
-        for rank in ranks:
-            rank.folder.note("log", asked_ns, False, str(error))
-        return
-    folders = {rank.sample.rank: rank.folder for rank in ranks}
-    for one in found:
-        folder = folders[one.rank]
-        if one.log is not None:
-            folder.write("log.txt", "".join(f"{line}\n" for line in one.log).encode(), of_look=False)
-        folder.note("log", asked_ns, one.log is not None, one.log_problem)
-        if one.sources:
-            folder.write_json("sources.json", one.sources)
-        folder.note("sources", asked_ns, not one.sources_problem, one.sources_problem)
 
 
 def _join(threads: Sequence[threading.Thread], seconds: float) -> None:

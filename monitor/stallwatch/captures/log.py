@@ -1,16 +1,22 @@
 """The tail of what a rank printed, where its output goes to a regular file."""
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterable
+from functools import partial
 
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.node import untrusted
-from stallwatch.node.permission import Person, check_open_file
+from stallwatch.node.permission import Person, check_file, check_open_file
 from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.node.secrets import scrub
 
 _TAIL_BYTES = 128 << 10
 _LINE_CHARACTERS = 4000
+_ANY_SIZE = 1 << 62  # only the end is read
+
+FileId = tuple[int, int]  # device and inode
 
 
 def read_tail(process: ProcessDirectory, person: Person | None = None) -> list[str]:
@@ -38,16 +44,62 @@ def read_tail(process: ProcessDirectory, person: Person | None = None) -> list[s
     return tails
 
 
+def read_tail_of_ended(paths: Iterable[str], person: Person | None = None) -> tuple[list[str], list[FileId]]:
+    """Return the last lines of files that an ended process wrote to, and which files those are. Raise NotCaptured when
+    none can be read."""
+    tails: list[str] = []
+    files: list[FileId] = []
+    problem = "its output went to no file"
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for path in paths:
+            check = None if person is None else partial(check_file, person, root, path)
+            try:
+                descriptor = untrusted.open_in_root(root, path, _ANY_SIZE, check)
+            except (OSError, untrusted.Refused) as error:
+                problem = f"its log cannot be read: {error}"
+                continue
+            status = os.fstat(descriptor)
+            if (status.st_dev, status.st_ino) in files:
+                os.close(descriptor)
+                continue
+            files.append((status.st_dev, status.st_ino))
+            tails += _lines(descriptor)
+    finally:
+        os.close(root)
+    if not files:
+        raise NotCaptured(problem, "`torchrun --log-dir D --redirects 3` keeps one file a rank.")
+    return tails, files
+
+
+def files_of(process: ProcessDirectory) -> list[FileId]:
+    """Which files its standard output and error are."""
+    found = []
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            status = os.stat(f"fd/{number}", dir_fd=process.descriptor)
+            if stat.S_ISREG(status.st_mode):
+                found.append((status.st_dev, status.st_ino))
+    return list(dict.fromkeys(found))
+
+
 def _tail(process: ProcessDirectory, name: str, person: Person | None) -> list[str]:
     descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=process.descriptor)
     try:
         if person is not None:
             check_open_file(person, name, descriptor)
+    except untrusted.Refused as error:
+        os.close(descriptor)
+        raise NotCaptured(f"its log is not readable for its own user ({error})") from error
+    return _lines(descriptor)
+
+
+def _lines(descriptor: int) -> list[str]:
+    """Whole lines at the end of an open file, without secrets; closes it."""
+    try:
         size = os.fstat(descriptor).st_size
         start = max(0, size - _TAIL_BYTES)
         text = os.pread(descriptor, _TAIL_BYTES, start).decode("utf-8", "replace")
-    except untrusted.Refused as error:
-        raise NotCaptured(f"its log is not readable for its own user ({error})") from error
     finally:
         os.close(descriptor)
     lines = scrub(text).splitlines()

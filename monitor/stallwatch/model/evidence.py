@@ -135,6 +135,8 @@ class ProcessLook(msgspec.Struct, frozen=True):
 
 # Begins `detail` of an Attempt whose hook answered that there is no recorder: torch.distributed is not initialised.
 ANSWERED_WITHOUT_DUMP = "answered without a dump"
+# In the detail of a "log" attempt: several ranks write to this file, so a line without a rank's mark is anybody's.
+SHARED_LOG = "the same file as other ranks'"
 
 
 class Attempt(msgspec.Struct, frozen=True):

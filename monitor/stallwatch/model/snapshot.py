@@ -90,6 +90,15 @@ class ProcessSample(msgspec.Struct, frozen=True):
     children: tuple[ChildSample, ...]
 
 
+class Outputs(msgspec.Struct, frozen=True):
+    """Where a process' output went and who it was, noted while it lived: its last words are there."""
+
+    paths: tuple[str, ...]  # standard output and error, where they are files
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
 class ProcessEnd(msgspec.Struct, frozen=True):
     """A rank's process is gone. `exit_code` and `exit_signal` are both None when nobody could tell."""
 
@@ -112,6 +121,7 @@ class RankSample(msgspec.Struct, frozen=True):
     heartbeat: Known[Heartbeat] | Unavailable
     process: Known[ProcessSample] | Unavailable
     end: ProcessEnd | None = None
+    outputs: Outputs | None = None  # None: not known, or no files
 
 
 class GpuEvent(msgspec.Struct, frozen=True):

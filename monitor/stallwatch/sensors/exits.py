@@ -6,7 +6,7 @@ import os
 import struct
 from typing import NamedTuple
 
-from stallwatch.model.snapshot import Heartbeat, ProcessEnd
+from stallwatch.model.snapshot import Heartbeat, Outputs, ProcessEnd
 from stallwatch.node import untrusted
 from stallwatch.node.cgroups import events_file, memory_group, out_of_memory_kills
 from stallwatch.node.procfs import wait_status
@@ -26,12 +26,31 @@ class Traces(NamedTuple):
     error_file: str  # TORCHELASTIC_ERROR_FILE, "" when it has none
     memory_events: str  # cgroup file that counts out-of-memory kills, "" when there is none
     out_of_memory_kills: int | None
+    outputs: Outputs | None = None
 
 
 def note_traces(watch: ProcessWatch, cgroups: str = "/sys/fs/cgroup") -> Traces:
     """Note where a process' end will leave its traces; nothing here can fail. Its error file becomes known later."""
     memory_events = _memory_events(watch, cgroups)
-    return Traces("", memory_events, _kills(memory_events))
+    return Traces("", memory_events, _kills(memory_events), _outputs(watch))
+
+
+def _outputs(watch: ProcessWatch) -> Outputs | None:
+    """By the links alone: the files may lie on a file system that does not answer."""
+    paths: dict[str, None] = {}
+    directory = watch.directory
+    try:
+        status = directory.status()
+        # In a container of its own the same path is another file.
+        if os.readlink("ns/mnt", dir_fd=directory.descriptor) != os.readlink("/proc/self/ns/mnt"):
+            return None
+        for number in (1, 2):
+            path = os.readlink(f"fd/{number}", dir_fd=directory.descriptor)
+            if path.startswith("/") and not path.startswith("/dev/") and not path.endswith(" (deleted)"):
+                paths[path] = None
+    except (OSError, ValueError):
+        return None
+    return Outputs(tuple(paths), status.uids[0], status.gids[0], status.groups) if paths else None
 
 
 def explain(

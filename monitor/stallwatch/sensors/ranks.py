@@ -241,6 +241,7 @@ class RanksSensor:
             heartbeat=heartbeat,
             process=process,
             end=rank.end,
+            outputs=rank.traces.outputs,
         )
 
     def _gone_before(

@@ -15,7 +15,7 @@ from stallwatch.captures.run import CaptureRun, CaptureState
 from stallwatch.config import CaptureSection, Config
 from stallwatch.hook import layout
 from stallwatch.model.evidence import Attempt, ProcessLook
-from stallwatch.model.snapshot import ProcessEnd, RankSample
+from stallwatch.model.snapshot import Outputs, ProcessEnd, RankSample
 from tests.integration.captures.subjects import (
     HOLDS_GIL,
     SLEEPS,
@@ -123,6 +123,18 @@ def test_rank_that_is_gone_has_its_end(tmp_path: Path) -> None:
     assert state.missing == ()
     look = process_of(tmp_path / "b")
     assert (look.state, look.exit_signal, look.exit_source, look.ended_ns) == ("X", 9, "zombie", 123)
+
+
+def test_the_log_of_a_rank_that_is_gone_is_read_where_it_was(tmp_path: Path) -> None:
+    with running(SLEEPS, tmp_path / "d") as subject:
+        sample = subject.sample()
+    log = tmp_path / "job.log"
+    log.write_text("MemoryError: 96 GiB\n")
+    outputs = Outputs((str(log),), os.getuid(), os.getgid(), tuple(os.getgroups()))
+    # It ended after the sample was taken: nobody has seen how, and its log tells.
+    take(tmp_path / "b", msgspec.structs.replace(sample, outputs=outputs))
+    assert (tmp_path / "b/ranks/0/log.txt").read_text() == "MemoryError: 96 GiB\n"
+    assert [attempt.answered for attempt in attempts(tmp_path / "b", "log")] == [True]
 
 
 def test_rank_that_vanishes_before_the_look_says_so(tmp_path: Path) -> None:

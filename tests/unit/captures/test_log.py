@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from typing import IO, Any
 import pytest
 
 from stallwatch.captures.folder import NotCaptured
-from stallwatch.captures.log import read_tail
+from stallwatch.captures.log import files_of, read_tail, read_tail_of_ended
 from stallwatch.node.procfs import ProcessDirectory
 
 
@@ -42,3 +43,20 @@ def test_output_that_is_no_file_says_so(tmp_path: Path) -> None:
         read_tail(process)
     assert str(caught.value) == "its output is no file (a pipe and a terminal or device)"
     assert "--log-dir" in caught.value.help
+
+
+def test_the_log_of_a_process_that_ended_is_read_by_its_path(tmp_path: Path) -> None:
+    path, link = tmp_path / "log", tmp_path / "link"
+    path.write_text("step 1\nHF_TOKEN=S3CR3T\nMemoryError: 96 GiB\n")
+    link.symlink_to(path)
+    with path.open("a") as file, writing_to(file, subprocess.STDOUT) as process:
+        alive = files_of(process)
+    lines, files = read_tail_of_ended((str(path), str(link)))
+    assert lines == ["step 1", "HF_TOKEN=(redacted)", "MemoryError: 96 GiB"]
+    assert files == alive
+
+
+def test_a_log_that_went_with_its_process_says_so(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(NotCaptured):
+        read_tail_of_ended((str(tmp_path / "gone"), str(tmp_path / "fifo")))

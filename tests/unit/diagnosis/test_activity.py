@@ -14,6 +14,8 @@ from stallwatch.diagnosis.activity.exceptions import last_exception
 from stallwatch.diagnosis.activity.kernel import kernel_wait
 from stallwatch.diagnosis.activity.source import hint
 from stallwatch.model.evidence import (
+    SHARED_LOG,
+    Attempt,
     ChildProcess,
     CodeFrame,
     Operation,
@@ -529,6 +531,16 @@ def test_an_exception_is_read_from_the_log_with_the_jobs_line() -> None:
     assert raised.frame is not None
     assert (raised.frame.line, raised.frame.function) == (88, "load")
     assert last_exception(LOG, 1) is None
+
+
+def test_a_traceback_that_names_nobody_in_a_file_of_several_ranks_is_nobodys() -> None:
+    anybody = tuple(line.removeprefix("[rank2]: ") for line in LOG)
+    assert last_exception(anybody, 2) is not None
+    assert last_exception(anybody, 2, shared=True) is None
+    assert last_exception(LOG, 2, shared=True) is not None
+    attempts = (Attempt("log", 1, 0, True, SHARED_LOG),)
+    assert read_activity(rank(log=anybody, attempts=attempts)).exception is None
+    assert read_activity(rank(log=LOG, attempts=attempts)).exception == "ValueError: bad shard"
 
 
 @pytest.mark.parametrize(

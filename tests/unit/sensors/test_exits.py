@@ -142,3 +142,23 @@ def test_memory_events_of_both_cgroup_versions_are_found(tmp_path: Path, line: s
     counter.parent.mkdir(parents=True)
     counter.write_text("under_oom 0\noom_kill 2\n")
     assert note_traces(ProcessWatch(50, str(proc)), str(tmp_path / "cgroup")) == Traces("", str(counter), 2)
+
+
+def test_where_its_output_went_is_noted_while_it_lives(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    with log.open("wb") as file, subprocess.Popen(["/bin/cat"], stdin=-1, stdout=file, stderr=file) as process:
+        watch = ProcessWatch(process.pid)
+        traces = note_traces(watch)
+        process.communicate(b"")
+    watch.close()
+    assert traces.outputs is not None
+    assert traces.outputs.paths == (str(log),)
+    assert (traces.outputs.uid, traces.outputs.gid) == (os.getuid(), os.getgid())
+
+
+def test_output_to_a_pipe_or_a_terminal_is_no_log() -> None:
+    with subprocess.Popen(["/bin/cat"], stdin=-1, stdout=-1, stderr=subprocess.DEVNULL) as process:
+        watch = ProcessWatch(process.pid)
+        assert note_traces(watch).outputs is None
+        watch.close()
+        process.communicate(b"")

@@ -34,15 +34,16 @@ _CONSEQUENCE = re.compile(
 _TEXT_LIMIT = 300
 
 
-def last_exception(log: tuple[str, ...], rank: int) -> Raised | None:
-    """Given the tail of a log, return the last traceback's exception. Lines that another rank wrote are left out."""
+def last_exception(log: tuple[str, ...], rank: int, *, shared: bool = False) -> Raised | None:
+    """Given the tail of a log, return the last traceback's exception. Lines that another rank wrote are left out; where
+    ranks share the file, so are those that name nobody."""
     raised = None
     frames: list[Frame] = []
     inside = False
     for raw in log:
         text = _ANSI.sub("", raw).rstrip()
         writer = _RANK.search(text[:40])
-        if writer and int(writer.group(1)) != rank:
+        if (writer is None and shared) or (writer and int(writer.group(1)) != rank):
             continue
         line = _PREFIX.sub("", text) if _PREFIX.match(text) else text
         if _HEADER.match(line.strip()):

@@ -18,7 +18,7 @@ from stallwatch.diagnosis.activity.source import hint, job_frame, source_text
 from stallwatch.diagnosis.activity.standing import Circumstances, Standing, stand, stand_without_stack
 from stallwatch.diagnosis.activity.threads import blocking_thread, ident_of, is_service, main_thread
 from stallwatch.diagnosis.frames import Origin, job_frame_index, place
-from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
+from stallwatch.model.evidence import SHARED_LOG, CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
 from stallwatch.model.verdict import Fact, Frame
 
 T = TypeVar("T")
@@ -152,7 +152,8 @@ def _past_main(now: Moment, pid: int | None) -> bool:
 
 def _raised(rank: RankEvidence) -> Raised | None:
     told = next((beat.exception for beat in reversed(rank.heartbeat) if beat.exception and not beat.is_child), "")
-    logged = last_exception(rank.log, rank.rank)
+    shared = any(attempt.what == "log" and attempt.detail == SHARED_LOG for attempt in rank.attempts)
+    logged = last_exception(rank.log, rank.rank, shared=shared)
     if told and not (logged and logged.text.startswith(told)):
         return Raised(told, is_consequence(told), logged.frame if logged else None)
     return logged

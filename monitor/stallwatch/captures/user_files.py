@@ -1,0 +1,76 @@
+"""Logs and source lines of ranks into their folders, each as its own user may read them; of ranks that are gone, the
+log that was noted while they lived."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from stallwatch.captures.as_user import Request, Wanted, read_as_user
+from stallwatch.captures.folder import NotCaptured, RankFolder
+from stallwatch.model.evidence import SHARED_LOG
+from stallwatch.model.snapshot import RankSample
+from stallwatch.node.procfs import ProcessDirectory
+
+User = tuple[int, int, tuple[int, ...]]  # uid, gid, groups
+
+
+class Subject(NamedTuple):
+    sample: RankSample
+    gone: bool
+    folder: RankFolder
+    lines: list[tuple[str, int]]  # source lines that its stacks name
+
+
+def readers(subjects: Iterable[Subject], seconds: float) -> list[Callable[[], None]]:
+    """Return one function a user, each of which reads and writes for all ranks of that user."""
+    by_user: dict[User, list[Subject]] = {}
+    for subject in subjects:
+        user = _user_of(subject)
+        if user is not None:
+            by_user.setdefault(user, []).append(subject)
+    return [partial(_read, user, of_user, seconds) for user, of_user in by_user.items()]
+
+
+def _user_of(subject: Subject) -> User | None:
+    if subject.gone:
+        outputs = subject.sample.outputs
+        return None if outputs is None else (outputs.uid, outputs.gid, outputs.groups)
+    try:
+        with ProcessDirectory(subject.sample.pid) as directory:
+            status = directory.status()
+    except (OSError, ValueError):
+        return None
+    return status.uids[0], status.gids[0], status.groups
+
+
+def _read(user: User, subjects: Sequence[Subject], seconds: float) -> None:
+    asked_ns = time.monotonic_ns()
+    wanted = tuple(
+        Wanted(
+            subject.sample.rank,
+            subject.sample.pid,
+            subject.sample.start_ticks,
+            tuple(subject.lines),
+            subject.sample.outputs.paths if subject.gone and subject.sample.outputs else None,
+        )
+        for subject in subjects
+    )
+    try:
+        found = read_as_user(Request(*user, ranks=wanted), seconds)
+    except (NotCaptured, OSError) as error:
+        for subject in subjects:
+            subject.folder.note("log", asked_ns, False, str(error))
+        return
+    folders = {subject.sample.rank: subject.folder for subject in subjects}
+    writers = Counter(file for one in found for file in one.log_files)
+    for one in found:
+        folder = folders[one.rank]
+        if one.log is not None:
+            folder.write("log.txt", "".join(f"{line}\n" for line in one.log).encode(), of_look=False)
+        shared = SHARED_LOG if any(writers[file] > 1 for file in one.log_files) else ""
+        folder.note("log", asked_ns, one.log is not None, one.log_problem or shared)
+        if one.sources:
+            folder.write_json("sources.json", one.sources)
+        folder.note("sources", asked_ns, not one.sources_problem, one.sources_problem)
