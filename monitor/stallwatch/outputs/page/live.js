@@ -57,10 +57,15 @@ function showPast(past) {
   }));
 }
 
+function byReason(sensors) {  // those that are silent for the same reason share its sentence
+  const names = new Map();
+  for (const {sensor, reason} of sensors) names.set(reason, [...names.get(reason) || [], sensor]);
+  return [...names].map(([reason, sharing]) => `${sharing.join(", ")}: ${reason}`);
+}
 let notesKey = "";
 function showNotes(ranks) {
   const notes = [
-    ...ranks.sensors.filter(sensor => !sensor.up && sensor.required).map(sensor => `${sensor.sensor}: ${sensor.reason}`),
+    ...byReason(ranks.sensors.filter(sensor => !sensor.up && sensor.required)),
     ...ranks.problems];
   const key = JSON.stringify(notes);
   if (key === notesKey) return;
@@ -76,7 +81,7 @@ async function refresh() {
   try {
     const [ranks, incidents] = await Promise.all([api("ranks"), api("incidents")]);
     setText(byId("node"), `on ${ranks.node}`);
-    const absent = ranks.sensors.filter(sensor => !sensor.up && !sensor.required).map(sensor => `${sensor.sensor}: ${sensor.reason}.`);
+    const absent = byReason(ranks.sensors.filter(sensor => !sensor.up && !sensor.required)).map(words => `${words}.`);
     setText(byId("footer"), join([`stallwatch ${ranks.tool_version}. It observes only: it ends and restarts nothing.`, ...absent], " "));
     showNotes(ranks);
     const culprits = new Set(incidents.incidents.filter(incident => incident.state === "open")
