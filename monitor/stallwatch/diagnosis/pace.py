@@ -1,10 +1,12 @@
 """Stuck or moving: by two looks, by what dumps taken apart prove about each other, by age against the job's step."""
 
 from collections import Counter
+from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
 from stallwatch.diagnosis import signature
+from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.case import Case
 from stallwatch.model.summary import Pending
 
@@ -14,6 +16,8 @@ _STEPS_UNTIL_SUSPECT = 3
 _STEPS_UNTIL_STUCK = 20
 _FLOOR_NS = 1_000_000_000
 _MIN_ARRIVALS = 8
+# One rank of so many that works on while all others stand in communication is what they wait for.
+_MOVERS = 4
 # A rank holds the job back if it comes last nearly always, by a good part of a step.
 _LAST_SHARE = 0.75
 _LATE_SHARE_OF_STEP = 0.25
@@ -71,10 +75,20 @@ class Pace:
         if any(case.is_stale(rank, group.index) for group in case.groups for rank in group.ranks):
             return True
         advanced = [summary.advanced for summary in case.summaries.values() if summary.advanced is not None]
-        if any(advanced) or any(activity.moving for activity in case.activities.values()):
+        if any(advanced):
             return True
-        known = [activity.moving for activity in case.activities.values() if activity.moving is not None]
+        known = [activity for activity in case.activities.values() if activity.moving is not None]
+        moving = [activity for activity in known if activity.moving]
+        if moving and (_MOVERS * len(moving) >= len(case.observed) or not self._wait(known)):
+            return True
         return False if advanced or known else None
+
+    def _wait(self, known: Sequence[Activity]) -> bool:
+        """All but those that move stand still in communication: they wait for them, and the job does not move."""
+        still = [activity for activity in known if activity.moving is False]
+        return bool(still) and all(
+            activity.in_collective or activity.in_store_or_init or activity.gpu_sync for activity in still
+        )
 
     def slowest(self) -> Slowness | None:
         """Return the rank for which all others of a group wait each time, by the arrival times of one host's clock."""

@@ -8,6 +8,7 @@ from statistics import median
 from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.earlier import Before, Key, first_of_lanes
 from stallwatch.diagnosis.lanes import Lanes
+from stallwatch.diagnosis.lost_entries import has_outrun, reaches_its_end
 from stallwatch.diagnosis.nodes import Node, read_nodes
 from stallwatch.model.evidence import Operation, RankEvidence, Recorder
 from stallwatch.model.summary import NO_CALL, Arrival, Call, PairCount, Pending, RankSummary, Stream, Transfer
@@ -73,6 +74,7 @@ class _Reduction:
         self.program: dict[int, list[tuple[int, int, int]]] = {}  # lane → (created, order, call)
         self.whole = True
         self.cut_short = False
+        self.outran = False
         self.advanced: bool | None = None
         self.advanced_lanes: set[int] = set()
         self._order = 0
@@ -90,6 +92,7 @@ class _Reduction:
             groups.setdefault(node.pg_id, []).append(node)
         for group in groups.values():
             self._add_group(recorder, group, before, whole)
+        self.outran = self.outran or (not whole and has_outrun(recorder, nodes))
 
     def _before(self, recorder: Recorder, nodes: Sequence[Node], earlier: Sequence[Recorder]) -> Before | None:
         """What was pending at any earlier look, or None when there was none; notes what advanced since the last."""
@@ -104,11 +107,15 @@ class _Reduction:
         newest = recorder.operations[-1].record_id if recorder.operations else -1
         moved = newest != known or sum(n.done for n in read_nodes(last)) != sum(n.done for n in nodes)
         self.advanced = bool(self.advanced) or moved or last.status != recorder.status
+        first = first_of_lanes(read_nodes(last), self.lanes)
+        stands = {pg_id for pg_id, _ in first}
         for operation in reversed(recorder.operations):
             if operation.record_id <= known:
                 break
-            self.advanced_lanes.add(self.lanes.of(operation))
-        return Before(keys, first_of_lanes(read_nodes(last), self.lanes))
+            # Without threads, what another group records beside the one that stands may be another thread's.
+            if operation.thread_id is not None or not stands or operation.pg_id in stands:
+                self.advanced_lanes.add(self.lanes.of(operation))
+        return Before(keys, first)
 
     def _add_group(self, recorder: Recorder, nodes: Sequence[Node], before: Before | None, whole: bool) -> None:
         stream = len(self.streams)
@@ -173,7 +180,7 @@ class _Reduction:
                 ),
                 period_ns=_period_ns(collectives[-_GAPS_FOR_PERIOD:], ids),
                 last_created_ns=nodes[-1].first.created_ns,
-                cut_short=recorder.cut_short and not _reaches_its_end(recorder, nodes),
+                cut_short=recorder.cut_short and not reaches_its_end(recorder, nodes),
             )
         )
         for ends, (done, pending) in sorted(counts.items()):
@@ -251,14 +258,8 @@ class _Reduction:
             advanced_lanes=tuple(sorted(self.advanced_lanes)),
             captured_at_ns=captured_at_ns,
             cut_short=self.cut_short,
+            outran=self.outran,
         )
-
-
-def _reaches_its_end(recorder: Recorder, nodes: Sequence[Node]) -> bool:
-    """True when pg_status, which lies before the entries, says that a group's newest is among them. With transfers its
-    numbers are of two kinds."""
-    enqueued = next((status.enqueued for status in recorder.status if status.pg_id == nodes[-1].pg_id), -1)
-    return 0 < enqueued <= nodes[-1].seq and not any(node.transfers for node in nodes)
 
 
 def transfer_ends(name: str) -> tuple[int, int] | None:

@@ -102,3 +102,4 @@ class RankSummary(msgspec.Struct, frozen=True, gc=False):
     advanced_lanes: tuple[int, ...] = ()  # host threads that recorded something between the last two looks
     captured_at_ns: int | None = None  # wall clock
     cut_short: bool = False  # a dump of it broke off: what is not in it may have been called
+    outran: bool = False  # something has not completed by pg_status, and its entry is no longer in the ring

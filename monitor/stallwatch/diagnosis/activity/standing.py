@@ -199,7 +199,8 @@ def _native(call: tuple[CodeFrame, ...], around: Circumstances) -> Standing:
     if around.wait and around.wait in _KERNEL:
         where, detail = _KERNEL[around.wait]
         return Standing(where, detail)
-    return Standing("user_code", "is in the job's own code")
+    # Asleep in C, and nobody says in what: a wait of gloo's looks just so.
+    return Standing("user_code", "is in the job's own code", in_collective=False if around.wait else None)
 
 
 def stand_without_stack(around: Circumstances) -> Standing:

@@ -1,5 +1,6 @@
 """The job moves: healthy, or one rank holds it back; or a long wait whose culprit makes progress."""
 
+from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.claims.claim import (
     Claim,
     Saying,
@@ -67,10 +68,11 @@ def waiting(story: Story) -> Saying:
 
 def healthy(story: Story) -> Saying:
     case = story.case
+    if any(summary.outran for summary in case.summaries.values()):
+        return Rejected("healthy", "something has not completed that the ring has lost")
     if story.moves and (story.ends_move or not story.proven_stuck):
-        return Claim(
-            "healthy", (), "certain" if case.looks > 1 else "likely", (Fact("the job moves", "flight recorders"),)
-        )
+        sure = case.looks > 1 and case.world_size is not None and all(_moves(case, rank) for rank in case.world)
+        return Claim("healthy", (), "certain" if sure else "likely", (Fact("the job moves", "flight recorders"),))
     absent = absent_ranks(story)
     if story.hangs and absent and all(case.activity(rank).moving for rank in absent):
         return Claim("healthy", (), "likely", (Fact(f"{named(absent)} make progress", "two looks"),))
@@ -85,6 +87,20 @@ def healthy(story: Story) -> Saying:
         return None
     if ended and len(ended) == len(case.observed):
         return Claim("healthy", (), "likely", (Fact("every process ended with exit code 0", "/proc"),))
-    if any(case.recorded(rank) for rank in case.observed) or any(a.known for a in case.activities.values()):
+    if all(rank in story.graph.moving or _is_outside(case, rank) for rank in case.world):
         return Claim("healthy", (), "possible", (Fact("no rank waits for another", "flight recorders and stacks"),))
     return None
+
+
+def _moves(case: Case, rank: int) -> bool:
+    summary = case.summaries.get(rank)
+    return bool(case.activity(rank).moving or (summary is not None and summary.advanced))
+
+
+def _is_outside(case: Case, rank: int) -> bool:
+    """Nothing pending, and a stack outside of communication: one alone leaves room for a wait that it does not show."""
+    activity = case.activity(rank)
+    summary = case.summaries.get(rank)
+    settled = case.recorded(rank) and summary is not None and not summary.pending and not summary.outran
+    elsewhere = activity.known and activity.in_collective is False and not activity.gpu_sync
+    return settled and elsewhere and not activity.in_store_or_init

@@ -18,6 +18,8 @@ from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.waits import Strength
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
+_MAIN_THREAD = "MainThread"  # by Python's own name; what a thread beside it does may be none of the loop's business
+
 
 def claim(story: Story) -> Saying:
     if not story.hangs:
@@ -96,6 +98,7 @@ def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
     if worst <= Strength.HOST and plain and not contradicted and (story.proven_stuck or not story.dated):
         return "likely"
     still = all(story.case.activity(rank).moving is False for rank in story.case.observed)
+    still = still and all(story.case.activity(rank).thread in ("", _MAIN_THREAD) for rank in found)
     if not story.graph.waits and not story.case.unobserved and still:
         return "likely"  # stacks alone, of every rank, and the same twice
     return "possible"

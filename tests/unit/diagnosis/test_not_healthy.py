@@ -1,0 +1,121 @@
+"""What must never be called healthy: standing still that a little evidence makes look like motion or like peace."""
+
+import msgspec
+import pytest
+
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import (
+    CodeFrame,
+    Evidence,
+    GroupStatus,
+    RankEvidence,
+    Recorder,
+)
+from stallwatch.model.verdict import Verdict
+from tests.unit.diagnosis.build import (
+    SLEEPS,
+    Call,
+    Group,
+    Rank,
+    evidence,
+    loop,
+    recorder,
+    world,
+)
+
+W4 = world(4)
+SAVER = Group("9", "async_checkpoint", (0, 1, 2, 3), pg_id=7)
+_IN_JOB = (CodeFrame("ring", "/srv/job/train.py", 44), CodeFrame("<module>", "/srv/job/train.py", 99))
+
+
+def _first(*ranks: RankEvidence, looks: int = 2) -> Verdict:
+    return judge(Evidence(4, "gloo", ranks, (), (), looks=looks))[0]
+
+
+def _without_threads(recorder: Recorder) -> Recorder:
+    operations = tuple(msgspec.structs.replace(o, thread_id=None, thread_name=None) for o in recorder.operations)
+    return msgspec.structs.replace(recorder, operations=operations)
+
+
+def _saved_between_looks(rank: int, calls: tuple[Call, ...], done: int) -> RankEvidence:
+    """The training thread stands; a background thread has saved on between the two looks."""
+    saves = tuple(Call(SAVER, elements=8, line=70) for _ in range(6))
+    looks = [
+        _without_threads(_settled(recorder(rank, (*calls, *saves[:count]), done, backend="gloo", look=look), done))
+        for look, count in ((1, 3), (2, 6))
+    ]
+    found = Rank(rank, (), dumped=False, frames=SLEEPS if done == len(calls) else ()).evidence()
+    return msgspec.structs.replace(found, recorders=tuple(looks))
+
+
+def _settled(recorder: Recorder, done: int) -> Recorder:
+    """The saver's calls are over, though they come after the one that stands."""
+    return msgspec.structs.replace(
+        recorder,
+        operations=tuple(
+            msgspec.structs.replace(o, retired=place < done or o.group_description == SAVER.description)
+            for place, o in enumerate(recorder.operations)
+        ),
+    )
+
+
+def test_another_groups_calls_are_no_motion_where_no_dump_names_threads() -> None:
+    steps = loop(W4, 5)
+    waiting = [_saved_between_looks(rank, steps, 9) for rank in (0, 1, 2)]
+    verdict = _first(*waiting, _saved_between_looks(3, steps[:9], 9))
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
+
+
+def test_a_pending_call_that_the_ring_has_lost_is_not_forgotten() -> None:
+    def outrun(rank: int) -> RankEvidence:
+        saves = tuple(Call(SAVER, elements=8, line=70) for _ in range(6))
+        looks = tuple(
+            msgspec.structs.replace(
+                recorder(rank, saves, backend="gloo", look=look, first_record=100 * look),
+                status=(GroupStatus(0, 11, -1, 10), GroupStatus(7, 6, -1, 6)),
+            )
+            for look in (1, 2)
+        )
+        return msgspec.structs.replace(Rank(rank, dumped=False, frames=SLEEPS).evidence(), recorders=looks)
+
+    assert _first(*(outrun(rank) for rank in range(4))).cause == "undecided"
+
+
+def test_one_rank_at_work_while_all_others_stand_in_the_start_is_what_they_wait_for() -> None:
+    init = (
+        CodeFrame("init_process_group", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9),
+    )
+    standing = [Rank(rank, dumped=False, frames=(*init, *_IN_JOB), wchan="do_poll").evidence() for rank in range(5)]
+    late = _at_work(Rank(5, dumped=False, frames=SLEEPS).evidence())
+    verdict = judge(Evidence(6, "nccl", (*standing, late), (), (), looks=2))[0]
+    assert verdict.cause != "healthy"
+
+
+def _at_work(rank: RankEvidence) -> RankEvidence:
+    first, last = rank.stacks
+    other = (CodeFrame("load", "/srv/job/data.py", 70), *SLEEPS[1:])
+    thread = msgspec.structs.replace(last.threads[0], frames=other)
+    return msgspec.structs.replace(rank, stacks=(first, msgspec.structs.replace(last, threads=(thread,))))
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_sleep_in_c_that_nobody_explains_may_be_a_wait_that_gloo_does_not_record(looks: int) -> None:
+    steps = loop(W4, 5)
+    ranks = [Rank(r, steps, frames=_IN_JOB, backend="gloo", wchan=None, looks=looks).evidence() for r in range(3)]
+    last = Rank(3, steps, frames=SLEEPS, backend="gloo", looks=looks).evidence()
+    assert _first(*ranks, last, looks=looks).cause != "healthy"
+
+
+def test_stacks_that_were_not_read_leave_room_for_a_wait() -> None:
+    ranks = [Rank(rank, loop(W4, 5), backend="gloo", wchan="futex_wait_queue") for rank in range(4)]
+    assert judge(evidence(*ranks))[0].cause == "undecided"
+
+
+def test_ranks_that_nobody_saw_leave_room_for_a_wait() -> None:
+    ranks = [Rank(rank, loop(W4, 5), frames=SLEEPS) for rank in range(3)]
+    assert judge(evidence(*ranks, world_size=4))[0].cause == "undecided"
+
+
+def test_states_of_processes_alone_say_nothing_of_waits() -> None:
+    ranks = [Rank(rank, dumped=False) for rank in range(4)]
+    assert judge(evidence(*ranks))[0].cause == "undecided"
