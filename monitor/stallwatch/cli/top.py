@@ -16,6 +16,8 @@ from stallwatch.cli.terminal import console
 from stallwatch.errors import UsageError
 from stallwatch.outputs.client import Client, DaemonUnreachable
 
+_OTHER_LINES = 14  # of a screen: head, sensors, and the incidents, which must not be pushed off it
+
 
 @click.command()
 @click.option("--interval", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="In seconds.")
@@ -43,10 +45,11 @@ def _stream(client: Client, interval: float, count: int | None) -> None:
 
 def _draw(client: Client, interval: float, count: int | None) -> None:
     view: RenderableType = Text("…")
-    with Live(view, console=console(), screen=True, auto_refresh=False) as live:
+    screen = console()
+    with Live(view, console=screen, screen=True, auto_refresh=False) as live:
         for look in _paced(interval, count):
             try:
-                view = shown = status_view(client.ranks(), client.incidents())
+                view = shown = status_view(client.ranks(), client.incidents(), screen.height - _OTHER_LINES)
             except DaemonUnreachable as error:
                 if look == 0:
                     raise

@@ -1,10 +1,12 @@
 """The commands that ask a daemon, against a real control socket."""
 
+import io
 import json
 from collections.abc import Iterator
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from stallwatch.cli.app import COMMANDS, run
 from stallwatch.cli.incidents import list_view
@@ -14,7 +16,7 @@ from stallwatch.model.incident import UNTOLD, IncidentEvent
 from stallwatch.model.snapshot import SensorStatus
 from stallwatch.outputs.documents import incident_list, rank_list
 from tests.integration.outputs.serving import Served, served, stalled
-from tests.unit.outputs.reports import FakeControl, diagnosis, incident, node_report, verdict
+from tests.unit.outputs.reports import FakeControl, diagnosis, incident, node_report, verdict, view
 
 Capture = pytest.CaptureFixture[str]
 
@@ -36,7 +38,8 @@ def address(node: Served, monkeypatch: pytest.MonkeyPatch) -> Served:
 def test_status_shows_each_rank_and_the_open_incident(address: Served, capsys: Capture) -> None:
     assert run(["status"]) == 0
     shown = capsys.readouterr().out
-    assert "llama-7b   2/4  waiting   412" in shown
+    assert "llama-7b   1/4  waiting            412" in shown
+    assert "llama-7b   2/4  waiting, culprit   412" in shown
     assert "critical  llama-7b-1  Rank 2 never entered" in shown
     assert "gpus: no GPU on this node" in shown
     assert "\x1b" not in shown  # plain in a pipe
@@ -73,6 +76,18 @@ def test_acknowledge_without_an_id_means_the_only_open_incident(address: Served,
     assert "no open incident 'llama-7b-9'" in capsys.readouterr().err
     assert run(["acknowledge", "--json", "--by", "bo", "llama-7b-1"]) == 0
     assert json.loads(capsys.readouterr().out) == {"incident_id": "llama-7b-1", "by": "bo"}
+
+
+def test_of_more_ranks_than_lines_those_that_differ_are_listed_and_the_incident_stays_on_the_screen() -> None:
+    views = tuple(view(rank, world_size=1024, state="phase" if rank == 7 else "waiting") for rank in range(1024))
+    report = node_report(incident(acknowledged_by="anna"), ranks=views)
+    screen = Console(width=120, record=True, file=io.StringIO())
+    screen.print(status_view(rank_list(report), incident_list(report), 24))
+    lines = screen.export_text().splitlines()
+    assert len(lines) < 20
+    assert "llama-7b: 1023 waiting, 1 phase" in lines
+    assert [line.split()[1] for line in lines if line.startswith("llama-7b ")] == ["2/1024", "7/1024"]
+    assert "anna is on it" in "".join(lines)
 
 
 def test_status_json_is_the_ranks_with_the_incidents(address: Served, capsys: Capture) -> None:
