@@ -1,6 +1,5 @@
 """The ranks of this node: hooks' records joined with their processes and their ends, and ranks without a hook."""
 
-import os
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,12 +9,14 @@ from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import Heartbeat, JobKey, ProcessEnd, ProcessSample, RankSample
 from stallwatch.sensors.deaths import DeathWatch
 from stallwatch.sensors.environ import RankNames
-from stallwatch.sensors.exits import Traces, explain, note_traces
+from stallwatch.sensors.exits import note_traces
+from stallwatch.sensors.followed import FollowedRank, age_ns, names_of
 from stallwatch.sensors.heartbeats import HeartbeatScan
 from stallwatch.sensors.namespaces import PidTranslation
 from stallwatch.sensors.processes import ProcessWatch
 from stallwatch.sensors.sensor import Options, PartStatus
 from stallwatch.sensors.slow_reads import SlowReads
+from stallwatch.sensors.twins import Member, told_apart
 
 # A stop must be told within two seconds, so it cannot wait for the next tick; one pread a rank.
 _STATE_SECONDS = 0.25
@@ -26,42 +27,6 @@ class RanksLook(msgspec.Struct, frozen=True):
     ranks: tuple[RankSample, ...]
     heartbeats: PartStatus
     processes: PartStatus
-
-
-class _Rank:
-    """One process that is a rank, followed until some time after its end."""
-
-    def __init__(self, names: RankNames, uid: int, watch: ProcessWatch, traces: Traces) -> None:
-        self.names = names
-        self.uid = uid
-        self.watch = watch
-        self.traces = traces
-        self.pidfd: int | None = None
-        self.heartbeat: Heartbeat | None = None  # the last one that was read
-        self.heartbeat_ns = 0
-        self.end: ProcessEnd | None = None
-        self.stopped = False
-
-    def ended(self, at_ns: int) -> None:
-        """Called the moment the process ends: a zombie's status can be read only until its parent looks."""
-        if self.end is None:
-            self.end = explain(self.watch, self.pidfd, self.traces, self.heartbeat, at_ns)
-
-    def changed(self) -> bool:
-        """Whether it was stopped, or goes on, since the last call."""
-        if self.end is not None:
-            return False
-        try:
-            stopped = self.watch.directory.stat().state == "T"
-        except (OSError, ValueError):
-            return False  # gone or not ours to read: the next read says so
-        before, self.stopped = self.stopped, stopped
-        return stopped != before
-
-    def close(self) -> None:
-        self.watch.close()
-        if self.pidfd is not None:
-            os.close(self.pidfd)
 
 
 class RanksSensor:
@@ -78,7 +43,7 @@ class RanksSensor:
         self._translation = PidTranslation(proc, options.discover_seconds)
         self._slow = SlowReads(proc, options.discover_seconds, monotonic_ns)
         self._deaths = DeathWatch(monotonic_ns)
-        self._ranks: dict[tuple[int, int], _Rank] = {}  # by pid and start ticks
+        self._ranks: dict[tuple[int, int], FollowedRank] = {}  # by pid and start ticks
         self._missing_since: dict[str, int] = {}  # records of processes that were gone when we came
         self._not_believed: set[str] = set()  # of this read
         self._owners: dict[tuple[str, str], int] = {}  # uid by job and epoch
@@ -101,6 +66,8 @@ class RanksSensor:
         for heartbeat in look.heartbeats:
             self._take(heartbeat, began_ns)
         self._take_slow()
+        self._tell_apart()
+        self._drop_followed()
         records_ns = self._now_ns()
         paths = {heartbeat.path for heartbeat in look.heartbeats}
         refusals: list[str] = []
@@ -137,11 +104,11 @@ class RanksSensor:
         self._missing_since.pop(heartbeat.path, None)
         rank.heartbeat = heartbeat
         rank.heartbeat_ns = now_ns
-        rank.names = self._own_names(_names_of(heartbeat), rank.uid)
+        rank.names = self._own_names(names_of(heartbeat), rank.uid)
 
-    def _believed(self, heartbeat: Heartbeat, pid: int, known: "_Rank | None") -> "_Rank | None":
+    def _believed(self, heartbeat: Heartbeat, pid: int, known: FollowedRank | None) -> FollowedRank | None:
         """Given a record that is new to us, return the rank that it speaks for; None when it does not."""
-        rank = self._follow(pid, heartbeat.start_ticks, _names_of(heartbeat), known)
+        rank = self._follow(pid, heartbeat.start_ticks, names_of(heartbeat), known)
         if rank is None:
             return None
         # A process that has become another user since keeps the record of the one it was.
@@ -168,7 +135,7 @@ class RanksSensor:
                 return pid
         return None
 
-    def _follow(self, pid: int, start_ticks: int, names: RankNames, known: "_Rank | None") -> "_Rank | None":
+    def _follow(self, pid: int, start_ticks: int, names: RankNames, known: FollowedRank | None) -> FollowedRank | None:
         """Begin to follow a process; None when it is gone or another one by now."""
         if known is not None:
             return known
@@ -180,7 +147,9 @@ class RanksSensor:
             watch.close()
             return None
         uid = watch.directory.status().uids[0]
-        rank = _Rank(self._own_names(names, uid), uid, watch, note_traces(watch))
+        parent, began_ns = watch.directory.stat().parent_pid, self._now_ns() - age_ns(start_ticks)
+        traces = note_traces(watch)
+        rank = FollowedRank(self._own_names(names, uid), uid, watch, traces, parent, began_ns, self._proc)
         self._slow.want(pid, start_ticks)
         try:
             if self._proc == "/proc":
@@ -191,6 +160,34 @@ class RanksSensor:
             rank.ended(self._now_ns())
         self._ranks[pid, start_ticks] = rank
         return rank
+
+    def _tell_apart(self) -> None:
+        """Two live processes of one rank are two jobs, whatever they call themselves."""
+        by_name: dict[JobKey, list[FollowedRank]] = {}
+        for rank in self._ranks.values():
+            by_name.setdefault(rank.named, []).append(rank)
+        for ranks in by_name.values():
+            members = [
+                Member(number, rank.names.rank, rank.began_ns, rank.kin, rank.end is None, rank.ordinal)
+                for number, rank in enumerate(ranks)
+            ]
+            for number, ordinal in told_apart(members).items():
+                assert isinstance(number, int)
+                ranks[number].ordinal = ordinal
+
+    def _drop_followed(self) -> None:
+        """A rank that ended before its successor began is no death of the job that runs now: somebody started the job
+        again under the same address, or that rank alone."""
+        living = [rank for rank in self._ranks.values() if rank.end is None]
+        began_ns = {job: min(rank.began_ns for rank in living if rank.job == job) for job in {r.job for r in living}}
+        successors = {(rank.job, rank.names.rank) for rank in living}
+        for key, rank in list(self._ranks.items()):
+            if rank.end is None or rank.job not in began_ns:
+                continue
+            if rank.end.at_ns < began_ns[rank.job] or (rank.job, rank.names.rank) in successors:
+                if rank.heartbeat is not None:
+                    self._scan.remove(rank.heartbeat.path)
+                self._forget(key)
 
     def _take_slow(self) -> None:
         """Take what the slow reads have brought since the last read."""
@@ -205,7 +202,7 @@ class RanksSensor:
                 self._follow(found.pid, found.start_ticks, found.names, None)
         self._slow.known_pids = frozenset(pid for pid, _ in self._ranks)
 
-    def _sample(self, rank: _Rank, paths: set[str], refusals: list[str]) -> RankSample:
+    def _sample(self, rank: FollowedRank, paths: set[str], refusals: list[str]) -> RankSample:
         now_ns = self._now_ns()
         process: Known[ProcessSample] | Unavailable
         if rank.end is None:
@@ -232,7 +229,7 @@ class RanksSensor:
             heartbeat = Unavailable(f"{rank.heartbeat.path} was removed or can no longer be read", now_ns)
         names = rank.names
         return RankSample(
-            job=JobKey(names.training_job, names.epoch),
+            job=rank.job,
             rank=names.rank,
             local_rank=names.local_rank,
             world_size=names.world_size,
@@ -253,15 +250,17 @@ class RanksSensor:
         followed |= self._not_believed
         used = {(rank.names.training_job, rank.names.epoch) for rank in self._ranks.values()}
         self._owners = {key: uid for key, uid in self._owners.items() if key in used}
-        living = {sample.job for sample in samples if sample.end is None}
+        living = {rank.job for rank in self._ranks.values() if rank.end is None}
+        began_ns = {job: min(r.began_ns for r in self._ranks.values() if r.job == job) for job in living}
+        successors = {(sample.job, sample.rank) for sample in samples if sample.end is None}
         for heartbeat in heartbeats:
             if heartbeat.is_child or heartbeat.path in followed:
                 continue
             since_ns = self._missing_since.setdefault(heartbeat.path, now_ns)
-            names = self._own_names(_names_of(heartbeat), heartbeat.uid)
+            names = self._own_names(names_of(heartbeat), heartbeat.uid)
             job = JobKey(names.training_job, names.epoch)
-            if job in living:
-                at_ns = heartbeat.ended_ns or max(heartbeat.pulse_ns, heartbeat.last_step_ns or 0)
+            at_ns = heartbeat.ended_ns or max(heartbeat.pulse_ns, heartbeat.last_step_ns or 0)
+            if job in living and at_ns >= began_ns[job] and (job, names.rank) not in successors:
                 yield RankSample(
                     job=job,
                     rank=names.rank,
@@ -282,9 +281,9 @@ class RanksSensor:
     def _drop_ended(self, now_ns: int) -> None:
         """A rank that ended stays for as long as others of its job live: they may hang because of it."""
         limit_ns = self._options.keep_ended_seconds * 1e9
-        living = {(rank.names.training_job, rank.names.epoch) for rank in self._ranks.values() if rank.end is None}
+        living = {rank.job for rank in self._ranks.values() if rank.end is None}
         for key, rank in list(self._ranks.items()):
-            if (rank.names.training_job, rank.names.epoch) in living or rank.end is None:
+            if rank.job in living or rank.end is None:
                 continue
             if now_ns - rank.end.at_ns > limit_ns:
                 if rank.heartbeat is not None:
@@ -301,9 +300,3 @@ class RanksSensor:
     def close(self) -> None:
         for key in list(self._ranks):
             self._forget(key)
-
-
-def _names_of(heartbeat: Heartbeat) -> RankNames:
-    return RankNames(
-        heartbeat.rank, heartbeat.local_rank, heartbeat.world_size, heartbeat.training_job, heartbeat.epoch
-    )

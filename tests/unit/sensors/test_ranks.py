@@ -238,3 +238,56 @@ def test_a_stop_and_a_death_are_news_that_do_not_wait_for_a_request(
     assert sensor.wait(reading)
     for descriptor in (reading, writing):
         os.close(descriptor)
+
+
+def started(count: int) -> "list[subprocess.Popen[bytes]]":
+    return [subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, start_new_session=True) for _ in range(count)]
+
+
+def test_two_processes_of_one_rank_are_two_jobs(sensor: RanksSensor, tmp_path: Path) -> None:
+    first, second = processes = started(2)
+    try:
+        for process in processes:
+            write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+        told = {sample.pid: sample.job.epoch for sample in of_job(sensor)}
+        assert sorted(told.values()) == ["epoch", "epoch (2)"]
+        kill(first)
+        after = {sample.pid: (sample.job.epoch, sample.end is None) for sample in of_job(sensor)}
+        assert after == {first.pid: (told[first.pid], False), second.pid: (told[second.pid], True)}
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_a_job_that_is_started_again_under_its_address_has_not_its_old_deaths(
+    sensor: RanksSensor, tmp_path: Path
+) -> None:
+    first = started(2)
+    for rank, process in enumerate(first):
+        write_record(tmp_path, rank, process.pid, start_ticks_of(process.pid))
+    assert len(of_job(sensor)) == 2
+    for process in first:
+        kill(process)
+    assert [sample.end is None for sample in of_job(sensor)] == [False, False]
+    (again,) = started(1)
+    try:
+        write_record(tmp_path, 0, again.pid, start_ticks_of(again.pid))
+        for _ in range(2):
+            assert {sample.pid for sample in of_job(sensor) if sample.rank == 0} == {again.pid}
+    finally:
+        for process in (*first, again):
+            process.kill()
+            process.communicate()
+
+
+def test_a_record_of_an_earlier_life_is_no_death_of_the_job_that_runs_now(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    (dead,) = started(1)
+    ticks = start_ticks_of(dead.pid)
+    dead.kill()
+    dead.communicate()
+    write_record(tmp_path, 0, dead.pid, ticks, pulse_ns=0, ended=1, ended_ns=-(10**18), exit_code=0)
+    write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    assert [(sample.rank, sample.end) for sample in of_job(sensor)] == [(1, None)]

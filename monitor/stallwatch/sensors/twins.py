@@ -1,0 +1,105 @@
+"""Jobs that go by one name at one time: two containers with the same default address, two runs of a script that names
+its job, single processes. A job has each rank once, so two live processes of one rank are two jobs."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+
+class Kin(NamedTuple):
+    """What ranks of one job on a node have in common, the surest first; 0: not known."""
+
+    network: int = 0  # inode of the network namespace: an address is reached from within
+    pids: int = 0  # inode of the pid namespace
+    session: int = 0
+    process_group: int = 0
+    parent: int = 0  # the launcher
+
+
+class Member(NamedTuple):
+    """A process that says which rank of which job it is; all members of a call say the same job."""
+
+    key: Hashable
+    rank: int
+    started: int  # any unit
+    kin: Kin
+    alive: bool = True
+    ordinal: int | None = None  # what it was told before
+
+
+def kin_of(pid: int, parent: int, proc: str = "/proc") -> Kin:
+    """What cannot be read is 0; nothing here fails."""
+    return Kin(
+        _or_zero(lambda: os.stat(f"{proc}/{pid}/ns/net").st_ino),
+        _or_zero(lambda: os.stat(f"{proc}/{pid}/ns/pid").st_ino),
+        _or_zero(lambda: os.getsid(pid)),
+        _or_zero(lambda: os.getpgid(pid)),
+        parent,
+    )
+
+
+def told_apart(members: Sequence[Member]) -> dict[Hashable, int]:
+    """Given all who say that they are of one job, return for each live one which of the jobs it is, from 1 on.
+
+    Who was told an ordinal above 1 keeps it, and his kin join him; the job of who came first is 1.
+    """
+    living = [member for member in members if member.alive]
+    if not _has_twice(living) and all(member.ordinal in (None, 1) for member in living):
+        return {member.key: 1 for member in living}
+    groups = sorted(_groups(living), key=lambda group: min(member.started for member in group))
+    last = max((member.ordinal or 1 for member in members), default=1)
+    taken: set[int] = set()
+    found = {}
+    for group in groups:
+        known = Counter(member.ordinal for member in group if member.ordinal is not None)
+        ordinal = next((ordinal for ordinal, _ in known.most_common() if ordinal not in taken), None)
+        if ordinal is None and not known and not taken and all(member.ordinal is None for member in members):
+            ordinal = 1
+        if ordinal is None:
+            ordinal = last = last + 1
+        taken.add(ordinal)
+        found.update({member.key: ordinal for member in group})
+    return found
+
+
+def _groups(living: Sequence[Member]) -> list[list[Member]]:
+    for is_wrong in (_has_twice_or_known_apart, _has_twice):
+        for place in range(len(Kin._fields)):
+            groups = _by(living, partial(_kin_at, place))
+            if not any(map(is_wrong, groups)):
+                return groups
+    # Nothing tells them apart but when they came: the first of each rank, the second, …
+    seen: Counter[int] = Counter()
+    turns = {}
+    for member in sorted(living, key=lambda member: member.started):
+        turns[member.key] = seen[member.rank]
+        seen[member.rank] += 1
+    return _by(living, lambda member: turns[member.key])
+
+
+def _by(members: Iterable[Member], key: Callable[[Member], int]) -> list[list[Member]]:
+    groups: dict[int, list[Member]] = {}
+    for member in members:
+        groups.setdefault(key(member), []).append(member)
+    return list(groups.values())
+
+
+def _has_twice(members: Sequence[Member]) -> bool:
+    return len({member.rank for member in members}) < len(members)
+
+
+def _kin_at(place: int, member: Member) -> int:
+    return member.kin[place]
+
+
+def _has_twice_or_known_apart(members: Sequence[Member]) -> bool:
+    return _has_twice(members) or len({member.ordinal for member in members} - {None}) > 1
+
+
+def _or_zero(read: Callable[[], int]) -> int:
+    try:
+        return read()
+    except OSError:
+        return 0
