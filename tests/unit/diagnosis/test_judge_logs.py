@@ -1,7 +1,10 @@
 """Verdicts where logs are the only witness."""
 
+import msgspec
+
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Evidence, LogEvent, RankEvidence
+from tests.unit.diagnosis.build import Rank, evidence
 
 
 def _job(*ranks: tuple[LogEvent, ...], launcher: tuple[LogEvent, ...] = ()) -> Evidence:
@@ -47,6 +50,22 @@ def test_gloos_refusal_of_a_message_accuses_nobody() -> None:
     verdict = judge(_job((event,), ()))[0]
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", ())
     assert verdict.missing
+
+
+def test_the_rank_that_gloo_aborted_is_the_one_whose_log_is_cited_and_not_accused() -> None:
+    """All ranks write to one file, so each of them seems to have printed what gloo said to rank 1."""
+    event = LogEvent("gloo_size_mismatch", "op.preamble.length <= op.nbytes. 8 vs 4", 1, numel_in=8, numel_out=4)
+    told = evidence(
+        Rank(0, exit_code=1, dumped=False, state="X", log=("…",)),
+        Rank(1, exit_signal=6, dumped=False, state="X", log=("…",)),
+    )
+    ranks = tuple(msgspec.structs.replace(rank, log_events=(event,)) for rank in told.ranks)
+    verdict = judge(msgspec.structs.replace(told, ranks=ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", ())
+    assert verdict.because[0].source == "log of rank 1"
+    assert "received 8 bytes in a collective where it expected 4" in verdict.summary
+    assert "may be an innocent one" in verdict.summary
+    assert "culprit" not in " ".join(verdict.next_steps)
 
 
 def test_what_the_launcher_says_of_the_end_is_in_the_first_sentence() -> None:

@@ -8,6 +8,8 @@ from stallwatch.diagnosis.story import Story
 from stallwatch.model.evidence import LogEvent
 from stallwatch.model.verdict import Fact, Mismatch
 
+_SIGABRT = 6
+
 
 def launcher(story: Story) -> Saying:
     """torchrun's own "Root Cause (first observed failure)", where no process was seen to end."""
@@ -52,7 +54,7 @@ def barrier(story: Story) -> Saying:
 
 def mismatch(story: Story) -> Saying:
     """The DETAIL wrapper's fingerprints, and gloo's refusal of a message that is too long."""
-    for rank, event in _events(story):
+    for rank, event in sorted(_events(story), key=lambda told: not _aborted(story, told[0])):
         if event.kind in ("collective_mismatch", "gloo_size_mismatch"):
             kind = "size" if event.kind == "gloo_size_mismatch" else "op"
             values = (str(event.numel_out or ""), str(event.numel_in or "")) if kind == "size" else ("", "")
@@ -95,6 +97,12 @@ def watchdog(story: Story) -> Saying:
             )
             return Claim("not_entered", tuple(behind), "likely", facts, where="unknown", seq=waited)
     return None
+
+
+def _aborted(story: Story, rank: int | None) -> bool:
+    """Whether it is this rank that gloo ended: where ranks share a log, each of them seems to have printed it."""
+    evidence = story.case.evidence.get(rank) if rank is not None else None
+    return evidence is not None and any(look.exit_signal == _SIGABRT for look in evidence.processes)
 
 
 def _events(story: Story) -> Iterator[tuple[int | None, LogEvent]]:
