@@ -46,6 +46,7 @@ class SizeType(click.ParamType[int]):
 @click.option("--bisect-seconds", type=click.FloatRange(1), default=600.0, show_default=True, help="Time for --bisect.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep logs, reports and evidence in this new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of --json.")
 @click.option("--rank-program", hidden=True, help="Runs in place of the ranks' own program.")
 def command(
     python: str | None,
@@ -58,6 +59,7 @@ def command(
     bisect_seconds: float,
     keep: Path | None,
     as_json: bool,
+    schema: bool,
     rank_program: str | None,
 ) -> int:
     """Run every collective and transfer on this node, check each result, and say at which step it fails, and why.
@@ -66,8 +68,12 @@ def command(
     did not work, which says nothing about the node. Several nodes: `torchrun … -m stallwatch.selftest.rank` on each.
     """
     from stallwatch.selftest.check import Options, SelfTest
+    from stallwatch.selftest.result import SelfTestReport
     from stallwatch.selftest.words import lines
 
+    if schema:
+        click.echo(msgspec.json.encode(msgspec.json.schema(SelfTestReport)))
+        return EXIT_OK
     signal.signal(signal.SIGTERM, _interrupted)
     began = time.monotonic()
 

@@ -35,6 +35,13 @@ class RankFacts(msgspec.Struct, frozen=True):
     executable: str
     alive: bool
     uid: int | None = None  # owner of the process: nothing of another user's is run or read as ourselves
+    network: str = ""  # its network namespace: two containers may both call their master localhost:29500
+
+    @property
+    def job(self) -> tuple[str, ...]:
+        """What ranks of one job have in common, and those of two jobs have not."""
+        names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+        return (*(self.environment.get(name, "") for name in names), str(self.uid), self.network)
 
 
 class Interface(msgspec.Struct, frozen=True):

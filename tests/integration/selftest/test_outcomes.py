@@ -123,3 +123,10 @@ def test_kept_folder_holds_reports_and_logs(tmp_path: Path) -> None:
     selftest("scripted", ranks=2, backend="gloo", keep=tmp_path / "kept")
     kept = {path.name for path in (tmp_path / "kept").rglob("rank-*") if path.is_file()}
     assert {"rank-0.jsonl", "rank-1.jsonl", "rank-0.log"} <= kept
+
+
+def test_the_json_has_a_schema_that_names_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["selftest", "--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    document = json.loads(_run(["--json", "--backend", "gloo"], capsys)[1])
+    assert set(schema["$defs"]["SelfTestReport"]["properties"]) == set(document)

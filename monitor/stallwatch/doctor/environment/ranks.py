@@ -21,7 +21,8 @@ _MUST_MATCH = frozenset((
     "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET",
     "NCCL_NVLS_ENABLE", "NCCL_CUMEM_ENABLE", "NCCL_BUFFSIZE", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_COLLNET_ENABLE",
     "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_NTHREADS", "NCCL_CROSS_NIC", "NCCL_NET_PLUGIN",
-    "NCCL_PXN_DISABLE", "TORCH_DISTRIBUTED_DEBUG", "TORCH_NCCL_USE_COMM_NONBLOCKING", "TORCH_NCCL_BCAST_UNIQUEID",
+    "NCCL_PXN_DISABLE", "WORLD_SIZE", "TORCH_DISTRIBUTED_DEBUG", "TORCH_NCCL_USE_COMM_NONBLOCKING",
+    "TORCH_NCCL_BCAST_UNIQUEID",
 ))  # fmt: skip
 
 
@@ -33,10 +34,10 @@ class RanksDiffer:
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
         if surroundings.ranks_unknown:
             raise Undetermined(surroundings.ranks_unknown)
-        jobs: dict[tuple[str, str], list[RankFacts]] = defaultdict(list)
+        jobs: dict[tuple[str, ...], list[RankFacts]] = defaultdict(list)
         for rank in surroundings.ranks:
             if rank.alive:
-                jobs[rank.environment.get("MASTER_ADDR", ""), rank.environment.get("MASTER_PORT", "")].append(rank)
+                jobs[rank.job].append(rank)
         compared = [ranks for ranks in jobs.values() if len(ranks) > 1]
         if not compared:
             raise Inapplicable("fewer than two ranks of one job run here")
@@ -47,8 +48,10 @@ class RanksDiffer:
             name
             for rank in ranks
             for name in rank.environment
-            if name.startswith(_COMPARED_PREFIXES) and name not in _PER_RANK
+            if (name.startswith(_COMPARED_PREFIXES) or name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+            and name not in _PER_RANK
         }
+        yield from self._twice(ranks)
         for name in sorted(names):
             values = {rank.rank: rank.environment.get(name) for rank in ranks}
             if len(set(values.values())) > 1:
@@ -57,7 +60,8 @@ class RanksDiffer:
                     "error" if name in _MUST_MATCH else "warning",
                     _who(ranks),
                     seen=f"{name} differs: {_spread(values)}.",
-                    why="Ranks that choose different algorithms, transports or sizes wait for each other for ever."
+                    why="Ranks that choose different algorithms, transports or sizes, or count each other differently, "
+                    "wait for each other for ever."
                     if name in _MUST_MATCH
                     else "What is tuned or recorded differs from rank to rank.",
                     remedy=f"set {name} in the launcher, not in a shell profile of one host, and start again",
@@ -73,6 +77,24 @@ class RanksDiffer:
                     seen=f"Versions of {library} differ: {_spread(versions)}.",
                     why="Different versions may choose different algorithms for the same call; NCCL refuses or hangs.",
                     remedy="start every rank with the same interpreter",
+                )
+
+    def _twice(self, ranks: list[RankFacts]) -> Iterator[FindingRecord]:
+        """Two processes that both say they are one rank: one is of an earlier run, or the launcher numbers wrongly."""
+        by_rank: dict[int, list[RankFacts]] = defaultdict(list)
+        for rank in ranks:
+            by_rank[rank.rank].append(rank)
+        for number, same in sorted(by_rank.items()):
+            if len(same) > 1:
+                pids = [str(one.pid) for one in same]
+                yield finding(
+                    self,
+                    "error",
+                    f"rank {number}",
+                    seen=f"Processes {', '.join(pids)} both are rank {number} of one job.",
+                    why="The store takes the one for the other: the rendezvous hangs, or collectives mix two runs.",
+                    remedy=f"ps -o pid,ppid,lstart,args -p {','.join(pids)}: end the one of the earlier run, or "
+                    "correct how the launcher sets RANK",
                 )
 
 

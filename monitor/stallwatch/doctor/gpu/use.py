@@ -165,7 +165,7 @@ class SharedGpu:
 
 
 def _by_job(ranks: list[RankFacts]) -> list[list[RankFacts]]:
-    jobs: dict[tuple[str, str], list[RankFacts]] = defaultdict(list)
+    jobs: dict[tuple[str, ...], list[RankFacts]] = defaultdict(list)
     for rank in sorted(ranks, key=lambda one: one.rank):
-        jobs[rank.environment.get("MASTER_ADDR", ""), rank.environment.get("MASTER_PORT", "")].append(rank)
+        jobs[rank.job].append(rank)
     return [job for job in jobs.values() if len({rank.rank for rank in job}) > 1]

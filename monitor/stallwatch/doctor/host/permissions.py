@@ -57,6 +57,16 @@ class PtraceAllowed:
         effective = _status(surroundings, "CapEff")
         if not effective:
             raise Undetermined("/proc/self/status does not tell the capabilities")
+        if (surroundings.text("/sys/fs/selinux/booleans/deny_ptrace") or "").startswith("1"):
+            return (
+                finding(
+                    self, "warning", "SELinux",
+                    seen="SELinux' deny_ptrace is on: nobody may read another process' stacks, whatever his rights.",
+                    why="After a hang no Python stack can be read, so the line that a rank stands at stays unknown.",
+                    remedy="setsebool -P deny_ptrace 0  (do not switch SELinux off)",
+                    source="selinux(8), deny_ptrace",
+                ),
+            )  # fmt: skip
         if int(effective, 16) & _CAP_SYS_PTRACE:
             return ()
         scope = (surroundings.text("/proc/sys/kernel/yama/ptrace_scope") or "").strip()
@@ -122,7 +132,22 @@ class PySpyReads:
             return ()
         message = reading.value.stderr.strip()
         if "ermission" in message or "executable name" in message or "not permitted" in message:
-            raise Undetermined("py-spy was refused; ptrace_allowed tells why")
+            if int(_status(surroundings, "CapEff") or "0", 16) & _CAP_SYS_PTRACE == 0:
+                raise Undetermined("py-spy was refused; ptrace_allowed tells why")
+            filtered = _status(surroundings, "Seccomp") == "2"
+            return (
+                finding(
+                    self, "warning", "ptrace",
+                    seen="py-spy is refused although CAP_SYS_PTRACE is there"
+                    + (": a seccomp filter is in force." if filtered else "."),
+                    why="After a hang no Python stack can be read, so the line that a rank stands at stays unknown.",
+                    remedy="start the container with a seccomp profile that allows ptrace and process_vm_readv "
+                    "(Docker's own does with --cap-add=SYS_PTRACE)"
+                    if filtered
+                    else "ausearch -m avc -ts recent (SELinux), dmesg | grep -i apparmor: allow ptrace for it",
+                    source="docs.docker.com, seccomp security profiles",
+                ),
+            )  # fmt: skip
         return (
             finding(
                 self, "warning", training.value.executable,

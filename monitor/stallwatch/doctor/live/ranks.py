@@ -95,6 +95,7 @@ def _from_facts(proc: Path, rank: int, pid: int, said: dict[str, Any]) -> RankFa
         executable=str(said.get("executable") or ""),
         alive=process_state(proc, pid) not in ("", "Z", "X"),
         uid=uid_of(proc, pid),
+        network=_link(proc / str(pid) / "ns" / "net"),
     )
 
 
@@ -120,6 +121,7 @@ def _by_environment(proc: Path, pid: int) -> RankFacts | None:
         executable=_interpreter(argv, values, _link(proc / str(pid) / "exe")),
         alive=True,
         uid=uid_of(proc, pid),
+        network=_link(proc / str(pid) / "ns" / "net"),
     )
 
 

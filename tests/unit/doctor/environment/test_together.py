@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from stallwatch.doctor.check import Inapplicable, Undetermined
@@ -94,3 +96,32 @@ def test_ranks_of_different_jobs_are_not_compared(node: Node) -> None:
     ranks = (rank(0, environment={"NCCL_ALGO": "Ring"}), rank(0, pid=7, environment={"MASTER_PORT": "1"}))
     with pytest.raises(Inapplicable):
         RanksDiffer().look(node.around(ranks=ranks))
+
+
+def test_a_world_size_that_differs_between_ranks_is_an_error(node: Node) -> None:
+    ranks = (rank(0, environment={"WORLD_SIZE": "2"}), rank(1, environment={"WORLD_SIZE": "4"}))
+    found = one(RanksDiffer().look(node.around(ranks=ranks)))
+    assert (found.severity, "WORLD_SIZE differs" in found.seen) == ("error", True)
+
+
+def test_two_processes_that_are_one_rank_are_told_with_their_pids(node: Node) -> None:
+    found = one(RanksDiffer().look(node.around(ranks=(rank(0, 100), rank(0, 900)))))
+    assert "Processes 100, 900 both are rank 0" in found.seen
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"network": "net:[2]"},
+        {"uid": 1001},
+        {"environment": {"TORCHELASTIC_RUN_ID": "b"}},
+        {"environment": {"SLURM_JOB_ID": "8"}},
+        {"environment": {"MASTER_PORT": "29501"}},
+    ],
+)
+def test_ranks_of_two_jobs_are_not_compared(node: Node, other: dict[str, Any]) -> None:
+    ranks = [rank(number, environment={"NCCL_ALGO": "Ring"}) for number in range(2)]
+    changes = {name: value for name, value in other.items() if name != "environment"}
+    environment = {"NCCL_ALGO": "Tree"} | other.get("environment", {})
+    ranks += [rank(number, 500 + number, environment=environment, **changes) for number in range(2)]
+    assert RanksDiffer().look(node.around(ranks=tuple(ranks))) == ()

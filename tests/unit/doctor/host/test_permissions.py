@@ -56,6 +56,7 @@ def test_py_spy_that_does_not_know_this_python_is_told(node: Node) -> None:
 
 @pytest.mark.parametrize("message", ["Permission Denied: Try running again", "Failed to get process executable name."])
 def test_py_spy_that_was_refused_leaves_it_unknown(node: Node, message: str) -> None:
+    node.write("proc/self/status", NO_PTRACE)
     with pytest.raises(Undetermined):
         PySpyReads().look(node.around(commands=FakeCommands({"py_spy_probe": Outcome(1, "", message)})))
 
@@ -94,3 +95,17 @@ def test_a_bridge_network_matters_to_several_nodes(node: Node) -> None:
     assert ContainerNetwork().look(node.around(question=SEVERAL)) == ()
     with pytest.raises(Inapplicable):
         ContainerNetwork().look(node.around(sockets=bridge))
+
+
+def test_py_spy_that_is_refused_in_spite_of_the_capability_is_told_with_the_likely_reason(node: Node) -> None:
+    refused = FakeCommands({"py_spy_probe": Outcome(1, "", "Error: Permission denied (os error 13)")})
+    assert "SELinux" in one(PySpyReads().look(node.around(commands=refused))).remedy
+    node.write("proc/self/status", STATUS.replace("Seccomp:\t0", "Seccomp:\t2"))
+    assert "a seccomp filter is in force" in one(PySpyReads().look(node.around(commands=refused))).seen
+
+
+def test_selinux_that_denies_ptrace_to_everybody_is_told(node: Node) -> None:
+    node.write("sys/fs/selinux/booleans/deny_ptrace", "1 1")
+    assert "setsebool" in one(PtraceAllowed().look(node.around(user_id=0))).remedy
+    node.write("sys/fs/selinux/booleans/deny_ptrace", "0 0")
+    assert PtraceAllowed().look(node.around(user_id=0)) == ()
