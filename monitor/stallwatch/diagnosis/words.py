@@ -52,8 +52,8 @@ def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
             f"{shorten(mismatch.found, 60)} bytes in a collective where it expected {shorten(mismatch.expected, 60)}"
         )
         return (
-            f"a rank received {received}, and was aborted by gloo: ranks entered that collective with different sizes or "
-            "data types, and the one that was aborted may be an innocent one"
+            f"a rank received {received}, and was aborted by gloo: ranks entered that collective with different sizes "
+            "or data types, and the one that was aborted may be an innocent one"
         )
     at, now = culprits.called()
     tail = (f"{now}; {_others_wait(verdict)} in vain" if verdict.waiting else now) + _hedge(verdict, culprits)
