@@ -13,8 +13,11 @@ from stallwatch.diagnosis.followers import Followers
 from stallwatch.diagnosis.streams import GroupStream, Key, key
 from stallwatch.model.summary import Call
 
-Decider = Literal["majority", "history", "sisters", "line", "start", "nothing"]
+Decider = Literal["majority", "history", "sisters", "line", "site", "start", "nothing"]
 Kind = Literal["op", "size", "dtype", "count"]
+
+
+_PASSED_OFTEN = 2  # times that a line must have made a call before its habit means anything
 
 
 class Divergence(msgspec.Struct, frozen=True):
@@ -95,6 +98,10 @@ def _expected(
     ]
     if len(faithful) == 1:
         return faithful[0], "line"
+    sites = {call.site for member in members.values() for call in member.calls_before(seq) if call.site}
+    again = [what for what, ranks in classes.items() if sites and all(calls[r].site in sites for r in ranks)]
+    if len(again) == 1 and all(calls[r].site for ranks in classes.values() for r in ranks):
+        return again[0], "site"
     usual = [what for what in classes if followers.expects(what)]
     if len(usual) == 1:
         return usual[0], "history"
@@ -117,8 +124,9 @@ def _keeps_to_line(member: GroupStream, seq: int, call: Call) -> bool:
     """False when the line of the job's code that made this call had always called something else."""
     if not call.site:
         return True
-    past = {key(other) for other in member.calls_before(seq) if other.site == call.site}
-    return not past or key(call) in past
+    past = [key(other) for other in member.calls_before(seq) if other.site == call.site]
+    # Passed once, it tells nothing: a line may make several calls (an object's size, then its bytes).
+    return len(past) < _PASSED_OFTEN or key(call) in past
 
 
 def _sisters(case: Case, group: int, seq: int) -> set[Key]:

@@ -11,6 +11,7 @@ import msgspec
 from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.ras import ranks_behind
+from stallwatch.diagnosis.sisters import completed
 from stallwatch.diagnosis.streams import GroupStream, first_difference
 from stallwatch.model.evidence import LogEvent, NodeEvidence, RankEvidence
 from stallwatch.model.summary import Call, PairCount, Pending, RankSummary, Stream, Transfer
@@ -214,17 +215,15 @@ class Case:
         return number
 
     def _complete_families(self) -> None:
-        """Groups of one kind that have equal sizes and share the whole world out among them are complete."""
+        """Groups of one kind tell each other's members where nobody wrote them down."""
         families: dict[str, list[int]] = {}
         for group in self.groups:
             if not group.members_known:
                 families.setdefault(family(group.description), []).append(group.index)
         for indexes in families.values():
-            parts = [self.groups[index].ranks for index in indexes]
-            everyone = sorted(rank for part in parts for rank in part)
-            if len({len(part) for part in parts}) == 1 and len(parts[0]) > 1 and everyone == list(self.world):
-                for index in indexes:
-                    self.groups[index] = msgspec.structs.replace(self.groups[index], members_known=True)
+            whole = completed([self.groups[index].ranks for index in indexes], self.world)
+            for index, ranks in zip(indexes, whole, strict=False):
+                self.groups[index] = msgspec.structs.replace(self.groups[index], ranks=ranks, members_known=True)
 
     def _default_ranks(self, stream: Stream) -> tuple[int, ...]:
         default = stream.name in _DEFAULT_NAMES and stream.description in _DEFAULT_DESCRIPTIONS

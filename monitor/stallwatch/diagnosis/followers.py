@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Sequence
 
 _LONGEST_CONTEXT = 12
+_LONGEST_PART = 512  # bounds the time; steps of more calls than these are rare
 
 
 class Followers:
@@ -11,7 +12,7 @@ class Followers:
     def __init__(self, histories: Sequence[Sequence[Hashable]]) -> None:
         self._known: set[Hashable] = set()
         for history in histories:
-            self._known |= followers(history, len(history))
+            self._known |= _after_longest(history)
 
     def expects(self, what: Hashable) -> bool:
         return what in self._known
@@ -30,3 +31,19 @@ def followers(history: Sequence[Hashable], place: int) -> set[Hashable]:
         if found:
             return found
     return set()
+
+
+def _after_longest(history: Sequence[Hashable]) -> set[Hashable]:
+    """What has followed the longest part that the end of the sequence repeats: a step holds loops of its own, and only
+    a part that reaches beyond the last of them tells its first round from its last."""
+    end = len(history)
+    longest, found = 0, set[Hashable]()
+    for place in range(1, end):
+        length = 0
+        while length < min(place, _LONGEST_PART) and history[place - 1 - length] == history[end - 1 - length]:
+            length += 1
+        if length > longest:
+            longest, found = length, {history[place]}
+        elif length and length == longest:
+            found.add(history[place])
+    return found

@@ -1,5 +1,6 @@
 """Everybody has entered the same operation and it does not end. Nobody is named."""
 
+from stallwatch.diagnosis.case import Case, family
 from stallwatch.diagnosis.claims.claim import Claim, Saying, named, point_name, waiting_facts
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Fact, Rejected
@@ -22,6 +23,9 @@ def claim(story: Story) -> Saying:
         return Rejected("comm_stuck", f"nothing tells whether {named(story.graph.unknown[point])} entered")
     if not story.whole_world_seen:
         return Rejected("comm_stuck", "not every rank of the job was seen")
+    outside = _outside(story.case, point.group)
+    if outside:
+        return Rejected("comm_stuck", f"no recorder names the members of this group: {named(outside)} may be one")
     waits = [wait for wait in story.graph.waits if wait.point == point]
     call = story.case.call(waits[0].rank, waits[0].pending)
     return Claim(
@@ -37,3 +41,12 @@ def claim(story: Story) -> Saying:
         operation=call.operation if call else None,
         seq=point.seq or None,
     )
+
+
+def _outside(case: Case, group: int) -> list[int]:
+    """Ranks that may be members of a group whose members nobody wrote down: in none of its kind so far."""
+    if case.groups[group].members_known:
+        return []
+    kind = family(case.groups[group].description)
+    users = {rank for other in case.groups if family(other.description) == kind for rank in other.ranks}
+    return sorted(set(case.world) - users)
