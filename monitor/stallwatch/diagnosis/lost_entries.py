@@ -14,6 +14,8 @@ def reaches_its_end(recorder: Recorder, nodes: Sequence[Node]) -> bool:
 
 
 def has_outrun(recorder: Recorder, nodes: Sequence[Node]) -> bool:
-    """True when other calls have pushed a pending one out of the ring. Only where transfers do not mix in."""
-    unsettled = {node.pg_id for node in nodes if not node.done or node.transfers}
-    return any(status.enqueued > status.completed >= 0 and status.pg_id not in unsettled for status in recorder.status)
+    """True when others' calls have pushed a group's pending one, and so all of its own, out of the ring.
+
+    What the ring still holds tells more: NCCL's entries complete at a dump, pg_status when the watchdog next looks."""
+    held = {node.pg_id for node in nodes}
+    return any(status.enqueued > status.completed >= 0 and status.pg_id not in held for status in recorder.status)

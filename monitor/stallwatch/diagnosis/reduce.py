@@ -8,6 +8,7 @@ from statistics import median
 from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.earlier import Before, Key, first_of_lanes
 from stallwatch.diagnosis.lanes import Lanes
+from stallwatch.diagnosis.looks import backend_of, latest_of, same_source
 from stallwatch.diagnosis.lost_entries import has_outrun, reaches_its_end
 from stallwatch.diagnosis.nodes import Node, read_nodes
 from stallwatch.model.evidence import Operation, RankEvidence, Recorder
@@ -22,41 +23,18 @@ def reduce_rank(rank: RankEvidence) -> RankSummary:
     """Given one rank's evidence, return what its recorders say at the latest look that each of them answered whole."""
     if rank.summary is not None:
         return rank.summary  # made of the whole rings where they were read
-    latest = _latest(rank.recorders)
+    latest = latest_of(rank.recorders)
     reduction = _Reduction(rank.rank, rank.recorders)
     for index, recorder in enumerate(latest):
         earlier = [
             other
             for other in rank.recorders
-            if other.look < recorder.look and _same_source(other, recorder) and not other.cut_short
+            if other.look < recorder.look and same_source(other, recorder) and not other.cut_short
         ]
         reduction.add(index, recorder, [] if recorder.cut_short else earlier)
     return reduction.result(
         look=max((recorder.look for recorder in latest), default=0), captured_at_ns=rank.captured_at_ns
     )
-
-
-def _latest(recorders: Iterable[Recorder]) -> list[Recorder]:
-    best: dict[str, Recorder] = {}
-    for recorder in recorders:
-        known = best.get(backend_of(recorder))
-        if known is None or _newness(recorder) > _newness(known):
-            best[backend_of(recorder)] = recorder
-    return [best[backend] for backend in sorted(best)]
-
-
-def _newness(recorder: Recorder) -> tuple[bool, int, int, int, str]:
-    """A dump that broke off has lost its newest entries: the look before it says more."""
-    last = recorder.operations[-1].record_id if recorder.operations else -1
-    return not recorder.cut_short, recorder.look, last, len(recorder.operations), recorder.source
-
-
-def backend_of(recorder: Recorder) -> str:
-    return recorder.backend or (recorder.operations[-1].backend if recorder.operations else "")
-
-
-def _same_source(one: Recorder, other: Recorder) -> bool:
-    return backend_of(one) == backend_of(other)
 
 
 class _Reduction:

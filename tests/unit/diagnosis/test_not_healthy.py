@@ -119,3 +119,15 @@ def test_ranks_that_nobody_saw_leave_room_for_a_wait() -> None:
 def test_states_of_processes_alone_say_nothing_of_waits() -> None:
     ranks = [Rank(rank, dumped=False) for rank in range(4)]
     assert judge(evidence(*ranks))[0].cause == "undecided"
+
+
+def test_a_watchdog_that_lags_behind_the_entries_is_no_lost_call() -> None:
+    def lagging(rank: int) -> RankEvidence:
+        whole = recorder(rank, loop(W4, 5), first_record=500)
+        status = (GroupStatus(0, 10, -1, 9),)
+        return msgspec.structs.replace(
+            Rank(rank, dumped=False, frames=SLEEPS).evidence(),
+            recorders=(msgspec.structs.replace(whole, status=status),),
+        )
+
+    assert judge(Evidence(4, "nccl", tuple(map(lagging, range(4))), (), ()))[0].cause == "healthy"
