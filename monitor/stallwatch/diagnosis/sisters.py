@@ -1,4 +1,4 @@
-"""Groups of one kind (dp0, dp1, …) whose members nobody wrote down: how they share out the world tells who is in them."""
+"""Groups of one kind (dp0, dp1, …) whose members nobody wrote down: how they share out the world tells the members."""
 
 from collections.abc import Sequence
 
