@@ -124,6 +124,9 @@ def _of_driver(state: HardwareState, seen: NodeHistory) -> Iterator[Fault]:
 def _of_kernel(state: HardwareState, seen: NodeHistory) -> Iterator[Fault]:
     by_address = {gpu.address: gpu for gpu in state.users if gpu.address}
     for notice in seen.notices:
+        if notice.kind == "sxid" and notice.fatal:
+            everybody = tuple(pid for user in state.users for pid in user.pids)
+            yield Fault(notice.at_ns, f"NVSwitch {notice.pci_bus_id} reported SXID {notice.xid}, fatal", everybody)
         stops = notice.kind == "xid" and notice.xid in _STOPS_WORK and notice.fatal is not False
         if not stops and notice.kind != "off_bus":
             continue

@@ -21,6 +21,8 @@ _XID: Final = re.compile(
     r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<xid>\d+)"
     r"(?:, pid='?(?P<pid>\d+|<unknown>)'?)?(?:, name=(?P<name>[^,]*))?"
 )
+# NVSwitch: "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 32 LTSSM Fault Up". Most are non-fatal.
+_SXID: Final = re.compile(r"SXid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<sxid>\d+), (?P<severity>Fatal|Non-fatal)")
 _CAUSED_BY: Final = re.compile(r"caused by previous Xid (\d+)")
 _OFF_BUS_GPU: Final = re.compile(r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F:.]+)")
 _OFF_BUS: Final = re.compile(r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]+):? )?.*fallen off the bus")
@@ -32,7 +34,9 @@ _OOM_KILLED: Final = re.compile(
     r"(?P<where>Memory cgroup out of memory|Out of memory)[^:]*: Killed process (?P<pid>\d+) "
     r"\((?P<name>.*?)\)(?:,| total-vm)"
 )
-_HUNG: Final = re.compile(r"INFO: task (?P<name>.+):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds")
+_HUNG: Final = re.compile(
+    r"INFO: task (?P<name>.+):(?P<pid>\d+) blocked (?:in I/O wait )?for more than (?P<seconds>\d+) seconds"
+)
 _PCIE: Final = re.compile(r"(?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:.]+): PCIe Bus Error: severity=(?P<severity>[^,]+)")
 
 
@@ -54,6 +58,15 @@ class _Reading:
     def feed(self, line: str, number: int) -> None:
         if match := _XID.search(line):
             self._add("xid", line, number, **_xid(match, line))
+        elif match := _SXID.search(line):
+            self._add(
+                "sxid",
+                line,
+                number,
+                xid=int(match["sxid"]),
+                pci_bus_id=_pci(match["pci"]),
+                fatal=match["severity"] == "Fatal",
+            )
         elif match := _OFF_BUS.search(line):
             pci = match["pci"] or (self._gpu if number - self._gpu_line <= 4 else "")
             self._add("off_bus", line, number, pci_bus_id=_pci(pci))

@@ -200,7 +200,8 @@ class LogEvent(msgspec.Struct, frozen=True):
 
 
 class KernelEvent(msgspec.Struct, frozen=True):
-    """A kernel line that means something. kinds: xid, off_bus, oom_kill, hung_task, pcie_error."""
+    """A kernel line that means something. kinds: xid, sxid (of an NVSwitch), off_bus, oom_kill, hung_task,
+    pcie_error."""
 
     kind: str
     text: str

@@ -174,7 +174,7 @@ class GpuSample(msgspec.Struct, frozen=True):
 class KernelNotice(msgspec.Struct, frozen=True):
     """A line of the kernel's log that means something (formats.kernel_log)."""
 
-    kind: str  # "xid", "off_bus", "oom_kill", "hung_task", "pcie_error"
+    kind: str  # "xid", "sxid", "off_bus", "oom_kill", "hung_task", "pcie_error"
     at_ns: int  # CLOCK_MONOTONIC
     text: str
     xid: int | None = None

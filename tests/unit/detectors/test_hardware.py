@@ -99,6 +99,11 @@ def test_link_event_that_the_driver_calls_nonfatal_is_none() -> None:
     assert found(run(node(notices=(notice(149, fatal=True),))), "hardware")
 
 
+def test_switch_that_fails_concerns_every_rank_with_a_gpu() -> None:
+    assert found(run(node(notices=(notice(20034, "sxid", pid=None, pci_bus_id="0000:c1:00", fatal=True),))), "hardware")
+    assert not found(run(node(notices=(notice(12028, "sxid", pid=None, fatal=False),))), "hardware")
+
+
 def test_fault_before_a_rank_came_is_not_its_own() -> None:
     assert not found(run(node(faulty=told(), begins=25.0)), "hardware")
 

@@ -1,6 +1,7 @@
 """Verdicts from what happened to processes and GPUs, which come before the structure of waits."""
 
 import msgspec
+import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import GpuLook, KernelEvent, NodeEvidence
@@ -97,6 +98,16 @@ def test_an_nvlink_error_is_a_fault_of_the_fabric() -> None:
     verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(_node((170.0,) * 4, (event,)),)))[0]
     assert verdict.cause == "fabric_fault"
     assert verdict.culprits == ()
+
+
+@pytest.mark.parametrize(("severity", "cause"), [("Fatal", "fabric_fault"), ("Non-fatal", "not_entered")])
+def test_a_switch_that_fails_is_a_fault_of_the_fabric_and_nobodys(severity: str, cause: str) -> None:
+    text = f"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, {severity}, Link 32 LTSSM Fault Up"
+    event = KernelEvent("sxid", text, 1, xid=20034, fatal=severity == "Fatal", pci_bus_id="0000:c1:00")
+    node = _node((170.0,) * 4, (event,))
+    verdict = judge(evidence(*_waiting(0, 1, 3), Rank(2, STEPS, frames=SLEEPS), nodes=(node,)))[0]
+    assert verdict.cause == cause
+    assert verdict.culprits == (() if cause == "fabric_fault" else (2,))
 
 
 def test_a_xid_that_only_the_driver_tells_is_as_good_as_one_of_the_kernel() -> None:

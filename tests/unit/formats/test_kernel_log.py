@@ -69,3 +69,18 @@ def test_other_lines_are_kept_and_mean_nothing() -> None:
     log = parse(b"usb 1-1: new high-speed USB device\n")
     assert log.events == ()
     assert log.lines == ("usb 1-1: new high-speed USB device",)
+
+
+def test_nvswitch_says_whether_it_is_an_outage() -> None:
+    text = (
+        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 32 LTSSM Fault Up\n"
+        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 46 egress non-posted PRIV error (First)\n"
+    )
+    events = parse(text.encode()).events
+    assert [(event.kind, event.xid, event.fatal) for event in events] == [("sxid", 20034, True), ("sxid", 12028, False)]
+    assert events[0].pci_bus_id == "0000:c1:00"
+
+
+def test_task_that_waits_for_a_disk_is_hung_too() -> None:
+    (event,) = parse(b"INFO: task python:1234 blocked in I/O wait for more than 122 seconds.").events
+    assert (event.kind, event.pid, event.process) == ("hung_task", 1234, "python")

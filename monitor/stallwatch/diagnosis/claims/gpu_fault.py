@@ -43,7 +43,8 @@ def fabric_fault(story: Story) -> Saying:
     faults: list[tuple[str, Fact, tuple[int, ...]]] = []
     for node in story.case.nodes:
         for event in node.kernel_events:
-            fatal = event.kind == "xid" and event.xid in FABRIC_FAULTS and event.fatal is not False
+            of_switch = event.kind == "sxid" and event.fatal is True
+            fatal = of_switch or (event.kind == "xid" and event.xid in FABRIC_FAULTS and event.fatal is not False)
             if fatal and not _is_old(story, node, event):
                 fact = Fact(f"kernel of {node.host}: {event.text.strip()}", "kernel log")
                 faults.append((node.host, fact, _owners(story, node, event)))
@@ -63,10 +64,13 @@ def _claim(story: Story, cause: Cause, faults: list[tuple[str, Fact, tuple[int, 
     if not story.hangs and not gone:
         return Rejected(cause, f"{faults[0][1].fact}: but nobody waits")
     culprits = _unique(rank for _, _, ranks in faults for rank in ranks)
-    if not culprits:
+    # A switch carries every GPU of its node: that one rank is waited for says nothing about it.
+    of_switch = all("SXid" in fact.fact for _, fact, _ in faults)
+    if not culprits and not of_switch:
         culprits = _only_suspect(story, {host for host, _, _ in faults})
     wait = main_wait(story, culprits)
     where = f"on a GPU of {named(culprits)}" if culprits else "on a GPU that no rank's process is known to use"
+    where = "on an NVSwitch, which all GPUs of the node share" if of_switch else where
     return Claim(
         cause=cause,
         culprits=culprits,
@@ -75,7 +79,7 @@ def _claim(story: Story, cause: Cause, faults: list[tuple[str, Fact, tuple[int, 
         group=wait.point.group if wait else None,
         operation=operation_of(story, wait) if wait else None,
         seq=wait.point.seq or None if wait else None,
-        missing=() if culprits else ("which rank's GPU it is: the kernel named no process of the job",),
+        missing=() if culprits or of_switch else ("which rank's GPU it is: the kernel named no process of the job",),
     )
 
 
