@@ -12,7 +12,13 @@ _PATH = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("more_logs", nargs=-1, type=_PATH, metavar="[FILE…]")
-@click.option("--log", "logs", multiple=True, type=_PATH, help="Log of a run that failed; several may follow.")
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=_PATH,
+    help="Log of a run that failed, or a folder of logs; several may follow.",
+)
 @click.option("--deepspeed", multiple=True, type=_PATH, metavar="FILE", help="DeepSpeed's JSON configuration.")
 @click.option(
     "--script", "scripts", multiple=True, type=_PATH, help="Launch or training script to read for bad advice."

@@ -24,6 +24,7 @@ _NEEDLES: Final = tuple(
         | {b"Traceback (most recent call last)", b"ChildFailedError", b"Root Cause (first observed failure)"}
     )
 )
+_OF_LOGS, _MOST_FILES = (".log", ".out", ".err", ".txt"), 4_000
 _OF_ATTEMPT: Final = re.compile(r"attempt_(?P<attempt>\d+)/(?P<local>\d+)/std(?:out|err)\.log$")
 
 
@@ -31,10 +32,10 @@ def read_events(paths: tuple[Path, ...]) -> tuple[tuple[str, LogEvent], ...]:
     """What is of note in each log, read before the examination: a long log takes longer than a check may. Lines are
     numbered as in the file.
 
-    Raise UnusableInput when a named log cannot be read.
+    A folder stands for the logs below it (`torchrun --log-dir`). Raise UnusableInput when a named log cannot be read.
     """
     events: list[tuple[str, LogEvent]] = []
-    for path in paths:
+    for path in _files(paths):
         try:
             with open(path, "rb") as file:
                 found = _of_file(file)
@@ -46,6 +47,20 @@ def read_events(paths: tuple[Path, ...]) -> tuple[tuple[str, LogEvent], ...]:
                 event = msgspec.structs.replace(event, local_rank=int(place["local"]))
             events.append((str(path), event))
     return tuple(events)
+
+
+def _files(paths: tuple[Path, ...]) -> Iterator[Path]:
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        below = sorted(one for one in path.rglob("*") if one.suffix in _OF_LOGS and one.is_file())
+        if not below:
+            raise UnusableInput(
+                f"{path}: no file whose name ends in {', '.join(_OF_LOGS)}",
+                "Name log files of the run, or their folder.",
+            )
+        yield from below[:_MOST_FILES]
 
 
 def attempt_of_path(log: str) -> int | None:

@@ -83,16 +83,21 @@ def _once(environments: Iterator[NamedEnvironment]) -> Iterator[NamedEnvironment
 
 
 def conf_files(root: Path, environment: Mapping[str, str]) -> Iterator[NamedEnvironment]:
-    """NCCL's own files: settings that no `env` shows. $NCCL_CONF_FILE takes the place of ~/.nccl.conf."""
-    paths = ["/etc/nccl.conf"]
-    own = environment.get("NCCL_CONF_FILE") or os.path.join(environment.get("HOME", ""), ".nccl.conf")
-    for path in (*paths, own):
+    """Settings that no `env` shows: NCCL's own files, where $NCCL_CONF_FILE takes the place of ~/.nccl.conf, and what
+    DeepSpeed's launcher sets on every node."""
+    home = environment.get("HOME", "")
+    own = environment.get("NCCL_CONF_FILE") or os.path.join(home, ".nccl.conf")
+    deepspeed = environment.get("DS_ENV_FILE") or os.path.join(home, ".deepspeed_env")
+    for path in ("/etc/nccl.conf", own, deepspeed):
         try:
             with open(root / path.lstrip("/"), encoding="utf-8", errors="replace") as file:
                 text = file.read(1 << 20)
         except OSError:
             continue
-        yield NamedEnvironment(path, parse_conf(text), is_file=True)
+        values = parse_conf(text)
+        if path == deepspeed:  # goes through a shell, which takes quotes away
+            values = {name: value.strip("\"'") for name, value in values.items()}
+        yield NamedEnvironment(path, values, is_file=True)
 
 
 def parse_conf(text: str) -> dict[str, str]:

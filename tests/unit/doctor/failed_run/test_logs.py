@@ -277,3 +277,18 @@ def test_the_first_cause_is_found_anywhere_in_a_long_log_with_its_line(
     assert found[0].seen.startswith("First cause: rank 2: KeyError")
     assert found[0].subject.endswith(":104")
     assert any(one.subject.endswith(":1008") for one in found[1:])
+
+
+def test_a_folder_stands_for_the_logs_below_it(node: Node) -> None:
+    node.write("run/attempt_0/0/stderr.log", PEER_LOST)
+    node.write("run/attempt_0/2/stderr.log", RAISED)
+    node.write("run/attempt_0/2/model.pt", b"\0" * 100)
+    paths = (node.root / "run",)
+    found = FailedRun().look(node.around(question=Question(logs=paths, log_events=read_events(paths))))
+    assert found[0].seen.startswith("First cause: rank 2: KeyError")
+    assert found[0].subject.endswith("attempt_0/2/stderr.log:4")
+
+
+def test_a_folder_without_logs_is_unusable(tmp_path: Path) -> None:
+    with pytest.raises(UnusableInput, match="no file whose name ends"):
+        read_events((tmp_path,))

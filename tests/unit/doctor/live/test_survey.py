@@ -29,6 +29,12 @@ def test_nccls_files_are_found_where_it_looks(node: Node) -> None:
     assert all(one.is_file for one in chosen)
 
 
+def test_what_deepspeeds_launcher_sets_on_every_node_is_read(node: Node) -> None:
+    node.write("home/u/.deepspeed_env", 'NCCL_IB_TIMEOUT="50"\n')
+    (found,) = conf_files(node.root, {"HOME": "/home/u"})
+    assert (found.place, found.values) == ("/home/u/.deepspeed_env", {"NCCL_IB_TIMEOUT": "50"})
+
+
 def process(node: Node, pid: int, parent: int, maps: str, **environment: str) -> None:
     node.write(f"proc/{pid}/stat", f"{pid} (python) S {parent} " + "0 " * 48)
     node.write(f"proc/{pid}/cmdline", "/venv/bin/python\0train.py\0--token\0abc\0")
