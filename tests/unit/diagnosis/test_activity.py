@@ -192,6 +192,18 @@ def test_a_sleeping_owner_of_the_gil_holds_it() -> None:
     assert (activity.where, activity.holds_gil_long) == ("gil", True)
 
 
+def test_a_stopped_owner_of_the_gil_is_stopped_and_no_more() -> None:
+    activity = read_activity(rank(stack(*STEP), "T", "do_signal_stop", owns_gil=True))
+    assert activity.stopped
+    assert (activity.where, activity.holds_gil_long) != ("gil", True)
+    assert not any("GIL" in fact.fact for fact in activity.why)
+
+
+@pytest.mark.parametrize("state", ["X", "Z"])
+def test_the_state_of_a_thread_that_is_gone_is_no_reason(state: str) -> None:
+    assert not any("state" in fact.fact for fact in read_activity(rank((), state)).why)
+
+
 def test_a_checkpoint_that_holds_the_gil_stays_a_checkpoint() -> None:
     frames = stack("save@TORCH/serialization.py:1", *STEP)
     activity = read_activity(rank(frames, "S", "wait_for_partner", owns_gil=True))

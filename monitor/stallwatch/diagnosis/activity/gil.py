@@ -21,6 +21,8 @@ def with_gil(now: Moment, seen: tuple[Look, ...]) -> tuple[Standing, bool, tuple
         old = at_ns is not None and at_ns - last.pulse_ns >= _PULSE_STILL_NS
         still = not alive and not dumping and old
     state = now.kernel.state
+    if state in ("T", "t"):
+        return now.standing, False, ()  # a process that is stopped gives nothing back: the stop is the story
     owner = now.thread if now.thread and now.thread.owns_gil else None
     asleep = owner is not None and not owner.active
     frozen = owner is not None and still and owner.active and now.standing.where in ("busy_loop", "gpu_sync")

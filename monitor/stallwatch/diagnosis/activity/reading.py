@@ -184,7 +184,7 @@ def _why(now: Moment, standing: Standing, process: ProcessLook | None) -> tuple[
             facts.append(Fact(f"beneath that it is in {inner.name} of {place(inner.filename).module}", "py-spy"))
     elif now.look.stack_error:
         facts.append(Fact(f"its stack could not be read: {now.look.stack_error}", "py-spy"))
-    if now.kernel.state or now.kernel.wchan:
+    if now.kernel.state not in ("X", "Z") and (now.kernel.state or now.kernel.wchan):
         asleep = f", asleep in {now.kernel.wchan}" if now.kernel.wchan and now.kernel.wchan != "0" else ""
         facts.append(Fact(f"the kernel shows the thread in state {now.kernel.state or 'unknown'}{asleep}", "/proc"))
     return tuple(facts)
