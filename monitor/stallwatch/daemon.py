@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
+from stallwatch.errors import StallwatchError
 from stallwatch.incidents.engine import Engine, Now
 from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import Event
@@ -24,6 +25,7 @@ from stallwatch.loop.guard import StageGuard
 from stallwatch.loop.hands import Hands
 from stallwatch.loop.notify import ServiceManager
 from stallwatch.loop.parts import Looks, Starter, Store
+from stallwatch.loop.renewal import Renewal, changed, held, renews_sensors, renews_telling
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.loop.sampling import MOVES_ALL_THE_SAME, Sampler
 from stallwatch.loop.schedule import Schedule
@@ -31,6 +33,7 @@ from stallwatch.loop.usage import own_usage
 from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.snapshot import JobDrift, NodeSnapshot, SensorStatus
+from stallwatch.outputs.build import with_telling
 from stallwatch.outputs.output import Output
 
 log = logging.getLogger("stallwatch.daemon")
@@ -53,6 +56,7 @@ class Daemon:
         store: Store,
         service: ServiceManager,
         reload: Callable[[], Config] | None = None,
+        renewal: Renewal | None = None,
         sampler: Sampler | None = None,
     ) -> None:
         self._config = config
@@ -61,6 +65,7 @@ class Daemon:
         self._store = store
         self._service = service
         self._reload = reload
+        self._renewal = renewal
         self._sampler = sampler
         self._wakeup = Wakeup()
         self._stopping = self._reloading = False
@@ -169,6 +174,10 @@ class Daemon:
         for output in self._outputs:
             self._guard.run("outputs", output.name, partial(output.publish, report))
 
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        return self._outputs
+
     def open(self, outputs: Sequence[Output]) -> None:
         """Take over what the last daemon left."""
         self._outputs = tuple(outputs)
@@ -207,9 +216,34 @@ class Daemon:
     def _read_config(self) -> None:
         if self._reload is None:
             return
-        self._config = self._reload()
+        try:
+            config, kept = held(self._config, self._reload())
+            keys = changed(self._config, config)
+            renews = self._renewal is not None and renews_telling(config, keys)
+            sending = self._renewal.telling(config) if self._renewal is not None and renews else ()
+        except StallwatchError as error:
+            raise StallwatchError(f"the old configuration stays: {error}. {error.help}") from error
+        if self._renewal is not None:
+            if renews:
+                self._renew_telling(sending)
+            if renews_sensors(keys):
+                self._panel, before = self._renewal.panel(config), self._panel
+                self._guard.run("sensors", "panel", before.close)
+        self._config = config
         self._detection, self._engine = Detection(self._config), Engine(self._config)
         self._hands.configure(self._config)
         if self._sampler is not None:
             self._sampler.configure(self._config.drift)
-        log.info("configuration read again; addresses, directories, sensors and outputs keep theirs until a restart")
+        log.info("configuration read again; changed: %s", ", ".join(keys) or "nothing")
+        if kept:
+            log.warning("keeps its old value until a restart: %s", ", ".join(kept))
+
+    def _renew_telling(self, sending: tuple[Output, ...]) -> None:
+        """The old ones write down what waits before the new ones read it."""
+        staying = with_telling(self._outputs, ())
+        for output in self._outputs:
+            if output not in staying:
+                self._guard.run("outputs", output.name, partial(output.close, _CLOSE_SECONDS))
+        for output in sending:
+            self._guard.run("outputs", output.name, output.start)
+        self._outputs = with_telling(staying, sending)

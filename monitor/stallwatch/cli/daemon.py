@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from stallwatch import config as configuration
-from stallwatch.clock import SystemClock
+from stallwatch.clock import Clock, SystemClock
 from stallwatch.config import Config
 from stallwatch.daemon import Daemon
 from stallwatch.errors import Denied, UsageError
@@ -18,7 +18,8 @@ from stallwatch.loop.sampling import Sampler
 from stallwatch.node.capabilities import hand_on_only
 from stallwatch.node.disk import DiskHangs
 from stallwatch.node.heartbeat_file import prepare, rank_directories
-from stallwatch.outputs.build import build, notify_test
+from stallwatch.outputs.build import build, notify_test, telling
+from stallwatch.outputs.output import Output
 from stallwatch.sensors.panel import Panel
 
 log = logging.getLogger("stallwatch.daemon")
@@ -63,19 +64,33 @@ def command(path: Path | None, verbose: bool) -> int:
     make_rank_directory(config.daemon.rank_directory)
     panel = Panel(config, clock)
     starter, sampler = RealStarter(config, clock), Sampler(config.drift, clock)
-    daemon = Daemon(config, clock, panel, starter, store, service, reload=read, sampler=sampler)
+    daemon = Daemon(
+        config, clock, panel, starter, store, service, reload=read, renewal=_Renewal(clock), sampler=sampler
+    )
     daemon.handle_signals()
     try:
         outputs = build(config, daemon.desk, clock)
     except BaseException:
         panel.close()
         raise
-    daemon.desk.test_outputs = lambda: notify_test(outputs)
+    daemon.desk.test_outputs = lambda: notify_test(daemon.outputs)
     log.info("watching state_directory=%s listen=%s", config.daemon.state_directory, config.http.listen or "off")
     daemon.run(outputs)
     store.close()
     log.info("stopped")
     return 0
+
+
+class _Renewal:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def panel(self, config: Config) -> Panel:
+        make_rank_directory(config.daemon.rank_directory)
+        return Panel(config, self._clock)
+
+    def telling(self, config: Config) -> tuple[Output, ...]:
+        return telling(config, self._clock)
 
 
 def make_rank_directory(configured: str) -> None:

@@ -37,7 +37,7 @@ class HttpOutput:
     def __init__(self, config: Config, control: Control, clock: Clock, peers: tuple[Output, ...] = ()) -> None:
         self._config = config
         self._control = control
-        self._peers = peers
+        self.peers = peers  # replaced as a whole, by the loop
         self._latest = Latest(clock, config.daemon.tick_seconds, config.http.external_url)
         self._thread: threading.Thread | None = None
         self._servers: list[uvicorn.Server] = []
@@ -116,7 +116,7 @@ class HttpOutput:
         await asyncio.gather(*serving)
 
     def publish(self, report: NodeReport) -> None:
-        self._latest.publish(report, tuple(health(output) for output in (self, *self._peers)))
+        self._latest.publish(report, tuple(health(output) for output in (self, *self.peers)))
 
     def problem(self) -> str | None:
         if self._failure:

@@ -12,6 +12,7 @@ from stallwatch.incidents.store import IncidentStore
 from stallwatch.loop.judging import JudgeState
 from stallwatch.loop.notify import ServiceManager
 from stallwatch.loop.parts import Capturing, Judging
+from stallwatch.loop.renewal import Renewal
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.snapshot import GpuSample, NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
@@ -151,6 +152,7 @@ class Bench:
         config: Config | None = None,
         reload: Callable[[], Config] | None = None,
         store: IncidentStore | None = None,
+        renewal: Renewal | None = None,
     ) -> None:
         base = config or Config()
         daemon = msgspec.structs.replace(base.daemon, state_directory=str(folder))
@@ -163,7 +165,14 @@ class Bench:
         self.store = store or IncidentStore(folder)
         self.store.prepare()
         self.daemon = Daemon(
-            self.config, self.clock, self.panel, self.starter, self.store, ServiceManager({}), reload=reload
+            self.config,
+            self.clock,
+            self.panel,
+            self.starter,
+            self.store,
+            ServiceManager({}),
+            reload=reload,
+            renewal=renewal,
         )
         self.daemon.open(self.outputs)
         self.ticks = 0
