@@ -1,18 +1,9 @@
 """Generates the behaviour of healthy jobs, as snapshots of a simulated clock: what a daemon must never tell about.
 
-A job is a row of stretches; every rank goes through the same ones. Where the numbers come from:
-- step lengths: 20 ms to 60 s. Megatron-Turing NLG reports 44-60 s per iteration on 2,240-3,360 GPUs (arXiv 2201.11990,
-  table of end-to-end times); DDP jobs on one node take tens of milliseconds.
-- jitter of a step: log-normal, 1-9 %: 9 % of GPU time variability at 64 thousand GPUs, up to 14 % between GPUs on the
-  same GEMM (PRISM, arXiv 2510.15596).
-- checkpoints of seconds to 20 min with no word from the others (NVIDIA's resiliency extension says that heartbeats stop
-  in save and load; dlrover allows 900 s).
-- first steps of 5-180 s (compilation, autotuning; dlrover PR 1730 flagged one), evaluations of 5-50 steps' length.
-- storage that stands for 5-40 s, once or twice an hour: the task's own figure.
-- the rest (share of waiting, rate of long steps 0.5 %, drift up to 3 times within an hour, restarts, ends) is assumed,
-  and wide on purpose.
+A job is a row of stretches; every rank goes through the same ones. Where the numbers come from: tests/replay/habits.py.
 """
 
+import math
 import random
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -21,12 +12,13 @@ import msgspec
 
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import GroupCounter, JobKey, NodeSnapshot, ProcessEnd, RankSample
+from tests.replay.habits import LONGEST_ALONE_SECONDS, Habits, habits
 from tests.unit.detectors.nodes import SECOND, heartbeat, process
 
 Doing = Literal["start", "step", "evaluate", "alone", "storage", "idle", "hang", "death", "stop"]
-STEP_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 12.0, 30.0, 60.0)
 START_NS = 100_000 * SECOND
 EPOCH_GAP_SECONDS = 15.0
+WATCHDOG_SECONDS = 0.1
 FAULTS: tuple[Doing, ...] = ("hang", "death", "stop")
 
 
@@ -39,23 +31,6 @@ class Stretch(NamedTuple):
     culprit: int | None = None
 
 
-class Habits(NamedTuple):
-    """What stays the same in one job."""
-
-    ranks: int
-    step_seconds: float
-    jitter: float
-    long_share: float
-    waits: tuple[float, ...]  # share of its time that each rank stands in a collective, by design
-    collectives: int  # per step
-    names_phases: bool
-    evaluates_every_seconds: float
-    saves_every_seconds: float
-    save_seconds: float
-    drift_per_hour: float
-    rollouts: bool
-
-
 class Fault(NamedTuple):
     doing: Doing
     rank: int
@@ -66,28 +41,6 @@ class Moment(NamedTuple):
     snapshot: NodeSnapshot
     stretch: Stretch
     fault: Fault | None  # that has struck and lasts
-
-
-def habits(rng: random.Random) -> Habits:
-    """Draw a job."""
-    ranks = rng.choice((2, 2, 2, 4, 4, 8))
-    step_seconds = rng.choice(STEP_SECONDS) * rng.uniform(0.7, 1.4)
-    waits = rng.uniform(0.02, 0.6)
-    imbalanced = rng.random() < 0.25  # pipeline stages, experts: half of the ranks wait less, steadily
-    return Habits(
-        ranks,
-        step_seconds,
-        rng.uniform(0.01, 0.09),
-        rng.choice((0.0, 0.002, 0.005)),
-        tuple(waits * (0.4 if imbalanced and rank >= ranks // 2 else 1.0) for rank in range(ranks)),
-        rng.choice((1, 4, 50)),
-        rng.random() < 0.5,
-        rng.uniform(300, 3600),
-        rng.uniform(600, 3600),
-        min(rng.lognormvariate(3.5, 1.2), 1200.0),
-        rng.choice((0.0, 0.0, 0.2, 2.0)),
-        rng.random() < 0.1,
-    )
 
 
 def stretches(rng: random.Random, job: Habits) -> Iterator[Stretch]:
@@ -115,7 +68,8 @@ def stretches(rng: random.Random, job: Habits) -> Iterator[Stretch]:
                 yield Stretch("alone", min(length, 240.0), phase("eval"), 0)
         if elapsed - saved > job.saves_every_seconds:
             saved = elapsed
-            yield Stretch("alone", job.save_seconds * rng.uniform(0.8, 1.6), phase("checkpoint"), 0)
+            save_seconds = min(job.save_seconds * rng.uniform(0.8, 1.6), LONGEST_ALONE_SECONDS)
+            yield Stretch("alone", save_seconds, phase("checkpoint"), 0)
         if elapsed - stored > next_storage:
             stored, next_storage = elapsed, rng.expovariate(1.5 / 3600)
             yield Stretch("storage", rng.uniform(5, 40), "", rng.randrange(job.ranks))
@@ -133,8 +87,11 @@ class _Life:
         self.since_ns, self.step, self.phase_since_ns = began_ns, 0, 0
         self.durations: tuple[int, ...] = ()
         self.last_step_ns: int | None = None
-        self.step_began_ns: int | None = None
         self.done = 0  # collectives
+        self.noted = [0] * job.ranks  # what each rank's recorder says of them
+        self.batch = [1.0] * job.ranks  # of this step
+        self.drawn: tuple[int, int] | None = None  # (step, collective) for which `arrives` was drawn
+        self.arrives = [0.0] * job.ranks  # when ranks enqueue the next collective, as a share of the time to its end
         self.pulses = [0] * job.ranks
         self.ends: dict[int, ProcessEnd] = {}
         names = {"training_job": key.training_job, "epoch": key.epoch, "world_size": job.ranks}
@@ -149,8 +106,31 @@ class _Life:
                 self._stepped()
             self._next()
         if self.stretch.doing in ("step", "evaluate"):
-            share = (at_ns - self.since_ns) / (self.stretch.seconds * SECOND)
-            self.done = max(self.done, self.step * self.job.collectives + int(share * self.job.collectives))
+            self.done = max(self.done, self._done_at(at_ns))
+        self._draw_arrivals(at_ns)
+        for rank in range(self.job.ranks):
+            late_ns = self.rng.uniform(0, WATCHDOG_SECONDS) * SECOND if self.job.recorder == "nccl" else 0
+            seen = self._done_at(at_ns - int(late_ns)) if self.stretch.doing in ("step", "evaluate") else self.done
+            self.noted[rank] = min(max(self.noted[rank], seen), self.done)
+
+    def _done_at(self, at_ns: int) -> int:
+        share = (at_ns - self.since_ns) / (self.stretch.seconds * SECOND)
+        return max(0, self.step * self.job.collectives + math.floor(share * self.job.collectives))
+
+    def _draw_arrivals(self, at_ns: int) -> None:
+        """Who comes when to the collective that is next: the last of them ends the others' wait."""
+        if self.drawn == (self.step, self.done):
+            return
+        job, rng = self.job, self.rng
+        if self.drawn is None or self.drawn[0] != self.step:
+            self.batch = [rng.lognormvariate(0, job.batches) for _ in range(job.ranks)]
+        self.drawn = self.step, self.done
+        arrives = [
+            (1 - job.waits[rank]) * job.pace[rank] * self.batch[rank] * rng.lognormvariate(0, job.jitter)
+            for rank in range(job.ranks)
+        ]
+        late = max(1.0, max(arrives) / 0.98)
+        self.arrives = [share / late for share in arrives]
 
     def _stepped(self) -> None:
         # What stood between two steps belongs to the second, as `beat.step()` sees it.
@@ -182,10 +162,10 @@ class _Life:
             self.pulses[rank] += pulsed
             groups = beat.groups
             if pulsed and stretch.doing != "start":
-                pending = self._pending(rank)
-                groups = (GroupCounter("nccl", 0, self.done + pending, self.done),)
+                pending, recorder = self._pending(rank, at_ns), self.job.recorder
+                groups = (GroupCounter(recorder, 0, self.done + pending, self.noted[rank]),)
                 if self.job.waits[rank] < max(self.job.waits):  # a stage with a program of its own
-                    groups = (*groups, GroupCounter("nccl", 1, 3 * self.done, 3 * self.done))
+                    groups = (*groups, GroupCounter(recorder, 1, 3 * self.done, 3 * self.noted[rank]))
             beat = self.beats[rank] = msgspec.structs.replace(
                 beat,
                 step=self.step,
@@ -194,6 +174,7 @@ class _Life:
                 phase=stretch.phase,
                 phase_since_ns=self.phase_since_ns,
                 pulse_count=self.pulses[rank],
+                pulse_ns=at_ns if pulsed else beat.pulse_ns,
                 groups=groups,
             )
         state = self.processes[rank]
@@ -212,13 +193,16 @@ class _Life:
             end=end,
         )
 
-    def _pending(self, rank: int) -> bool:
+    def _pending(self, rank: int, at_ns: int) -> bool:
         stretch = self.stretch
         if stretch.doing == "idle":
             return False
         if stretch.culprit is not None:
             return rank != stretch.culprit
-        return self.rng.random() < self.job.waits[rank]
+        if stretch.doing == "start":
+            return False
+        share = (at_ns - self.since_ns) / (stretch.seconds * SECOND) * self.job.collectives
+        return share - math.floor(share) >= self.arrives[rank]
 
 
 def moments(seed: int, hours: float, *, with_fault: bool = False) -> Iterator[Moment]:

@@ -127,8 +127,9 @@ def _pulse(job: Job, rank: _Rank, course: _Course, rng: random.Random) -> None:
     recorder = "gloo" if job.backend == "gloo" else "nccl"
     rank.groups = (GroupCounter(recorder, 0, enqueued, completed),)
     if job.by == "pipeline":  # the first and the last stage have one neighbour, the others two
-        sends = completed * (2 if rank.rank in (0, job.ranks - 1) else 4) * 4
-        rank.groups = (*rank.groups, GroupCounter(recorder, 1, sends, sends))
+        sends = (2 if rank.rank in (0, job.ranks - 1) else 4) * 4
+        done = completed if recorder == "nccl" else enqueued
+        rank.groups = (*rank.groups, GroupCounter(recorder, 1, sends * enqueued, sends * done))
     rank.step = enqueued if job.backend == "nccl ahead" else course.completed(at)
     rank.pulses += 1
     rank.pulse_ns = START + int(at * SECOND)

@@ -4,6 +4,7 @@ import msgspec
 
 from stallwatch.detectors.deaths import is_ending
 from stallwatch.detectors.history import NodeHistory, RankHistory
+from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
 
@@ -20,6 +21,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     debugged: tuple[int, ...] = ()  # ranks under a tracer
     in_terminal: bool = False
     phases: tuple[tuple[int, str], ...] = ()  # (rank, phase) of ranks inside one
+    phase_past_seconds: float = 0.0  # the longest that those phases have lasted before, 0 where they are new
 
 
 def job_facts(seen: NodeHistory) -> tuple[JobFacts, ...]:
@@ -41,4 +43,8 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...]) -> JobFacts:
         debugged=tuple(sorted({rank for rank, process in processes if process.tracer_pid})),
         in_terminal=any(process.has_terminal for _, process in processes),
         phases=tuple((rank.sample.rank, rank.phase) for rank in alive if rank.phase),
+        phase_past_seconds=max(
+            (lasted for rank in alive if rank.phase for lasted in rank.times_of_phase(rank.phase).recent), default=0
+        )
+        / SECOND_NS,
     )

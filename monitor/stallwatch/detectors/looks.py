@@ -56,6 +56,7 @@ class Looks(msgspec.Struct, frozen=True):
     mark: int = -1  # step, or completed collectives, of the newest look
     looks: tuple[Look, ...] = ()
     count: int = 0  # of looks so far, those not kept included
+    nccl: bool = False  # by what is enqueued: hosts that run ahead of their devices lose less than their looks say
 
     def column(self, member: Member, window: int) -> tuple[tuple[int, int], ...]:
         """(ticks, of these waiting) of one member in the last looks, oldest first."""
@@ -80,7 +81,7 @@ def looked(before: Looks, alive: Sequence[RankHistory]) -> Looks:
         before, known = Looks(), {}
     nccl = all(any(group.recorder == "nccl" and group.enqueued > 0 for group in rank.groups) for rank in alive)
     members = [_sampled(known, rank, "nccl" if nccl else "gloo") for rank in alive]
-    looks = msgspec.structs.replace(before, members=tuple(members))
+    looks = msgspec.structs.replace(before, members=tuple(members), nccl=nccl)
     together = _together(members)
     if together is None or not all(_takes_part(rank) for rank in alive):
         return looks

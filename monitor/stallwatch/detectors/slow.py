@@ -105,7 +105,7 @@ class SlowDetector:
         job, least = watched.job, watched.least
         if least is not None:
             rank, strong, looks = least.rank, least.nats >= CONFIRM_NATS, least.looks
-            reason, cost = _waits_least(least, alive, seen)
+            reason, cost = _waits_least(least, alive, seen, "at most" if watched.looks.nccl else "about")
         else:
             lagging = _who_lags(watched.lagging)
             if lagging is None:
@@ -145,11 +145,11 @@ def _lags(before: Sequence[_Lagging], alive: Sequence[RankHistory]) -> tuple[_La
     return tuple(lagging)
 
 
-def _waits_least(least: Least, alive: Sequence[RankHistory], seen: NodeHistory) -> tuple[str, float]:
+def _waits_least(least: Least, alive: Sequence[RankHistory], seen: NodeHistory, about: str) -> tuple[str, float]:
     durations = [d for r in alive if r.heartbeat for d in r.heartbeat.step_durations_ns]
     step_seconds = median(durations) / SECOND_NS if durations else 0.0
     cost = (least.peers_share - least.share) * step_seconds
-    price = f"; it costs the job about {cost:.2g} s of each step of {step_seconds:.2g} s" if cost else ""
+    price = f"; it costs the job {about} {cost:.2g} s of each step of {step_seconds:.2g} s" if cost else ""
     reason = (
         f"rank {least.rank} holds the others back: in the last {least.looks} looks they stood waiting in a collective "
         f"{least.peers_share:.0%} of the time, rank {least.rank} {least.share:.0%}{price}"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import msgspec
 
 # Looks; a large effect shows in few, a small one needs many: +10 % of a step some minutes of 1 Hz pulses.
-WINDOWS = (8, 12, 24, 48, 96, 192, 384, 768)
+WINDOWS = (8, 12, 16, 24, 36, 56, 96, 192, 384, 768)
 # Evidence in nats: chance alone makes this with a probability below e^-nats in one test. A thousand job-hours make some
 # 10^8 tests (ranks × windows × looks, most of them of the same looks): at 16 nats two of them were fooled.
-SUSPECT_NATS = 10.0
+SUSPECT_NATS = 12.0
 CONFIRM_NATS = 20.0
 _LIKE_OTHERS = 0.7  # the second least must wait nearly as the others do, or it is a spread by design (experts)
 _BLOCKS = 4  # the effect must be there in each part of the window: what came and went is no state
@@ -29,7 +29,7 @@ class Least(msgspec.Struct, frozen=True):
 
 def is_due(window: int, looks: int) -> bool:
     """A long window says little that it did not say a look ago: it is judged each time that a part of it is new."""
-    return looks % max(1, window // WINDOWS[2]) == 0
+    return looks % max(1, window // 24) == 0
 
 
 def who_waits_least(columns: Sequence[tuple[int, Column]], minimum_share: float) -> Least | None:

@@ -22,6 +22,7 @@ _SETTLING: frozenset[Where] = frozenset({"checkpoint", "filesystem", "dataloader
 _COMPUTING: frozenset[Where] = frozenset({"busy_loop"})
 _ORDER: dict[Severity, int] = {"none": 0, "warning": 1, "critical": 2}
 _SECOND_NS = 1_000_000_000
+_AS_LONG_AGAIN = 1.5  # times the longest of a phase's past: a checkpoint that always takes 20 min surprises nobody
 
 
 def deserved(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> Severity:
@@ -77,8 +78,10 @@ def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> tup
         return "none", "the job has not begun to step, and nothing shows that it is stuck"
     if verdict.cause == "undecided":
         return ("warning", "") if stood >= tell.undecided_seconds else ("none", unknown)
-    progress = f"the culprit makes progress ({tell.waiting_seconds:g} s, tell.waiting_seconds)"
-    return ("warning", "") if stood >= tell.waiting_seconds else ("none", progress)
+    patience, why = tell.waiting_seconds, "tell.waiting_seconds"
+    if facts is not None and _AS_LONG_AGAIN * facts.phase_past_seconds > patience:
+        patience, why = _AS_LONG_AGAIN * facts.phase_past_seconds, "by what this phase took before"
+    return ("warning", "") if stood >= patience else ("none", f"the culprit makes progress ({patience:g} s, {why})")
 
 
 def settles(verdict: Verdict, facts: JobFacts | None) -> bool:

@@ -32,6 +32,14 @@ def test_stuck_is_a_warning_then_critical(cause: str) -> None:
     assert told_after(cause, 65) == "critical"
 
 
+def test_a_phase_that_always_takes_long_has_more_patience() -> None:
+    usual = [facts(phases=((0, "checkpoint"),), phase_past_seconds=1200.0)]
+    assert told_after("waiting", 1700, usual) == "none"
+    assert told_after("waiting", 1810, usual) == "warning"
+    quick = [facts(phases=((0, "checkpoint"),), phase_past_seconds=20.0)]
+    assert told_after("waiting", 905, quick) == "warning"
+
+
 @pytest.mark.parametrize("where", ["checkpoint", "filesystem", "dataloader", "socket", "compile"])
 def test_silent_places_must_be_seen_stuck_for_a_while(where: str) -> None:
     assert told_after("not_entered", TellSection().settle_seconds - 5, where=where) == "none"

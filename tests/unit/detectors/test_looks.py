@@ -1,0 +1,77 @@
+"""Slow ranks as pulses at common moments show them, under gloo and under NCCL's late word of completion."""
+
+import pytest
+
+from stallwatch.config import Config
+from stallwatch.detectors.replay import replay
+from stallwatch.model.snapshot import GroupCounter, NodeSnapshot
+from tests.replay.stragglers import Backend, By, Job, play
+from tests.unit.detectors.nodes import SECOND, START, found, heartbeat, run, sample, snapshot
+
+
+def named(job: Job, seconds: float, seed: int = 3) -> list[tuple[tuple[int, ...], str, float]]:
+    """(ranks, stage, second) of every finding of a slow rank."""
+    return [
+        (finding.ranks, finding.stage, float(shot.tick))
+        for shot, detected in replay(Config(), play(job, seconds, seed))
+        for finding in detected.findings
+        if finding.detector == "slow"
+    ]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl", "nccl ahead"])
+def test_a_rank_of_double_time_is_named_under_every_backend(backend: Backend) -> None:
+    findings = named(Job("sleep", 4, 1.0, 2, 30.0, backend), 150)
+    assert {ranks for ranks, _, _ in findings} == {(2,)}
+    assert any(stage == "confirmed" for _, stage, _ in findings)
+    assert findings[0][2] > 30
+
+
+@pytest.mark.parametrize("backend", ["nccl", "nccl ahead"])
+@pytest.mark.parametrize("by", ["nothing", "logging", "pipeline", "experts"])
+def test_what_holds_nobody_back_is_quiet_under_nccl(by: By, backend: Backend) -> None:
+    if by == "logging" and backend == "nccl":
+        return  # it does hold the others back where the host keeps step with its device
+    assert not named(Job(by, 4, 0.0, 0, 0.0, backend), 400)
+
+
+def test_short_steps_in_which_every_rank_is_always_pending_hide_nothing() -> None:
+    findings = named(Job("sleep", 4, 1.0, 1, 20.0, "nccl", step_scale=0.2), 120)
+    assert {ranks for ranks, _, _ in findings} == {(1,)}
+
+
+def node(second: int, enqueued: list[int], completed: list[int], step: int) -> NodeSnapshot:
+    samples = [
+        sample(
+            rank,
+            heartbeat(
+                rank,
+                step=step,
+                pulse_count=second,
+                pulse_ns=START + second * SECOND,
+                groups=(GroupCounter("nccl", 0, enqueued[rank], completed[rank]),),
+            ),
+        )
+        for rank in range(len(enqueued))
+    ]
+    return snapshot(second, samples, tick=second)
+
+
+def test_a_constant_distance_of_counts_is_no_lag() -> None:
+    """Sends are counted too: rank 0 made one fewer at the start, and ever since."""
+    shots = [
+        node(
+            second,
+            [10 * second - 1, 10 * second, 10 * second],
+            [10 * second - 2, 10 * second - 1, 10 * second - 1],
+            second,
+        )
+        for second in range(10, 200)
+    ]
+    assert not found(run(shots), "slow")
+
+
+def test_one_long_step_is_one_observation_however_many_ticks_see_it() -> None:
+    """Rank 0 comes last in a single step of two minutes."""
+    shots = [node(second, [10, 11, 11, 11], [10] * 4, 10) for second in range(10, 130)]
+    assert not found(run(shots), "slow")
