@@ -134,6 +134,10 @@ class Courier:
     def deliveries(self) -> Mapping[str, int]:
         return dict(self._counts)
 
+    def threads(self) -> Mapping[str, str]:
+        """By incident, the thread of its first message."""
+        return self._spool.threads
+
     def queued(self) -> int:
         return len(self._spool.queue)
 

@@ -12,7 +12,7 @@ from stallwatch.node.capabilities import drop_unless_root
 
 
 class Request(msgspec.Struct, frozen=True):
-    kind: Literal["slack", "slack_bot", "json"]
+    kind: Literal["slack", "slack_bot", "slack_reactions", "json"]
     url: str  # a secret: never in arguments, errors or logs. Of slack_bot: the API's address
     body: msgspec.Raw
     seconds: float  # for each step of the exchange; the parent kills us when the whole takes too long
@@ -31,12 +31,13 @@ class Answer(msgspec.Struct, frozen=True):
 _SPOILED = frozenset(
     {"invalid_blocks", "invalid_blocks_format", "invalid_attachments", "msg_too_long", "no_text", "msg_blocks_too_long"}
 )
+_MOST_REACTIONS = 200
 _MOST_DETAIL = 300  # characters of a server's own words that are worth keeping
 
 
 def post(request: Request) -> Answer:
     try:
-        return {"slack": _to_slack, "slack_bot": _as_bot, "json": _as_json}[request.kind](request)
+        return _KINDS[request.kind](request)
     except Exception as error:  # noqa: BLE001  the guard of this child: whatever happened becomes an answer
         reason = getattr(error, "reason", None) or error
         words = f"{type(error).__name__}: {reason}".replace(request.url, "<url>")
@@ -74,6 +75,25 @@ def _as_bot(request: Request) -> Answer:
     return Answer(200, "ok", thread=f"{response['channel']}/{response['ts']}")
 
 
+def _reactions(request: Request) -> Answer:
+    """The reactions to a message, as "name:user name:user" without skin tones."""
+    from slack_sdk import WebClient
+    from slack_sdk.errors import SlackApiError
+
+    client = WebClient(request.bearer, base_url=request.url, timeout=max(1, int(request.seconds)), retry_handlers=[])
+    channel, _, ts = request.thread.partition("/")
+    try:
+        message: dict[str, Any] = client.reactions_get(channel=channel, timestamp=ts, full=True).get("message", {})
+    except SlackApiError as error:
+        return _bot_refusal(error)
+    found = [
+        f"{reaction['name'].partition('::')[0]}:{user}"
+        for reaction in message.get("reactions", ())
+        for user in reaction["users"]
+    ]
+    return Answer(200, " ".join(found[:_MOST_REACTIONS]))
+
+
 def _bot_refusal(error: Any) -> Answer:
     """An HTTP status for Slack's own words; what is wrong with the set-up can be mended while the message waits."""
     reason, status = str(error.response.get("error", "")), int(error.response.status_code)
@@ -98,6 +118,9 @@ def _as_json(request: Request) -> Answer:
     except urllib.error.HTTPError as error:
         detail = error.read(_MOST_DETAIL).decode("utf-8", "replace")
         return Answer(error.code, detail, error.headers.get("retry-after"))
+
+
+_KINDS = {"slack": _to_slack, "slack_bot": _as_bot, "slack_reactions": _reactions, "json": _as_json}
 
 
 def main() -> None:

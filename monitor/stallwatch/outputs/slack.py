@@ -12,17 +12,20 @@ from stallwatch.errors import UsageError
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import ChildPoster
+from stallwatch.outputs.output import Control
 from stallwatch.outputs.poster import Request
 from stallwatch.outputs.rate_cap import RateCap
 from stallwatch.outputs.secret import secret_text, secret_url
 from stallwatch.outputs.slack_message import (
     slack_acknowledged,
     slack_answer,
+    slack_context,
     slack_digest,
     slack_line,
     slack_message,
     slack_test_message,
 )
+from stallwatch.outputs.slack_reactions import HINT, SlackReactions
 from stallwatch.outputs.spool import FarSpoolFile
 from stallwatch.outputs.telling import Step
 
@@ -44,6 +47,15 @@ def slack(config: Config, clock: Clock) -> Courier | None:
         config.slack.attempt_seconds,
         cap=RateCap(config.slack.messages_per_hour, _HOUR_SECONDS),
     )
+
+
+def slack_reactions(config: Config, clock: Clock, control: Control, courier: Courier | None) -> SlackReactions | None:
+    """The output that reads what people answer to a bot's messages; None without a bot."""
+    request = _request(config.slack)
+    if courier is None or request is None or request.kind != "slack_bot":
+        return None
+    asking = msgspec.structs.replace(request, kind="slack_reactions")
+    return SlackReactions(ChildPoster(asking), clock, courier.threads, control)
 
 
 def _request(section: SlackSection) -> Request | None:
@@ -70,6 +82,8 @@ class SlackWords:
         if step == "acknowledged" and not self._to:
             return slack_acknowledged(incident, self._external_url)
         whole = slack_message(incident, step, self._external_url, report)
+        if self._to and incident.state != "resolved" and not incident.acknowledged_by:
+            whole = {**whole, "blocks": [*whole["blocks"], slack_context(HINT)]}
         if not self._to or step == "told":
             return {**self._to, **whole}
         return {**self._to, **slack_answer(incident, step), "root": whole}

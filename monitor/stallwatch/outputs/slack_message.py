@@ -96,6 +96,10 @@ def slack_test_message(node: str, external_url: str = "") -> dict[str, Any]:
     return {"text": text, "blocks": [_section(text)]}
 
 
+def slack_context(text: str) -> Block:
+    return _context([escape(text)])
+
+
 def escape(text: str) -> str:
     """The three characters that Slack's mrkdwn reads as markup of its own."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -24,6 +24,8 @@ class SlackServer:
         self.closing = threading.Event()
         self.url = ""
         self.api_url = ""
+        self.reactions: list[dict[str, Any]] = []
+        self.reactions_asked: queue.Queue[tuple[str, str]] = queue.Queue()
         self.first_ts = "1700000000.000001"
 
     def calls(self) -> list[dict[str, Any]]:
@@ -37,6 +39,9 @@ def slack_server() -> Iterator[SlackServer]:
 
     class Conversation(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
+            if self.path.startswith("/api/reactions.get"):
+                self.tell_reactions()
+                return
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             method = self.path.removeprefix("/api/") if self.path.startswith("/api/") else ""
             slack.got.put({**body, "method": method} if method else body)
@@ -55,6 +60,15 @@ def slack_server() -> Iterator[SlackServer]:
                     self.wfile.write(b".")
                     self.wfile.flush()
                 self.wfile.write(answer)
+
+        def tell_reactions(self) -> None:
+            asked = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+            slack.reactions_asked.put((f"{self.path} {asked}", self.headers.get("Authorization", "")))
+            answer = json.dumps({"ok": True, "message": {"reactions": slack.reactions}}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
 
         def answer(self, body: dict[str, Any]) -> bytes:
             """As Slack's API: the message's place, or an error in a 200."""

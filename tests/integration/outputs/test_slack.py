@@ -13,7 +13,7 @@ from stallwatch.clock import SystemClock
 from stallwatch.errors import UsageError
 from stallwatch.outputs.build import build, notify_test
 from stallwatch.outputs.courier import Courier
-from stallwatch.outputs.slack import slack
+from stallwatch.outputs.slack import slack, slack_reactions
 from stallwatch.outputs.webhook import webhook
 from tests.integration.outputs.slack_server import Reply, SlackServer, slack_server
 from tests.unit.outputs.reports import FakeControl, diagnosis, incident, node_report, verdict
@@ -60,6 +60,15 @@ def start(server: SlackServer, tmp_path: Path) -> Iterator[Start]:
     yield make
     for courier in started:
         courier.close(5)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    waiting = threading.Event()
+    for _ in range(int(WAIT / 0.02)):
+        if holds():
+            return
+        waiting.wait(0.02)
+    raise AssertionError("it did not happen")
 
 
 def settle(courier: Courier, **counts: int) -> None:
@@ -252,3 +261,39 @@ def test_notify_test_asks_every_output_that_can_tell(server: SlackServer, tmp_pa
     both, _ = config.load(overrides=keys | {("slack", "webhook_url"): server.url, ("webhook", "url"): server.url})
     lines = notify_test(build(both, FakeControl(), SystemClock()))
     assert lines == ("slack: delivered (200 ok)", "webhook: not delivered: 500 ok")
+
+
+def test_a_reaction_to_the_bots_message_acknowledges_and_the_thread_says_by_whom(
+    server: SlackServer, tmp_path: Path
+) -> None:
+    keys = {("slack", "bot_token"): "xoxb-secret", ("slack", "channel"): "C1", ("slack", "api_url"): server.api_url}
+    state = {("daemon", "state_directory"): str(tmp_path), ("daemon", "run_directory"): str(tmp_path)}
+    settings, _ = config.load(overrides=state | keys)
+    control = FakeControl(incidents=(incident(),))
+    courier = slack(settings, SystemClock())
+    assert courier is not None
+    reading = slack_reactions(settings, SystemClock(), control, courier)
+    assert reading is not None
+    server.reactions = [{"name": "eyes", "users": ["U07ANNA"], "count": 1}]
+    courier.start()
+    reading.start()
+    try:
+        courier.publish(node_report(incident()))
+        settle(courier, delivered=1)
+        assert "React with" in str(server.calls()[0]["blocks"])
+        reading.publish(node_report(incident()))
+        asked, bearer = server.reactions_asked.get(timeout=WAIT)
+        assert "channel=C1" in asked
+        assert f"timestamp={server.first_ts}" in asked
+        assert bearer == "Bearer xoxb-secret"
+        wait_until(lambda: ("acknowledge", "llama-7b-1", "slack:U07ANNA") in control.asked)
+        courier.publish(node_report(incident(acknowledged_by="slack:U07ANNA")))
+        settle(courier, delivered=2)
+    finally:
+        reading.close(5)
+        courier.close(5)
+    (answer, root) = server.calls()[1:]
+    assert (answer["thread_ts"], "<@U07ANNA> is on it" in answer["text"]) == (server.first_ts, True)
+    assert "<@U07ANNA> is on it" in str(root["blocks"])
+    assert "React with" not in str(root["blocks"])
+    assert slack_reactions(config.load(overrides=state)[0], SystemClock(), control, courier) is None
