@@ -220,7 +220,7 @@ class Daemon:
             config, kept = held(self._config, self._reload())
             keys = changed(self._config, config)
             renews = self._renewal is not None and renews_telling(config, keys)
-            sending = self._renewal.telling(config) if self._renewal is not None and renews else ()
+            sending = self._renewal.telling(config, self.desk) if self._renewal is not None and renews else ()
         except StallwatchError as error:
             raise StallwatchError(f"the old configuration stays: {error}. {error.help}") from error
         if self._renewal is not None:

@@ -19,7 +19,7 @@ from stallwatch.node.capabilities import hand_on_only
 from stallwatch.node.disk import DiskHangs
 from stallwatch.node.heartbeat_file import prepare, rank_directories
 from stallwatch.outputs.build import build, notify_test, telling
-from stallwatch.outputs.output import Output
+from stallwatch.outputs.output import Control, Output
 from stallwatch.sensors.panel import Panel
 
 log = logging.getLogger("stallwatch.daemon")
@@ -89,8 +89,8 @@ class _Renewal:
         make_rank_directory(config.daemon.rank_directory)
         return Panel(config, self._clock)
 
-    def telling(self, config: Config) -> tuple[Output, ...]:
-        return telling(config, self._clock)
+    def telling(self, config: Config, control: Control) -> tuple[Output, ...]:
+        return telling(config, control, self._clock)
 
 
 def make_rank_directory(configured: str) -> None:

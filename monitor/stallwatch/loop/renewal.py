@@ -7,7 +7,7 @@ from msgspec.structs import asdict, replace
 
 from stallwatch.config import Config
 from stallwatch.loop.parts import Looks
-from stallwatch.outputs.output import Output
+from stallwatch.outputs.output import Control, Output
 
 # Bound to sockets, files of other programs, or the size of what is remembered.
 _FIXED = (
@@ -22,7 +22,7 @@ class Renewal(Protocol):
 
     def panel(self, config: Config) -> Looks: ...
 
-    def telling(self, config: Config) -> tuple[Output, ...]:
+    def telling(self, config: Config, control: Control) -> tuple[Output, ...]:
         """The outputs that tell people. Raise UsageError for one that cannot work."""
         ...
 

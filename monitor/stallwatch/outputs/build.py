@@ -9,14 +9,31 @@ from stallwatch.outputs.output import Control, Notifies, Output
 from stallwatch.outputs.slack import slack, slack_reactions
 from stallwatch.outputs.webhook import webhook
 
+_SENDING = ("slack", "slack_reactions", "webhook", "deadman")
+
 
 def build(config: Config, control: Control, clock: Clock) -> tuple[Output, ...]:
     """Every output that the configuration asks for. Raise UsageError for one that cannot work."""
+    peers: tuple[Output, ...] = (LogOutput(), *telling(config, control, clock))
+    return (*peers, HttpOutput(config, control, clock, peers))
+
+
+def telling(config: Config, control: Control, clock: Clock) -> tuple[Output, ...]:
+    """Those that send something to somebody: what is made again when the configuration is read again."""
     messages = slack(config, clock)
     reactions = slack_reactions(config, clock, control, messages)
-    telling = (LogOutput(), messages, reactions, webhook(config, clock), deadman(config, clock))
-    peers: tuple[Output, ...] = tuple(output for output in telling if output is not None)
-    return (*peers, HttpOutput(config, control, clock, peers))
+    sending = (messages, reactions, webhook(config, clock), deadman(config, clock))
+    return tuple(output for output in sending if output is not None)
+
+
+def with_telling(outputs: tuple[Output, ...], sending: tuple[Output, ...]) -> tuple[Output, ...]:
+    """Given the outputs of a daemon, return them with others that send."""
+    servers = [output for output in outputs if isinstance(output, HttpOutput)]
+    staying = (output for output in outputs if output not in servers and output.name not in _SENDING)
+    peers = (*staying, *sending)
+    for server in servers:
+        server.peers = peers
+    return (*peers, *servers)
 
 
 def notify_test(outputs: tuple[Output, ...], seconds: float = 20.0) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from stallwatch.config import Config, DaemonSection, HttpSection, SensorsSection
 from stallwatch.errors import UsageError
 from stallwatch.loop.parts import Looks
 from stallwatch.loop.renewal import changed, held, renews_sensors, renews_telling
-from stallwatch.outputs.output import Output
+from stallwatch.outputs.output import Control, Output
 from tests.unit.detectors.nodes import four, job_run
 from tests.unit.loop.fakes import Bench, FakeClock, FakeOutput, FakePanel
 
@@ -25,7 +25,7 @@ class FakeRenewal:
         self.panels.append(FakePanel(CALM, FakeClock()))
         return self.panels[-1]
 
-    def telling(self, config: Config) -> tuple[Output, ...]:
+    def telling(self, config: Config, control: Control) -> tuple[Output, ...]:
         if self.refuses:
             raise UsageError("slack.webhook_url_file: no such file", "Check it.")
         return self.sending
