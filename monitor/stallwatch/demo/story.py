@@ -19,7 +19,7 @@ def outcome_lines(outcome: Outcome, page_stays: bool = False) -> Iterator[str]:
     if verdict is not None:
         yield from _verdict(verdict)
         if outcome.page_url:
-            yield f"  page      {outcome.page_url}" + ("" if page_stays else " (--keep leaves it standing)")
+            yield f"  page      {outcome.page_url}" + ("" if page_stays else " (gone now; --keep leaves it standing)")
     yield ""
     yield _conclusion(outcome)
 
@@ -49,6 +49,8 @@ def _culprit(process: CulpritProcess) -> Iterator[str]:
 
 
 def _operation(verdict: Verdict) -> str:
+    if verdict.cause == "p2p_unmatched" and verdict.process_group is None:
+        return ""  # the operation is then the culprits' own transfer, not what the others wait in
     operation = f" in {verdict.operation}" if verdict.operation else ""
     number = f" #{verdict.seq}" if verdict.seq is not None else ""
     group = verdict.process_group

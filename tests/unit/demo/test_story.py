@@ -1,3 +1,5 @@
+import msgspec
+
 from stallwatch.demo.catalogue import find
 from stallwatch.demo.outcome import Outcome, Said
 from stallwatch.demo.play import unplayed
@@ -64,6 +66,18 @@ def test_a_person_reads_who_where_who_waits_why_what_next_and_how_fast() -> None
 def test_a_wrong_verdict_is_followed_by_the_truth() -> None:
     lines = list(outcome_lines(outcome(agrees=False)))
     assert lines[-1] == "Wrong: 8.0 s after the fault. The truth was not_entered by rank 2 (fault 'lock')."
+
+
+def test_a_transfer_of_the_culprit_is_not_what_the_others_wait_in() -> None:
+    told = msgspec.structs.replace(VERDICT, cause="p2p_unmatched", operation="p2p", seq=None, process_group=None)
+    assert "  waiting   ranks 0-1,3" in list(outcome_lines(outcome(True, told)))
+
+
+def test_a_page_that_is_gone_is_not_offered() -> None:
+    page = next(line for line in outcome_lines(outcome(True)) if line.startswith("  page"))
+    assert page.endswith("(gone by now; --keep leaves it standing)")
+    kept = next(line for line in outcome_lines(outcome(True), page_stays=True) if line.startswith("  page"))
+    assert "keep" not in kept
 
 
 def test_no_verdict_says_what_was_said_instead() -> None:
