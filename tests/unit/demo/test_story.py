@@ -75,7 +75,7 @@ def test_a_transfer_of_the_culprit_is_not_what_the_others_wait_in() -> None:
 
 def test_a_page_that_is_gone_is_not_offered() -> None:
     page = next(line for line in outcome_lines(outcome(True)) if line.startswith("  page"))
-    assert page.endswith("(gone by now; --keep leaves it standing)")
+    assert page.endswith("(gone now; --keep leaves it standing)")
     kept = next(line for line in outcome_lines(outcome(True), page_stays=True) if line.startswith("  page"))
     assert "keep" not in kept
 
