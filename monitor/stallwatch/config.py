@@ -5,6 +5,7 @@ Order: defaults, then the TOML file, then STALLWATCH_<SECTION>_<KEY>, then flags
 """
 
 import os
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -250,12 +251,14 @@ def load(
     overrides: Mapping[tuple[str, str], Any] | None = None,
     *,
     strict: bool = False,
+    regular: bool = False,
 ) -> tuple[Config, list[str]]:
     """Given a TOML file, an environment and flag overrides, return the configuration and the warnings.
 
-    Raise UsageError with the path of the bad key; unknown keys raise only when `strict`.
+    Raise UsageError with the path of the bad key; unknown keys raise only when `strict`. With
+    `regular`, what is no regular file is not opened: it could be waited for.
     """
-    raw = _read_toml(Path(path)) if path else {}
+    raw = _read_toml(Path(path), regular=regular) if path else {}
     unknown = unknown_keys(raw)
     if unknown and strict:
         raise UsageError(
@@ -282,8 +285,10 @@ def load(
     return config, [f"{path}: unknown key {key} is ignored" for key in unknown]
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path, *, regular: bool) -> dict[str, Any]:
     try:
+        if regular and not stat.S_ISREG(path.stat().st_mode):
+            raise UsageError(f"{path}: not a regular file", "Give the daemon a file that it can read again.")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", "Check the path and its permissions.") from error

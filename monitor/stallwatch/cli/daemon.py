@@ -41,13 +41,14 @@ def command(path: Path | None, verbose: bool) -> int:
         format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
     )
 
-    def read() -> Config:
-        config, warnings = configuration.load(path, configuration.current_environment())
+    def read(*, again: bool = True) -> Config:
+        # A pipe can be read once, and the loop must not wait for who writes into it.
+        config, warnings = configuration.load(path, configuration.current_environment(), regular=again)
         for warning in warnings:
             log.warning("%s", warning)
         return config
 
-    config = read()
+    config = read(again=False)
     hand_on_only()  # this process talks to the network; its children that read other users' processes do not
     service = take_from(configuration.current_environment())  # before the first child
     clock = SystemClock()

@@ -1,4 +1,5 @@
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -72,3 +73,16 @@ def test_the_example_that_ships_is_the_one_that_is_printed() -> None:
     shipped = Path(__file__).parents[3] / "deploy" / "config.example.toml"
     printed = config.example()
     assert shipped.read_text(encoding="utf-8") == printed, "stallwatch config example > deploy/config.example.toml"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "gone", "bytes"])
+def test_a_file_that_cannot_be_read_again_leaves_the_old_configuration_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "config.toml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "bytes":
+        path.write_bytes(b"\xff\x00")
+    with pytest.raises(UsageError, match="config.toml"):
+        config.load(path, regular=True)
