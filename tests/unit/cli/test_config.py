@@ -7,6 +7,7 @@ import pytest
 
 from stallwatch import config
 from stallwatch.cli.app import run
+from stallwatch.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]
 
@@ -84,5 +85,5 @@ def test_a_file_that_cannot_be_read_again_leaves_the_old_configuration_at_once(t
         path.mkdir()
     elif kind == "bytes":
         path.write_bytes(b"\xff\x00")
-    with pytest.raises(UsageError, match="config.toml"):
+    with pytest.raises(UsageError, match=r"config\.toml"):
         config.load(path, regular=True)
