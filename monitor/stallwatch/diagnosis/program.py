@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch.diagnosis import signature
-from stallwatch.diagnosis.case import Case, family
+from stallwatch.diagnosis.case import Case, Group, family
 from stallwatch.diagnosis.followers import followers
 from stallwatch.model.summary import Call
 
@@ -140,13 +140,13 @@ def _steps(case: Case, rank: int) -> list[_Step]:
     summary = case.summaries.get(rank)
     if summary is None:
         return []
-    remaining = Counter(call.stream for call in calls if " " not in call.operation)
+    remaining = Counter(call.stream for call in calls if not signature.is_transfer(call.operation))
     transfers: Counter[Hashable] = Counter()
     steps = []
     for call in calls:
         token = peer_token(case, rank, call)
         stream = summary.streams[call.stream]
-        if " " in call.operation:
+        if signature.is_transfer(call.operation):
             transfers[token] += 1
             number = transfers[token] if summary.whole else -1
             seq = 0
@@ -175,4 +175,18 @@ def peer_token(case: Case, rank: int, call: Call) -> Hashable:
     operation, _, ends = call.operation.partition(" ")
     numbers = [int(part) for part in ends.replace("<-", " ").replace("->", " ").split() if part.isdigit()]
     way = "" if len(numbers) != 2 else ("+" if numbers[1] > numbers[0] else "-")
-    return family(group.description), case.usual_size(group), operation + way, call.elements, call.dtype, call.site
+    kind = (family(group.description), place_among_twins(case, group))
+    return kind, case.usual_size(group), operation + way, call.elements, call.dtype, call.site
+
+
+def place_among_twins(case: Case, group: Group) -> int:
+    """Groups of one description and the same members, as far as they were seen, lie side by side in the case, in an
+    order that all ranks share."""
+    place = 0
+    while group.index - place > 0 and are_twins(case.groups[group.index - place - 1], group):
+        place += 1
+    return place
+
+
+def are_twins(one: Group, other: Group) -> bool:
+    return (one.description, one.ranks, one.backend) == (other.description, other.ranks, other.backend)

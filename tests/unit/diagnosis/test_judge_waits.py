@@ -95,6 +95,27 @@ def test_the_rank_that_left_its_habit_started_the_cycle() -> None:
     assert (verdict.cause, verdict.culprits) == ("group_order", (2,))
 
 
+@pytest.mark.parametrize("members_known", [True, False])
+def test_groups_without_names_and_of_the_same_members_are_told_apart_in_the_order_of_calls(
+    members_known: bool,
+) -> None:
+    first, second = Group("1", "undefined", (0, 1, 2, 3), 1), Group("2", "undefined", (0, 1, 2, 3), 2)
+    past = (Call(first, line=20), Call(second, line=20)) * 4
+    ranks = [
+        Rank(
+            r,
+            (*past, Call(second if r == 1 else first, line=20)),
+            len(past),
+            backend="gloo",
+            members_known=members_known,
+        )
+        for r in range(4)
+    ]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("group_order", (1,))
+    assert not any("undefined" in fact.fact for fact in verdict.because)
+
+
 def test_two_receives_are_a_cycle_of_transfers() -> None:
     ranks = [
         Rank(0, (*STEPS, transfer(W4, ("recv", 1))), len(STEPS)),

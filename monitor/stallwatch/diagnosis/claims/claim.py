@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import msgspec
 
 from stallwatch.diagnosis import align
+from stallwatch.diagnosis.case import Case, Group
+from stallwatch.diagnosis.program import are_twins, place_among_twins
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.waits import Point, Wait
 from stallwatch.model.summary import Call
@@ -71,7 +73,17 @@ def point_name(story: Story, point: Point, call: Call | None) -> str:
     group = story.case.groups[point.group]
     what = call.operation if call is not None else ("point-to-point" if not point.seq else "collective")
     number = f" #{point.seq}" if point.seq else ""
-    return f"{what}{number} of {group.description or 'the default group'}"
+    return f"{what}{number} of {group_name(story.case, group)}"
+
+
+def group_name(case: Case, group: Group) -> str:
+    """As people know it: torch calls the first one default_pg, and every one that nobody named "undefined"."""
+    place = place_among_twins(case, group) + 1
+    later = case.groups[group.index + 1 : group.index + 2]
+    number = f" no. {place}" if place > 1 or (later and are_twins(later[0], group)) else ""
+    if group.description == "undefined":
+        return f"the unnamed group{number} of ranks {rank_ranges(group.ranks)}"
+    return f"{group.description}{number}" if group.description else "the default group"
 
 
 def waiting_facts(story: Story) -> tuple[Fact, ...]:
@@ -106,7 +118,7 @@ def waiting_facts(story: Story) -> tuple[Fact, ...]:
 def frontier_fact(story: Story, rank: int, group: int) -> Fact | None:
     """Where a rank's recorder ends in a group."""
     member = story.case.streams[group].get(rank)
-    name = story.case.groups[group].description or "the default group"
+    name = group_name(story.case, story.case.groups[group])
     source = f"flight recorder of rank {rank}"
     if member is None:
         return Fact(f"rank {rank} has recorded nothing in {name}", source) if story.case.recorded(rank) else None

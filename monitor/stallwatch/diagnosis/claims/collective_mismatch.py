@@ -3,7 +3,7 @@
 from stallwatch.diagnosis import align, signature
 from stallwatch.diagnosis.align import Divergence
 from stallwatch.diagnosis.claims import one_off
-from stallwatch.diagnosis.claims.claim import Claim, Saying, named, waiting_facts
+from stallwatch.diagnosis.claims.claim import Claim, Saying, group_name, named, waiting_facts
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
@@ -31,7 +31,7 @@ def claim(story: Story) -> Saying:
         divergence.found_is_new and divergence.expected_recurs and signature.is_barrier(divergence.found.operation)
     )
     group = story.case.groups[divergence.group]
-    name = group.description or "the default group"
+    name = group_name(story.case, group)
     return Claim(
         cause="data_exhausted" if exhausted else "collective_mismatch",
         culprits=culprits,
@@ -70,7 +70,7 @@ def _odd_shape(story: Story) -> Claim | None:
         ranks = tuple(sorted(departure.rank for departure in odd))
         found = odd[0].found
         usual = next(call for call in odd[0].expected if call.operation == found.operation)
-        name = story.case.groups[point.group].description or "the default group"
+        name = group_name(story.case, story.case.groups[point.group])
         return Claim(
             cause="collective_mismatch",
             culprits=ranks,

@@ -1,7 +1,7 @@
 """A cycle of waits: over groups, or of sends and receives. Who started it, the order of calls tells."""
 
 from stallwatch.diagnosis import align, signature
-from stallwatch.diagnosis.claims.claim import Claim, Saying, main_wait, named, waiting_facts
+from stallwatch.diagnosis.claims.claim import Claim, Saying, group_name, main_wait, named, waiting_facts
 from stallwatch.diagnosis.program import Departure
 from stallwatch.diagnosis.roots import Cycle
 from stallwatch.diagnosis.story import Story
@@ -21,7 +21,7 @@ def claim(story: Story) -> Saying:
     confidence: Confidence = "likely"
     facts: list[Fact] = []
     if culprits and len(culprits) < len(ranks):
-        facts = [_departure_fact(d) for d in inside]
+        facts = [_departure_fact(story, d) for d in inside]
     if not facts:
         culprits = cycle.ranks
         # A message has two ends, and two that wait for each other's are both. Who started any other cycle, nothing
@@ -37,7 +37,7 @@ def claim(story: Story) -> Saying:
     point = blocked.point if blocked is not None else cycle.points[0]
     first = next(wait for wait in story.graph.waits if wait.point == point)
     call = story.case.call(first.rank, first.pending)
-    names = sorted({story.case.groups[p.group].description or "the default group" for p in cycle.points})
+    names = sorted({group_name(story.case, story.case.groups[p.group]) for p in cycle.points})
     return Claim(
         cause=cause,
         culprits=culprits,
@@ -77,16 +77,20 @@ def departed_cause(story: Story, departure: Departure) -> Cause:
     group = story.case.groups[story.case.group_of[departure.rank, departure.found.stream]]
     if signature.is_barrier(departure.found.operation) and group.is_default:
         return "data_exhausted"  # it waits at the end, while others are in the loop
-    due = [" " in call.operation for call in departure.expected]
+    due = [signature.is_transfer(call.operation) for call in departure.expected]
     held_up = main_wait(story, (departure.rank,)) if any(due) and not all(due) else None
     if (due and all(due)) or (held_up is not None and held_up.pending.transfers):
         return "p2p_unmatched"  # a transfer was due
     return "group_order"
 
 
-def _departure_fact(departure: Departure) -> Fact:
+def _departure_fact(story: Story, departure: Departure) -> Fact:
+    found = align.describe(departure.found)
     usual = align.describe(departure.expected[0]) if departure.expected else "something else"
+    if found == usual:  # the same in another group
+        group = story.case.groups[story.case.group_of[departure.rank, departure.found.stream]]
+        found, usual = f"{found} in {group_name(story.case, group)}", "it in another group first"
     return Fact(
-        f"rank {departure.rank} called {align.describe(departure.found)} where it had always called {usual}",
+        f"rank {departure.rank} called {found} where it had always called {usual}",
         f"flight recorder of rank {departure.rank}",
     )

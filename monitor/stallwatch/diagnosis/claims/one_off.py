@@ -3,7 +3,7 @@ where sizes may differ in health, not at all."""
 
 from stallwatch.diagnosis import align
 from stallwatch.diagnosis.align import Divergence
-from stallwatch.diagnosis.claims.claim import Claim, operation_of, waiting_facts
+from stallwatch.diagnosis.claims.claim import Claim, group_name, operation_of, waiting_facts
 from stallwatch.diagnosis.program import Departure, program
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Fact, Mismatch
@@ -54,7 +54,7 @@ def _alone(story: Story, group: int, seq: int) -> Departure | None:
 def _claim(
     story: Story, departure: Departure, group: int, seq: int, operation: str, then: tuple[Fact, ...]
 ) -> Claim | None:
-    name = story.case.groups[group].description or "the default group"
+    name = group_name(story.case, story.case.groups[group])
     usual, found = departure.expected[0], departure.found
     is_new = found not in program(story.case, departure.rank)[: departure.place]
     counts = ("none", f"one {found.operation} more") if is_new else (f"one {usual.operation} more", "none")
