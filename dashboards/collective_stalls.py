@@ -46,14 +46,15 @@ def collective_stalls() -> board.Dashboard:
             "Open incidents of the job: the waiting ranks, the operation they wait in, and the rank they wait for.",
             [
                 query(
-                    "max by (training_job, waiting, operation, culprit_ranks, cause, where, confidence, severity, "
-                    f"incident_id, node, url) (stallwatch_incident_info{{{_JOB}}})",
+                    "max by (training_job, waiting, operation, group, culprit_ranks, cause, where, confidence, "
+                    f"severity, incident_id, node, url) (stallwatch_incident_info{{{_JOB}}})",
                     now=True,
                 )
             ],
             {
                 "waiting": "waiting ranks",
                 "operation": "in",
+                "group": "of group",
                 "culprit_ranks": "for rank",
                 "cause": "cause",
                 "where": "where",
@@ -164,7 +165,7 @@ def collective_stalls() -> board.Dashboard:
         ),
         graph(
             "In which process group does it wait?",
-            "Pending operations by group; the number of a group is local to its rank.",
+            "Pending operations by group; the number of a group is local to its rank, unlike the name on the incident.",
             "short",
             query(
                 f"sum by (rank, recorder, group) (stallwatch_rank_group_pending_operations{{{_RANK}}})",

@@ -1,5 +1,6 @@
 """What the metrics say about one report: pure, and nothing for what is unknown or gone."""
 
+import hashlib
 import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from stallwatch import __version__
 from stallwatch.model.incident import Incident, NodeReport, RankView
 from stallwatch.model.reading import Known
-from stallwatch.model.verdict import CulpritProcess, Verdict
+from stallwatch.model.verdict import CulpritProcess, GroupRef, Verdict
 from stallwatch.outputs.metric_gpus import gpu_samples
 from stallwatch.outputs.metric_memory import Memory, RankKey, slow_scores
 from stallwatch.outputs.metric_sample import Labels, Sample
@@ -155,6 +156,7 @@ def _incident(incident: Incident, told_by: str, url: str) -> Iterator[Sample]:
             ",".join(map(str, verdict.culprits)),
             verdict.where or "",
             verdict.operation or "",
+            group_name(verdict.process_group) if verdict.process_group else "",
             verdict.waiting,
             incident.node,
             told_by,
@@ -163,6 +165,13 @@ def _incident(incident: Incident, told_by: str, url: str) -> Iterator[Sample]:
         1,
     )
     yield from _culprits(incident, verdict)
+
+
+def group_name(group: GroupRef) -> str:
+    """The same on every node: names and numbers of process groups are local to a rank, what they are for and their
+    members are not. Hundreds of groups of a mesh share a description."""
+    members = ",".join(map(str, sorted(group.ranks)))
+    return f"{group.description} {hashlib.sha256(members.encode()).hexdigest()[:8]}"
 
 
 def _culprits(incident: Incident, verdict: Verdict) -> Iterator[Sample]:

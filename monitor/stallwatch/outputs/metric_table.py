@@ -62,7 +62,7 @@ FAMILIES: tuple[Family, ...] = (
         "gauge",
         (*_RANK, "recorder", "group"),
         "Operations of one process group that are enqueued and not completed; absent while there are none, at most 8 "
-        "groups a rank. The group's number is local to the rank.",
+        "groups a rank. The group's number is local to the rank; an incident's group label is the same for all.",
     ),
     Family(
         "stallwatch_rank_communication_ratio",
@@ -103,11 +103,12 @@ FAMILIES: tuple[Family, ...] = (
         "gauge",
         (
             *_INCIDENT,
-            *("cause", "severity", "muted", "confidence", "culprit_ranks", "where", "operation", "waiting", "node"),
-            *("told_by", "url"),
+            *("cause", "severity", "muted", "confidence", "culprit_ranks", "where", "operation", "group"),
+            *("waiting", "node", "told_by", "url"),
         ),
         "Always 1; an open incident with its verdict. severity is none while nobody is told; told_by names the chats "
-        "to which this daemon writes by itself, so that Alertmanager need not; url is the incident on the status page.",
+        "to which this daemon writes by itself, so that Alertmanager need not; group is the process group's "
+        "description and a hash of its members, the same on every node; url is the incident on the status page.",
     ),
     Family(
         "stallwatch_culprit",

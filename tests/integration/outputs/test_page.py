@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stallwatch.model.incident import IncidentEvent
 from stallwatch.model.verdict import CulpritProcess, Frame, GroupRef, StackNode
 from tests.integration.outputs.browser import PHONE, WIDE, chromium, needs_browser, opened
 from tests.integration.outputs.page_reports import stalled_incident, stalled_node, write_timeline
@@ -155,6 +156,8 @@ def test_what_a_job_writes_stays_text(browser: Any) -> None:
         ),
         resolution=evil,
         bundle=evil,
+        acknowledged_by=evil,
+        events=(IncidentEvent(0, evil),),
     )
     report = node_report(hostile, ranks=(view(2, phase=evil, limit_reason=evil, gpu_uuid=evil),))
     with served(report, FakeControl(incidents=(hostile,))) as node, opened(browser, address(node)) as shown:

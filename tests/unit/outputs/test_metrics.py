@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import GpuEvent, GroupCounter, HostSample, KernelNotice
+from stallwatch.model.verdict import GroupRef
 from stallwatch.outputs.metric_memory import Memory, slow_scores
 from stallwatch.outputs.metric_samples import OutputHealth
 from stallwatch.outputs.metric_table import FAMILIES, reference
@@ -155,6 +156,18 @@ def test_an_incident_says_who_tells_it_and_where_it_is_shown() -> None:
     (labels,) = labels_of(exported(node_report(incident()), url="https://n1:9477/"), "stallwatch_incident_info")
     assert labels["told_by"] == "slack"
     assert labels["url"] == "https://n1:9477/#llama-7b-1"
+
+
+def test_the_group_of_an_incident_has_the_same_name_on_every_node_and_another_for_other_members() -> None:
+    def group(reference: GroupRef | None) -> str:
+        report = node_report(incident(report=diagnosis(verdict(process_group=reference))))
+        return labels_of(exported(report), "stallwatch_incident_info")[0]["group"]
+
+    first = group(GroupRef("mesh_tp", (0, 1)))
+    assert first.startswith("mesh_tp ")
+    assert group(GroupRef("mesh_tp", (1, 0))) == first
+    assert group(GroupRef("mesh_tp", (2, 3))) not in (first, "")
+    assert group(None) == ""
 
 
 def test_a_group_has_a_series_only_while_something_is_pending_and_a_rank_at_most_eight() -> None:
