@@ -6,7 +6,7 @@ our ticks fell into it. Where nobody counts steps it is one completed collective
 
 from collections.abc import Sequence
 from math import sqrt
-from statistics import fmean, stdev
+from statistics import median_low, stdev
 
 import msgspec
 
@@ -17,6 +17,7 @@ _KEPT_SAMPLES = 3  # a record may be read a moment before its newest pulse: that
 _TOGETHER_NS = 150_000_000  # pulses further apart are of different moments (another node's clock, a busy machine)
 _KEPT_OFFSETS = 64
 _ENOUGH_OFFSETS = 4
+_ERRORS = 4  # standard errors of two counts' distance that are surely more than none
 _SETTLE_STEPS = 3  # the first steps compile and warm up, each rank as it will
 # torch's watchdog notes what NCCL has completed every 0.1 s (ProcessGroupNCCL.hpp, kWatchdogThreadSleepMillis), each
 # rank's at its own time, so the latest of several is about half of that old.
@@ -34,14 +35,14 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One rank of the job. `offsets`: its completed count less its peers' mean, at the last looks."""
+    """One rank of the job. `offsets`: its completed count less its peers' median, at the last looks."""
 
     rank: int
     pid: int
     role: tuple[int, ...] = ()  # completed per group: ranks with other programs are no peers
     samples: tuple[Sample, ...] = ()
     taken: int = -1  # pulses at the last look
-    offsets: tuple[float, ...] = ()
+    offsets: tuple[int, ...] = ()
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -139,7 +140,7 @@ def _together(members: Sequence[Member]) -> list[Sample] | None:
 def _taken(member: Member, members: Sequence[Member], together: Sequence[Sample]) -> Member:
     mine = together[members.index(member)]
     peers = [s.completed for m, s in zip(members, together, strict=True) if _same_role(m.role, member.role)]
-    offsets = (*member.offsets, mine.completed - fmean(peers))[-_KEPT_OFFSETS:]
+    offsets = (*member.offsets, mine.completed - median_low(peers))[-_KEPT_OFFSETS:]
     return msgspec.structs.replace(member, taken=mine.pulses, offsets=offsets)
 
 
@@ -147,7 +148,7 @@ def _ahead(members: Sequence[Member], together: Sequence[Sample]) -> dict[int, b
     """Who waits under NCCL: who has enqueued what its least peer has not, while that one has nothing left to do.
 
     `completed` lags by up to 0.1 s there, so that every rank of a job with short steps is nearly always pending; what
-    is enqueued is true at once. The counts of ranks may differ by a constant (sends are counted too): it is their mean
+    is enqueued is true at once. The counts of ranks may differ by a constant (sends are counted too): it is their usual
     distance in completed counts, in which the lags of the ranks' watchdogs cancel.
     """
     waits: dict[int, bool] = {}
@@ -167,15 +168,17 @@ def _ahead(members: Sequence[Member], together: Sequence[Sample]) -> dict[int, b
         starved = enqueued[least] - completed <= 0.5 + error + _WATCHDOG_SECONDS * 1e9 * per_ns
         for rank in enqueued:
             apart_ns = abs(sample_of[rank].at_ns - sample_of[least].at_ns)
-            ahead = enqueued[rank] - enqueued[least] > 0.5 + 2 * error + apart_ns * per_ns
+            ahead = enqueued[rank] - enqueued[least] > 0.5 + _ERRORS * error + apart_ns * per_ns
             waits[rank] = starved and ahead
     return waits
 
 
-def _offset(offsets: Sequence[float]) -> tuple[float, float]:
-    """Mean and its standard error; counts are whole, so what is surely nearest to a whole number is that."""
-    mean, error = fmean(offsets), stdev(offsets) / sqrt(len(offsets))
-    return (float(round(mean)), 0.0) if error < 0.2 else (mean, error)
+def _offset(offsets: Sequence[int]) -> tuple[int, float]:
+    """Median and its standard error: none where most looks agree, as in jobs whose steps are not very short."""
+    middle = median_low(offsets)
+    if 2 * offsets.count(middle) > len(offsets):
+        return middle, 0.0
+    return middle, 1.25 * stdev(offsets) / sqrt(len(offsets))
 
 
 def _rate(peers: Sequence[Member]) -> float:
