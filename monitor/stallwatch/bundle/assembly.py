@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from stallwatch.bundle.description import Description
-from stallwatch.bundle.finding import Found
+from stallwatch.bundle.finding import Found, readable
 from stallwatch.formats.recorder_table import RecorderTable, Stacks, expand
 from stallwatch.model.evidence import (
     Evidence,
@@ -125,8 +125,8 @@ class Assembly:
         if len(bundles) > 1:
             others = ", ".join(part.file.source for b in bundles[1:] for part in by_bundle[b][:1])
             self.caveats.append(
-                f"rank {rank} is in {len(bundles)} of the given folders; {bundles[0]} is used and not {others}. "
-                "Are these parts of one incident?"
+                f"rank {rank} is in {len(bundles)} of the given folders; {readable(bundles[0])} is used "
+                f"and not {others}. Are these parts of one incident?"
             )
         bundle = bundles[0] if bundles else ""
         if not bundle and len(self._descriptions) == 1:

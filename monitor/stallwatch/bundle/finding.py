@@ -38,6 +38,7 @@ _NODE_FILES: Final = tuple(
 # Elsewhere: names that may hold dumps or logs. A checkpoint beside them is not opened.
 _SUFFIXES: Final = frozenset(("", ".pickle", ".pkl", ".json", ".log", ".txt", ".out", ".err"))
 _NUMBERED_SUFFIXES: Final = frozenset((".pt2", ".h5", ".hdf5", ".bz2", ".mp3", ".mp4", ".md5", ".sha1", ".sha256"))
+_PACKED: Final = frozenset((".gz", ".bz2", ".xz", ".zst", ".zip", ".tgz"))
 _NAMED_RANK: Final = re.compile(r"rank[_.=-]?([0-9]{1,6})(?![0-9])", re.IGNORECASE)
 _FINAL_NUMBER: Final = re.compile(r"([0-9]{1,6})$")
 
@@ -67,7 +68,7 @@ def survey(paths: Sequence[Path]) -> Survey:
         try:
             root = path.resolve(strict=True)
         except (OSError, RuntimeError) as error:
-            problems.append(f"{path}: {_reason(error)}")
+            problems.append(f"{readable(str(path))}: {_reason(error)}")
             continue
         walk = _Walk(root, problems)
         for file in walk.files():
@@ -109,6 +110,7 @@ class _Walk:
                 self._problems.append(f"{self._source(rank_folder)}: its name is not a rank")
                 continue
             for file in self._list(rank_folder):
+                self._say_packed(file)
                 for kind, match in _matches(_RANK_FILES, file.name):
                     groups = match.groupdict()
                     look = int(groups.get("look") or groups.get("later") or 1)
@@ -116,13 +118,16 @@ class _Walk:
         for node_folder in self._list(folder / "nodes"):
             for file in self._list(node_folder):
                 for kind, match in _matches(_NODE_FILES, file.name):
-                    yield from self._found(kind, file, name, host=node_folder.name, look=int(match["look"] or 1))
+                    yield from self._found(
+                        kind, file, name, host=readable(node_folder.name), look=int(match["look"] or 1)
+                    )
 
     def _loose(self, files: Sequence[Path]) -> Iterator[Found]:
         for file in files:
             suffix = file.suffix.lower()
             if suffix not in _SUFFIXES and _FINAL_NUMBER.search(suffix) and suffix not in _NUMBERED_SUFFIXES:
                 suffix = ""  # a prefix with a dot in it, and the rank
+            self._say_packed(file)
             if file.name.startswith(".") or (suffix not in _SUFFIXES and file != self._root):
                 continue
             stem = file.stem if suffix else file.name
@@ -161,6 +166,10 @@ class _Walk:
         if self._left >= 0:
             yield Found(kind, path, self._source(path), bundle, rank, host, look, status.st_size, rank_by_number)
 
+    def _say_packed(self, file: Path) -> None:
+        if file.suffix.lower() in _PACKED:
+            self._problems.append(f"{self._source(file)}: it is compressed, and not read: unpack it first")
+
     def _list(self, folder: Path) -> list[Path]:
         try:
             return sorted(folder.iterdir())
@@ -171,9 +180,12 @@ class _Walk:
             return []
 
     def _source(self, path: Path) -> str:
-        if path == self._root:
-            return path.name
-        return str(path.relative_to(self._root))
+        return readable(path.name if path == self._root else str(path.relative_to(self._root)))
+
+
+def readable(name: str) -> str:
+    """A file's name as text that can be printed and written: names are bytes, and need not be UTF-8."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def _matches(table: Sequence[tuple[str, re.Pattern[str]]], name: str) -> Iterator[tuple[str, re.Match[str]]]:

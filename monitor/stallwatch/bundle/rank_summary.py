@@ -19,6 +19,7 @@ from stallwatch.model.summary import NO_CALL, RankSummary, Stream
 
 _KEPT_ENTRIES: Final = 128
 _KEPT_ENTRIES_PER_GROUP: Final = 64
+_LEAP: Final = 1 << 20  # numbers that no ring spans
 _SEQ, _OP, _CREATED = 1, 3, 4  # columns of a table's numbers
 
 
@@ -103,6 +104,8 @@ class _History:
         for rows in self._rows_by_group(len(self._kind_of)).values():
             seqs, ops = [self._seqs[row] for row in rows], [self._ops[row] for row in rows]
             if not (all(map(le, seqs, seqs[1:])) and all(map(lt, ops, ops[1:]))):
+                return 0
+            if seqs and seqs[-1] - seqs[0] > _LEAP:
                 return 0
             # Entries of one number belong together.
             together = (row for row, seq, after in zip(rows, seqs, seqs[1:], strict=False) if seq == after)

@@ -12,7 +12,7 @@ import msgspec
 
 from stallwatch.bundle.assembly import Assembly
 from stallwatch.bundle.child import MAXIMUM_PARTS, Part
-from stallwatch.bundle.finding import Found, survey
+from stallwatch.bundle.finding import Found, readable, survey
 from stallwatch.bundle.kinds import KINDS, PackedGuess
 from stallwatch.bundle.workers import DEFAULT_LIMITS, FileTask, Limits, Task, parse_all
 from stallwatch.errors import UnusableInput
@@ -100,7 +100,7 @@ def _open(path: Path, limit_bytes: int) -> int:
 
 
 def _unusable(paths: Sequence[Path], files: int, caveats: Sequence[str]) -> UnusableInput:
-    where = ", ".join(map(str, paths))
+    where = ", ".join(readable(str(path)) for path in paths)
     tried = f"{files} file{'s' if files != 1 else ''} tried" if files else "no file found that could be a dump or a log"
     named = "; ".join(caveats[:_NAMED_PROBLEMS])
     more = f"; and {len(caveats) - _NAMED_PROBLEMS} more" if len(caveats) > _NAMED_PROBLEMS else ""

@@ -11,6 +11,8 @@ _MAXIMUM_TENSORS: Final = 16_384
 _MAXIMUM_DIMENSIONS: Final = 64
 _MAXIMUM_FRAMES: Final = 1_024
 _MAXIMUM_TEXT: Final = 4_096  # PATH_MAX
+_NUMBERS: Final = 1 << 48  # a job that calls a collective every microsecond comes so far in nine years
+_STATES: Final = frozenset(("scheduled", "started", "completed"))
 _INTEGER: Final = re.compile(r"\s*-?[0-9]{1,19}\s*")
 _BACKEND: Final = re.compile(r"([A-Za-z][A-Za-z0-9_]*):(?!:)")
 _NEVER_ZERO: Final = frozenset(("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns"))
@@ -72,7 +74,7 @@ class EntryReader:
             raise BadEntry(f"is a {type(entry).__name__}, not a record")
         if id(entry) in self._seen:
             raise BadEntry("is the same record again")
-        kind, numbers = self.kind(entry), self.numbers(entry, ordinal)
+        numbers, kind = self.numbers(entry, ordinal), self.kind(entry)
         self._seen.add(id(entry))
         duration: Any = entry.get("duration_ms")
         self.table.add(
@@ -83,8 +85,11 @@ class EntryReader:
         values = []
         for key in NUMBER_KEYS:
             value = integer(entry.get(key))
-            if value is None and key == "collective_seq_id":
-                value = integer(entry.get("seq_id"))  # before collectives and P2P were counted apart
+            if key == "collective_seq_id":
+                if value is None:
+                    value = integer(entry.get("seq_id"))  # before collectives and P2P were counted apart
+                if value is None or not 0 <= value < _NUMBERS:
+                    raise BadEntry("has no number in its group")
             # The JSON form writes 0 for "not yet".
             if value is None or (key in _NEVER_ZERO and value <= 0):
                 value = ordinal if key == "record_id" else ABSENT if key in _NEVER_ZERO else 0
@@ -173,6 +178,6 @@ class EntryReader:
 
 def _state(entry: dict[Any, Any]) -> str:
     state = text(entry.get("state")).lower()
-    if state:
+    if state in _STATES:
         return state
     return "completed" if integer(entry.get("time_discovered_completed_ns")) else "scheduled"

@@ -359,3 +359,26 @@ def test_log_named_by_a_rank_is_that_ranks(tmp_path: Path) -> None:
         (1, ["gloo_timeout"]),
         (3, ["exception"]),
     ]
+
+
+def test_names_that_are_not_utf8_are_read_and_can_be_written(bundle: Path) -> None:
+    strange = os.fsencode(bundle / "ranks" / "0") + b"/flight_recorder.\xff.pickle"
+    Path(os.fsdecode(strange)).write_bytes(b"x")
+    Path(os.fsdecode(os.fsencode(bundle / "nodes") + b"/\xfe")).mkdir()
+    Path(os.fsdecode(os.fsencode(bundle / "nodes") + b"/\xfe/gpus.json")).write_bytes(b"[]")
+    evidence = load([bundle])
+    assert ranks_with_recorders(evidence) == [0, 1, 2, 3]
+    msgspec.json.encode(evidence)
+
+
+def test_a_flat_folder_with_a_name_that_is_not_utf8_is_read(flat: Path) -> None:
+    (flat / "nccl_trace_rank_0").rename(os.fsdecode(os.fsencode(flat) + b"/\xffnccl_trace_rank_0"))
+    evidence = load([flat])
+    assert ranks_with_recorders(evidence) == [0, 1, 2, 3]
+    msgspec.json.encode(evidence)
+
+
+def test_compressed_dumps_are_a_caveat_that_says_what_to_do(bundle: Path) -> None:
+    dump = next(bundle.glob("ranks/2/flight_recorder*.pickle"))
+    dump.rename(dump.with_name(dump.name + ".gz"))
+    assert any("compressed" in caveat and "ranks/2" in caveat for caveat in load([bundle]).caveats)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Evidence, RankEvidence
+from tests.unit.diagnosis.build import SLEEPS, Rank, loop, world
 
 _BUNDLES = Path(__file__).parents[2] / "bundles"
 _NAMES = sorted(path.parent.name for path in _BUNDLES.glob("*/truth.json"))
@@ -88,3 +89,23 @@ def test_a_rank_of_which_nothing_is_known_is_never_accused(name: str, hidden: in
     ranks = tuple(blank if rank.rank == hidden else rank for rank in found.ranks)
     verdict = judge(msgspec.structs.replace(found, ranks=ranks, nodes=()))[0]
     assert hidden not in verdict.culprits
+
+
+def test_a_number_out_of_all_reason_costs_neither_memory_nor_the_verdict() -> None:
+    steps = loop(world(3), 6)
+    ranks = [
+        Rank(rank, steps[: 12 - (rank == 2)], 11, frames=SLEEPS if rank == 2 else ()).evidence() for rank in range(3)
+    ]
+    spoiled = tuple(
+        msgspec.structs.replace(
+            recorder,
+            operations=(
+                *recorder.operations,
+                msgspec.structs.replace(recorder.operations[-1], collective_seq_id=2**40),
+            ),
+        )
+        for recorder in ranks[0].recorders
+    )
+    ranks[0] = msgspec.structs.replace(ranks[0], recorders=spoiled)
+    verdict = judge(Evidence(3, "nccl", tuple(ranks), (), (), looks=2))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))

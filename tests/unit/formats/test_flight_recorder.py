@@ -10,7 +10,7 @@ import pytest
 
 from stallwatch.formats.flight_recorder import parse, parse_table
 from stallwatch.formats.recorder_entries import BadEntry, EntryReader
-from stallwatch.formats.recorder_table import TableBuilder
+from stallwatch.formats.recorder_table import TableBuilder, expand
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import GroupStatus, RecordedGroup
 
@@ -197,7 +197,7 @@ def test_odd_fields_do_not_lose_the_entry(changes: dict[str, Any], field: str, v
         assert getattr(operation, field) == value
 
 
-@pytest.mark.parametrize("missing", sorted(entry().keys() - {"profiling_name"}))
+@pytest.mark.parametrize("missing", sorted(entry().keys() - {"profiling_name", "collective_seq_id"}))
 def test_any_absent_key_does_not_lose_the_entry(missing: str) -> None:
     one = entry()
     del one[missing]
@@ -285,3 +285,21 @@ def test_what_entries_may_refer_to_is_bounded() -> None:
     reader.add(entry(), 0)  # one shape and one type of input and of output, one frame
     with pytest.raises(BadEntry, match="repeats more"):
         reader.add(entry(), 1)
+
+
+@pytest.mark.parametrize("number", ["x", None, -5, 2**62])
+def test_an_entry_without_a_number_is_dropped_not_numbered_zero(number: object) -> None:
+    entry = {"profiling_name": "nccl:all_reduce", "process_group": ("0", "default_pg"), "state": "scheduled"}
+    dump = {"version": "2.10", "entries": [{**entry, "collective_seq_id": 1}, {**entry, "collective_seq_id": number}]}
+    read = parse_table(pickle.dumps(dump, protocol=2), "x")
+    assert len(expand(read).operations) == 1
+    assert read.cut_short
+    assert "number" in read.caveats[0]
+
+
+def test_a_state_that_no_version_writes_is_told_by_the_times() -> None:
+    entry = {"profiling_name": "nccl:all_reduce", "state": "weird"}
+    done = {**entry, "collective_seq_id": 1, "time_discovered_completed_ns": 5}
+    dump = {"version": "2.10", "entries": [done, {**entry, "collective_seq_id": 2}]}
+    states = [operation.state for operation in parse(pickle.dumps(dump, protocol=2), "x").operations]
+    assert states == ["completed", "scheduled"]

@@ -131,13 +131,16 @@ def text(value: str) -> bytes:
     return b"X" + len(value).to_bytes(4, "little") + value.encode()
 
 
+_NUMBER = text("collective_seq_id") + b"K\x01"
+
+
 def of_entries(*parts: bytes) -> bytes:
     """A dump whose list of entries is what `parts` push."""
     return b"\x80\x02}" + text("entries") + b"](" + b"".join(parts) + b"es."
 
 
 def one_entry(*pairs: bytes) -> bytes:
-    return b"}(" + text("profiling_name") + text("a") + b"".join(pairs) + b"u"
+    return b"}(" + text("profiling_name") + text("a") + _NUMBER + b"".join(pairs) + b"u"
 
 
 def laughs() -> bytes:
@@ -153,7 +156,7 @@ def shapes_shared_by_entries() -> bytes:
 
 
 def name_shared_by_entries() -> bytes:
-    entry = b"}(" + text("profiling_name") + b"h\x01" + text("pg_id") + b"M\x01\x01u"
+    entry = b"}(" + text("profiling_name") + b"h\x01" + _NUMBER + text("pg_id") + b"M\x01\x01u"
     return b"\x80\x02" + text("n" * 1_000_000) + b"q\x010" + of_entries(entry * 5_000)[2:]
 
 
