@@ -116,6 +116,31 @@ def test_groups_without_names_and_of_the_same_members_are_told_apart_in_the_orde
     assert not any("undefined" in fact.fact for fact in verdict.because)
 
 
+@pytest.mark.parametrize("members_known", [True, False])
+def test_a_lock_that_a_thread_in_a_collective_holds_is_not_the_fault_of_who_waits_for_it(members_known: bool) -> None:
+    """Ranks 0, 2 and 3 report metrics in a thread that holds a lock meanwhile; rank 1 reports none."""
+    side = Group("1", "metrics", (0, 1, 2, 3), 1)
+    at_lock = (CodeFrame("Condition.wait", "/usr/lib/python3.11/threading.py", 327), *SLEEPS)
+    ranks = [
+        Rank(
+            r,
+            (*STEPS, Call(side, thread="2")),
+            len(STEPS),
+            frames=at_lock,
+            wchan="futex_do_wait",
+            backend="gloo",
+            members_known=members_known,
+        )
+        for r in (0, 2, 3)
+    ]
+    ranks.insert(1, Rank(1, (*STEPS, STEPS[0]), len(STEPS), backend="gloo", members_known=members_known))
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (1,), "possible")
+    assert "for a lock, while another thread of the same process waits in all_reduce #1 of metrics" in (
+        verdict.because[0].fact
+    )
+
+
 def test_two_receives_are_a_cycle_of_transfers() -> None:
     ranks = [
         Rank(0, (*STEPS, transfer(W4, ("recv", 1))), len(STEPS)),
