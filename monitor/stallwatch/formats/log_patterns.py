@@ -151,6 +151,12 @@ PATTERNS: Final = (
         r"Timed out initializing process group in store based barrier on rank:? (?P<rank>\d+).*?"
         r"world_size=(?P<expected>\d+), worker_count=(?P<joined>\d+)",
     ),
+    # gloo's ranks wait for each other's keys: "wait timeout after 5000ms, keys: /default_pg/0//cpu//0/1" is rank 1's.
+    _pattern(
+        "init_timeout",
+        "wait timeout after",
+        r"wait timeout after (?P<timeout_ms>\d+)ms, keys: (?P<message>\S+?(?://cpu//\d+/(?P<source>\d+))?)(?:\s|$)",
+    ),
     _pattern("init_timeout", "ncclUniqueId", r"ncclUniqueId from \[(?P<source>\d+)\].*got error: (?P<message>.*)"),
     _pattern(
         "nccl_peer_closed",

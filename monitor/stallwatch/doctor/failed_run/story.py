@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import msgspec
+
 from stallwatch.formats.xid import FABRIC_FAULTS, GPU_FAULTS
 from stallwatch.model.evidence import LogEvent
 
@@ -71,11 +73,24 @@ def _without_own_ends(told: list[Told]) -> list[Told]:
     def aborted_itself(event: LogEvent) -> bool:
         return event.exit_signal == 6 and any(one.rank in (None, event.rank) or event.rank is None for one in aborts)
 
+    def has_told_why(event: LogEvent) -> bool:
+        """An exit code says nothing where the process' own exception says why it left, be that its own or a peer's."""
+        own = {event.rank} if event.rank is not None else {of_local.get(event.local_rank), None}
+        return event.exit_signal is None and any(
+            one.rank in own if one.rank is not None else one.local_rank in (None, event.local_rank) for one in raised
+        )
+
     ends = [one for one in told if one.kind in ("launcher_failure", "process_failed")]
+    of_local: dict[int | None, int | None]
+    raised = [one.event for one in told if one.event.exception and "ChildFailedError" not in one.event.exception]
+    # Of one node's agent; without its summary the numbers are the same, as in a job of one node.
+    of_local = {event.local_rank: event.rank for event in raised if event.local_rank is not None}
+    of_local |= {one.event.local_rank: one.event.rank for one in ends if one.event.rank is not None}
     first_aborted = any(one.event.first and aborted_itself(one.event) for one in ends)
     return [
         one._replace(is_consequence=True)
-        if one in ends and (aborted_itself(one.event) or (first_aborted and one.event.exit_signal is None))
+        if one in ends
+        and (aborted_itself(one.event) or has_told_why(one.event) or (first_aborted and one.event.exit_signal is None))
         else one
         for one in told
     ]
@@ -83,13 +98,16 @@ def _without_own_ends(told: list[Told]) -> list[Told]:
 
 def _merged(events: list[tuple[str, LogEvent]]) -> list[tuple[str, LogEvent, str]]:
     """An exception whose last line means more by itself comes as two events of one line: it is told once, as that."""
-    kinds = {(log, event.line): event.kind for log, event in events if event.kind != "exception"}
+    others = {(log, event.line): event for log, event in events if event.kind != "exception"}
     exceptions = {(log, event.line) for log, event in events if event.kind == "exception"}
-    return [
-        (log, event, kinds.get((log, event.line), event.kind))
-        for log, event in events
-        if event.kind == "exception" or (log, event.line) not in exceptions
-    ]
+    merged = []
+    for log, event in events:
+        other = others.get((log, event.line))
+        if event.kind == "exception" and other is not None:
+            merged.append((log, msgspec.structs.replace(event, ranks=other.ranks), other.kind))
+        elif event.kind == "exception" or (log, event.line) not in exceptions:
+            merged.append((log, event, event.kind))
+    return merged
 
 
 def _read(log: str, event: LogEvent, kind: str) -> Told:

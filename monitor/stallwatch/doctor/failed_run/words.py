@@ -178,6 +178,12 @@ def words_for(told: Told) -> Words:
             "or glibc. Its lines stand in this rank's own log.",
             "read the end of this rank's own log; a watchdog's abort means that it waited for another rank",
         )
+    if told.kind == "init_timeout" and told.event.ranks and "ncclUniqueId" not in told.event.text:
+        return Words(
+            f"Rank {told.event.ranks[0]} had not come to the rendezvous when the others gave up.",
+            f"look at rank {told.event.ranks[0]}'s own log: is its process there, does it reach "
+            "MASTER_ADDR:MASTER_PORT (nc -zv)? If it only starts slowly: init_process_group(timeout=…)",
+        )
     text = f"{told.event.message or ''} {told.event.text}"
     if told.kind == "exception" and (said := next((words for phrase, words in _BY_TEXT if phrase in text), None)):
         return said

@@ -292,3 +292,44 @@ def test_a_folder_stands_for_the_logs_below_it(node: Node) -> None:
 def test_a_folder_without_logs_is_unusable(tmp_path: Path) -> None:
     with pytest.raises(UnusableInput, match="no file whose name ends"):
         read_events((tmp_path,))
+
+
+AGENT = (
+    "E1128 03:50:01.000 140 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 "
+    "(pid: 812) of binary: /usr/bin/python\n"
+)
+FAILED_FIRST = TORCHRUN.replace("rank      : 3 (local_rank: 3)", "rank      : 0 (local_rank: 0)").replace(
+    "exitcode  : -9 (pid: 16540)", "exitcode  : 1 (pid: 812)"
+)
+
+
+@pytest.mark.parametrize(
+    ("exception", "told"),
+    [
+        ("RuntimeError: [/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation to "
+         "complete", "Timed out waiting"),
+        ("RuntimeError: [enforce fail at /gloo/transport/tcp/device.cc:85] ifa != nullptr. Unable to find address for: "
+         "^lo", "Unable to find address for: ^lo"),
+    ],
+)  # fmt: skip
+def test_the_exit_code_of_a_rank_whose_exception_says_why_is_no_cause(node: Node, exception: str, told: str) -> None:
+    log = PEER_LOST.rpartition("[rank0]: ")[0] + f"[rank0]: {exception}\n" + AGENT + FAILED_FIRST
+    assert told in first(node, log)
+
+
+def test_a_rank_that_left_without_a_word_is_no_reason_to_accuse_its_peers(node: Node) -> None:
+    assert diagnose(node, PEER_LOST + AGENT + FAILED_FIRST)[0].seen.startswith("Only consequences")
+
+
+def test_an_exit_code_without_a_word_is_the_cause_where_peers_only_lost_it(node: Node) -> None:
+    left = AGENT.replace("exitcode: 1) local_rank: 0", "exitcode: 3) local_rank: 1")
+    assert first(node, PEER_LOST + left).startswith("First cause: local rank 1: ended with exit code 3")
+
+
+def test_a_rank_that_is_missing_at_init_is_named_by_the_key_that_others_wait_for(node: Node) -> None:
+    log = PEER_LOST.rpartition("[rank0]: ")[0] + (
+        "[rank0]: torch.distributed.DistStoreError: wait timeout after 5000ms, keys: /default_pg/0//cpu//0/1\n"
+    )
+    found = diagnose(node, log + AGENT + FAILED_FIRST)[0]
+    assert found.seen.startswith("First cause: rank 0: torch.distributed.DistStoreError: wait timeout")
+    assert found.why.startswith("Rank 1 had not come")
