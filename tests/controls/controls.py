@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,12 +27,13 @@ from stallwatch.outputs.client import DaemonUnreachable
 from stallwatch.outputs.documents import IncidentDocument
 from tests.bench import jobs
 
-PROGRAM = Path(__file__).with_name("situations.py")
+PROGRAMS = tuple(Path(__file__).with_name(name) for name in ("situations.py", "more_situations.py"))
 SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = 4
 ENOUGH_SECONDS = 240.0
 AFTERMATH_SECONDS = 6.0  # a job has ended: what would the daemon still say?
-RESTART, TERMINATED, DEBUGGED = "restart", "terminated", "debugged"
+RESTART, TERMINATED, DEBUGGED, SUSPENDED = "restart", "terminated", "debugged", "suspended"
+SUSPENDED_SECONDS = 15.0
 # Not programs of their own: what is done to a healthy one.
 DONE_TO_IT = (RESTART, TERMINATED)
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
@@ -89,7 +91,8 @@ class Runner:
             "TORCHELASTIC_RESTART_COUNT": str(restarts),
         }
         program = "background_upload" if control.name in DONE_TO_IT else control.name
-        return self._server.launch(PROGRAM, [program], RANKS, environment, self._folder / f"{control.job}.log")
+        path = next(path for path in PROGRAMS if program in _names_in(path))
+        return self._server.launch(path, [program], RANKS, environment, self._folder / f"{control.job}.log")
 
     def _strike(self, control: Control, job: jobs.ForkedJob) -> jobs.ForkedJob:
         if control.name == TERMINATED:
@@ -104,6 +107,10 @@ class Runner:
             return self._launch(control, 1)
         if control.name == DEBUGGED:
             hold_with_a_debugger(job.pids[1], 12.0)
+        if control.name == SUSPENDED:
+            for pid in job.pids:
+                os.kill(pid, signal.SIGSTOP)
+            threading.Timer(SUSPENDED_SECONDS, _continue, [list(job.pids)]).start()
         return job
 
     def _note(self, controls: Sequence[Control]) -> None:
@@ -118,6 +125,11 @@ class Runner:
             control.thought = said
             told = [_said(one) for one in mine if one.severity != "none"]
             control.told = tuple(dict.fromkeys((*control.told, *told)))
+
+
+def _continue(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
 
 
 def hold_with_a_debugger(pid: int, seconds: float) -> None:
@@ -138,9 +150,12 @@ def _said(incident: IncidentDocument) -> str:
 
 def names() -> tuple[str, ...]:
     """Every situation, without importing torch."""
-    lines = PROGRAM.read_text(encoding="utf-8").split("SITUATIONS: ")[1].splitlines()
-    programs = [line.strip().rstrip(",") for line in lines if line.startswith(" " * 8) and line.endswith(",")]
-    return (*programs, *DONE_TO_IT)
+    return (*(name for path in PROGRAMS for name in _names_in(path)), *DONE_TO_IT)
+
+
+def _names_in(program: Path) -> list[str]:
+    lines = program.read_text(encoding="utf-8").split("SITUATIONS: ")[1].splitlines()
+    return [line.strip().rstrip(",") for line in lines if line.startswith(" " * 8) and line.endswith(",")]
 
 
 def main() -> int:

@@ -61,6 +61,8 @@ def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> tup
     if verdict is None:
         failed = life.judgements_failed > 0 and begun and stood >= tell.undecided_seconds
         return ("warning", "") if failed else ("none", "")
+    if verdict.cause == "process_stopped" and _is_suspended(verdict, facts) and stood < tell.waiting_seconds:
+        return "none", f"the whole job is suspended ({tell.waiting_seconds:g} s, tell.waiting_seconds)"
     if verdict.cause in AT_ONCE:
         sure = verdict.confidence != "possible" or known >= config.stall.critical_after_seconds
         return ("critical" if sure else "warning"), ""
@@ -82,6 +84,11 @@ def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> tup
     if facts is not None and _AS_LONG_AGAIN * facts.phase_past_seconds > patience:
         patience, why = _AS_LONG_AGAIN * facts.phase_past_seconds, "by what this phase took before"
     return ("warning", "") if stood >= patience else ("none", f"the culprit makes progress ({patience:g} s, {why})")
+
+
+def _is_suspended(verdict: Verdict, facts: JobFacts | None) -> bool:
+    """Every rank of the job is stopped: somebody suspended it (a scheduler, Ctrl-Z), which one rank's stop is not."""
+    return facts is not None and len(facts.alive) == facts.world_size > 1 and set(facts.alive) == set(verdict.culprits)
 
 
 def settles(verdict: Verdict, facts: JobFacts | None) -> bool:

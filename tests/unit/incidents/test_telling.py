@@ -32,6 +32,17 @@ def test_stuck_is_a_warning_then_critical(cause: str) -> None:
     assert told_after(cause, 65) == "critical"
 
 
+@pytest.mark.parametrize(("culprits", "severity"), [((0, 1, 2, 3), "none"), ((2,), "critical")])
+def test_a_job_that_is_suspended_as_a_whole_is_no_stopped_rank(culprits: tuple[int, ...], severity: str) -> None:
+    story = Story()
+    story.at(6, finding("stopped", resolvable=False), jobs=[facts()])
+    story.looked()
+    story.judged(report("process_stopped", culprits))
+    assert story.incident.severity == severity
+    story.stands(910)
+    assert story.incident.severity == "critical"
+
+
 def test_a_phase_that_always_takes_long_has_more_patience() -> None:
     usual = [facts(phases=((0, "checkpoint"),), phase_past_seconds=1200.0)]
     assert told_after("waiting", 1700, usual) == "none"
