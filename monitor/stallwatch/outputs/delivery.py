@@ -95,7 +95,7 @@ def _read(answer: bytes, errors: bytes) -> Outcome:
 def judge(answer: Answer) -> Outcome:
     """Given a server's answer, return what it means for the message."""
     if answer.status is None:
-        return Later(answer.detail)
+        return Later(answer.detail, perhaps_delivered=answer.perhaps_delivered)
     words = f"{answer.status} {answer.detail}".strip()
     if 200 <= answer.status < 300:
         return Delivered(words, answer.thread)

@@ -3,6 +3,8 @@ can hold the daemon: `python -m stallwatch.outputs.poster`, a Request on standar
 """
 
 import contextlib
+import socket
+import ssl
 import sys
 from typing import Any, Literal
 
@@ -25,12 +27,15 @@ class Answer(msgspec.Struct, frozen=True):
     detail: str
     retry_after: str | None = None
     thread: str = ""
+    perhaps_delivered: bool = False  # no answer came, and the message may have been on its way
 
 
 # https://docs.slack.dev/reference/methods/chat.postMessage: another attempt with the same message fails too.
 _SPOILED = frozenset(
     {"invalid_blocks", "invalid_blocks_format", "invalid_attachments", "msg_too_long", "no_text", "msg_blocks_too_long"}
 )
+# What goes wrong before the first byte of a message leaves.
+_BEFORE_SENDING = (ConnectionRefusedError, socket.gaierror, ssl.SSLError)
 _MOST_REACTIONS = 200
 _MOST_DETAIL = 300  # characters of a server's own words that are worth keeping
 
@@ -41,7 +46,8 @@ def post(request: Request) -> Answer:
     except Exception as error:  # noqa: BLE001  the guard of this child: whatever happened becomes an answer
         reason = getattr(error, "reason", None) or error
         words = f"{type(error).__name__}: {reason}".replace(request.url, "<url>")
-        return Answer(None, (words.replace(request.bearer, "<token>") if request.bearer else words)[:_MOST_DETAIL])
+        words = words.replace(request.bearer, "<token>") if request.bearer else words
+        return Answer(None, words[:_MOST_DETAIL], perhaps_delivered=not isinstance(reason, _BEFORE_SENDING))
 
 
 def _to_slack(request: Request) -> Answer:

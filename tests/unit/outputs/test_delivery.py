@@ -1,10 +1,13 @@
 import email.utils
+import socket
+import threading
 import time
 
+import msgspec
 import pytest
 
 from stallwatch.outputs.delivery import Delivered, Later, Refused, judge
-from stallwatch.outputs.poster import Answer
+from stallwatch.outputs.poster import Answer, Request, post
 
 
 @pytest.mark.parametrize("status", [200, 201, 204])
@@ -46,3 +49,20 @@ def test_retry_after_may_be_a_date() -> None:
     assert isinstance(outcome, Later)
     assert outcome.after_seconds is not None
     assert 500 < outcome.after_seconds <= 600
+
+
+def test_a_connection_that_breaks_off_may_have_delivered_and_one_that_is_refused_has_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert judge(Answer(None, "RemoteDisconnected", perhaps_delivered=True)) == Later("RemoteDisconnected", None, True)
+    nobody = Request("json", "http://127.0.0.1:1/secret", msgspec.Raw(b"{}"), 5)
+    assert post(nobody).perhaps_delivered is False
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        hangs_up = threading.Thread(target=lambda: server.accept()[0].close())
+        hangs_up.start()
+        broken = post(Request("json", f"http://127.0.0.1:{server.getsockname()[1]}/secret", msgspec.Raw(b"{}"), 5))
+        hangs_up.join(10)
+    assert broken.status is None
+    assert broken.perhaps_delivered is True
