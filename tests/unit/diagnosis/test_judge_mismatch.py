@@ -39,6 +39,14 @@ def test_a_barrier_at_the_end_against_the_loop_is_exhausted_data() -> None:
     assert (verdict.cause, verdict.culprits) == ("data_exhausted", (1,))
 
 
+def test_each_rank_is_said_to_wait_in_what_it_called_itself() -> None:
+    """Under one number of a group ranks stand in different operations: that is what a mismatch is."""
+    verdict = judge(evidence(*_all_but(2, STEPS[0], Call(W4, "all_gather", 500))))[0]
+    facts = [fact.fact for fact in verdict.because]
+    assert any(fact.startswith(f"ranks 0-1,3 wait in all_reduce #{verdict.seq}") for fact in facts), facts
+    assert any(fact.startswith(f"rank 2 waits in all_gather #{verdict.seq}") for fact in facts), facts
+
+
 @pytest.mark.parametrize("name", ["all_to_all", "alltoall_base", "gather", "scatter"])
 def test_sizes_that_differ_in_health_are_no_mismatch(name: str) -> None:
     ranks = [Rank(r, (*STEPS, Call(W4, name, 100 + r)), len(STEPS) + 1, frames=SLEEPS) for r in range(4)]

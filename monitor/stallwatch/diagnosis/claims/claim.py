@@ -87,20 +87,20 @@ def group_name(case: Case, group: Group) -> str:
 
 
 def waiting_facts(story: Story) -> tuple[Fact, ...]:
-    """One fact per place where ranks wait."""
-    by_point: dict[Point, list[Wait]] = {}
+    """One fact per place where ranks wait, and per operation there: under one number they may differ."""
+    by_place: dict[tuple[Point, str], list[Wait]] = {}
     for wait in story.graph.waits:
-        by_point.setdefault(wait.point, []).append(wait)
+        name = point_name(story, wait.point, story.case.call(wait.rank, wait.pending))
+        by_place.setdefault((wait.point, name), []).append(wait)
     facts = []
-    for point, waits in sorted(by_point.items()):
+    for (_, name), waits in sorted(by_place.items(), key=lambda place: place[0]):
         ranks = sorted(wait.rank for wait in waits)
-        call = story.case.call(waits[0].rank, waits[0].pending)
         same = sum(wait.pending.seen_before is True for wait in waits)
         since = " at both looks" if same == len(waits) else ""
         verb = "waits" if len(ranks) == 1 else "wait"
         facts.append(
             Fact(
-                f"{named(ranks)} {verb} in {point_name(story, point, call)}{since}",
+                f"{named(ranks)} {verb} in {name}{since}",
                 f"flight recorder of {named(ranks)}",
             )
         )
