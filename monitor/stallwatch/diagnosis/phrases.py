@@ -186,6 +186,11 @@ class Culprits:
         first = self.first
         return f" at {place(first.exception_frame)}" if first and first.exception_frame else ""
 
+    def all_at_rendezvous(self) -> bool:
+        """Whether everybody who was seen waits in init_process_group or for the store, and somebody was."""
+        seen = [activity for activity in self._activities.values() if activity.known]
+        return bool(seen and self._verdict.waiting) and all(activity.in_store_or_init for activity in seen)
+
     def followers_gone(self) -> str:
         """Ranks that ended with an exception which only tells that a peer was gone."""
         gone = [

@@ -12,7 +12,7 @@ from stallwatch.diagnosis.playbook_calls import exhausted, group_order, mismatch
 from stallwatch.diagnosis.playbook_deaths import exited, raised, stopped
 from stallwatch.diagnosis.playbook_hardware import comm_stuck, fabric, gpu_fault, gpu_kernel, slow
 from stallwatch.diagnosis.playbook_scene import UNKNOWN_PID, Scene, scene_of
-from stallwatch.diagnosis.playbook_where import stuck_steps
+from stallwatch.diagnosis.playbook_where import rendezvous, stuck_steps
 from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.model.verdict import Verdict
 
@@ -22,14 +22,14 @@ MAXIMUM_STEPS = 4
 def next_steps(verdict: Verdict, activities: Mapping[int, Activity]) -> tuple[str, ...]:
     """Given a verdict and what the ranks do, return two to four steps, the most telling first."""
     scene = scene_of(verdict, activities)
-    steps = _steps(scene)
+    steps = _steps(scene, activities)
     others = len(verdict.culprits) - 1
     if others > 0 and steps and scene.pid in steps[0] and scene.pid != UNKNOWN_PID:
         steps[0] += f" (the same holds for {others} more: ranks {rank_ranges(verdict.culprits)})"
     return tuple(steps[:MAXIMUM_STEPS])
 
 
-def _steps(scene: Scene) -> list[str]:
+def _steps(scene: Scene, activities: Mapping[int, Activity]) -> list[str]:
     match scene.verdict.cause:
         case "not_entered" | "slow_rank" if scene.activity and scene.activity.tracer_pid:
             return [
@@ -68,6 +68,8 @@ def _steps(scene: Scene) -> list[str]:
         case "healthy":
             return []
         case "undecided":
+            if activities and all(activity.in_store_or_init for activity in activities.values()):
+                return rendezvous()
             return _undecided(scene)
 
 

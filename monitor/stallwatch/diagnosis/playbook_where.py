@@ -103,6 +103,18 @@ def stuck_steps(
             ]
 
 
+def rendezvous() -> list[str]:
+    """Everybody who was seen is at the rendezvous."""
+    variables = "MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|NODE_RANK"
+    return [
+        f"Compare what the ranks were given: `for p in $(pgrep -f <script>); do tr '\\0' '\\n' </proc/$p/environ | "
+        f"grep -E '^({variables})='; done` on each node, and `stallwatch doctor`, which names the ranks that differ.",
+        "Count the ranks: as many as WORLD_SIZE must run, each with a RANK of its own; the launcher's log tells "
+        "of those that never started.",
+        "From every node reach the store: `nc -vz $MASTER_ADDR $MASTER_PORT`; rank 0 serves it.",
+    ]
+
+
 def _lock_file(host: str, pid: str, line: str) -> list[str]:
     return [
         f"On {host} find the lock file: `ls -l /proc/{pid}/fd` and `find "

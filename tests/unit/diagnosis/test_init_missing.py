@@ -95,3 +95,18 @@ def test_ranks_that_were_still_starting_at_the_first_look_do_not_make_the_job_he
     absent = _asked(Rank(3, dumped=False, frames=SLEEPS), NO_DUMP)
     told = judge(_job(*(_started_late(_joined(rank)) for rank in range(3)), absent))[0]
     assert (told.cause, told.culprits) == ("init_missing", (3,))
+
+
+def test_all_at_the_rendezvous_are_told_what_to_compare() -> None:
+    ranks = [_asked(Rank(r, frames=JOINS, dumped=False, wchan="do_poll"), NO_DUMP) for r in range(4)]
+    verdict = judge(_job(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("undecided", ())
+    assert "Ranks 0-3 wait at the rendezvous for each other" in verdict.summary
+    assert "MASTER_PORT" in verdict.summary
+    assert "MASTER_PORT" in verdict.next_steps[0]
+
+
+def test_a_part_of_the_ranks_at_the_rendezvous_names_those_of_which_nothing_was_seen() -> None:
+    ranks = [_asked(Rank(r, frames=JOINS, dumped=False, wchan="do_poll"), NO_DUMP) for r in (0, 1, 3)]
+    verdict = judge(msgspec.structs.replace(_job(*ranks), world_size=4))[0]
+    assert "Ranks 0-1,3 wait at the rendezvous for rank 2, of which nothing was seen here" in verdict.summary
