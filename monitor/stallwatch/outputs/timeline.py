@@ -132,16 +132,20 @@ def drawn(incident_id: str, job: JobKey, lines: Iterable[bytes]) -> TimelineDocu
 
 def _band(looks: list[_Rank | None], at_ns: list[int]) -> str:
     letters: list[str] = []
+    firsts = []  # looks that nothing was before which a step could differ from
     before: _Beat | None = None
     pulsed_ns = 0  # when the pulse last changed
     for look, now_ns in zip(looks, at_ns, strict=True):
         beat = look.heartbeat.value if look else None
         if before is None or beat is None or beat.pulse_count != before.pulse_count:
             pulsed_ns = now_ns
+        if before is None and beat is not None:
+            firsts.append(len(letters))
         letters.append(_letter(look, beat, before, (now_ns - pulsed_ns) / 1e9))
         before = beat
-    if len(letters) > 1 and letters[0] in "bnw" and letters[1] != "?":
-        letters[0] = letters[1]  # nothing was before it that a step could differ from
+    for first in firsts:
+        if letters[first] in "bnw" and letters[first + 1 : first + 2] not in ([], ["?"], ["x"]):
+            letters[first] = letters[first + 1]
     return "".join(letters)
 
 

@@ -42,6 +42,12 @@ def test_before_its_first_step_a_rank_has_not_begun() -> None:
     assert looks(rank(0, 1), rank(0, 2), rank(1, 3), rank(1, 4)) == "bbsn"
 
 
+def test_a_rank_that_steps_when_it_is_first_seen_has_not_stood_there() -> None:
+    unseen = msgspec.structs.replace(rank(0, 0), heartbeat=Unavailable("no process yet", 0))
+    assert looks(unseen, rank(3, 1), rank(9, 2), rank(9, 3)) == "?ssn"
+    assert looks(unseen, rank(3, 1), rank(3, 2)) == "?nn"
+
+
 def test_a_pulse_that_stands_for_some_seconds_is_seen_and_one_late_pulse_is_not() -> None:
     assert looks(rank(1, 1), rank(2, 2), rank(2, 2), rank(2, 3)) == "ssnn"
     assert looks(rank(1, 1), rank(2, 2), *[rank(2, 2)] * 5) == "ssnnnhh"
