@@ -226,6 +226,7 @@ PATTERNS: Final = (
         r"\*\*\* (?:JOB|STEP) \S+ ON (?P<host>\S+) CANCELLED AT",
         secondary=True,
     ),
+    _pattern("gpu_xid", "SXid (PCI:", r"SXid \(PCI:(?P<device>[^)]+)\): (?P<message>\d+, Fatal.*)"),
     _pattern("gpu_xid", "NVRM: Xid", r"NVRM: Xid \(PCI:(?P<device>[^)]+)\): (?P<message>\d+.*)"),
     _pattern(
         "duplicate_gpu",

@@ -35,6 +35,7 @@ _OF_OTHERS = (
     "watchdog", "nccl communicator was aborted", "childfailederror", "signalexception", "distnetworkerror",
     "failed to recv", "store", "remote process exited",
 )  # fmt: skip
+_FAULTS = GPU_FAULTS | FABRIC_FAULTS
 _ADDRESS_IN_USE = ("address already in use", "eaddrinuse")
 _OUT_OF_MEMORY = ("out of memory", "outofmemoryerror")
 
@@ -123,7 +124,7 @@ def _read(log: str, event: LogEvent, kind: str) -> Told:
         return Told(log, event, "duplicate_gpu", is_consequence=False)
     if kind == "gpu_xid":
         number = int((event.message or "0").partition(",")[0])
-        return Told(log, event, kind, is_consequence=number not in GPU_FAULTS | FABRIC_FAULTS)
+        return Told(log, event, kind, is_consequence="SXid" not in event.text and number not in _FAULTS)
     if kind in ("launcher_failure", "process_failed") and _ended_by_others(event):
         return Told(log, event, kind, is_consequence=True)
     return Told(log, event, kind, is_consequence=event.secondary)

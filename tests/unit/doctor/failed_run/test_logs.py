@@ -227,6 +227,8 @@ def test_folders_of_torchrun_tell_attempt_and_rank(node: Node) -> None:
          "ended the job"),
         ("Nov 28 02:00:00 node1 kernel: NVRM: Xid (PCI:0000:61:00): 79, pid=1, name=x, GPU has fallen off the bus.",
          "Xid", "this GPU"),
+        ("node1 kernel: nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 32 LTSSM Fault Up", "SXid",
+         "switch"),
         ("[rank1]: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000", "Duplicate GPU", "same GPU"),
     ],
 )  # fmt: skip
@@ -238,7 +240,8 @@ def test_what_schedulers_the_kernel_and_nccl_say_is_a_cause(node: Node, line: st
 @pytest.mark.parametrize(
     "line",
     ["slurmstepd: error: *** STEP 123.0 ON node1 CANCELLED AT 2026-11-28T02:00:00 ***",
-     "kernel: NVRM: Xid (PCI:0000:61:00): 45, pid=1, name=python, Ch 00000008"],
+     "kernel: NVRM: Xid (PCI:0000:61:00): 45, pid=1, name=python, Ch 00000008",
+     "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 46 egress non-posted PRIV error (First)"],
 )  # fmt: skip
 def test_what_follows_from_any_failure_is_no_cause(node: Node, line: str) -> None:
     assert "KeyError" in first(node, line + "\n" + RAISED)
