@@ -232,7 +232,7 @@ def _undecided(verdict: Verdict, culprits: Culprits) -> str:
     if culprits.all_at_rendezvous():
         unseen = next((text.removeprefix(_UNSEEN) for text in verdict.missing if text.startswith(_UNSEEN)), "")
         for_whom = f"for {unseen}, of which nothing was seen here" if unseen else "for each other"
-        why = "ranks that were never started, or with another MASTER_ADDR, MASTER_PORT, WORLD_SIZE or RANK on some of them"
+        why = "ranks that were never started, or another MASTER_ADDR, MASTER_PORT, WORLD_SIZE or RANK on some of them"
         return f"{waiters(verdict.waiting)} at the rendezvous {for_whom}: consistent with {why}"
     waits = f"{_others_wait(verdict)} in {_operation(verdict)}, and the" if verdict.waiting else "the"
     lacking = f"; missing: {shorten(verdict.missing[0], 160)}" if verdict.missing else ""
