@@ -120,7 +120,7 @@ _WORDS: dict[str, Words] = {
         "before the limit (sbatch --signal=USR1@300)",
     ),
     "gpu_xid": Words(
-        "The driver reported an error of this GPU or switch; ranks on it fail or wait for ever, and the others with them.",
+        "The driver reported an error of this GPU or switch; ranks on it fail or wait for ever, and the others too.",
         "nvidia-smi -q -i <bus id>; drain the node and reset the GPU; with the same XID again, have it replaced",
     ),
     "duplicate_gpu": Words(
