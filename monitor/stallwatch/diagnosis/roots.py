@@ -48,17 +48,23 @@ def find_roots(graph: Graph) -> Roots:
     absent: list[Node] = []
     cycles: list[Cycle] = []
     closed: list[Point] = []
+    inner: list[Cycle] = []
     for index, part in enumerate(components):
-        if any(component_of[target] != index for node in part for target in successors[node]):
-            continue
         inside = [points[node[1]] for node in part if node[0] == _POINT]
         nodes = tuple(node for node in part if node[0] != _POINT)
+        ends = all(component_of[target] == index for node in part for target in successors[node])
         if inside and nodes:
-            cycles.append(Cycle(tuple(sorted(nodes)), tuple(sorted(inside))))
+            (cycles if ends else inner).append(Cycle(tuple(sorted(nodes)), tuple(sorted(inside))))
+        elif not ends:
+            continue
         elif inside:
             closed += inside
         else:
             absent += nodes
+    if not cycles and {rank for rank, _ in absent} <= set(graph.unrecorded):
+        # Whom these wait for no recorder shows. A circle in which each waits for the next is a deadlock whatever else
+        # its members wait for, and may be what they wait for.
+        cycles = inner
     return Roots(
         absent=tuple(sorted(absent)),
         cycles=tuple(sorted(cycles, key=lambda cycle: cycle.nodes)),

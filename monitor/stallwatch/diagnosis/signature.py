@@ -20,6 +20,11 @@ _SYNCHRONISING = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_
 _BARRIERS = ("barrier",)
 
 
+def is_transfer(operation: str) -> bool:
+    """ "send 0->1" and "recv 1<-0"; a coalesced collective is "all_reduce (batch of 2)"."""
+    return operation.startswith(("send ", "recv "))
+
+
 def elements(operation: Operation) -> int | None:
     """Return the number of elements that must be equal on all ranks, or None where health allows differences."""
     name = operation.name

@@ -122,6 +122,8 @@ def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
         return True
     if not activity.in_collective:
         return False
+    if any(stream.cut_short for stream in case.summaries[rank].streams):
+        return True  # what it stands in may be among the entries that the file has lost
     if not case.summaries[rank].streams:
         return True  # an NCCL communicator is made before its first operation is recorded
     backends = case.summaries[rank].backends

@@ -1,5 +1,7 @@
 """Sinks of the graph of waits."""
 
+from msgspec.structs import replace
+
 from stallwatch.diagnosis.roots import find_roots
 from stallwatch.diagnosis.waits import Blocker, Graph, Point, Strength, Wait
 from stallwatch.model.summary import Pending
@@ -28,6 +30,11 @@ def test_a_cycle_that_also_waits_for_somebody_absent_is_not_the_end() -> None:
     roots = find_roots(_graph({0: _on(1), 1: _on(0, 2)}))
     assert roots.absent == ((2, 0),)
     assert roots.cycles == ()
+
+
+def test_a_cycle_that_also_waits_for_ranks_in_what_no_recorder_shows_is_a_deadlock_by_itself() -> None:
+    graph = replace(_graph({0: _on(1), 1: _on(0, 2)}), unrecorded=(2,))
+    assert [cycle.ranks for cycle in find_roots(graph).cycles] == [(0, 1)]
 
 
 def test_a_cycle_that_waits_for_nobody_else_is() -> None:

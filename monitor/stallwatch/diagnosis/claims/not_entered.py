@@ -60,6 +60,9 @@ def culprits(story: Story) -> list[int]:
         absent |= {rank for rank in story.case.observed if rank not in story.waiting and _elsewhere(story, rank)}
     absent = {rank for rank in absent if not _awaits_gpu(story, rank)}
     for found in (absent - stands - perhaps, absent - stands if graph.waits else set()):
+        seen = {rank for rank in found if story.case.activity(rank).stack}
+        if stands and seen:
+            return sorted(seen)  # gloo records no transfers: without its stack a rank may stand in one
         if found:
             return sorted(found)
     if graph.waits and not story.roots.closed:

@@ -1,0 +1,62 @@
+"""Waits that a recorder does not show: cut dumps, gloo's transfers; and calls that only look like transfers."""
+
+from msgspec.structs import replace
+
+from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.signature import is_transfer
+from stallwatch.model.evidence import CodeFrame
+from tests.unit.diagnosis.build import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, world
+
+W4 = world(4)
+STEPS = loop(W4, 6)
+_TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+IN_REDUCE = (CodeFrame("all_reduce", _TORCH, 3000), CodeFrame("step", "/srv/job/train.py", 10), *SLEEPS[-1:])
+
+
+def _waiting(*ranks: int, backend: str = "gloo") -> list[Rank]:
+    return [Rank(r, (*STEPS, STEPS[0]), len(STEPS), backend=backend, frames=IN_REDUCE) for r in ranks]
+
+
+def test_a_coalesced_collective_is_no_transfer() -> None:
+    assert [is_transfer(name) for name in ("send 0->1", "recv 1<-0", "all_reduce (batch of 2)", "barrier")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_rank_whose_dump_broke_off_and_that_stands_in_a_collective_is_not_accused() -> None:
+    broken = Rank(3, STEPS, backend="gloo", frames=IN_REDUCE).evidence()
+    cut = replace(broken, recorders=tuple(replace(recorder, cut_short=True) for recorder in broken.recorders))
+    told = evidence(*_waiting(0, 1), Rank(2, STEPS, backend="gloo", frames=SLEEPS), world_size=4)
+    verdict = judge(replace(told, ranks=(*told.ranks, cut)))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
+
+
+def test_where_gloo_transfers_are_under_way_a_rank_without_a_stack_may_be_in_one() -> None:
+    """Rank 1 is seen elsewhere; of rank 2 only the record is left, and transfers are in no record."""
+    ranks = [
+        *_waiting(0),
+        Rank(1, STEPS, backend="gloo", frames=SLEEPS),
+        Rank(2, STEPS, backend="gloo", frames=()),
+        Rank(3, STEPS, backend="gloo", frames=IN_RECV),
+    ]
+    verdict = judge(evidence(*ranks, world_size=4))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (1,))
+
+
+def test_two_that_wait_for_each_other_are_a_deadlock_whatever_else_they_wait_for() -> None:
+    """Ranks 0 and 1 entered two groups in opposite order; ranks 2 and 3, for which one of them waits too, stand in
+    transfers that gloo does not record."""
+    pair = Group("1", "pair", (0, 1), 1)
+    both, own = Call(W4), Call(pair)
+    history = (both, own) * 4
+    ranks = [
+        Rank(0, (*history, both), len(history), backend="gloo"),
+        Rank(1, (*history, own), len(history), backend="gloo"),
+        *(Rank(r, (both,) * 4, backend="gloo", frames=IN_RECV) for r in (2, 3)),
+    ]
+    verdict = judge(evidence(*ranks, world_size=4))[0]
+    assert verdict.cause == "group_order"
+    assert set(verdict.culprits) <= {0, 1}
