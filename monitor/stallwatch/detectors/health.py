@@ -31,6 +31,8 @@ class Condition(msgspec.Struct, frozen=True):
     key: str
     text: str
     gpu: str = ""  # uuid; "" concerns the whole node
+    job: JobKey | None = None  # None: every job here, or on this GPU
+    ranks: tuple[int, ...] = ()  # of that job
 
 
 class Lasting(msgspec.Struct, frozen=True):
@@ -70,6 +72,7 @@ class HealthDetector:
         counters = tuple(_count(gpu, state.counters, seen.at_ns) for gpu in seen.gpus)
         ports = _ports(state.ports, seen.host)
         conditions = [*_of_gpus(seen, counters), *(_of_host(seen.host, ports) if seen.host else ())]
+        conditions += _unlike(seen)
         known = {lasting.key: lasting for lasting in state.lasting}
         lasting = {c.key: known.get(c.key, Lasting(c.key, seen.at_ns)) for c in conditions}
         findings = tuple(self._findings(conditions, lasting, seen))
@@ -82,7 +85,10 @@ class HealthDetector:
         for job, ranks in seen.jobs():
             alive = [rank for rank in ranks if rank.alive]
             for condition in conditions:
+                if condition.job not in (None, job):
+                    continue
                 mine = [r for r in alive if not condition.gpu or r.sample.pid in pids.get(condition.gpu, ())]
+                mine = [r for r in mine if not condition.ranks or r.sample.rank in condition.ranks]
                 if mine:
                     yield self._finding(job, tuple(r.sample.rank for r in mine), condition, lasting, seen.at_ns)
 
@@ -100,6 +106,24 @@ class HealthDetector:
             reason=condition.text,
             due_ns=since_ns + int(_LASTS_SECONDS * SECOND_NS),
         )
+
+
+def _unlike(seen: NodeHistory) -> Iterator[Condition]:
+    """Ranks of one job with other versions or another environment than most."""
+    for job, ranks in seen.jobs():
+        values: dict[str, dict[str, list[int]]] = {}
+        for rank in ranks:
+            for name, value in rank.heartbeat.differs if rank.alive and rank.heartbeat else ():
+                values.setdefault(name, {}).setdefault(value, []).append(rank.sample.rank)
+        for name, by_value in values.items():
+            (most, usual), *others = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[1]))
+            for value, few in others:
+                text = f"ranks differ: {name} is {value} on rank {_listed(few)}, {most} on rank {_listed(usual)}"
+                yield Condition(f"{job.training_job} {job.epoch} {name} {value}", text, job=job, ranks=tuple(few))
+
+
+def _listed(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
 
 
 def _of_gpus(seen: NodeHistory, counters: tuple[Counters, ...]) -> Iterator[Condition]:

@@ -59,6 +59,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     attached_ns: int = -1
     exception: str = ""  # type of the uncaught exception that is ending the process; it may hang in its teardown
     errors: int = 0  # what the hook swallowed
+    differs: tuple[tuple[str, str], ...] = ()  # (name, value here) of versions and variables unlike its peers' here
 
 
 class ChildSample(msgspec.Struct, frozen=True):

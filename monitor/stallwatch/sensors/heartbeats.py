@@ -3,6 +3,7 @@
 import contextlib
 import os
 import stat
+import time
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.node import untrusted
 from stallwatch.node.heartbeat_file import RECORD_LIMIT_BYTES, prepare, to_heartbeat
+from stallwatch.sensors.rank_facts import RankFacts
 
 # Somebody who fills the directory with names must not fill our time: real nodes have tens of ranks.
 _MOST_RECORDS = 4096
@@ -51,6 +53,7 @@ class HeartbeatScan:
         self._problems: dict[str, str] = {}  # path to sentence, while the file stays bad
         self._errors_total = 0
         self._prepared: set[Path] = set()
+        self._facts = RankFacts()
 
     def read(self) -> HeartbeatLook:
         """Return every record that can be read. Down only when no directory can be read at all."""
@@ -76,7 +79,8 @@ class HeartbeatScan:
         self._forget(names)
         if not readable:
             return HeartbeatLook((), False, f"no rank directory can be read: {problem}", self._errors_total)
-        return HeartbeatLook(tuple(found), True, self._reason(refused), self._errors_total)
+        compared = self._facts.compared(found, time.monotonic_ns())
+        return HeartbeatLook(compared, True, self._reason(refused), self._errors_total)
 
     def reject(self, heartbeat: Heartbeat, sentence: str) -> None:
         """Note why a record that reads well is not believed; it is skipped until another file takes its name."""

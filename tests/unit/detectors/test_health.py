@@ -3,8 +3,8 @@ from typing import Any
 import msgspec
 
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GpuSample, HostSample, NetworkPort, NodeSnapshot
-from tests.unit.detectors.nodes import found, four, job_run, run
+from stallwatch.model.snapshot import GpuSample, HostSample, NetworkPort, NodeSnapshot, RankSample
+from tests.unit.detectors.nodes import found, four, job_run, run, with_beat
 
 GIB = 1 << 30
 
@@ -111,3 +111,12 @@ def test_a_port_that_was_up_and_is_down_is_told_one_that_never_was_is_not() -> N
         ports = (port("mlx5_0", "active" if shot.tick < 10 else "down"), port("mlx5_9", "down"))
         shots.append(msgspec.structs.replace(shot, host=Known(host(ports=ports), shot.at_ns)))
     assert list(told(shots)) == ["network port mlx5_0/1 is down; it was up before"]
+
+
+def test_a_rank_with_another_environment_is_named_with_both_values() -> None:
+    def unlike(second: float, rank: RankSample) -> RankSample:
+        return with_beat(rank, differs=(("NCCL_ALGO", "Ring" if rank.rank == 2 else "not set"),))
+
+    findings = [finding for _, finding in found(run(job_run(four(), 70, edit=unlike)), "health", "confirmed")]
+    assert {finding.ranks for finding in findings} == {(2,)}
+    assert findings[0].reason == "ranks differ: NCCL_ALGO is Ring on rank 2, not set on rank 0, 1, 3"

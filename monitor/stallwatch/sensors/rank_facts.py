@@ -1,0 +1,114 @@
+"""What differs between the ranks of one job: versions and the environment that shapes communication, by their facts.
+
+Ranks are started from one environment; a variable that reaches only some of them, or a library of another version, is a
+job that hangs or diverges later. Only what differs is passed on, so that snapshots stay small.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.hook import layout
+from stallwatch.model.snapshot import Heartbeat
+from stallwatch.node import untrusted
+
+_LIMIT_BYTES = 256 << 10
+_AGAIN_NS = 60_000_000_000  # facts are written anew when torch is loaded: a rank's are looked at once a minute
+_MOST_NAMES = 5
+_TEXT_CHARACTERS = 80
+_PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "UCX_", "FI_", "PYTORCH_")
+# What is each rank's own by right: where it writes, what it says, which device of the node it uses.
+_OWN_ENDINGS = ("_FILE", "_DIR", "_PATH", "_LOG", "_LOGS", "_ID", "_HOSTID", "_IFNAME", "_HCA", "_DEVICES")
+_OWN_WORDS = ("DEBUG", "LOG", "TRACE", "_FR_")  # the recorder is switched on by us, where the user did not
+_MATTERS = ("TORCH_DISTRIBUTED_DEBUG",)  # DETAIL adds collectives: on one rank alone the job hangs
+
+
+class _Facts(msgspec.Struct):
+    environment: dict[str, str] = {}
+    versions: dict[str, str | None] = {}
+
+
+_DECODER = msgspec.json.Decoder(_Facts)  # at import: threads must not build it at the same time
+Differences = tuple[tuple[str, str], ...]
+
+
+class RankFacts:
+    """Remembers each record's facts by the identity of its process."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], tuple[int, dict[str, str]]] = {}  # when read, values by name
+
+    def compared(self, heartbeats: Sequence[Heartbeat], now_ns: int) -> tuple[Heartbeat, ...]:
+        """Return the heartbeats, each with its values of the names that differ within its job here."""
+        live = {(beat.path, beat.start_ticks) for beat in heartbeats}
+        self._known = {key: kept for key, kept in self._known.items() if key in live}
+        jobs: defaultdict[tuple[str, str], list[Heartbeat]] = defaultdict(list)
+        for beat in heartbeats:
+            if not (beat.is_child or beat.ended):
+                jobs[beat.training_job, beat.epoch].append(beat)
+        differences: dict[str, Differences] = {}
+        for beats in jobs.values():
+            if len(beats) > 1:
+                differences |= differing({beat.path: self._of(beat, now_ns) for beat in beats})
+        return tuple(
+            msgspec.structs.replace(beat, differs=differences[beat.path]) if differences.get(beat.path) else beat
+            for beat in heartbeats
+        )
+
+    def _of(self, beat: Heartbeat, now_ns: int) -> dict[str, str]:
+        key = (beat.path, beat.start_ticks)
+        read_ns, values = self._known.get(key, (None, {}))
+        if read_ns is None or now_ns - read_ns >= _AGAIN_NS or not values:
+            values = _read(Path(beat.path), beat.uid) or values
+            self._known[key] = now_ns, values
+        return values
+
+
+def differing(values: dict[str, dict[str, str]]) -> dict[str, Differences]:
+    """Given each record's values by name, return those of the names in which records with facts differ.
+
+    A variable that is missing on some is a difference, a library that only some have loaded is none.
+    """
+    known = {path: of_rank for path, of_rank in values.items() if of_rank}
+    names = sorted({name for of_rank in known.values() for name in of_rank})
+    unlike = []
+    for name in names:
+        is_variable = name.startswith(_PREFIXES)
+        found = {of_rank.get(name) for of_rank in known.values() if is_variable or name in of_rank}
+        if len(found) > 1:
+            unlike.append(name)
+    return {
+        path: tuple((name, of_rank.get(name, "not set")[:_TEXT_CHARACTERS]) for name in unlike[:_MOST_NAMES])
+        for path, of_rank in known.items()
+        if unlike
+    }
+
+
+def is_compared(name: str) -> bool:
+    """A variable that all ranks of one node have alike in health."""
+    if name in _MATTERS:
+        return True
+    own = name.endswith(_OWN_ENDINGS) or any(word in name for word in _OWN_WORDS)
+    return name.startswith(_PREFIXES) and not own
+
+
+def _read(record: Path, uid: int) -> dict[str, str]:
+    """Values by name; none where there is no file, or one that is not its rank's own."""
+    if (key := layout.parse_record_name(record.name)) is None:
+        return {}
+    try:
+        directory = os.open(record.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            data, status = untrusted.read_regular(directory, layout.facts_name(*key), _LIMIT_BYTES)
+        finally:
+            os.close(directory)
+        facts = _DECODER.decode(data)
+    except (OSError, untrusted.Refused, msgspec.MsgspecError):
+        return {}
+    if status.st_uid != uid:
+        return {}
+    variables = {name: value for name, value in facts.environment.items() if is_compared(name)}
+    return {**{f"version of {name}": version for name, version in facts.versions.items() if version}, **variables}
