@@ -33,8 +33,9 @@ def _frames(site: Site, operation: str) -> list[dict[str, Any]]:
     ]
 
 
-def recorder(engine: Engine, rank: Rank, rng: random.Random, ring: int = 2000) -> dict[str, Any]:
-    """One rank's dump, as a dictionary of builtins."""
+def recorder(engine: Engine, rank: Rank, rng: random.Random, ring: int = 2000, late: int = 0) -> dict[str, Any]:
+    """One rank's dump, as a dictionary of builtins. NCCL's watchdog has not yet seen the end of the last `late` that
+    completed: their state lags, as it does for a tenth of a second in health."""
     backend = engine.program.backend
     mesh = engine.program.mesh
     mine = [g for g in mesh.groups if rank.rank in g.ranks]
@@ -44,9 +45,12 @@ def recorder(engine: Engine, rank: Rank, rng: random.Random, ring: int = 2000) -
     p2p: dict[str, int] = {}
     operation_id: dict[str, int] = {}
     completed: dict[str, int] = {}
+    done = [issued for issued in rank.issued if issued.completed]
+    unseen = {id(issued) for issued in done[len(done) - late :]} if backend == "nccl" else set()
     for issued in rank.issued:
         group = issued.call.group
         assert group is not None
+        settled = issued.completed and id(issued) not in unseen
         is_p2p = issued.call.kind == "p2p"
         if is_p2p and backend == "gloo":
             continue
@@ -54,11 +58,11 @@ def recorder(engine: Engine, rank: Rank, rng: random.Random, ring: int = 2000) -
         operation_id[name] = operation_id.get(name, 0) + 1
         numbers = p2p if is_p2p else collective
         numbers[name] = numbers.get(name, 0) + 1
-        base = _entry(engine, issued, local[name], operation_id[name], rng)
+        base = _entry(engine, issued, local[name], operation_id[name], rng, settled)
         base["collective_seq_id"], base["p2p_seq_id"] = collective.get(name, 0), p2p.get(name, 0)
-        if issued.completed:
+        if settled:
             completed[name] = numbers[name]
-        entries += _members(issued, base, rank.rank) if is_p2p else [base]
+        entries += _members(issued, base, rank.rank) if is_p2p else _collective(issued, base)
     for index, entry in enumerate(entries):
         entry["record_id"] = index
     status = {
@@ -82,13 +86,12 @@ def recorder(engine: Engine, rank: Rank, rng: random.Random, ring: int = 2000) -
     }
 
 
-def _entry(engine: Engine, issued: Issued, pg_id: int, op_id: int, rng: random.Random) -> dict[str, Any]:
+def _entry(engine: Engine, issued: Issued, pg_id: int, op_id: int, rng: random.Random, done: bool) -> dict[str, Any]:
     call, group = issued.call, issued.call.group
     assert group is not None
     backend = engine.program.backend
     inputs, outputs = _shapes(call, engine.program.mesh.world)
     created = START_NS + issued.created * 1_000_000 + rng.randrange(500_000)
-    done = issued.completed
     return {
         "pg_id": pg_id,
         "process_group": (group.name, group.description),
@@ -111,6 +114,23 @@ def _entry(engine: Engine, issued: Issued, pg_id: int, op_id: int, rng: random.R
     }
 
 
+def _collective(issued: Issued, base: dict[str, Any]) -> list[dict[str, Any]]:
+    """A coalesced collective is its members, which never complete, and a closing entry of the same number."""
+    if not (issued.call.coalesced and base["profiling_name"].startswith("nccl:")):
+        return [base]
+    member = {**base, "state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
+    half = {**member, "input_sizes": [[max(n // 2, 1) for n in size] for size in base["input_sizes"]]}
+    half["output_sizes"] = [[max(n // 2, 1) for n in size] for size in base["output_sizes"]]
+    return [member, half, _closing(issued, base)]
+
+
+def _closing(issued: Issued, base: dict[str, Any]) -> dict[str, Any]:
+    empty: list[Any] = []
+    sizes = {"input_sizes": empty, "output_sizes": empty, "input_dtypes": empty, "output_dtypes": empty}
+    frames = _frames(issued.call.site, "_coalescing_manager")
+    return {**base, **sizes, "profiling_name": "nccl:coalesced", "frames": frames}
+
+
 def _members(issued: Issued, base: dict[str, Any], rank: int) -> list[dict[str, Any]]:
     """P2P entries: a single one completes; members of a batch never do, the closing `coalesced` entry does."""
     batched = issued.call.batched
@@ -123,11 +143,7 @@ def _members(issued: Issued, base: dict[str, Any], rank: int) -> list[dict[str, 
             member |= {"state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
         members.append(member)
     if batched:
-        empty: list[Any] = []
-        sizes = {"input_sizes": empty, "output_sizes": empty, "input_dtypes": empty, "output_dtypes": empty}
-        closing = {**base, **sizes, "profiling_name": "nccl:coalesced"}
-        closing["frames"] = _frames(issued.call.site, "_coalescing_manager")
-        members.append(closing)
+        members.append(_closing(issued, base))
     return members
 
 
@@ -176,6 +192,9 @@ def stalled(where: str) -> tuple[list[tuple[str, str, int]], str, str | None, bo
 
 def stack(engine: Engine, rank: Rank) -> tuple[list[dict[str, Any]], str, str | None, bool, bool]:
     """Frames of the main thread (innermost first), state letter, wchan, does its CPU grow, does it hold the GIL."""
+    if rank.ended == "finished":  # past the program that was simulated: what a job does at its end
+        frames = [{"name": "write_report", "filename": "/app/report.py", "line": 12}, *_frames(Site("main", 1), "")[3:]]
+        return frames, "S", "do_poll", False, False
     call = (
         rank.blocked_at or engine.program.calls[rank.rank][min(rank.position, len(engine.program.calls[rank.rank]) - 1)]
     )

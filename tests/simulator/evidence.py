@@ -21,7 +21,7 @@ from stallwatch.model.evidence import (
 )
 from tests.simulator.dump import START_NS, recorder, stack
 from tests.simulator.engine import Engine, Rank
-from tests.simulator.faults import Case
+from tests.simulator.faults import Case, moves_between_looks
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,41 @@ class Seen:
 
 
 def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
-    # One case in ten loses what some ranks had to say: rarely more than one or two of them at a time.
+    # One case in fourteen loses what some ranks had to say: rarely more than one or two of them at a time.
     losers = set(rng.sample(sorted(engine.ranks), rng.choice([1, 1, 2]))) if rng.random() < 0.1 else set()
     ring = rng.choice([2000, 2000, 2000, 400])
     in_json = rng.random() < 0.75  # the forms say the same; reading pickles is most of a case's time
     dumps, stacks, ranks = set(), set(), []
     later = _later(case, engine)
+    scattered = _scattered(case)
+    stale, early = _stale(rng, case, engine)
+    cut = {rank for rank in losers if rng.random() < 0.3}
     for rank in engine.ranks.values():
         silent = rank.ended in ("exited", "stopped") or _holds_gil(rank)
         lost_dump = silent or (rank.rank in losers and rng.random() < 0.7)
         lost_stack = rank.ended in ("exited", "stopped") or (rank.rank in losers and rng.random() < 0.7)
-        recorders = [] if lost_dump else [_parse(engine, rank, rng, ring, 1, in_json)]
+        # Dumps of one look are not of one moment: in a job that moves, some are of a few calls later.
+        moment = rng.choice([engine, *scattered])
+        if rank.rank in stale and early is not None:
+            moment = early
+        recorders = (
+            [] if lost_dump else [_parse(moment, moment.ranks[rank.rank], rng, ring, 1, in_json, _late(rng, case))]
+        )
+        if rank.rank in cut:
+            recorders = [_cut(rng, recorder) for recorder in recorders]
         looks = [] if lost_stack else [_stacks(engine, rank, 1)]
         processes = [_process(engine, rank, 1)]
         if later is not None:
             again = later.ranks[rank.rank]
-            if later is engine:
+            if rank.rank in stale:
+                pass  # it did not answer the second time
+            elif later is engine:
                 recorders += [_again(recorder) for recorder in recorders]
             elif not lost_dump:
-                recorders.append(_parse(later, again, rng, ring, 2, in_json))
+                recorders.append(_parse(later, again, rng, ring, 2, in_json, _late(rng, case)))
             looks += [] if lost_stack else [_stacks(later, again, 2)]
             processes += [_process(later, again, 2)]
-        if not lost_dump:
+        if not lost_dump and rank.rank not in cut and rank.rank not in stale:
             dumps.add(rank.rank)
         if not lost_stack:
             stacks.add(rank.rank)
@@ -69,7 +82,7 @@ def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
                 stacks=tuple(looks),
                 processes=tuple(processes),
                 attempts=(Attempt("flight_recorder", 1, START_NS, not lost_dump),),
-                captured_at_ns=START_NS + engine.clock * 1_000_000 + 8_000_000_000,
+                captured_at_ns=START_NS + moment.clock * 1_000_000 + (0 if rank.rank in stale else 8_000_000_000),
                 last_step=rank.steps,
             )
         )
@@ -85,11 +98,49 @@ def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
     return Seen(evidence, frozenset(dumps), frozenset(stacks), ring)
 
 
+def moved_between_looks(case: Case, engine: Engine) -> set[int]:
+    later = _later(case, engine)
+    assert later is not None
+    return {rank for rank in engine.ranks if later.ranks[rank].position != engine.ranks[rank].position}
+
+
+def _late(rng: random.Random, case: Case) -> int:
+    """How many ends of operations NCCL's watchdog has not seen yet: some in a job that moves, none seconds into a
+    hang."""
+    return rng.randrange(4) if case.most_moves is not None else 0
+
+
+def _scattered(case: Case) -> list[Engine]:
+    if case.most_moves is None:
+        return []
+    engines = [Engine(case.program, case.broken, case.most_moves + extra) for extra in (5, case.program.mesh.world)]
+    for engine in engines:
+        engine.run()
+    return engines
+
+
+def _stale(rng: random.Random, case: Case, engine: Engine) -> tuple[set[int], Engine | None]:
+    """One case in thirty: a rank's only dump is of a moment before the hang was complete."""
+    if case.most_moves is not None or rng.random() > 0.03:
+        return set(), None
+    moves = sum(rank.position for rank in engine.ranks.values())
+    early = Engine(case.program, case.broken, max(moves - rng.randrange(1, 4 * len(engine.ranks)), 1))
+    early.run()
+    return {rng.randrange(len(engine.ranks))}, early
+
+
+def _cut(rng: random.Random, recorder: Recorder) -> Recorder:
+    """The file broke off: the newest entries are missing."""
+    kept = len(recorder.operations) - rng.randrange(1, 6)
+    operations = recorder.operations[: max(kept, 0)]
+    return msgspec.structs.replace(recorder, operations=operations, cut_short=True)
+
+
 def _later(case: Case, engine: Engine) -> Engine | None:
     """The second look: the same standing picture for a hang, a later one for a job that moves."""
     if case.most_moves is None:
         return engine
-    later = Engine(case.program, case.broken, case.most_moves + 3 * case.program.mesh.world + 20)
+    later = Engine(case.program, case.broken, case.most_moves + moves_between_looks(case.program.mesh.world))
     later.run()
     return later
 
@@ -98,8 +149,8 @@ def _holds_gil(rank: Rank) -> bool:
     return rank.ended == "stuck" and rank.blocked_at is not None and rank.blocked_at.where == "gil"
 
 
-def _parse(engine: Engine, rank: Rank, rng: random.Random, ring: int, look: int, in_json: bool) -> Recorder:
-    dump = recorder(engine, rank, rng, ring)
+def _parse(engine: Engine, rank: Rank, rng: random.Random, ring: int, look: int, in_json: bool, late: int) -> Recorder:
+    dump = recorder(engine, rank, rng, ring, late)
     raw = json.dumps(dump).encode() if in_json else pickle.dumps(dump, protocol=2)
     return flight_recorder.parse(raw, source=_source(engine.program.backend, look), look=look)
 

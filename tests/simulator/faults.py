@@ -17,10 +17,8 @@ class Truth:
     needs_history: bool = False  # only earlier steps or a third member tell who differs
     culprit_group: int = 0  # members of the group in which it happened
     step: int = 0  # in which it happened
+    group: str = ""  # of the call that was left out, added or moved
     only_where_all_entered: tuple[str, int] | None = None  # comm_stuck: group and number
-
-    def is_right(self, cause: str, culprits: tuple[int, ...]) -> bool:
-        return (cause, culprits) in ((self.cause, self.culprits), *self.accept)
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,10 @@ class Case:
     fault: str
     broken: tuple[str, int] | None = None
     most_moves: int | None = None
+
+
+def moves_between_looks(world: int) -> int:
+    return 3 * world + 20
 
 
 def _positions(calls: tuple[Call, ...], step: int, wanted: Callable[[Call], bool]) -> list[int]:
@@ -55,7 +57,7 @@ def inject(rng: random.Random, program: Program) -> Case | None:
     fault = rng.choice(tuple(FAULTS))
     rank = rng.randrange(program.mesh.world)
     # Mostly after a healthy step: in the first one nothing tells which of two members of a group is right.
-    step = rng.randrange(program.steps) if rng.random() < 0.1 else rng.randrange(1, program.steps)
+    step = rng.randrange(program.steps) if rng.random() < 0.07 else rng.randrange(1, program.steps)
     return FAULTS[fault](rng, program, rank, step, fault)
 
 
@@ -86,7 +88,7 @@ def _skip(rng: random.Random, program: Program, rank: int, step: int, fault: str
         # What gloo shows of a rank that skipped a call and went on to a transfer: it stands in that, as if its
         # message had not come. The rank is right, and which of the two it is nothing recorded tells.
         others += _all("p2p_unmatched", rank)
-    truth = Truth("collective_mismatch", (rank,), others, True, len(group.ranks), step)
+    truth = Truth("collective_mismatch", (rank,), others, True, len(group.ranks), step, group.name)
     return Case(_edit(program, rank, (*calls[:at], *calls[at + 1 :])), truth, fault)
 
 
@@ -141,8 +143,11 @@ def _swap(rng: random.Random, program: Program, rank: int, step: int, fault: str
     first, second = calls[i].group, calls[j].group
     assert first is not None and second is not None
     everybody = tuple(sorted(set(first.ranks) | set(second.ranks)))
-    accept = (*_all("group_order", rank, "collective_mismatch", "not_entered"), ("group_order", shared))
-    truth = Truth("group_order", (rank,), (*accept, ("group_order", everybody)), True, len(shared), step)
+    accept = _all("group_order", rank, "collective_mismatch", "not_entered")
+    if step == 0 or len(shared) == 2:
+        # Neither an earlier step nor a third member tells who of the cycle began it: all of it is the answer then.
+        accept = (*accept, ("group_order", shared), ("group_order", everybody))
+    truth = Truth("group_order", (rank,), accept, True, len(shared), step, first.name)
     moved = (*calls[:i], calls[j], *calls[i:j], *calls[j + 1 :])
     return Case(_edit(program, rank, moved), truth, fault)
 
@@ -196,8 +201,11 @@ def _comm(rng: random.Random, program: Program, rank: int, step: int, fault: str
 
 def _moving(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
     total = sum(len(c) for c in program.calls.values())
-    truth = Truth("healthy", (), (("waiting", ()),))
-    return Case(program, truth, fault, most_moves=rng.randrange(total // 2, max(total - 1, total // 2 + 1)))
+    truth = Truth("healthy", ())
+    latest = total - moves_between_looks(program.mesh.world) - 2 * program.mesh.world
+    if latest <= total // 3:
+        return None  # too short a program to be looked at twice before its end
+    return Case(program, truth, fault, most_moves=rng.randrange(total // 3, latest))
 
 
 FAULTS: dict[str, Callable[[random.Random, Program, int, int, str], Case | None]] = {

@@ -56,5 +56,11 @@ def build_mesh(sizes: dict[str, int]) -> Mesh:
             group = Group(str(len(groups)), f"{dimension}{index}", line)
             groups.append(group)
             of.update({(dimension, rank): group for rank in line})
+    stages = sizes["pp"]
+    if stages > 1:
+        for index, line in enumerate([group.ranks for group in groups if group.description.startswith("pp")]):
+            ends = Group(str(len(groups)), f"embedding{index}", (line[0], line[-1]))
+            groups.append(ends)
+            of.update({("embedding", rank): ends for rank in ends.ranks})
     stage = {rank: coordinate[0] for rank, coordinate in enumerate(coordinates)}
     return Mesh(sizes, len(coordinates), tuple(groups), of, stage)

@@ -1,7 +1,9 @@
 """Sees everything: says what is true of a case, and whether the evidence that is left can decide it.
 
 Undecidable, in words: of the rank at fault nothing is left that shows the difference; or two ranks differ and neither a
-third member nor an earlier step says which of them is right.
+third member nor an earlier step says which of them is right; or the chain of waits that leads to it runs through a rank
+of which nothing is left; or gloo, which names no members and records no transfers, shows nothing that ties it to what
+the others wait in. What a verdict says is not looked at here.
 """
 
 from tests.simulator.engine import Engine
@@ -18,11 +20,12 @@ def is_decidable(case: Case, engine: Engine, seen: Seen) -> bool:
     if truth.cause == "healthy":
         return True
     if truth.cause == "comm_stuck":
-        return world <= seen.dumps
+        reached = truth.only_where_all_entered
+        return world <= seen.dumps and (engine.program.backend == "nccl" or _shares_out(engine, reached))
     culprits = set(truth.culprits)
     if truth.cause == "not_entered" and not truth.needs_history:
         # One witness that waits, and the culprit's own stack or dump.
-        return bool(culprits <= waiting_seen and (world - culprits) & seen.dumps) and _somebody_waits(engine, culprits)
+        return culprits <= waiting_seen and _chain_is_seen(engine, culprits, seen)
     stand = _in_transfers(engine)
     if engine.program.backend == "gloo" and truth.cause == "p2p_unmatched":
         return world <= seen.stacks and truth.step > 0 and len(stand - culprits) <= 1
@@ -33,6 +36,8 @@ def is_decidable(case: Case, engine: Engine, seen: Seen) -> bool:
         return False
     if not world <= seen.dumps:
         return False
+    if engine.program.backend == "gloo" and truth.group and _never_used(engine, culprits, truth.group):
+        return False  # nothing says that it is a member of what the others wait in
     if truth.needs_history and truth.culprit_group == 2:
         return truth.step > 0 and seen.ring >= 400
     return seen.ring >= 400 or truth.step > 0
@@ -44,8 +49,91 @@ def _in_transfers(engine: Engine) -> set[int]:
     return {r.rank for r in engine.ranks.values() if r.blocked_at is not None and r.blocked_at.kind == "p2p"}
 
 
-def _somebody_waits(engine: Engine, culprits: set[int]) -> bool:
-    return any(r.blocked_at is not None for r in engine.ranks.values() if r.rank not in culprits)
+def _shares_out(engine: Engine, reached: tuple[str, int] | None) -> bool:
+    """gloo's dumps name no members: that all have entered shows only where groups of one kind make up the world."""
+    name = reached[0] if reached else ""
+    groups = engine.program.mesh.groups
+    kind = next(group.description for group in groups if group.name == name).rstrip("0123456789")
+    alike = [group for group in groups if group.description.rstrip("0123456789") == kind]
+    return name == "0" or sum(len(group.ranks) for group in alike) == engine.program.mesh.world
+
+
+def _never_used(engine: Engine, culprits: set[int], group: str) -> bool:
+    """gloo's dumps name no members: who has not called anything in a group, but for the world's, may not be in it."""
+    return group != "0" and any(not engine.ranks[rank].count_of_group[group] for rank in culprits)
+
+
+def lacks(engine: Engine, rank: int) -> dict[str, set[int]]:
+    """Whom a rank waits for, by group: members that have not entered what it stands in, or have entered another thing
+    before; the other end of a transfer."""
+    found: dict[str, set[int]] = {}
+    for issued in engine.ranks[rank].issued:
+        group = issued.call.group
+        if issued.completed or group is None:
+            continue
+        if issued.pairs:
+            missing = {peer for _, peer, _ in issued.pairs}
+        else:
+            inside = engine.collectives.get((group.name, issued.sequence), {})
+            missing = {member for member in group.ranks if member not in inside or not inside[member].started}
+        found.setdefault(group.name, set()).update(missing - {rank})
+    return found
+
+
+def _chain_is_seen(engine: Engine, culprits: set[int], seen: Seen) -> bool:
+    """From a rank that is seen to wait, rank by rank that is seen to wait, to the one at fault."""
+    gloo = engine.program.backend == "gloo"
+    blind = set(engine.ranks) - seen.dumps - seen.stacks - culprits
+    for start in sorted(seen.dumps - culprits):
+        reached, stack = {start}, [start]
+        while stack:
+            for name, missing in lacks(engine, stack.pop()).items():
+                for other in missing - reached:
+                    reached.add(other)
+                    tied = not gloo or name == "0" or other in seen.dumps or not blind
+                    if other in culprits and tied:
+                        return True
+                    if other in seen.dumps:
+                        stack.append(other)
+    return False
+
+
+def fits(engine: Engine, rank: int, cause: str) -> bool:
+    """True when the standing picture is, by the definition of the cause, a case of it with this rank at fault."""
+    own = engine.ranks[rank]
+    calls = {(i.call.group.name, i.sequence): i.call for i in own.issued if i.call.group and not i.pairs}
+    if cause == "collective_mismatch":
+        return any(
+            other.rank != rank
+            and i.call.group is not None
+            and not i.pairs
+            and (mine := calls.get((i.call.group.name, i.sequence))) is not None
+            and (mine.operation, mine.numel, mine.dtype, mine.site)
+            != (i.call.operation, i.call.numel, i.call.dtype, i.call.site)
+            for other in engine.ranks.values()
+            for i in other.issued
+        )
+    if cause == "not_entered":
+        return any(rank in missing for r in engine.ranks if r != rank for missing in lacks(engine, r).values())
+    if cause == "data_exhausted":
+        return bool(own.issued) and own.issued[-1].call.operation == "barrier"
+    if cause == "p2p_unmatched" and engine.program.backend == "gloo":
+        return rank in _in_transfers(engine)
+    if cause == "p2p_unmatched":
+        return any(i.pairs and not i.completed for r in engine.ranks.values() for i in r.issued)
+    if cause == "group_order":
+        return own.ended == "" and bool(lacks(engine, rank))
+    return True
+
+
+def is_right(case: Case, engine: Engine, cause: str, culprits: tuple[int, ...], moved: set[int]) -> bool:
+    """The truth, or another name of the same picture. In a job that moves, a wait for those that alone moved."""
+    if case.most_moves is not None and cause == "waiting":
+        return set(culprits) <= moved
+    if (cause, culprits) == (case.truth.cause, case.truth.culprits):
+        return True
+    accepted = (cause, culprits) in case.truth.accept
+    return accepted and (len(culprits) != 1 or fits(engine, culprits[0], cause))
 
 
 def hides(case: Case, engine: Engine) -> bool:

@@ -31,6 +31,7 @@ class Call:
     dtype: str = "Float"
     asynchronous: bool = False
     batched: bool = False
+    coalesced: bool = False  # several calls that are launched and end as one
     peers: tuple[tuple[str, int], ...] = ()  # p2p: ("send" | "recv", peer's global rank)
     where: str = ""  # fault: what the host does instead
     tags: frozenset[str] = field(default_factory=frozenset)
@@ -52,6 +53,7 @@ class _Slot:
     dtype: str
     site: Site
     asynchronous: bool
+    coalesced: bool = False
 
 
 def random_program(rng: random.Random, mesh: Mesh, backend: str) -> Program:
@@ -66,6 +68,9 @@ def random_program(rng: random.Random, mesh: Mesh, backend: str) -> Program:
         replace(_slot(rng, "dp" if mesh.sizes["dp"] > 1 else "", 90 + 3 * i, "reduce_gradients"), asynchronous=True)
         for i in range(rng.randint(1, 3))
     ]
+    if mesh.sizes["pp"] > 1 and rng.random() < 0.5:
+        # Tied embeddings: the first and the last stage share gradients, in groups that leave the stages between out.
+        reduce.append(_Slot("embedding", "all_reduce", 8192, "Float", Site("reduce_embedding", 102), True))
     tail = [_Slot("", "all_reduce", 1, "Float", Site("log_metrics", 120), False)] if rng.random() < 0.7 else []
     objects = rng.random() < 0.2
     steps, micro = rng.randint(2, 6), rng.choice([1, 1, 2, 4])
@@ -97,7 +102,8 @@ def random_program(rng: random.Random, mesh: Mesh, backend: str) -> Program:
 
 def _slot(rng: random.Random, dimension: str, line: int, function: str) -> _Slot:
     operation = rng.choice(OPERATIONS if rng.random() < 0.5 else REDUCING)
-    return _Slot(dimension, operation, rng.choice([256, 1024, 4096, 65536]), "Float", Site(function, line), False)
+    numel = rng.choice([256, 1024, 4096, 65536])
+    return _Slot(dimension, operation, numel, "Float", Site(function, line), False, rng.random() < 0.1)
 
 
 def _slots(mesh: Mesh, rank: int, slots: list[_Slot]) -> list[Call]:
@@ -106,7 +112,16 @@ def _slots(mesh: Mesh, rank: int, slots: list[_Slot]) -> list[Call]:
         group = mesh.of.get((slot.dimension, rank)) if slot.dimension else mesh.groups[0]
         if group is not None:
             calls.append(
-                Call("collective", slot.site, group, slot.operation, slot.numel, slot.dtype, slot.asynchronous)
+                Call(
+                    "collective",
+                    slot.site,
+                    group,
+                    slot.operation,
+                    slot.numel,
+                    slot.dtype,
+                    slot.asynchronous,
+                    coalesced=slot.coalesced,
+                )
             )
     return calls
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from stallwatch.diagnosis import judge
 from stallwatch.model.verdict import Verdict
 from tests.simulator.engine import Engine
-from tests.simulator.evidence import Seen, gather
+from tests.simulator.evidence import Seen, gather, moved_between_looks
 from tests.simulator.faults import Case, inject
 from tests.simulator.mesh import random_mesh
-from tests.simulator.oracle import hides, is_decidable
+from tests.simulator.oracle import hides, is_decidable, is_right
 from tests.simulator.program import random_program
 
 QUIET = {"healthy", "waiting", "undecided"}
@@ -26,15 +26,14 @@ class Outcome:
     seen: Seen
     decidable: bool
     verdict: Verdict
-
-    @property
-    def right(self) -> bool:
-        return self.case.truth.is_right(self.verdict.cause, tuple(sorted(self.verdict.culprits)))
+    right: bool
 
     @property
     def accuses_innocent(self) -> bool:
         """`certain` or `likely` about a rank that has nothing to do with the fault."""
-        guilty = {c for _, culprits in ((0, self.case.truth.culprits), *self.case.truth.accept) for c in culprits}
+        truth = self.case.truth
+        # A whole cycle may be the answer; to call it likely that each of it is at fault accuses the innocent.
+        guilty = {c for _, culprits in (("", truth.culprits), *truth.accept) if len(culprits) <= 2 for c in culprits}
         named = set(self.verdict.culprits)
         return self.verdict.confidence != "possible" and self.verdict.cause not in QUIET and bool(named - guilty)
 
@@ -55,7 +54,9 @@ def play(seed: int, largest: int) -> Outcome | None:
     if hides(case, engine):
         return None
     seen = gather(rng, case, engine)
-    return Outcome(seed, case, seen, is_decidable(case, engine, seen), judge(seen.evidence)[0])
+    verdict = judge(seen.evidence)[0]
+    right = is_right(case, engine, verdict.cause, tuple(sorted(verdict.culprits)), moved_between_looks(case, engine))
+    return Outcome(seed, case, seen, is_decidable(case, engine, seen), verdict, right)
 
 
 def _line(o: Outcome) -> str:
