@@ -30,6 +30,7 @@ class Slowness(NamedTuple):
     step_seconds: float
     share_last: float
     group: int
+    all_seen: bool  # False: a member without a dump may come later still
 
 
 class Pace:
@@ -102,10 +103,9 @@ class Pace:
     def _slowest_of(self, group: int) -> Slowness | None:
         case = self._case
         streams = case.streams[group]
-        if (
-            len(streams) < max(2, len(case.groups[group].ranks))
-            or len({case.activity(rank).host for rank in streams}) > 1
-        ):
+        members = len(case.groups[group].ranks)
+        enough = len(streams) >= max(2, members) or (len(streams) >= 3 and 4 * len(streams) >= 3 * members)
+        if not enough or len({case.activity(rank).host for rank in streams}) > 1:
             return None
         times: dict[int, dict[int, int]] = {}
         names: dict[int, str] = {}
@@ -124,7 +124,7 @@ class Pace:
             found = _latest(common, step, group)
             if found is not None and (best is None or found.late_seconds > best.late_seconds):
                 best = found
-        return best
+        return best._replace(all_seen=len(streams) >= members) if best is not None else None
 
     def _step_of(self, group: int) -> float | None:
         periods = [m.stream.period_ns for m in self._case.streams[group].values() if m.stream.period_ns]
@@ -141,4 +141,4 @@ def _latest(calls: list[dict[int, int]], step_ns: float, group: int) -> Slowness
     late = median(arrivals[rank] - median(arrivals.values()) for arrivals in recent)
     if late < max(_LATE_SHARE_OF_STEP * step_ns, _LATE_FLOOR_NS) or times_last < _LAST_SHARE * len(recent):
         return None
-    return Slowness(rank, late / 1e9, step_ns / 1e9, times_last / len(recent), group)
+    return Slowness(rank, late / 1e9, step_ns / 1e9, times_last / len(recent), group, all_seen=True)

@@ -78,3 +78,13 @@ def _arriving_later(rank: RankEvidence, by_ns: int) -> RankEvidence:
         for recorder in rank.recorders
     )
     return msgspec.structs.replace(rank, recorders=recorders)
+
+
+def test_a_slow_rank_is_seen_beside_one_without_a_dump_and_said_with_less_trust() -> None:
+    steps = loop(world(4), 12)
+    ranks = [_captured_soon(Rank(r, steps[:20], 19, looks=1)) for r in (0, 1)]
+    late = _arriving_later(Rank(2, steps[:18], looks=1, frames=SLEEPS).evidence(), STEP_NS)
+    dark = _captured_soon(Rank(3, steps[:20], 19, looks=1))
+    dark = msgspec.structs.replace(dark, recorders=())
+    verdict = judge(Evidence(4, "nccl", (*ranks, late, dark), (), ()))[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("slow_rank", (2,), "possible")

@@ -26,7 +26,7 @@ def slow_rank(story: Story) -> Saying:
     return Claim(
         cause="slow_rank",
         culprits=(slow.rank,),
-        confidence="likely",
+        confidence="likely" if slow.all_seen else "possible",
         because=(
             Fact(
                 f"rank {slow.rank} comes {slow.late_seconds:.3g} s after the others in {slow.share_last:.0%} of its "
