@@ -80,7 +80,8 @@ def test_what_a_job_is_called_calls_nobody_in_slack(tmp_path: Path) -> None:
     (tmp_path / "data.json").write_text(json.dumps(data))
     for text in ("title", "text"):
         command = ["amtool", "template", "render", f"--template.glob={DEPLOYED}/stallwatch.tmpl"]
-        command += [f"--template.data={tmp_path}/data.json", f'--template.text={{{{ template "stallwatch.{text}" . }}}}']
+        template = f'{{{{ template "stallwatch.{text}" . }}}}'
+        command += [f"--template.data={tmp_path}/data.json", f"--template.text={template}"]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "&lt;!channel&gt; &amp; 'code' &lt;https://evil.example|click&gt;" in done.stdout
