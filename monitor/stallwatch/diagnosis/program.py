@@ -159,9 +159,11 @@ def _steps(case: Case, rank: int) -> list[_Step]:
 
 
 def _role(case: Case, rank: int) -> Hashable:
-    """Ranks at one place of a pipeline run one program: their place in the groups that carry transfers."""
+    """Ranks at one place of a pipeline run one program: their place in the groups that carry transfers, and the kinds
+    of groups that they use at all (tied embeddings are reduced by the first and the last stage alone)."""
     summary = case.summaries[rank]
-    places = set()
+    used = [case.groups[case.group_of[rank, index]] for index in range(len(summary.streams))]
+    places: set[Hashable] = {family(group.description) for group in used if not group.is_default}
     for pair in summary.pairs:
         group = case.groups[case.group_of[rank, pair.stream]]
         if group.members_known and rank in group.ranks:

@@ -60,3 +60,20 @@ def test_two_that_wait_for_each_other_are_a_deadlock_whatever_else_they_wait_for
     verdict = judge(evidence(*ranks, world_size=4))[0]
     assert verdict.cause == "group_order"
     assert set(verdict.culprits) <= {0, 1}
+
+
+def test_stages_that_share_no_embedding_run_another_program_than_those_that_do() -> None:
+    """gloo tells no stages. Ranks 0 and 3 reduce their tied embedding, 1 and 2 never do; rank 3 goes on without."""
+    tied, pairs = Group("1", "embedding", (0, 3), 1), [Group(str(2 + n), f"dp{n}", (n, 3 - n), 2) for n in (0, 1)]
+    log = Call(W4, elements=1, line=120)
+
+    def step(rank: int, *, embedding: bool) -> tuple[Call, ...]:
+        own = (Call(tied, elements=8, line=102),) if embedding else ()
+        return (Call(pairs[min(rank, 3 - rank)], line=90), *own, log)
+
+    calls = {rank: step(rank, embedding=rank in (0, 3)) * 4 for rank in range(4)}
+    calls[0] += step(0, embedding=True)[:2]
+    for rank in (1, 2, 3):
+        calls[rank] += step(rank, embedding=False)
+    verdict = judge(evidence(*(Rank(r, own, len(own) - 1, backend="gloo") for r, own in calls.items())))[0]
+    assert (verdict.cause, verdict.culprits) == ("group_order", (3,))

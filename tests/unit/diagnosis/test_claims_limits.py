@@ -1,0 +1,51 @@
+"""Where an explanation ends: each of these was once true of a claim that must not be made."""
+
+from msgspec.structs import replace
+
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import LogEvent
+from tests.unit.diagnosis.build import IN_RECV, SLEEPS, Rank, evidence, loop, world
+
+W4 = world(4)
+STEPS = loop(W4, 6)
+
+
+def _waiting(*ranks: int) -> list[Rank]:
+    return [Rank(r, (*STEPS, STEPS[0]), len(STEPS)) for r in ranks]
+
+
+def test_everybody_entered_is_not_said_while_one_has_not() -> None:
+    verdict = judge(evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=SLEEPS)))[0]
+    assert verdict.cause == "not_entered"
+    assert [item.why for item in verdict.rejected if item.cause == "comm_stuck"] == ["somebody has not entered"]
+
+
+def test_everybody_entered_is_said_of_the_whole_job_only() -> None:
+    told = judge(evidence(*_waiting(0, 1, 2, 3), world_size=4))[0]
+    assert (told.cause, told.culprits, told.confidence) == ("comm_stuck", (), "likely")
+    partly = judge(evidence(*_waiting(0, 1, 2, 3), world_size=8))[0]
+    assert partly.cause != "comm_stuck"
+
+
+def test_a_job_that_has_communicated_misses_nobody_at_its_start() -> None:
+    """Rank 3 wrote no dump and stands elsewhere; the others completed calls before."""
+    verdict = judge(evidence(*_waiting(0, 1, 2), Rank(3, frames=SLEEPS, dumped=False)))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
+
+
+def test_a_transfer_is_unmatched_only_where_nobody_is_elsewhere() -> None:
+    ranks = [
+        *(Rank(r, STEPS, backend="gloo", frames=IN_RECV) for r in (0, 1)),
+        Rank(2, STEPS, backend="gloo", frames=SLEEPS),
+        Rank(3, (*STEPS, STEPS[0]), len(STEPS), backend="gloo"),
+    ]
+    verdict = judge(evidence(*ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
+
+
+def test_an_exception_that_only_tells_of_a_lost_peer_is_not_the_first_fact() -> None:
+    told = evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=SLEEPS))
+    lost = LogEvent(kind="exception", text="RuntimeError: Connection closed by peer [127.0.0.1]:1234", line=1)
+    ranks = tuple(replace(rank, log_events=(lost,)) if rank.rank == 0 else rank for rank in told.ranks)
+    verdict = judge(replace(told, ranks=ranks))[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
