@@ -14,7 +14,8 @@ from stallwatch.detectors.history import RankHistory
 
 KEPT_LOOKS = 768
 _KEPT_SAMPLES = 3  # a record may be read a moment before its newest pulse: that look is made at the next tick
-_TOGETHER_NS = 150_000_000  # pulses further apart are of different moments (another node's clock, a busy machine)
+_TOGETHER_NS = 150_000_000  # pulses further apart are of different moments, and their counts cannot be compared
+_ABOUT_TOGETHER_NS = 600_000_000  # where each rank's own words say that it waits: on a busy machine pulses come late
 _KEPT_OFFSETS = 64
 _ENOUGH_OFFSETS = 4
 _ERRORS = 4  # standard errors of two counts' distance that are surely more than none
@@ -83,7 +84,7 @@ def looked(before: Looks, alive: Sequence[RankHistory]) -> Looks:
     nccl = all(any(group.recorder == "nccl" and group.enqueued > 0 for group in rank.groups) for rank in alive)
     members = [_sampled(known, rank, "nccl" if nccl else "gloo") for rank in alive]
     looks = msgspec.structs.replace(before, members=tuple(members), nccl=nccl)
-    together = _together(members)
+    together = _together(members, _TOGETHER_NS if nccl else _ABOUT_TOGETHER_NS)
     if together is None or not all(_takes_part(rank) for rank in alive):
         return looks
     waits = _ahead(members, together) if nccl else {m.rank: s.pending for m, s in zip(members, together, strict=True)}
@@ -127,14 +128,14 @@ def _sampled(known: dict[tuple[int, int], Member], rank: RankHistory, recorder: 
     return msgspec.structs.replace(member, role=role, samples=(*member.samples, sample)[-_KEPT_SAMPLES:])
 
 
-def _together(members: Sequence[Member]) -> list[Sample] | None:
+def _together(members: Sequence[Member], apart_ns: int) -> list[Sample] | None:
     """The newest samples of one moment that no look has used, None where there are none."""
     if len(members) < 2 or not all(member.samples for member in members):
         return None
     at_ns = min(member.samples[-1].at_ns for member in members)
     chosen = [min(member.samples, key=lambda sample: abs(sample.at_ns - at_ns)) for member in members]
     fresh = all(sample.pulses > member.taken for sample, member in zip(chosen, members, strict=True))
-    return chosen if fresh and all(sample.at_ns - at_ns <= _TOGETHER_NS for sample in chosen) else None
+    return chosen if fresh and all(sample.at_ns - at_ns <= apart_ns for sample in chosen) else None
 
 
 def _taken(member: Member, members: Sequence[Member], together: Sequence[Sample]) -> Member:
