@@ -109,3 +109,10 @@ def test_a_number_out_of_all_reason_costs_neither_memory_nor_the_verdict() -> No
     ranks[0] = msgspec.structs.replace(ranks[0], recorders=spoiled)
     verdict = judge(Evidence(3, "nccl", tuple(ranks), (), (), looks=2))[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
+
+
+def test_the_first_fact_is_the_wait_that_the_culprit_holds_up() -> None:
+    """Ranks 0 and 2 wait too, in groups of their own, behind rank 3."""
+    verdict = judge(load([_BUNDLES / "nccl-tp_dp"]))[0]
+    assert verdict.culprits == (1,)
+    assert "rank 3 waits" in verdict.because[0].fact

@@ -86,14 +86,17 @@ def group_name(case: Case, group: Group) -> str:
     return f"{group.description}{number}" if group.description else "the default group"
 
 
-def waiting_facts(story: Story) -> tuple[Fact, ...]:
-    """One fact per place where ranks wait, and per operation there: under one number they may differ."""
+def waiting_facts(story: Story, culprits: Iterable[int] = ()) -> tuple[Fact, ...]:
+    """One fact per place where ranks wait, and per operation there: under one number they may differ. Places that a
+    culprit holds up itself come first."""
+    wanted = set(culprits)
     by_place: dict[tuple[Point, str], list[Wait]] = {}
     for wait in story.graph.waits:
         name = point_name(story, wait.point, story.case.call(wait.rank, wait.pending))
         by_place.setdefault((wait.point, name), []).append(wait)
     facts = []
-    for (_, name), waits in sorted(by_place.items(), key=lambda place: place[0]):
+    held = {point for point, blockers in story.graph.blockers.items() if wanted & {b.rank for b in blockers}}
+    for (_, name), waits in sorted(by_place.items(), key=lambda place: (place[0][0] not in held, place[0])):
         ranks = sorted(wait.rank for wait in waits)
         same = sum(wait.pending.seen_before is True for wait in waits)
         since = " at both looks" if same == len(waits) else ""

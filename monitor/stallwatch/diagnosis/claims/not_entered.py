@@ -43,7 +43,7 @@ def claim(story: Story) -> Saying:
         cause="not_entered",
         culprits=tuple(found),
         confidence=_confidence(story, found, resolved),
-        because=(*waiting_facts(story), *facts[:8], *activity_facts(story, found)),
+        because=(*waiting_facts(story, found), *facts[:8], *activity_facts(story, found)),
         where=common_where(story, found),
         group=wait.point.group if wait else None,
         operation=operation_of(story, wait) if wait else unrecorded_operation(story, found),
