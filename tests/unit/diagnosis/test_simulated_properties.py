@@ -1,0 +1,42 @@
+"""On simulated hangs of two looks: order is irrelevant, and what is taken away accuses nobody."""
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import RankEvidence
+from tests.simulator.run import Outcome, play
+
+_CASES = [found for seed in range(500, 530) if (found := play(seed, 8)) is not None and found.right]
+
+
+def _name(found: Outcome) -> str:
+    return f"{found.seed}-{found.case.fault}"
+
+
+@pytest.mark.parametrize("found", _CASES, ids=_name)
+def test_the_order_of_ranks_and_looks_is_irrelevant(found: Outcome) -> None:
+    ranks = [
+        replace(
+            rank,
+            recorders=rank.recorders[::-1],
+            stacks=rank.stacks[::-1],
+            processes=rank.processes[::-1],
+        )
+        for rank in found.seen.evidence.ranks
+    ]
+    assert judge(replace(found.seen.evidence, ranks=tuple(ranks[::-1])))[0] == found.verdict
+
+
+@pytest.mark.parametrize("found", _CASES, ids=_name)
+def test_a_rank_that_is_taken_away_is_not_accused_and_no_other_becomes_likely(found: Outcome) -> None:
+    guilty = {c for _, ranks in (("", found.case.truth.culprits), *found.case.truth.accept) for c in ranks}
+    chance = random.Random(found.seed)
+    for rank in chance.sample(found.seen.evidence.ranks, min(3, len(found.seen.evidence.ranks))):
+        blank = RankEvidence(rank=rank.rank, host=None, pid=None)
+        rest = tuple(blank if one is rank else one for one in found.seen.evidence.ranks)
+        verdict = judge(replace(found.seen.evidence, ranks=rest))[0]
+        assert rank.rank not in verdict.culprits
+        assert verdict.confidence == "possible" or set(verdict.culprits) <= guilty
