@@ -36,7 +36,7 @@ class Seen:
 
 def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
     # One case in sixteen loses what some ranks had to say: rarely more than one or two of them at a time.
-    losers = set(rng.sample(sorted(engine.ranks), rng.choice([1, 1, 2]))) if rng.random() < 0.1 else set()
+    losers = set(rng.sample(sorted(engine.ranks), rng.choice([1, 1, 2]))) if rng.random() < 0.06 else set()
     ring = rng.choice([2000, 2000, 2000, 400])
     in_json = rng.random() < 0.75  # the forms say the same; reading pickles is most of a case's time
     dumps, stacks, ranks = set(), set(), []
