@@ -10,6 +10,7 @@ import msgspec
 
 from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.outdated import outdated_ranks
 from stallwatch.diagnosis.ras import ranks_behind
 from stallwatch.diagnosis.sisters import completed
 from stallwatch.diagnosis.streams import GroupStream, first_difference
@@ -79,6 +80,7 @@ class Case:
         self._behind = ranks_behind(self.nodes, self._own_pids())
         tables: dict[tuple[Call, ...], int] = {}
         self._first_differences = [first_difference(members, tables) for members in self.streams]
+        self.outdated = outdated_ranks(self.summaries.values())
         self._proven: list[int] = [self._proven_seq(index) for index in range(len(self.groups))]
 
     def _own_pids(self) -> dict[int, int]:

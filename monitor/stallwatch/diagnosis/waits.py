@@ -155,6 +155,8 @@ def _collective_blockers(
             continue
         if case.is_stale(rank, point.group):
             unknown.append(rank)
+        elif member.stream.last_seq < point.seq and rank in case.outdated:
+            _unused(case, group, rank, frontiers, blockers, unknown)
         elif member.stream.last_seq < point.seq:
             blockers.append(Blocker(rank, lane, Strength.RECORDED))
         else:
@@ -184,9 +186,10 @@ def _unused(
     blockers: list[Blocker],
     unknown: list[int],
 ) -> None:
-    """A member that has no such entry of the group: never used it, or there is no dump, or one that broke off."""
+    """A member that has no such entry of the group: never used it, or there is no dump, or one that broke off or is
+    older than the wait."""
     activity = case.activity(rank)
-    if case.recorded(rank):
+    if case.recorded(rank) and rank not in case.outdated:
         shown = group.backend in case.summaries[rank].backends
         strength = Strength.RECORDED if shown else Strength.SUPPOSED
         blockers.append(Blocker(rank, 0, strength))

@@ -95,7 +95,7 @@ def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
     )
     if worst == Strength.RECORDED and resolved and story.proven_stuck and story.whole_world_seen and not contradicted:
         return "certain"
-    if any(_may_be_in_transfer(story, rank) for rank in found):
+    if any(_may_be_in_transfer(story, rank) or _is_in_the_dark(story, rank) for rank in found):
         return "possible"
     plain = worst == Strength.RECORDED or all(_plainly_elsewhere(story, rank) for rank in found)
     if worst <= Strength.HOST and plain and not contradicted and (story.proven_stuck or not story.dated):
@@ -110,6 +110,12 @@ def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
 def _may_be_in_transfer(story: Story, rank: int) -> bool:
     """No stack was read, and gloo records no transfers: others are seen to wait in some."""
     return bool(story.graph.unrecorded) and not story.case.activity(rank).known
+
+
+def _is_in_the_dark(story: Story, rank: int) -> bool:
+    """Neither a dump to its end nor a stack was read: that it sleeps says nothing of where."""
+    case = story.case
+    return not (case.recorded(rank) or case.activity(rank).stack or case.launches_behind(rank))
 
 
 def _plainly_elsewhere(story: Story, rank: int) -> bool:
