@@ -8,8 +8,8 @@ from stallwatch.model.summary import RankSummary
 def outdated_ranks(summaries: Iterable[RankSummary]) -> frozenset[int]:
     """Return the ranks whose dump was taken before another rank's pending call was even made.
 
-    Only a dump taken earlier than that other rank's can be: by its look, or by the wall clock, of which the hosts of a job
-    keep the same to far less than a hang lasts.
+    Only a dump taken earlier than that other rank's can be: by its look, or by the wall clock, which the hosts of a job
+    keep alike to far less than a hang lasts.
     """
     dumped = [summary for summary in summaries if summary.look]
     last_look = max((summary.look for summary in dumped), default=0)

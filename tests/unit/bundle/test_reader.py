@@ -258,6 +258,7 @@ def _line(rank: int, step: int) -> bytes:
             "ended": False,
             "step_durations_ns": (),
             "groups": (),
+            "differs": (),
             "rank": rank,
             "step": step,
             "pid": 7,
