@@ -140,7 +140,9 @@ def test_without_a_daemon_the_commands_say_how_to_start_one(
 def test_top_ends_quietly_on_ctrl_c(node: Node) -> None:
     main, terminal = os.openpty()
     environment = {**os.environ, "STALLWATCH_DAEMON_RUN_DIRECTORY": str(node.daemon.folder / "run"), "TERM": "xterm"}
-    command = ["-c", "import sys; from stallwatch.cli import main; sys.exit(main())", "top"]
+    # A shell without job control starts what runs in its background with SIGINT ignored, and that is inherited.
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = ["-c", f"{heeds}; import sys; from stallwatch.cli import main; sys.exit(main())", "top"]
     top = subprocess.Popen(
         [sys.executable, *command], stdin=terminal, stdout=terminal, stderr=terminal, env=environment
     )
