@@ -3,6 +3,9 @@
 import msgspec
 
 from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.case import Case
+from stallwatch.diagnosis.pace import Pace
+from stallwatch.diagnosis.reduce import reduce_rank
 from stallwatch.model.evidence import Evidence, RankEvidence
 from tests.unit.diagnosis.build import SLEEPS, STEP_NS, Rank, loop, world
 
@@ -16,6 +19,17 @@ def test_dumps_taken_apart_prove_that_the_job_moved() -> None:
     late = _captured_soon(Rank(2, STEPS[:14], looks=1, frames=SLEEPS))
     verdict = judge(Evidence(3, "nccl", (*ranks, late), (), ()))[0]
     assert verdict.cause == "healthy"
+
+
+def test_a_dump_of_an_earlier_look_alone_is_no_proof_that_the_job_moves_now() -> None:
+    """Rank 2 did not answer again; what ranks 0 and 1 have completed since then they had at the first look already."""
+    silent = Rank(2, STEPS[:14], looks=1)
+    assert _moves(Rank(0, STEPS[:20], 19), Rank(1, STEPS[:20], 19), silent) is not True
+    assert _moves(*(Rank(r, STEPS[:20], 19, looks=1) for r in (0, 1)), silent) is True
+
+
+def _moves(*ranks: Rank) -> bool | None:
+    return Pace(Case([reduce_rank(rank.evidence()) for rank in ranks], {}, len(ranks))).moves()
 
 
 def test_a_wait_younger_than_a_few_steps_is_not_a_hang() -> None:
