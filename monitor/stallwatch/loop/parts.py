@@ -78,10 +78,6 @@ class Starter(Protocol):
 
     def judge(self, incident: Incident) -> Judging: ...
 
-    def be_ready(self) -> None:
-        """Called while there are ranks: have that started which takes long to start."""
-        ...
-
     def configure(self, config: Config) -> None:
         """Use this from the next start on."""
         ...
@@ -92,8 +88,7 @@ class Starter(Protocol):
 
 
 class RealStarter:
-    """While there are ranks a child waits that has imported all it needs to judge: on a busy node the imports took most
-    of the time between a stop and its verdict."""
+    """With a look it also starts the child that will judge it, whose imports then cost the verdict no time."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
@@ -103,15 +98,14 @@ class RealStarter:
     def capture(
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[GpuSample, ...]]
     ) -> Capturing:
-        return CaptureRun(Path(incident.bundle), targets, look, self._config, node=incident.node, gpus=gpus)
+        capture = CaptureRun(Path(incident.bundle), targets, look, self._config, node=incident.node, gpus=gpus)
+        self._warm_up()
+        return capture
 
     def judge(self, incident: Incident) -> Judging:
         judge, self._warm = self._warm_up(), None
         judge.begin(Path(incident.bundle))
         return judge
-
-    def be_ready(self) -> None:
-        self._warm_up()
 
     def configure(self, config: Config) -> None:
         self._config = config
