@@ -1,6 +1,8 @@
 """Dumps older than the wait that others stand in: what such a rank has not recorded it may have entered since."""
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import accumulate
 
 from stallwatch.model.summary import RankSummary
 
@@ -14,16 +16,17 @@ def outdated_ranks(summaries: Iterable[RankSummary]) -> frozenset[int]:
     dumped = [summary for summary in summaries if summary.look]
     last_look = max((summary.look for summary in dumped), default=0)
     fresh = any(s.look == last_look and s.pending and s.pending[0].seen_before is False for s in dumped)
-    return frozenset(s.rank for s in dumped if (fresh and s.look < last_look) or _precedes_a_wait(s, dumped))
+    # By time of capture: the newest pending call that was seen from there on.
+    dated = sorted((s.captured_at_ns, _newest_ns(s)) for s in dumped if s.captured_at_ns is not None)
+    times = [at_ns for at_ns, _ in dated]
+    newest = list(accumulate((began_ns for _, began_ns in reversed(dated)), max))[::-1]
+
+    def precedes_a_wait(at_ns: int | None) -> bool:
+        later = len(times) if at_ns is None else bisect_right(times, at_ns)
+        return at_ns is not None and later < len(times) and newest[later] > at_ns
+
+    return frozenset(s.rank for s in dumped if (fresh and s.look < last_look) or precedes_a_wait(s.captured_at_ns))
 
 
-def _precedes_a_wait(summary: RankSummary, others: Iterable[RankSummary]) -> bool:
-    at_ns = summary.captured_at_ns
-    if at_ns is None:
-        return False
-    return any(
-        other.captured_at_ns is not None
-        and other.captured_at_ns > at_ns
-        and any(pending.created_ns is not None and pending.created_ns > at_ns for pending in other.pending)
-        for other in others
-    )
+def _newest_ns(summary: RankSummary) -> int:
+    return max((p.created_ns for p in summary.pending if p.created_ns is not None), default=0)

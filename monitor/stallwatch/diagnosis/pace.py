@@ -75,8 +75,11 @@ class Pace:
         case = self._case
         last_look = max((summary.look for summary in case.summaries.values()), default=0)
         # A rank that answered at an earlier look alone was left behind before the last: that says nothing of now.
-        newest = [rank for rank, summary in case.summaries.items() if summary.look == last_look]
-        if any(case.is_stale(rank, group.index) for group in case.groups for rank in newest):
+        if any(
+            case.is_stale(rank, group.index) and case.summaries[rank].look == last_look
+            for group in case.groups
+            for rank in group.ranks
+        ):
             return True
         advanced = [summary.advanced for summary in case.summaries.values() if summary.advanced is not None]
         if any(advanced):
