@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from stallwatch.captures.spec import CaptureState, Spec
 from stallwatch.config import Config
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GpuSample, RankSample
+from stallwatch.node.memory_file import memory_file
 
 _STATE = msgspec.json.Decoder(CaptureState)
 
@@ -53,9 +53,7 @@ class CaptureRun:
         self._told_to_end = False
         self._releasing: subprocess.Popen[bytes] | None = None
         spec = Spec(str(bundle), look, node, self._targets, tuple(gpus), config.capture)
-        with tempfile.TemporaryFile() as file:
-            file.write(msgspec.json.encode(spec))
-            file.seek(0)
+        with memory_file(msgspec.json.encode(spec)) as file:
             self._process = subprocess.Popen(
                 command or [sys.executable, "-P", "-m", "stallwatch.captures.child"],
                 stdin=file,

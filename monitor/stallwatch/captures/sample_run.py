@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from stallwatch.captures.sample_spec import SampleResult, SampleSpec
 from stallwatch.clock import Clock
 from stallwatch.diagnosis.drifted import Memory
+from stallwatch.node.memory_file import memory_file
 
 _RESULT = msgspec.json.Decoder(SampleResult)
 _COMMAND = (sys.executable, "-P", "-m", "stallwatch.captures.sample_child")
@@ -29,10 +29,8 @@ class SampleRun:
         self._seconds = seconds
         self._deadline_ns = clock.monotonic_ns() + int(seconds * 1e9)
         # A file, not a pipe: a child that prints much must not wait for a loop that polls.
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed when the child is
-        with tempfile.TemporaryFile() as file:
-            file.write(msgspec.json.encode(spec))
-            file.seek(0)
+        self._output = memory_file()
+        with memory_file(msgspec.json.encode(spec)) as file:
             self._child = subprocess.Popen(list(command), stdin=file, stdout=self._output, start_new_session=True)
 
     def poll(self) -> SampleResult | None:

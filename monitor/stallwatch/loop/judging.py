@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from stallwatch.clock import Clock
 from stallwatch.config import DiagnosisSection
 from stallwatch.errors import EXIT_OK, EXIT_SLOW_OR_WAITING, EXIT_UNDECIDED, EXIT_VERDICT
 from stallwatch.model.verdict import Report
+from stallwatch.node.memory_file import memory_file
 
 _REPORT = msgspec.json.Decoder(Report)
 
@@ -38,8 +38,7 @@ class JudgeRun:
         self._seconds = limits.seconds
         self._deadline_ns: int | None = None
         # Files, not pipes: a child that prints much must not wait for a loop that polls.
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed when the child is
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._output, self._errors = memory_file(), memory_file()
         self._child = subprocess.Popen(
             list(command),
             stdin=subprocess.PIPE,

@@ -1,7 +1,9 @@
 """A sample's child that answers, fails, or hangs."""
 
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -42,6 +44,12 @@ def test_what_the_child_prints_is_the_result() -> None:
     printed = msgspec.json.encode(ANSWER).decode()
     run = SampleRun(SPEC, 30, SystemClock(), _python(f"import sys; sys.stdin.read(); print({printed!r})"))
     assert _waited(run) == ANSWER
+
+
+def test_a_full_or_dead_temporary_directory_costs_no_sample(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    printed = msgspec.json.encode(ANSWER).decode()
+    assert _waited(SampleRun(SPEC, 30, SystemClock(), _python(f"print({printed!r})"))) == ANSWER
 
 
 @pytest.mark.parametrize("code", ["import sys; sys.exit(3)", "print('nonsense')"])
