@@ -1,7 +1,13 @@
 """Steps for ranks that called what does not fit together: a property of the program, the same at every run."""
 
+from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.phrases import place
 from stallwatch.diagnosis.playbook_scene import Scene
+
+_LEFT_ITS_LOOP = (
+    "Read its log: an exception that `finally` or `except` swallowed, and a signal, lead out of the loop to the same "
+    "call as the end of data; print the traceback before any collective of a cleanup."
+)
 
 
 def mismatch(scene: Scene) -> list[str]:
@@ -24,8 +30,10 @@ def mismatch(scene: Scene) -> list[str]:
         "count": "a loop or gradient accumulation that runs another number of times on it",
     }
     cause = causes[mismatch.kind] if mismatch else causes["op"]
+    left = mismatch is not None and mismatch.kind == "op" and signature.is_barrier(mismatch.found)
     return [
         f"Compare the code paths of {scene.name} and of another rank up to the call: {seen}.{at}",
+        *((_LEFT_ITS_LOOP,) if left else ()),
         f"Look for {cause}.",
         "To confirm, run a small job with TORCH_DISTRIBUTED_DEBUG=DETAIL: it checks every collective and raises on the "
         "first that differs (slow, so not for production).",
@@ -36,9 +44,9 @@ def mismatch(scene: Scene) -> list[str]:
 def exhausted(scene: Scene) -> list[str]:
     return [
         f"Compare the number of batches by rank: print len(loader) on {scene.name} and on the others before the loop.",
-        "Give every rank the same number: drop_last=True with DistributedSampler, a fixed number of steps per "
-        "epoch, or "
-        "an all_reduce(MIN) of the counts before the loop; DDP and FSDP also have the Join context for uneven inputs.",
+        _LEFT_ITS_LOOP,
+        "Give every rank the same number: drop_last=True with DistributedSampler, a fixed number of steps per epoch, "
+        "or an all_reduce(MIN) of the counts before the loop; DDP and FSDP have the Join context for uneven inputs.",
         "If a signal or an early-stopping condition ended the loop, decide it together: all_reduce the flag at each "
         "step.",
         "Stop the job and start it from its last checkpoint: the others wait for a step that never comes.",
@@ -49,9 +57,8 @@ def group_order(scene: Scene) -> list[str]:
     return [
         f"Let every rank use its process groups in the same order; {scene.name} stands at "
         f"{place(scene.process.frame) or 'a line that was not read'}.",
-        "Look for an operation that only some ranks start earlier: a metric, a .item() that waits for the GPU "
-        "between two "
-        "groups, a background thread with collectives of its own.",
+        "Look for an operation that only some ranks start earlier: a metric, a .item() that waits for the GPU between "
+        "two groups, a background thread with collectives of its own.",
         "Run the operations of a background thread in a process group of its own, and join it before the next step.",
         "Stop the job and start it from its last checkpoint: a circle of waits does not resolve itself.",
     ]

@@ -142,3 +142,20 @@ def test_every_cause_has_two_to_four_harmless_steps(cause: Cause, culprits: tupl
                     assert "  " not in step
                     assert step[0].isupper()
                     assert step.endswith((".", ")")), step
+
+
+@pytest.mark.parametrize(
+    ("cause", "mismatch"),
+    [("data_exhausted", None), ("collective_mismatch", Mismatch("op", expected="all_reduce", found="barrier"))],
+)
+def test_who_stands_in_a_barrier_may_have_left_its_loop_for_what_nothing_recorded(
+    cause: Cause, mismatch: Mismatch | None
+) -> None:
+    """The end of data, a signal and a swallowed exception lead to the same call."""
+    told = steps(cause, 2, mismatch=mismatch)
+    assert any("swallowed" in step and "log" in step for step in told)
+
+
+def test_another_operation_of_the_loop_is_no_end_of_it() -> None:
+    told = steps("collective_mismatch", 2, mismatch=Mismatch("op", expected="all_reduce", found="all_gather"))
+    assert not any("swallowed" in step for step in told)
