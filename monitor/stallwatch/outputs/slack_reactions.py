@@ -6,7 +6,6 @@ Slack could call. It needs the bot's scope `reactions:read`; without it this is 
 
 import logging
 import re
-import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from stallwatch.clock import Clock
 from stallwatch.errors import StallwatchError
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.delivery import Delivered, Later, Poster, Refused
+from stallwatch.outputs.newest import Newest
 from stallwatch.outputs.output import Control
 
 logger = logging.getLogger("stallwatch.outputs")
@@ -51,14 +51,10 @@ class SlackReactions:
         self._due_ns = 0
         self._refused = ""
         self._muted: set[str] = set()  # by incident: a reaction that stays mutes once
-        self._wanted: tuple[_Asked, ...] = ()
-        self._changed = threading.Condition()
-        self._closing = False
-        self._worker: threading.Thread | None = None
+        self._questions = Newest(self.name, self._ask_all)
 
     def start(self) -> None:
-        self._worker = threading.Thread(target=self._work, name=self.name, daemon=True)
-        self._worker.start()
+        self._questions.start()
 
     def publish(self, report: NodeReport) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -73,32 +69,19 @@ class SlackReactions:
         self._muted &= {one.incident_id for one in report.incidents}
         if wanted:
             self._due_ns = now_ns + _EVERY_NS
-            with self._changed:
-                self._wanted = wanted[:_MOST_AT_ONCE]
-                self._changed.notify()
+            self._questions.hand(wanted[:_MOST_AT_ONCE])
 
     def problem(self) -> str | None:
         return None  # messages arrive all the same; what is missing is in the log
 
     def close(self, seconds: float) -> None:
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-        self._poster.cancel()
-        if self._worker is not None:
-            self._worker.join(seconds)
+        self._questions.close(seconds, self._poster.cancel)
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing or bool(self._wanted))
-                wanted, self._wanted = self._wanted, ()
-            for asked in wanted:
-                if self._closing:
-                    return
-                self._ask(asked)
-            if self._closing:
+    def _ask_all(self, wanted: tuple[_Asked, ...]) -> None:
+        for asked in wanted:
+            if self._questions.closing:
                 return
+            self._ask(asked)
 
     def _ask(self, asked: _Asked) -> None:
         outcome = self._poster.post(b"{}", _ATTEMPT_SECONDS, asked.thread)
