@@ -71,6 +71,7 @@ class Daemon:
         self._stopping = self._reloading = False
         self._guard = StageGuard()
         self._ring = SnapshotRing(config.incidents.timeline_seconds + _AFTER_SECONDS, config.daemon.tick_seconds)
+        self._starter = starter
         self._hands = Hands(config, store, self._ring, starter, self._guard)
         self._detection, self._remembered, self._detected = Detection(config), DetectionState(), Detected((), (), ())
         self._engine, self._lives, self._took_over = Engine(config), Lives(), False
@@ -113,6 +114,8 @@ class Daemon:
             self._detect(snapshot)
             self._act(snapshot.at_ns)
             self._publish(snapshot)
+            if snapshot.ranks:
+                self._guard.run("diagnosis", "start", self._starter.be_ready)
         self._hands.catch_up()
         if not self._took_over and tick % _TAKE_OVER_TICKS == _TAKE_OVER_TICKS - 1:
             self._take_over()

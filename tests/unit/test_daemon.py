@@ -36,6 +36,12 @@ def test_a_hang_becomes_evidence_a_verdict_and_a_warning(tmp_path: Path) -> None
     assert (stored.events, stored.report, stored.severity) == (incident.events, incident.report, incident.severity)
 
 
+def test_who_judges_is_made_ready_while_there_are_ranks(tmp_path: Path) -> None:
+    empty = [msgspec.structs.replace(shot, ranks=()) for shot in HANG[:5]]
+    assert Bench(tmp_path, empty).run().starter.readied == 0
+    assert Bench(tmp_path, HANG).run(5).starter.readied == 5
+
+
 def test_the_bundle_holds_what_replays_the_decision(tmp_path: Path) -> None:
     bench = Bench(tmp_path, HANG).run()
     bundle = Path(only_incident(bench).bundle)

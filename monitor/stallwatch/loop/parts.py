@@ -78,6 +78,10 @@ class Starter(Protocol):
 
     def judge(self, incident: Incident) -> Judging: ...
 
+    def be_ready(self) -> None:
+        """Called while there are ranks: have that started which takes long to start."""
+        ...
+
     def configure(self, config: Config) -> None:
         """Use this from the next start on."""
         ...
@@ -88,7 +92,8 @@ class Starter(Protocol):
 
 
 class RealStarter:
-    """With a look it also starts the child that will judge it, whose imports then cost the verdict no time."""
+    """While there are ranks a child waits that has imported all it needs to judge: on a busy node the imports took most
+    of the time between a stop and its verdict."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
@@ -98,14 +103,15 @@ class RealStarter:
     def capture(
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[GpuSample, ...]]
     ) -> Capturing:
-        capture = CaptureRun(Path(incident.bundle), targets, look, self._config, node=incident.node, gpus=gpus)
-        self._warm_up()
-        return capture
+        return CaptureRun(Path(incident.bundle), targets, look, self._config, node=incident.node, gpus=gpus)
 
     def judge(self, incident: Incident) -> Judging:
         judge, self._warm = self._warm_up(), None
         judge.begin(Path(incident.bundle))
         return judge
+
+    def be_ready(self) -> None:
+        self._warm_up()
 
     def configure(self, config: Config) -> None:
         self._config = config

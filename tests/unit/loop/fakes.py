@@ -95,6 +95,7 @@ class FakeStarter:
         self.captures: list[FakeCapture] = []
         self.judgements: list[FakeJudgement] = []
         self.configured: Config | None = None
+        self.readied = 0
 
     def capture(
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[GpuSample, ...]]
@@ -104,6 +105,9 @@ class FakeStarter:
         self.captured.append((incident.incident_id, look, tuple(rank.rank for rank in targets)))
         self.captures.append(FakeCapture(CaptureState(done=not self.hangs, evidence_complete=not self.hangs)))
         return self.captures[-1]
+
+    def be_ready(self) -> None:
+        self.readied += 1
 
     def configure(self, config: Config) -> None:
         self.configured = config
