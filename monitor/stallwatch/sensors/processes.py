@@ -12,6 +12,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MOST_CHILDREN = 128
 # Children of other threads than the main one are looked for every so many samples: a rank has hundreds of threads.
 _ALL_THREADS_EVERY = 10
+_LAUNCHER_EVERY = 10
 
 
 class ProcessWatch:
@@ -25,6 +26,7 @@ class ProcessWatch:
         self.start_ticks = self.directory.stat().start_ticks
         self.command = ""  # its command line without secrets, once somebody has read it (sensors/slow_reads.py)
         self._samples = 0
+        self._launcher_terminal = False
         self._thread_children: tuple[int, ...] = ()
         self._io_is_ours = True
 
@@ -50,7 +52,7 @@ class ProcessWatch:
             write_bytes=write_bytes,
             resident_bytes=stat.resident_pages * _PAGE_BYTES,
             threads=stat.threads,
-            has_terminal=stat.terminal != 0,
+            has_terminal=stat.terminal != 0 or self._launcher_has_terminal(stat.parent_pid),
             children=tuple(self._children()),
         )
 
@@ -78,6 +80,16 @@ class ProcessWatch:
             raise
         except OSError:
             return None
+
+    def _launcher_has_terminal(self, parent_pid: int) -> bool:
+        """torchrun gives each rank a session of its own: what is a person's terminal is seen only at its agent."""
+        if self._samples % _LAUNCHER_EVERY == 0:
+            try:
+                with open(f"{self._proc}/{parent_pid}/stat", "rb") as file:
+                    self._launcher_terminal = parse_stat(file.read()).terminal != 0
+            except (OSError, ValueError):
+                self._launcher_terminal = False
+        return self._launcher_terminal
 
     def _children(self) -> Iterator[ChildSample]:
         """Descendants, nearest first."""

@@ -20,6 +20,14 @@ def test_sample_says_what_proc_says(proc: FakeProc) -> None:
     assert (sample.read_bytes, sample.write_bytes) == (5, 6)
 
 
+def test_rank_whose_launcher_runs_in_a_terminal_runs_in_it_though_it_leads_a_session(proc: FakeProc) -> None:
+    proc.add(40, command="torchrun", terminal=34816)
+    proc.add(50, parent=40)
+    proc.add(60, parent=41)
+    assert ProcessWatch(50, str(proc)).sample().has_terminal
+    assert not ProcessWatch(60, str(proc)).sample().has_terminal
+
+
 def test_counters_that_are_not_ours_to_read_are_unknown(proc: FakeProc) -> None:
     proc.add(50, io="")
     sample = ProcessWatch(50, str(proc)).sample()
