@@ -12,7 +12,6 @@ from stallwatch.model.incident import RankView
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GpuSample, NodeSnapshot
 
-NOT_STANDING = ("slow", "slow_job", "health", "drift")  # of these a rank is not suspect
 _WAITING_NS = 2 * SECOND_NS  # an operation pending for longer is worth showing
 
 
@@ -61,10 +60,8 @@ def _state(rank: RankHistory, at_ns: int, findings: tuple[Finding, ...], ending:
         return "stopped"
     if not rank.readable:
         return "unknown"
-    if any(
-        f.job == rank.sample.job and rank.sample.rank in f.ranks and f.detector not in NOT_STANDING for f in findings
-    ):
-        return "suspect"
+    if any(f.job == rank.sample.job and rank.sample.rank in f.ranks and f.family == "hang" for f in findings):
+        return "waiting" if rank.pending else "suspect"  # who waits is not who holds up
     if ending:
         return "ending"
     if rank.phase:

@@ -8,7 +8,7 @@ from stallwatch.detectors.history import NodeHistory
 from stallwatch.detectors.replay import replay, snapshots_of
 from stallwatch.model.finding import Finding
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import NodeSnapshot, RankSample
+from stallwatch.model.snapshot import GroupCounter, NodeSnapshot, RankSample
 from tests.unit.detectors.nodes import START, found, four, job_run, process, run, sample, snapshot, with_beat
 
 
@@ -74,7 +74,17 @@ def test_views_say_what_ranks_do() -> None:
     shots = job_run(four(stuck_at=20.3), 40)
     assert set(views_at(10, shots).values()) == {"stepping"}
     assert set(views_at(24, shots).values()) == {"waiting"}
-    assert set(views_at(30, shots).values()) == {"suspect"}
+    assert set(views_at(30, shots).values()) == {"waiting"}  # who stands in a collective waits, however long
+
+
+def test_who_stands_and_waits_in_no_collective_is_the_suspect_one() -> None:
+    def edit(second: float, rank: RankSample) -> RankSample:
+        absent = second > 20.3 and rank.rank == 2
+        return with_beat(rank, groups=(GroupCounter("gloo", 0, 406, 406),)) if absent else rank
+
+    shots = job_run(four(stuck_at=20.3), 40, edit=edit)
+    assert set(views_at(10, shots).values()) == {"stepping"}
+    assert views_at(30, shots) == {0: "waiting", 1: "waiting", 2: "suspect", 3: "waiting"}
 
 
 def test_views_carry_the_learned_limit_and_its_reason() -> None:
