@@ -5,9 +5,16 @@ from typing import Final
 
 from stallwatch.model.evidence import CodeFrame
 
-START: Final = "Traceback (most recent call last):"
+_START: Final = re.compile(
+    r"(?:  \+ Exception Group )?Traceback \(most recent call last\):|╭─+ (?:\S+ )?Traceback \(most recent call last\) ─"
+)
+# Exception groups and rich's boxes draw lines before theirs.
+_DRAWN: Final = re.compile(r"\s+(?:\|(?: |$)|\+[-+]|\+ (?=Exception Group))")
 _FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+?))?\s*$')
-BODY: Final = re.compile(r'  File "[^"]+", line \d+, in \S')
+_BOX_FRAME: Final = re.compile(r"│ (?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
+# A syntax error of the script itself has neither a first line nor a function.
+BODY: Final = re.compile(r'  File "[^"]+", line \d+(?:, in \S|$)')
+IGNORED: Final = re.compile(r"Exception ignored in|Error in atexit\._run")
 _EXCEPTION: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 _NAMED: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault)$")
 # Code that a job installs but did not write. Everything else is its own.
@@ -15,12 +22,23 @@ _INSTALLED: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^
 _MAXIMUM_LINES: Final = 2_000
 
 
+def starts(text: str) -> bool:
+    return _START.match(text) is not None
+
+
+def undrawn(text: str) -> str:
+    """A line of an exception group without what is drawn before it."""
+    match = _DRAWN.match(text)
+    return text[match.end() :] if match else text
+
+
 class Traceback:
     """Fed with the lines after START (`headless` where that line is lost); `done` once the exception's line has come or
     the block broke off."""
 
-    def __init__(self, *, headless: bool = False) -> None:
+    def __init__(self, *, headless: bool = False, ignored: bool = False) -> None:
         self._headless = headless
+        self.ignored = ignored  # Python went on: it came from a finaliser, or from the interpreter's end
         self.done = False
         self.exception: str | None = None
         self.message: str | None = None
@@ -29,9 +47,9 @@ class Traceback:
 
     def feed(self, text: str) -> None:
         self._lines += 1
-        if match := _FRAME.match(text):
+        if match := _FRAME.match(text.removeprefix(">")) or _BOX_FRAME.match(text):
             self.frames.append(CodeFrame(match["name"] or "", match["file"], int(match["line"])))
-        elif text[:1] not in (" ", "\t", ""):
+        elif text[:1] not in (" ", "\t", "", "│", "╰"):
             self.done = True
             match = _EXCEPTION.match(text)
             if match and (not self._headless or _NAMED.search(match["type"])):

@@ -1,18 +1,21 @@
 """Training and launcher logs: text in, what it means out. Prefixes of launchers and colours are taken away first."""
 
 import re
+import signal
 from collections.abc import Iterator
 from typing import Any, Final
 
 from stallwatch.formats.log_launcher import Summary, exit_of
-from stallwatch.formats.log_patterns import PATTERNS, Pattern
-from stallwatch.formats.log_prefix import Line, read_line
-from stallwatch.formats.log_traceback import BODY, START, Traceback
+from stallwatch.formats.log_pattern import Pattern
+from stallwatch.formats.log_patterns import PATTERNS
+from stallwatch.formats.log_prefix import Line, host_of, read_line
+from stallwatch.formats.log_traceback import BODY, IGNORED, Traceback, starts, undrawn
 from stallwatch.model.evidence import LogEvent, LogTail
 
 _KEPT_LINES: Final = 400
 _KEPT_EVENTS: Final = 2_000
 _MAXIMUM_LINE: Final = 4_096
+_MOST_HOSTS: Final = 4_096
 _FIELDS: Final = frozenset(LogEvent.__struct_fields__)
 _NUMBERS: Final = frozenset(
     [
@@ -35,6 +38,12 @@ _PG: Final = re.compile(
     r"\[PG(?: ID)? (?P<pg>\w+)(?: PG GUID (?P<guid>[^\s(\]]+)(?:\((?P<description>[^)]*)\))?)?"
     r" Rank (?P<group_rank>\d+)\]"
 )
+# strsignal(3), as schedulers print it.
+_SIGNALS: Final = {
+    "Illegal instruction": signal.SIGILL, "Aborted": signal.SIGABRT, "Bus error": signal.SIGBUS,
+    "Floating point exception": signal.SIGFPE, "Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV,
+    "Terminated": signal.SIGTERM,
+}  # fmt: skip
 _NUMBER_LIST: Final = re.compile(r"\d{1,6}")
 
 
@@ -58,9 +67,14 @@ class _Reading:
         self.events: list[LogEvent] = []
         self.summary = Summary()
         self._tracebacks: dict[tuple[int | None, str], Traceback] = {}  # ranks write into one log at the same time
+        self._ignored: set[tuple[int | None, str]] = set()  # whose next traceback is one that Python ignored
+        self._hosts: set[str] = set()
 
     def feed(self, raw: str, number: int) -> None:
-        line = read_line(raw)
+        line = read_line(raw, self._hosts)
+        if (host := host_of(line.text)) and len(self._hosts) < _MOST_HOSTS:
+            self._hosts.add(host)
+            line = read_line(raw, self._hosts)
         if self._traceback(line, number) or self.summary.feed(line.text, number):
             return
         for event in _events(line, number):
@@ -70,15 +84,19 @@ class _Reading:
         """Collect a traceback. Its last line may mean more than an exception, and is looked at as any other."""
         writer = line.rank, line.writer
         open_one = self._tracebacks.get(writer)
-        if line.text.startswith(START):
-            self._tracebacks[writer] = Traceback()
+        text = undrawn(line.text)
+        if IGNORED.match(text):
+            self._ignored.add(writer)
+        if starts(line.text) or starts(text):
+            self._tracebacks[writer] = Traceback(ignored=writer in self._ignored)
+            self._ignored.discard(writer)
             return True
         if open_one is None and BODY.match(line.text):
             # The log was cut, or its head was lost among others' lines: what ends it must look like an exception.
             open_one = self._tracebacks[writer] = Traceback(headless=True)
         if open_one is None:
             return False
-        open_one.feed(line.text)
+        open_one.feed(text)
         if not open_one.done:
             return True
         del self._tracebacks[writer]
@@ -93,7 +111,7 @@ class _Reading:
                     exception=open_one.exception,
                     message=open_one.message,
                     frame=open_one.frame,
-                    secondary=any(event.secondary for event in _events(line, number)),
+                    secondary=open_one.ignored or any(event.secondary for event in _events(line, number)),
                 )
             )
         return False
@@ -120,6 +138,8 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
             fields["ranks"] = tuple(int(rank) for rank in _NUMBER_LIST.findall(value))
         elif name == "exit":
             fields["exit_code"], fields["exit_signal"] = exit_of(int(value))
+        elif name == "died_of":
+            fields["exit_signal"] = int(_SIGNALS[value])
         elif name == "port":
             fields["peer"] = f"{fields.get('peer') or said.get('peer', '')}:{value}"
         elif name == "source":

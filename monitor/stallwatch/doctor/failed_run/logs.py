@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.failed_run.attempts import attempts
+from stallwatch.doctor.failed_run.meaning import was_tried_again
 from stallwatch.doctor.failed_run.story import Told, ranks_with, tell
 from stallwatch.doctor.failed_run.words import headline, words_for
 from stallwatch.doctor.finding import Area, FindingRecord
@@ -41,6 +42,13 @@ class FailedRun:
                 remedy="give the logs of all ranks (torchrun --log-dir DIR --redirects 3 keeps one per rank)",
             )  # fmt: skip
         words = words_for(first)
+        if was_tried_again(first.event, first.kind):
+            return finding(
+                self, "warning", f"{first.log}:{first.event.line}",
+                seen=f"Only a warning stands in these logs: {headline(first)}",
+                why=f"{words.why} It was tried again after that, and may have gone well.",
+                remedy=words.remedy,
+            )  # fmt: skip
         ranks = ranks_with(told, first.kind)
         why = words.why
         if first.kind == "out_of_memory" and len(ranks) == 1:

@@ -4,40 +4,38 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch.formats.xid import FABRIC_FAULTS, GPU_FAULTS
+from stallwatch.doctor.failed_run.meaning import meaning, means_nothing, was_tried_again
 from stallwatch.model.evidence import LogEvent
 
 # What names a cause by itself, the strongest first. Everything below "exception" is what others saw of it.
 _CAUSES: tuple[tuple[str, ...], ...] = (
     ("address_in_use",),
-    ("gpu_xid",),
+    ("gpu_xid", "gpu_lost"),
     (
         "out_of_memory",
         "memory_killed",
         "shared_memory",
         "dataloader_killed",
         "open_files",
+        "locked_memory",
         "duplicate_gpu",
         "cuda_error",
+        "native_crash",
+        "node_failed",
+        "evicted",
     ),
     ("collective_mismatch", "gloo_size_mismatch", "nccl_version_mismatch", "barrier_absent"),
-    ("exception",),
+    ("exception", "not_started", "native_exception"),
     ("cancelled",),
+    ("nccl_no_interface", "name_unresolved", "hung_task"),
     ("launcher_failure", "process_failed"),
-    ("nccl_completion_error", "nccl_async_event"),
+    ("nccl_completion_error", "nccl_async_event", "nccl_connect"),
     ("gloo_connect", "init_timeout", "store_unreachable"),
+    ("nccl_error",),
     ("heartbeat_stuck", "gil_clue"),
     ("collective_timeout", "gloo_timeout"),
+    ("interrupted",),
 )
-# Exceptions that tell what another rank's death or absence did to this one.
-_OF_OTHERS = (
-    "connection closed by peer", "connection reset by peer", "broken pipe", "timed out waiting", "socket timeout",
-    "watchdog", "nccl communicator was aborted", "childfailederror", "signalexception", "distnetworkerror",
-    "failed to recv", "store", "remote process exited",
-)  # fmt: skip
-_FAULTS = GPU_FAULTS | FABRIC_FAULTS
-_ADDRESS_IN_USE = ("address already in use", "eaddrinuse")
-_OUT_OF_MEMORY = ("out of memory", "outofmemoryerror")
 
 
 class Told(NamedTuple):
@@ -51,7 +49,8 @@ class Told(NamedTuple):
 
 def tell(events: list[tuple[str, LogEvent]]) -> tuple[Told, ...]:
     """Given events of all logs, return those worth telling, the first cause first, consequences after it."""
-    told = _without_own_ends([_read(log, event, kind) for log, event, kind in _merged(events)])
+    read = [Told(log, event, *meaning(event, kind)) for log, event, kind in _merged(events) if not means_nothing(event)]
+    told = _without_own_ends(_without_retries(read))
     worth = [one for one in told if one.kind not in ("group_status", "nccl_init_started", "nccl_init_complete")]
     causes = [one for one in worth if not one.is_consequence]
     first = min(causes, key=lambda one: _rank_of(one, causes), default=None)
@@ -60,9 +59,32 @@ def tell(events: list[tuple[str, LogEvent]]) -> tuple[Told, ...]:
     return (first, *(one for one in worth if one is not first))
 
 
+def _without_retries(told: list[Told]) -> list[Told]:
+    """A port at which a second agent found the first one's store is no cause where something else is."""
+    of_others = _until("exception") - {"address_in_use"}
+    causes = [one for one in told if not one.is_consequence and not was_tried_again(one.event, one.kind)]
+    if any(one.kind == "address_in_use" for one in causes) or not any(one.kind in of_others for one in causes):
+        return told
+    return [one._replace(is_consequence=True) if one.kind == "address_in_use" else one for one in told]
+
+
+def _until(kind: str) -> frozenset[str]:
+    at = next(at for at, kinds in enumerate(_CAUSES) if kind in kinds)
+    return frozenset(one for kinds in _CAUSES[: at + 1] for one in kinds)
+
+
 # What a process says before it ends itself by SIGABRT, the launcher's first failure or not.
 _BEFORE_ABORT = frozenset(
-    ("collective_timeout", "watchdog_end", "heartbeat_stuck", "cuda_error", "gloo_size_mismatch", "gil_clue", "gpu_xid")
+    (
+        "collective_timeout",
+        "watchdog_end",
+        "heartbeat_stuck",
+        "cuda_error",
+        "gloo_size_mismatch",
+        "gil_clue",
+        "gpu_xid",
+        "native_exception",
+    )
 )
 
 
@@ -109,30 +131,6 @@ def _merged(events: list[tuple[str, LogEvent]]) -> list[tuple[str, LogEvent, str
         elif event.kind == "exception" or (log, event.line) not in exceptions:
             merged.append((log, event, event.kind))
     return merged
-
-
-def _read(log: str, event: LogEvent, kind: str) -> Told:
-    text = f"{event.exception or ''} {event.message or ''} {event.text}".lower()
-    if kind in ("exception", "cuda_error"):
-        if any(words in text for words in _ADDRESS_IN_USE):
-            kind = "address_in_use"
-        elif any(words in text for words in _OUT_OF_MEMORY):
-            kind = "out_of_memory"
-        elif any(words in text for words in _OF_OTHERS):
-            return Told(log, event, kind, is_consequence=True)
-    if kind == "duplicate_gpu" or (kind == "exception" and "duplicate gpu detected" in text):
-        return Told(log, event, "duplicate_gpu", is_consequence=False)
-    if kind == "gpu_xid":
-        number = int((event.message or "0").partition(",")[0])
-        return Told(log, event, kind, is_consequence="SXid" not in event.text and number not in _FAULTS)
-    if kind in ("launcher_failure", "process_failed") and _ended_by_others(event):
-        return Told(log, event, kind, is_consequence=True)
-    return Told(log, event, kind, is_consequence=event.secondary)
-
-
-def _ended_by_others(event: LogEvent) -> bool:
-    """SIGTERM is the launcher's, SIGABRT the watchdog's, unless the launcher calls it the first failure."""
-    return event.exit_signal in (6, 15) and not event.first
 
 
 def _rank_of(one: Told, causes: list[Told]) -> tuple[int, int, int]:

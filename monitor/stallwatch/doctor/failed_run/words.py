@@ -1,14 +1,7 @@
 """What a log's event means and what to do: by kind of event, in words."""
 
-from typing import NamedTuple
-
 from stallwatch.doctor.failed_run.story import Told
-
-
-class Words(NamedTuple):
-    why: str
-    remedy: str
-
+from stallwatch.doctor.failed_run.words_by_text import BY_TEXT, LOADER, Words
 
 _WORDS: dict[str, Words] = {
     "address_in_use": Words(
@@ -26,12 +19,7 @@ _WORDS: dict[str, Words] = {
         "/dev/shm was too small: a data-loader worker, or NCCL, could not place its data.",
         "docker run --shm-size=8g (or --ipc=host); Kubernetes: emptyDir medium Memory at /dev/shm; or fewer workers",
     ),
-    "dataloader_killed": Words(
-        "A data-loader worker was killed; its rank fails and the others wait for it.",
-        '"Bus error": enlarge /dev/shm; "Killed": host memory (dmesg -T | grep -i oom), fewer workers; else run with '
-        "num_workers=0 "
-        "to see the worker's own error",
-    ),
+    "dataloader_killed": LOADER,
     "open_files": Words(
         "The limit of open files was reached on this rank.",
         'ulimit -n 1048576 before the launch, or torch.multiprocessing.set_sharing_strategy("file_system")',
@@ -123,6 +111,64 @@ _WORDS: dict[str, Words] = {
         "The driver reported an error of this GPU or switch; ranks on it fail or wait for ever, and the others too.",
         "nvidia-smi -q -i <bus id>; drain the node and reset the GPU; with the same XID again, have it replaced",
     ),
+    "gpu_lost": Words(
+        "The GPU no longer answers on the bus; its rank waits for ever or fails, and the others too.",
+        "drain the node, power it off and on; with the same GPU again, have it replaced",
+    ),
+    "hung_task": Words(
+        "The kernel says that this process waits in it without end: a disk or a network file system that does not "
+        "answer, or the driver. Its rank holds the others up, and not even SIGKILL ends it.",
+        "cat /proc/<pid>/wchan /proc/<pid>/stack (root); mount and dmesg for the file system; nvidia-smi for the "
+        "driver",
+    ),
+    "node_failed": Words(
+        "The scheduler lost this node; its ranks are gone, and the others waited for them.",
+        "sinfo -R; the node's console and power log; start again without it (sbatch --exclude=<node>)",
+    ),
+    "evicted": Words(
+        "Kubernetes ended the pod because its node ran out of this resource; the other ranks waited for it.",
+        "kubectl describe pod <pod>; kubectl describe node <node>: set requests that are as large as what is used",
+    ),
+    "locked_memory": Words(
+        "InfiniBand's buffers must be locked in memory, and the limit of that is too low.",
+        "ulimit -l unlimited; Slurm: PropagateResourceLimitsExcept=MEMLOCK; docker run --ulimit memlock=-1; systemd: "
+        "LimitMEMLOCK=infinity",
+    ),
+    "native_crash": Words(
+        "The process crashed in native code.",
+        "the Python stack below this line tells from where; the newest extension there is the first suspect",
+    ),
+    "native_exception": Words(
+        "C++ code raised and nobody caught it, so the process aborted; the others waited for it.",
+        "std::bad_alloc: host memory (free -g, the cgroup's limit); else the lines before it tell which library",
+    ),
+    "not_started": Words(
+        "The training program did not even begin on this rank, and the others wait at the rendezvous.",
+        "run the same command by hand on this node, as the launcher does (environment, working directory, PATH)",
+    ),
+    "name_unresolved": Words(
+        "This rank could not look up the name of rank 0's node, so it never reached the store.",
+        "getent hosts $MASTER_ADDR on this node; repair DNS or /etc/hosts, or set MASTER_ADDR to the address itself",
+    ),
+    "nccl_no_interface": Words(
+        "NCCL found no network interface that it may use on this rank; the others wait for it.",
+        "unset NCCL_SOCKET_IFNAME, or name an interface that every node has (`ip -br addr`); stallwatch doctor checks "
+        "it",
+    ),
+    "nccl_connect": Words(
+        "NCCL told this rank an address that it cannot reach: an interface that is no way between the nodes "
+        "(docker0, a virtual bridge, link-local IPv6), a firewall, or a peer that was gone.",
+        "export NCCL_SOCKET_IFNAME=<the interface between the nodes>, and let the firewall pass its subnet; nc -zv to "
+        "that address",
+    ),
+    "nccl_error": Words(
+        "A call of NCCL failed on this rank; torch's text does not say why.",
+        "NCCL_DEBUG=WARN for the next run: the line before this exception tells the reason",
+    ),
+    "interrupted": Words(
+        "Somebody pressed Ctrl-C or sent SIGINT: the run stood already, or was not wanted.",
+        "each rank's traceback tells where it stood then: look for the one that stands elsewhere",
+    ),
     "duplicate_gpu": Words(
         "Two ranks chose the same GPU, and NCCL refuses that.",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group; do not set '
@@ -135,22 +181,8 @@ _WORDS: dict[str, Words] = {
         "for one run on one GPU, and dmesg for XIDs",
     ),
 }
-# Exceptions of which torch's own text means more than it says.
-_BY_TEXT: tuple[tuple[str, Words], ...] = (
-    (
-        "Expected to have finished reduction",
-        Words(
-            "Some parameters of a DistributedDataParallel module got no gradient on this rank: a branch that only some "
-            "ranks or some batches take. On NCCL its peers wait.",
-            "TORCH_DISTRIBUTED_DEBUG=DETAIL for one run names the parameters; give every rank the same branch, or "
-            "find_unused_parameters=True where they really go unused",
-        ),
-    ),
-    (
-        "DataLoader worker",
-        _WORDS["dataloader_killed"],
-    ),
-)
+# Kinds of which the text may say more than the kind does.
+_WITH_TEXT = frozenset(("exception", "cuda_error", "cancelled", "store_unreachable"))
 _OTHERWISE = Words("It belongs to the failure.", "read the lines around it")
 
 
@@ -184,8 +216,8 @@ def words_for(told: Told) -> Words:
             f"look at rank {told.event.ranks[0]}'s own log: is its process there, does it reach "
             "MASTER_ADDR:MASTER_PORT (nc -zv)? If it only starts slowly: init_process_group(timeout=…)",
         )
-    text = f"{told.event.message or ''} {told.event.text}"
-    if told.kind == "exception" and (said := next((words for phrase, words in _BY_TEXT if phrase in text), None)):
+    text = f"{told.event.exception or ''} {told.event.message or ''} {told.event.text}"
+    if told.kind in _WITH_TEXT and (said := next((words for phrase, words in BY_TEXT if phrase in text), None)):
         return said
     return _WORDS.get(told.kind, _OTHERWISE)
 
@@ -196,7 +228,9 @@ def headline(told: Told) -> str:
     who = f"rank {event.rank}: " if event.rank is not None else ""
     if event.rank is None and event.local_rank is not None:
         who = f"local rank {event.local_rank}: "
-    frame = f" at {event.frame.filename}:{event.frame.line} in {event.frame.name}" if event.frame else ""
+    frame = f" at {event.frame.filename}:{event.frame.line}" if event.frame else ""
+    if event.frame and event.frame.name:
+        frame += f" in {event.frame.name}"
     if event.exception:
         return f"{who}{event.exception}{': ' + event.message[:200] if event.message else ''}{frame}"
     if told.kind == "launcher_failure":

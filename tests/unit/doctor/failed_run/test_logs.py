@@ -59,6 +59,7 @@ WATCHDOG = (
 IN_USE = (
     "[W1127 21:00:00.1 socket.cpp:460] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address "
     "already in use).\n"
+    "[E1127 21:00:00.2 socket.cpp:500] [c10d] The server socket has failed to listen on any local network address.\n"
 )
 OUT_OF_MEMORY = (
     "[rank5]: Traceback (most recent call last):\n"

@@ -1,0 +1,140 @@
+"""Errors whose text says more than their kind: what it means and what to do. The first that fits counts."""
+
+from typing import Final, NamedTuple
+
+
+class Words(NamedTuple):
+    why: str
+    remedy: str
+
+
+LOADER: Final = Words(
+    "A data-loader worker was killed; its rank fails and the others wait for it.",
+    '"Bus error": enlarge /dev/shm; "Killed": host memory (dmesg -T | grep -i oom), fewer workers; else run with '
+    "num_workers=0 to see the worker's own error",
+)
+_UNUSED: Final = Words(
+    "Some parameters of a DistributedDataParallel module got no gradient on this rank: a branch that only some "
+    "ranks or some batches take. On NCCL its peers wait.",
+    "TORCH_DISTRIBUTED_DEBUG=DETAIL for one run names the parameters; give every rank the same branch, or "
+    "find_unused_parameters=True where they really go unused",
+)
+_OTHER_MODEL: Final = Words(
+    "This rank built another model than rank 0: another configuration, seed, checkpoint or code.",
+    "build the same model on every rank: print the names and shapes of its parameters by rank and compare them",
+)
+_NO_NAME: Final = Words(
+    "A name that this rank looked up does not resolve on its node.",
+    "getent hosts <name> on this node; repair DNS or /etc/hosts, or use the address itself",
+)
+_OUTSIDE: Final = Words(
+    "A service outside the job did not answer this rank; the others waited for it in the next collective.",
+    "talk to trackers and hubs before the first collective, with a time limit (wandb: WANDB_MODE=offline; Hub: "
+    "HF_HUB_OFFLINE=1 with files downloaded before), or go on without them",
+)
+_KILLED_CHILD: Final = Words(
+    "SIGKILL comes from outside: the kernel's out-of-memory killer, a cgroup's limit, or somebody's kill.",
+    "dmesg -T | grep -i 'killed process'; cat /sys/fs/cgroup/memory.events; then less memory or a higher limit",
+)
+
+BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (
+    ("Expected to have finished reduction", _UNUSED),
+    ("parameters that were not used in producing the loss", _UNUSED),
+    ("DataLoader worker", LOADER),
+    ("appears not to match sizes of the same param", _OTHER_MODEL),
+    ("expects same model across all ranks", _OTHER_MODEL),
+    (
+        "No space left on device",
+        Words(
+            "This rank could not write its file; the others wait for it in the next collective.",
+            "df -h and df -i of that path; make room, or write checkpoints elsewhere",
+        ),
+    ),
+    (
+        "Disk quota exceeded",
+        Words("This user's quota on that file system is used up.", "quota -s (lfs quota -u $USER <path>); make room"),
+    ),
+    (
+        "Stale file handle",
+        Words(
+            "The file was replaced or removed on the NFS server, or the server was started again.",
+            "mount the file system again; do not replace files that ranks have open",
+        ),
+    ),
+    (
+        "No such file or directory",
+        Words(
+            "This rank looked for a file that is not there.",
+            "is the path on every node, mounted and filled? ls -l <path> on this one",
+        ),
+    ),
+    (
+        "can't start new thread",
+        Words(
+            "The limit of processes and threads was reached on this node.",
+            "ulimit -u; cat /sys/fs/cgroup/pids.max; docker run --pids-limit -1; fewer data-loader workers, "
+            "OMP_NUM_THREADS=1",
+        ),
+    ),
+    (
+        "no GPUs found",
+        Words(
+            "This rank sees no GPU: an empty CUDA_VISIBLE_DEVICES, a container without GPUs, or a driver that does not "
+            "answer.",
+            "nvidia-smi and echo $CUDA_VISIBLE_DEVICES on this node; docker run --gpus all",
+        ),
+    ),
+    (
+        "ECC error",
+        Words(
+            "This GPU's memory failed.",
+            "drain the node and reset the GPU (nvidia-smi -q -d ECC,ROW_REMAPPER); with it again, have it replaced",
+        ),
+    ),
+    (
+        "no kernel image",
+        Words(
+            "This build of PyTorch, or of an extension, has no code for this GPU's architecture.",
+            "python -c 'import torch; print(torch.cuda.get_arch_list())'; extensions: TORCH_CUDA_ARCH_LIST and build "
+            "again",
+        ),
+    ),
+    (
+        "device-side assert",
+        Words(
+            "A kernel found a value that it does not accept: mostly an index outside a table (labels, token ids).",
+            "the line before it names the assertion; check that every index is below the size of its table: run the "
+            "batch on the CPU",
+        ),
+    ),
+    (
+        "undefined symbol: nccl",
+        Words(
+            "Another NCCL than PyTorch's was loaded before it.",
+            "unset LD_LIBRARY_PATH and LD_PRELOAD entries that have a libnccl.so (ldconfig -p | grep nccl), or upgrade "
+            "that one",
+        ),
+    ),
+    ("Name or service not known", _NO_NAME),
+    ("Temporary failure in name resolution", _NO_NAME),
+    ("terminated with signal SIGKILL", _KILLED_CHILD),
+    ("wandb.", _OUTSIDE),
+    ("huggingface_hub", _OUTSIDE),
+    ("Max retries exceeded", _OUTSIDE),
+    (
+        "death signal",
+        Words(
+            "Somebody ended the launcher from outside: a scheduler's limit or preemption, `kubectl delete`, a closed "
+            "terminal. If its steps had stopped long before, it hung.",
+            "look at the time of the last step, and at the scheduler's record of this job",
+        ),
+    ),
+    (
+        "got signal",
+        Words(
+            "Somebody ended the launcher from outside: a scheduler's limit or preemption, `kubectl delete`, a closed "
+            "terminal (signal 1: use nohup or tmux). If its steps had stopped long before, it hung.",
+            "look at the time of the last step, and at the scheduler's record of this job",
+        ),
+    ),
+)

@@ -1,0 +1,15 @@
+"""What a pattern of a log line is. Its named groups are fields of LogEvent."""
+
+import re
+from typing import NamedTuple
+
+
+class Pattern(NamedTuple):
+    kind: str
+    needle: str  # searched first: cheap, and most lines have none
+    expression: re.Pattern[str]
+    secondary: bool = False  # a follow-on by its nature: never a first cause
+
+
+def pattern(kind: str, needle: str, expression: str, *, secondary: bool = False) -> Pattern:
+    return Pattern(kind, needle, re.compile(expression), secondary)

@@ -1,0 +1,42 @@
+"""What the hook's scene.py answers: the exception in flight, and calls that name another rank."""
+
+from typing import Any, Final
+
+from stallwatch.formats.tolerant import boolean, decode_json, integer, items, mapping, text
+from stallwatch.formats.unreadable import Unreadable
+from stallwatch.model.scene import CodeFrame, Handled, NamedCall, Scene
+
+_MAXIMUM_CALLS: Final = 64
+_MAXIMUM_FRAMES: Final = 128
+
+
+def parse(data: bytes, source: str, look: int = 1) -> Scene:
+    """Given the hook's answer, return it. Raise Unreadable."""
+    said = decode_json(data)
+    if type(said) is not dict:
+        raise Unreadable("it is not what the hook answers")
+    calls = (_call(mapping(call)) for call in items(said.get("calls"))[:_MAXIMUM_CALLS])
+    return Scene(source, look, _handled(mapping(said.get("handling"))), tuple(call for call in calls if call))
+
+
+def _handled(said: dict[str, Any]) -> Handled | None:
+    kind = text(said.get("type"))
+    frames = (mapping(frame) for frame in items(said.get("frames"))[:_MAXIMUM_FRAMES])
+    return Handled(kind, tuple(_frame(frame) for frame in frames)) if kind else None
+
+
+def _frame(said: dict[str, Any]) -> CodeFrame:
+    return CodeFrame(text(said.get("name")) or "", text(said.get("filename")) or "", integer(said.get("line")) or 0)
+
+
+def _call(said: dict[str, Any]) -> NamedCall | None:
+    function = text(said.get("function"))
+    if not function:
+        return None
+    thread = integer(said.get("thread_id"))
+    return NamedCall(
+        function,
+        boolean(said.get("is_transfer")) is True,
+        integer(said.get("rank")),
+        "" if thread is None else str(thread),
+    )

@@ -1,0 +1,183 @@
+"""First causes of many kinds, each among what the other ranks and the launcher say of it."""
+
+import pytest
+
+from tests.unit.doctor.failed_run.test_logs import PEER_LOST, RAISED, TORCHRUN, WATCHDOG, diagnose, first
+from tests.unit.doctor.fakes import Node
+
+NCCL = "[rank{}]: torch.distributed.DistBackendError: NCCL error in: ../c10d/ProcessGroupNCCL.cpp:1970, {}\n"
+RAISES = '[rank{}]: Traceback (most recent call last):\n[rank{}]:   File "/job/train.py", line 9, in main\n'
+
+
+def raised(rank: int, exception: str) -> str:
+    return RAISES.format(rank, rank) + f"[rank{rank}]: {exception}\n"
+
+
+def of_nccl(rank: int, what: str) -> str:
+    return RAISES.format(rank, rank) + NCCL.format(rank, what)
+
+
+SYSTEM_ERROR = of_nccl(0, "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5")
+CUDA_FAILURE = of_nccl(3, "unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5")
+PEER_OF_NCCL = of_nccl(0, "remote process exited or there was a network error, NCCL version 2.21.5")
+ENDED = TORCHRUN.replace("exitcode  : -9", "exitcode  : {}")
+
+
+@pytest.mark.parametrize(
+    ("log", "told", "remedy"),
+    [
+        ("n1:30:31 [3] enqueue.cc:1085 NCCL WARN Cuda failure 'out of memory'\n" + CUDA_FAILURE + PEER_OF_NCCL,
+         "Cuda failure 'out of memory'", "smaller batch"),
+        ("n1:30:31 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n" + SYSTEM_ERROR,
+         "no socket interface", "NCCL_SOCKET_IFNAME"),
+        ("n1:30:31 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.1.2.3<41235> failed : Connection "
+         "refused\n" + SYSTEM_ERROR, "10.1.2.3", "NCCL_SOCKET_IFNAME"),
+        ("n1:30:31 [0] misc/socket.cc:580 NCCL WARN socketPollConnect: connect to 172.17.0.2<41235> returned No route "
+         "to host(113)\n" + SYSTEM_ERROR, "172.17.0.2", "NCCL_SOCKET_IFNAME"),
+        ("n1:30:31 [1] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-Ab12Cd to 33030528 bytes, "
+         "error: No space left on device (28)\n" + SYSTEM_ERROR, "/dev/shm/nccl-Ab12Cd", "--shm-size"),
+        ("n1:30:31 [1] misc/ibvwrap.cc:120 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n"
+         + SYSTEM_ERROR, "ibv_reg_mr", "memlock"),
+        (SYSTEM_ERROR + PEER_OF_NCCL, "unhandled system error", "NCCL_DEBUG=WARN"),
+        ("[rank1]:[E902 12:16:32.6 ProcessGroupNCCL.cpp:1897] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group "
+         "watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered\n"
+         + WATCHDOG + ENDED.format(-6), "illegal memory access", "CUDA_LAUNCH_BLOCKING"),
+        ('  File "/job/train.py", line 12\n    def f(:\n          ^\nSyntaxError: invalid syntax\n' + ENDED.format(1),
+         "SyntaxError: invalid syntax at /job/train.py:12", "mend the line"),
+        ("/usr/bin/python: can't open file '/job/trian.py': [Errno 2] No such file or directory\n" + ENDED.format(2),
+         "can't open file", "by hand"),
+        ("python: symbol lookup error: /lib/libnccl.so.2: undefined symbol: ncclCommRegister\n" + ENDED.format(127),
+         "undefined symbol", "by hand"),
+        ("slurmstepd: error: execve(): torchrun: No such file or directory\n", "torchrun", "by hand"),
+        (raised(1, "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"), "RendezvousTimeoutError",
+         "nc -zv"),
+        ("[W902 01:02:03.4 socket.cpp:752] [c10d] The IPv4 network addresses of (node-a, 29500) cannot be retrieved "
+         "(gai error: -2 - Name or service not known).\n"
+         + raised(1, "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying "
+         "to connect to (node-a, 29500)."), "Name or service not known", "getent hosts"),
+        ("slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO NODE FAILURE, SEE SLURMCTLD LOG "
+         "FOR DETAILS ***\n", "NODE FAILURE", "sinfo"),
+        ("srun: error: Node failure on n7\n" + PEER_LOST, "Node failure on n7", "sinfo"),
+        ("srun: error: n1: task 3: Exited with exit code 1\nsrun: error: n1: tasks 0-2: Killed\n", "task 3", "own log"),
+        ("srun: error: n1: task 3: Segmentation fault (core dumped)\n" + PEER_LOST, "task 3", "PYTHONFAULTHANDLER"),
+        ("srun: error: n1: task 3: Bus error\n", "task 3", "/dev/shm"),
+        ("The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi.\n" + PEER_LOST,
+         "low on resource", "kubectl describe"),
+        ("TERM_RUNLIMIT: job killed after reaching LSF run time limit.\n", "TERM_RUNLIMIT", "more time"),
+        ("=>> PBS: job killed: walltime 3610 exceeded limit 3600\n", "walltime", "more time"),
+        ("=>> PBS: job killed: mem 300gb exceeded limit 256gb\n", "exceeded limit", "--mem"),
+        ("ConnectionError: Tried to launch distributed communication on port `29500`, but another process is utilizing "
+         "it.\n", "29500", "MASTER_PORT"),
+        ("W0101 03:04:05.0 7 torch/distributed/elastic/agent/server/api.py:741] Received Signals.SIGTERM death signal, "
+         "shutting down workers\n", "SIGTERM", "ended the launcher"),
+        ("NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: fallen off the bus and is not responding to commands.\n" + WATCHDOG,
+         "fallen off the bus", "drain"),
+        ("INFO: task python:4242 blocked for more than 120 seconds.\n" + WATCHDOG, "blocked for more than", "wchan"),
+        ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
+         + ENDED.format(-6), "std::bad_alloc", "memory"),
+        ("Fatal Python error: Segmentation fault\n\nThread 0x7f (most recent call first):\n" + ENDED.format(-11),
+         "Segmentation fault", "below this line"),
+        (raised(3, "KeyboardInterrupt") + WATCHDOG, "Watchdog caught", "flight recorder"),
+    ],
+)  # fmt: skip
+def test_a_cause_is_told_with_its_remedy(node: Node, log: str, told: str, remedy: str) -> None:
+    found = diagnose(node, log)[0]
+    assert found.seen.startswith(("First cause", "Only a warning")), found
+    assert (told in found.seen, remedy in found.remedy + found.why) == (True, True), found
+
+
+@pytest.mark.parametrize(
+    ("exception", "remedy"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/ckpt/step_100/model.pt'", "df -h"),
+        ("OSError: [Errno 122] Disk quota exceeded: '/home/u/x'", "quota"),
+        ("OSError: [Errno 116] Stale file handle: '/mnt/nfs/x'", "NFS"),
+        ("RuntimeError: can't start new thread", "pids"),
+        ("RuntimeError: [3]: params[0] in this process with sizes [10, 4] appears not to match sizes of the same param "
+         "in process 0.", "same model"),
+        ("RuntimeError: It looks like your LightningModule has parameters that were not used in producing the loss",
+         "find_unused_parameters"),
+        ("RuntimeError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "nvidia-smi"),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "reset"),
+        ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "architecture"),
+        ("RuntimeError: CUDA error: device-side assert triggered", "index"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "memory"),
+        ("ImportError: /env/libtorch_cuda.so: undefined symbol: ncclCommWindowRegister", "LD_LIBRARY_PATH"),
+        ("socket.gaierror: [Errno -2] Name or service not known", "getent hosts"),
+        ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL", "dmesg"),
+        ("wandb.errors.CommError: Run initialization has timed out after 90.0 sec.", "before the first collective"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/mnt/store/restore.pt'", "every node"),
+    ],
+)  # fmt: skip
+def test_an_exception_whose_text_says_more_gets_its_own_remedy(node: Node, exception: str, remedy: str) -> None:
+    found = diagnose(node, raised(2, exception) + WATCHDOG)[0]
+    assert f"First cause: rank 2: {exception}"[:120] in found.seen
+    assert remedy in found.remedy + found.why, found
+
+
+@pytest.mark.parametrize(
+    "exception",
+    ["RuntimeError: Error in restoring the checkpoint", "ValueError: watchdog interval must be positive",
+     "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by "
+     "peer'))"],
+)  # fmt: skip
+def test_words_of_lost_peers_in_an_exception_of_its_own_do_not_hide_it(node: Node, exception: str) -> None:
+    assert exception in first(node, PEER_LOST + raised(2, exception))
+
+
+@pytest.mark.parametrize("head", ["Exception ignored in: <function Dataset.__del__ at 0x7f>", "Error in atexit._run:"])
+def test_exceptions_that_python_ignored_are_no_cause(node: Node, head: str) -> None:
+    ignored = f"[rank0]: {head}\n" + raised(0, "AssertionError: can only test a child process")
+    assert "KeyError" in first(node, ignored + RAISED)
+
+
+def test_what_wraps_another_exception_is_not_the_cause(node: Node) -> None:
+    spawn = (
+        'Traceback (most recent call last):\n  File "/job/train.py", line 3, in <module>\n'
+        "torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 1 terminated with the following error:\n"
+        'Traceback (most recent call last):\n  File "/job/train.py", line 9, in f\nValueError: x\n'
+    )
+    group = (
+        "  + Exception Group Traceback (most recent call last):\n"
+        '  |   File "/job/train.py", line 4, in <module>\n  | ExceptionGroup: x (1 sub-exception)\n'
+        "  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n"
+        '    |   File "/job/train.py", line 9, in f\n    | ValueError: x\n    +------------------------------------\n'
+    )
+    for log in (spawn, group):
+        assert "ValueError: x at /job/train.py:9 in f" in first(node, log + WATCHDOG)
+
+
+def test_a_traceback_in_a_box_is_read(node: Node) -> None:
+    box = (
+        "╭─────── Traceback (most recent call last) ───────╮\n│ /job/train.py:42 in main                        │\n"
+        "│                                                 │\n│ ❱ 42     x = d['labels']                        │\n"
+        "╰─────────────────────────────────────────────────╯\nKeyError: 'labels'\n"
+    )
+    assert "KeyError: 'labels' at /job/train.py:42 in main" in first(node, box + WATCHDOG)
+
+
+RETRIED = "[W902 01:02:03.4 socket.cpp:752] [c10d] The client socket has failed to connect to [n0]:29500 (errno: {}).\n"
+
+
+def test_a_connection_that_was_tried_again_is_only_a_warning(node: Node) -> None:
+    found = diagnose(node, RETRIED.format("111 - Connection refused"))
+    assert [(one.severity, one.seen.partition(":")[0]) for one in found] == [
+        ("warning", "Only a warning stands in these logs")
+    ]
+    assert "KeyError" in first(node, RETRIED.format("111 - Connection refused") + RAISED)
+
+
+def test_an_address_family_that_is_tried_in_vain_means_nothing(node: Node) -> None:
+    log = RETRIED.format("97 - Address family not supported by protocol")
+    assert "KeyError" in first(node, log + RAISED)
+    assert not [one for one in diagnose(node, log + RAISED) if "errno: 97" in one.seen]
+
+
+def test_a_port_at_which_another_agent_listens_is_no_cause_beside_an_exception(node: Node) -> None:
+    """The second agent of a host finds the first one's store there, and becomes its client."""
+    log = (
+        "[W902 01:02:03.4 socket.cpp:460] [c10d] The server socket has failed to bind to [::]:29400 (errno: 98 - "
+        "Address already in use).\n"
+    )
+    assert "KeyError" in first(node, log + RAISED)
+    assert "Address already in use" in first(node, log)
