@@ -20,6 +20,7 @@ from stallwatch.incidents.engine import Engine, Now
 from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import Event
 from stallwatch.loop.archive import joined, make_room, taken_over
+from stallwatch.loop.bundles import Bundles
 from stallwatch.loop.desk import Desk
 from stallwatch.loop.guard import StageGuard
 from stallwatch.loop.hands import Hands
@@ -58,6 +59,7 @@ class Daemon:
         reload: Callable[[], Config] | None = None,
         renewal: Renewal | None = None,
         sampler: Sampler | None = None,
+        spare: Store | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -72,7 +74,7 @@ class Daemon:
         self._guard = StageGuard()
         self._ring = SnapshotRing(config.incidents.timeline_seconds + _AFTER_SECONDS, config.daemon.tick_seconds)
         self._starter = starter
-        self._hands = Hands(config, store, self._ring, starter, self._guard)
+        self._hands = Hands(config, Bundles(store, spare, self._guard), self._ring, starter, self._guard)
         self._detection, self._remembered, self._detected = Detection(config), DetectionState(), Detected((), (), ())
         self._engine, self._lives, self._took_over = Engine(config), Lives(), False
         self._outputs: tuple[Output, ...] = ()
@@ -127,7 +129,7 @@ class Daemon:
         sampler = self._sampler
         if sampler is None:
             return ()
-        quiet = {f.job for f in self._detected.findings if f.detector not in MOVES_ALL_THE_SAME}
+        quiet = {f.job for f in self._detected.findings if f.family not in MOVES_ALL_THE_SAME}
         quiet |= {life.incident.job for life in self._lives.active if life.capturing}
         return self._guard.run("captures", "sample", lambda: sampler.step(snapshot, quiet)) or ()
 

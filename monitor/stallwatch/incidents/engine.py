@@ -12,6 +12,7 @@ from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import (
     Acknowledged,
     Action,
+    BundleMoved,
     Captured,
     CaptureWanted,
     Event,
@@ -39,15 +40,7 @@ class Now:
         self.jobs = {facts.job: facts for facts in jobs}
 
     def of(self, job: JobKey, family: Family) -> tuple[Finding, ...]:
-        return tuple(f for f in self.findings if f.job == job and family_of(f) == family)
-
-
-def family_of(finding: Finding) -> Family:
-    if finding.detector in ("health", "slow_job"):
-        return "health"
-    if finding.detector == "drift":
-        return "drift"
-    return "slow" if finding.detector == "slow" else "hang"
+        return tuple(f for f in self.findings if f.job == job and f.family == family)
 
 
 class Engine:
@@ -64,7 +57,7 @@ class Engine:
         actions: list[Action] = []
         for event in events:
             lives = self._heard(lives, event, now, actions)
-        for job, family in dict.fromkeys((f.job, family_of(f)) for f in now.findings):
+        for job, family in dict.fromkeys((f.job, f.family) for f in now.findings):
             if ending.may_open(lives, job, family, now.jobs.get(job), now.at_ns):
                 lives = self._open(lives, job, family, now, actions)
         kept = []
@@ -86,9 +79,13 @@ class Engine:
             return self._requested(lives, event.job, now, actions)
         life = lives.find(event.incident_id)
         if life is None:
-            return lives
+            return _moved_of_past(lives, event) if isinstance(event, BundleMoved) else lives
         if isinstance(event, Acknowledged):
             heard = _acknowledged(life, event.by, now.wall_ns, actions)
+        elif isinstance(event, BundleMoved):
+            elsewhere = replace(life.incident, bundle=event.bundle)
+            what = f"evidence lies in {event.bundle}: {event.why}"
+            heard = replace(life, incident=noted(elsewhere, what, now.wall_ns, actions))
         elif isinstance(event, Captured):
             heard = looking.captured(life, event, now.wall_ns, actions)
         else:
@@ -97,7 +94,7 @@ class Engine:
 
     def _requested(self, lives: Lives, job: JobKey, now: Now, actions: list[Action]) -> Lives:
         for life in lives.active:
-            if life.incident.job == job and life.family not in ("slow", "health", "drift"):
+            if life.incident.job == job and life.family in ("hang", "request"):
                 sooner = replace(life, next_look_ns=now.at_ns)
                 return replace(lives, active=tuple(sooner if one is life else one for one in lives.active))
         return self._open(lives, job, "request", now, actions)
@@ -167,6 +164,14 @@ def _not_yet(incident: Incident, patience: str, wall_ns: int, actions: list[Acti
     return noted(incident, what, wall_ns, actions)
 
 
+def _moved_of_past(lives: Lives, event: BundleMoved) -> Lives:
+    past = tuple(
+        replace(incident, bundle=event.bundle) if incident.incident_id == event.incident_id else incident
+        for incident in lives.past
+    )
+    return replace(lives, past=past)
+
+
 def _acknowledged(life: Life, by: str, wall_ns: int, actions: list[Action]) -> Life:
     if life.incident.acknowledged_by == by:
         return life
@@ -205,7 +210,7 @@ def adopt(
     """
     lives = []
     for incident, looks in incidents:
-        families = {family_of(finding) for finding in incident.findings} or {"hang"}
+        families = {finding.family for finding in incident.findings} or {"hang"}
         since_ns = min(incident.since_ns, at_ns)  # another boot's clock means nothing here
         lives.append(
             Life(

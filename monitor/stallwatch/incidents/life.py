@@ -4,13 +4,14 @@ from typing import Literal
 
 import msgspec
 
+from stallwatch.model.finding import FindingFamily
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 
 # One incident per family and job: all that stops a job (a death, a stop, a stall) is one story; slowness is another.
 # What only costs speed, or will break later, needs no look at ranks: a finding that lasts is the whole story.
 # What samples of a moving job showed comes with its verdict: the ranks are looked at once, for the record.
-Family = Literal["hang", "slow", "health", "drift", "request"]
+Family = FindingFamily | Literal["request"]
 
 
 class Life(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ from stallwatch.model.incident import Incident
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _SAME_STEP = 2  # a job that resumes from a checkpoint counts its steps anew, off by one or two
-_NOT_HANGS = ("slow", "slow_job", "health", "drift")
 
 
 def recurrence(incident: Incident, earlier: Sequence[Incident]) -> str:
@@ -36,7 +35,7 @@ def recurrence(incident: Incident, earlier: Sequence[Incident]) -> str:
 def _is_hang(incident: Incident) -> bool:
     verdict = incident.verdict
     known = verdict is not None and verdict.cause not in OPEN
-    return known and not all(finding.detector in _NOT_HANGS for finding in incident.findings)
+    return known and any(finding.family == "hang" for finding in incident.findings)
 
 
 def _of_steps(hangs: Sequence[Incident]) -> str:

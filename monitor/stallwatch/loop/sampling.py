@@ -17,7 +17,7 @@ from stallwatch.model.snapshot import JobDrift, JobKey, NodeSnapshot, RankSample
 _LEAD_NS = 2_500_000_000
 _SECOND_NS = 1_000_000_000
 _LEAST_RANKS = 2
-MOVES_ALL_THE_SAME = ("slow", "slow_job", "health")  # findings of these do not keep a job from being sampled
+MOVES_ALL_THE_SAME = ("slow", "health")  # findings of these families do not keep a job from being sampled
 
 Start = Callable[[SampleSpec], SampleRun]
 

@@ -7,6 +7,10 @@ import msgspec
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Verdict
 
+# What a symptom is about, and the one place that says so. "hang": the job, or a rank of it, stands still or has gone.
+# Of the others the job moves: "slow": a rank holds it back; "health": what only costs speed or will break later;
+# "drift": its calls have parted.
+FindingFamily = Literal["hang", "slow", "health", "drift"]
 Stage = Literal["suspect", "confirmed"]
 RankState = Literal["starting", "stepping", "phase", "waiting", "suspect", "stopped", "ending", "gone", "unknown"]
 
@@ -24,3 +28,10 @@ class Finding(msgspec.Struct, frozen=True):
     cost_seconds: float = 0.0  # what a slow rank costs its job in each step; 0: unknown or nothing
     due_ns: int = 0  # CLOCK_MONOTONIC when this suspicion is confirmed if it lasts; 0: time alone does not
     verdict: Verdict | None = None  # where the symptom was judged with the evidence that showed it
+
+    @property
+    def family(self) -> FindingFamily:
+        return _FAMILIES.get(self.detector, "hang")
+
+
+_FAMILIES: dict[str, FindingFamily] = {"slow": "slow", "slow_job": "health", "health": "health", "drift": "drift"}

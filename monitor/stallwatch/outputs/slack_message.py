@@ -108,7 +108,7 @@ def escape(text: str) -> str:
 def _headline(incident: Incident, step: Step) -> str:
     mark = "🟢" if step == "resolved" else _MARKS[incident.severity]
     verdict = incident.verdict
-    standing = any(finding.detector not in ("health", "slow_job", "drift") for finding in incident.findings)
+    standing = any(finding.family in ("hang", "slow") for finding in incident.findings)
     what = "stalled, no verdict yet" if standing else "a warning, nothing hangs"
     if verdict is not None:
         what = f"{_who(verdict)}: {verdict.cause}"
