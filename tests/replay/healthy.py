@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from stallwatch.hook.layout import LOOK_SLOTS
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import GroupCounter, JobKey, NodeSnapshot, ProcessEnd, RankSample
+from stallwatch.model.snapshot import CounterLook, GroupCounter, JobKey, NodeSnapshot, ProcessEnd, RankSample
 from tests.replay.habits import LONGEST_ALONE_SECONDS, Habits, habits
 from tests.unit.detectors.nodes import SECOND, heartbeat, process
 
@@ -19,6 +20,7 @@ Doing = Literal["start", "step", "evaluate", "alone", "storage", "idle", "hang",
 START_NS = 100_000 * SECOND
 EPOCH_GAP_SECONDS = 15.0
 WATCHDOG_SECONDS = 0.1
+LOOKS_PER_SECOND = 4
 FAULTS: tuple[Doing, ...] = ("hang", "death", "stop")
 
 
@@ -93,6 +95,7 @@ class _Life:
         self.drawn: tuple[int, int] | None = None  # (step, collective) for which `arrives` was drawn
         self.arrives = [0.0] * job.ranks  # when ranks enqueue the next collective, as a share of the time to its end
         self.pulses = [0] * job.ranks
+        self.looks: list[tuple[CounterLook, ...]] = [()] * job.ranks
         self.ends: dict[int, ProcessEnd] = {}
         names = {"training_job": key.training_job, "epoch": key.epoch, "world_size": job.ranks}
         self.beats = [heartbeat(rank, pid=pid + rank, **names) for rank in range(job.ranks)]
@@ -112,6 +115,21 @@ class _Life:
             late_ns = self.rng.uniform(0, WATCHDOG_SECONDS) * SECOND if self.job.recorder == "nccl" else 0
             seen = self._done_at(at_ns - int(late_ns)) if self.stretch.doing in ("step", "evaluate") else self.done
             self.noted[rank] = min(max(self.noted[rank], seen), self.done)
+
+    def look(self, at_ns: int) -> None:
+        """Every hook looks at its counters, if it comes to it."""
+        if self.stretch.doing == "start" or self.stretch.phase:
+            return
+        recorder = self.job.recorder
+        for rank in range(self.job.ranks):
+            stopped = self.stretch.doing == "stop" and rank == self.stretch.culprit
+            if stopped or rank in self.ends or self.rng.random() > 0.97:
+                continue
+            times = 4 if self.job.waits[rank] < max(self.job.waits) else 1  # a stage with a program of its own
+            counts = (times * self.done + self._pending(rank, at_ns), times * self.noted[rank])
+            both = (*counts, 0, 0) if recorder == "nccl" else (0, 0, *counts)
+            look = CounterLook(at_ns * LOOKS_PER_SECOND // SECOND, at_ns, self.step, *both)
+            self.looks[rank] = (*self.looks[rank], look)[-LOOK_SLOTS:]
 
     def _done_at(self, at_ns: int) -> int:
         share = (at_ns - self.since_ns) / (self.stretch.seconds * SECOND)
@@ -176,6 +194,7 @@ class _Life:
                 pulse_count=self.pulses[rank],
                 pulse_ns=at_ns if pulsed else beat.pulse_ns,
                 groups=groups,
+                looks=self.looks[rank],
             )
         state = self.processes[rank]
         if stretch.doing == "stop" and rank == stretch.culprit:
@@ -221,9 +240,12 @@ def moments(seed: int, hours: float, *, with_fault: bool = False) -> Iterator[Mo
         fault = _draw_fault(rng, job, lasts_ns / SECOND) if with_fault and last else None
         number, began_ns, struck = number + 1, at_ns, None
         while at_ns < began_ns + lasts_ns:
+            for part in range(LOOKS_PER_SECOND):
+                seen_ns = at_ns + (part + 1) * SECOND // LOOKS_PER_SECOND
+                if struck is None:
+                    life.advance(seen_ns)
+                life.look(seen_ns)
             at_ns, tick = at_ns + SECOND, tick + 1
-            if struck is None:
-                life.advance(at_ns)
             # A fault strikes a job that steps: one at its start is another story.
             if fault and struck is None and at_ns >= began_ns + fault.at_seconds * SECOND and life.step > 50:
                 struck = Fault(fault.doing, fault.rank, (at_ns - START_NS) / SECOND)

@@ -11,8 +11,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from stallwatch.hook.pulse import next_instant
-from stallwatch.model.snapshot import ChildSample, GroupCounter, NodeSnapshot
+from stallwatch.hook.layout import LOOK_SLOTS
+from stallwatch.hook.pulse import LOOKS_PER_PULSE, next_instant, number_of
+from stallwatch.model.snapshot import ChildSample, CounterLook, GroupCounter, NodeSnapshot
 from tests.unit.detectors.nodes import SECOND, START, heartbeat, sample, snapshot
 
 By = Literal["sleep", "cpu contention", "data loader", "nothing", "pipeline", "experts", "logging"]
@@ -42,10 +43,12 @@ class _Rank:
     def __init__(self, rank: int, rng: random.Random) -> None:
         self.rank = rank
         self.enqueued: list[float] = []  # by step, seconds; the first are forgotten in time
-        self.pulse_at = rng.uniform(0, 1)
+        self.instant_ns = next_instant(int(rng.uniform(0, 1) * SECOND))
+        self.look_at = self.instant_ns / SECOND
         self.watchdog_phase = rng.uniform(0, WATCHDOG_SECONDS)
         self.pulses = self.ran_ticks = self.step = self.pulse_ns = 0
         self.groups: tuple[GroupCounter, ...] = ()
+        self.looks: tuple[CounterLook, ...] = ()
 
 
 class _Course:
@@ -89,8 +92,8 @@ def play(job: Job, seconds: float, seed: int) -> Iterator[NodeSnapshot]:
     for second in range(1, int(seconds) + 1):
         course.until(second + 0.1)
         for rank in course.ranks:
-            while rank.pulse_at <= second:
-                _pulse(job, rank, course, rng)
+            while rank.look_at <= second:
+                _look_at_counters(job, rank, course, rng)
         yield _look(job, course, second, rng)
         course.forget()
 
@@ -117,25 +120,31 @@ def _compute(job: Job, rank: int, now: float, rng: random.Random) -> float:
     return seconds
 
 
-def _pulse(job: Job, rank: _Rank, course: _Course, rng: random.Random) -> None:
-    at = rank.pulse_at
+def _look_at_counters(job: Job, rank: _Rank, course: _Course, rng: random.Random) -> None:
+    at = rank.look_at
     enqueued = course.forgotten + bisect_right(rank.enqueued, at)
     noted = at
     if job.backend != "gloo":
         noted = at - (at - rank.watchdog_phase) % WATCHDOG_SECONDS
     completed = course.completed(noted)
     recorder = "gloo" if job.backend == "gloo" else "nccl"
-    rank.groups = (GroupCounter(recorder, 0, enqueued, completed),)
+    groups = [GroupCounter(recorder, 0, enqueued, completed)]
     if job.by == "pipeline":  # the first and the last stage have one neighbour, the others two
         sends = (2 if rank.rank in (0, job.ranks - 1) else 4) * 4
         done = completed if recorder == "nccl" else enqueued
-        rank.groups = (*rank.groups, GroupCounter(recorder, 1, sends * enqueued, sends * done))
-    rank.step = enqueued if job.backend == "nccl ahead" else course.completed(at)
-    rank.pulses += 1
-    rank.pulse_ns = START + int(at * SECOND)
+        groups.append(GroupCounter(recorder, 1, sends * enqueued, sends * done))
+    step = enqueued if job.backend == "nccl ahead" else course.completed(at)
+    number, at_ns = number_of(rank.instant_ns), START + int(at * SECOND)
+    counts = (sum(group.enqueued for group in groups), sum(group.completed for group in groups))
+    both = (0, 0, *counts) if recorder == "gloo" else (*counts, 0, 0)
+    rank.looks = (*rank.looks, CounterLook(number, at_ns, step, *both))[-LOOK_SLOTS:]
+    if number % LOOKS_PER_PULSE == 0:
+        rank.groups, rank.step, rank.pulse_ns = tuple(groups), step, at_ns
+        rank.pulses += 1
     # At the moment that all ranks have in common, later by what the machine and the GIL take.
     late = rng.expovariate(1 / 0.02) if rng.random() < 0.03 else rng.expovariate(1 / 0.001)
-    rank.pulse_at = (next_instant(int((at + 0.2) * SECOND))) / SECOND + late
+    rank.instant_ns = next_instant(int(at * SECOND))
+    rank.look_at = rank.instant_ns / SECOND + late
 
 
 def _look(job: Job, course: _Course, second: int, rng: random.Random) -> NodeSnapshot:
@@ -153,6 +162,7 @@ def _look(job: Job, course: _Course, second: int, rng: random.Random) -> NodeSna
             pulse_count=rank.pulses,
             pulse_ns=rank.pulse_ns,
             groups=rank.groups,
+            looks=rank.looks,
             world_size=job.ranks,
         )
         samples.append(sample(rank.rank, beat, world_size=job.ranks, **_process(job, rank, slow, rng)))

@@ -15,9 +15,8 @@ from stallwatch.node.procfs import ProcessDirectory, children_of, parse_io, pars
 _MOST_THREADS = 4096
 _MOST_CHILDREN = 128
 
-
-# hook.pulse: a record is published every PUBLISH_NS, whole.
-_HOOK_BYTES_PER_SECOND = layout.RECORD_BYTES * 4
+# The hook publishes its record whole.
+_HOOK_BYTES_PER_SECOND = layout.RECORD_BYTES * 1_000_000_000 / layout.PUBLISH_NS
 
 
 class OwnBytes(NamedTuple):

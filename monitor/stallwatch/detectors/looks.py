@@ -1,7 +1,7 @@
-"""Who stood waiting, look by look: the pulses of a job's ranks at one moment, put beside each other.
+"""Who stood waiting, look by look: the counters of a job's ranks at one moment, put beside each other.
 
 A look is one step of the job, whatever its length: what one batch did to its ranks is one observation, however many of
-our ticks fell into it. Where nobody counts steps it is one completed collective.
+the hooks' looks fell into it. Where nobody counts steps it is one completed collective.
 """
 
 from collections.abc import Sequence
@@ -11,28 +11,33 @@ from statistics import median_low, stdev
 import msgspec
 
 from stallwatch.detectors.history import RankHistory
+from stallwatch.model.snapshot import CounterLook
 
 KEPT_LOOKS = 768
-_KEPT_SAMPLES = 3  # a record may be read a moment before its newest pulse: that look is made at the next tick
-_TOGETHER_NS = 150_000_000  # pulses further apart are of different moments, and their counts cannot be compared
-_ABOUT_TOGETHER_NS = 600_000_000  # where each rank's own words say that it waits: on a busy machine pulses come late
+_KEPT_SAMPLES = 12  # a record may be read a moment before its newest look: that one is used at the next tick
+_TOGETHER_NS = 150_000_000  # looks further apart are of different moments, and their counts cannot be compared
+_ABOUT_TOGETHER_NS = 600_000_000  # where each rank's own words say that it waits: on a busy machine hooks come late
 _KEPT_OFFSETS = 64
 _ENOUGH_OFFSETS = 4
 _ERRORS = 4  # standard errors of two counts' distance that are surely more than none
 _SETTLE_STEPS = 3  # the first steps compile and warm up, each rank as it will
 # torch's watchdog notes what NCCL has completed every 0.1 s (ProcessGroupNCCL.hpp, kWatchdogThreadSleepMillis), each
 # rank's at its own time, so the latest of several is about half of that old.
-_WATCHDOG_SECONDS = 0.05
+_WATCHDOG_SECONDS = 0.1
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What one pulse said of one rank."""
+    """One rank at one of its node's moments."""
 
-    pulses: int
+    number: int
     at_ns: int
+    step: int
     enqueued: int  # over all groups of the recorder that matters
     completed: int
-    pending: bool
+
+    @property
+    def pending(self) -> bool:
+        return self.enqueued > self.completed
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -42,28 +47,41 @@ class Member(msgspec.Struct, frozen=True):
     pid: int
     role: tuple[int, ...] = ()  # completed per group: ranks with other programs are no peers
     samples: tuple[Sample, ...] = ()
-    taken: int = -1  # pulses at the last look
     offsets: tuple[int, ...] = ()
 
 
 class Look(msgspec.Struct, frozen=True):
-    """One step: ticks that saw it, and in how many of them each member stood in a collective."""
+    """One step: how many moments saw it, and in how many of them each member stood in a collective."""
 
+    at_ns: int  # of the first
     ticks: int
     waited: tuple[int, ...]
+    surely: tuple[int, ...]  # whatever the constant distance of the ranks' counts is
 
 
 class Looks(msgspec.Struct, frozen=True):
     members: tuple[Member, ...] = ()
+    taken: int = 0  # number of the last moment that was used
     mark: int = -1  # step, or completed collectives, of the newest look
     looks: tuple[Look, ...] = ()
     count: int = 0  # of looks so far, those not kept included
     nccl: bool = False  # by what is enqueued: hosts that run ahead of their devices lose less than their looks say
 
-    def column(self, member: Member, window: int) -> tuple[tuple[int, int], ...]:
+    def column(self, member: Member, window: int, *, surely: bool = False) -> tuple[tuple[int, int], ...]:
         """(ticks, of these waiting) of one member in the last looks, oldest first."""
         place = self.members.index(member)
-        return tuple((look.ticks, look.waited[place]) for look in self.looks[-window:])
+        return tuple((look.ticks, (look.surely if surely else look.waited)[place]) for look in self.looks[-window:])
+
+    def since_ns(self, window: int) -> int:
+        """When the first of the last `window` looks began."""
+        return self.looks[-window].at_ns
+
+    def within(self, span_ns: int) -> int:
+        """How many looks there are in the last `span_ns`, one more to reach it."""
+        if not self.looks:
+            return 0
+        newest = self.looks[-1].at_ns
+        return sum(newest - look.at_ns < span_ns for look in self.looks) + 1
 
 
 def peers_of(members: Sequence[Member]) -> list[list[Member]]:
@@ -77,30 +95,59 @@ def peers_of(members: Sequence[Member]) -> list[list[Member]]:
 
 
 def looked(before: Looks, alive: Sequence[RankHistory]) -> Looks:
-    """Given a job's living ranks at this tick, return the looks with the one that they make, if they make one."""
+    """Given a job's living ranks at this tick, return the looks with those that they make since the last."""
     known = {(member.rank, member.pid): member for member in before.members}
     if set(known) != {(rank.sample.rank, rank.sample.pid) for rank in alive}:
         before, known = Looks(), {}
     nccl = all(any(group.recorder == "nccl" and group.enqueued > 0 for group in rank.groups) for rank in alive)
-    members = [_sampled(known, rank, "nccl" if nccl else "gloo") for rank in alive]
-    looks = msgspec.structs.replace(before, members=tuple(members), nccl=nccl)
-    together = _together(members, _TOGETHER_NS if nccl else _ABOUT_TOGETHER_NS)
-    if together is None or not all(_takes_part(rank) for rank in alive):
+    if nccl != before.nccl:
+        before, known = Looks(nccl=nccl), {}
+    members = tuple(_sampled(known, rank, nccl=nccl) for rank in alive)
+    looks = msgspec.structs.replace(before, members=members)
+    if len(members) < 2:
         return looks
-    waits = _ahead(members, together) if nccl else {m.rank: s.pending for m, s in zip(members, together, strict=True)}
-    members = [_taken(member, members, together) for member in members]
-    looks = msgspec.structs.replace(looks, members=tuple(members))
-    if waits is None:
+    numbers = set.intersection(*({sample.number for sample in member.samples} for member in members))
+    due = sorted(number for number in numbers if number > looks.taken)
+    if not due:
         return looks
-    waited = tuple(int(waits[member.rank]) for member in members)
-    steps = [rank.heartbeat.step for rank in alive if rank.heartbeat and rank.heartbeat.step is not None]
-    mark = max(steps) if len(steps) == len(alive) else max(sample.completed for sample in together)
+    if all(_takes_part(rank) for rank in alive):
+        for number in due:
+            looks = _with(looks, number)
+    return msgspec.structs.replace(looks, taken=due[-1])
+
+
+def _with(looks: Looks, number: int) -> Looks:
+    """Add what the members' samples of one moment say."""
+    members = looks.members
+    together = [next(sample for sample in member.samples if sample.number == number) for member in members]
+    at_ns = min(sample.at_ns for sample in together)
+    apart_ns = max(sample.at_ns for sample in together) - at_ns
+    if apart_ns > (_TOGETHER_NS if looks.nccl else _ABOUT_TOGETHER_NS):
+        return looks
+    waits = surely = {member.rank: sample.pending for member, sample in zip(members, together, strict=True)}
+    if looks.nccl:
+        seen = _ahead(members, together)
+        members = tuple(_taken(member, members, together) for member in members)
+        looks = msgspec.structs.replace(looks, members=members)
+        if seen is None:
+            return looks
+        waits, surely = seen
+    steps = [sample.step for sample in together]
+    mark = max(steps) if min(steps) >= 0 else max(sample.completed for sample in together)
+    look = Look(at_ns, 1, tuple(int(waits[m.rank]) for m in members), tuple(int(surely[m.rank]) for m in members))
     if looks.looks and mark == looks.mark:
-        last = looks.looks[-1]
-        both = tuple(a + b for a, b in zip(last.waited, waited, strict=True))
-        return msgspec.structs.replace(looks, looks=(*looks.looks[:-1], Look(last.ticks + 1, both)))
-    kept = (*looks.looks, Look(1, waited))[-KEPT_LOOKS:]
+        return msgspec.structs.replace(looks, looks=(*looks.looks[:-1], _both(looks.looks[-1], look)))
+    kept = (*looks.looks, look)[-KEPT_LOOKS:]
     return msgspec.structs.replace(looks, mark=mark, looks=kept, count=looks.count + 1)
+
+
+def _both(one: Look, other: Look) -> Look:
+    return Look(
+        one.at_ns,
+        one.ticks + other.ticks,
+        tuple(a + b for a, b in zip(one.waited, other.waited, strict=True)),
+        tuple(a + b for a, b in zip(one.surely, other.surely, strict=True)),
+    )
 
 
 def _takes_part(rank: RankHistory) -> bool:
@@ -111,67 +158,76 @@ def _takes_part(rank: RankHistory) -> bool:
     return beat.step is None or beat.step > _SETTLE_STEPS
 
 
-def _sampled(known: dict[tuple[int, int], Member], rank: RankHistory, recorder: str) -> Member:
+def _sampled(known: dict[tuple[int, int], Member], rank: RankHistory, *, nccl: bool) -> Member:
     member = known.get((rank.sample.rank, rank.sample.pid), Member(rank.sample.rank, rank.sample.pid))
     beat = rank.heartbeat
-    if beat is None or (member.samples and member.samples[-1].pulses == beat.pulse_count):
+    last = member.samples[-1].number if member.samples else 0
+    new = tuple(_sample(look, nccl=nccl) for look in beat.looks if look.number > last) if beat else ()
+    if not new:
         return member
-    groups = [group for group in rank.groups if group.recorder == recorder] or rank.groups
-    sample = Sample(
-        beat.pulse_count,
-        beat.pulse_ns,
-        sum(group.enqueued for group in groups),
-        sum(group.completed for group in groups),
-        any(group.enqueued > group.completed for group in groups),
-    )
     role = tuple(sorted(group.completed for group in rank.groups))
-    return msgspec.structs.replace(member, role=role, samples=(*member.samples, sample)[-_KEPT_SAMPLES:])
+    return msgspec.structs.replace(member, role=role, samples=(*member.samples, *new)[-_KEPT_SAMPLES:])
 
 
-def _together(members: Sequence[Member], apart_ns: int) -> list[Sample] | None:
-    """The newest samples of one moment that no look has used, None where there are none."""
-    if len(members) < 2 or not all(member.samples for member in members):
-        return None
-    at_ns = min(member.samples[-1].at_ns for member in members)
-    chosen = [min(member.samples, key=lambda sample: abs(sample.at_ns - at_ns)) for member in members]
-    fresh = all(sample.pulses > member.taken for sample, member in zip(chosen, members, strict=True))
-    return chosen if fresh and all(sample.at_ns - at_ns <= apart_ns for sample in chosen) else None
+def _sample(look: CounterLook, *, nccl: bool) -> Sample:
+    if nccl:
+        return Sample(look.number, look.at_ns, look.step, look.nccl_enqueued, look.nccl_completed)
+    # Where the one recorder holds nothing its counts are zero: what pends is pending in either.
+    enqueued, completed = look.nccl_enqueued + look.gloo_enqueued, look.nccl_completed + look.gloo_completed
+    return Sample(look.number, look.at_ns, look.step, enqueued, completed)
 
 
 def _taken(member: Member, members: Sequence[Member], together: Sequence[Sample]) -> Member:
     mine = together[members.index(member)]
     peers = [s.completed for m, s in zip(members, together, strict=True) if _same_role(m.role, member.role)]
     offsets = (*member.offsets, mine.completed - median_low(peers))[-_KEPT_OFFSETS:]
-    return msgspec.structs.replace(member, taken=mine.pulses, offsets=offsets)
+    return msgspec.structs.replace(member, offsets=offsets)
 
 
-def _ahead(members: Sequence[Member], together: Sequence[Sample]) -> dict[int, bool] | None:
+def _ahead(members: Sequence[Member], together: Sequence[Sample]) -> tuple[dict[int, bool], dict[int, bool]] | None:
     """Who waits under NCCL: who has enqueued what its least peer has not, while that one has nothing left to do.
 
     `completed` lags by up to 0.1 s there, so that every rank of a job with short steps is nearly always pending; what
     is enqueued is true at once. The counts of ranks may differ by a constant (sends are counted too): it is their usual
-    distance in completed counts, in which the lags of the ranks' watchdogs cancel.
+    distance in completed counts, as far as it is more than their watchdogs' lag makes. Return who probably waits (no
+    distance where there may be none), and who does by that and by the measured distance as well.
     """
-    waits: dict[int, bool] = {}
+    probably: dict[int, bool] = {}
+    surely: dict[int, bool] = {}
     sample_of = dict(zip((member.rank for member in members), together, strict=True))
     for peers in peers_of(members):
         if any(len(peer.offsets) < _ENOUGH_OFFSETS for peer in peers):
             return None
-        offset, error = {}, 0.0
-        for peer in peers:
-            offset[peer.rank], unsure = _offset(peer.offsets)
-            error = max(error, unsure)
-        enqueued = {rank: sample_of[rank].enqueued - offset[rank] for rank in offset}
-        completed = max(sample_of[rank].completed - offset[rank] for rank in offset)
-        least = min(enqueued, key=lambda rank: enqueued[rank])
         per_ns = _rate(peers)
-        # A rank that is behind and still has work enqueued keeps nobody waiting: its device does.
-        starved = enqueued[least] - completed <= 0.5 + error + _WATCHDOG_SECONDS * 1e9 * per_ns
-        for rank in enqueued:
-            apart_ns = abs(sample_of[rank].at_ns - sample_of[least].at_ns)
-            ahead = enqueued[rank] - enqueued[least] > 0.5 + _ERRORS * error + apart_ns * per_ns
-            waits[rank] = starved and ahead
-    return waits
+        lag = _WATCHDOG_SECONDS * 1e9 * per_ns
+        measured = {peer.rank: _offset(peer.offsets) for peer in peers}
+        error = max(unsure for _, unsure in measured.values())
+        exact = {rank: float(offset) for rank, (offset, _) in measured.items()}
+        none = {rank: 0.0 if abs(offset) <= lag else offset for rank, offset in exact.items()}
+        mine = {peer.rank: sample_of[peer.rank] for peer in peers}
+        by_none = _ahead_by(mine, none, 0.5 + lag / 2, per_ns, 0.0)
+        by_exact = _ahead_by(mine, exact, 0.5 + error + lag / 2, per_ns, _ERRORS * error)
+        for rank in mine:
+            # Where most looks agree on the distance, it is that.
+            probably[rank] = by_none[rank] if error else by_exact[rank]
+            surely[rank] = by_none[rank] and by_exact[rank]
+    return probably, surely
+
+
+def _ahead_by(
+    samples: dict[int, Sample], offset: dict[int, float], left: float, per_ns: float, unsure: float
+) -> dict[int, bool]:
+    """By one idea of the counts' constant distances. `left`: as much more than completed is nothing left to do."""
+    enqueued = {rank: sample.enqueued - offset[rank] for rank, sample in samples.items()}
+    completed = max(sample.completed - offset[rank] for rank, sample in samples.items())
+    least = min(enqueued, key=lambda rank: enqueued[rank])
+    # A rank that is behind and still has work enqueued keeps nobody waiting: its device does.
+    starved = enqueued[least] - completed <= left
+    return {
+        rank: starved
+        and enqueued[rank] - enqueued[least] > 0.5 + unsure + abs(sample.at_ns - samples[least].at_ns) * per_ns
+        for rank, sample in samples.items()
+    }
 
 
 def _offset(offsets: Sequence[int]) -> tuple[int, float]:

@@ -8,8 +8,8 @@ import msgspec
 from stallwatch.config import SlowSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
-from stallwatch.detectors.looks import Looks, looked, peers_of
-from stallwatch.detectors.waiting import CONFIRM_NATS, WINDOWS, Least, is_due, who_waits_least
+from stallwatch.detectors.looks import Looks, Member, looked, peers_of
+from stallwatch.detectors.waiting import CONFIRM_NATS, LEAST_LOOKS, SPAN_NS, WINDOWS, Least, is_due, who_waits_least
 from stallwatch.detectors.why_slow import why_slow
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
@@ -29,12 +29,13 @@ class _Watched(msgspec.Struct, frozen=True):
     job: JobKey
     looks: Looks = Looks()
     lagging: tuple[_Lagging, ...] = ()
-    by_window: tuple[Least | None, ...] = (None,) * len(WINDOWS)
+    # By the shortest window that spans enough time, then by WINDOWS.
+    by_window: tuple[Least | None, ...] = (None,) * (1 + len(WINDOWS))
 
     @property
     def least(self) -> Least | None:
         """The one that some window tells best."""
-        return max((least for least in self.by_window if least), key=lambda least: least.nats, default=None)
+        return max((least for least in self.by_window if least), key=lambda one: (one.sure, one.nats), default=None)
 
 
 class _Slow(msgspec.Struct, frozen=True):
@@ -84,39 +85,53 @@ class SlowDetector:
         looks = looked(before.looks, alive)
         by_window = before.by_window
         if looks.count != before.looks.count:
-            by_window = tuple(
-                self._least(looks, window) if is_due(window, looks.count) or looks.count < before.looks.count else least
-                for window, least in zip(WINDOWS, by_window, strict=True)
+            shortest = max(LEAST_LOOKS, looks.within(SPAN_NS))
+            begun_anew = looks.count < before.looks.count
+            by_window = (
+                self._least(looks, shortest),
+                *(
+                    least
+                    if window > shortest and not begun_anew and not is_due(window, before.looks.count, looks.count)
+                    else self._least(looks, window if window > shortest else 0)
+                    for window, least in zip(WINDOWS, by_window[1:], strict=True)
+                ),
             )
         return _Watched(before.job, looks, _lags(before.lagging, alive), by_window)
 
     def _least(self, looks: Looks, window: int) -> Least | None:
-        if len(looks.looks) < window:
+        if not window or len(looks.looks) < window:
             return None
         found = (
-            who_waits_least([(peer.rank, looks.column(peer, window)) for peer in peers], self._slow.minimum_share)
+            self._least_of(looks, peers, window, surely=surely)
             for peers in peers_of(looks.members)
+            for surely in ((False, True) if looks.nccl else (True,))
         )
-        return max((least for least in found if least), key=lambda least: least.nats, default=None)
+        return max((least for least in found if least), key=lambda least: (least.sure, least.nats), default=None)
+
+    def _least_of(self, looks: Looks, peers: Sequence[Member], window: int, *, surely: bool) -> Least | None:
+        columns = [(peer.rank, looks.column(peer, window, surely=surely)) for peer in peers]
+        least = who_waits_least(columns, self._slow.minimum_share, looks.since_ns(window))
+        return least if least is None or surely else msgspec.structs.replace(least, sure=False)
 
     def _judge(
         self, watched: _Watched, alive: list[RankHistory], before: _Slow | None, seen: NodeHistory
     ) -> _Slow | None:
         job, least = watched.job, watched.least
         if least is not None:
-            rank, strong, looks = least.rank, least.nats >= CONFIRM_NATS, least.looks
+            rank, strong, begun_ns = least.rank, least.sure and least.nats >= CONFIRM_NATS, least.since_ns
             reason, cost = _waits_least(least, alive, seen, "at most" if watched.looks.nccl else "about")
         else:
             lagging = _who_lags(watched.lagging)
             if lagging is None:
                 return None
-            rank, strong, looks, cost = lagging.rank, True, _LAG_LOOKS, 0.0
+            rank, strong, cost = lagging.rank, True, 0.0
+            begun_ns = seen.at_ns - _LAG_LOOKS * SECOND_NS
             reason = (
                 f"rank {rank} falls behind: {lagging.lags[-1]} steps behind the median of its job, and more at "
                 f"every look{why_slow(rank, alive, seen)}"
             )
         same = before is not None and before.rank == rank
-        since_ns = before.since_ns if before and same else seen.at_ns - looks * SECOND_NS
+        since_ns = before.since_ns if before and same else begun_ns
         confirmed = (strong and same) or bool(before and same and before.confirmed)
         return _Slow(job, rank, since_ns, confirmed, reason, cost)
 

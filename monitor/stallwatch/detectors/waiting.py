@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-# Looks; a large effect shows in few, a small one needs many: +10 % of a step some minutes of 1 Hz pulses.
-WINDOWS = (8, 12, 16, 24, 36, 56, 96, 192, 384, 768)
+# Looks; a large effect shows in few, a small one needs many: +10 % of a step some minutes.
+LEAST_LOOKS = 8
+WINDOWS = (12, 16, 24, 36, 56, 96, 192, 384, 768)
+SPAN_NS = 6_000_000_000  # what is shorter is no state of a rank: one collection of garbage, one file that came late
 # Evidence in nats: chance alone makes this with a probability below e^-nats in one test. A thousand job-hours make some
 # 10^8 tests (ranks × windows × looks, mostly of the same looks): at 16 nats two of them were fooled. A suspicion is
 # only a reason to look at arrival times in the recorders: eight looks of four ranks, sixteen of two, give 11.1 nats.
@@ -14,6 +16,7 @@ SUSPECT_NATS = 11.0
 CONFIRM_NATS = 20.0
 _LIKE_OTHERS = 0.7  # the second least must wait nearly as the others do, or it is a spread by design (experts)
 _BLOCKS = 4  # the effect must be there in each part of the window: what came and went is no state
+_OF_WHOLE = 0.35  # as much of it in each part, at least
 
 Column = tuple[tuple[int, int], ...]  # one rank: (ticks, of these waiting) of each look, oldest first
 
@@ -24,17 +27,22 @@ class Least(msgspec.Struct, frozen=True):
     rank: int
     nats: float
     looks: int
+    since_ns: int
     share: float  # of its time in which it stood in a collective
     peers_share: float
+    sure: bool = True  # False: only if the counts of its peers have no constant distance
 
 
-def is_due(window: int, looks: int) -> bool:
+def is_due(window: int, before: int, looks: int) -> bool:
     """A long window says little that it did not say a look ago: it is judged each time that a part of it is new."""
-    return looks % max(1, window // 24) == 0
+    part = max(1, window // 6)
+    return looks // part != before // part
 
 
-def who_waits_least(columns: Sequence[tuple[int, Column]], minimum_share: float) -> Least | None:
+def who_waits_least(columns: Sequence[tuple[int, Column]], minimum_share: float, since_ns: int = 0) -> Least | None:
     """Given (rank, column) of peers over the same looks, return the one that waits least if that is no chance.
+
+    `since_ns`: when the first of the looks was made.
 
     The looks of peers are of the same moments: what the job as a whole does is the same for all of them, and only
     those in which some wait and others do not say anything.
@@ -53,7 +61,7 @@ def who_waits_least(columns: Sequence[tuple[int, Column]], minimum_share: float)
     nats = _evidence(mine, others, minimum_share)
     if nats < SUSPECT_NATS or not _lasts(mine, others):
         return None
-    return Least(rank, nats, window, least, typical)
+    return Least(rank, nats, window, since_ns, least, typical)
 
 
 def _share(column: Column) -> float:
@@ -63,12 +71,15 @@ def _share(column: Column) -> float:
 
 def _lasts(mine: Column, others: Sequence[Column]) -> bool:
     size = len(mine) // _BLOCKS
-    for block in range(_BLOCKS):
-        begin, end = block * size, (block + 1) * size
-        waited = sorted(_share(other[begin:end]) for other in others)
-        if _share(mine[begin:end]) >= waited[len(waited) // 2]:
-            return False
-    return True
+    whole = _less(mine, others)
+    parts = (slice(block * size, (block + 1) * size) for block in range(_BLOCKS))
+    return all(_less(mine[part], [other[part] for other in others]) > _OF_WHOLE * whole for part in parts)
+
+
+def _less(mine: Column, others: Sequence[Column]) -> float:
+    """By how much less it waits than its median peer."""
+    waited = sorted(_share(other) for other in others)
+    return waited[len(waited) // 2] - _share(mine)
 
 
 def _evidence(mine: Column, others: Sequence[Column], minimum_share: float) -> float:

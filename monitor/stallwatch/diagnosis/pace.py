@@ -106,6 +106,17 @@ class Pace:
                 best = found
         return best
 
+    def just_moved(self, group: int) -> bool:
+        """All members called something in the last steps before their dumps: the job moved a moment ago."""
+        step = self._step_of(group)
+        summaries = [(member.stream, self._case.summaries[rank]) for rank, member in self._case.streams[group].items()]
+        return bool(step and summaries) and all(
+            summary.captured_at_ns is not None
+            and stream.last_created_ns is not None
+            and summary.captured_at_ns - stream.last_created_ns < _STEPS_UNTIL_SUSPECT * (step or 0.0)
+            for stream, summary in summaries
+        )
+
     def _slowest_of(self, group: int) -> Slowness | None:
         case = self._case
         streams = case.streams[group]

@@ -6,6 +6,7 @@ A record is RECORD_BYTES long, little-endian, and always written whole:
     ring       64 × 8 bytes, CLOCK_MONOTONIC of step n at n % 64
     groups    128 × 4 words: recorder, pg_id, enqueued, completed
     strings   UTF-8, NUL padded, named in STRINGS, append only
+    looks       8 × 7 words, named in Look: look n at n % 8; number 0 is "none yet"
 
 A word added in version v carries `since` v: a reader takes VERSION and the one before, and gives a default to what the
 older writer did not know. A reader may meet a writer in mid-write; the checksum tells, and it reads again (TornRecord).
@@ -23,6 +24,9 @@ READABLE_VERSIONS = tuple(range(max(1, VERSION - 1), VERSION + 1))
 WORD_CAPACITY = 128
 RING_SLOTS = 64  # a power of two: the step's slot is a mask
 GROUP_CAPACITY = 128
+LOOK_SLOTS = 8
+# How often a record is published, and how old a reader's view may be; no usual step is a part or a multiple of it.
+PUBLISH_NS = 257_750_000
 UNKNOWN = -1
 RECORDERS = ("nccl", "gloo")  # the word "recorder" of a group is an index into this; append only
 
@@ -69,9 +73,11 @@ RING_OFFSET = WORD_CAPACITY * 8
 GROUP_OFFSET = RING_OFFSET + RING_SLOTS * 8
 STRING_OFFSET = GROUP_OFFSET + GROUP_CAPACITY * 32
 RECORD_BYTES = 8192
+LOOK_OFFSET = RECORD_BYTES - LOOK_SLOTS * 56  # at the end: strings may be appended
 
 _ALL_WORDS = struct.Struct(f"<{len(WORDS)}q")
 _ALL_SLOTS = struct.Struct(f"<{RING_SLOTS}q")
+_LOOK = struct.Struct("<7q")
 
 
 class LayoutError(ValueError):
@@ -80,6 +86,18 @@ class LayoutError(ValueError):
 
 class TornRecord(LayoutError):
     """The record was read while it was written: read it again."""
+
+
+class Look(NamedTuple):
+    """What one rank had enqueued and completed at a moment that the processes of a node have in common."""
+
+    number: int  # of the moment: looks of one number belong together
+    at_ns: int  # CLOCK_MONOTONIC
+    step: int  # -1: nobody counts steps
+    nccl_enqueued: int  # over all groups of that recorder
+    nccl_completed: int
+    gloo_enqueued: int
+    gloo_completed: int
 
 
 class Record(NamedTuple):
@@ -114,6 +132,7 @@ class Record(NamedTuple):
     attached_ns: int
     exception: str  # type of the uncaught exception that is ending the process
     errors: int
+    looks: tuple[Look, ...]  # oldest first
 
 
 def encode(
@@ -121,6 +140,7 @@ def encode(
     ring: "tuple[int, ...]",
     groups: "tuple[tuple[str, int, int, int], ...]",
     strings: "dict[str, str]",
+    looks: "tuple[Look, ...]" = (),
 ) -> bytes:
     """Given the words by name (magic, version, checksum and group counts are filled in here), return a whole record."""
     kept = groups[:GROUP_CAPACITY]
@@ -142,6 +162,8 @@ def encode(
         text = fitting(strings.get(name, ""), size)
         image[offset : offset + len(text)] = text
         offset += size
+    for look in looks:
+        _LOOK.pack_into(image, LOOK_OFFSET + look.number % LOOK_SLOTS * _LOOK.size, *look)
     struct.pack_into("<q", image, WORD["checksum"] * 8, crc32(image))
     return bytes(image)
 
@@ -217,6 +239,7 @@ def _values(data: bytes, version: int) -> Record:
         attached_ns=word["attached_ns"],
         exception=text["exception"],
         errors=max(0, word["errors"]),
+        looks=_looks(data),
     )
 
 
@@ -235,6 +258,12 @@ def _group(data: bytes, index: int) -> "tuple[str, int, int, int]":
     if not 0 <= recorder < len(RECORDERS):
         raise LayoutError(f"the record names recorder {recorder}, which this reader does not know: damaged or newer")
     return RECORDERS[recorder], pg_id, enqueued, completed
+
+
+def _looks(data: bytes) -> "tuple[Look, ...]":
+    # A record of a writer that knew of no looks has zeros there.
+    area = data[LOOK_OFFSET : LOOK_OFFSET + LOOK_SLOTS * _LOOK.size]
+    return tuple(sorted(Look(*values) for values in _LOOK.iter_unpack(area) if values[0] > 0))
 
 
 def _texts(data: bytes, version: int) -> "dict[str, str]":

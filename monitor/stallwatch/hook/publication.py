@@ -39,6 +39,7 @@ class Publication:
         self.dump_started_ns = 0
         self.answered_request = layout.UNKNOWN
         self.pulse_ns = 0
+        self._looks: tuple[layout.Look, ...] = ()
         self._pulse_count = 0
         self._attached_ns = monotonic_ns()
         self._notify = os.environ.get("STALLWATCH_NOTIFY", "").strip().lower() not in ("off", "0", "no", "false")
@@ -48,9 +49,23 @@ class Publication:
         self._retry_ns = 0
         self._lock = threading.Lock()
 
-    def beat(self) -> None:
+    def beat(self, at_ns: int) -> None:
         self._pulse_count += 1
-        self.pulse_ns = monotonic_ns()
+        self.pulse_ns = at_ns
+
+    def look(self, number: int, at_ns: int, groups: "tuple[tuple[str, int, int, int], ...]") -> None:
+        """Keep what the counters say at one of the node's common moments. Not in a phase, which is its own kind of
+        time, nor while a dump of ours holds the GIL."""
+        if not groups or self.dump_started_ns or self._phases.current()[0]:
+            return
+        steps, _ = self._read_steps()
+        counts = dict.fromkeys(layout.RECORDERS, (0, 0))
+        for recorder, _, enqueued, completed in groups:
+            before = counts[recorder]
+            counts[recorder] = before[0] + max(enqueued, 0), before[1] + max(completed, 0)
+        step = steps if steps or self.counts_steps else layout.UNKNOWN
+        look = layout.Look(number, at_ns, step, *counts["nccl"], *counts["gloo"])
+        self._looks = (*self._looks, look)[-layout.LOOK_SLOTS :]
 
     def publish(self) -> None:
         """Write the record, in a new file where there is none or ours is gone. Never raises OSError: disks and
@@ -140,4 +155,4 @@ class Publication:
             "epoch": world.epoch,
             "exception": uncaught_exception(),
         }
-        return layout.encode(words, ring, self.groups, texts)
+        return layout.encode(words, ring, self.groups, texts, self._looks)

@@ -1,4 +1,4 @@
-"""The hook's own thread: publishes the record, beats once a second, reads the recorders' status, answers dump requests.
+"""The hook's own thread: publishes the record, looks at the recorders' status, beats, answers dump requests.
 
 It stops with the GIL and goes on when only the main thread is stuck: the pair of step and pulse tells the two apart.
 """
@@ -17,27 +17,31 @@ from stallwatch.hook.publication import Publication
 from stallwatch.hook.rank_file import RankFile, remove_stale_files, write_private
 from stallwatch.hook.requests import Request, Requests
 
-PUBLISH_NS = 250_000_000  # how old a reader's view may be; also how often the request path is looked at
-PULSE_NS = 1_031_000_000  # no usual step is a part or a multiple of it
-SPREAD_NS = 500_000_000
+LOOKS_PER_PULSE = 4
+SPREAD_NS = 64_000_000
 FORK_SECONDS = 0.2  # how long a fork may wait for our thread; it takes some 0.1 ms unless a disk is dead
 EXIT_SECONDS = 2.0  # how long the end of the process may wait for our threads: a dump in progress, a dead disk
 
 
 def next_instant(now_ns: int) -> int:
-    """Return the next moment at which the processes of this node pulse: the same for all of them, by CLOCK_MONOTONIC.
+    """Return the next moment at which the processes of this node look: the same for all of them, by CLOCK_MONOTONIC.
 
     Counters that were read at one moment can be compared: who has enqueued less is the one that the others wait for.
     Ranks that are disturbed together are also disturbed least: the others wait at the next collective anyway. The
-    moments are spread (by the golden ratio, so evenly), never in step with the job: of steps of exactly a second a
-    steady pulse would always see the same part.
+    moments are spread (by the golden ratio, so evenly), never in step with the job: of steps as long as a look is from
+    the next a steady one would always see the same part.
     """
-    number = now_ns // PULSE_NS - 1
+    number = max(0, now_ns // layout.PUBLISH_NS - 1)
     while True:
-        instant_ns = number * PULSE_NS + (number * 2_654_435_769 % 2**32) * SPREAD_NS // 2**32
+        instant_ns = number * layout.PUBLISH_NS + (number * 2_654_435_769 % 2**32) * SPREAD_NS // 2**32
         if instant_ns > now_ns:
             return instant_ns
         number += 1
+
+
+def number_of(instant_ns: int) -> int:
+    """Return the number of such a moment."""
+    return instant_ns // layout.PUBLISH_NS
 
 
 class Pulse:
@@ -48,8 +52,8 @@ class Pulse:
         self.recorder_set_by_us = False
         self._guard = guard
         self._requests = Requests()
-        self._due_ns = 0
         self._instant_ns = 0
+        self._pulse_number = 0  # of the moment from which the next pulse is due
         self._is_tidy = False
         self._facts_of: tuple[object, ...] = ()
         self._stopping = threading.Event()
@@ -59,10 +63,9 @@ class Pulse:
 
     def start(self) -> None:
         """Publish for the first time and start the thread. Raise RuntimeError when no thread can be had."""
-        self.publication.beat()
+        self.publication.beat(monotonic_ns())
         self.publication.publish()
         self._instant_ns = next_instant(monotonic_ns())
-        self._due_ns = min(monotonic_ns() + PUBLISH_NS, self._instant_ns)
         try:
             self._start_thread()
         except RuntimeError:
@@ -116,24 +119,27 @@ class Pulse:
     def _beat_until_told(self) -> None:
         while True:
             # By the clock, so that a job which forks all the time is published none the less.
-            self._stopping.wait(max(0, self._due_ns - monotonic_ns()) / 1e9)
+            self._stopping.wait(max(0, self._instant_ns - monotonic_ns()) / 1e9)
             with self._handover:
                 if self._stopping.is_set() or not self.publication.is_kept:
                     self._thread = None
                     return
-            now_ns = monotonic_ns()
-            self._due_ns = min(now_ns + PUBLISH_NS, next_instant(now_ns))
-            self._guard.run("pulse", self._tick)
+            number, self._instant_ns = number_of(self._instant_ns), next_instant(monotonic_ns())
+            self._guard.run("pulse", self._tick, number)
             if self._guard.is_off("pulse"):
                 # A record that nobody renews would look like a process that holds its GIL.
                 self._guard.run("withdrawal", self.publication.withdraw)
 
-    def _tick(self) -> None:
+    def _tick(self, number: int) -> None:
         publication = self.publication
-        if monotonic_ns() >= self._instant_ns:
-            publication.beat()  # its time is that of the counters
-            self._instant_ns = next_instant(publication.pulse_ns)
-            publication.groups = self._guard.run("recorder status", recorder.group_counters) or ()
+        is_pulse = number >= self._pulse_number
+        at_ns = monotonic_ns()
+        groups = self._guard.run("recorder status", recorder.group_counters) or ()
+        publication.look(number, at_ns, groups)
+        if is_pulse:
+            self._pulse_number = number - number % LOOKS_PER_PULSE + LOOKS_PER_PULSE
+            publication.beat(at_ns)  # its time is that of the counters
+            publication.groups = groups
             self._guard.run("identity", self._refresh_world)
             self._guard.run("facts", self._write_facts)
             if not self._is_tidy:

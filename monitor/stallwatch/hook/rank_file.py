@@ -5,7 +5,7 @@ that a full tmpfs cannot back, kills the process with SIGBUS, and no `try` catch
 others, so nothing prevents it (tried: mode 0444 and leases do not bind root, seals exist only on nameless memfds). The
 step therefore counts in private memory (beat.py) and the pulse thread publishes: truncation, unlinking and full disks
 are then ordinary errors of one thread, and the training thread never touches a file system. The price: what a reader
-sees is at most PUBLISH_NS (a quarter of a second) old, which are the steps that a SIGKILL takes with it.
+sees is at most layout.PUBLISH_NS (a quarter of a second) old, which are the steps that a SIGKILL takes with it.
 
 The file is opened anew for each write: a descriptor that is kept could be closed by the job (daemonising libraries
 close all they did not open) and its number be given to a file of the job's.

@@ -25,6 +25,18 @@ class GroupCounter(msgspec.Struct, frozen=True):
     completed: int
 
 
+class CounterLook(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank had enqueued and completed at a moment that all ranks of a node have in common (by its number)."""
+
+    number: int
+    at_ns: int
+    step: int  # -1: nobody counts steps
+    nccl_enqueued: int  # over all groups of that recorder
+    nccl_completed: int
+    gloo_enqueued: int
+    gloo_completed: int
+
+
 class Heartbeat(msgspec.Struct, frozen=True):
     """A hook's record, decoded. Times are CLOCK_MONOTONIC nanoseconds of the node."""
 
@@ -59,6 +71,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     attached_ns: int = -1
     exception: str = ""  # type of the uncaught exception that is ending the process; it may hang in its teardown
     errors: int = 0  # what the hook swallowed
+    looks: tuple[CounterLook, ...] = ()  # of the last seconds, several a second, oldest first
     differs: tuple[tuple[str, str], ...] = ()  # (name, value here) of versions and variables unlike its peers' here
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from stallwatch.errors import Denied
 from stallwatch.hook import layout
-from stallwatch.model.snapshot import GroupCounter, Heartbeat
+from stallwatch.model.snapshot import CounterLook, GroupCounter, Heartbeat
 from stallwatch.node import untrusted
 
 # The hook's own order (hook: $STALLWATCH_DIR, else the first of these that it can write to).
@@ -55,6 +55,7 @@ def to_heartbeat(record: layout.Record, path: str, uid: int) -> Heartbeat:
     """Name the fields of a decoded record as the model does."""
     body = record._asdict()
     body["groups"] = tuple(GroupCounter(*group) for group in record.groups)
+    body["looks"] = tuple(CounterLook(*look) for look in record.looks)
     return Heartbeat(path=path, uid=uid, **body)
 
 

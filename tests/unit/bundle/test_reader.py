@@ -258,6 +258,7 @@ def _line(rank: int, step: int) -> bytes:
             "ended": False,
             "step_durations_ns": (),
             "groups": (),
+            "looks": (),
             "differs": (),
             "rank": rank,
             "step": step,

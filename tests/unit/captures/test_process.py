@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch.captures.process import ended, look_at, own_bytes_since, with_answers
-from stallwatch.hook.layout import RECORD_BYTES
-from stallwatch.hook.pulse import PUBLISH_NS
+from stallwatch.hook.layout import PUBLISH_NS, RECORD_BYTES
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import JobKey, ProcessEnd, RankSample
 from tests.unit.sensors.fake_proc import FakeProc, stat_line
@@ -71,6 +70,6 @@ def test_records_of_the_hook_are_no_work_of_the_rank(tmp_path: Path) -> None:
     before = look_at(50, 1000, 1, str(tmp_path))
     assert before.at_ns is not None
     later_ns = before.at_ns + 10 * 10**9
-    published = 10 * 10**9 // PUBLISH_NS * RECORD_BYTES
+    published = int(10 * 10**9 * RECORD_BYTES / PUBLISH_NS)
     assert own_bytes_since(before, True, later_ns).written == published
     assert own_bytes_since(before, False, later_ns).written == 0

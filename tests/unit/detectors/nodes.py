@@ -11,6 +11,7 @@ from stallwatch.detectors.replay import replay
 from stallwatch.model.finding import Finding
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import (
+    CounterLook,
     GroupCounter,
     Heartbeat,
     JobKey,
@@ -55,7 +56,22 @@ def heartbeat(rank: int, **fields: Any) -> Heartbeat:
         "ended_ns": None,
         "groups": (),
     }
-    return Heartbeat(**(values | fields))
+    values |= fields
+    values.setdefault("looks", one_look(values))
+    return Heartbeat(**values)
+
+
+def one_look(words: dict[str, Any]) -> tuple[CounterLook, ...]:
+    """What the hook would have seen at its pulse."""
+    counts = {"nccl": [0, 0], "gloo": [0, 0]}
+    for group in words["groups"]:
+        counts[group.recorder][0] += group.enqueued
+        counts[group.recorder][1] += group.completed
+    if not words["groups"] or words["phase"]:
+        return ()
+    step = -1 if words["step"] is None else words["step"]
+    number = words["pulse_count"]
+    return (CounterLook(number, words["pulse_ns"] or START + number * SECOND, step, *counts["nccl"], *counts["gloo"]),)
 
 
 def process(rank: int, **fields: Any) -> ProcessSample:

@@ -4,7 +4,7 @@ import pytest
 
 from stallwatch.config import Config
 from stallwatch.detectors.replay import replay
-from stallwatch.model.snapshot import GroupCounter, NodeSnapshot
+from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
 from tests.replay.stragglers import Backend, By, Job, play
 from tests.unit.detectors.nodes import SECOND, START, found, heartbeat, run, sample, snapshot
 
@@ -33,6 +33,35 @@ def test_what_holds_nobody_back_is_quiet_under_nccl(by: By, backend: Backend) ->
     if by == "logging" and backend == "nccl":
         return  # it does hold the others back where the host keeps step with its device
     assert not named(Job(by, 4, 0.0, 0, 0.0, backend), 400)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl", "nccl ahead"])
+def test_a_rank_of_double_time_is_suspected_within_seconds(backend: Backend) -> None:
+    findings = named(Job("sleep", 4, 1.0, 2, 30.0, backend), 60)
+    assert findings[0][2] <= 40
+
+
+def test_what_passes_within_seconds_is_no_state_of_a_rank() -> None:
+    """Rank 2 comes last in each of sixteen steps, four in a second, and then no more."""
+    shots = [quick(second, slow=20 <= second < 24) for second in range(1, 60)]
+    assert not found(run(shots), "slow")
+    lasting = [quick(second, slow=second >= 20) for second in range(1, 60)]
+    assert {finding.ranks for _, finding in found(run(lasting), "slow")} == {(2,)}
+
+
+def quick(second: int, *, slow: bool) -> NodeSnapshot:
+    """A second of a job in which each of four looks sees another step."""
+    samples = []
+    for rank in range(4):
+        waits = slow and rank != 2
+        looks = tuple(
+            CounterLook(number, START + number * SECOND // 4, number, 0, 0, number + waits, number)
+            for number in range(4 * second - 3, 4 * second + 1)
+        )
+        groups = (GroupCounter("gloo", 0, 4 * second + waits, 4 * second),)
+        beat = heartbeat(rank, step=4 * second, pulse_count=second, groups=groups, looks=looks)
+        samples.append(sample(rank, beat))
+    return snapshot(second, samples, tick=second)
 
 
 def test_short_steps_in_which_every_rank_is_always_pending_hide_nothing() -> None:

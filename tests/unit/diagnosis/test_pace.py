@@ -7,6 +7,7 @@ from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.pace import Pace
 from stallwatch.diagnosis.reduce import reduce_rank
 from stallwatch.model.evidence import Evidence, RankEvidence
+from stallwatch.model.verdict import Verdict
 from tests.unit.diagnosis.build import SLEEPS, STEP_NS, Rank, loop, world
 
 W3 = world(3)
@@ -62,6 +63,21 @@ def test_the_rank_that_comes_last_each_time_is_slow() -> None:
     assert (verdict.cause, verdict.culprits) == ("slow_rank", (2,))
 
 
+def _at_one_moment(*, age_ns: int) -> Verdict:
+    """Dumps of one moment, in which nothing has gone on: all wait for rank 2, which has always come last."""
+    waiting = [_captured_soon(Rank(r, STEPS[:20], 19, looks=1), age_ns) for r in (0, 1)]
+    late = _arriving_later(Rank(2, STEPS[:19], looks=1, frames=SLEEPS).evidence(), STEP_NS // 2)
+    late = msgspec.structs.replace(late, captured_at_ns=waiting[0].captured_at_ns)
+    return judge(Evidence(3, "nccl", (*waiting, late), (), ()))[0]
+
+
+def test_one_look_tells_who_is_slow_while_the_last_calls_are_fresh() -> None:
+    fresh = _at_one_moment(age_ns=STEP_NS // 2)
+    assert (fresh.cause, fresh.culprits, fresh.confidence) == ("slow_rank", (2,), "possible")
+    stale = _at_one_moment(age_ns=10 * STEP_NS)
+    assert stale.cause != "slow_rank"
+
+
 def test_arrivals_are_not_compared_over_clocks_of_two_hosts() -> None:
     ranks = [_captured_soon(Rank(r, STEPS[:20], 19, looks=1, host=f"node{r}")) for r in (0, 1)]
     late = _arriving_later(Rank(2, STEPS[:18], looks=1).evidence(), STEP_NS)
@@ -69,10 +85,10 @@ def test_arrivals_are_not_compared_over_clocks_of_two_hosts() -> None:
     assert verdict.cause == "healthy"
 
 
-def _captured_soon(rank: Rank) -> RankEvidence:
+def _captured_soon(rank: Rank, age_ns: int = STEP_NS // 2) -> RankEvidence:
     found = rank.evidence()
     last = max(o.created_ns or 0 for r in found.recorders for o in r.operations)
-    return msgspec.structs.replace(found, captured_at_ns=last + STEP_NS // 2)
+    return msgspec.structs.replace(found, captured_at_ns=last + age_ns)
 
 
 def _two_looks(first: RankEvidence, second: RankEvidence) -> RankEvidence:

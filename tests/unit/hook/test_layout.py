@@ -81,6 +81,14 @@ def test_a_record_says_what_was_written() -> None:
     assert (record.ended, record.exit_code, record.ended_ns, record.dump_started_ns) == (False, None, None, None)
 
 
+def test_the_last_looks_are_kept_in_their_order() -> None:
+    looks = tuple(layout.Look(number, 10 * number, number, 3, 2, 1, 0) for number in range(5, 5 + layout.LOOK_SLOTS))
+    record = layout.decode(layout.encode(WORDS, ring_of(), GROUPS, STRINGS, looks))
+    assert record.looks == looks
+    assert record.exception == ""
+    assert layout.decode(image()).looks == ()
+
+
 def test_unknown_is_not_zero() -> None:
     record = layout.decode(image(step=layout.UNKNOWN))
     assert record.step is None
@@ -168,7 +176,7 @@ def test_groups_beyond_the_room_are_counted() -> None:
 
 def test_the_tables_fit_the_record() -> None:
     assert len(layout.WORDS) <= layout.WORD_CAPACITY
-    assert layout.STRING_OFFSET + sum(size for _, size, _ in layout.STRINGS) <= layout.RECORD_BYTES
+    assert layout.STRING_OFFSET + sum(size for _, size, _ in layout.STRINGS) <= layout.LOOK_OFFSET
 
 
 @given(st.text(max_size=300), st.integers(min_value=16, max_value=256))

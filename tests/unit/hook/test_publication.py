@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch.hook import layout, publication
-from stallwatch.hook.beat import Phases, step_counter
+from stallwatch.hook.beat import Beat, Phases, step_counter
 from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import Process, World
 from stallwatch.hook.publication import Publication
@@ -65,7 +65,7 @@ def test_alerts_can_be_kept_quiet(directory: Path, monkeypatch: pytest.MonkeyPat
 def test_an_unlinked_record_is_made_again(directory: Path) -> None:
     made = published()
     os.unlink(directory / "rank-3-7.beat")
-    made.beat()
+    made.beat(1)
     made.publish()
     assert record(directory).pulse_count == 1
 
@@ -129,3 +129,18 @@ def test_a_forked_child_writes_nothing(directory: Path) -> None:
     made.abandon()
     made.publish()
     assert list(directory.iterdir()) == []
+
+
+def test_looks_add_up_the_groups_of_each_recorder_and_pause_in_a_phase(directory: Path) -> None:
+    _, read_steps = step_counter()
+    phases = Phases(1)
+    made = Publication(PROCESS, WORLD, False, read_steps, phases, Guard())
+    groups = (("nccl", 0, 10, 9), ("nccl", 1, 4, -1), ("gloo", 0, 2, 2))
+    made.look(70, 1_000, ())
+    made.look(71, 2_000, groups)
+    with Beat(lambda: None, phases, lambda: True).phase("checkpoint"):
+        made.look(72, 3_000, groups)
+    made.dump_started_ns = 5
+    made.look(73, 4_000, groups)
+    made.publish()
+    assert record(directory).looks == (layout.Look(71, 2_000, -1, 14, 9, 2, 2),)

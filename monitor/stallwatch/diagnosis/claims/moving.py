@@ -18,22 +18,25 @@ from stallwatch.model.verdict import Fact, Rejected
 
 
 def slow_rank(story: Story) -> Saying:
-    if not story.moves or story.proven_stuck:
+    if story.proven_stuck or (not story.moves and story.hangs):
         return None
     slow = story.pace.slowest()
     if slow is None:
-        return Rejected("slow_rank", "no rank comes last in nearly every step")
+        return Rejected("slow_rank", "no rank comes last in nearly every step") if story.moves else None
+    # One look shows no motion of its own, but who has come late each time to calls that were made until just now.
+    if not story.moves and not story.pace.just_moved(slow.group):
+        return None
     return Claim(
         cause="slow_rank",
         culprits=(slow.rank,),
-        confidence="likely" if slow.all_seen else "possible",
+        confidence="likely" if slow.all_seen and story.moves else "possible",
         because=(
             Fact(
                 f"rank {slow.rank} comes {slow.late_seconds:.3g} s after the others in {slow.share_last:.0%} of its "
                 f"calls; a step takes {slow.step_seconds:.3g} s",
                 "arrival times in the flight recorders",
             ),
-            Fact("the job moves", "flight recorders"),
+            Fact("the job moves" if story.moves else "the job moved until just now", "flight recorders"),
             *activity_facts(story, (slow.rank,)),
         ),
         where=common_where(story, (slow.rank,)),
