@@ -53,8 +53,10 @@ def command(path: Path | None, verbose: bool) -> int:
     service = take_from(configuration.current_environment())  # before the first child
     clock = SystemClock()
     store = FarStore(Path(config.daemon.state_directory))
+    spare = FarStore(Path(config.daemon.run_directory))
     try:
         store.prepare()
+        take_home(store, Path(config.daemon.run_directory))
     except DiskHangs as error:
         log.warning("watching without a store: %s", error.strerror)  # until it answers
     except OSError as error:
@@ -66,7 +68,16 @@ def command(path: Path | None, verbose: bool) -> int:
     panel = Panel(config, clock)
     starter, sampler = RealStarter(config, clock), Sampler(config.drift, clock)
     daemon = Daemon(
-        config, clock, panel, starter, store, service, reload=read, renewal=_Renewal(clock), sampler=sampler
+        config,
+        clock,
+        panel,
+        starter,
+        store,
+        service,
+        reload=read,
+        renewal=_Renewal(clock),
+        sampler=sampler,
+        spare=spare,
     )
     daemon.handle_signals()
     try:
@@ -78,8 +89,18 @@ def command(path: Path | None, verbose: bool) -> int:
     log.info("watching state_directory=%s listen=%s", config.daemon.state_directory, config.http.listen or "off")
     daemon.run(outputs)
     store.close()
+    spare.close()
     log.info("stopped")
     return 0
+
+
+def take_home(store: FarStore, run_directory: Path) -> None:
+    """Evidence of a daemon before this one that could not be kept where it belongs."""
+    try:
+        for incident_id in store.take_in_all(run_directory):
+            log.info("incident=%s evidence moved from %s to the state directory", incident_id, run_directory)
+    except OSError as error:
+        log.warning("evidence stays in %s/incidents: %s", run_directory, error.strerror)
 
 
 class _Renewal:

@@ -49,6 +49,14 @@ def _discard(directory: str, incident_id: str) -> None:
     IncidentStore(Path(directory)).discard(incident_id)
 
 
+def _take_in(directory: str, bundle: str) -> None:
+    IncidentStore(Path(directory)).take_in(Path(bundle))
+
+
+def _take_in_all(directory: str, spare: str) -> tuple[str, ...]:
+    return IncidentStore(Path(directory)).take_in_all(Path(spare))
+
+
 def _retain(directory: str, keep_bytes: int, oldest_wall_ns: int, keep: Collection[str]) -> tuple[str, ...]:
     return IncidentStore(Path(directory)).retain(keep_bytes, oldest_wall_ns, keep)
 
@@ -72,6 +80,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rename": _rename,
     "prepare": _prepare,
     "discard": _discard,
+    "take_in": _take_in,
+    "take_in_all": _take_in_all,
     "retain": _retain,
     "load": _load,
     "newest": _newest,

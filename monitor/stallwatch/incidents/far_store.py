@@ -50,6 +50,14 @@ class FarStore:
     def discard(self, incident_id: str) -> None:
         self._disk.call("discard", self._directory, incident_id)
 
+    def take_in(self, bundle: Path) -> None:
+        self._disk.call("take_in", self._directory, str(bundle))
+
+    def take_in_all(self, spare: Path) -> tuple[str, ...]:
+        """As IncidentStore does; `spare` is the directory that has a folder of incidents."""
+        names = self._disk.call("take_in_all", self._directory, str(spare), seconds=_START_SECONDS)
+        return _NAMES.decode(names)
+
     def retain(self, keep_bytes: int, oldest_wall_ns: int, keep: Collection[str]) -> tuple[str, ...]:
         return _NAMES.decode(self._disk.call("retain", self._directory, keep_bytes, oldest_wall_ns, sorted(keep)))
 

@@ -39,11 +39,19 @@ class Acknowledged(msgspec.Struct, frozen=True):
     by: str
 
 
+class BundleMoved(msgspec.Struct, frozen=True):
+    """The evidence lies elsewhere from now on."""
+
+    incident_id: str
+    bundle: str
+    why: str
+
+
 class CaptureWanted(msgspec.Struct, frozen=True):
     job: JobKey
 
 
-Event = Captured | Judged | MuteWanted | Acknowledged | CaptureWanted
+Event = Captured | Judged | BundleMoved | MuteWanted | Acknowledged | CaptureWanted
 
 
 class StartCapture(msgspec.Struct, frozen=True):

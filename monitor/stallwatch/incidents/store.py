@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from stallwatch.bundle.writer import as_json, write_atomically
 from stallwatch.incidents.names import is_incident_id, ordinal_of
@@ -108,6 +109,23 @@ class IncidentStore:
         """Remove an incident and its evidence."""
         if is_incident_id(incident_id):
             shutil.rmtree(self.folder / incident_id, ignore_errors=True)
+
+    def take_in(self, bundle: Path) -> None:
+        """Copy a bundle that was kept elsewhere to its place here. Raise OSError; it may be half there then."""
+        if is_incident_id(bundle.name):
+            shutil.copytree(bundle, self.folder / bundle.name, symlinks=True, dirs_exist_ok=True)
+
+    def take_in_all(self, spare: Path) -> tuple[str, ...]:
+        """Move the bundles here that a daemon before this one left in a spare folder; return their names."""
+        left = IncidentStore(spare)
+        names = []
+        for folder in left._folders():
+            self.take_in(folder)
+            if (incident := self._read(self.folder / folder.name)) is not None:
+                self.save(replace(incident, bundle=str(self.folder / folder.name)))
+            left.discard(folder.name)
+            names.append(folder.name)
+        return tuple(names)
 
     def retain(self, keep_bytes: int, oldest_wall_ns: int, keep: Collection[str]) -> tuple[str, ...]:
         """Remove folders older than `oldest_wall_ns`, then the oldest until all take at most `keep_bytes`.

@@ -4,7 +4,6 @@ import errno
 import logging
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from stallwatch.bundle.writer import BundleWriter
 from stallwatch.config import Config
@@ -20,11 +19,13 @@ from stallwatch.incidents.messages import (
     Save,
     StartCapture,
 )
+from stallwatch.loop.bundles import Bundles
 from stallwatch.loop.guard import StageGuard
 from stallwatch.loop.judging import JudgeState
-from stallwatch.loop.parts import Capturing, Judging, Starter, Store
+from stallwatch.loop.parts import Capturing, Judging, Starter
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.model.incident import Incident
+from stallwatch.model.snapshot import RankSample
 from stallwatch.model.verdict import Report
 
 log = logging.getLogger("stallwatch.incidents")
@@ -38,21 +39,22 @@ class _Look:
 
 
 class Hands:
-    def __init__(self, config: Config, store: Store, ring: SnapshotRing, starter: Starter, guard: StageGuard) -> None:
+    def __init__(
+        self, config: Config, bundles: Bundles, ring: SnapshotRing, starter: Starter, guard: StageGuard
+    ) -> None:
         self._config = config
         self._starter = starter
-        self._store = store
+        self._bundles = bundles
         self._ring = ring
         self._guard = guard
         self._looks: dict[str, _Look] = {}
         self._judgements: dict[str, tuple[Incident, int, Judging]] = {}
-        self._failed: list[Event] = []  # what could not even be started
-        self._unsaved: dict[str, Incident] = {}  # for want of room, or of an answer of the disk
+        self._news: list[Event] = []  # what could not even be started, and what moved
 
     @property
     def busy(self) -> bool:
         """Children are under way: poll soon."""
-        return bool(self._looks or self._judgements or self._failed)
+        return bool(self._looks or self._judgements or self._news)
 
     def do(self, actions: Sequence[Action]) -> None:
         """Carry out each action; one that fails is counted and, where the engine waits for it, becomes an event."""
@@ -60,15 +62,12 @@ class Hands:
             self._guard.run("incidents", type(action).__name__, partial(self._do, action))
 
     def catch_up(self) -> None:
-        """Save what could not be saved before. Once a tick: the disk may answer again, or have room."""
-        if self._unsaved and not self._store.problem():
-            for incident in list(self._unsaved.values()):
-                if self._guard.run("incidents", "Save", partial(self._save, incident)) is None:
-                    return
+        """Write down what could not be written before. Once a tick: the disk may answer again, or have room."""
+        self._news += self._bundles.catch_up({*self._looks, *self._judgements})
 
     def poll(self) -> list[Event]:
         """Return what the children have come to since the last call. Never blocks."""
-        events, self._failed = self._failed, []
+        events, self._news = self._news, []
         for incident_id in list(self._looks):
             events += self._polled_look(incident_id)
         for incident_id in list(self._judgements):
@@ -99,43 +98,40 @@ class Hands:
             case Judge(incident=incident, look=look):
                 self._judge(incident, look)
             case Save(incident=incident):
-                self._save(incident)
+                self._bundles.save(incident)
             case Discard(incident=incident):
-                self._discard(incident.incident_id)
+                self._discard(incident)
             case Note(incident_id=incident_id, what=what):
                 log.debug("incident=%s | %s", incident_id, what)
-
-    def _save(self, incident: Incident) -> bool:
-        self._unsaved[incident.incident_id] = incident
-        self._store.save(incident)
-        del self._unsaved[incident.incident_id]
-        return True
 
     def _capture(self, incident: Incident, look: int) -> None:
         self._cancel_look(incident.incident_id)
         targets = self._ring.last_ranks_of(incident.job)
         try:
-            writer = BundleWriter(Path(incident.bundle), incident.node, self._store.write)
-            if targets:
-                latest = self._ring.latest
-                wall_ns = latest.wall_ns if latest else incident.opened_wall_ns
-                writer.write_description(targets, incident_id=incident.incident_id, wall_ns=wall_ns)
-            writer.write_config(self._config)
-            writer.write_timeline(self._ring.all())
+            incident, moved = self._bundles.begin_look(incident, partial(self._describe, incident, targets))
+            self._news += [moved] if moved is not None else []
             capture = self._starter.capture(incident, look, targets, self._ring.gpus())
         except Exception as error:
             problem = f"look {look} could not be started: {error}"
-            self._failed.append(Captured(incident.incident_id, look, complete=False, done=True, problem=problem))
+            self._news.append(Captured(incident.incident_id, look, complete=False, done=True, problem=problem))
             raise
         self._looks[incident.incident_id] = _Look(look, capture)
 
+    def _describe(self, incident: Incident, targets: Sequence[RankSample], writer: BundleWriter) -> None:
+        if targets:
+            latest = self._ring.latest
+            wall_ns = latest.wall_ns if latest else incident.opened_wall_ns
+            writer.write_description(targets, incident_id=incident.incident_id, wall_ns=wall_ns)
+        writer.write_config(self._config)
+        writer.write_timeline(self._ring.all())
+
     def _judge(self, incident: Incident, look: int) -> None:
         try:
-            if problem := self._store.problem():
+            if problem := self._bundles.problem(incident):
                 raise OSError(errno.ETIMEDOUT, problem)
             judging = self._starter.judge(incident)
         except Exception as error:
-            self._failed.append(Judged(incident.incident_id, look, None, f"analyze could not be started: {error}"))
+            self._news.append(Judged(incident.incident_id, look, None, f"analyze could not be started: {error}"))
             raise
         self._judgements[incident.incident_id] = (incident, look, judging)
 
@@ -172,7 +168,7 @@ class Hands:
         return [Judged(incident_id, look, report, state.problem)]
 
     def _conclude(self, incident: Incident, report: Report) -> None:
-        writer = BundleWriter(Path(incident.bundle), incident.node, self._store.write)
+        writer = self._bundles.writer(incident)
         writer.write_timeline(self._ring.all())
         writer.write_verdict(report)
 
@@ -181,10 +177,9 @@ class Hands:
         if look is not None:
             look.capture.cancel()
 
-    def _discard(self, incident_id: str) -> None:
-        self._cancel_look(incident_id)
-        judgement = self._judgements.pop(incident_id, None)
+    def _discard(self, incident: Incident) -> None:
+        self._cancel_look(incident.incident_id)
+        judgement = self._judgements.pop(incident.incident_id, None)
         if judgement is not None:
             judgement[2].cancel()
-        self._unsaved.pop(incident_id, None)
-        self._store.discard(incident_id)
+        self._bundles.discard(incident)

@@ -48,6 +48,11 @@ class Judging(Protocol):
 class Store(Protocol):
     """Incidents on disk: incidents.far_store.FarStore. Everything may raise OSError, and DiskHangs in time."""
 
+    @property
+    def folder(self) -> Path:
+        """Where bundles lie, each in a folder of its incident's id."""
+        ...
+
     def save(self, incident: Incident) -> None: ...
 
     def write(self, path: Path, data: bytes) -> None:
@@ -61,6 +66,10 @@ class Store(Protocol):
     def left(self, past: int) -> Left: ...
 
     def discard(self, incident_id: str) -> None: ...
+
+    def take_in(self, bundle: Path) -> None:
+        """Copy a bundle that was kept elsewhere to its place here."""
+        ...
 
     def retain(self, keep_bytes: int, oldest_wall_ns: int, keep: Collection[str]) -> tuple[str, ...]: ...
 

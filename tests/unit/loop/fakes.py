@@ -157,6 +157,7 @@ class Bench:
         reload: Callable[[], Config] | None = None,
         store: IncidentStore | None = None,
         renewal: Renewal | None = None,
+        spare: IncidentStore | None = None,
     ) -> None:
         base = config or Config()
         daemon = msgspec.structs.replace(base.daemon, state_directory=str(folder))
@@ -177,6 +178,7 @@ class Bench:
             ServiceManager({}),
             reload=reload,
             renewal=renewal,
+            spare=spare,
         )
         self.daemon.open(self.outputs)
         self.ticks = 0
