@@ -99,7 +99,8 @@ def judge(answer: Answer) -> Outcome:
     words = f"{answer.status} {answer.detail}".strip()
     if 200 <= answer.status < 300:
         return Delivered(words, answer.thread)
-    if answer.status in (408, 425, 429) or answer.status >= 500:
+    # A redirect for now is a login page or a portal in the way; a permanent one is a wrong address.
+    if answer.status in (302, 303, 307, 408, 425, 429) or answer.status >= 500:
         return Later(words, _seconds(answer.retry_after))
     return Refused(words)
 

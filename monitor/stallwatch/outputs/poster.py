@@ -3,10 +3,15 @@ can hold the daemon: `python -m stallwatch.outputs.poster`, a Request on standar
 """
 
 import contextlib
+import io
 import socket
 import ssl
 import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -42,12 +47,32 @@ _MOST_DETAIL = 300  # characters of a server's own words that are worth keeping
 
 def post(request: Request) -> Answer:
     try:
-        return _KINDS[request.kind](request)
+        with _redirects_refused():
+            return _KINDS[request.kind](request)
     except Exception as error:  # noqa: BLE001  the guard of this child: whatever happened becomes an answer
         reason = getattr(error, "reason", None) or error
         words = f"{type(error).__name__}: {reason}".replace(request.url, "<url>")
         words = words.replace(request.bearer, "<token>") if request.bearer else words
         return Answer(None, words[:_MOST_DETAIL], perhaps_delivered=not isinstance(reason, _BEFORE_SENDING))
+
+
+@contextlib.contextmanager
+def _redirects_refused() -> Iterator[None]:
+    """urllib would ask the other address with a GET, without the message and with our token, and call its page of 200 a
+    delivery. In the class itself, for Slack's client makes its own openers."""
+    handler, name = urllib.request.HTTPRedirectHandler, "redirect_request"
+    following = getattr(handler, name)
+    setattr(handler, name, _refuse_redirect)
+    try:
+        yield
+    finally:
+        setattr(handler, name, following)
+
+
+def _refuse_redirect(_: object, request: Any, file: Any, code: int, message: str, headers: Any, url: str) -> None:
+    place = urlsplit(url)
+    words = f"redirects to {place.scheme}://{place.netloc.rpartition('@')[2]}, which is not followed"
+    raise urllib.error.HTTPError(request.full_url, code, message, headers, io.BytesIO(words.encode()))
 
 
 def _to_slack(request: Request) -> Answer:
@@ -109,9 +134,6 @@ def _bot_refusal(error: Any) -> Answer:
 
 
 def _as_json(request: Request) -> Answer:
-    import urllib.error
-    import urllib.request
-
     if not request.url.startswith(("http://", "https://")):
         return Answer(400, "the URL is neither http nor https")
     headers = {"Content-Type": "application/json", "User-Agent": "stallwatch"}

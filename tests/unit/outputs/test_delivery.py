@@ -1,7 +1,9 @@
 import email.utils
+import http.server
 import socket
 import threading
 import time
+from typing import Literal
 
 import msgspec
 import pytest
@@ -15,12 +17,12 @@ def test_an_accepted_message_is_delivered(status: int) -> None:
     assert isinstance(judge(Answer(status, "ok")), Delivered)
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, None])
+@pytest.mark.parametrize("status", [302, 303, 307, 408, 425, 429, 500, 502, 503, 504, None])
 def test_what_may_pass_is_tried_again(status: int | None) -> None:
     assert isinstance(judge(Answer(status, "busy")), Later)
 
 
-@pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 410])
+@pytest.mark.parametrize("status", [301, 308, 400, 401, 403, 404, 410])
 def test_what_will_not_change_is_not_tried_again(status: int) -> None:
     outcome = judge(Answer(status, "no_service"))
     assert isinstance(outcome, Refused)
@@ -49,6 +51,41 @@ def test_retry_after_may_be_a_date() -> None:
     assert isinstance(outcome, Later)
     assert outcome.after_seconds is not None
     assert 500 < outcome.after_seconds <= 600
+
+
+@pytest.mark.parametrize("kind", ["json", "slack"])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(
+    kind: Literal["json", "slack"], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Following turns the POST into a GET without a message, and its 200 into "delivered"."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    asked: list[str] = []
+
+    class Redirecting(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(f"POST {self.path}")
+            self.send_response(status)
+            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/login?token=secret")  # type: ignore[attr-defined]
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            asked.append(f"GET {self.path}")
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        answer = post(Request(kind, f"http://127.0.0.1:{server.server_port}/hook", msgspec.Raw(b"{}"), 5))
+        server.shutdown()
+    assert asked == ["POST /hook"]
+    assert answer.status == status
+    assert f"redirects to http://127.0.0.1:{server.server_port}" in answer.detail
+    assert "secret" not in answer.detail
 
 
 def test_a_connection_that_breaks_off_may_have_delivered_and_one_that_is_refused_has_not(
