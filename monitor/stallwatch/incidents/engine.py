@@ -185,6 +185,8 @@ def _with_findings(life: Life, findings: tuple[Finding, ...], at_ns: int) -> Lif
     before = life.incident.findings
     if findings != before:
         life = replace(life, incident=replace(life.incident, findings=findings))
+    if life.adopted_ns is not None and life.incident.severity == "none":
+        life = replace(life, next_look_ns=at_ns)  # nobody is woken by what a daemon before this one saw
     life = replace(life, quiet_since_ns=None, adopted_ns=None)
     confirmed = any(f.stage == "confirmed" for f in findings)
     verdict = life.incident.verdict
@@ -211,15 +213,15 @@ def adopt(
     lives = []
     for incident, looks in incidents:
         families = {finding.family for finding in incident.findings} or {"hang"}
-        since_ns = min(incident.since_ns, at_ns)  # another boot's clock means nothing here
+        # Another boot's clock means nothing here.
+        since_ns, verdict_since_ns = min(incident.since_ns, at_ns), min(incident.verdict_since_ns or at_ns, at_ns)
         lives.append(
             Life(
-                replace(incident, since_ns=since_ns),
+                replace(incident, since_ns=since_ns, verdict_since_ns=verdict_since_ns if incident.report else None),
                 "hang" if "hang" in families else min(families),
                 looks=max(looks, 1),
                 judged_look=max(looks, 1) if incident.report else 0,
                 confirmed_ns=at_ns,
-                verdict_since_ns=at_ns if incident.report else None,
                 adopted_ns=at_ns,
             )
         )

@@ -29,7 +29,6 @@ class Life(msgspec.Struct, frozen=True):
     confirmed_ns: int | None = None
     next_look_ns: int | None = None
     repeats: int = 0  # looks that left it open, for the back-off
-    verdict_since_ns: int | None = None  # since when cause and culprits are the same
     quiet_since_ns: int | None = None  # no finding since
     adopted_ns: int | None = None  # taken over from a daemon before this one
 

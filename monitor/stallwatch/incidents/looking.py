@@ -80,8 +80,9 @@ def judged(
     incident = replace(life.incident, report=_named(report, life.incident), state=_state(life, verdict))
     incident = _with_recurrence(incident, earlier)
     what = f"verdict{' still' if same else ''}: {verdict.cause} ({verdict.confidence}): {verdict.summary}"
-    since_ns = life.verdict_since_ns if same and life.verdict_since_ns is not None else now_ns
-    life = replace(life, incident=noted(incident, what, wall_ns, actions), verdict_since_ns=since_ns)
+    since_ns = incident.verdict_since_ns if same and incident.verdict_since_ns is not None else now_ns
+    incident = replace(incident, verdict_since_ns=since_ns)
+    life = replace(life, incident=noted(incident, what, wall_ns, actions))
     return _plan(life, verdict, config, since_ns, now_ns)
 
 

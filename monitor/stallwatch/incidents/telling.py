@@ -30,6 +30,8 @@ def deserved(life: Life, facts: JobFacts | None, config: Config, now_ns: int) ->
     before = life.incident.severity
     if life.quiet_since_ns is not None and life.adopted_ns is None:
         return before  # the symptom has gone: what is over wakes nobody
+    if life.adopted_ns is not None and (life.incident.verdict is None or life.incident.verdict.cause not in AT_ONCE):
+        return before  # nor what may have passed while no daemon ran
     now, _ = _now(life, facts, config, now_ns)
     return now if _ORDER[now] > _ORDER[before] else before
 
@@ -49,7 +51,8 @@ def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> tup
         return "none", f"the job is ending ({tell.ending_seconds:g} s, tell.ending_seconds)"
     verdict = life.incident.verdict
     stood = (now_ns - life.incident.since_ns) / _SECOND_NS
-    known = (now_ns - life.verdict_since_ns) / _SECOND_NS if life.verdict_since_ns is not None else 0.0
+    since_ns = life.incident.verdict_since_ns
+    known = (now_ns - since_ns) / _SECOND_NS if since_ns is not None else 0.0
     begun = facts is None or facts.begun
     unknown = f"it is not known what holds the job up ({tell.undecided_seconds:g} s, tell.undecided_seconds)"
     starting = f"the job has not begun to step ({tell.start_seconds:g} s, tell.start_seconds)"

@@ -29,6 +29,7 @@ class Incident(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     report: Report | None  # None until a verdict exists
     bundle: str  # folder with the raw evidence
+    verdict_since_ns: int | None = None  # CLOCK_MONOTONIC since when cause and culprits are the same
     muted: bool = False
     resolved_wall_ns: int | None = None
     resolution: str = ""
