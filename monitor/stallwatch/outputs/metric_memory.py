@@ -9,6 +9,7 @@ from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey, NodeSnapshot
 from stallwatch.outputs.metric_gpus import XidCounter
+from stallwatch.outputs.metric_names import JobLabels
 from stallwatch.outputs.metric_sample import Labels
 
 _LOOKS = 64  # of the last minute, at a pulse a second
@@ -97,6 +98,7 @@ class SeriesNames:
 class Memory:
     def __init__(self) -> None:
         self.series = SeriesNames()
+        self.labels = JobLabels()
         self.incidents = IncidentCounter()
         self.communication = CommunicationWindow()
         self.xids = XidCounter()

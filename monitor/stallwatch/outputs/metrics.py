@@ -28,6 +28,7 @@ _HEADS = {
 
 def render(report: NodeReport, outputs: Sequence[OutputHealth], memory: Memory, external_url: str = "") -> bytes:
     """The text format of everything that is known about the node and the daemon."""
+    report = memory.labels.applied(report)
     memory.see(report)
     return text(samples(report, outputs, memory, external_url), memory.series).encode("utf-8", "replace")
 

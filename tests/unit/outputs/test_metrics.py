@@ -1,4 +1,5 @@
 import math
+import re
 from statistics import median
 
 import msgspec
@@ -7,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import GpuEvent, GroupCounter, HostSample, KernelNotice
+from stallwatch.model.snapshot import GpuEvent, GroupCounter, HostSample, JobKey, KernelNotice
 from stallwatch.model.verdict import GroupRef
 from stallwatch.outputs.metric_memory import Memory, slow_scores
 from stallwatch.outputs.metric_samples import OutputHealth
@@ -126,6 +127,44 @@ def test_the_life_that_goes_on_hides_the_one_that_ended() -> None:
         series = exported(node_report(ranks=order))
         assert value(series, "stallwatch_rank_step", rank="0") == 3
         assert value(series, "stallwatch_job_ranks") == 1
+
+
+TWIN = JobKey(JOB.training_job, "127.0.0.1:29500:4:0:none, the 2nd of this name")
+
+
+def together(*, looks: int, memory: Memory) -> Series:
+    """A job, and beside it a younger one of the same name, seen so often."""
+    views = (view(0, step=900), view(0, job=TWIN, pid=9, step=3))
+    ranks = (sample(0), msgspec.structs.replace(sample(0), job=TWIN, pid=9, start_ticks=sample(0).start_ticks + 1))
+    report = with_snapshot(node_report(incident(job=TWIN), ranks=views), ranks=ranks)
+    return [exported(report, memory) for _ in range(looks)][-1]
+
+
+def test_two_live_jobs_of_one_name_have_series_of_their_own() -> None:
+    series = together(looks=6, memory=Memory())
+    steps = {labels["training_job"] for labels in labels_of(series, "stallwatch_rank_step")}
+    (other,) = steps - {"llama-7b"}
+    assert re.fullmatch(r"llama-7b#[0-9a-f]{8}", other)
+    assert value(series, "stallwatch_rank_step", training_job="llama-7b") == 900
+    assert value(series, "stallwatch_rank_step", training_job=other) == 3
+    assert value(series, "stallwatch_rank_operations_enqueued", training_job=other, recorder="gloo") == 419
+    assert {labels["training_job"] for labels in labels_of(series, "stallwatch_culprit")} == {other}
+
+
+def test_the_second_keeps_its_label_when_the_first_has_ended() -> None:
+    memory = Memory()
+    together(looks=6, memory=memory)
+    alone = node_report(ranks=(view(0, state="gone"), view(0, job=TWIN, pid=9, step=4)))
+    series = exported(alone, memory)
+    (label,) = {labels["training_job"] for labels in labels_of(series, "stallwatch_rank_step")} - {"llama-7b"}
+    assert value(series, "stallwatch_rank_step", training_job=label) == 4
+
+
+def test_a_restart_seen_for_a_moment_beside_the_old_life_keeps_the_name() -> None:
+    memory = Memory()
+    together(looks=3, memory=memory)
+    new = node_report(ranks=(view(0, state="gone"), view(0, job=TWIN, pid=9, step=4)))
+    assert value(exported(new, memory), "stallwatch_rank_step", training_job="llama-7b") == 4
 
 
 def test_incidents_are_counted_once_and_only_those_of_this_daemon() -> None:
