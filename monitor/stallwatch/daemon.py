@@ -60,7 +60,9 @@ class Daemon:
         renewal: Renewal | None = None,
         sampler: Sampler | None = None,
         spare: Store | None = None,
+        cannot_go_on: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`cannot_go_on`: asked at each tick; then `run` ends, to be started again by whoever started it."""
         self._config = config
         self._clock = clock
         self._panel = panel
@@ -69,6 +71,7 @@ class Daemon:
         self._reload = reload
         self._renewal = renewal
         self._sampler = sampler
+        self._cannot_go_on = cannot_go_on
         self._wakeup = Wakeup()
         self._stopping = self._reloading = False
         self._guard = StageGuard()
@@ -97,6 +100,8 @@ class Daemon:
             self.tick(tick, schedule.begin())
             self._service.say("WATCHDOG=1" if tick else "READY=1")
             tick += 1
+            if self._cannot_go_on():
+                return
             earliest_ns = self._clock.monotonic_ns() + _CLOSEST_TICKS_NS
             if self._detected.due_ns is not None:
                 schedule.hasten(max(self._detected.due_ns, earliest_ns))

@@ -1,9 +1,11 @@
-"""A look, in its own process: `python -m stallwatch.captures.child` with a Spec on standard input. Tells a CaptureState
-a line whenever it changes. Decisive and cheap evidence first; what hangs is left behind at its deadline."""
+"""A look, in its own process: `python -m stallwatch.captures.child [FD]` with a Spec on standard input; the descriptor
+is a socket to the process that may ask NCCL's RAS. Tells a CaptureState a line whenever it changes. Decisive and cheap
+evidence first; what hangs is left behind at its deadline."""
 
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -262,8 +264,12 @@ def _print(state: CaptureState) -> None:
 
 def main() -> None:
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=Spec)
-    ras = RasCapture(spec.targets, Path(spec.bundle) / "nodes" / spec.node, spec.look, spec.capture.nccl_ras)
     give_up_network()
+    line = socket.socket(fileno=int(sys.argv[1])) if len(sys.argv) > 1 else None  # to the process that asks RAS
+    if line is not None:
+        line.set_inheritable(False)
+    node = Path(spec.bundle) / "nodes" / spec.node
+    ras = RasCapture(spec.targets, node, spec.look, spec.capture.nccl_ras, line)
     look = Look(spec, ras, _print)
 
     def stop(number: int, frame: object) -> None:

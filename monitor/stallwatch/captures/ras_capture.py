@@ -1,11 +1,13 @@
 """NCCL's RAS report of a node in the bundle: who is asked, by which process, and where the answer lies."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,26 +35,43 @@ def may_use_nccl(targets: Iterable[RankSample]) -> bool:
     )
 
 
-class RasCapture:
-    """Holds the process that may use the network. It must be started before its parent gives the network up."""
+class Reader(NamedTuple):
+    process: "subprocess.Popen[bytes]"
+    line: socket.socket  # the capture's end
 
-    def __init__(self, targets: Iterable[RankSample], folder: Path, look: int, mode: str) -> None:
+
+def start_reader(targets: Iterable[RankSample], mode: str) -> Reader | None:
+    """Start the process that may use the network, and nothing else: whoever captures has none. None where there is
+    nobody to ask. Raise OSError."""
+    if mode == "off" or not may_use_nccl(targets):
+        return None
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-P", "-m", "stallwatch.captures.nccl_ras", str(_SECONDS)]
+        try:
+            process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True)
+        except OSError:
+            ours.close()
+            raise
+    return Reader(process, ours)
+
+
+class RasCapture:
+    """Finds out whom to ask, which takes the capture's rights, and has the reader ask, at the other end of `line`."""
+
+    def __init__(
+        self, targets: Iterable[RankSample], folder: Path, look: int, mode: str, line: socket.socket | None
+    ) -> None:
         self._targets = tuple(rank for rank in targets if rank.end is None)
         self._folder = folder
         self._look = look
         self._mode = mode
-        self._process: subprocess.Popen[bytes] | None = None
-        if mode != "off" and may_use_nccl(self._targets):
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "stallwatch.captures.nccl_ras", str(_SECONDS)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
+        self._line = line
 
     def take(self) -> list[Attempt]:
         """Ask every service that the ranks' environments name, and keep the reports. Return what was tried."""
         asked_ns = time.monotonic_ns()
-        if self._process is None:
+        if self._line is None:
             return []
         asks: dict[RasAsk, None] = {}
         refusals: dict[str, None] = {}
@@ -75,23 +94,33 @@ class RasCapture:
         return attempts + [self._keep(answer, first=n == 0, asked_ns=asked_ns) for n, answer in enumerate(answers)]
 
     def abandon(self) -> None:
-        if self._process is not None:
-            self._process.kill()
+        if self._line is not None:
+            self._line.close()
 
     def _ask(self, asks: tuple[RasAsk, ...]) -> tuple[RasAnswer, ...]:
-        process = self._process
-        assert process is not None
+        assert self._line is not None
+        said = bytearray()
+        deadline = time.monotonic() + _SECONDS + _EXIT_SECONDS
         try:
-            stdout, _ = process.communicate(msgspec.json.encode(asks) if asks else b"", _SECONDS + _EXIT_SECONDS)
-        except subprocess.TimeoutExpired as error:
-            process.kill()
+            self._line.settimeout(_SECONDS + _EXIT_SECONDS)
+            if asks:
+                self._line.sendall(msgspec.json.encode(asks))
+            self._line.shutdown(socket.SHUT_WR)  # its end of file
+            while data := self._line.recv(1 << 16):
+                said += data
+                self._line.settimeout(max(deadline - time.monotonic(), 0.001))
+        except TimeoutError as error:
             raise NotCaptured(f"NCCL's RAS service did not answer within {_SECONDS:.0f} s") from error
+        except OSError as error:
+            raise NotCaptured(f"the process that asks NCCL's RAS has ended ({error.strerror})") from error
+        finally:
+            self._line.close()
         if not asks:
             return ()
         try:
-            answers = _ANSWERS.decode(stdout)
+            answers = _ANSWERS.decode(bytes(said))
         except msgspec.MsgspecError as error:
-            raise NotCaptured(f"the process that asks NCCL's RAS failed (exit code {process.returncode})") from error
+            raise NotCaptured("the process that asks NCCL's RAS failed") from error
         return tuple(sorted(answers, key=lambda answer: not answer.report))
 
     def _keep(self, answer: RasAnswer, *, first: bool, asked_ns: int) -> Attempt:

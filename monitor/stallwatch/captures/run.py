@@ -11,10 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch.captures.ras_capture import start_reader
 from stallwatch.captures.spec import CaptureState, Spec
 from stallwatch.config import Config
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GpuSample, RankSample
+from stallwatch.node.children import Child, Start, start_here
 from stallwatch.node.memory_file import memory_file
 
 _STATE = msgspec.json.Decoder(CaptureState)
@@ -38,11 +40,12 @@ class CaptureRun:
         node: str,
         gpus: Sequence[tuple[GpuSample, ...]] = (),
         command: Sequence[str] | None = None,
+        start: Start = start_here,
     ) -> None:
         """Begin look number `look` (1, 2, …) at `targets`, writing below `bundle`.
 
-        `gpus` are the samples of the last snapshots, oldest first; `command` replaces the child in tests. Raise OSError
-        when no process can be started.
+        `gpus` are the samples of the last snapshots, oldest first; `command` replaces the child in tests; `start`
+        starts it, with the rights that it needs. Raise OSError when no process can be started.
         """
         self._targets = tuple(targets)
         self._deadline = time.monotonic() + config.capture.seconds
@@ -51,18 +54,29 @@ class CaptureRun:
         self._buffer = b""
         self._ended = False
         self._told_to_end = False
-        self._releasing: subprocess.Popen[bytes] | None = None
+        self._start = start
+        self._releasing: Child | None = None
         spec = Spec(str(bundle), look, node, self._targets, tuple(gpus), config.capture)
-        with memory_file(msgspec.json.encode(spec)) as file:
-            self._process = subprocess.Popen(
-                command or [sys.executable, "-P", "-m", "stallwatch.captures.child"],
-                stdin=file,
-                stdout=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-            )
-        assert self._process.stdout is not None
-        self._stdout = self._process.stdout
+        read, write = os.pipe()
+        self._stdout = open(read, "rb", buffering=0)  # noqa: SIM115  closed at the child's end
+        # It talks to the network and reads nobody's process; the child that does has none, and a line to it.
+        self._ras = start_reader(self._targets, config.capture.nccl_ras)
+        try:
+            with memory_file(msgspec.json.encode(spec)) as file:
+                self._process = start(
+                    command or [sys.executable, "-P", "-m", "stallwatch.captures.child"],
+                    file.fileno(),
+                    write,
+                    () if self._ras is None else (self._ras.line.fileno(),),
+                )
+        except OSError:
+            self._stdout.close()
+            self._end_reader()
+            raise
+        finally:
+            os.close(write)
+            if self._ras is not None:
+                self._ras.line.close()
         os.set_blocking(self._stdout.fileno(), False)
 
     def poll(self) -> CaptureState:
@@ -111,6 +125,7 @@ class CaptureRun:
     def _end(self, problem: str) -> None:
         self._ended = True
         self._stdout.close()
+        self._end_reader()
         if problem:
             self._state = msgspec.structs.replace(self._state, problem=self._late() if self._told_to_end else problem)
             self._release()
@@ -123,7 +138,15 @@ class CaptureRun:
             if isinstance(rank.process, Known) and rank.process.value.state not in "Tt"
         ]
         if held:
-            self._releasing = subprocess.Popen([sys.executable, "-P", "-m", "stallwatch.captures.release", *held])
+            command = [sys.executable, "-P", "-m", "stallwatch.captures.release", *held]
+            with open(os.devnull, "rb") as nothing:
+                self._releasing = self._start(command, nothing.fileno(), None)
+
+    def _end_reader(self) -> None:
+        if self._ras is not None:
+            self._ras.process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._ras.process.wait(_END_SECONDS)
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -12,6 +12,7 @@ import msgspec
 from stallwatch.captures.sample_spec import SampleResult, SampleSpec
 from stallwatch.clock import Clock
 from stallwatch.diagnosis.drifted import Memory
+from stallwatch.node.children import Start, start_here
 from stallwatch.node.memory_file import memory_file
 
 _RESULT = msgspec.json.Decoder(SampleResult)
@@ -22,8 +23,15 @@ _MAXIMUM_RESULT_BYTES = 16 << 20
 class SampleRun:
     """Starts at construction. Raise OSError when no process can be started."""
 
-    def __init__(self, spec: SampleSpec, seconds: float, clock: Clock, command: Sequence[str] = _COMMAND) -> None:
-        """Take the sample that `spec` describes; the child is ended after `seconds`."""
+    def __init__(
+        self,
+        spec: SampleSpec,
+        seconds: float,
+        clock: Clock,
+        command: Sequence[str] = _COMMAND,
+        start: Start = start_here,
+    ) -> None:
+        """Take the sample that `spec` describes; the child, which `start` starts, is ended after `seconds`."""
         self._before: Memory = spec.before
         self._clock = clock
         self._seconds = seconds
@@ -31,7 +39,7 @@ class SampleRun:
         # A file, not a pipe: a child that prints much must not wait for a loop that polls.
         self._output = memory_file()
         with memory_file(msgspec.json.encode(spec)) as file:
-            self._child = subprocess.Popen(list(command), stdin=file, stdout=self._output, start_new_session=True)
+            self._child = start(command, file.fileno(), self._output.fileno())
 
     def poll(self) -> SampleResult | None:
         """Return the result, None while there is none; a child past its deadline is ended."""
@@ -51,7 +59,7 @@ class SampleRun:
 
     def cancel(self) -> None:
         """End the child; what it asked of ranks is answered into nowhere."""
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(1)  # one in the kernel's hands is left to it

@@ -10,14 +10,15 @@ from stallwatch import config as configuration
 from stallwatch.clock import Clock, SystemClock
 from stallwatch.config import Config
 from stallwatch.daemon import Daemon
-from stallwatch.errors import Denied, UsageError
+from stallwatch.errors import EXIT_CRASH, Denied, UsageError
 from stallwatch.incidents.far_store import FarStore
 from stallwatch.loop.notify import take_from
 from stallwatch.loop.parts import RealStarter
 from stallwatch.loop.sampling import Sampler
-from stallwatch.node.capabilities import hand_on_only
+from stallwatch.node.children import Start
 from stallwatch.node.disk import DiskHangs
 from stallwatch.node.heartbeat_file import prepare, rank_directories
+from stallwatch.node.launched import Launcher, part_with_capabilities
 from stallwatch.outputs.build import build, notify_test, telling
 from stallwatch.outputs.output import Control, Output
 from stallwatch.sensors.panel import Panel
@@ -49,8 +50,9 @@ def command(path: Path | None, verbose: bool) -> int:
         return config
 
     config = read(again=False)
-    hand_on_only()  # this process talks to the network; its children that read other users' processes do not
     service = take_from(configuration.current_environment())  # before the first child
+    start = part_with_capabilities()  # this process talks to the network; those that read other users' processes do not
+    launcher = start if isinstance(start, Launcher) else None
     clock = SystemClock()
     store = FarStore(Path(config.daemon.state_directory))
     spare = FarStore(Path(config.daemon.run_directory))
@@ -65,8 +67,8 @@ def command(path: Path | None, verbose: bool) -> int:
             "Set daemon.state_directory (STALLWATCH_DAEMON_STATE_DIRECTORY) to a folder that this user may write.",
         ) from error
     make_rank_directory(config.daemon.rank_directory)
-    panel = Panel(config, clock)
-    starter, sampler = RealStarter(config, clock), Sampler(config.drift, clock)
+    panel = Panel(config, clock, start)
+    starter, sampler = RealStarter(config, clock, start), Sampler(config.drift, clock, start_child=start)
     daemon = Daemon(
         config,
         clock,
@@ -75,9 +77,10 @@ def command(path: Path | None, verbose: bool) -> int:
         store,
         service,
         reload=read,
-        renewal=_Renewal(clock),
+        renewal=_Renewal(clock, start),
         sampler=sampler,
         spare=spare,
+        cannot_go_on=lambda: launcher is not None and launcher.has_ended(),
     )
     daemon.handle_signals()
     try:
@@ -90,6 +93,11 @@ def command(path: Path | None, verbose: bool) -> int:
     daemon.run(outputs)
     store.close()
     spare.close()
+    if launcher is not None and launcher.has_ended():
+        log.error("the process that holds the capabilities has ended, and without it nothing can be seen: start again")
+        return EXIT_CRASH
+    if launcher is not None:
+        launcher.close()
     log.info("stopped")
     return 0
 
@@ -104,12 +112,13 @@ def take_home(store: FarStore, run_directory: Path) -> None:
 
 
 class _Renewal:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, start: Start) -> None:
         self._clock = clock
+        self._start = start
 
     def panel(self, config: Config) -> Panel:
         make_rank_directory(config.daemon.rank_directory)
-        return Panel(config, self._clock)
+        return Panel(config, self._clock, self._start)
 
     def telling(self, config: Config, control: Control) -> tuple[Output, ...]:
         return telling(config, control, self._clock)

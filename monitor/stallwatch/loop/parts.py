@@ -11,6 +11,7 @@ from stallwatch.incidents.store import Left
 from stallwatch.loop.judging import JudgeRun, JudgeState
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import GpuSample, NodeSnapshot, RankSample
+from stallwatch.node.children import Start, start_here
 
 
 class Looks(Protocol):
@@ -104,15 +105,17 @@ class RealStarter:
     """While there are ranks a child waits that has imported all it needs to judge: on a busy node the imports took most
     of the time between a stop and its verdict."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    def __init__(self, config: Config, clock: Clock, start: Start = start_here) -> None:
         self._config = config
+        self._start = start
         self._clock = clock
         self._warm: JudgeRun | None = None
 
     def capture(
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[GpuSample, ...]]
     ) -> Capturing:
-        return CaptureRun(Path(incident.bundle), targets, look, self._config, node=incident.node, gpus=gpus)
+        bundle = Path(incident.bundle)
+        return CaptureRun(bundle, targets, look, self._config, node=incident.node, gpus=gpus, start=self._start)
 
     def judge(self, incident: Incident) -> Judging:
         judge, self._warm = self._warm_up(), None

@@ -12,6 +12,8 @@ from stallwatch.config import DriftSection
 from stallwatch.diagnosis.drifted import Memory
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobDrift, JobKey, NodeSnapshot, RankSample
+from stallwatch.node.children import Start as StartChild
+from stallwatch.node.children import start_here
 
 # The child must be up, and hooks must have seen the request, before the moment at which all dump.
 _LEAD_NS = 2_500_000_000
@@ -33,10 +35,13 @@ class _Job(msgspec.Struct):
 class Sampler:
     """Called once a tick. Never blocks."""
 
-    def __init__(self, section: DriftSection, clock: Clock, start: Start | None = None) -> None:
+    def __init__(
+        self, section: DriftSection, clock: Clock, start: Start | None = None, start_child: StartChild = start_here
+    ) -> None:
         self._section = section
         self._clock = clock
         self._start = start or self._real_start
+        self._start_child = start_child
         self._jobs: dict[JobKey, _Job] = {}
 
     def configure(self, section: DriftSection) -> None:
@@ -80,7 +85,7 @@ class Sampler:
         state.run = self._start(spec)
 
     def _real_start(self, spec: SampleSpec) -> SampleRun:
-        return SampleRun(spec, self._section.seconds, self._clock)
+        return SampleRun(spec, self._section.seconds, self._clock, start=self._start_child)
 
     def _poll(self, job: JobKey, state: _Job) -> None:
         result: SampleResult | None = state.run.poll() if state.run is not None else None

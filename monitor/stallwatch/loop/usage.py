@@ -1,7 +1,6 @@
 """What the daemon itself costs, its children included."""
 
 import os
-import resource
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import msgspec
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_UTIME, _RSS = 11, 21  # places after the command's ")" in /proc/<pid>/stat
+_TIMES, _RSS = slice(11, 15), 21  # after the command's ")" in /proc/<pid>/stat; its ended children's times too
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -18,15 +17,15 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def own_usage(proc: Path = Path("/proc")) -> Usage:
-    """Return CPU and memory of this process and of its living children; ended children count their CPU."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_seconds, resident_bytes = ended.ru_utime + ended.ru_stime, 0
-    for pid in [os.getpid(), *_children(proc)]:
+    """Return CPU and memory of this process, its living children and theirs; ended ones count their CPU."""
+    cpu_seconds, resident_bytes = 0.0, 0
+    children = [*_children(proc)]
+    for pid in [os.getpid(), *children, *(grandchild for child in children for grandchild in _of(proc, child))]:
         try:
             fields = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue
-        cpu_seconds += (int(fields[_UTIME]) + int(fields[_UTIME + 1])) / _TICKS_PER_SECOND
+        cpu_seconds += sum(map(int, fields[_TIMES])) / _TICKS_PER_SECOND
         resident_bytes += int(fields[_RSS]) * _PAGE_BYTES
     return Usage(cpu_seconds, resident_bytes)
 
@@ -38,3 +37,11 @@ def _children(proc: Path) -> Iterable[int]:
             yield from map(int, path.read_bytes().split())
         except OSError:
             continue
+
+
+def _of(proc: Path, pid: int) -> Iterable[int]:
+    """Those that its main thread started: the launcher has no other."""
+    try:
+        return map(int, (proc / str(pid) / "task" / str(pid) / "children").read_bytes().split())
+    except OSError:
+        return ()

@@ -6,6 +6,9 @@ import os
 # linux/capability.h
 _VERSION_3 = 0x20080522
 DAC_OVERRIDE, DAC_READ_SEARCH = 1, 2
+_MOST = 63
+# linux/prctl.h
+_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
 
 
 class _Header(ctypes.Structure):
@@ -33,14 +36,19 @@ def drop_unless_root() -> None:
         drop()
 
 
-def hand_on_only() -> None:
-    """Use none ourselves; children that we start have them, for the ambient set stays. Nothing changes for root, who is
-    given all at every exec anyway. Call it before threads start. Raise OSError."""
-    if os.geteuid() != 0:
-        data = _get()
-        for half in range(2):
-            data[half].effective = 0
-        _set(data)
+def any_permitted() -> bool:
+    """Whether this process may use any. Raise OSError."""
+    return any(half.permitted for half in _get())
+
+
+def give_up_for_good() -> None:
+    """Have none and get none again, whatever this process executes. Call it before threads start. Raise OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "PR_SET_NO_NEW_PRIVS")
+    for number in range(_MOST + 1):
+        libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # needs CAP_SETPCAP; without, the line above is as good
+    drop()
 
 
 def has(number: int) -> bool:

@@ -10,6 +10,7 @@ from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import GpuEvent, GpuSample, HostSample, NodeSnapshot, RankSample, SensorStatus
+from stallwatch.node.children import Start, start_here
 from stallwatch.node.heartbeat_file import rank_directories
 from stallwatch.sensors.ranks import RanksLook
 from stallwatch.sensors.sensor import Options, PartStatus
@@ -21,8 +22,8 @@ _NOT_YET = PartStatus(False, "", 0.0, 0)
 class Panel:
     """Owns the sensors' child processes and joins what they answer into one snapshot a tick."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
-        """Start nothing yet: the first look does."""
+    def __init__(self, config: Config, clock: Clock, start: Start = start_here) -> None:
+        """Start nothing yet: the first look does. `start` starts those that read other users' processes."""
         self._clock = clock
         self._deadline_seconds = config.sensors.deadline_seconds
         self._tick_seconds = config.daemon.tick_seconds
@@ -33,7 +34,7 @@ class Panel:
             discover_seconds=config.sensors.discover_seconds,
             node=self._node,
         )
-        self._ranks = SupervisedSensor("ranks", "the reader of ranks", RanksLook, options, clock)
+        self._ranks = SupervisedSensor("ranks", "the reader of ranks", RanksLook, options, clock, start=start)
         self._gpus = (
             SupervisedSensor("gpus", "NVML", tuple[GpuSample, ...], options, clock, required=False)
             if config.sensors.gpus
@@ -46,7 +47,7 @@ class Panel:
             else None
         )
         self._host = (
-            SupervisedSensor("host", "the reader of the node", HostSample, options, clock, required=False)
+            SupervisedSensor("host", "the reader of the node", HostSample, options, clock, required=False, start=start)
             if config.sensors.host
             else None
         )

@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import IO, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
 from stallwatch.clock import Clock
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import SensorStatus
+from stallwatch.node.children import Child, Start, start_here
 from stallwatch.sensors.frames import NEWS, Answer, Unpacker, pack
 from stallwatch.sensors.sensor import Options
 
@@ -41,9 +42,10 @@ class SupervisedSensor(Generic[T]):
         *,
         required: bool = True,
         command: Sequence[str] | None = None,
+        start: Start = start_here,
     ) -> None:
         """`title` is how sentences name it ("NVML"); one that is not `required` may be absent, but has to answer where
-        it is not; `command` replaces the child in tests."""
+        it is not; `command` replaces the child in tests; `start` starts it, with the rights that it needs."""
         self.name = name
         self._title = title
         self._decoder = msgspec.msgpack.Decoder(answer_type)
@@ -55,7 +57,9 @@ class SupervisedSensor(Generic[T]):
             *(sys.executable, "-P", "-m", "stallwatch.sensors.child", name),
             msgspec.json.encode(options).decode(),
         ]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._start_child = start
+        self._process: Child | None = None
+        self._requests = self._replies = -1  # our ends of its pipes
         self._unpacker = Unpacker()
         self._request = 0
         self._asked_ns: int | None = None  # when the request was made that is not answered yet
@@ -77,12 +81,12 @@ class SupervisedSensor(Generic[T]):
         """What to poll for reading while this look's answer is missing."""
         if self._settled or self._process is None:
             return None
-        return _pipes(self._process)[1].fileno()
+        return self._replies
 
     @property
     def news_descriptor(self) -> int | None:
         """What to poll between looks for the child's word that something happened."""
-        return None if self._process is None else _pipes(self._process)[1].fileno()
+        return None if self._process is None else self._replies
 
     def news(self) -> bool:
         """Between looks: return whether the child said since the last look that it should be asked soon."""
@@ -108,7 +112,7 @@ class SupervisedSensor(Generic[T]):
             return
         self._request += 1
         try:
-            os.write(_pipes(self._process)[0].fileno(), pack(msgspec.msgpack.encode(self._request)))
+            os.write(self._requests, pack(msgspec.msgpack.encode(self._request)))
             self._asked_ns = now_ns
         except OSError:
             self._ended()
@@ -116,10 +120,9 @@ class SupervisedSensor(Generic[T]):
     def collect(self, late: bool = False) -> None:
         """Take what the child has said; `late` drops it, for it answers a question of an earlier look."""
         assert self._process is not None
-        descriptor = _pipes(self._process)[1].fileno()
         while True:
             try:
-                data = os.read(descriptor, 1 << 18)
+                data = os.read(self._replies, 1 << 18)
             except BlockingIOError:
                 return
             if not data:
@@ -155,8 +158,7 @@ class SupervisedSensor(Generic[T]):
         process, self._process = self._process, None
         if process is None:
             return
-        for stream in _pipes(process):
-            stream.close()
+        self._close_pipes()
         for end in (None, process.kill):
             if end is not None:
                 end()
@@ -171,16 +173,24 @@ class SupervisedSensor(Generic[T]):
         self._unpacker = Unpacker()
         self._asked_ns = None
         self._starts += 1
+        requests, self._requests = os.pipe()
+        self._replies, replies = os.pipe()
         try:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
-            )
+            self._process = self._start_child(self._command, requests, replies)
         except OSError as error:
+            self._close_pipes()
             self._fail(f"{self._title}: its process cannot be started: {error.strerror}")
             self._delay(now_ns)
             return
-        for stream in _pipes(self._process):
-            os.set_blocking(stream.fileno(), False)
+        finally:
+            os.close(requests)
+            os.close(replies)
+        for descriptor in (self._requests, self._replies):
+            os.set_blocking(descriptor, False)
+
+    def _close_pipes(self) -> None:
+        os.close(self._requests)
+        os.close(self._replies)
 
     def _take(self, answer: Answer, late: bool) -> None:
         self._has_news |= answer.request == NEWS
@@ -208,8 +218,7 @@ class SupervisedSensor(Generic[T]):
         process, self._process = self._process, None
         self._asked_ns = None
         assert process is not None
-        for stream in _pipes(process):
-            stream.close()
+        self._close_pipes()
         try:
             code = process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -233,9 +242,3 @@ class SupervisedSensor(Generic[T]):
     def _fail(self, sentence: str) -> None:
         self._errors_total += 1
         self._result = Unavailable(sentence, self._clock.monotonic_ns())
-
-
-def _pipes(process: "subprocess.Popen[bytes]") -> tuple[IO[bytes], IO[bytes]]:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    return process.stdin, process.stdout

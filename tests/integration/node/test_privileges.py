@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from stallwatch.errors import EXIT_CRASH, StallwatchError
 from stallwatch.model.evidence import Attempt, SourceLine
 from tests.bench import jobs
 from tests.integration.node.service import ALICE, SERVICE, ServiceDaemon, UserJob, as_user, unit
@@ -50,24 +52,59 @@ def attempts(rank: Path) -> list[Attempt]:
     return [Attempt(**one) for one in json.loads((rank / "attempts.json").read_text())]
 
 
-def effective(pid: int) -> int:
+def status_of(pid: int) -> dict[str, str]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff"))
+    return {name: value.strip() for name, value in (line.split(":", 1) for line in lines)}
 
 
-def test_the_daemon_has_the_units_rights_and_no_more(daemon: ServiceDaemon) -> None:
+def sets_of(pid: int, *names: str) -> tuple[int, ...]:
+    status = status_of(pid)
+    return tuple(int(status[name], 16) for name in names)
+
+
+def called(root: psutil.Process, word: str) -> list[psutil.Process]:
+    return [child for child in root.children(recursive=True) if word in child.cmdline()]
+
+
+def test_who_talks_to_the_network_has_no_capability_and_who_has_them_has_no_network(daemon: ServiceDaemon) -> None:
     assert daemon.pid is not None
-    lines = Path(f"/proc/{daemon.pid}/status").read_text().splitlines()
-    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     granted = {name.removeprefix("CAP_").lower() for name in unit("Service")["AmbientCapabilities"][0].split()}
     numbers = {"kill": 5, "dac_read_search": 2, "sys_ptrace": 19, "syslog": 34}
     whole = sum(1 << numbers[name] for name in granted)
-    assert int(status["CapBnd"], 16) == whole
-    assert int(status["CapEff"], 16) == 0, "who talks to the network uses none"
-    sensors = [child for child in psutil.Process(daemon.pid).children() if "ranks" in child.cmdline()]
-    assert [effective(child.pid) for child in sensors] == [whole]
-    assert status["Uid"].split() == [str(SERVICE)] * 4
-    assert status["NoNewPrivs"] == "1"
+    root = psutil.Process(daemon.pid)
+    holders = [*called(root, "stallwatch.node.launcher"), *called(root, "ranks"), *called(root, "host")]
+    assert len(holders) == 3
+    for holder in holders:
+        assert sets_of(holder.pid, "CapPrm", "CapEff", "CapBnd") == (whole,) * 3
+        assert status_of(holder.pid)["Seccomp"] == "2", "no network"
+    held = {holder.pid for holder in holders}
+    for other in (root, *(child for child in root.children(recursive=True) if child.pid not in held)):
+        assert sets_of(other.pid, "CapInh", "CapPrm", "CapEff", "CapAmb") == (0,) * 4, other.cmdline()
+        assert status_of(other.pid)["NoNewPrivs"] == "1", other.cmdline()
+    assert status_of(daemon.pid)["Uid"].split() == [str(SERVICE)] * 4
+
+
+def test_the_daemon_can_take_no_capability_from_those_that_hold_them(
+    daemon: ServiceDaemon, python: PythonForEverybody
+) -> None:
+    """Memory and descriptors of a process of the same user are open to it, unless that one holds more than it does."""
+    assert daemon.pid is not None
+    (holder,) = called(psutil.Process(daemon.pid), "stallwatch.node.launcher")
+    reads = f"open('/proc/{holder.pid}/mem', 'rb')"
+    without = [*as_user(SERVICE), "--bounding-set=-all", "--no-new-privs", *python.command, "-c", reads]
+    done = subprocess.run(without, env=python.environment, capture_output=True, text=True, check=False)
+    assert "PermissionError" in done.stderr
+
+
+def test_when_the_holder_of_capabilities_ends_the_daemon_says_so_and_ends(daemon: ServiceDaemon) -> None:
+    """The service manager starts both again."""
+    assert daemon.pid is not None
+    root = psutil.Process(daemon.pid)
+    (holder,) = called(root, "stallwatch.node.launcher")
+    os.kill(holder.pid, signal.SIGKILL)
+    with pytest.raises(StallwatchError, match=f"exit code {EXIT_CRASH}"):
+        daemon.until(lambda: False, "its end")
+    assert "the process that holds the capabilities has ended" in daemon.log_text()
 
 
 def test_ranks_of_every_user_have_a_place_that_the_daemon_owns(daemon: ServiceDaemon) -> None:
@@ -133,7 +170,8 @@ def test_the_verdict_about_another_users_job_is_certain(daemon: ServiceDaemon, p
         assert any(path.stat().st_size for path in rank.glob("flight_recorder.gloo*.pickle"))
         # On a busy machine the verdict does not wait for the texts of lines.
         lines = [line for path in rank.glob("sources*.json") for line in json.loads(path.read_text())]
-        assert {"file": str(program), "line": culprit.frame.line, "text": "time.sleep(3600)"} in lines
+        texts = {(line["file"], line["line"]): line["text"] for line in lines}
+        assert texts[str(program), culprit.frame.line] == "time.sleep(3600)"
         daemon.until(lambda: "look 2 done" in [event.what for event in daemon.incidents(JOB)[0].events], "look 2's end")
         own = json.loads((rank / "process-2.json").read_text())["own_write_bytes"]
         assert own > 0, "the dumps that it wrote for us are counted as ours"

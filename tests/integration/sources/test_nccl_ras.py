@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
-from stallwatch.captures.ras_capture import RasCapture
+from stallwatch.captures.ras_capture import RasCapture, start_reader
 from stallwatch.formats import ras
 from stallwatch.model.evidence import Attempt
 from stallwatch.model.reading import Unavailable
@@ -184,7 +184,12 @@ def sample_of(process: "subprocess.Popen[bytes]", rank: int = 0) -> RankSample:
 
 
 def take(folder: Path, mode: str, *samples: RankSample) -> list[Attempt]:
-    return RasCapture(samples, folder, 1, mode).take()
+    reader = start_reader(samples, mode)
+    try:
+        return RasCapture(samples, folder, 1, mode, None if reader is None else reader.line).take()
+    finally:
+        if reader is not None:
+            reader.process.wait(20)
 
 
 def free_port() -> int:

@@ -35,8 +35,8 @@ def test_a_service_has_what_it_was_given() -> None:
     assert left("") == (SEARCH | PTRACE,) * 4
 
 
-def test_what_is_handed_on_is_not_used() -> None:
-    assert left("capabilities.hand_on_only()") == (SEARCH | PTRACE, 0, SEARCH | PTRACE, SEARCH | PTRACE)
+def test_what_is_given_up_for_good_comes_back_by_no_program() -> None:
+    assert left("capabilities.give_up_for_good(); assert not capabilities.any_permitted()") == (0, 0, 0, 0)
 
 
 def test_what_is_given_up_is_gone_for_children_too() -> None:
