@@ -13,13 +13,17 @@ from stallwatch.detectors.history import NodeHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.why_slow import slowdowns
 from stallwatch.model.finding import Finding
-from stallwatch.model.snapshot import GpuSample, HostSample, JobKey, NetworkPort
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import DiskSample, GpuSample, HostSample, JobKey, NetworkPort
 
 # A condition must last: clocks dip, caches fill and empty. Seconds until it is told.
 _LASTS_SECONDS = 60.0
 _FULL = 0.95
 _FEW_FILES_LEFT = 0.9
 _LITTLE_MEMORY_BYTES = 1 << 30
+_DISK_FULL = 0.98
+_LITTLE_DISK_BYTES = 16 << 30  # two per cent of a large file system are room enough
+_CHECKPOINT_BYTES = 64 << 20  # a smaller file is a log
 _FAR_FROM_PEERS = 1.2  # times the median of the other ranks' GPUs of the same job
 _ERRORS = 100  # link errors and replays between two slow reads (ten seconds or more) that are more than noise
 _KEPT_ERRORS_NS = 300 * SECOND_NS
@@ -72,7 +76,7 @@ class HealthDetector:
         counters = tuple(_count(gpu, state.counters, seen.at_ns) for gpu in seen.gpus)
         ports = _ports(state.ports, seen.host)
         conditions = [*_of_gpus(seen, counters), *(_of_host(seen.host, ports) if seen.host else ())]
-        conditions += _unlike(seen)
+        conditions += [*_unlike(seen), *_of_processes(seen)]
         known = {lasting.key: lasting for lasting in state.lasting}
         lasting = {c.key: known.get(c.key, Lasting(c.key, seen.at_ns)) for c in conditions}
         findings = tuple(self._findings(conditions, lasting, seen))
@@ -120,6 +124,35 @@ def _unlike(seen: NodeHistory) -> Iterator[Condition]:
             for value, few in others:
                 text = f"ranks differ: {name} is {value} on rank {_listed(few)}, {most} on rank {_listed(usual)}"
                 yield Condition(f"{job.training_job} {job.epoch} {name} {value}", text, job=job, ranks=tuple(few))
+
+
+def _of_processes(seen: NodeHistory) -> Iterator[Condition]:
+    """What a rank itself is about to run out of: file handles, room for its next checkpoint."""
+    for job, ranks in seen.jobs():
+        name = f"{job.training_job} {job.epoch}"
+        disks: dict[str, tuple[DiskSample, list[int]]] = {}
+        for rank in ranks:
+            process = rank.sample.process
+            files = process.value.open_files if isinstance(process, Known) else None
+            if files and files[0] > _FEW_FILES_LEFT * files[1]:
+                number = rank.sample.rank
+                text = f"rank {number} has {files[0]} of {files[1]} file handles open (ulimit -n)"
+                yield Condition(f"{name} files {number}", text, job=job, ranks=(number,))
+            for disk in rank.sample.disks if rank.alive else ():
+                if _nearly_full(disk):
+                    disks.setdefault(disk.path, (disk, []))[1].append(rank.sample.rank)
+        for path, (disk, writers) in disks.items():
+            left = f"{disk.free_bytes / (1 << 30):.1f} GiB ({disk.free_bytes / disk.size_bytes:.1%})"
+            text = f"the disk of {path} has {left} left, and rank {_listed(writers)} writes there"
+            if disk.largest_file_bytes > disk.free_bytes:
+                text += f": a file of {disk.largest_file_bytes / (1 << 30):.1f} GiB, as before, does not fit any more"
+            yield Condition(f"{name} disk {path}", text, job=job, ranks=tuple(writers))
+
+
+def _nearly_full(disk: DiskSample) -> bool:
+    little = disk.free_bytes < _LITTLE_DISK_BYTES and disk.free_bytes < (1 - _DISK_FULL) * disk.size_bytes
+    checkpoint = disk.largest_file_bytes if disk.largest_file_bytes >= _CHECKPOINT_BYTES else 0
+    return little or disk.free_bytes < checkpoint
 
 
 def _listed(ranks: list[int]) -> str:

@@ -102,6 +102,7 @@ class ProcessSample(msgspec.Struct, frozen=True):
     threads: int
     has_terminal: bool  # runs in somebody's terminal session
     children: tuple[ChildSample, ...]
+    open_files: tuple[int, int] | None = None  # open file handles of the process, its limit; None: not ours to read
 
 
 class Outputs(msgspec.Struct, frozen=True):
@@ -123,6 +124,16 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     out_of_memory: bool | None = None
 
 
+class DiskSample(msgspec.Struct, frozen=True):
+    """A file system that a rank writes to, by its working directory or by files that it has had open for writing."""
+
+    path: str  # the folder of the largest such file
+    free_bytes: int  # for ordinary users
+    size_bytes: int
+    largest_file_bytes: int  # that was seen being written there
+    at_ns: int
+
+
 class RankSample(msgspec.Struct, frozen=True):
     """One rank's process on this node."""
 
@@ -136,6 +147,7 @@ class RankSample(msgspec.Struct, frozen=True):
     process: Known[ProcessSample] | Unavailable
     end: ProcessEnd | None = None
     outputs: Outputs | None = None  # None: not known, or no files
+    disks: tuple[DiskSample, ...] = ()  # those that are known
 
 
 class GpuEvent(msgspec.Struct, frozen=True):

@@ -95,6 +95,15 @@ def parse_wchan(data: bytes) -> str | None:
     return None if text in ("", "0") else text
 
 
+def parse_file_limit(data: bytes) -> int:
+    """Given /proc/<pid>/limits, return how many files the process may have open. Raise ValueError when it is not said
+    or is no number."""
+    for line in data.splitlines():
+        if line.startswith(b"Max open files"):
+            return int(line.split()[3])
+    raise ValueError("limits has no line for open files")
+
+
 def wait_status(status: int) -> tuple[int | None, int | None]:
     """Given a wait(2) status, return exit code and signal; one of them is None."""
     if os.WIFSIGNALED(status):

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 
 from stallwatch.model.snapshot import ChildSample, ProcessSample
-from stallwatch.node.procfs import ProcessDirectory, children_of, parse_io, parse_stat, parse_wchan
+from stallwatch.node.procfs import ProcessDirectory, children_of, parse_file_limit, parse_io, parse_stat, parse_wchan
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # A rank with more descendants than this is shown with the first ones: loaders have tens, compilers 32.
@@ -13,6 +13,7 @@ _MOST_CHILDREN = 128
 # Children of other threads than the main one are looked for every so many samples: a rank has hundreds of threads.
 _ALL_THREADS_EVERY = 10
 _LAUNCHER_EVERY = 10
+_FILES_EVERY = 10  # a rank has thousands of them
 
 
 class ProcessWatch:
@@ -27,6 +28,7 @@ class ProcessWatch:
         self.command = ""  # its command line without secrets, once somebody has read it (sensors/slow_reads.py)
         self._samples = 0
         self._launcher_terminal = False
+        self._open_files: tuple[int, int] | None = None
         self._thread_children: tuple[int, ...] = ()
         self._io_is_ours = True
 
@@ -54,6 +56,7 @@ class ProcessWatch:
             threads=stat.threads,
             has_terminal=stat.terminal != 0 or self._launcher_has_terminal(stat.parent_pid),
             children=tuple(self._children()),
+            open_files=self._files(),
         )
 
     def may_inspect(self) -> bool:
@@ -80,6 +83,15 @@ class ProcessWatch:
             raise
         except OSError:
             return None
+
+    def _files(self) -> tuple[int, int] | None:
+        if self._samples % _FILES_EVERY == 1:
+            try:
+                count = len(os.listdir(f"{self._proc}/{self.pid}/fd"))
+                self._open_files = count, parse_file_limit(self.directory.read("limits"))
+            except (OSError, ValueError):
+                self._open_files = None
+        return self._open_files
 
     def _launcher_has_terminal(self, parent_pid: int) -> bool:
         """torchrun gives each rank a session of its own: what is a person's terminal is seen only at its agent."""

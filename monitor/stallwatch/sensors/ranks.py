@@ -14,6 +14,7 @@ from stallwatch.sensors.followed import FollowedRank, age_ns, names_of
 from stallwatch.sensors.heartbeats import HeartbeatScan
 from stallwatch.sensors.namespaces import PidTranslation
 from stallwatch.sensors.processes import ProcessWatch
+from stallwatch.sensors.rank_disks import RankDisks
 from stallwatch.sensors.sensor import Options, PartStatus
 from stallwatch.sensors.slow_reads import SlowReads
 from stallwatch.sensors.twins import Member, told_apart
@@ -42,6 +43,7 @@ class RanksSensor:
         self._scan = HeartbeatScan(options.directories)
         self._translation = PidTranslation(proc, options.discover_seconds)
         self._slow = SlowReads(proc, options.discover_seconds, monotonic_ns)
+        self._disks = RankDisks(proc, monotonic_ns)
         self._deaths = DeathWatch(monotonic_ns)
         self._ranks: dict[tuple[int, int], FollowedRank] = {}  # by pid and start ticks
         self._missing_since: dict[str, int] = {}  # records of processes that were gone when we came
@@ -68,6 +70,7 @@ class RanksSensor:
         self._take_slow()
         self._tell_apart()
         self._drop_followed()
+        self._disks.look(key for key, rank in self._ranks.items() if rank.end is None)
         records_ns = self._now_ns()
         paths = {heartbeat.path for heartbeat in look.heartbeats}
         refusals: list[str] = []
@@ -81,7 +84,7 @@ class RanksSensor:
             PartStatus(look.up, look.reason, (records_ns - began_ns) / 1e9, look.errors_total),
             PartStatus(
                 not refusals or len(refusals) < len(samples),
-                "; ".join(filter(None, (*refusals[:3], self._slow.problem()))),
+                "; ".join(filter(None, (*refusals[:3], self._slow.problem(), self._disks.problem()))),
                 (done_ns - records_ns) / 1e9,
                 self._process_errors,
             ),
@@ -239,6 +242,7 @@ class RanksSensor:
             process=process,
             end=rank.end,
             outputs=rank.traces.outputs,
+            disks=() if rank.end is not None else self._disks.of(rank.watch.pid, rank.watch.start_ticks),
         )
 
     def _gone_before(

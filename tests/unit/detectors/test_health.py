@@ -1,9 +1,10 @@
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GpuSample, HostSample, NetworkPort, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import DiskSample, GpuSample, HostSample, NetworkPort, NodeSnapshot, RankSample
 from tests.unit.detectors.nodes import found, four, job_run, run, with_beat
 
 GIB = 1 << 30
@@ -120,3 +121,39 @@ def test_a_rank_with_another_environment_is_named_with_both_values() -> None:
     findings = [finding for _, finding in found(run(job_run(four(), 70, edit=unlike)), "health", "confirmed")]
     assert {finding.ranks for finding in findings} == {(2,)}
     assert findings[0].reason == "ranks differ: NCCL_ALGO is Ring on rank 2, not set on rank 0, 1, 3"
+
+
+def told_of_ranks(edit: Callable[[RankSample], RankSample]) -> dict[str, tuple[int, ...]]:
+    shots = job_run(four(), 70, edit=lambda second, rank: edit(rank))
+    return {finding.reason: finding.ranks for _, finding in found(run(shots), "health", "confirmed")}
+
+
+def with_files(rank: RankSample, count: int) -> RankSample:
+    process = msgspec.structs.replace(rank.process.value, open_files=(count, 1024))  # type: ignore[union-attr]
+    return msgspec.structs.replace(rank, process=Known(process, 0))
+
+
+def test_a_rank_that_runs_out_of_file_handles_is_named_and_one_that_has_some_left_is_not() -> None:
+    told = told_of_ranks(lambda rank: with_files(rank, 1000 if rank.rank == 2 else 900))
+    assert told == {"rank 2 has 1000 of 1024 file handles open (ulimit -n)": (2,)}
+
+
+def disk(free_bytes: int, size_bytes: int, largest_file_bytes: int = 0) -> Callable[[RankSample], RankSample]:
+    there = DiskSample("/ckpt/run7", free_bytes, size_bytes, largest_file_bytes, 0)
+    return lambda rank: msgspec.structs.replace(rank, disks=(there,) if rank.rank == 0 else ())
+
+
+def test_a_disk_that_is_nearly_gone_is_told_once_with_who_writes_there() -> None:
+    told = told_of_ranks(disk(GIB, 1000 * GIB))
+    assert told == {"the disk of /ckpt/run7 has 1.0 GiB (0.1%) left, and rank 0 writes there": (0,)}
+
+
+def test_a_disk_on_which_the_last_checkpoint_would_not_fit_again_is_told() -> None:
+    (reason,) = told_of_ranks(disk(100 * GIB, 1000 * GIB, largest_file_bytes=140 * GIB))
+    assert reason.endswith("a file of 140.0 GiB, as before, does not fit any more")
+
+
+def test_a_disk_with_room_is_not_told_nor_are_two_per_cent_of_a_large_one() -> None:
+    assert not told_of_ranks(disk(100 * GIB, 1000 * GIB, largest_file_bytes=10 * GIB))
+    assert not told_of_ranks(disk(1000 * GIB, 100_000 * GIB))
+    assert not told_of_ranks(lambda rank: rank)

@@ -28,6 +28,22 @@ def test_rank_whose_launcher_runs_in_a_terminal_runs_in_it_though_it_leads_a_ses
     assert not ProcessWatch(60, str(proc)).sample().has_terminal
 
 
+def test_open_files_are_counted_beside_their_limit_and_unknown_where_they_are_not_ours(
+    proc: FakeProc, tmp_path: Path
+) -> None:
+    proc.add(50)
+    for number in range(7):
+        (tmp_path / "50/fd").mkdir(exist_ok=True)
+        (tmp_path / f"50/fd/{number}").touch()
+    (tmp_path / "50/limits").write_text(
+        "Limit  Soft Limit  Hard Limit  Units\nMax open files   1024   524288   files\n"
+    )
+    proc.add(60)
+    mine, other = ProcessWatch(50, str(proc)), ProcessWatch(60, str(proc))
+    assert mine.sample().open_files == (7, 1024)
+    assert other.sample().open_files is None
+
+
 def test_counters_that_are_not_ours_to_read_are_unknown(proc: FakeProc) -> None:
     proc.add(50, io="")
     sample = ProcessWatch(50, str(proc)).sample()

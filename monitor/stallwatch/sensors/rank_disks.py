@@ -1,0 +1,106 @@
+"""Which file systems ranks write to, and what is left on them: a checkpoint that no longer fits ends a job hours later.
+
+Files are those that a rank has open for writing at a look, and its working directory; a file system that was written to
+is remembered as long as the rank lives. A dead file server holds a thread of ours for ever: it is said, and not asked
+again until it answers.
+"""
+
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+from stallwatch.model.snapshot import DiskSample
+
+LOOK_SECONDS = 10.0
+_LATE_SECONDS = 30.0
+_MOST_FILES = 512  # of one rank: with its loaders' shared memory it has thousands open
+_MOST_DISKS = 8
+_NO_DISKS = ("/dev/", "/proc/", "/sys/", "/memfd:")  # shared memory has its own warning
+_Identity = tuple[int, int]  # pid and start ticks
+
+
+class RankDisks:
+    """One look at a time, in a thread of its own; what it brought is fetched, never waited for."""
+
+    def __init__(self, proc: str, monotonic_ns: Callable[[], int]) -> None:
+        self._proc = proc
+        self._now_ns = monotonic_ns
+        self._known: dict[_Identity, dict[int, DiskSample]] = {}  # by device number
+        self._began_ns: int | None = None
+        self._due_ns = 0
+
+    def look(self, ranks: Iterable[_Identity]) -> None:
+        """Begin a look at these ranks when one is due and none is under way."""
+        now_ns = self._now_ns()
+        if self._began_ns is not None or now_ns < self._due_ns:
+            return
+        ranks = tuple(ranks)
+        self._due_ns = now_ns + int(LOOK_SECONDS * 1e9)
+        self._known = {identity: self._known.get(identity, {}) for identity in ranks}
+        if ranks:
+            self._began_ns = now_ns
+            threading.Thread(target=self._look, args=(ranks,), daemon=True).start()
+
+    def of(self, pid: int, start_ticks: int) -> tuple[DiskSample, ...]:
+        """Return the file systems of a rank as of the last look."""
+        return tuple(self._known.get((pid, start_ticks), {}).values())
+
+    def problem(self) -> str:
+        """A sentence when a look has not come back; "" otherwise."""
+        seconds = 0.0 if self._began_ns is None else (self._now_ns() - self._began_ns) / 1e9
+        return f"a file system of a rank has not answered for {seconds:.0f} s" if seconds > _LATE_SECONDS else ""
+
+    def _look(self, ranks: tuple[_Identity, ...]) -> None:
+        for identity in ranks:
+            before = self._known.get(identity, {})
+            self._known[identity] = look_at(identity[0], before, self._now_ns(), self._proc)
+        self._began_ns = None
+
+
+def look_at(pid: int, before: dict[int, DiskSample], now_ns: int, proc: str = "/proc") -> dict[int, DiskSample]:
+    """Return the file systems that a process writes to, by device; what is not ours to read is left out."""
+    seen: dict[int, tuple[str, int]] = {device: (disk.path, disk.largest_file_bytes) for device, disk in before.items()}
+    for device, folder, size in _written(pid, proc):
+        path, largest = seen.get(device, (folder, 0))
+        if device in seen or len(seen) < _MOST_DISKS:
+            # The folder of the largest file is where a person looks for the checkpoint.
+            seen[device] = (folder if size > largest else path, max(size, largest))
+    disks = {}
+    for device, (folder, largest) in seen.items():
+        try:
+            there = os.stat(f"{proc}/{pid}/root{folder}")
+            space = os.statvfs(f"{proc}/{pid}/root{folder}")
+        except OSError:
+            continue
+        if there.st_dev == device and space.f_blocks:
+            disks[device] = DiskSample(
+                path=folder,
+                free_bytes=space.f_bavail * space.f_frsize,
+                size_bytes=space.f_blocks * space.f_frsize,
+                largest_file_bytes=largest,
+                at_ns=now_ns,
+            )
+    return disks
+
+
+def _written(pid: int, proc: str) -> Iterator[tuple[int, str, int]]:
+    """(device, folder, size) of the working directory and of files open for writing."""
+    try:
+        folder = os.readlink(f"{proc}/{pid}/cwd")
+        yield os.stat(f"{proc}/{pid}/cwd").st_dev, folder, 0
+        numbers = os.listdir(f"{proc}/{pid}/fd")[:_MOST_FILES]
+    except OSError:
+        return
+    for number in numbers:
+        try:
+            path = os.readlink(f"{proc}/{pid}/fd/{number}")
+            if not path.startswith("/") or path.startswith(_NO_DISKS) or path.endswith(" (deleted)"):
+                continue
+            file = os.stat(f"{proc}/{pid}/fd/{number}")
+            with open(f"{proc}/{pid}/fdinfo/{number}", encoding="ascii") as info:
+                flags = next((int(line.split()[1], 8) for line in info if line.startswith("flags:")), 0)
+        except (OSError, ValueError, IndexError):
+            continue
+        if stat.S_ISREG(file.st_mode) and flags & os.O_ACCMODE != os.O_RDONLY:
+            yield file.st_dev, os.path.dirname(path), file.st_size
