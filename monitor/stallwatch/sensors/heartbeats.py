@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import random
 import stat
 import time
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import msgspec
@@ -15,8 +17,10 @@ from stallwatch.node import untrusted
 from stallwatch.node.heartbeat_file import RECORD_LIMIT_BYTES, prepare, to_heartbeat
 from stallwatch.sensors.rank_facts import RankFacts
 
-# Somebody who fills the directory with names must not fill our time: real nodes have tens of ranks.
+# Somebody who fills the directory with names must not fill our time: real nodes have tens of ranks. Nor may he hide
+# others' records behind his: what is read is shared out among the owners.
 _MOST_RECORDS = 4096
+_MOST_LOOKED_AT = 1 << 16  # names whose owner is asked for; some microseconds each
 _SHOWN_PROBLEMS = 3
 _TORN_TRIES = 3
 _TORN_READS = 5
@@ -54,13 +58,14 @@ class HeartbeatScan:
         self._errors_total = 0
         self._prepared: set[Path] = set()
         self._facts = RankFacts()
+        self._chance = random.Random(0)  # noqa: S311 - a fair turn, no secret
 
     def read(self) -> HeartbeatLook:
         """Return every record that can be read. Down only when no directory can be read at all."""
         problem = refused = self._prepare()
         found: list[Heartbeat] = []
         names: set[str] = set()
-        readable = 0
+        readable, crowd = 0, ""
         for directory in self._directories:
             try:
                 descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -70,7 +75,10 @@ class HeartbeatScan:
             readable += 1
             try:
                 records = sorted(name for name in os.listdir(descriptor) if name.endswith(".beat"))
-                for name in records[:_MOST_RECORDS]:
+                if len(records) > _MOST_RECORDS:
+                    crowd = f"{directory} holds {len(records)} records, of which {_MOST_RECORDS} are read at a time"
+                    records = self._chosen(descriptor, directory, records)
+                for name in records:
                     names.add(path := f"{directory}/{name}")
                     if (heartbeat := self._record(descriptor, name, path)) is not None:
                         found.append(heartbeat)
@@ -80,7 +88,7 @@ class HeartbeatScan:
         if not readable:
             return HeartbeatLook((), False, f"no rank directory can be read: {problem}", self._errors_total)
         compared = self._facts.compared(found, time.monotonic_ns())
-        return HeartbeatLook(compared, True, self._reason(refused), self._errors_total)
+        return HeartbeatLook(compared, True, self._reason(refused, crowd), self._errors_total)
 
     def reject(self, heartbeat: Heartbeat, sentence: str) -> None:
         """Note why a record that reads well is not believed; it is skipped until another file takes its name."""
@@ -117,6 +125,24 @@ class HeartbeatScan:
             else:
                 self._prepared.add(directory)
         return next((text for directory, text in problems if directory.is_dir() or not self._prepared), "")
+
+    def _chosen(self, descriptor: int, directory: Path, names: list[str]) -> list[str]:
+        """Return as many names as are read at a time, in turn of each owner; of an owner first what read well before,
+        then others by chance, so that each has its day."""
+        known = {name: None for name in names if self._is_good(f"{directory}/{name}")}
+        others = [name for name in names if name not in known]
+        self._chance.shuffle(others)
+        of_owner: dict[int, list[str]] = {}
+        for name in (*known, *others[:_MOST_LOOKED_AT]):
+            with contextlib.suppress(OSError):
+                uid = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid
+                of_owner.setdefault(uid, []).append(name)
+        turns = zip_longest(*of_owner.values())
+        return list(islice((name for turn in turns for name in turn if name is not None), _MOST_RECORDS))
+
+    def _is_good(self, path: str) -> bool:
+        record = self._records.get(path)
+        return record is not None and record.last is not None and not record.rejected
 
     def _record(self, directory: int, name: str, path: str) -> Heartbeat | None:
         try:
@@ -172,8 +198,8 @@ class HeartbeatScan:
         for path in [path for path in self._problems if path not in names]:
             del self._problems[path]
 
-    def _reason(self, problem: str) -> str:
-        parts = [problem] if problem else []
+    def _reason(self, *problems: str) -> str:
+        parts = [problem for problem in problems if problem]
         if self._problems:
             shown = sorted(self._problems.values())[:_SHOWN_PROBLEMS]
             more = len(self._problems) - len(shown)

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch.hook import layout
+from stallwatch.sensors import heartbeats
 from stallwatch.sensors.heartbeats import HeartbeatScan
 from tests.unit.sensors.records import record_bytes, write_record
 
@@ -41,6 +42,48 @@ def test_record_that_is_written_in_place_is_read_again(scan: HeartbeatScan, dire
     with path.open("r+b") as file:
         file.write(record_bytes(1, 50, 9, step=7))
     assert scan.read().heartbeats[0].step == 7
+
+
+def flood(directory: Path, count: int, uid: int | None = None) -> None:
+    """Names that sort before those of ranks with high numbers."""
+    for number in range(count):
+        (path := directory / f"rank-0-{number}.beat").write_bytes(b"")
+        if uid is not None:
+            os.chown(path, uid, uid)
+
+
+def test_a_directory_full_of_names_hides_no_record_that_was_read_before(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeats, "_MOST_RECORDS", 16)
+    scan = HeartbeatScan((str(directory),))
+    scan.read()
+    write_record(directory, 9, 50, 9)
+    assert scan.read().heartbeats
+    flood(directory, 100)
+    looks = [scan.read() for _ in range(5)]
+    assert [len(look.heartbeats) for look in looks] == [1] * 5
+    assert f"{directory} holds 101 records, of which 16 are read at a time" in looks[-1].reason
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files of another user need root")
+def test_one_users_names_do_not_hide_anothers_records(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "_MOST_RECORDS", 16)
+    scan = HeartbeatScan((str(directory),))
+    scan.read()
+    flood(directory, 100, uid=64211)
+    for rank in range(4):
+        write_record(directory, 90 + rank, 50, 9)
+    assert len(scan.read().heartbeats) == 4
+
+
+def test_among_ones_own_names_a_new_record_is_found_in_time(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "_MOST_RECORDS", 16)
+    scan = HeartbeatScan((str(directory),))
+    scan.read()
+    flood(directory, 100)
+    write_record(directory, 9, 50, 9)
+    assert any(scan.read().heartbeats for _ in range(100))
 
 
 def make_bad(directory: Path, kind: str) -> str:
