@@ -78,6 +78,15 @@ def test_one_look_tells_who_is_slow_while_the_last_calls_are_fresh() -> None:
     assert stale.cause != "slow_rank"
 
 
+def test_of_two_ranks_the_late_one_is_late_by_all_that_the_other_waits() -> None:
+    steps = loop(world(2), 12)
+    first = _captured_soon(Rank(0, steps[:20], 19, looks=1))
+    late = _arriving_later(Rank(1, steps[:18], looks=1, frames=SLEEPS).evidence(), STEP_NS)
+    verdict = judge(Evidence(2, "nccl", (first, late), (), ()))[0]
+    assert (verdict.cause, verdict.culprits) == ("slow_rank", (1,))
+    assert f"comes {STEP_NS / 1e9:.3g} s after the others" in verdict.because[0].fact
+
+
 def test_arrivals_are_not_compared_over_clocks_of_two_hosts() -> None:
     ranks = [_captured_soon(Rank(r, STEPS[:20], 19, looks=1, host=f"node{r}")) for r in (0, 1)]
     late = _arriving_later(Rank(2, STEPS[:18], looks=1).evidence(), STEP_NS)
