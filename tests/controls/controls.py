@@ -1,42 +1,69 @@
 """Situations that are no hang, beside a real daemon that must tell nobody.
 
-    python tests/controls/controls.py [--runs 3] [--name checkpoint] [--at-once 3] [--json controls.json]
+    python tests/controls/controls.py [--runs 3] [--name checkpoint] [--at-once 3] [--launcher torchrun] [--lane 0/4]
+                                      [--clock-jumps] [--json controls.json] [--keep FOLDER] [--list]
 
-Jobs are forked (tests/bench/jobs.py); several run at once under one daemon in its default configuration. Exit code 0
-when nobody was told and every job ended well. What was thought, and told to nobody, is printed.
+Jobs are forked (tests/bench/jobs.py) or started by torchrun; several run at once under one daemon in its default
+configuration. Exit code 0 when nobody was told and every job ended well. What was thought, and told to nobody, is
+printed. `--clock-jumps` sets the daemon's wall clock an hour ahead and two hours back while it watches.
 """
 
 import argparse
+import ast
+import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
-# Started as a script: the repository's root is not on the path yet.
+# Started as a script, perhaps where nothing is installed: neither root is on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
 from stallwatch.demo.daemon_child import DaemonChild
 from stallwatch.outputs.client import DaemonUnreachable
 from stallwatch.outputs.documents import IncidentDocument
 from tests.bench import jobs
+from tests.controls.launching import Elastic, Forked, InTerminal, Running, Torchrun
 
-PROGRAMS = tuple(Path(__file__).with_name(name) for name in ("situations.py", "more_situations.py"))
+PROGRAMS = tuple(
+    Path(__file__).with_name(f"{name}.py")
+    for name in ("situations", "one_rank_works", "rhythms", "starts_and_ends", "people")
+)
 SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = 4
 ENOUGH_SECONDS = 240.0
 AFTERMATH_SECONDS = 6.0  # a job has ended: what would the daemon still say?
-RESTART, TERMINATED, DEBUGGED, SUSPENDED = "restart", "terminated", "debugged", "suspended"
-SUSPENDED_SECONDS = 15.0
-# Not programs of their own: what is done to a healthy one.
-DONE_TO_IT = (RESTART, TERMINATED)
+STRIKE_SECONDS = 8.0  # after its first step: its rhythm is known
+LATER_SECONDS = STRIKE_SECONDS + float(os.environ.get("CONTROL_SECONDS", "18"))
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
+# Done from outside to a job that only trains.
+DONE_TO_IT = {
+    "restart": "SIGTERM to all ranks, and a new life some seconds later",
+    "terminated": "SIGTERM to all ranks, and no new life",
+    "elastic": "N15: a second node joins, and leaves again; torchrun restarts the ranks each time",
+}
+IN_TERMINAL = ("asks_a_person", "breaks_into_pdb", "suspended_in_terminal")
+TERMINATED = ("terminated", "preempted")  # torchrun itself then ends with an error
+# What the wall clock of a daemon does whose node's clock is set; monotonic clocks know nothing of it.
+CLOCK_JUMPS = """
+import time
+_began, _time, _time_ns = time.monotonic(), time.time, time.time_ns
+def _off():
+    age = time.monotonic() - _began
+    return (0, 3600, -3600)[int(age / 15) % 3]
+time.time = lambda: _time() + _off()
+time.time_ns = lambda: _time_ns() + _off() * 10**9
+"""
 
 
 class Control(msgspec.Struct):
@@ -46,90 +73,134 @@ class Control(msgspec.Struct):
     exit_code: int | None = None
     told: tuple[str, ...] = ()
     thought: tuple[str, ...] = ()
+    stepped: bool = False
+    seconds: float = 0.0
 
     @property
     def quiet(self) -> bool:
-        return not self.told and self.exit_code == 0
+        return not self.told and self.ended_well
+
+    @property
+    def ended_well(self) -> bool:
+        return self.stepped and (self.exit_code == 0 or (self.name in TERMINATED and self.exit_code is not None))
 
 
 class Runner:
     """Starts situations under one daemon and notes what it says of each."""
 
-    def __init__(self, daemon: DaemonChild, server: jobs.Server, folder: Path) -> None:
+    def __init__(self, daemon: DaemonChild, server: jobs.Server | None, folder: Path) -> None:
         self._daemon = daemon
         self._server = server
         self._folder = folder
+        self._launches = threading.Lock()
 
-    def run(self, controls: Sequence[Control]) -> None:
-        """Run these at the same time and wait until all have ended and their aftermath is over."""
-        began, struck = time.monotonic(), {control.job: False for control in controls}
-        running = {control.job: self._launch(control, 0) for control in controls}
-        over_at: float | None = None
-        while over_at is None or time.monotonic() < over_at:
+    def run(self, control: Control) -> Control:
+        """Run it and wait until it has ended and its aftermath is over."""
+        began = time.monotonic()
+        job = self._launch(control, 0)
+        steps = self._strikes(control)
+        over_at = stepping_at = None
+        while time.monotonic() - began < ENOUGH_SECONDS:
             time.sleep(0.5)
-            self._note(controls)
-            age = time.monotonic() - began
-            for control in controls:
-                if not struck[control.job] and age > 10:
-                    struck[control.job] = True
-                    running[control.job] = self._strike(control, running[control.job])
-            if age > ENOUGH_SECONDS:
+            self._note(control)
+            now = time.monotonic()
+            if stepping_at is None and control.stepped:
+                stepping_at = now
+            while steps and stepping_at is not None and now - stepping_at > steps[0][0]:
+                job = steps.pop(0)[1](job)
+            if over_at is None and not steps and job.exit_code() is not None:
+                over_at = now + AFTERMATH_SECONDS
+            if over_at is not None and now > over_at:
                 break
-            if over_at is None and all(job.exit_code() is not None for job in running.values()):
-                over_at = time.monotonic() + AFTERMATH_SECONDS
-        for control in controls:
-            job = running[control.job]
-            control.exit_code = 0 if control.name == TERMINATED and job.exit_code() in (0, -15) else job.exit_code()
-            job.stop()
+        control.exit_code = job.exit_code()
+        control.seconds = round(time.monotonic() - began, 1)
+        job.stop()
+        return control
 
-    def _launch(self, control: Control, restarts: int) -> jobs.ForkedJob:
+    def log(self, control: Control) -> str:
+        path = self._folder / f"{control.job}.log"
+        return path.read_text(errors="replace")[-1500:] if path.exists() else ""
+
+    def _launch(self, control: Control, restarts: int) -> Running:
         environment = {
-            "PYTHONPATH": SOURCE,
+            "PYTHONPATH": os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH", "")))),
             "STALLWATCH_DIR": str(self._daemon.rank_directory),
             "STALLWATCH_JOB": control.job,
-            "TORCHELASTIC_RUN_ID": control.job,
-            "TORCHELASTIC_RESTART_COUNT": str(restarts),
         }
-        program = "background_upload" if control.name in DONE_TO_IT else control.name
-        path = next(path for path in PROGRAMS if program in _names_in(path))
-        return self._server.launch(path, [program], RANKS, environment, self._folder / f"{control.job}.log")
+        situation = "restarts_itself" if control.name in DONE_TO_IT else control.name
+        path = next(path for path in PROGRAMS if situation in _situations(path))
+        log = self._folder / f"{control.job}.log"
+        program = [str(path), situation]
+        standalone = ["--standalone", f"--nproc-per-node={RANKS}"]
+        if control.name == "elastic":
+            return Elastic(program, environment, self._folder, control.job)
+        if control.name in IN_TERMINAL:
+            return InTerminal(program, environment, log, standalone)
+        if self._server is None:
+            return Torchrun(program, environment, log, standalone)
+        elastic = {"TORCHELASTIC_RUN_ID": control.job, "TORCHELASTIC_RESTART_COUNT": str(restarts)}
+        with self._launches:
+            return Forked(self._server.launch(path, [situation], RANKS, {**environment, **elastic}, log))
 
-    def _strike(self, control: Control, job: jobs.ForkedJob) -> jobs.ForkedJob:
-        if control.name == TERMINATED:
-            for pid in job.pids:
-                os.kill(pid, signal.SIGTERM)
-        if control.name == RESTART:
-            # As torchrun restarts after a membership change: SIGTERM to all, a new life some seconds later.
-            for pid in job.pids:
-                os.kill(pid, signal.SIGTERM)
-            job.wait(10)
-            time.sleep(2)
-            return self._launch(control, 1)
-        if control.name == DEBUGGED:
-            hold_with_a_debugger(job.pids[1], 12.0)
-        if control.name == SUSPENDED:
-            for pid in job.pids:
-                os.kill(pid, signal.SIGSTOP)
-            threading.Timer(SUSPENDED_SECONDS, _continue, [list(job.pids)]).start()
-        return job
+    def _strikes(self, control: Control) -> list[tuple[float, Callable[[Running], Running]]]:
+        """What is done to it, and when after its first step."""
+        done: Mapping[str, list[tuple[float, Callable[[Running], object]]]] = {
+            "terminated": [(STRIKE_SECONDS, lambda job: job.terminate())],
+            "preempted": [(STRIKE_SECONDS, lambda job: job.terminate())],
+            "restart": [(STRIKE_SECONDS, lambda job: self._restart(control, job))],
+            "debugged": [(STRIKE_SECONDS, lambda job: hold_with_a_debugger(job.pids[1], 12.0))],
+            "suspended": [
+                (STRIKE_SECONDS, lambda job: _signal(job, signal.SIGSTOP)),
+                (LATER_SECONDS, lambda job: _signal(job, signal.SIGCONT)),
+            ],
+            "suspended_in_terminal": [
+                (STRIKE_SECONDS, lambda job: job.type(b"\x1a")),
+                (LATER_SECONDS, lambda job: job.type(b"fg; echo ended=$?\n")),
+            ],
+            "asks_a_person": [(LATER_SECONDS, lambda job: job.type(b"y\n"))],
+            "breaks_into_pdb": [(LATER_SECONDS, lambda job: job.type(b"c\n"))],
+            "elastic": [
+                (STRIKE_SECONDS, lambda job: job.join()),  # type: ignore[attr-defined]
+                (LATER_SECONDS + 10, lambda job: job.leave()),  # type: ignore[attr-defined]
+            ],
+        }
 
-    def _note(self, controls: Sequence[Control]) -> None:
+        def then(strike: Callable[[Running], object]) -> Callable[[Running], Running]:
+            def act(job: Running) -> Running:
+                other = strike(job)
+                return other if isinstance(other, Forked | Torchrun) else job
+
+            return act
+
+        return [(seconds, then(strike)) for seconds, strike in done.get(control.name, [])]
+
+    def _restart(self, control: Control, job: Running) -> Running:
+        # As torchrun restarts after a membership change: SIGTERM to all, a new life some seconds later.
+        job.terminate()
+        until = time.monotonic() + 40
+        while job.exit_code() is None and time.monotonic() < until:
+            time.sleep(0.2)
+        time.sleep(2)
+        return self._launch(control, 1)
+
+    def _note(self, control: Control) -> None:
         self._daemon.check()
         try:
             incidents = self._daemon.client.incidents().incidents
+            ranks = () if control.stepped else self._daemon.client.ranks().ranks
         except DaemonUnreachable:
             return
-        for control in controls:
-            mine = [incident for incident in incidents if incident.training_job == control.job]
-            said = tuple(dict.fromkeys((*control.thought, *(_said(one) for one in mine if one.verdicts))))
-            control.thought = said
-            told = [_said(one) for one in mine if one.severity != "none"]
-            control.told = tuple(dict.fromkeys((*control.told, *told)))
+        control.stepped |= any(rank.training_job == control.job and (rank.step or 0) > 0 for rank in ranks)
+        mine = [incident for incident in incidents if incident.training_job == control.job]
+        said = (_said(one) for one in mine if one.verdicts)
+        control.thought = tuple(dict.fromkeys((*control.thought, *said)))
+        told = (_said(one) for one in mine if one.severity != "none")
+        control.told = tuple(dict.fromkeys((*control.told, *told)))
 
 
-def _continue(pids: list[int]) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+def _signal(job: Running, number: int) -> None:
+    for pid in job.pids:
+        os.kill(pid, number)
 
 
 def hold_with_a_debugger(pid: int, seconds: float) -> None:
@@ -144,51 +215,92 @@ def hold_with_a_debugger(pid: int, seconds: float) -> None:
 
 
 def _said(incident: IncidentDocument) -> str:
+    if not incident.verdicts:
+        return f"{incident.severity}: {'; '.join(event.what for event in incident.events[:1])}"
     verdict = incident.verdicts[0]
     return f"{incident.severity}: {verdict.cause} {list(verdict.culprits)} {verdict.where or ''} ({verdict.confidence})"
 
 
-def names() -> tuple[str, ...]:
-    """Every situation, without importing torch."""
-    return (*(name for path in PROGRAMS for name in _names_in(path)), *DONE_TO_IT)
+def _situations(program: Path) -> dict[str, str]:
+    """Names and first lines of a program's situations, without importing torch."""
+    tree = ast.parse(program.read_text(encoding="utf-8"))
+    return {
+        node.name: (ast.get_docstring(node) or "").splitlines()[0]
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and any(ast.unparse(one) == "situation" for one in node.decorator_list)
+    }
 
 
-def _names_in(program: Path) -> list[str]:
-    lines = program.read_text(encoding="utf-8").split("SITUATIONS: ")[1].splitlines()
-    return [line.strip().rstrip(",") for line in lines if line.startswith(" " * 8) and line.endswith(",")]
+def situations() -> dict[str, str]:
+    """Every situation, with what it imitates."""
+    of_programs = {name: what for path in PROGRAMS for name, what in _situations(path).items()}
+    return {name: what for name, what in of_programs.items() if name != "restarts_itself"} | DONE_TO_IT
 
 
 def main() -> int:
     options = _options()
-    wanted = [Control(name, run, f"{name}-{run}") for run in range(options.runs) for name in options.name or names()]
-    with tempfile.TemporaryDirectory(prefix="stallwatch-controls-") as folder, jobs.server() as server:
-        daemon = DaemonChild(Path(folder), os.environ)
+    if options.list:
+        print("\n".join(f"{name:32} {what}" for name, what in situations().items()))
+        return 0
+    lane, lanes = map(int, options.lane.split("/"))
+    wanted = [
+        Control(name, run, f"{name}-{run}") for run in range(options.runs) for name in options.name or situations()
+    ][lane::lanes]
+    with tempfile.TemporaryDirectory(prefix="stallwatch-controls-") as folder, _server(options.launcher) as server:
+        daemon = DaemonChild(Path(folder), _environment(Path(folder), jumps=options.clock_jumps))
         daemon.start()
         try:
             runner = Runner(daemon, server, Path(folder))
-            for batch in _batches(wanted, options.at_once):
-                runner.run(batch)
-                for control in batch:
+            with ThreadPoolExecutor(options.at_once) as pool:
+                for control in pool.map(runner.run, wanted):
                     print(_line(control), flush=True)
-                    if control.exit_code != 0:
-                        print((Path(folder) / f"{control.job}.log").read_text()[-1500:], flush=True)
+                    if not control.ended_well:
+                        print(runner.log(control), flush=True)
         finally:
             daemon.stop()
+            if options.keep:
+                shutil.copytree(Path(folder) / "state/incidents", options.keep, dirs_exist_ok=True)
     if options.json:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(wanted)))
+    print(table(wanted))
     quiet = sum(control.quiet for control in wanted)
     print(f"nobody told in {quiet} of {len(wanted)} runs; load {os.getloadavg()[0]:.1f}")
     return 0 if quiet == len(wanted) else 1
 
 
-def _batches(controls: Sequence[Control], size: int) -> list[list[Control]]:
-    return [list(controls[at : at + size]) for at in range(0, len(controls), size)]
+@contextlib.contextmanager
+def _server(launcher: str) -> Iterator[jobs.Server | None]:
+    if launcher == "torchrun":
+        yield None
+        return
+    with jobs.server() as server:
+        yield server
+
+
+def _environment(folder: Path, *, jumps: bool) -> dict[str, str]:
+    if not jumps:
+        return dict(os.environ)
+    clock = folder / "clock"
+    clock.mkdir()
+    (clock / "sitecustomize.py").write_text(CLOCK_JUMPS)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(clock), os.environ.get("PYTHONPATH"))))}
+
+
+def table(controls: Sequence[Control]) -> str:
+    """One line per situation, in Markdown."""
+    lines = ["| situation | runs | nobody told | thought, told to nobody |", "| --- | --- | --- | --- |"]
+    for name in dict.fromkeys(control.name for control in controls):
+        mine = [control for control in controls if control.name == name]
+        thought = dict.fromkeys(one for control in mine for one in (control.told or control.thought))
+        lines.append(f"| {name} | {len(mine)} | {sum(c.quiet for c in mine)} | {'; '.join(thought)} |")
+    return "\n".join(lines)
 
 
 def _line(control: Control) -> str:
     thought = f" | thought: {'; '.join(control.thought)}" if control.thought else ""
     outcome = "quiet" if control.quiet else f"TOLD {'; '.join(control.told)} exit {control.exit_code}"
-    return f"{control.name:22} run {control.run + 1}: {outcome}{thought}"
+    outcome += "" if control.stepped else ", never seen to step"
+    return f"{control.name:26} run {control.run + 1}, {control.seconds:5.1f} s: {outcome}{thought}"
 
 
 def _options() -> argparse.Namespace:
@@ -196,7 +308,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--name", action="append", default=[], help="may be given several times; default: all")
     parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--launcher", choices=("forkserver", "torchrun"), default="forkserver")
+    parser.add_argument("--lane", default="0/1", help="which part of the runs: I/N")
+    parser.add_argument("--clock-jumps", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", type=Path, help="folder for the bundles of what was looked at")
+    parser.add_argument("--list", action="store_true")
     return parser.parse_args()
 
 

@@ -1,58 +1,36 @@
-"""Jobs that look hung and are not: `situations.py NAME`, started as a rank. What each imitates is in its docstring.
+"""Jobs that look hung and are not: `situations.py NAME`, started as a rank. What each imitates is in its docstring."""
 
-Times are those of a small machine: quiet for longer than any limit that was learned, shorter than a test's patience.
-"""
-
-import hashlib
 import os
 import pickle
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 
-import stallwatch
+# Started as a script: the repository's root is not on the path yet.
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-QUIET_SECONDS = float(os.environ.get("CONTROL_SECONDS", "18"))
-STEP_SECONDS = 0.05
-beat = stallwatch.attach()
-
-
-def busy(seconds: float) -> None:
-    """Work on the CPU in Python."""
-    until, digest = time.monotonic() + seconds, b""
-    while time.monotonic() < until:
-        digest = hashlib.sha256(digest * 64).digest()
-
-
-def train(steps: int, seconds: float = STEP_SECONDS) -> None:
-    gradient = torch.ones(1024)
-    for _ in range(steps):
-        time.sleep(seconds)
-        dist.all_reduce(gradient)
-        gradient.div_(WORLD)
-        beat.step()
+from tests.controls.common import (
+    QUIET_SECONDS,
+    RANK,
+    STEP_SECONDS,
+    WORLD,
+    beat,
+    before_rendezvous,
+    busy,
+    main,
+    situation,
+    train,
+    write_slowly,
+)
 
 
-def write_slowly(seconds: float) -> None:
-    """A checkpoint: blocks are serialised and written until the time is over."""
-    with tempfile.TemporaryFile() as file:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            file.write(pickle.dumps(torch.randn(64_000)))
-            file.flush()
-            time.sleep(0.02)  # a file system that gives 12 MB/s
-            if file.tell() > 64 << 20:
-                file.seek(0)
-
-
+@situation
 def checkpoint() -> None:
     """N01: rank 0 saves for long under a phase, the others stand in the barrier that follows."""
     train(100)
@@ -63,6 +41,7 @@ def checkpoint() -> None:
     train(60)
 
 
+@situation
 def checkpoint_unnamed() -> None:
     """N01 without a phase: nothing but evidence tells what rank 0 does."""
     train(100)
@@ -72,6 +51,7 @@ def checkpoint_unnamed() -> None:
     train(60)
 
 
+@situation
 def background_upload() -> None:
     """N02: an upload in a thread stands still, the main loop goes on."""
     done = threading.Event()
@@ -81,6 +61,7 @@ def background_upload() -> None:
     done.set()
 
 
+@situation
 def first_step_compiles() -> None:
     """N03: one node has its kernels cached, another compiles them in child processes before the first step."""
     if RANK == 0:
@@ -92,6 +73,7 @@ def first_step_compiles() -> None:
     train(60)
 
 
+@situation
 def long_evaluation() -> None:
     """N05: one step in forty is two hundred times as long on every rank; the first such step is not foreseen."""
     for _ in range(2):
@@ -100,6 +82,7 @@ def long_evaluation() -> None:
     train(40)
 
 
+@situation
 def rank0_evaluates() -> None:
     """N05: rank 0 evaluates alone and without a phase, the others wait in a broadcast for its metric."""
     train(80)
@@ -109,6 +92,7 @@ def rank0_evaluates() -> None:
     train(60)
 
 
+@situation
 def rank0_tokenises() -> None:
     """N06: before step 0, rank 0 maps the data set in a pool of workers; the others wait at the barrier."""
     if RANK == 0:
@@ -118,6 +102,7 @@ def rank0_tokenises() -> None:
     train(60)
 
 
+@situation
 def rank0_builds_index() -> None:
     """N07: before step 0, rank 0 builds an index in native code."""
     if RANK == 0:
@@ -129,6 +114,7 @@ def rank0_builds_index() -> None:
     train(60)
 
 
+@situation
 def gather_objects() -> None:
     """N09: rank 0 unpickles what all ranks gave it, on the CPU and for long (`gather_object` itself needs NumPy)."""
     train(80)
@@ -143,6 +129,7 @@ def gather_objects() -> None:
     train(60)
 
 
+@situation
 def pipeline() -> None:
     """N11: four stages in a row, the first and the last idle for part of each step by design."""
     activation = torch.ones(256)
@@ -156,6 +143,7 @@ def pipeline() -> None:
     dist.barrier()
 
 
+@situation
 def gradient_accumulation() -> None:
     """N13: fifteen quiet micro steps, then one that synchronises; the loop counts optimizer steps alone."""
     for _ in range(4):
@@ -163,11 +151,19 @@ def gradient_accumulation() -> None:
         train(1)
 
 
+@situation
 def staggered_arrival() -> None:
-    """N16 happens before this: the last rank comes late, as a node does that pulls its image. See `main`."""
+    """N16 happens before this: the last rank comes late, as a node does that pulls its image."""
     train(60)
 
 
+@before_rendezvous("staggered_arrival")
+def _late() -> None:
+    if RANK == WORLD - 1:
+        time.sleep(QUIET_SECONDS)
+
+
+@situation
 def idle_server() -> None:
     """N18: an inference engine without requests: rank 0 polls its queue, the others wait for its broadcast."""
     train(80)
@@ -181,6 +177,7 @@ def idle_server() -> None:
     train(60)
 
 
+@situation
 def rollout() -> None:
     """N27: trainers idle while samplers elsewhere generate; a phase says so, no collective is outstanding."""
     for _ in range(2):
@@ -190,6 +187,7 @@ def rollout() -> None:
     train(60)
 
 
+@situation
 def storage_stall() -> None:
     """Storage that answers late: rank 1 stands in a read for longer than any limit, then goes on."""
     train(100)
@@ -208,6 +206,7 @@ def _answers_late(fifo: Path) -> None:
         file.write(b"\0" * 4096)
 
 
+@situation
 def final_save() -> None:
     """A planned end: all ranks leave with exit code 0, rank 0 after it has written the last checkpoint."""
     train(100)
@@ -218,6 +217,7 @@ def final_save() -> None:
     os._exit(0)
 
 
+@situation
 def long_steps() -> None:
     """Steps of four seconds, of which the third is twice as long: nothing is learned of them yet."""
     for number in range(5):
@@ -225,55 +225,19 @@ def long_steps() -> None:
         train(1)
 
 
+@situation
 def drifting_steps() -> None:
     """Sequence lengths grow: steps become ten times as long within a minute."""
     for number in range(40):
         train(1, STEP_SECONDS * (1 + number / 3))
 
 
+@situation
 def debugged() -> None:
     """N25: somebody looks at rank 1 with a tool that holds it for seconds."""
     train(100)
     # The tool is started by the runner: see controls.py.
     train(int(QUIET_SECONDS / STEP_SECONDS))
-
-
-SITUATIONS: dict[str, Callable[[], None]] = {
-    function.__name__: function
-    for function in (
-        checkpoint,
-        checkpoint_unnamed,
-        background_upload,
-        first_step_compiles,
-        long_evaluation,
-        rank0_evaluates,
-        rank0_tokenises,
-        rank0_builds_index,
-        gather_objects,
-        pipeline,
-        gradient_accumulation,
-        staggered_arrival,
-        idle_server,
-        rollout,
-        storage_stall,
-        final_save,
-        long_steps,
-        drifting_steps,
-        debugged,
-    )
-}
-
-
-def main() -> None:
-    torch.set_num_threads(1)
-    name = sys.argv[1]
-    if name == "staggered_arrival" and RANK == WORLD - 1:
-        time.sleep(QUIET_SECONDS)
-    dist.init_process_group("gloo")
-    SITUATIONS[name]()
-    if dist.is_initialized():
-        dist.barrier()
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

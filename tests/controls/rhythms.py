@@ -1,42 +1,26 @@
-"""More jobs that look hung and are not: rhythms and disturbances of ordinary training. See situations.py.
+"""More jobs that look hung and are not: rhythms and disturbances of ordinary training. See common.py.
 
-Started as situations.py starts its own: `more_situations.py NAME`.
+Started as `rhythms.py NAME`.
 """
 
+import contextlib
 import gc
-import hashlib
-import os
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from pathlib import Path
 
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 
-import stallwatch
+# Started as a script: the repository's root is not on the path yet.
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-STEP_SECONDS = 0.05
-beat = stallwatch.attach()
-
-
-def busy(seconds: float) -> None:
-    """Work on the CPU in Python."""
-    until, digest = time.monotonic() + seconds, b""
-    while time.monotonic() < until:
-        digest = hashlib.sha256(digest * 64).digest()
+from tests.controls.common import RANK, STEP_SECONDS, WORLD, beat, busy, compute, main, situation, step
 
 
-def step(seconds: float = STEP_SECONDS) -> None:
-    gradient = torch.ones(1024)
-    time.sleep(seconds)
-    dist.all_reduce(gradient)
-    gradient.div_(WORLD)
-    beat.step()
-
-
+@situation
 def alternating_evaluation() -> None:
     """Every twenty steps an evaluation without a phase, on all ranks, in which nothing is counted."""
     for _ in range(8):
@@ -46,6 +30,7 @@ def alternating_evaluation() -> None:
         dist.all_reduce(torch.ones(1))
 
 
+@situation
 def rank0_logs() -> None:
     """Rank 0 writes its log to a slow disk now and then, the others wait a moment for it."""
     with tempfile.TemporaryFile() as file:
@@ -57,6 +42,7 @@ def rank0_logs() -> None:
                 time.sleep(0.25)
 
 
+@situation
 def loader_refills() -> None:
     """Every eighth batch is not there in time: each rank waits for its own workers, now longer, now shorter."""
     draw = random.Random(RANK)
@@ -66,12 +52,14 @@ def loader_refills() -> None:
         step()
 
 
+@situation
 def two_step_times() -> None:
     """A GAN: a discriminator's step, then a generator's of ten times its length."""
     for number in range(60):
         step(0.6 if number % 2 else STEP_SECONDS)
 
 
+@situation
 def garbage_collection() -> None:
     """Pauses of a second or two, each time on another rank: a collection of millions of objects holds the GIL."""
     draw, garbage = random.Random(7), [[number] for number in range(400_000)]
@@ -84,6 +72,7 @@ def garbage_collection() -> None:
     assert garbage
 
 
+@situation
 def recompiles() -> None:
     """A shape that was not seen before: one rank compiles for longer than any limit, twice, the others wait."""
     for number in range(240):
@@ -92,6 +81,7 @@ def recompiles() -> None:
         step()
 
 
+@situation
 def warm_then_cold_cache() -> None:
     """The page cache is used up: from one step to the next all ranks read from the disk, each as it can."""
     draw = random.Random(100 + RANK)
@@ -101,6 +91,7 @@ def warm_then_cold_cache() -> None:
         step()
 
 
+@situation
 def learning_rate_finder() -> None:
     """Sweeps of thirty steps; between them every rank restores its state, which takes a while."""
     for sweep in range(4):
@@ -109,34 +100,68 @@ def learning_rate_finder() -> None:
         busy(4.0)
 
 
+@situation
 def suspended() -> None:
     """A scheduler suspends the whole job and lets it go on (`scontrol suspend`); the runner sends the signals."""
     for _ in range(500):
         step()
 
 
-SITUATIONS: dict[str, Callable[[], None]] = {
-    function.__name__: function
-    for function in (
-        alternating_evaluation,
-        rank0_logs,
-        loader_refills,
-        two_step_times,
-        garbage_collection,
-        recompiles,
-        warm_then_cold_cache,
-        learning_rate_finder,
-        suspended,
-    )
-}
+@situation
+def dynamic_batches() -> None:
+    """Batches by tokens and a heavy tail: most steps are short, some take thirty times as long, on all ranks alike."""
+    draw = random.Random(11)
+    for _ in range(150):
+        step(min(STEP_SECONDS * draw.lognormvariate(0.5, 1.2), 4.0))
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    SITUATIONS[sys.argv[1]]()
-    dist.barrier()
-    dist.destroy_process_group()
+@situation
+def accumulates_without_sync() -> None:
+    """N13: DDP's no_sync for thirty-one micro steps of a quarter second; the thirty-second synchronises."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32))
+    for _ in range(6):
+        for number in range(32):
+            time.sleep(0.25)
+            synchronises = number == 31
+            with contextlib.nullcontext() if synchronises else model.no_sync():
+                model(torch.randn(4, 32)).sum().backward()
+        beat.step()
+
+
+@situation
+def uneven_inputs() -> None:
+    """Ranks have different numbers of batches and shadow each other's collectives (torch's Join)."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32))
+    with model.join():
+        for _ in range(80 + 60 * RANK):
+            time.sleep(STEP_SECONDS)
+            model(torch.randn(4, 32)).sum().backward()
+            beat.step()
+
+
+@situation
+def generates_and_trains() -> None:
+    """Reinforcement learning in one program: a long rollout of its own length on each rank, then some updates."""
+    draw = random.Random(RANK)
+    for _ in range(4):
+        compute(draw.uniform(3.0, 9.0))
+        for _ in range(15):
+            step()
+
+
+@situation
+def clock_jumps() -> None:
+    """The wall clock is set an hour ahead and two hours back (NTP after a long drift); only monotonic time is true."""
+    began, real, real_ns = time.monotonic(), time.time, time.time_ns
+
+    def off_seconds() -> int:
+        age = time.monotonic() - began
+        return 0 if age < 6 else 3600 if age < 14 else -3600
+
+    time.time = lambda: real() + off_seconds()
+    time.time_ns = lambda: real_ns() + off_seconds() * 1_000_000_000
+    for _ in range(500):
+        step()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,91 @@
+"""What the situations of this folder share: a rank's set-up, steps, and work of one kind or another.
+
+A program registers its situations with `@situation` and ends with `main()`; `python PROGRAM NAME` is one rank. Times
+are those of a small machine: quiet for longer than any limit that was learned, shorter than a test's patience.
+"""
+
+import hashlib
+import os
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import torch  # noqa: TID251
+import torch.distributed as dist  # noqa: TID251
+
+import stallwatch
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+QUIET_SECONDS = float(os.environ.get("CONTROL_SECONDS", "18"))
+STEP_SECONDS = 0.05
+beat = stallwatch.attach()
+_SITUATIONS: dict[str, Callable[[], None]] = {}
+_BEFORE: dict[str, Callable[[], None]] = {}
+
+
+def situation(function: Callable[[], None]) -> Callable[[], None]:
+    """Register a program under its function's name; the runner reads the names without importing it."""
+    _SITUATIONS[function.__name__] = function
+    return function
+
+
+def before_rendezvous(name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Register what a situation does before it initialises its process group."""
+
+    def register(function: Callable[[], None]) -> Callable[[], None]:
+        _BEFORE[name] = function
+        return function
+
+    return register
+
+
+def busy(seconds: float) -> None:
+    """Work on the CPU in Python."""
+    until, digest = time.monotonic() + seconds, b""
+    while time.monotonic() < until:
+        digest = hashlib.sha256(digest * 64).digest()
+
+
+def compute(seconds: float) -> None:
+    """Work on the CPU in torch's own code, in calls of some milliseconds."""
+    until, values = time.monotonic() + seconds, torch.randn(256, 256)
+    while time.monotonic() < until:
+        values = torch.nn.functional.normalize(values @ values)
+
+
+def step(seconds: float = STEP_SECONDS) -> None:
+    gradient = torch.ones(1024)
+    time.sleep(seconds)
+    dist.all_reduce(gradient)
+    gradient.div_(WORLD)
+    beat.step()
+
+
+def train(steps: int, seconds: float = STEP_SECONDS) -> None:
+    for _ in range(steps):
+        step(seconds)
+
+
+def write_slowly(seconds: float) -> None:
+    """A checkpoint: blocks are serialised and written until the time is over."""
+    with tempfile.TemporaryFile() as file:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            file.write(pickle.dumps(torch.randn(64_000)))
+            file.flush()
+            time.sleep(0.02)  # a file system that gives 12 MB/s
+            if file.tell() > 64 << 20:
+                file.seek(0)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    name = sys.argv[1]
+    _BEFORE.get(name, lambda: None)()
+    dist.init_process_group("gloo")
+    _SITUATIONS[name]()
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
