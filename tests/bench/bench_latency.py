@@ -1,9 +1,12 @@
 """From fault to suspicion and to verdict: every fault at steps of 50 ms, four at 500 ms, two at 5 s.
 
-    python tests/bench/bench_latency.py [--runs 3] [--steps 0.05] [--fault lock] [--json latency.json]
+    python tests/bench/bench_latency.py [--runs 3] [--steps 0.05] [--fault lock] [--lane 0/6] [--json latency.json]
+    python tests/bench/bench_latency.py --merge latency-0.json latency-1.json …
 
 Ranks are forked (tests/bench/jobs.py), the daemon is a real one in its default configuration. The machine's load is
-printed beside each figure: a verdict is made by children that share its cores. Exit code 0 when every goal was kept.
+printed beside each figure: a verdict is made by children that share its cores. A lane is a part of the runs, to be
+measured beside the others where there are cores enough; `--merge` makes one table of them. Exit code 0 when every goal
+was kept.
 """
 
 import argparse
@@ -16,8 +19,9 @@ from pathlib import Path
 
 import msgspec
 
-# Started as a script: the repository's root is not on the path yet.
+# Started as a script, perhaps where nothing is installed: neither root is on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
 from stallwatch.demo.catalogue import FAULTS, Fault, find
 from stallwatch.demo.outcome import Outcome
@@ -45,22 +49,57 @@ class Measured(msgspec.Struct, frozen=True):
 
 def main() -> int:
     options = _options()
+    if options.merge:
+        measured = [
+            one for path in options.merge for one in msgspec.json.decode(path.read_bytes(), type=list[Measured])
+        ]
+    else:
+        measured = _all(options)
+    print(table(measured))
+    steps = dict.fromkeys(one.step_seconds for one in measured)
+    kept = [_summary(measured, step_seconds, at_once) for step_seconds in steps for at_once in (False, True)]
+    return 0 if all(kept) else 1
+
+
+def _all(options: argparse.Namespace) -> list[Measured]:
+    lane, lanes = map(int, options.lane.split("/"))
+    wanted = [
+        (fault, step_seconds, number)
+        # The longest first: lanes end at about the same time.
+        for step_seconds in sorted(options.steps, reverse=True)
+        for fault in _faults(options.fault, step_seconds)
+        for number in range(options.runs)
+    ][lane::lanes]
     measured = []
     with jobs.server() as server:
-        for step_seconds in options.steps:
-            for fault in _faults(options.fault, step_seconds):
-                for number in range(options.runs):
-                    one = _measure(fault, step_seconds, number, server)
-                    print(
-                        f"{one.fault:12} {one.step_seconds:5} s steps: suspected {_show(one.suspected_seconds)}, "
-                        f"verdict {_show(one.verdict_seconds)}, load {one.load:.1f} | {one.said}",
-                        flush=True,
-                    )
-                    measured.append(one)
-    if options.json:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(measured)))
-    kept = [_summary(measured, step_seconds, at_once) for step_seconds in options.steps for at_once in (False, True)]
-    return 0 if all(kept) else 1
+        for fault, step_seconds, number in wanted:
+            one = _measure(fault, step_seconds, number, server)
+            print(
+                f"{one.fault:12} {one.step_seconds:5} s steps: suspected {_show(one.suspected_seconds)}, "
+                f"verdict {_show(one.verdict_seconds)}, load {one.load:.1f} | {one.said}",
+                flush=True,
+            )
+            measured.append(one)
+            if options.json:
+                options.json.write_bytes(msgspec.json.format(msgspec.json.encode(measured)))
+    return measured
+
+
+def table(measured: list[Measured]) -> str:
+    """One line per fault and step length, in Markdown."""
+    head = ("steps", "fault", "right", "suspected p50", "verdict p50", "max", "load", "said when wrong")
+    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
+    for step_seconds, fault in dict.fromkeys((one.step_seconds, one.fault) for one in measured):
+        mine = [one for one in measured if (one.step_seconds, one.fault) == (step_seconds, fault)]
+        verdicts = [one.verdict_seconds for one in mine if one.verdict_seconds is not None]
+        suspected = [one.suspected_seconds for one in mine if one.suspected_seconds is not None]
+        lines.append(
+            f"| {step_seconds} s | {fault} | {sum(one.agrees for one in mine)}/{len(mine)} "
+            f"| {_show(statistics.median(suspected) if suspected else None)} "
+            f"| {_show(statistics.median(verdicts) if verdicts else None)} | {_show(max(verdicts, default=None))} "
+            f"| {max(one.load for one in mine):.0f} | {'; '.join(o.said for o in mine if not o.agrees)} |"
+        )
+    return "\n".join(lines)
 
 
 def _faults(names: list[str], step_seconds: float) -> list[Fault]:
@@ -141,6 +180,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=float, action="append", default=[], help="step lengths: 0.05, 0.5, 5")
     parser.add_argument("--fault", action="append", default=[], help="may be given several times; default: all")
+    parser.add_argument("--lane", default="0/1", help="which part of the runs: I/N")
+    parser.add_argument("--merge", type=Path, nargs="+", default=[], help="results of lanes: no run, one table")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.steps = options.steps or list(GOALS)

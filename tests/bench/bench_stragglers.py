@@ -16,8 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-# Started as a script: the repository's root is not on the path yet.
+# Started as a script, perhaps where nothing is installed: neither root is on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
 from stallwatch.config import Config
 from stallwatch.detectors.replay import replay
