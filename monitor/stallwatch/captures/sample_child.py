@@ -5,7 +5,6 @@ import contextlib
 import os
 import resource
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -25,6 +24,7 @@ from stallwatch.model.snapshot import RankSample
 from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.heartbeat_file import read_heartbeat
 from stallwatch.node.no_network import give_up_network
+from stallwatch.node.scratch import scratch_folder
 
 _RUNGS = ("entries",)  # without stacks: 28 ms of the GIL for 2,000 entries under NCCL, not seconds
 _MEMORY_BYTES = 2 << 30
@@ -74,7 +74,7 @@ def main() -> None:
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=SampleSpec)
     give_up_network()
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    with tempfile.TemporaryDirectory(prefix="stallwatch-sample-") as name:
+    with scratch_folder() as name:
         answered = take(spec, Path(name))
         with contextlib.suppress(OSError):
             drop_unless_root()

@@ -1,12 +1,13 @@
 """An incident's raw evidence as one file to download."""
 
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from stallwatch.node.memory_file import memory_file
 
 _CHUNK_BYTES = 256 << 10
 
@@ -18,7 +19,7 @@ def archive(incident_id: str, bundle: str) -> Response:
         return JSONResponse(
             {"error": "the evidence of this incident is not on disk", "help": "Retention may have removed it."}, 404
         )
-    spool = tempfile.TemporaryFile()  # noqa: SIM115  closed by the stream
+    spool = memory_file()  # closed by the stream; a service may have no /tmp
     with tarfile.open(fileobj=spool, mode="w:gz", compresslevel=1) as tar:
         for path in sorted(folder.rglob("*")):
             # A link in a bundle could name anything that the daemon can read.
