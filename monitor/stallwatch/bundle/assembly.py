@@ -104,6 +104,7 @@ class Assembly:
             stacks=tuple(by_kind["stacks"]),
             processes=tuple(by_kind["process"]),
             heartbeat=tuple(heartbeats),
+            scenes=tuple(by_kind["scene"]),
             attempts=tuple(attempt for attempts in by_kind["attempts"] for attempt in attempts),
             log=tuple(line for log in logs for line in log.lines),
             captured_at_ns=description.captured_at_ns.get(rank),

@@ -22,6 +22,7 @@ _RANK_FILES: Final = tuple(
         ("stacks", rf"stacks(?:\.child-[0-9]+)?{_LOOK}(?:\.error)?{_LOOK.replace('look', 'later')}\.json"),
         ("process", rf"process{_LOOK}\.json"),
         ("heartbeat", rf"heartbeat{_LOOK}\.json"),
+        ("scene", rf"scene{_LOOK}\.json"),
         ("attempts", r"attempts\.json"),
         ("sources", rf"sources{_LOOK}\.json"),
         ("log", rf"(?:log|stdout|stderr){_LOOK}\.(?:txt|log)"),

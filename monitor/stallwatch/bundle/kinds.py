@@ -7,7 +7,7 @@ import msgspec
 
 from stallwatch.bundle import description
 from stallwatch.bundle.guessing import guess
-from stallwatch.formats import flight_recorder, gpus, kernel_log, process, py_spy, ras, training_log
+from stallwatch.formats import flight_recorder, gpus, kernel_log, process, py_spy, ras, scene, training_log
 from stallwatch.formats.entry_templates import TemplateLibrary
 from stallwatch.formats.recorder_table import RecorderTable
 from stallwatch.formats.unreadable import Unreadable
@@ -21,6 +21,7 @@ from stallwatch.model.evidence import (
     SourceLine,
     Stacks,
 )
+from stallwatch.model.scene import Scene
 from stallwatch.model.snapshot import Heartbeat, NodeSnapshot
 
 _MEBIBYTE: Final = 1 << 20
@@ -80,6 +81,7 @@ KINDS: Final[dict[str, Kind]] = {
     "stacks": Kind(py_spy.parse, Stacks, 16 * _MEBIBYTE),
     "process": Kind(process.parse, ProcessLook, 4 * _MEBIBYTE),
     "heartbeat": Kind(_structure(Heartbeat), Heartbeat, _MEBIBYTE),
+    "scene": Kind(scene.parse, Scene, _MEBIBYTE),
     "attempts": Kind(_structure(tuple[Attempt, ...]), tuple[Attempt, ...], 4 * _MEBIBYTE),
     "sources": Kind(_structure(tuple[SourceLine, ...]), tuple[SourceLine, ...], 4 * _MEBIBYTE),
     "description": Kind(lambda data, source, look: description.parse(data), description.Description, 16 * _MEBIBYTE),

@@ -31,6 +31,8 @@ LATER_LOOK = ("entries",)
 EXTRA = "stacks"
 PYTHON_STACKS = "python_stacks"  # hook/stacks.py: not the recorder's, but asked and answered as it is
 _STACKS_LIMIT_BYTES = 16 << 20
+SCENE = "scene"  # hook/scene.py: comes with every answer of a hook that knows it
+_SCENE_LIMIT_BYTES = 1 << 20
 
 
 # Takes an answer out of the open rank directory, given its key and the request's number; returns what it was.
@@ -148,6 +150,9 @@ class RecorderRequest:
 
     def _copy(self, directory: int, key: tuple[int, int], request_id: int) -> str:
         """Copy what the hook wrote; a build without recorder answers with nothing, which is an answer."""
+        with contextlib.suppress(FileNotFoundError):
+            name = layout.answer_name(*key, request_id, SCENE)
+            self._folder.write("scene.json", self._read_answer(directory, name, _SCENE_LIMIT_BYTES))
         copied = []
         for recorder in layout.RECORDERS:
             try:

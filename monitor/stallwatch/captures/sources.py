@@ -1,10 +1,14 @@
 """The text of the source lines that stacks name, as the rank's own user can read them."""
 
 import os
+import re
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
+from stallwatch.captures.source_blocks import blocks_around
 from stallwatch.model.evidence import SourceLine
 from stallwatch.node import untrusted
 from stallwatch.node.permission import Person, check_file
@@ -14,6 +18,7 @@ from stallwatch.node.secrets import scrub
 _MOST_LINES = 600
 _FILE_LIMIT_BYTES = 8 << 20
 _LINE_CHARACTERS = 400
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3")  # nobody asks in which loop of torch a rank stands
 
 
 def lines_of_stacks(threads: Iterable[Any]) -> list[tuple[str, int]]:
@@ -49,12 +54,18 @@ def read_lines(
             except (OSError, untrusted.Refused):
                 continue
             lines = text.splitlines()
-            found += [
-                SourceLine(file, n, scrub(lines[n - 1].strip())[:_LINE_CHARACTERS]) for n in numbers if n <= len(lines)
-            ]
+            found += [_line(file, lines, number) for number in numbers if number <= len(lines)]
     finally:
         os.close(root)
     return found
+
+
+def _line(file: str, lines: list[str], number: int) -> SourceLine:
+    text = scrub(lines[number - 1].strip())[:_LINE_CHARACTERS]
+    if _INSTALLED.search(file):
+        return SourceLine(file, number, text)
+    blocks = (replace(block, text=scrub(block.text)) for block in blocks_around(lines, number))
+    return SourceLine(file, number, text, tuple(blocks))
 
 
 def _read(root: int, path: str, person: Person | None) -> str:

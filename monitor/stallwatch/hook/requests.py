@@ -8,6 +8,8 @@ from typing import NamedTuple, Optional
 from stallwatch.hook.layout import answer_name, request_path
 from stallwatch.hook.rank_file import RankFile, write_private
 from stallwatch.hook.recorder import RUNGS, dump
+from stallwatch.hook.scene import NAME as SCENE
+from stallwatch.hook.scene import scene_json
 from stallwatch.hook.stacks import RUNG as STACKS_RUNG
 from stallwatch.hook.stacks import stacks_json
 
@@ -46,14 +48,21 @@ class Requests:
         return _read(path, os.stat(file.directory).st_uid)
 
     def answer(self, file: RankFile, request: Request) -> None:
-        """Dump both recorders, or our own stacks, and leave an answer of each. Raise whatever torch or the disk
-        raises."""
+        """Dump both recorders and tell the scene, or our own stacks, and leave an answer of each. Raise whatever torch
+        or the disk raises."""
         self.remove_answers()
-        answers = (("python", stacks_json()),) if request.rung == STACKS_RUNG else dump(request.rung)
-        for recorder, data in answers:
-            path = file.path_of(answer_name(file.rank, file.key, request.request_id, recorder))
-            self._answers.append(path)
-            write_private(path, data)
+        if request.rung == STACKS_RUNG:
+            self._leave(file, request, "python", stacks_json())
+            return
+        for recorder, data in dump(request.rung):
+            self._leave(file, request, recorder, data)
+        if self._answers:
+            self._leave(file, request, SCENE, scene_json())
+
+    def _leave(self, file: RankFile, request: Request, name: str, data: bytes) -> None:
+        path = file.path_of(answer_name(file.rank, file.key, request.request_id, name))
+        self._answers.append(path)
+        write_private(path, data)
 
     def remove_answers(self) -> None:
         while self._answers:

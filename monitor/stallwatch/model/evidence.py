@@ -2,16 +2,10 @@
 
 import msgspec
 
+from stallwatch.model.scene import CodeFrame as CodeFrame
+from stallwatch.model.scene import Scene
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.summary import RankSummary
-
-
-class CodeFrame(msgspec.Struct, frozen=True):
-    """A frame of a stack; stacks are innermost first, as py-spy and torch print them."""
-
-    name: str
-    filename: str
-    line: int
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -149,12 +143,21 @@ class Attempt(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+class SourceBlock(msgspec.Struct, frozen=True):
+    """A block that a line stands in, within its function."""
+
+    kind: str  # for, while, if, elif, else, except, finally
+    line: int  # of its header
+    text: str  # its header
+
+
 class SourceLine(msgspec.Struct, frozen=True):
     """A line of the job's code, read at capture time as the rank's own user could read it."""
 
     file: str
     line: int
     text: str
+    blocks: tuple[SourceBlock, ...] | None = None  # outermost first; None: not looked for
 
 
 class LogEvent(msgspec.Struct, frozen=True):
@@ -165,7 +168,8 @@ class LogEvent(msgspec.Struct, frozen=True):
     store_closed, init_timeout, launcher_failure, exception, nccl_completion_error, nccl_async_event, nccl_peer_closed,
     nccl_version_mismatch, nccl_init_started, nccl_init_complete, dataloader_killed, shared_memory, open_files,
     recorder_disabled, process_failed, terminated, out_of_memory, cuda_error, memory_killed, cancelled, gpu_xid,
-    duplicate_gpu.
+    gpu_lost, duplicate_gpu, native_crash, native_exception, not_started, node_failed, evicted, hung_task,
+    name_unresolved, nccl_no_interface, nccl_connect, locked_memory.
     """
 
     kind: str
@@ -244,6 +248,7 @@ class RankEvidence(msgspec.Struct, frozen=True):
     log_events: tuple[LogEvent, ...] = ()
     # Made of whole rings by the reader of a large incident; `recorders` then hold the newest entries only.
     summary: RankSummary | None = None
+    scenes: tuple[Scene, ...] = ()  # oldest first
 
 
 class GpuLook(msgspec.Struct, frozen=True):

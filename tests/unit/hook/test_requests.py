@@ -136,6 +136,7 @@ def test_the_next_answer_takes_the_place_of_the_last(file: RankFile, torch: Modu
     assert sorted(path.name for path in Path(file.directory).glob("*.dump")) == [
         "rank-3-7.5.gloo.dump",
         "rank-3-7.5.nccl.dump",
+        "rank-3-7.5.scene.dump",
     ]
     requests.remove_answers()
     assert list(Path(file.directory).glob("*.dump")) == []

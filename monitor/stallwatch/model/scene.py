@@ -1,0 +1,34 @@
+"""What a rank's own hook says of its call of torch.distributed and of the exception that it handles."""
+
+import msgspec
+
+
+class CodeFrame(msgspec.Struct, frozen=True):
+    """A frame of a stack; stacks are innermost first, as py-spy and torch print them."""
+
+    name: str
+    filename: str
+    line: int
+
+
+class Handled(msgspec.Struct, frozen=True):
+    """An exception on whose account the main thread is where it is."""
+
+    kind: str  # its type
+    frames: tuple[CodeFrame, ...]  # of its traceback, innermost first: who raised it, down to who caught it
+
+
+class NamedCall(msgspec.Struct, frozen=True):
+    """A call of torch.distributed that names another rank."""
+
+    function: str  # "recv", "broadcast"
+    is_transfer: bool
+    rank: int | None  # global: the peer of a transfer, the root of a collective; None: any, or not told
+    thread: str  # Python's ident
+
+
+class Scene(msgspec.Struct, frozen=True):
+    source: str
+    look: int
+    handled: Handled | None
+    calls: tuple[NamedCall, ...]
