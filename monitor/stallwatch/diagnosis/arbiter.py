@@ -19,6 +19,7 @@ from stallwatch.diagnosis.claims import (
     rank_raised,
     told_by_logs,
     unrecorded_transfers,
+    wrong_root,
 )
 from stallwatch.diagnosis.claims.claim import Claim, Saying, named, waiting_facts
 from stallwatch.diagnosis.story import Story
@@ -34,6 +35,7 @@ PRECEDENCE: tuple[Callable[[Story], Saying], ...] = (
     gpu_kernel_stuck.claim,
     rank_raised.claim,
     init_missing.claim,
+    wrong_root.claim,
     collective_mismatch.claim,
     cycles.claim,
     unrecorded_transfers.claim,

@@ -152,6 +152,8 @@ def _ended(first: Activity | None, culprits: Culprits) -> str:
 def _rank_raised(verdict: Verdict, culprits: Culprits) -> str:
     first = culprits.first
     raised = shorten(first.exception, 160) if first and first.exception else "an exception"
+    if first and not first.exception and first.logged_beside:
+        raised = f"{shorten(first.logged_beside, 160)} (by the end of the log that ranks share)"
     then = (
         f"; {culprits.it() if culprits.single else f'rank {first.rank}'} now {first.detail}"
         if first and first.detail

@@ -14,6 +14,7 @@ from stallwatch.diagnosis.activity.looks import Look, looks, thread_look, uses_g
 from stallwatch.diagnosis.activity.membership import has_joined
 from stallwatch.diagnosis.activity.motion import Moment, Motion, issuers, motion, new_operations
 from stallwatch.diagnosis.activity.result import Activity
+from stallwatch.diagnosis.activity.scene import with_scene
 from stallwatch.diagnosis.activity.source import hint, job_frame, source_text
 from stallwatch.diagnosis.activity.standing import Circumstances, Standing, stand, stand_without_stack
 from stallwatch.diagnosis.activity.threads import blocking_thread, ident_of, is_service, main_thread
@@ -84,7 +85,8 @@ def read_activity(rank: RankEvidence) -> Activity:
     )
     if standing.waits_for_children or standing.where == "dataloader":
         activity = with_child(activity, now.look, rank.sources)
-    return _with_exception(with_logged_end(activity, rank.log_events), raised)
+    activity = _with_exception(with_logged_end(activity, rank.log_events), raised)
+    return with_scene(activity, rank, ident)
 
 
 def _moment(rank: RankEvidence, look: Look, gpu: bool) -> Moment:

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.evidence import CodeFrame, SourceBlock
+from stallwatch.model.scene import Handled, NamedCall
 from stallwatch.model.verdict import Fact, Frame, Where
 
 
@@ -29,6 +30,11 @@ class Activity(msgspec.Struct, frozen=True):
     exception_frame: Frame | None = None  # line of the job's code that raised it
     exception_is_consequence: bool = False  # it says only that a peer went away: never the first cause
     exception_swallowed: bool = False  # the rank lives on outside teardown though its log shows the exception
+    handled: Handled | None = None  # the exception on whose account it is where it is, by its hook
+    logged_beside: str | None = None  # the traceback that ends a log which it shares: some rank's
+    named_call: NamedCall | None = None  # the call of torch.distributed that it stands in, with the rank that it names
+    # (file, function, block) around the lines of its stack, outermost first; None: its source was not read.
+    blocks: tuple[tuple[str, str, SourceBlock], ...] | None = None
     moving: bool | None = None  # over two looks; None: one look, or they do not tell (a busy loop)
     cpu_share: float | None = None  # cores used by the judged thread between the looks
     waits_for_children: bool = False

@@ -4,6 +4,7 @@ from stallwatch.diagnosis import align, signature
 from stallwatch.diagnosis.align import Divergence
 from stallwatch.diagnosis.claims import one_off
 from stallwatch.diagnosis.claims.claim import Claim, Saying, group_name, named, waiting_facts
+from stallwatch.diagnosis.leaving import cleans_up, have_left
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
@@ -27,9 +28,11 @@ def claim(story: Story) -> Saying:
             "collective_mismatch",
             f"{named(culprits)} called something else under #{divergence.seq}, but that has completed",
         )
-    exhausted = (
-        divergence.found_is_new and divergence.expected_recurs and signature.is_barrier(divergence.found.operation)
-    )
+    left = _left(story, divergence, culprits)
+    at_end = divergence.found_is_new and signature.is_barrier(divergence.found.operation)
+    exhausted = divergence.expected_recurs and (left or (left is None and at_end))
+    if exhausted and confidence == "certain":
+        confidence = "likely"  # why it left, no recorder tells
     group = story.case.groups[divergence.group]
     name = group_name(story.case, group)
     return Claim(
@@ -43,14 +46,40 @@ def claim(story: Story) -> Saying:
                 "flight recorders",
             ),
             Fact(_reason(divergence), "flight recorders"),
+            *_loop_facts(story, culprits, left),
             *waiting_facts(story),
         ),
+        missing=_other_readings(story, culprits) if exhausted else (),
         where=None if exhausted else "collective",
         mismatch=Mismatch(divergence.kind, _value(divergence, True), _value(divergence, False)),
         group=divergence.group,
         operation=divergence.expected.operation,
         seq=divergence.seq,
         site=divergence.found.site,
+    )
+
+
+def _left(story: Story, divergence: Divergence, culprits: tuple[int, ...]) -> bool | None:
+    others = [rank for rank in story.case.streams[divergence.group] if rank not in culprits]
+    return have_left(story.case, culprits, others)
+
+
+def _loop_facts(story: Story, culprits: tuple[int, ...], left: bool | None) -> tuple[Fact, ...]:
+    if left is None:
+        return ()
+    has, stands = ("has", "stands") if len(culprits) == 1 else ("have", "stand")
+    said = f"{has} left the loop that the others are in" if left else f"{stands} in the same loop as the others"
+    return (Fact(f"{named(culprits)} {said}", "py-spy and source"),)
+
+
+def _other_readings(story: Story, culprits: tuple[int, ...]) -> tuple[str, ...]:
+    """Leaving a loop looks the same whatever the reason was."""
+    if any(story.case.activity(rank).handled for rank in culprits):
+        return ()
+    way = "a `finally` that runs with an exception as well" if cleans_up(story.case, culprits[0]) else "no stack"
+    return (
+        f"why {named(culprits)} left the loop: the data may have ended, or an exception that was caught (rank_raised); "
+        f"{'it stands in ' + way if way != 'no stack' else 'stacks and recorders show both alike'}",
     )
 
 

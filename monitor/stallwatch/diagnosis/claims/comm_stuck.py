@@ -1,8 +1,10 @@
 """Everybody has entered the same operation and it does not end. Nobody is named."""
 
+from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.case import Case, family
 from stallwatch.diagnosis.claims.claim import Claim, Saying, named, point_name, waiting_facts
 from stallwatch.diagnosis.story import Story
+from stallwatch.diagnosis.waits import Wait
 from stallwatch.model.verdict import Fact, Rejected
 
 
@@ -28,10 +30,15 @@ def claim(story: Story) -> Saying:
         return Rejected("comm_stuck", f"no recorder names the members of this group: {named(outside)} may be one")
     waits = [wait for wait in story.graph.waits if wait.point == point]
     call = story.case.call(waits[0].rank, waits[0].pending)
+    uneven = call is not None and not signature.is_synchronising(call.operation) and not _one_root(story, waits)
+    sure = story.proven_stuck and story.case.groups[point.group].members_known and not uneven
     return Claim(
         cause="comm_stuck",
         culprits=(),
-        confidence="likely" if story.proven_stuck and story.case.groups[point.group].members_known else "possible",
+        confidence="likely" if sure else "possible",
+        missing=(f"which root each rank named in {call.operation}: another one on some of them looks the same",)
+        if uneven and call is not None
+        else (),
         because=(
             Fact(f"all members have entered {point_name(story, point, call)}, none finishes", "flight recorders"),
             *waiting_facts(story),
@@ -41,6 +48,12 @@ def claim(story: Story) -> Saying:
         operation=call.operation if call else None,
         seq=point.seq or None,
     )
+
+
+def _one_root(story: Story, waits: list[Wait]) -> bool:
+    """True when all that wait are known to name one root; calls without a root have no such trouble."""
+    calls = [story.case.activity(wait.rank).named_call for wait in waits]
+    return all(call is not None and call.rank is not None for call in calls) and len({c.rank for c in calls if c}) == 1
 
 
 def _outside(case: Case, group: int) -> list[int]:

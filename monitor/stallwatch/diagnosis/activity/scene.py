@@ -1,0 +1,99 @@
+"""What its own hook and the source around its lines add to what a rank does."""
+
+import msgspec
+
+from stallwatch.diagnosis.activity.exceptions import is_consequence, last_exception
+from stallwatch.diagnosis.activity.result import Activity
+from stallwatch.diagnosis.frames import Origin, place
+from stallwatch.model.evidence import SHARED_LOG, CodeFrame, RankEvidence, SourceBlock, SourceLine
+from stallwatch.model.scene import NamedCall, Scene
+from stallwatch.model.verdict import Fact, Frame
+
+# Ways to leave a loop that are no failure: the data has ended, or the program asked to end.
+_ORDERLY = frozenset({"StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit", "EOFError"})
+_LAST_LINES = 12  # of a log: what ranks that stand print no more
+
+
+def with_scene(activity: Activity, rank: RankEvidence, ident: str) -> Activity:
+    """Given what a rank does and the ident of the thread that was judged, add what is told beside its stack."""
+    activity = msgspec.structs.replace(
+        activity,
+        blocks=_blocks(activity.stack, rank.sources),
+        logged_beside=None if activity.gone else _logged_beside(rank),
+    )
+    scene = max(rank.scenes, key=lambda scene: (scene.look, scene.source), default=None)
+    if scene is None or activity.gone:
+        return activity
+    call = _call_of(scene, ident) if activity.in_collective else None
+    if call is not None:
+        activity = msgspec.structs.replace(activity, named_call=call, why=(*activity.why, _names(call)))
+    return _with_handled(activity, scene)
+
+
+def _with_handled(activity: Activity, scene: Scene) -> Activity:
+    handled = scene.handled
+    if handled is None:
+        return activity
+    frame = next((f for f in handled.frames if place(f.filename).origin is Origin.JOB), None)
+    at = f", raised at {frame.filename}:{frame.line} in {frame.name}" if frame else ""
+    activity = msgspec.structs.replace(
+        activity, handled=handled, why=(*activity.why, Fact(f"it handles {handled.kind}{at}", "its hook"))
+    )
+    # What torch.distributed raised itself is a peer's fault as likely as its own; its text is not told.
+    inner = handled.frames[0].filename if handled.frames else ""
+    if activity.exception or handled.kind in _ORDERLY or is_consequence(handled.kind) or _is_of_torch(inner):
+        return activity
+    return msgspec.structs.replace(
+        activity,
+        exception=handled.kind,
+        exception_frame=Frame(frame.filename, frame.line, frame.name) if frame else None,
+        exception_swallowed=not activity.in_teardown,
+    )
+
+
+def _is_of_torch(file: str) -> bool:
+    return place(file).module.startswith(("torch.distributed", "torch.autograd"))
+
+
+def _call_of(scene: Scene, ident: str) -> NamedCall | None:
+    """The call of the judged thread; where its stack carries no ident, the only one there is."""
+    own = [call for call in scene.calls if call.thread == ident]
+    if own or ident:
+        return own[0] if own else None
+    return scene.calls[0] if len(scene.calls) == 1 else None
+
+
+def _names(call: NamedCall) -> Fact:
+    if call.rank is None:
+        return Fact(f"its {call.function} names no other rank", "its hook")
+    what = "as its peer" if call.is_transfer else "as the root"
+    return Fact(f"its {call.function} names rank {call.rank} {what}", "its hook")
+
+
+def _blocks(
+    stack: tuple[CodeFrame, ...], sources: tuple[SourceLine, ...]
+) -> tuple[tuple[str, str, SourceBlock], ...] | None:
+    around = {(line.file, line.line): line.blocks for line in sources if line.blocks is not None}
+    # What is around the program is its launcher's.
+    program = next((place for place, frame in enumerate(stack) if frame.name == "<module>"), len(stack) - 1)
+    own = stack[: program + 1]
+    known = [(frame, around[frame.filename, frame.line]) for frame in own if (frame.filename, frame.line) in around]
+    if not known:
+        return None
+    return tuple((frame.filename, frame.name, block) for frame, blocks in reversed(known) for block in blocks or ())
+
+
+def _logged_beside(rank: RankEvidence) -> str | None:
+    """The exception of a traceback at the very end of a log that ranks share, without a word of which rank's it is."""
+    shared = any(attempt.what == "log" and attempt.detail == SHARED_LOG for attempt in rank.attempts)
+    if not shared:
+        return None
+    tail = rank.log[-_LAST_LINES:]
+    starts = [place for place, line in enumerate(rank.log) if "Traceback (most recent call last)" in line]
+    if not starts or "[rank" in rank.log[starts[-1]]:
+        return None
+    raised = last_exception(rank.log[starts[-1] :], rank.rank)
+    kind = raised.text.split(":")[0] if raised else ""
+    if raised is None or raised.consequence or not any(kind in line for line in tail):
+        return None
+    return raised.text

@@ -1,0 +1,73 @@
+"""Members of a group wait in one rooted collective and name different roots: each waits for another's data.
+
+No recorder holds the root; the ranks' own hooks tell which one their call names.
+"""
+
+from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, group_name, named, waiting_facts
+from stallwatch.diagnosis.story import Story
+from stallwatch.diagnosis.waits import Point
+from stallwatch.model.verdict import Fact, Mismatch
+
+
+def claim(story: Story) -> Saying:
+    if not story.hangs:
+        return None
+    for point in sorted(story.graph.blockers):
+        roots = _roots(story, point)
+        if len(set(roots.values())) > 1:
+            return _claim(story, point, roots)
+    return None
+
+
+def _roots(story: Story, point: Point) -> dict[int, int]:
+    """Which root each waiting rank names in what it waits in there."""
+    roots: dict[int, int] = {}
+    for wait in story.graph.waits:
+        said = story.case.activity(wait.rank).named_call
+        call = story.case.call(wait.rank, wait.pending)
+        if wait.point != point or said is None or said.is_transfer or said.rank is None or call is None:
+            continue
+        if said.function in call.operation:
+            roots[wait.rank] = said.rank
+    return roots
+
+
+def _claim(story: Story, point: Point, roots: dict[int, int]) -> Claim:
+    expected = _right(roots)
+    culprits = tuple(sorted(rank for rank, root in roots.items() if root != expected))
+    sure = expected is not None
+    operation = story.case.activity(culprits[0]).named_call
+    assert operation is not None
+    found = roots[culprits[0]]
+    facts = tuple(
+        Fact(
+            f"{named(ranks)} called {operation.function} #{point.seq} of "
+            f"{group_name(story.case, story.case.groups[point.group])} with rank {root} as its root",
+            f"hook of {named(ranks)}",
+        )
+        for root in sorted(set(roots.values()))
+        if (ranks := sorted(rank for rank, said in roots.items() if said == root))
+    )
+    words = ("another root" if expected is None else f"root {expected}", f"root {found}")
+    return Claim(
+        cause="collective_mismatch",
+        culprits=culprits,
+        confidence="likely" if sure else "possible",
+        because=(*facts, *waiting_facts(story), *activity_facts(story, culprits)),
+        where="collective",
+        mismatch=Mismatch("op", *(f"{operation.function} with {word}" for word in words)),
+        group=point.group,
+        operation=operation.function,
+        seq=point.seq or None,
+    )
+
+
+def _right(roots: dict[int, int]) -> int | None:
+    """The root that most name; of equal numbers the one that is itself there as the root. None: nothing tells."""
+    counts = {root: sum(other == root for other in roots.values()) for root in roots.values()}
+    most = [root for root, count in counts.items() if count == max(counts.values())]
+    there = [root for root in most if roots.get(root) == root]
+    for found in (most, there):
+        if len(found) == 1:
+            return found[0]
+    return None
