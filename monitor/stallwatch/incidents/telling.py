@@ -60,7 +60,11 @@ def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> tup
     if life.family in ("health", "drift"):
         return "warning", ""
     if life.family == "slow":
-        return ("warning" if verdict is not None and verdict.cause == "slow_rank" else "none"), ""
+        if verdict is None or verdict.cause != "slow_rank":
+            return "none", ""
+        # What one look shows may have passed at the second: a burst of somebody else's work, a large collection.
+        once = verdict.confidence == "possible" and known < tell.settle_seconds
+        return ("none", "a second look must show it as well") if once else ("warning", "")
     if verdict is None:
         failed = life.judgements_failed > 0 and begun and stood >= tell.undecided_seconds
         return ("warning", "") if failed else ("none", "")

@@ -260,6 +260,18 @@ def test_slowness_is_told_as_a_warning_only_when_the_verdict_agrees() -> None:
         assert story.severity == severity
 
 
+def test_what_a_single_look_at_a_moving_job_shows_is_told_when_the_second_shows_it_too() -> None:
+    story = Story()
+    story.at(20, finding("slow", "suspect"), jobs=[facts(moved=True)])
+    story.looked()
+    story.judged(report("slow_rank", (0, 1, 2, 3), confidence="possible"))
+    assert (story.incident.state, story.incident.severity) == ("open", "none")
+    story.at(26, finding("slow"))
+    story.looked()
+    story.judged(report("slow_rank", (0, 1, 2, 3), confidence="likely"))
+    assert story.incident.severity == "warning"
+
+
 @pytest.mark.parametrize(
     ("culprits", "severity"), [((0, 1, 2, 3), "warning"), ((2,), "none")], ids=["the same", "another"]
 )
