@@ -5,9 +5,8 @@ Order: defaults, then the TOML file, then STALLWATCH_<SECTION>_<KEY>, then flags
 """
 
 import os
-import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -251,14 +250,14 @@ def load(
     overrides: Mapping[tuple[str, str], Any] | None = None,
     *,
     strict: bool = False,
-    regular: bool = False,
+    read: Callable[[Path], bytes] = Path.read_bytes,
 ) -> tuple[Config, list[str]]:
     """Given a TOML file, an environment and flag overrides, return the configuration and the warnings.
 
-    Raise UsageError with the path of the bad key; unknown keys raise only when `strict`. With
-    `regular`, what is no regular file is not opened: it could be waited for.
+    Raise UsageError with the path of the bad key; unknown keys raise only when `strict`. `read` gets the file's bytes, for
+    who must not wait for it; it may raise OSError.
     """
-    raw = _read_toml(Path(path), regular=regular) if path else {}
+    raw = _read_toml(Path(path), read) if path else {}
     unknown = unknown_keys(raw)
     if unknown and strict:
         raise UsageError(
@@ -285,11 +284,9 @@ def load(
     return config, [f"{path}: unknown key {key} is ignored" for key in unknown]
 
 
-def _read_toml(path: Path, *, regular: bool) -> dict[str, Any]:
+def _read_toml(path: Path, read: Callable[[Path], bytes]) -> dict[str, Any]:
     try:
-        if regular and not stat.S_ISREG(path.stat().st_mode):
-            raise UsageError(f"{path}: not a regular file", "Give the daemon a file that it can read again.")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read(path).decode("utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", "Check the path and its permissions.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -11,6 +11,7 @@ from stallwatch.clock import Clock, SystemClock
 from stallwatch.config import Config
 from stallwatch.daemon import Daemon
 from stallwatch.errors import EXIT_CRASH, Denied, UsageError
+from stallwatch.incidents.far_file import read_regular
 from stallwatch.incidents.far_store import FarStore
 from stallwatch.loop.notify import take_from
 from stallwatch.loop.parts import RealStarter
@@ -43,8 +44,11 @@ def command(path: Path | None, verbose: bool) -> int:
     )
 
     def read(*, again: bool = True) -> Config:
-        # A pipe can be read once, and the loop must not wait for who writes into it.
-        config, warnings = configuration.load(path, configuration.current_environment(), regular=again)
+        # Again it is the loop that reads, and it must not wait for a file.
+        reader = read_regular if again else Path.read_bytes
+        config, warnings = configuration.load(path, configuration.current_environment(), read=reader)
+        if again:
+            read_secrets(config)
         for warning in warnings:
             log.warning("%s", warning)
         return config
@@ -100,6 +104,21 @@ def command(path: Path | None, verbose: bool) -> int:
         launcher.close()
     log.info("stopped")
     return 0
+
+
+def read_secrets(config: Config) -> None:
+    """Who tells people reads these again, in the loop: see first that they can be read. Raise UsageError."""
+    files = (
+        config.slack.webhook_url_file,
+        config.slack.bot_token_file,
+        config.webhook.url_file,
+        config.deadman.url_file,
+    )
+    for file in filter(None, files):
+        try:
+            read_regular(Path(file))
+        except OSError as error:
+            raise UsageError(f"{file}: {error.strerror}", "The daemon's user must be able to read it.") from error
 
 
 def take_home(store: FarStore, run_directory: Path) -> None:

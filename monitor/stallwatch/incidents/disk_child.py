@@ -3,7 +3,9 @@
 Ends with its standard input. It may sit in the kernel for ever when the disk does.
 """
 
+import errno
 import os
+import stat
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -35,6 +37,12 @@ def _read(path: str) -> bytes | None:
         return Path(path).read_bytes()
     except FileNotFoundError:
         return None
+
+
+def _read_regular(path: str) -> bytes:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # what is none could be waited for
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return Path(path).read_bytes()
 
 
 def _rename(path: str, new: str) -> None:
@@ -77,6 +85,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "write": _write,
     "write_through": _write_through,
     "read": _read,
+    "read_regular": _read_regular,
     "rename": _rename,
     "prepare": _prepare,
     "discard": _discard,

@@ -8,6 +8,7 @@ import pytest
 from stallwatch import config
 from stallwatch.cli.app import run
 from stallwatch.errors import UsageError
+from stallwatch.incidents.far_file import read_regular
 
 Capture = pytest.CaptureFixture[str]
 
@@ -86,4 +87,4 @@ def test_a_file_that_cannot_be_read_again_leaves_the_old_configuration_at_once(t
     elif kind == "bytes":
         path.write_bytes(b"\xff\x00")
     with pytest.raises(UsageError, match=r"config\.toml"):
-        config.load(path, regular=True)
+        config.load(path, read=read_regular)
