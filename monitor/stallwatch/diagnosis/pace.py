@@ -155,9 +155,7 @@ def _latest(calls: list[dict[int, int]], step_ns: float, group: int) -> Slowness
     recent = calls[-max(_MIN_ARRIVALS, len(calls) // 2) :]
     last = Counter(max(arrivals, key=lambda rank: arrivals[rank]) for arrivals in recent)
     rank, times_last = max(last.items(), key=lambda item: (item[1], -item[0]))
-    late = median(
-        arrivals[rank] - median(at for other, at in arrivals.items() if other != rank) for arrivals in recent
-    )
+    late = median(arrivals[rank] - median(at for other, at in arrivals.items() if other != rank) for arrivals in recent)
     if late < max(_LATE_SHARE_OF_STEP * step_ns, _LATE_FLOOR_NS) or times_last < _LAST_SHARE * len(recent):
         return None
     return Slowness(rank, late / 1e9, step_ns / 1e9, times_last / len(recent), group, all_seen=True)
