@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from stallwatch.model.incident import IncidentEvent
+from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import CulpritProcess, Frame, GroupRef, StackNode
 from tests.integration.outputs.browser import PHONE, WIDE, chromium, needs_browser, opened
 from tests.integration.outputs.page_reports import stalled_incident, stalled_node, write_timeline
 from tests.integration.outputs.serving import Served, served
-from tests.unit.outputs.reports import FakeControl, diagnosis, incident, node_report, verdict, view
+from tests.unit.outputs.reports import JOB, FakeControl, diagnosis, incident, node_report, verdict, view
 
 pytestmark = needs_browser
 
@@ -138,6 +139,73 @@ def test_an_incident_is_acknowledged_on_the_page(browser: Any) -> None:
         page.wait_for_selector("article >> text=anna is on it")
         assert page.locator("form").count() == 0
         assert shown.complaints == []
+
+
+def test_who_and_what_to_do_come_before_the_reasons_and_the_time_left_is_counted(stalled: Served, browser: Any) -> None:
+    with opened(browser, address(stalled), PHONE) as shown:
+        shown.page.wait_for_selector(".timeline .band")
+        text = shown.page.inner_text("article")
+        said = [
+            "Rank 2 never entered all_reduce #412",
+            "Evidence complete, safe to kill",
+            "(in 10 min)",
+            "/home/anna/locks.py:41 in take_lock",
+            "Look at who holds the lock.",
+            "rank 2's recorder ends at #411",
+            "stallwatch mute llama-7b --for 2h",
+        ]
+        places = [text.find(words) for words in said]
+        assert -1 not in places, dict(zip(said, places, strict=True))
+        assert places == sorted(places)
+
+
+def test_several_incidents_are_listed_first_the_most_urgent_at_the_top(browser: Any) -> None:
+    slow = incident(incident_id="b-1", severity="warning", report=diagnosis(verdict(cause="slow_rank", culprits=(0,))))
+    hang = incident(muted=True)
+    with (
+        served(node_report(slow, hang), FakeControl(incidents=(slow, hang))) as node,
+        opened(browser, address(node)) as shown,
+    ):
+        page = shown.page
+        page.wait_for_selector("article#b-1")
+        lines = page.locator(".overview li").all_inner_texts()
+        assert [line.split()[0] for line in lines] == ["critical", "warning"]
+        assert "rank 2 · not_entered · lock" in lines[0]
+        assert [card.get_attribute("id") for card in page.locator("article").all()] == ["llama-7b-1", "b-1"]
+        moves, stands = page.inner_text("#b-1"), page.inner_text("#llama-7b-1")
+        assert "the job moves, nothing has to be ended" in moves
+        assert "torch's own timeout" not in moves
+        assert "Muted: nobody is told of this job." in stands
+        assert "stallwatch mute llama-7b --for 0" in stands
+        assert accuse(page) == []
+        assert shown.complaints == []
+
+
+def test_of_two_jobs_of_one_name_only_the_one_that_hangs_has_the_culprit(browser: Any) -> None:
+    other = JobKey(JOB.training_job, f"{JOB.epoch} (2)")
+    ranks = (*(view(rank) for rank in range(4)), *(view(rank, job=other, state="stepping") for rank in range(4)))
+    report = node_report(incident(), ranks=ranks)
+    with served(report, FakeControl(incidents=(incident(),))) as node, opened(browser, address(node)) as shown:
+        shown.page.wait_for_selector("#ranks tr.culprit-row")
+        assert shown.page.locator("tr.culprit-row").count() == 1
+        headings = shown.page.locator("#ranks h2").all_inner_texts()
+        assert [heading.partition(" (")[0] for heading in headings] == ["llama-7b: 4 of 4 ranks"] * 2
+        assert f"one of 2 of this name: {other.epoch}" in headings[1]
+        assert shown.complaints == []
+
+
+def test_what_a_busy_node_did_not_answer_is_asked_for_again(stalled: Served, browser: Any) -> None:
+    with opened(browser, "about:blank") as shown:
+        page, failed = shown.page, []
+
+        def once(route: Any) -> None:
+            failed.append(route.request.url)
+            route.abort() if len(failed) == 1 else route.continue_()
+
+        page.route("**/timeline", once)
+        page.goto(address(stalled))
+        page.wait_for_selector(".timeline .band")
+        assert len(failed) == 2
 
 
 def test_what_a_job_writes_stays_text(browser: Any) -> None:

@@ -1,5 +1,6 @@
 "use strict";
 // One incident, drawn anew only when it changed: open <details> and selections stay.
+const MOVES = new Set(["slow_rank", "healthy"]);  // of a job that goes on
 function list(title, lines, tag = "ul") {
   if (!lines.length) return null;
   return element("div", "", element("h3", "", title), element(tag, "", ...lines.map(line => element("li", "", ...prose(line)))));
@@ -15,20 +16,25 @@ function culprit(process, verdict) {
   }
   return box;
 }
+const DIFFERS = {op: "operation", size: "size", dtype: "element type", count: "number of calls"};
+function whoAndNext(verdict) {  // who, at which line, and what to do about it: all that is needed at three in the morning
+  const differs = verdict.mismatch && `Differs in ${DIFFERS[verdict.mismatch.kind] || verdict.mismatch.kind}: the others ${verdict.mismatch.expected}, here ${verdict.mismatch.found}`;
+  const shown = verdict.culprit_processes.slice(0, 16);
+  const more = verdict.culprit_processes.length - shown.length;
+  const who = shown.length || differs ? element("div", "", ...shown.map(process => culprit(process, verdict)),
+    more > 0 ? element("p", "soft", `and ${more} more`) : null, differs ? element("p", "", differs) : null) : null;
+  const next = list("What to do", verdict.next_steps, "ol");
+  return who || next ? element("div", "columns first", who, next) : null;
+}
 function verdictParts(verdict) {
   const operation = join([verdict.operation, verdict.seq !== null && verdict.operation && `#${verdict.seq}`], " ");
   const group = verdict.process_group && `of ${verdict.process_group.description}`;
   const waiting = verdict.waiting && `Waiting: ranks ${verdict.waiting}` + (operation ? ` in ${join([operation, group], " ")}` : "");
-  const mismatch = verdict.mismatch && `${verdict.mismatch.kind}: expected ${verdict.mismatch.expected}, found ${verdict.mismatch.found}`;
   return [
+    whoAndNext(verdict),
     graph(verdict),
-    ...verdict.culprit_processes.slice(0, 16).map(process => culprit(process, verdict)),
-    verdict.culprit_processes.length > 16 ? element("p", "soft", `and ${verdict.culprit_processes.length - 16} more`) : null,
-    mismatch ? element("p", "", mismatch) : null,
     waiting && edges(verdict).length < 2 ? element("p", "", waiting) : null,
-    element("div", "columns",
-      list("Because", verdict.because.map(fact => `${fact.fact} (${fact.source})`)),
-      list("Next", verdict.next_steps, "ol")),
+    list("Because", verdict.because.map(fact => `${fact.fact} (${fact.source})`)),
     list("Missing", verdict.missing),
   ];
 }
@@ -42,11 +48,29 @@ function history(incident) {
 }
 function safety(incident) {
   if (!incident.verdicts.length || incident.state === "resolved") return null;
-  const [className, words] = incident.evidence_complete
-    ? ["safe", "Evidence complete, safe to kill"] : ["unsafe", "Evidence not complete: ending the job now loses some of it"];
+  const cause = incident.verdicts[0].cause, moves = MOVES.has(cause);
+  const [className, words] = !incident.evidence_complete ? ["unsafe", "Evidence not complete: ending the job now loses some of it"]
+    : ["safe", moves ? "Evidence complete; the job moves, nothing has to be ended"
+      : cause === "waiting" ? "Evidence complete; the wait may end by itself" : "Evidence complete, safe to kill"];
+  const left = element("span", "left");
+  left.dataset.until = incident.deadline || "";
   return element("p", "", element("span", className, words),
-    incident.deadline ? ` · torch's own timeout ends the job at ${clock(incident.deadline)}` : "");
+    ...incident.deadline && !moves ? [` · torch's own timeout ends the job at ${clock(incident.deadline)}`, left] : []);
 }
+function countDown(now) {  // a deadline is felt as the time that is left
+  for (const left of document.querySelectorAll(".left")) {
+    const seconds = (Date.parse(left.dataset.until) - Date.parse(now)) / 1000;
+    setText(left, Number.isNaN(seconds) ? "" : seconds < 0 ? " (that is over)" : ` (in ${duration(seconds)})`);
+  }
+}
+function silence(incident) {  // whoever may silence a job is a member of the socket's group; the page's token only reads
+  if (incident.state === "resolved") return null;
+  const command = words => element("code", "", `stallwatch mute ${shellWord(incident.training_job)} --for ${words}`);
+  return incident.muted
+    ? element("p", "soft", "Muted: nobody is told of this job. On the node ", command("0"), " ends that.")
+    : element("p", "soft", "To hear nothing of this job for a while, on the node: ", command("2h"));
+}
+function shellWord(text) { return /^[\w@%+=:,.\/-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`; }
 function acknowledgement(incident) {
   if (incident.state === "resolved") return null;
   if (incident.acknowledged_by) return element("p", "", element("span", "safe", `${person(incident.acknowledged_by)} is on it`));
@@ -82,15 +106,15 @@ function incidentCard(incident, timeline, ranks) {
     verdict ? element("span", "tag mono", join([verdict.cause, verdict.where])) : null,
     verdict ? element("span", "tag", verdict.confidence) : null,
     incident.muted ? element("span", "tag", "muted") : null,
-    element("span", "", incident.training_job),
-    element("span", "soft", `${incident.incident_id} · since ${clock(incident.opened_at)}`)));
+    element("span", "", `job ${incident.training_job}`),
+    element("span", "soft", `${incident.incident_id} on ${incident.node} · since ${clock(incident.opened_at)}`)));
   card.append(element("p", "sentence", ...prose(verdict ? verdict.summary : incident.findings.map(finding => finding.reason).join("; ") || "No verdict yet")));
   if (incident.state === "resolved") card.append(element("p", "", `Resolved: ${incident.resolution}`));
   card.append(...[safety(incident), acknowledgement(incident)].filter(Boolean));  // what to do with the job is asked first
   if (verdict) card.append(...verdictParts(verdict).filter(Boolean));
   if (incident.stacks) card.append(stacks(incident.stacks, verdict));
   card.append(...timelineParts(incident, timeline, ranks));
-  card.append(history(incident));
+  card.append(...[silence(incident), history(incident)].filter(Boolean));
   return card;
 }
 

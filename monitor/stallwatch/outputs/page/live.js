@@ -7,16 +7,18 @@ async function cardFor(incident, ranks) {
   if (known && (known.key === key || isTypedInto(known.card))) return known.card;
   const path = `incidents/${encodeURIComponent(incident.incident_id)}`;
   const [whole, timeline] = incident.verdicts.length
-    ? await Promise.all([api(path).catch(() => incident), api(`${path}/timeline`).catch(() => null)]) : [incident, null];
-  const card = incidentCard(whole, timeline, ranks);
-  cards.set(incident.incident_id, {key, card});
+    ? await Promise.all([api(path).catch(() => null), api(`${path}/timeline`).catch(() => null)]) : [incident, null];
+  const card = incidentCard(whole || incident, timeline, ranks);
+  const complete = whole && (timeline || !incident.verdicts.length);  // what a busy node did not answer in time is asked for again
+  cards.set(incident.incident_id, {key: complete ? key : "", card});
   return card;
 }
 let linked = decodeURIComponent(location.hash.slice(1));
 addEventListener("hashchange", () => { linked = decodeURIComponent(location.hash.slice(1)); refresh(); });
 
+const URGENCY = {critical: 0, warning: 1, none: 2};
 async function showIncidents(incidents, ranks) {
-  const open = incidents.filter(incident => incident.state !== "resolved");
+  const open = incidents.filter(incident => incident.state !== "resolved").sort((a, b) => URGENCY[a.severity] - URGENCY[b.severity]);
   const shown = [...open];
   if (linked && !open.some(incident => incident.incident_id === linked)) {
     const past = incidents.find(incident => incident.incident_id === linked) || await api(`incidents/${encodeURIComponent(linked)}`).catch(() => null);
@@ -24,7 +26,7 @@ async function showIncidents(incidents, ranks) {
   }
   const present = await Promise.all(shown.map(incident => cardFor(incident, ranks)));
   const place = byId("open");
-  const quiet = open.length ? [] : [calm(ranks)];
+  const quiet = open.length ? open.length > 1 ? [overview(open)] : [] : [calm(ranks)];
   const wanted = [...quiet, ...present];
   if (wanted.length !== place.children.length || wanted.some((card, i) => card !== place.children[i])) {
     place.replaceChildren(...wanted);
@@ -35,6 +37,22 @@ async function showIncidents(incidents, ranks) {
   setText(byId("news"), open.length ? join(open.map(incident => incident.verdicts.length ? incident.verdicts[0].summary : "")) : "");
   document.title = told.length ? `(${told.length}) stalled · stallwatch` : "stallwatch";
   showPast(incidents.filter(incident => incident.state === "resolved"));
+}
+const summary = element("nav", "overview");
+summary.setAttribute("aria-label", "Open incidents");
+let summaryKey = "";
+function overview(open) {  // several stalls at once: which there are is seen before the first is read
+  const key = JSON.stringify(open.map(incident => [incident.incident_id, incident.severity, incident.verdicts]));
+  if (key !== summaryKey) {
+    summaryKey = key;
+    summary.replaceChildren(element("h2", "", `${open.length} open incidents`), element("ul", "", ...open.map(incident => {
+      const link = element("a", "", incident.training_job), verdict = incident.verdicts[0];
+      link.href = `#${encodeURIComponent(incident.incident_id)}`;
+      return element("li", "", element("span", `tag ${incident.severity}`, incident.severity === "none" ? "nobody told" : incident.severity), " ", link, " ",
+        element("span", "soft", verdict ? join([verdict.culprits.length && called(verdict.culprits), verdict.cause, verdict.where]) : "no verdict yet"));
+    })));
+  }
+  return summary;
 }
 const calmNote = element("p", "note calm");
 function calm(ranks) {
@@ -85,9 +103,10 @@ async function refresh() {
     setText(byId("footer"), join([`stallwatch ${ranks.tool_version}. It observes only: it ends and restarts nothing.`, ...absent], " "));
     showNotes(ranks);
     const culprits = new Set(incidents.incidents.filter(incident => incident.state === "open")
-      .flatMap(incident => (incident.verdicts[0] || {culprits: []}).culprits.map(rank => `${incident.training_job} ${rank}`)));
+      .flatMap(incident => (incident.verdicts[0] || {culprits: []}).culprits.map(rank => `${incident.training_job} ${incident.epoch} ${rank}`)));
     showRanks(ranks.ranks, culprits);
     await showIncidents(incidents.incidents, ranks.ranks);
+    countDown(ranks.at);
     lastGood = new Date();
     byId("connection").className = "soft";
     setText(byId("connection"), `live · ${clock(ranks.at)}`);

@@ -44,15 +44,18 @@ function showRanks(ranks, culprits) {
   for (const key of tables.keys()) if (!jobs.has(key)) { tables.get(key).box.remove(); tables.delete(key); }
   // A job that stands comes first, one that is over last.
   const over = members => members.every(rank => rank.state === "gone" || rank.state === "ending");
-  const stands = members => members.some(rank => culprits.has(`${rank.training_job} ${rank.rank}`));
+  const blamed = rank => culprits.has(`${rank.training_job} ${rank.epoch} ${rank.rank}`);
+  const stands = members => members.some(blamed);
+  const names = [...jobs.values()].map(members => members[0].training_job);
   const ordered = [...jobs].sort(([, a], [, b]) => over(a) - over(b) || stands(b) - stands(a));
   ordered.forEach(([key, members], place) => {
     const table = jobTable(key, members[0].training_job);
     const missing = members[0].world_size - members.length;
     table.box.classList.toggle("no-phase", !members.some(rank => rank.phase));
     table.box.classList.toggle("no-gpu", !members.some(rank => rank.gpu_uuid));
-    setText(table.heading, `${members[0].training_job}: ${members.length} of ${members[0].world_size} ranks` + (missing > 0 ? " are on this node" : ""));
-    const blamed = rank => culprits.has(`${rank.training_job} ${rank.rank}`);
+    const name = members[0].training_job, lives = names.filter(other => other === name).length;
+    setText(table.heading, `${name}: ${members.length} of ${members[0].world_size} ranks` + (missing > 0 ? " are on this node" : "")
+      + (lives > 1 ? ` (one of ${lives} of this name: ${members[0].epoch})` : ""));
     const many = members.length > MANY;
     for (const part of [table.said, table.map, table.all]) part.hidden = !many;
     if (many) drawMap(table, members, blamed);

@@ -46,12 +46,15 @@ function bandLine(looks, at, width) {
 }
 function last(looks) { return LETTERS[looks[looks.length - 1]] || "unknown"; }
 
+function told(incident) {  // that another look was taken is for the history
+  return incident.events.filter(event => !/^look \d+/.test(event.what));
+}
 function marks(incident, document, width) {
   const start = Date.parse(document.at[0]);
   const line = element("div", "marks");
   const closest = matchMedia("(max-width: 44rem)").matches ? 14 : 2.5;  // per cent of the line that a number takes
   let before = null;
-  incident.events.forEach((event, i) => {
+  told(incident).forEach((event, i) => {
     const at = (Date.parse(event.at) - start) / 1000, place = 100 * at / width;
     if (at < 0 || at > width) return;
     const title = `${i + 1}. ${clock(event.at)} ${event.what}`;
@@ -72,7 +75,7 @@ function marks(incident, document, width) {
 function markWords(incident, document, width) {  // what the numbers on the line mean, in short: the history has it in full
   const start = Date.parse(document.at[0]);
   const inside = at => (Date.parse(at) - start) / 1000 >= 0 && (Date.parse(at) - start) / 1000 <= width;
-  const words = incident.events.map((event, i) => inside(event.at) && `${i + 1} ${shortened(event.what.split(/[:;]/)[0])}`).filter(Boolean);
+  const words = told(incident).map((event, i) => inside(event.at) && `${i + 1} ${shortened(event.what.split(/[:;]/)[0])}`).filter(Boolean);
   return words.length ? element("p", "legend marked", ...words.slice(0, MOST_WORDS).map(text => element("span", "", text)),
     words.length > MOST_WORDS ? element("span", "", "… see the history") : null) : null;
 }
