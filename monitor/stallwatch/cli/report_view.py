@@ -11,6 +11,7 @@ from stallwatch.cli.terminal import local_time, safe
 from stallwatch.diagnosis.stacktree import render
 from stallwatch.model.verdict import CulpritProcess, Report, Verdict
 from stallwatch.outputs.documents import IncidentDocument
+from stallwatch.outputs.safety import deadline, safety
 
 _MOST_CULPRITS = 8
 _MOST_CAVEATS = 12
@@ -25,28 +26,28 @@ def report_parts(report: Report | IncidentDocument) -> Iterator[RenderableType]:
             yield Text("\nalso", style="bold")
             yield _line(f"{verdict.summary}  ({verdict.cause}, {verdict.confidence})")
         else:
-            yield from _verdict(verdict)
+            yield from _verdict(verdict, _time(report))
     if report.stacks is not None:
         yield Text("\nstacks", style="bold")
         blamed = set(report.verdicts[0].culprits) if report.verdicts else set()
         yield from (_frame(line, blamed) for line in render(report.stacks, maximum_lines=_MOST_STACK_LINES))
-    if report.deadline or report.evidence_complete:
-        yield from _section("time", [_time(report)])
     yield from _section("caveats", report.caveats[:_MOST_CAVEATS])
     if len(report.caveats) > _MOST_CAVEATS:
         yield _line(f"and {len(report.caveats) - _MOST_CAVEATS} more; --json lists them")
 
 
-def _verdict(verdict: Verdict) -> Iterator[RenderableType]:
+def _verdict(verdict: Verdict, time: str) -> Iterator[RenderableType]:
     yield Text(safe(verdict.summary), style=_STYLES.get(verdict.cause, "bold red"))
+    if time:
+        yield Text(safe(f"  {time}"), style="green")  # what to do with the job is asked first
     yield Text(safe(f"  {verdict.cause}, {verdict.confidence}{_more(verdict)}"), style="dim")
     if verdict.culprit_processes:
         yield Text("\nculprits", style="bold")
         yield from (_culprit(process) for process in verdict.culprit_processes[:_MOST_CULPRITS])
         if len(verdict.culprit_processes) > _MOST_CULPRITS:
             yield _line(f"and {len(verdict.culprit_processes) - _MOST_CULPRITS} more")
-    yield from _section("because", (f"{fact.fact}  ({fact.source})" for fact in verdict.because))
     yield from _section("next", (f"{number}. {step}" for number, step in enumerate(verdict.next_steps, 1)))
+    yield from _section("because", (f"{fact.fact}  ({fact.source})" for fact in verdict.because))
     yield from _section("not known", verdict.missing)
     yield from _section("rejected", (f"{rejected.cause}: {rejected.why}" for rejected in verdict.rejected))
 
@@ -89,9 +90,11 @@ def _frame(line: str, blamed: set[int]) -> Padding:
 
 
 def _time(report: Report | IncidentDocument) -> str:
-    state = "evidence complete, safe to kill" if report.evidence_complete else "evidence is not complete"
-    ends = f"; torch's own timeout ends the job at {local_time(report.deadline)}" if report.deadline else ""
-    return state + ends
+    """Nothing where nothing was captured for the purpose: a folder of dumps, a log."""
+    ends = deadline(report)
+    if not (report.evidence_complete or ends):
+        return ""
+    return safety(report) + (f"; torch's own timeout ends the job at {local_time(ends)}" if ends else "")
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:

@@ -14,6 +14,7 @@ from stallwatch.model.verdict import CulpritProcess, GroupRef, Verdict
 from stallwatch.outputs.metric_gpus import gpu_samples
 from stallwatch.outputs.metric_memory import Memory, RankKey, slow_scores
 from stallwatch.outputs.metric_sample import Labels, Sample
+from stallwatch.outputs.safety import deadline
 
 _MOST_PENDING_GROUPS = 8  # of one rank: a job with hundreds of groups waits in a few of them at a time
 
@@ -142,8 +143,8 @@ def _incident(incident: Incident, told_by: str, url: str) -> Iterator[Sample]:
     if incident.report is None or incident.verdict is None:
         return
     yield Sample("stallwatch_incident_evidence_complete", labels, float(incident.report.evidence_complete))
-    if incident.report.deadline:
-        yield Sample("stallwatch_incident_deadline_timestamp_seconds", labels, _unix(incident.report.deadline))
+    if ends := deadline(incident.report):
+        yield Sample("stallwatch_incident_deadline_timestamp_seconds", labels, _unix(ends))
     verdict = incident.verdict
     yield Sample(
         "stallwatch_incident_info",

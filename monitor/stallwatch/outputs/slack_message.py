@@ -14,6 +14,7 @@ from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GpuSample
 from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
 from stallwatch.outputs.documents import iso
+from stallwatch.outputs.safety import deadline, safety
 from stallwatch.outputs.telling import Step
 
 # https://docs.slack.dev/reference/block-kit/blocks: a longer text makes Slack refuse the whole message.
@@ -45,10 +46,18 @@ def slack_message(
     blocks += _resolved(incident) if step == "resolved" else _standing(incident, _gpus(report))
     blocks.append(_context(_footer(incident, external_url)))
     sentence = incident.resolution if step == "resolved" else _sentence(incident)
-    message = {"text": escape(_clip(f"{headline}\n{sentence}", _FALLBACK_CHARACTERS)), "blocks": blocks}
+    message = {"text": _notification(incident, step, headline, sentence), "blocks": blocks}
     if step != "resolved" and incident.report is not None and incident.report.stacks is not None:
         message["attachments"] = [_stacks(incident.report.stacks)]
     return message
+
+
+def _notification(incident: Incident, step: Step, headline: str, sentence: str) -> str:
+    """What a locked phone shows, and the first lines must be enough: job, rank, cause, code line; may it be killed; the
+    sentence."""
+    safe = incident.report is not None and incident.verdict is not None and step != "resolved"
+    lines = [headline, _safety(incident) if safe else "", sentence]
+    return escape(_clip("\n".join(filter(None, lines)), _FALLBACK_CHARACTERS))
 
 
 def slack_answer(incident: Incident, step: Step) -> dict[str, Any]:
@@ -111,7 +120,7 @@ def _headline(incident: Incident, step: Step) -> str:
     standing = any(finding.family in ("hang", "slow") for finding in incident.findings)
     what = "stalled, no verdict yet" if standing else "a warning, nothing hangs"
     if verdict is not None:
-        what = f"{_who(verdict)}: {verdict.cause}"
+        what = f"{_who(verdict)}: {verdict.cause}{_place(verdict) if step != 'resolved' else ''}"
     prefix = {"told": "", "updated": "now ", "escalated": "still ", "acknowledged": "", "resolved": "resolved, "}[step]
     return f"{mark} {incident.job.training_job}: {prefix}{what}"
 
@@ -124,6 +133,16 @@ def _who(verdict: Verdict) -> str:
         return f"rank {culprits[0]}"
     shown = ", ".join(map(str, culprits[:_MOST_CULPRITS]))
     return f"ranks {shown}{' …' if len(culprits) > _MOST_CULPRITS else ''}"
+
+
+def _place(verdict: Verdict) -> str:
+    """Where its culprits stand, as short as a phone's lock screen needs it: ", lock at loader.py:23"."""
+    frames = {(process.frame.file, process.frame.line) for process in verdict.culprit_processes if process.frame}
+    words: list[str] = [verdict.where if verdict.where and verdict.where != "unknown" else ""]
+    if len(frames) == 1:
+        ((file, line),) = frames
+        words.append(f"at {file.rpartition('/')[2]}:{line}")
+    return ", " + " ".join(filter(None, words)) if any(words) else ""
 
 
 def _sentence(incident: Incident) -> str:
@@ -220,12 +239,10 @@ def _gpu(uuid: str, gpu: GpuSample | None) -> str:
 def _safety(incident: Incident) -> str:
     report = incident.report
     assert report is not None
-    if report.evidence_complete:
-        words = "✅ Evidence complete, safe to kill"
-    else:
-        words = "⏳ Evidence is not complete: ending the job now loses some of it"
-    if report.deadline:
-        words += f"; torch's own timeout ends the job at {escape(_clock(report.deadline))}"
+    said = safety(report)
+    words = f"{'✅' if report.evidence_complete else '⏳'} {said[0].upper()}{said[1:]}"
+    if ends := deadline(report):
+        words += f"; torch's own timeout ends the job at {escape(_clock(ends))}"
     return words
 
 

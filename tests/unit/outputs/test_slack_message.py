@@ -6,7 +6,7 @@ import pytest
 
 from stallwatch.model.incident import Incident
 from stallwatch.model.reading import Known
-from stallwatch.model.verdict import CulpritProcess, Fact, Frame, StackNode
+from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, StackNode
 from stallwatch.outputs.slack_message import (
     escape,
     slack_acknowledged,
@@ -91,8 +91,8 @@ def test_it_does_not_call_an_incomplete_capture_safe() -> None:
 @pytest.mark.parametrize(
     ("step", "headline"),
     [
-        ("told", "🔴 llama-7b: rank 2: not_entered"),
-        ("escalated", "🔴 llama-7b: still rank 2: not_entered"),
+        ("told", "🔴 llama-7b: rank 2: not_entered, lock at locks.py:41"),
+        ("escalated", "🔴 llama-7b: still rank 2: not_entered, lock at locks.py:41"),
         ("resolved", "🟢 llama-7b: resolved, rank 2: not_entered"),
     ],
 )
@@ -101,6 +101,29 @@ def test_the_headline_says_which_step_it_is(step: Step, headline: str) -> None:
     message = slack_message(incident(**over), step)
     assert message["blocks"][0]["text"]["text"] == headline
     assert ("the job moves again" in message["text"]) == (step == "resolved")
+
+
+def test_a_locked_phone_shows_job_rank_cause_code_line_and_whether_it_may_be_killed_first() -> None:
+    lines = slack_message(incident(), "told")["text"].splitlines()
+    assert lines[0] == "🔴 llama-7b: rank 2: not_entered, lock at locks.py:41"
+    assert lines[1].startswith("✅ Evidence complete, safe to kill; torch's own timeout ends the job at 00:10:00 UTC")
+    assert lines[2].startswith("Rank 2 never entered all_reduce #412")
+
+
+def test_culprits_at_two_lines_of_code_have_none_in_the_headline() -> None:
+    both = tuple(
+        CulpritProcess(rank, where="lock", frame=Frame("/a/locks.py", 40 + rank, "take", None)) for rank in (1, 2)
+    )
+    told = slack_message(incident(report=diagnosis(verdict(culprits=(1, 2), culprit_processes=both))), "told")
+    assert told["text"].splitlines()[0] == "🔴 llama-7b: ranks 1, 2: not_entered, lock"
+
+
+@pytest.mark.parametrize("cause", ["slow_rank", "waiting"])
+def test_a_job_that_moves_is_not_offered_to_be_killed(cause: Cause) -> None:
+    shown = texts(slack_message(incident(report=diagnosis(verdict(cause=cause))), "told"))
+    assert "safe to kill" not in shown
+    assert "Evidence complete" in shown
+    assert ("torch's own timeout" in shown) == (cause == "waiting")  # a long wait may yet be ended by it
 
 
 def test_nobody_is_called_by_what_a_job_writes() -> None:
