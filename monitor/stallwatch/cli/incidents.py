@@ -1,14 +1,17 @@
 """`stallwatch incidents [ID]`: what happened on this node, or one incident in full."""
 
+from collections.abc import Iterator
+
 import click
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from stallwatch.cli.daemon_access import asks_daemon, echo_json
 from stallwatch.cli.incident_view import incident_view
-from stallwatch.cli.terminal import SEVERITY_STYLES, local_time, safe, severity_word, show, table
+from stallwatch.cli.terminal import SEVERITY_STYLES, console, local_time, safe, severity_word, show, table
 from stallwatch.outputs.client import Client
-from stallwatch.outputs.documents import IncidentList
+from stallwatch.outputs.documents import IncidentDocument, IncidentList
 
 
 @click.command()
@@ -32,19 +35,37 @@ def command(client: Client, as_json: bool, incident_id: str | None, limit: int) 
 
 
 def list_view(incidents: IncidentList) -> RenderableType:
+    """In a terminal a line of facts and the sentence below it, whatever the width; in a pipe a line each."""
     if not incidents.incidents:
         return Text(safe(f"No incident on {incidents.node}."))
+    if console().is_terminal:
+        return Group(*(part for incident in incidents.incidents for part in _block(incident)))
     grid = table("incident", "state", "severity", "opened", "what")
     for incident in incidents.incidents:
-        if incident.verdicts:
-            what = f"{incident.verdicts[0].cause}: {incident.verdicts[0].summary}"
-        else:
-            what = "; ".join(finding.reason for finding in incident.findings) or "no verdict yet"
         grid.add_row(
             Text(safe(incident.incident_id)),
             incident.state,
-            Text(severity_word(incident.severity), style=SEVERITY_STYLES[incident.severity]),
+            severity_word(incident.severity),
             local_time(incident.opened_at),
-            Text(safe(what)),
+            Text(safe(_what(incident))),
         )
     return grid
+
+
+def _block(incident: IncidentDocument) -> Iterator[RenderableType]:
+    head = Text(safe(incident.incident_id), style="bold")
+    head.append("  ")
+    if incident.state == "resolved":
+        head.append("resolved", style="green")
+    else:
+        head.append(severity_word(incident.severity), style=SEVERITY_STYLES[incident.severity])
+        head.append(f"  {incident.state}", style="not bold")
+    head.append(f"  {local_time(incident.opened_at)}", style="not bold dim")
+    yield head
+    yield Padding(Text(safe(_what(incident))), (0, 0, 0, 2))
+
+
+def _what(incident: IncidentDocument) -> str:
+    if incident.verdicts:
+        return f"{incident.verdicts[0].cause}: {incident.verdicts[0].summary}"
+    return "; ".join(finding.reason for finding in incident.findings) or "no verdict yet"

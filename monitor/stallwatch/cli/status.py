@@ -1,18 +1,44 @@
 """`stallwatch status`: the ranks of this node now, and what stands open."""
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import NamedTuple
 
 import click
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from stallwatch.cli.daemon_access import asks_daemon, echo_json
-from stallwatch.cli.terminal import SEVERITY_STYLES, STATE_STYLES, safe, seconds, severity_word, show, styled, table
+from stallwatch.cli.terminal import (
+    SEVERITY_STYLES,
+    STATE_STYLES,
+    console,
+    safe,
+    seconds,
+    severity_word,
+    show,
+    styled,
+    table,
+)
 from stallwatch.errors import StallwatchError
+from stallwatch.incidents.names import incident_id
 from stallwatch.model.incident import UNTOLD
+from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs.client import Client
 from stallwatch.outputs.documents import IncidentDocument, IncidentList, RankDocument, RankList
+
+_COLUMNS = ("job", "rank", "state", "step", "step time", "since step", "limit", "phase", "pid")
+_NUMBERS = ("rank", "step", "step time", "since step", "limit", "pid")
+_DROPPED_FIRST = ("limit", "step time", "pid", "phase")  # by a window that is too narrow for all
+
+
+class Who(NamedTuple):
+    """A rank of one life of a job: several may go by one name."""
+
+    training_job: str
+    epoch: str
+    rank: int
 
 
 @click.command()
@@ -38,24 +64,49 @@ def status_document(ranks: RankList, incidents: IncidentList) -> dict[str, objec
 
 
 def status_view(ranks: RankList, incidents: IncidentList, lines: int | None = None) -> RenderableType:
-    """Given how many lines there are for ranks, of more ranks only those that differ are listed."""
-    parts: list[RenderableType] = [_head(ranks)]
-    parts += _sensors(ranks)
-    parts += [Text(safe(problem), style="yellow") for problem in ranks.problems]
-    standing = [incident for incident in incidents.incidents if incident.state != "resolved"]
-    if ranks.ranks:
-        blamed = {(one.training_job, rank) for one in standing if one.verdicts for rank in one.verdicts[0].culprits}
-        listed = ranks.ranks
-        if lines is not None and len(listed) > lines:
-            parts += [Text(), *(Text(safe(words)) for words in _counts(listed))]
-            listed = _differing(listed, blamed)[: max(lines, 1)]
-        parts += [Text(), _ranks(listed, blamed)] if listed else []
-    parts.append(Text())
-    if not standing:
-        parts.append(Text("No open incident.", style="green" if ranks.ranks else "dim"))
-    for incident in standing:
-        parts += _incident(incident)
-    return Group(*parts)
+    """Given how many lines there are for ranks, only those that differ are listed of more, below the incidents."""
+    head: list[RenderableType] = [_head(ranks), *_sensors(ranks)]
+    head += [Text(safe(problem), style="yellow") for problem in ranks.problems]
+    standing = sorted((one for one in incidents.incidents if one.state != "resolved"), key=_urgency)
+    told = _standing(standing, bool(ranks.ranks))
+    blamed = {Who(one.training_job, one.epoch, rank) for one in standing for rank in _culprits(one)}
+    if lines is None:  # what was printed last is nearest to the prompt
+        return Group(*head, *_rank_parts(ranks.ranks, blamed, None), Text(), *told)
+    return Group(*head, Text(), *told, *_rank_parts(ranks.ranks, blamed, lines))  # a screen cuts at its lower end
+
+
+def _urgency(incident: IncidentDocument) -> int:
+    return ("critical", "warning", "none").index(incident.severity)
+
+
+def _culprits(incident: IncidentDocument) -> tuple[int, ...]:
+    return incident.verdicts[0].culprits if incident.verdicts else ()
+
+
+def _rank_parts(ranks: Sequence[RankDocument], blamed: Set[Who], lines: int | None) -> Iterator[RenderableType]:
+    names = _names(ranks)
+    listed = ranks
+    if lines is not None and len(ranks) > lines:
+        yield Text()
+        yield from (Text(safe(words)) for words in _counts(ranks, names))
+        listed = _differing(ranks, blamed)[: max(lines, 1)]
+    if listed:
+        yield Text()
+        yield _ranks(listed, blamed, names)
+
+
+def _names(ranks: Sequence[RankDocument]) -> dict[JobKey, str]:
+    """What each job is called: its name or, where several go by one, the beginning of its incidents' ids."""
+    jobs = {_job(rank) for rank in ranks}
+    alike = Counter(job.training_job for job in jobs)
+    return {
+        job: job.training_job if alike[job.training_job] == 1 else incident_id(job, 0).removesuffix("-0")
+        for job in jobs
+    }
+
+
+def _job(rank: RankDocument) -> JobKey:
+    return JobKey(rank.training_job, rank.epoch)
 
 
 def _head(ranks: RankList) -> Text:
@@ -74,49 +125,71 @@ def _sensors(ranks: RankList) -> list[Text]:
     return [Text(safe(f"{', '.join(who)}: {reason}"), style=style) for (reason, style), who in names.items()]
 
 
-def _counts(ranks: Sequence[RankDocument]) -> list[str]:
+def _counts(ranks: Sequence[RankDocument], names: Mapping[JobKey, str]) -> list[str]:
     """A line a job: how many of its ranks are in which state, the most first."""
     return [
-        f"{job}: " + ", ".join(f"{count} {state}" for state, count in states.most_common())
+        f"{names[job]}: " + ", ".join(f"{count} {state}" for state, count in states.most_common())
         for job, states in _states(ranks).items()
     ]
 
 
-def _differing(ranks: Sequence[RankDocument], blamed: Set[tuple[str, int]]) -> tuple[RankDocument, ...]:
+def _differing(ranks: Sequence[RankDocument], blamed: Set[Who]) -> tuple[RankDocument, ...]:
     """Culprits first, then who is not in the state of most of its job."""
     usual = {job: states.most_common(1)[0][0] for job, states in _states(ranks).items()}
-    culprits = [rank for rank in ranks if (rank.training_job, rank.rank) in blamed]
-    others = [rank for rank in ranks if rank not in culprits and rank.state != usual[rank.training_job]]
+    culprits = [rank for rank in ranks if _who(rank) in blamed]
+    others = [rank for rank in ranks if rank not in culprits and rank.state != usual[_job(rank)]]
     return (*culprits, *others)
 
 
-def _states(ranks: Sequence[RankDocument]) -> dict[str, Counter[str]]:
-    states: dict[str, Counter[str]] = {}
+def _who(rank: RankDocument) -> Who:
+    return Who(rank.training_job, rank.epoch, rank.rank)
+
+
+def _states(ranks: Sequence[RankDocument]) -> dict[JobKey, Counter[str]]:
+    states: dict[JobKey, Counter[str]] = {}
     for rank in ranks:
-        states.setdefault(rank.training_job, Counter())[rank.state] += 1
+        states.setdefault(_job(rank), Counter())[rank.state] += 1
     return states
 
 
-def _ranks(ranks: Sequence[RankDocument], blamed: Set[tuple[str, int]]) -> RenderableType:
-    numbers = ("rank", "step", "step time", "since step", "limit", "pid")
-    grid = table("job", "rank", "state", "step", "step time", "since step", "limit", "phase", "pid", right=numbers)
-    grid.columns[2].no_wrap = True  # the state is the point: a narrow window cuts the job's name first
-    for rank in ranks:
-        state = styled(rank.state, STATE_STYLES)
-        if (rank.training_job, rank.rank) in blamed:
-            state = Text.assemble(state, (", culprit", "bold red"))
-        grid.add_row(
-            Text(safe(rank.training_job)),
-            f"{rank.rank}/{rank.world_size}",
-            state,
-            "?" if rank.step is None else str(rank.step),
-            seconds(rank.step_seconds),
-            seconds(rank.beat_age_seconds),
-            seconds(rank.limit_seconds),
-            Text(safe(rank.phase)),
-            str(rank.pid),
-        )
+def _ranks(ranks: Sequence[RankDocument], blamed: Set[Who], names: Mapping[JobKey, str]) -> RenderableType:
+    """A narrow window leaves out the columns that say least, and cuts no job's name before that."""
+    rows = [_cells(rank, names[_job(rank)], culprit=_who(rank) in blamed) for rank in ranks]
+    wide = {title: max(cell_len(str(row[title])) for row in rows) for title in _COLUMNS}
+    shown = [title for title in _COLUMNS if wide[title] or title != "phase"]
+    for title in _DROPPED_FIRST:
+        if sum(max(wide[name], len(name)) + 2 for name in shown) > console().width and title in shown:
+            shown.remove(title)
+    grid = table(*shown, right=_NUMBERS)
+    grid.columns[shown.index("state")].no_wrap = True  # the state is the point
+    for row in rows:
+        grid.add_row(*(row[title] for title in shown))
     return grid
+
+
+def _cells(rank: RankDocument, name: str, *, culprit: bool) -> dict[str, Text]:
+    state = styled(rank.state, STATE_STYLES)
+    return {
+        "job": Text(safe(name)),
+        "rank": Text(f"{rank.rank}/{rank.world_size}"),
+        "state": Text.assemble(state, (", culprit", "bold red")) if culprit else state,
+        "step": Text("?" if rank.step is None else str(rank.step)),
+        "step time": Text(seconds(rank.step_seconds)),
+        "since step": Text(seconds(rank.beat_age_seconds)),
+        "limit": Text(seconds(rank.limit_seconds)),
+        "phase": Text(safe(rank.phase)),
+        "pid": Text(str(rank.pid)),
+    }
+
+
+def _standing(incidents: Sequence[IncidentDocument], any_ranks: bool) -> Iterator[RenderableType]:
+    if not incidents:
+        yield Text("No open incident.", style="green" if any_ranks else "dim")
+        return
+    for incident in incidents:
+        yield from _incident(incident)
+    which = incidents[0].incident_id if len(incidents) == 1 else "ID"
+    yield Text(safe(f"  why and what to do: stallwatch incidents {which}"), style="dim")
 
 
 def _incident(incident: IncidentDocument) -> list[Text]:
@@ -130,6 +203,5 @@ def _incident(incident: IncidentDocument) -> list[Text]:
     text.append(safe(incident.verdicts[0].summary))
     text.append(safe(f" {incident.acknowledged_by} is on it.") if incident.acknowledged_by else "", style="green")
     reasons = [event.what for event in incident.events if event.what.startswith(UNTOLD)]
-    more = [reasons[-1]] if incident.severity == "none" and reasons else []
-    more.append(f"why and what to do: stallwatch incidents {incident.incident_id}")
-    return [text, *(Text(safe(f"  {line}"), style="dim") for line in more)]
+    more = [Text(safe(f"  {reasons[-1]}"), style="dim")] if incident.severity == "none" and reasons else []
+    return [text, *more]

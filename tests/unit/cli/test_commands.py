@@ -2,21 +2,24 @@
 
 import io
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
+from stallwatch.cli import status, terminal
 from stallwatch.cli.app import COMMANDS, run
 from stallwatch.cli.incidents import list_view
 from stallwatch.cli.status import status_view
 from stallwatch.cli.terminal import show
+from stallwatch.incidents.names import incident_id
 from stallwatch.model.incident import UNTOLD, IncidentEvent
-from stallwatch.model.snapshot import SensorStatus
+from stallwatch.model.snapshot import JobKey, SensorStatus
 from stallwatch.outputs.documents import incident_list, rank_list
 from tests.integration.outputs.serving import Served, served, stalled
-from tests.unit.outputs.reports import FakeControl, diagnosis, incident, node_report, verdict, view
+from tests.unit.outputs.reports import JOB, FakeControl, diagnosis, incident, node_report, verdict, view
 
 Capture = pytest.CaptureFixture[str]
 
@@ -57,6 +60,50 @@ def test_a_verdict_that_wakes_nobody_says_so_and_why_and_where_the_rest_is(capsy
     assert "stallwatch incidents llama-7b-1" in shown
     show(list_view(incident_list(report)))
     assert "nobody told" in capsys.readouterr().out
+
+
+def drawn(view: Callable[[], RenderableType], width: int) -> str:
+    """As a terminal of this width shows it, without its colours."""
+    written = io.StringIO()
+    screen = Console(width=width, force_terminal=True, no_color=True, highlight=False, file=written)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (terminal, status):
+            patch.setattr(module, "console", lambda: screen)
+        screen.print(view())
+    return re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue())
+
+
+def test_two_jobs_of_one_name_are_told_apart_and_only_one_has_the_culprit(capsys: Capture) -> None:
+    other = msgspec.structs.replace(JOB, epoch=f"{JOB.epoch} (2)")
+    ranks = (view(2), view(2, job=other, state="stepping"))
+    report = node_report(incidents=(incident(),), ranks=ranks)
+    for lines in (None, 1):  # status, and top on a small screen
+        show(status_view(rank_list(report), incident_list(report), lines))
+    shown = capsys.readouterr().out
+    first, second = (incident_id(job, 0).removesuffix("-0") for job in (JOB, other))
+    assert f"{first}   2/4  waiting, culprit" in shown
+    assert f"{second}   2/4  stepping" in shown
+    assert shown.count("culprit") == 2
+    assert f"{first}: 1 waiting\n{second}: 1 stepping\n" in shown
+
+
+def test_the_most_urgent_incident_is_first_and_a_small_screen_shows_it_above_the_ranks(capsys: Capture) -> None:
+    warning = incident(incident_id="llama-7b-2", severity="warning")
+    report = node_report(incidents=(warning, incident()))
+    show(status_view(rank_list(report), incident_list(report), 8))
+    shown = capsys.readouterr().out
+    places = [shown.index(words) for words in ("critical  llama-7b-1", "warning  llama-7b-2", "incidents ID", "1/4")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(("width", "left_out"), [(72, {"limit", "phase"}), (110, {"phase"})])
+def test_a_narrow_window_leaves_columns_out_before_it_cuts_a_name(width: int, left_out: set[str]) -> None:
+    ranks = tuple(view(rank, job=JobKey("llama-70b-pretrain", "e")) for rank in range(2))
+    report = node_report(ranks=ranks)
+    shown = drawn(lambda: status_view(rank_list(report), incident_list(report)), width)
+    assert "llama-70b-pretrain" in shown
+    heading = next(line for line in shown.splitlines() if line.startswith("job "))
+    assert {name for name in ("limit", "step time", "phase", "pid") if name not in heading} == left_out
 
 
 def test_sensors_with_one_reason_share_a_line(capsys: Capture) -> None:
