@@ -6,7 +6,8 @@ from typing import Final
 from stallwatch.model.evidence import CodeFrame
 
 _START: Final = re.compile(
-    r"(?:  \+ Exception Group )?Traceback \(most recent call last\):|╭─+ (?:\S+ )?Traceback \(most recent call last\) ─"
+    r" ?(?:  \+ Exception Group )?Traceback \(most recent call last\):"
+    r"|╭─+ (?:\S+ )?Traceback \(most recent call last\) ─"
 )
 # Exception groups and rich's boxes draw lines before theirs.
 _DRAWN: Final = re.compile(r"\s+(?:\|(?: |$)|\+[-+]|\+ (?=Exception Group))")

@@ -8,14 +8,14 @@ from typing import Any, Final
 from stallwatch.formats.log_launcher import Summary, exit_of
 from stallwatch.formats.log_pattern import Pattern
 from stallwatch.formats.log_patterns import PATTERNS
-from stallwatch.formats.log_prefix import Line, host_of, read_line
+from stallwatch.formats.log_prefix import Line, read_line, shape_of
 from stallwatch.formats.log_traceback import BODY, IGNORED, Traceback, starts, undrawn
 from stallwatch.model.evidence import LogEvent, LogTail
 
 _KEPT_LINES: Final = 400
 _KEPT_EVENTS: Final = 2_000
 _MAXIMUM_LINE: Final = 4_096
-_MOST_HOSTS: Final = 4_096
+_MOST_SHAPES: Final = 32
 _FIELDS: Final = frozenset(LogEvent.__struct_fields__)
 _NUMBERS: Final = frozenset(
     [
@@ -68,13 +68,13 @@ class _Reading:
         self.summary = Summary()
         self._tracebacks: dict[tuple[int | None, str], Traceback] = {}  # ranks write into one log at the same time
         self._ignored: set[tuple[int | None, str]] = set()  # whose next traceback is one that Python ignored
-        self._hosts: set[str] = set()
+        self._shapes: list[re.Pattern[str]] = []
 
     def feed(self, raw: str, number: int) -> None:
-        line = read_line(raw, self._hosts)
-        if (host := host_of(line.text)) and len(self._hosts) < _MOST_HOSTS:
-            self._hosts.add(host)
-            line = read_line(raw, self._hosts)
+        line = read_line(raw, self._shapes)
+        if len(self._shapes) < _MOST_SHAPES and (shape := shape_of(line.text)):
+            self._shapes.append(shape)
+            line = read_line(raw, self._shapes)
         if self._traceback(line, number) or self.summary.feed(line.text, number):
             return
         for event in _events(line, number):

@@ -1,9 +1,14 @@
 """Logs of any length: what may mean something is picked out of the whole file first, and only that is parsed."""
 
+import bz2
+import gzip
+import lzma
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import msgspec
 
@@ -24,7 +29,9 @@ _NEEDLES: Final = tuple(
         | {b"Traceback (most recent call last)", b"ChildFailedError", b"Root Cause (first observed failure)"}
     )
 )
-_OF_LOGS, _MOST_FILES = (".log", ".out", ".err", ".txt"), 4_000
+# slurm-7.out, stderr.log.1, job.o7 (PBS, SGE), train.log.gz
+_OF_LOGS: Final = re.compile(r"(?:\.(?:log|out|err|txt)(?:\.\d+)?|\.[eo]\d+|^std(?:out|err))(?:\.(?:gz|bz2|xz))?$")
+_MOST_FILES: Final = 4_000
 _OF_ATTEMPT: Final = re.compile(r"attempt_(?P<attempt>\d+)/(?P<local>\d+)/std(?:out|err)\.log$")
 
 
@@ -38,7 +45,7 @@ def read_events(paths: tuple[Path, ...]) -> tuple[tuple[str, LogEvent], ...]:
     for path in _files(paths):
         try:
             with open(path, "rb") as file:
-                found = _of_file(file)
+                found = _of_file(_Unpacked(file, path))
         except OSError as error:
             raise UnusableInput(f"{path}: {error.strerror}", "Name log files of the run.") from error
         place = _OF_ATTEMPT.search(str(path))
@@ -49,15 +56,48 @@ def read_events(paths: tuple[Path, ...]) -> tuple[tuple[str, LogEvent], ...]:
     return tuple(events)
 
 
+# First bytes of packed files, and who unpacks them.
+_PACKED: Final[tuple[tuple[bytes, Callable[[BufferedReader], gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile]], ...]] = (
+    (b"\x1f\x8b", lambda file: gzip.GzipFile(fileobj=file)),
+    (b"BZh", bz2.BZ2File),
+    (b"\xfd7zXZ\0", lzma.LZMAFile),
+)
+_ZSTANDARD: Final = b"\x28\xb5\x2f\xfd"
+
+
+class _Unpacked:
+    """Bytes of a log, packed or not; of a packed one that is cut off or damaged, those before."""
+
+    def __init__(self, file: BufferedReader, path: Path) -> None:
+        first = file.peek(6)
+        if first.startswith(_ZSTANDARD):
+            raise UnusableInput(f"{path}: packed with zstd", f"Unpack it first: zstd -d {path}")
+        unpack = next((by for magic, by in _PACKED if first.startswith(magic)), None)
+        self._file = unpack(file) if unpack else file
+
+    def read(self, size: int) -> bytes:
+        parts: list[bytes] = []
+        while size > 0:
+            try:
+                part = self._file.read1(size)
+            except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile):
+                break
+            if not part:
+                break
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+
 def _files(paths: tuple[Path, ...]) -> Iterator[Path]:
     for path in paths:
         if not path.is_dir():
             yield path
             continue
-        below = sorted(one for one in path.rglob("*") if one.suffix in _OF_LOGS and one.is_file())
+        below = sorted(one for one in path.rglob("*") if _OF_LOGS.search(one.name) and one.is_file())
         if not below:
             raise UnusableInput(
-                f"{path}: no file whose name ends in {', '.join(_OF_LOGS)}",
+                f"{path}: no file whose name ends in .log, .out, .err or .txt",
                 "Name log files of the run, or their folder.",
             )
         yield from below[:_MOST_FILES]
@@ -69,7 +109,7 @@ def attempt_of_path(log: str) -> int | None:
     return int(match["attempt"]) if match else None
 
 
-def _of_file(file: BinaryIO) -> tuple[LogEvent, ...]:
+def _of_file(file: _Unpacked) -> tuple[LogEvent, ...]:
     head = file.read(_WHOLE_BYTES + 1)
     if len(head) <= _WHOLE_BYTES:
         return training_log.parse(head, _MOST_EVENTS).events
@@ -95,7 +135,7 @@ def _of_file(file: BinaryIO) -> tuple[LogEvent, ...]:
     return tuple(msgspec.structs.replace(event, line=numbers[min(event.line, len(numbers)) - 1]) for event in events)
 
 
-def _pieces(file: BinaryIO, head: bytes) -> Iterator[tuple[int, bytes]]:
+def _pieces(file: _Unpacked, head: bytes) -> Iterator[tuple[int, bytes]]:
     """(number of its first line, whole lines) of every part of the file that has one of the needles."""
     line, rest = 1, b""
     data = head

@@ -1,7 +1,15 @@
 """First causes of many kinds, each among what the other ranks and the launcher say of it."""
 
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+
 import pytest
 
+from stallwatch.doctor.failed_run.reading import read_events
+from stallwatch.errors import UnusableInput
 from tests.unit.doctor.failed_run.test_logs import PEER_LOST, RAISED, TORCHRUN, WATCHDOG, diagnose, first
 from tests.unit.doctor.fakes import Node
 
@@ -181,3 +189,44 @@ def test_a_port_at_which_another_agent_listens_is_no_cause_beside_an_exception(n
     )
     assert "KeyError" in first(node, log + RAISED)
     assert "Address already in use" in first(node, log)
+
+
+@pytest.mark.parametrize(
+    "mark",
+    ["0: [default3]:", "[trainer3]:", "[pod/trainer-0/main] ", "[pod/t-0/main] 2026-01-02T03:04:05.123456789Z ",
+     "2026-01-02T03:04:05.12Z stderr F ", "2026-01-02T03:04:05.123456789Z ", "[2026-01-02 03:04:05,123] ",
+     "2026-01-02T03:04:05+0000 node1 python3.11[812]: ", "[1,mpirank:0,algo-1]<stderr>:", "node-1: ", "10.0.0.1: ",
+     "[03:04:05] ", "Jan 02 03:04:05 ", "worker-1  | ", "1767323045.123 ", "<< Rank 3: ", "trainer/0 ",
+     "2026-01-02T03:04:05.12Z\tnode\tmain\t", "\x1b[36m(Worker pid=77)\x1b[0m "],
+)  # fmt: skip
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_what_launchers_put_before_lines_hides_no_cause(node: Node, mark: str, end: str) -> None:
+    plain = RAISED.replace("[rank2]: ", "")
+    log = end.join(mark + line for line in (WATCHDOG + plain + PEER_LOST).splitlines())
+    assert "KeyError: 'input_ids' at /job/train.py:77 in main" in first(node, log)
+
+
+def test_a_log_of_dockers_json_is_read(node: Node) -> None:
+    lines = (json.dumps({"log": line + "\n", "stream": "stderr"}) for line in RAISED.splitlines())
+    assert "KeyError: 'input_ids'" in first(node, "\n".join(lines))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_packed_log_is_read_and_of_a_cut_one_what_is_there(node: Node, pack: Callable[[bytes], bytes]) -> None:
+    noise = "".join(f"step {number} loss {number * 7919 % 10007}\n" for number in range(40_000))
+    packed = pack((RAISED + noise).encode())
+    for data in (packed, packed[: len(packed) * 3 // 4] if pack is not bz2.compress else packed):
+        path = node.write("run.log.packed", data)
+        assert read_events((path,))[0][1].exception == "KeyError"
+
+
+def test_a_log_packed_with_zstd_says_how_to_unpack_it(node: Node) -> None:
+    with pytest.raises(UnusableInput, match="zstd"):
+        read_events((node.write("run.log.zst", b"\x28\xb5\x2f\xfd" + b"\0" * 20),))
+
+
+def test_names_of_schedulers_logs_are_known_in_a_folder(node: Node) -> None:
+    for name in ("slurm-7.out", "job.o7", "train.log.1", "stderr", "old.log.gz"):
+        node.write(f"logs/{name}", gzip.compress(RAISED.encode()) if name.endswith("gz") else RAISED)
+    node.write("logs/model.safetensors", RAISED)
+    assert len({log for log, _ in read_events((node.root / "logs",))}) == 5
