@@ -100,6 +100,8 @@ class Watch:
     def _until_verdict(self, daemon: Daemon, struck: float) -> IncidentDocument | None:
         for _ in self._polls(VERDICT_SECONDS):
             for incident in self._incidents(daemon):
+                if incident.state == "resolved" and incident.severity == "none":
+                    continue  # a slow start of a busy machine, over before anybody was told
                 verdict = self._note(incident, self._struck() or struck)
                 if verdict is not None:
                     return daemon.client.incident(incident.incident_id)

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stallwatch.demo.catalogue import find
@@ -154,6 +155,12 @@ def test_incidents_of_other_jobs_are_not_the_demos(mark: Path, told: list[str]) 
     outcome = look_at("lock", mark, told).run(FakeDaemon(looks), FakeJob(mark))
     assert outcome.incident is None
     assert not outcome.agrees
+
+
+def test_what_was_over_before_anybody_was_told_is_no_answer(mark: Path, told: list[str]) -> None:
+    slow_start = msgspec.structs.replace(incident(("not_entered", (0, 1))), incident_id="start", state="resolved")
+    looks = [(slow_start,), (slow_start, incident(("not_entered", (2,))))]
+    assert look_at("lock", mark, told).run(FakeDaemon(looks), FakeJob(mark)).agrees
 
 
 def test_events_are_told_once_each(mark: Path, told: list[str]) -> None:
