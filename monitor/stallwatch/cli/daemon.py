@@ -66,10 +66,7 @@ def command(path: Path | None, verbose: bool) -> int:
     except DiskHangs as error:
         log.warning("watching without a store: %s", error.strerror)  # until it answers
     except OSError as error:
-        raise UsageError(
-            f"state directory {error.filename or config.daemon.state_directory}: {error.strerror}",
-            "Set daemon.state_directory (STALLWATCH_DAEMON_STATE_DIRECTORY) to a folder that this user may write.",
-        ) from error
+        raise no_store(error, config.daemon.state_directory) from error
     make_rank_directory(config.daemon.rank_directory)
     panel = Panel(config, clock, start)
     starter, sampler = RealStarter(config, clock, start), Sampler(config.drift, clock, start_child=start)
@@ -104,6 +101,18 @@ def command(path: Path | None, verbose: bool) -> int:
         launcher.close()
     log.info("stopped")
     return 0
+
+
+def no_store(error: OSError, state_directory: str) -> UsageError:
+    if error.filename == sys.executable:
+        return UsageError(
+            f"{sys.executable}: {error.strerror}: this user cannot start it again for the daemon's children",
+            "Install stallwatch with a Python that every user may run: none below /root, such as pyenv's.",
+        )
+    return UsageError(
+        f"state directory {error.filename or state_directory}: {error.strerror}",
+        "Set daemon.state_directory (STALLWATCH_DAEMON_STATE_DIRECTORY) to a folder that this user may write.",
+    )
 
 
 def read_secrets(config: Config) -> None:
