@@ -25,6 +25,7 @@ class Cycle(msgspec.Struct, frozen=True):
 class Roots(msgspec.Struct, frozen=True):
     absent: tuple[Node, ...]  # nodes that others wait for and that wait in nothing recorded
     cycles: tuple[Cycle, ...]
+    circles: tuple[tuple[int, ...], ...]  # ranks that wait for each other in transfers that no recorder shows
     closed: tuple[Point, ...]  # every known member stands in this very operation, and it does not end
     strength: dict[int, Strength]  # of an absent rank: the surest of the waits for it
     waiting_for: dict[int, tuple[int, ...]]  # absent rank → ranks that wait for it in the end, sorted
@@ -43,12 +44,14 @@ def find_roots(graph: Graph) -> Roots:
     for targets in list(successors.values()):
         for target in targets:
             successors.setdefault(target, ())
+    _add_peers(graph, successors)
     components = _components(successors)
     component_of = {node: index for index, part in enumerate(components) for node in part}
     absent: list[Node] = []
     cycles: list[Cycle] = []
     closed: list[Point] = []
     inner: list[Cycle] = []
+    circles: list[tuple[int, ...]] = []
     for index, part in enumerate(components):
         inside = [points[node[1]] for node in part if node[0] == _POINT]
         nodes = tuple(node for node in part if node[0] != _POINT)
@@ -59,6 +62,8 @@ def find_roots(graph: Graph) -> Roots:
             continue
         elif inside:
             closed += inside
+        elif len(nodes) > 1:
+            circles.append(tuple(sorted({rank for rank, _ in nodes})))
         else:
             absent += nodes
     if not cycles and {rank for rank, _ in absent} <= set(graph.unrecorded):
@@ -68,8 +73,9 @@ def find_roots(graph: Graph) -> Roots:
     return Roots(
         absent=tuple(sorted(absent)),
         cycles=tuple(sorted(cycles, key=lambda cycle: cycle.nodes)),
+        circles=tuple(sorted(circles)),
         closed=tuple(sorted(closed)),
-        strength=_strengths(edges.values()),
+        strength=_strengths(edges.values(), graph.peers.values()),
         waiting_for=_dependants(absent, successors),
     )
 
@@ -79,8 +85,18 @@ def _relevant(blockers: tuple[Blocker, ...]) -> tuple[Blocker, ...]:
     return sure or blockers
 
 
-def _strengths(edges: Iterable[tuple[Blocker, ...]]) -> dict[int, Strength]:
-    strength: dict[int, Strength] = {}
+def _add_peers(graph: Graph, successors: dict[Node, tuple[Node, ...]]) -> None:
+    """Edges of transfers that only hooks tell of."""
+    frontier = {wait.rank: (wait.rank, wait.lane) for wait in reversed(graph.waits)}
+    for rank, peer in graph.peers.items():
+        target = frontier.get(peer, (peer, 0))
+        successors.setdefault(target, ())
+        for node in {(rank, 0), *(node for node in successors if node[0] == rank)}:
+            successors[node] = (*successors.get(node, ()), target)
+
+
+def _strengths(edges: Iterable[tuple[Blocker, ...]], peers: Iterable[int]) -> dict[int, Strength]:
+    strength: dict[int, Strength] = dict.fromkeys(peers, Strength.HOST)
     for blockers in edges:
         for blocker in blockers:
             strength[blocker.rank] = min(blocker.strength, strength.get(blocker.rank, blocker.strength))

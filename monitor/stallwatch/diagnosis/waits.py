@@ -60,6 +60,7 @@ class Graph(msgspec.Struct, frozen=True):
     unknown: dict[Point, tuple[int, ...]]  # members of which nothing is known that decides
     unrecorded: tuple[int, ...]  # ranks that wait in communication which no recorder shows
     perhaps: tuple[int, ...]  # ranks that stand still in a native call which may be such a wait
+    peers: dict[int, int]  # of those ranks, by their own hooks: whom a send or receive of theirs waits for
     moving: tuple[int, ...]  # ranks whose pending operation is known to have moved on
 
     def wait_of(self, rank: int, lane: int) -> Wait | None:
@@ -103,7 +104,21 @@ def build(case: Case, pace: Pace) -> Graph:
             found, open_ranks = _collective_blockers(case, wait.point, frontiers, moving)
         blockers[wait.point], unknown[wait.point] = tuple(found), tuple(open_ranks)
     perhaps = tuple(rank for rank in case.observed if rank not in unrecorded and _may_wait(case, rank, waiting_ranks))
-    return Graph(tuple(waits), blockers, unknown, unrecorded, perhaps, tuple(sorted(moving)))
+    return Graph(tuple(waits), blockers, unknown, unrecorded, perhaps, _peers(case, unrecorded), tuple(sorted(moving)))
+
+
+def _peers(case: Case, unrecorded: tuple[int, ...]) -> dict[int, int]:
+    """Whom each waits for in a send or receive of which only its hook tells, unless the other is inside it as well."""
+    calls = {rank: call for rank in unrecorded if (call := case.activity(rank).named_call) and call.is_transfer}
+    found = {}
+    for rank, call in calls.items():
+        if call.rank is None or call.rank == rank:
+            continue
+        other = calls.get(call.rank)
+        sends = "send" in call.function
+        if other is None or other.rank != rank or ("send" in other.function) == sends:
+            found[rank] = call.rank
+    return found
 
 
 def _is_inside_call(case: Case, rank: int, lane: int) -> bool:

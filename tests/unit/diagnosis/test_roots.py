@@ -13,7 +13,7 @@ def _graph(edges: dict[int, list[Blocker]]) -> Graph:
         Wait(rank, 0, Point(rank, 1), Pending(record=0, lane=0, stream=0, call=0, seq=1), True) for rank in edges
     )
     blockers = {Point(rank, 1): tuple(targets) for rank, targets in edges.items()}
-    return Graph(waits, blockers, dict.fromkeys(blockers, ()), (), (), ())
+    return Graph(waits, blockers, dict.fromkeys(blockers, ()), (), (), {}, ())
 
 
 def _on(*ranks: int, strength: Strength = Strength.RECORDED) -> list[Blocker]:

@@ -64,6 +64,8 @@ def _common_site(story: Story, culprits: tuple[int, ...]) -> str:
 
 def _cause(story: Story, cycle: Cycle, departures: list[Departure]) -> Cause:
     transfers = [point for point in cycle.points if not point.seq]
+    if any(rank in story.graph.peers for rank in cycle.ranks):
+        return "p2p_unmatched"  # one of its waits is a send or receive
     if departures:
         return departed_cause(story, departures[0])
     if len(transfers) == len(cycle.points):

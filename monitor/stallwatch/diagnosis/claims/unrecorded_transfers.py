@@ -11,6 +11,8 @@ _TRANSFERS = ("send", "recv", "p2p")
 
 def claim(story: Story) -> Saying:
     stands = set(story.graph.unrecorded)
+    if story.hangs and story.roots.circles:
+        return _circle(story, max(story.roots.circles, key=lambda ranks: (len(ranks), ranks)))
     if not story.hangs or not stands or story.roots.cycles or story.roots.closed:
         return None
     # Whose stack was not read may stand in a transfer, too.
@@ -41,6 +43,24 @@ def claim(story: Story) -> Saying:
         where="collective",
         operation=story.case.activity(transfers[0]).collective,
         missing=("the peers of the sends and receives: gloo does not record them",),
+    )
+
+
+def _circle(story: Story, ranks: tuple[int, ...]) -> Claim:
+    """Their hooks tell whom each waits for, and it is one of them."""
+    calls = [(rank, story.case.activity(rank).named_call) for rank in ranks]
+    facts = tuple(
+        Fact(f"rank {rank} stands in {call.function} with rank {call.rank}", f"hook of rank {rank}")
+        for rank, call in calls
+        if call is not None
+    )
+    return Claim(
+        cause="p2p_unmatched",
+        culprits=ranks,
+        confidence="likely",
+        because=(*facts, *waiting_facts(story), *activity_facts(story, ranks)),
+        where="collective",
+        operation=story.case.activity(ranks[0]).collective,
     )
 
 
