@@ -82,9 +82,23 @@ def is_abnormal(rank: RankHistory, ranks: tuple[RankHistory, ...]) -> bool:
     if end.exit_signal is not None:
         return end.exit_signal not in _ENDING_SIGNALS
     if end.exit_code is not None:
-        return end.exit_code != 0 and end.exit_code - _SHELL_SIGNAL not in _ENDING_SIGNALS
+        return _failed(end) or (end.exit_code == 0 and _left_others(ranks))
     vanished = rank.heartbeat is not None and not rank.heartbeat.ended
     return vanished and 2 * sum(other.alive for other in ranks) > len(ranks)
+
+
+def _failed(end: ProcessEnd) -> bool:
+    if end.exit_signal is not None:
+        return end.exit_signal not in _ENDING_SIGNALS
+    return bool(end.exit_code) and (end.exit_code or 0) - _SHELL_SIGNAL not in _ENDING_SIGNALS
+
+
+def _left_others(ranks: tuple[RankHistory, ...]) -> bool:
+    """A few left in order and the next to end failed: those that were left need their peers. A job that is asked to
+    end leaves as a whole, or by signals."""
+    ends = [end_of(rank) for rank in ranks_that_ended(ranks)]
+    place = next((place for place, end in enumerate(ends) if _failed(end)), 0)
+    return 0 < 2 * place < len(ranks) and all(end.exit_code == 0 for end in ends[:place])
 
 
 def is_ending(ranks: tuple[RankHistory, ...]) -> bool:

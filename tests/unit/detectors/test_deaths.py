@@ -53,6 +53,25 @@ def test_a_planned_end_is_quiet(ends: dict[int, ProcessEnd]) -> None:
     assert detected[-1][1].jobs[0].ending
 
 
+def test_a_rank_that_left_in_order_and_took_the_others_with_it_is_a_finding() -> None:
+    """Its peers die of the lost connection within a tenth of a second, or are ended by the launcher."""
+    ends = {2: end(20.3, code=0), 0: end(20.35, code=1), 1: end(20.36, code=1), 3: end(20.4, signal=15)}
+    findings = [finding for _, finding in found(run(job_with(ends, 25)), "exit")]
+    assert {finding.ranks for finding in findings} == {(2,)}
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        {0: end(20.3, code=0), 1: end(20.4, code=0), 2: end(20.5, code=1), 3: end(20.6, code=0)},
+        {0: end(20.3, code=0), 1: end(20.31, signal=15), 2: end(20.5, code=1), 3: end(20.6, code=0)},
+    ],
+    ids=["half of them leave in order", "asked to end by a signal"],
+)
+def test_a_job_that_leaves_as_a_whole_is_ending_whatever_the_last_of_it_say(ends: dict[int, ProcessEnd]) -> None:
+    assert not found(run(job_with(ends, 25)), "exit")
+
+
 def test_a_rank_that_left_early_is_a_finding_only_after_the_time_to_end() -> None:
     seconds = [second for second, _ in found(run(job_with({3: end(20.3, code=0)}, 80)), "exit")]
     assert 50 <= seconds[0] <= 52
