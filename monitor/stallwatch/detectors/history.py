@@ -21,6 +21,7 @@ from stallwatch.model.snapshot import (
     JobKey,
     KernelNotice,
     NodeSnapshot,
+    ProcessSample,
     RankSample,
 )
 
@@ -28,6 +29,9 @@ from stallwatch.model.snapshot import (
 _OWN_CHANGES = 2
 _CLOCK_TICKS_PER_SECOND = 100  # sysconf(_SC_CLK_TCK) of every Linux that runs torch
 _CONTENTION_TICKS = 30
+_STILL_SECONDS = 2.0  # what it did before it stood still is in the first ticks after
+_WORK_SECONDS = 3.0
+_WORKING_SHARE = 0.01  # of a core: a poll ten times a second takes a third of that
 LATE_SECONDS = 1.0  # lateness below this is jitter of a busy node
 _LATER_PHASES = 8  # phases whose times are kept, per rank
 
@@ -52,6 +56,8 @@ class RankHistory(msgspec.Struct, frozen=True):
     phase_times: tuple[tuple[str, Times], ...] = ()
     # Of the last half minute or so: share of ticks at which its main thread was ready to run and got hardly any CPU.
     contended_share: float = 0.0
+    # Since it has stood still for some seconds: CLOCK_MONOTONIC and the CPU time of its main thread and its children.
+    still: tuple[int, int] | None = None
 
     @property
     def alive(self) -> bool:
@@ -79,6 +85,16 @@ class RankHistory(msgspec.Struct, frozen=True):
     def has_words(self) -> bool:
         """There is something whose standing still would mean anything."""
         return self.counts_steps or bool(self.groups)
+
+    def works(self, at_ns: int) -> bool:
+        """Its main thread, or a process that it started, computes while it stands still: what polls, or sleeps until
+        somebody wakes it, takes next to nothing."""
+        if self.still is None or not isinstance(self.sample.process, Known):
+            return False
+        since_ns, ticks = self.still
+        seconds = (at_ns - since_ns) / SECOND_NS
+        used = (_cpu_ticks(self.sample.process.value) - ticks) / _CLOCK_TICKS_PER_SECOND
+        return seconds >= _WORK_SECONDS and used >= _WORKING_SHARE * seconds
 
     @property
     def phase(self) -> str:
@@ -204,7 +220,21 @@ def _compared(
         gap_times=learn(before.gap_times, _new_gap(before, old, counted, in_phase, at_ns)),
         phase_times=_phase_times(before, old, phase_changed, at_ns),
         contended_share=_contended_share(before, sample, moment),
+        still=_still(before, sample, stepped or phase_changed, at_ns),
     )
+
+
+def _still(before: RankHistory, sample: RankSample, moved: bool, at_ns: int) -> tuple[int, int] | None:
+    if moved or not isinstance(sample.process, Known):
+        return None
+    if before.still is not None:
+        return before.still
+    long_enough = at_ns - max(before.step_since_ns, before.phase_since_ns) >= _STILL_SECONDS * SECOND_NS
+    return (at_ns, _cpu_ticks(sample.process.value)) if long_enough else None
+
+
+def _cpu_ticks(process: ProcessSample) -> int:
+    return process.main_thread_cpu_ticks + sum(child.cpu_ticks for child in process.children)
 
 
 def _contended_share(before: RankHistory, sample: RankSample, moment: _Moment) -> float:

@@ -20,15 +20,16 @@ class JobFacts(msgspec.Struct, frozen=True):
     opted_out: bool  # STALLWATCH_NOTIFY=off
     debugged: tuple[int, ...] = ()  # ranks under a tracer
     in_terminal: bool = False
+    working: tuple[int, ...] = ()  # ranks that stand still and compute: their main threads or what they started
     phases: tuple[tuple[int, str], ...] = ()  # (rank, phase) of ranks inside one
     phase_past_seconds: float = 0.0  # the longest that those phases have lasted before, 0 where they are new
 
 
 def job_facts(seen: NodeHistory) -> tuple[JobFacts, ...]:
-    return tuple(_facts(job, ranks) for job, ranks in seen.jobs())
+    return tuple(_facts(job, ranks, seen.at_ns) for job, ranks in seen.jobs())
 
 
-def _facts(job: JobKey, ranks: tuple[RankHistory, ...]) -> JobFacts:
+def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int) -> JobFacts:
     alive = [rank for rank in ranks if rank.alive]
     processes = [(r.sample.rank, r.sample.process.value) for r in alive if isinstance(r.sample.process, Known)]
     return JobFacts(
@@ -42,6 +43,7 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...]) -> JobFacts:
         opted_out=any(rank.heartbeat is not None and not rank.heartbeat.notify for rank in ranks),
         debugged=tuple(sorted({rank for rank, process in processes if process.tracer_pid})),
         in_terminal=any(process.has_terminal for _, process in processes),
+        working=tuple(sorted({rank.sample.rank for rank in alive if rank.works(at_ns)})),
         phases=tuple((rank.sample.rank, rank.phase) for rank in alive if rank.phase),
         phase_past_seconds=max(
             (lasted for rank in alive if rank.phase for lasted in rank.times_of_phase(rank.phase).recent), default=0

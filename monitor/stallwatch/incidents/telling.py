@@ -102,7 +102,9 @@ def settles(verdict: Verdict, facts: JobFacts | None) -> bool:
     """The culprit is where healthy ranks are silent for long, or a guess: it must stay so for `tell.settle_seconds`."""
     phases = dict(facts.phases) if facts else {}
     unsure = verdict.confidence == "possible"
-    return unsure or verdict.where in _SETTLING or any(rank in phases for rank in verdict.culprits)
+    # It sleeps, or waits for a program, at both looks, and yet works in between: an evaluation, a retry, a converter.
+    busy = verdict.where == "user_code" and facts is not None and bool(set(verdict.culprits) & set(facts.working))
+    return unsure or busy or verdict.where in _SETTLING or any(rank in phases for rank in verdict.culprits)
 
 
 def silence(facts: JobFacts | None, mutes: tuple[Mute, ...], training_job: str, config: Config, now_ns: int) -> str:

@@ -8,7 +8,7 @@ from stallwatch.detectors.history import NodeHistory
 from stallwatch.detectors.replay import replay, snapshots_of
 from stallwatch.model.finding import Finding
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GroupCounter, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import ChildSample, GroupCounter, NodeSnapshot, RankSample
 from tests.unit.detectors.nodes import START, found, four, job_run, process, run, sample, snapshot, with_beat
 
 
@@ -121,3 +121,25 @@ def test_job_facts_carry_wishes_for_silence() -> None:
     assert facts.phases == ((1, "eval"),)
     assert facts.alive == (0, 1, 2, 3)
     assert facts.moved
+
+
+@pytest.mark.parametrize(
+    ("main_thread", "child", "working"),
+    [(3, 0, (2,)), (0, 40, (2,)), (0, 0, ()), (0.2, 0.0, ())],
+    ids=["work between sleeps", "a program it waits for", "one long sleep", "a poll"],
+)
+def test_a_rank_that_stands_still_works_when_it_or_what_it_started_computes(
+    main_thread: float, child: float, working: tuple[int, ...]
+) -> None:
+    """In ticks a second, of a hundredth of a second each; rank 2 stands still from second 10 on."""
+
+    def edit(second: float, rank: RankSample) -> RankSample:
+        stood = max(0.0, second - 10)
+        ticks = int(min(second, 10) * 90 + stood * main_thread) if rank.rank == 2 else int(min(second, 10) * 90)
+        children = (ChildSample(77, "R", int(stood * child), "python"),) if rank.rank == 2 else ()
+        new = process(rank.rank, main_thread_cpu_ticks=ticks, children=children)
+        return msgspec.structs.replace(rank, process=Known(new, START))
+
+    shots = job_run(four(stuck_at=10), 20, edit=edit)
+    assert run(shots[:9])[-1][1].jobs[0].working == (), "who steps does not stand still"
+    assert run(shots)[-1][1].jobs[0].working == working

@@ -62,6 +62,14 @@ def test_a_guess_must_be_seen_for_a_while_too() -> None:
     assert told_after("not_entered", 45, confidence="possible") == "warning"
 
 
+def test_a_rank_that_sleeps_at_both_looks_and_works_in_between_must_be_seen_so_for_a_while() -> None:
+    works = [facts(working=(3,))]
+    assert told_after("not_entered", 30, works, where="user_code") == "none"
+    assert told_after("not_entered", 45, works, where="user_code") == "warning"
+    assert told_after("not_entered", 0, [facts(working=(0,))], where="user_code") == "warning", "another rank works"
+    assert told_after("not_entered", 0, works, where="lock") == "warning", "work does not open its lock"
+
+
 def test_a_rank_that_computes_gets_the_patience_of_what_is_undecided() -> None:
     assert told_after("not_entered", 250, where="busy_loop") == "none"
     assert told_after("not_entered", 310, where="busy_loop") == "critical"
