@@ -161,7 +161,7 @@ class Runner:
             "breaks_into_pdb": [(LATER_SECONDS, lambda job: job.type(b"c\n"))],
             "elastic": [
                 (STRIKE_SECONDS, lambda job: job.join()),  # type: ignore[attr-defined]
-                (LATER_SECONDS + 10, lambda job: job.leave()),  # type: ignore[attr-defined]
+                (STRIKE_SECONDS + 45, lambda job: job.leave()),  # type: ignore[attr-defined]
             ],
         }
 
