@@ -22,6 +22,7 @@ from stallwatch.node.heartbeat_file import prepare, rank_directories
 from stallwatch.node.launched import Launcher, part_with_capabilities
 from stallwatch.outputs.build import build, notify_test, telling
 from stallwatch.outputs.output import Control, Output
+from stallwatch.outputs.sockets import SOCKET_NAME, make_way
 from stallwatch.sensors.panel import Panel
 
 log = logging.getLogger("stallwatch.daemon")
@@ -58,6 +59,7 @@ def command(path: Path | None, verbose: bool) -> int:
     start = part_with_capabilities()  # this process talks to the network; those that read other users' processes do not
     launcher = start if isinstance(start, Launcher) else None
     clock = SystemClock()
+    make_way(Path(config.daemon.run_directory) / SOCKET_NAME)  # before we touch what a daemon that runs has on disk
     store = FarStore(Path(config.daemon.state_directory))
     spare = FarStore(Path(config.daemon.run_directory))
     try:

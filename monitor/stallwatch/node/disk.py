@@ -77,6 +77,7 @@ class Disk:
 
     def problem(self) -> str:
         """A sentence while the disk does not answer, "" otherwise. Does not wait."""
+        self._hear()
         asked = self._asked
         if asked is None or (seconds := self._monotonic() - asked) < self._seconds:
             return ""
@@ -120,6 +121,15 @@ class Disk:
 
     def _hangs(self) -> DiskHangs:
         return DiskHangs(errno.ETIMEDOUT, self.problem() or f"{self._directory} does not answer in time")
+
+    def _hear(self) -> None:
+        """Take a late answer, where nobody else waits for one: who asks for the problem may be waiting for its end."""
+        if self._asked is not None and self._turn.acquire(blocking=False):
+            try:
+                if self._asked is not None and self._child is not None:
+                    self._answer(self._monotonic())
+            finally:
+                self._turn.release()
 
     def _settle(self) -> None:
         """Take the late answer of an earlier call, or raise DiskHangs while there is none."""

@@ -55,7 +55,7 @@ def listen_unix(path: Path, group: str) -> socket.socket:
             f"{path}: a socket's path may have {_LONGEST_PATH} bytes at most",
             "Set daemon.run_directory (STALLWATCH_DAEMON_RUN_DIRECTORY) to a shorter path.",
         )
-    _remove_stale(path)
+    make_way(path)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # On Linux the file takes its mode from the socket: it is never open to others, not even for a moment.
@@ -79,12 +79,13 @@ def listen_unix(path: Path, group: str) -> socket.socket:
     return server
 
 
-def _remove_stale(path: Path) -> None:
+def make_way(path: Path) -> None:
+    """Remove what a daemon before us left there. Raise UsageError when one answers."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise UsageError(f"{path} is in the way and is no socket", "Move it away, or set daemon.run_directory.")
-    except FileNotFoundError:
-        return
+    except OSError:
+        return  # nothing there, or binding will say what is wrong
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:

@@ -2,6 +2,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,20 @@ def test_a_disk_that_hangs_costs_its_deadline_once_and_is_believed_again_when_it
             break
     assert (tmp_path / "file").read_bytes() == b"late"
     assert disk.problem() == ""
+
+
+def test_an_answer_that_came_late_is_noticed_without_another_call(disk: Disk, tmp_path: Path) -> None:
+    disk.write(tmp_path / "file", b"before")
+    with hanging(disk):
+        with pytest.raises(DiskHangs):
+            disk.call("write", str(tmp_path / "file"), b"late", seconds=0.0)
+        disk._seconds = 0.0
+        assert disk.problem()
+    deadline = time.monotonic() + PATIENCE
+    while disk.problem() and time.monotonic() < deadline:
+        pass
+    assert disk.problem() == ""
+    assert (tmp_path / "file").read_bytes() == b"late"
 
 
 def test_a_child_that_dies_is_an_error_and_the_next_call_has_another(disk: Disk, tmp_path: Path) -> None:
