@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from stallwatch.outputs.client import DaemonUnreachable
 from stallwatch.outputs.documents import IncidentDocument
 from tests.bench import jobs
 from tests.controls.launching import Elastic, Forked, InTerminal, Running, Torchrun
+from tests.controls.outcome import Control, line, table
 
 PROGRAMS = tuple(
     Path(__file__).with_name(f"{name}.py")
@@ -53,7 +54,6 @@ DONE_TO_IT = {
     "elastic": "N15: a second node joins, and leaves again; torchrun restarts the ranks each time",
 }
 IN_TERMINAL = ("asks_a_person", "breaks_into_pdb", "suspended_in_terminal")
-TERMINATED = ("terminated", "preempted")  # torchrun itself then ends with an error
 # What the wall clock of a daemon does whose node's clock is set; monotonic clocks know nothing of it.
 CLOCK_JUMPS = """
 import time
@@ -66,25 +66,6 @@ time.time_ns = lambda: _time_ns() + _off() * 10**9
 """
 
 
-class Control(msgspec.Struct):
-    name: str
-    run: int
-    job: str
-    exit_code: int | None = None
-    told: tuple[str, ...] = ()
-    thought: tuple[str, ...] = ()
-    stepped: bool = False
-    seconds: float = 0.0
-
-    @property
-    def quiet(self) -> bool:
-        return not self.told and self.ended_well
-
-    @property
-    def ended_well(self) -> bool:
-        return self.stepped and (self.exit_code == 0 or (self.name in TERMINATED and self.exit_code is not None))
-
-
 class Runner:
     """Starts situations under one daemon and notes what it says of each."""
 
@@ -93,15 +74,21 @@ class Runner:
         self._server = server
         self._folder = folder
         self._launches = threading.Lock()
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Have every run end soon, with its job."""
+        self._stop.set()
 
     def run(self, control: Control) -> Control:
         """Run it and wait until it has ended and its aftermath is over."""
         began = time.monotonic()
+        if self._stop.is_set():
+            return control
         job = self._launch(control, 0)
         steps = self._strikes(control)
         over_at = stepping_at = None
-        while time.monotonic() - began < ENOUGH_SECONDS:
-            time.sleep(0.5)
+        while time.monotonic() - began < ENOUGH_SECONDS and not self._stop.wait(0.5):
             self._note(control)
             now = time.monotonic()
             if stepping_at is None and control.stepped:
@@ -251,9 +238,11 @@ def main() -> int:
         daemon.start()
         try:
             runner = Runner(daemon, server, Path(folder))
+            # `timeout` ends us so: no job of ours may outlive us.
+            signal.signal(signal.SIGTERM, lambda *_: runner.stop())
             with ThreadPoolExecutor(options.at_once) as pool:
                 for control in pool.map(runner.run, wanted):
-                    print(_line(control), flush=True)
+                    print(line(control), flush=True)
                     if not control.ended_well:
                         print(runner.log(control), flush=True)
         finally:
@@ -284,23 +273,6 @@ def _environment(folder: Path, *, jumps: bool) -> dict[str, str]:
     clock.mkdir()
     (clock / "sitecustomize.py").write_text(CLOCK_JUMPS)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(clock), os.environ.get("PYTHONPATH"))))}
-
-
-def table(controls: Sequence[Control]) -> str:
-    """One line per situation, in Markdown."""
-    lines = ["| situation | runs | nobody told | thought, told to nobody |", "| --- | --- | --- | --- |"]
-    for name in dict.fromkeys(control.name for control in controls):
-        mine = [control for control in controls if control.name == name]
-        thought = dict.fromkeys(one for control in mine for one in (control.told or control.thought))
-        lines.append(f"| {name} | {len(mine)} | {sum(c.quiet for c in mine)} | {'; '.join(thought)} |")
-    return "\n".join(lines)
-
-
-def _line(control: Control) -> str:
-    thought = f" | thought: {'; '.join(control.thought)}" if control.thought else ""
-    outcome = "quiet" if control.quiet else f"TOLD {'; '.join(control.told)} exit {control.exit_code}"
-    outcome += "" if control.stepped else ", never seen to step"
-    return f"{control.name:26} run {control.run + 1}, {control.seconds:5.1f} s: {outcome}{thought}"
 
 
 def _options() -> argparse.Namespace:
