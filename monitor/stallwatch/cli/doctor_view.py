@@ -36,7 +36,7 @@ def print_examination(examination: Examination, verbose: bool) -> None:
                 f"{check.outcome:8}{check.seconds:7.3f} s  {check.area}: {check.check}  {safe(check.note)}".rstrip()
             )
         click.echo("")
-    click.echo(_summary(examination))
+    click.echo(_summary(examination, verbose))
 
 
 def _print_finding(finding: FindingRecord) -> None:
@@ -49,15 +49,16 @@ def _print_finding(finding: FindingRecord) -> None:
     click.echo("")
 
 
-def _summary(examination: Examination) -> str:
+def _summary(examination: Examination, verbose: bool) -> str:
     counts = dict.fromkeys(_COLOURS, 0)
     for finding in examination.findings:
         counts[finding.severity] += 1
     outcomes = [check.outcome for check in examination.checks]
     return (
         f"{examination.node}: {_number(counts['error'], 'error')}, {_number(counts['warning'], 'warning')}, "
-        f"{counts['info']} info; {len(outcomes)} checks in {examination.seconds:.1f} s "
-        f"({outcomes.count('skipped')} without an object, {outcomes.count('unknown')} unknown)"
+        f"{counts['info']} info; {len(outcomes)} checks in {examination.seconds:.1f} s, "
+        f"{outcomes.count('skipped')} of them with nothing to look at here, {outcomes.count('unknown')} unknown"
+        + ("" if verbose else " (-v shows each)")
     )
 
 

@@ -3,6 +3,7 @@
 from stallwatch.doctor.advice.scripts import HarmfulAdvice, TrainingCalls
 from stallwatch.doctor.advice.variables import VariablesInScripts
 from stallwatch.doctor.check import Check
+from stallwatch.doctor.environment.files import NamedFiles
 from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
 from stallwatch.doctor.environment.ranks import RanksDiffer
 from stallwatch.doctor.environment.syntax import WrongSyntax
@@ -32,7 +33,7 @@ from stallwatch.doctor.network.ports import MasterPort, RasPort
 CHECKS: tuple[Check, ...] = (
     FailedRun(), DecisionTree(),
     RenamedVariables(), RemovedVariables(), InventedVariables(), UnknownVariables(), OutOfRange(), WrongSyntax(),
-    DebugLeftOn(), Contradictions(), RecorderOff(), NotReadByThisVersion(), RanksDiffer(),
+    NamedFiles(), DebugLeftOn(), Contradictions(), RecorderOff(), NotReadByThisVersion(), RanksDiffer(),
     DriverAnswers(), DeviceAnswers(), MemoryErrors(), Throttled(), LeftOverProcesses(), VisibleDevices(), SharedGpu(),
     FabricReady(), PcieWidth(), Topology(), PeerRedirect(),
     HostName(), MasterAddress(), MasterPort(), InterfaceExists(), AddressFamily(), Loopback(), FabricPorts(), RasPort(),

@@ -69,7 +69,7 @@ class InventedVariables:
         return tuple(
             finding(
                 self,
-                "warning",
+                variable.severity,
                 environment.place,
                 seen=f"{variable.name}={value}: no such variable; nobody reads it.",
                 why=f"{variable.why} What it was set for does not happen.",

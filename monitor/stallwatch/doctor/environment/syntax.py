@@ -1,5 +1,6 @@
 """Values in another program's syntax, or marred on their way here: quotes, line ends, blanks."""
 
+import difflib
 import re
 from collections.abc import Iterator
 from typing import ClassVar
@@ -8,9 +9,17 @@ from stallwatch.doctor.check import finding
 from stallwatch.doctor.environment.catalogue import catalogue
 from stallwatch.doctor.environment.values import integer
 from stallwatch.doctor.finding import Area, FindingRecord
-from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 
 _NUMBERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
+# Options of the caching allocator, PyTorch 2.0 to 2.13.
+_ALLOCATOR = (
+    "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions", "roundup_bypass_threshold_mb",
+    "expandable_segments", "backend", "release_lock_on_cudamalloc", "release_lock_on_hipmalloc",
+    "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "pinned_num_register_threads",
+    "pinned_use_background_threads", "pinned_reserve_segment_size_mb", "graph_capture_record_stream_reuse",
+    "max_non_split_rounding_mb", "per_process_memory_fraction", "large_segment_size_mb", "throw_on_cudamalloc_oom",
+)  # fmt: skip
 _QUOTED = re.compile(r"""(["'])(.*)\1""", re.DOTALL)
 
 
@@ -24,9 +33,25 @@ class WrongSyntax:
             record
             for environment in surroundings.environments
             for name, value in sorted(environment.values.items())
-            for record in self._marred(environment.place, name, value)
+            for record in self._of_file(environment, name, value)
+            or self._marred(environment.place, name, value)
             or self._one(environment.place, name, value.strip())
         )
+
+    def _of_file(self, environment: NamedEnvironment, name: str, value: str) -> tuple[FindingRecord, ...]:
+        """NCCL takes what stands before and after "=" as it is."""
+        clean = name.strip().removeprefix("export ").strip()
+        if not environment.is_file or name == clean or clean not in catalogue().real:
+            return ()
+        return (
+            finding(
+                self, "error", environment.place,
+                seen=f"\"{name}={value}\" sets a variable of that name, blanks included.",
+                why="NCCL reads the file as it is, not as a shell would: the setting has no effect.",
+                remedy=f"write {clean}={value.strip()}",
+                source="NCCL user guide, configuration files",
+            ),
+        )  # fmt: skip
 
     def _marred(self, place: str, name: str, value: str) -> tuple[FindingRecord, ...]:
         """Quotes and carriage returns that have become a part of the value."""
@@ -106,6 +131,24 @@ class WrongSyntax:
                 why="init_process_group takes it as one and fails on the rank that has it; the others wait.",
                 remedy="start by torchrun, which sets it, or export the number itself",
             )  # fmt: skip
+        elif name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF") and (unknown := _unknown_options(value)):
+            near = difflib.get_close_matches(unknown, _ALLOCATOR, 1)
+            yield finding(
+                self, "error", place,
+                seen=f"{name}={value}: there is no option {unknown}"
+                + (f"; the nearest is {near[0]}." if near else "."),
+                why="PyTorch raises at the first use of the GPU, on the ranks that have it.",
+                remedy=f"{near[0]}, or unset {name}" if near else f"unset {name}",
+                source="PyTorch documentation, CUDA semantics",
+            )  # fmt: skip
+        elif name == "NCCL_RAS_ADDR" and not re.fullmatch(r".+:\d+", value):
+            yield finding(
+                self, "warning", place,
+                seen=f"{name}={value} is not host:port.",
+                why="NCCL's RAS does not listen, and nobody can ask which rank has not launched.",
+                remedy=f"export {name}=localhost:{value if value.isdecimal() else 28028}",
+                source="NCCL user guide, NCCL_RAS_ADDR",
+            )  # fmt: skip
         elif name == "MASTER_ADDR" and ("://" in value or re.fullmatch(r"[\w.-]+:\d+", value)):
             yield finding(
                 self, "error", place,
@@ -114,6 +157,12 @@ class WrongSyntax:
                 "out.",
                 remedy="put the host into MASTER_ADDR and the port into MASTER_PORT",
             )  # fmt: skip
+
+
+def _unknown_options(value: str) -> str:
+    """The first option of the caching allocator that no PyTorch knows."""
+    names = re.findall(r"(?:^|,)\s*([A-Za-z_]\w*)\s*:", value)
+    return next((name for name in names if name not in _ALLOCATOR), "")
 
 
 def _matches_more(value: str) -> str:

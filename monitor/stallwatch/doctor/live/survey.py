@@ -40,10 +40,11 @@ def survey(
     if pid is not None:
         ranks = tuple(rank for rank in ranks if rank.pid == pid)
     training = _training(python, ranks, environment)
+    own = [rank.environment for rank in ranks if rank.alive and rank.uid == os.geteuid()]
     shell = () if pid is not None and ranks else (NamedEnvironment("this shell", dict(environment)),)
     return Surroundings(
         root=root,
-        environments=(*_once(rank_environments(ranks)), *shell, *conf_files(root, environment)),
+        environments=(*_once(rank_environments(ranks)), *shell, *conf_files(root, environment, *own)),
         ranks=ranks,
         host_name=socket.gethostname(),
         user_id=os.geteuid(),
@@ -82,29 +83,33 @@ def _once(environments: Iterator[NamedEnvironment]) -> Iterator[NamedEnvironment
         yield msgspec.structs.replace(one, values=new)
 
 
-def conf_files(root: Path, environment: Mapping[str, str]) -> Iterator[NamedEnvironment]:
+def conf_files(root: Path, environment: Mapping[str, str], *of_ranks: Mapping[str, str]) -> Iterator[NamedEnvironment]:
     """Settings that no `env` shows: NCCL's own files, where $NCCL_CONF_FILE takes the place of ~/.nccl.conf, and what
-    DeepSpeed's launcher sets on every node."""
+    DeepSpeed's launcher sets on every node. `of_ranks`: environments of own ranks, which may name other files."""
     home = environment.get("HOME", "")
     own = environment.get("NCCL_CONF_FILE") or os.path.join(home, ".nccl.conf")
+    others = [one["NCCL_CONF_FILE"] for one in of_ranks if one.get("NCCL_CONF_FILE")]
     deepspeed = environment.get("DS_ENV_FILE") or os.path.join(home, ".deepspeed_env")
-    for path in ("/etc/nccl.conf", own, deepspeed):
+    # What is set first counts, and the environment before all.
+    for path in dict.fromkeys((own, *others, "/etc/nccl.conf", deepspeed)):
         try:
             with open(root / path.lstrip("/"), encoding="utf-8", errors="replace") as file:
                 text = file.read(1 << 20)
         except OSError:
             continue
-        values = parse_conf(text)
+        values = parse_conf(text, verbatim=path != deepspeed)
         if path == deepspeed:  # goes through a shell, which takes quotes away
             values = {name: value.strip("\"'") for name, value in values.items()}
         yield NamedEnvironment(path, values, is_file=True)
 
 
-def parse_conf(text: str) -> dict[str, str]:
-    """Lines NAME=value; "#" begins a comment."""
-    values = {}
-    for line in text.splitlines():
+def parse_conf(text: str, *, verbatim: bool = False) -> dict[str, str]:
+    """Lines NAME=value; "#" begins a comment. With `verbatim` blanks belong to names and values, as for NCCL."""
+    values: dict[str, str] = {}
+    for line in text.split("\n"):
         name, separator, value = line.partition("=")
         if separator and not name.lstrip().startswith("#"):
-            values[name.strip()] = value.strip()
+            if not verbatim:
+                name, value = name.strip(), value.strip()
+            values.setdefault(name, value)
     return values

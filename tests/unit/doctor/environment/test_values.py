@@ -134,3 +134,42 @@ def test_a_number_with_a_unit_says_what_nccl_reads(node: Node) -> None:
 
 def test_quotes_in_values_that_may_hold_them_are_silent(node: Node) -> None:
     assert WrongSyntax().look(node.around({"PROMPT": '"x"', "JSON": '"a"'})) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("NCCL_LAUNCH_MODE", "GROUP"), ("NCCL_P2P_LEVEL", "3"), ("TORCH_NCCL_AVOID_RECORD_STREAMS", "1")],
+)
+def test_what_is_merely_outdated_is_only_mentioned(node: Node, name: str, value: str) -> None:
+    assert one(DebugLeftOn().look(node.around({name: value}))).severity == "info"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size:128", "max_split_size_mb"),
+        ("PYTORCH_ALLOC_CONF", "backend:native,expandable_segment:True", "expandable_segments"),
+        ("NCCL_RAS_ADDR", "28029", "localhost:28029"),
+    ],
+)
+def test_values_that_their_reader_cannot_take_apart_are_told(node: Node, name: str, value: str, remedy: str) -> None:
+    assert remedy in one(WrongSyntax().look(node.around({name: value}))).remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PYTORCH_CUDA_ALLOC_CONF", "roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:128"),
+        ("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync"),
+        ("NCCL_RAS_ADDR", "localhost:28029"),
+    ],
+)
+def test_values_that_their_reader_takes_apart_are_not(node: Node, name: str, value: str) -> None:
+    assert WrongSyntax().look(node.around({name: value})) == ()
+
+
+@pytest.mark.parametrize("name", ["export NCCL_DEBUG", "NCCL_DEBUG ", " NCCL_DEBUG"])
+def test_a_line_of_nccl_conf_that_only_a_shell_would_understand_is_told(node: Node, name: str) -> None:
+    found = one(WrongSyntax().look(node.around(files={"/etc/nccl.conf": {name: "WARN"}})))
+    assert found.remedy == "write NCCL_DEBUG=WARN"
+    assert WrongSyntax().look(node.around(files={"/etc/nccl.conf": {"NCCL_DEBUG": "WARN"}})) == ()

@@ -1,6 +1,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from stallwatch.doctor.live.probes import NvmlChild, TrainingChild, WrittenVersions
@@ -23,9 +24,9 @@ def test_nccls_files_are_found_where_it_looks(node: Node) -> None:
     node.write("home/u/.nccl.conf", "NCCL_ALGO=Ring")
     node.write("opt/n.conf", "NCCL_PROTO=LL")
     home = {"HOME": "/home/u"}
-    assert [one.place for one in conf_files(node.root, home)] == ["/etc/nccl.conf", "/home/u/.nccl.conf"]
+    assert [one.place for one in conf_files(node.root, home)] == ["/home/u/.nccl.conf", "/etc/nccl.conf"]
     chosen = list(conf_files(node.root, home | {"NCCL_CONF_FILE": "/opt/n.conf"}))
-    assert [one.place for one in chosen] == ["/etc/nccl.conf", "/opt/n.conf"]
+    assert [one.place for one in chosen] == ["/opt/n.conf", "/etc/nccl.conf"]
     assert all(one.is_file for one in chosen)
 
 
@@ -96,3 +97,19 @@ def test_nvml_that_does_not_answer_is_unavailable_in_time() -> None:
     reading = NvmlChild(0.3, (sys.executable, "-c", "import time; time.sleep(600)")).state()
     assert isinstance(reading, Unavailable)
     assert reading.reason == "NVML has not answered for 0.3 s"
+
+
+def test_a_file_that_only_the_running_ranks_name_is_read_too(node: Node) -> None:
+    node.write("opt/n.conf", "NCCL_PROTO=LL")
+    ranks = ({"NCCL_CONF_FILE": "/opt/n.conf"}, {"NCCL_CONF_FILE": "/opt/n.conf"})
+    assert [one.place for one in conf_files(node.root, {}, *ranks)] == ["/opt/n.conf"]
+
+
+def test_of_two_files_the_users_own_counts_and_of_two_lines_the_first(node: Node) -> None:
+    node.write("etc/nccl.conf", "NCCL_DEBUG=INFO\nNCCL_IB_TC=1\n")
+    node.write("home/u/.nccl.conf", "NCCL_DEBUG=WARN\nNCCL_DEBUG=TRACE\n")
+    around = replace(node.around(), environments=tuple(conf_files(node.root, {"HOME": "/home/u"})))
+    for name, value, place in (("NCCL_DEBUG", "WARN", "/home/u/.nccl.conf"), ("NCCL_IB_TC", "1", "/etc/nccl.conf")):
+        said = around.variable(name)
+        assert said is not None
+        assert (said[0], said[1].place) == (value, place)
