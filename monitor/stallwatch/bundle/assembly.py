@@ -7,6 +7,7 @@ import msgspec
 
 from stallwatch.bundle.description import Description
 from stallwatch.bundle.finding import Found, readable
+from stallwatch.bundle.meeting import others_of_job
 from stallwatch.formats.recorder_table import RecorderTable, Stacks, expand
 from stallwatch.model.evidence import (
     Evidence,
@@ -20,8 +21,9 @@ from stallwatch.model.evidence import (
     RecordedGroup,
     Recorder,
 )
+from stallwatch.model.meeting import NO_MEETING, Meeting
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import Heartbeat, NodeSnapshot
+from stallwatch.model.snapshot import Heartbeat, JobKey, NodeSnapshot
 from stallwatch.model.summary import RankSummary
 
 UNKNOWN_HOST: Final = "unknown"
@@ -84,7 +86,14 @@ class Assembly:
             epoch=description.epoch,
             looks=max((look for rank in ranks for look in _looks(rank)), default=1),
             log_events=tuple(events.get(None, ())),
+            meeting=self._meeting(description, world_size),
         )
+
+    def _meeting(self, description: Description, world_size: int | None) -> Meeting:
+        """What the daemon's last snapshot tells of ranks of this job that are in none of the given folders."""
+        if len(self._snapshots) != 1 or len(self._descriptions) != 1 or not description.epoch or not world_size:
+            return NO_MEETING
+        return others_of_job(self._snapshots[0].ranks, description.training_job, description.epoch, world_size)
 
     def _rank(self, rank: int, events: list[LogEvent]) -> RankEvidence:
         bundle, parts = self._chosen(rank)
@@ -167,6 +176,8 @@ class Assembly:
                 bundles = self._parts.get(sample.rank)
                 if not bundles or not isinstance(sample.heartbeat, Known):
                     continue
+                if not any(_is_of(sample.job, d) for d in self._descriptions.values()):
+                    continue  # another job's rank of the same number
                 parts = [part for bundle in sorted(bundles) for part in bundles[bundle]]
                 if any(part.kind == "heartbeat" for part in parts):
                     continue
@@ -213,6 +224,11 @@ class Assembly:
             _node(host, tuple(sorted(ranks[host])), self._nodes.get(host, []))
             for host in sorted({*ranks, *self._nodes})
         )
+
+
+def _is_of(job: JobKey, description: Description) -> bool:
+    said = (description.training_job, description.epoch)
+    return all(value is None or value == told for value, told in zip(said, (job.training_job, job.epoch), strict=True))
 
 
 def _node(host: str, ranks: tuple[int, ...], parts: list[Parsed]) -> NodeEvidence:

@@ -15,6 +15,7 @@ from stallwatch.diagnosis.ras import ranks_behind
 from stallwatch.diagnosis.sisters import completed
 from stallwatch.diagnosis.streams import GroupStream, first_difference
 from stallwatch.model.evidence import LogEvent, NodeEvidence, RankEvidence
+from stallwatch.model.meeting import NO_MEETING, Meeting
 from stallwatch.model.summary import Call, PairCount, Pending, RankSummary, Stream, Transfer
 
 _DEFAULT_NAMES = ("", "0")
@@ -45,6 +46,7 @@ class Case:
         evidence: Mapping[int, RankEvidence] | None = None,
         looks: int = 1,
         log_events: Sequence[LogEvent] = (),
+        meeting: Meeting = NO_MEETING,
     ) -> None:
         self.summaries = {summary.rank: summary for summary in sorted(summaries, key=lambda s: s.rank)}
         self.activities = dict(sorted(activities.items()))
@@ -53,6 +55,7 @@ class Case:
         self.nodes = tuple(sorted(nodes, key=lambda node: node.host))
         self.evidence = dict(evidence or {})
         self.looks = looks
+        self.meeting = meeting
         self.log_events = tuple(log_events)  # of the launcher
         self.groups: list[Group] = []
         self.streams: list[dict[int, GroupStream]] = []

@@ -31,6 +31,7 @@ def judge(evidence: Evidence) -> tuple[Verdict, ...]:
         {rank.rank: rank for rank in ranks},
         evidence.looks,
         evidence.log_events,
+        evidence.meeting,
     )
     first, *others = judge_case(case)
     if first.cause != "healthy":
@@ -77,7 +78,7 @@ def _aside(story: Story, claim: Claim, waiting: list[int]) -> Aside:
         if claim.seq and (wait.point.group, wait.point.seq) == (claim.group, claim.seq)
     }
     shown = [rank for rank in waiting if rank in direct]
-    return Aside(claim.site, rank_ranges(shown), rank_ranges(set(waiting) - direct), claim.steps_past)
+    return Aside(claim.site, rank_ranges(shown), rank_ranges(set(waiting) - direct), claim.steps_past, claim.apart)
 
 
 def _process(story: Story, rank: int) -> CulpritProcess:

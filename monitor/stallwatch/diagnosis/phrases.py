@@ -92,6 +92,7 @@ class Aside(NamedTuple):
     direct: str = ""  # rank ranges: those that wait in the operation that the verdict names
     behind: str = ""  # and those that wait for them in turn, elsewhere
     steps_past: int | None = None  # steps that the culprits counted beyond those that wait for them
+    apart: str = ""  # where the culprits meet, and where the others
 
 
 NOTHING_ASIDE = Aside()

@@ -151,14 +151,11 @@ def _ended(first: Activity | None, culprits: Culprits) -> str:
 
 def _rank_raised(verdict: Verdict, culprits: Culprits) -> str:
     first = culprits.first
-    raised = shorten(first.exception, 160) if first and first.exception else "an exception"
-    if first and not first.exception and first.logged_beside:
-        raised = f"{shorten(first.logged_beside, 160)} (by the end of the log that ranks share)"
-    then = (
-        f"; {culprits.it() if culprits.single else f'rank {first.rank}'} now {first.detail}"
-        if first and first.detail
-        else ""
-    )
+    told = (first.exception or first.logged_beside) if first else None
+    beside = " (by the end of the log that ranks share)" if first and told != first.exception else ""
+    raised = (shorten(told, 160) or "an exception") + beside
+    it = culprits.it() if culprits.single or not first else f"rank {first.rank}"
+    then = f"; {it} now {first.detail}" if first and first.detail else ""
     waits = f"; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}" if verdict.waiting else ""
     return f"{culprits.who()} raised {raised}{culprits.raised_at()}{then}{waits}{_hedge(verdict, culprits)}"
 
@@ -172,6 +169,8 @@ def _process_stopped(verdict: Verdict, culprits: Culprits) -> str:
 
 
 def _init_missing(verdict: Verdict, culprits: Culprits) -> str:
+    if culprits.aside.apart:
+        return f"{culprits.who()} {culprits.aside.apart}: another MASTER_ADDR or MASTER_PORT on one of the sides"
     doing = culprits.doing()
     lead = f"{doing} and has" if doing else f"{culprits.who()} {culprits.has()}"
     waits = f"; {_others_wait(verdict)} for {culprits.them()} to join" if verdict.waiting else ""

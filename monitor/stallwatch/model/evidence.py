@@ -2,9 +2,12 @@
 
 import msgspec
 
+from stallwatch.model.meeting import NO_MEETING, Meeting
 from stallwatch.model.scene import CodeFrame as CodeFrame
 from stallwatch.model.scene import Scene
 from stallwatch.model.snapshot import Heartbeat
+from stallwatch.model.source_line import SourceBlock as SourceBlock
+from stallwatch.model.source_line import SourceLine as SourceLine
 from stallwatch.model.summary import RankSummary
 
 
@@ -90,6 +93,7 @@ class ThreadState(msgspec.Struct, frozen=True):
     state: str
     cpu_ticks: int | None = None
     wchan: str | None = None
+    namespace_tid: int | None = None  # in its process' own PID namespace; None: it lives in ours
 
 
 class ChildProcess(msgspec.Struct, frozen=True):
@@ -98,6 +102,7 @@ class ChildProcess(msgspec.Struct, frozen=True):
     command: str = ""
     cpu_ticks: int | None = None
     wchan: str | None = None
+    namespace_pid: int | None = None  # in its own PID namespace; None: it lives in ours
 
 
 class ProcessLook(msgspec.Struct, frozen=True):
@@ -141,23 +146,6 @@ class Attempt(msgspec.Struct, frozen=True):
     asked_at_ns: int | None
     answered: bool
     detail: str = ""
-
-
-class SourceBlock(msgspec.Struct, frozen=True):
-    """A block that a line stands in, within its function."""
-
-    kind: str  # for, while, if, elif, else, except, finally
-    line: int  # of its header
-    text: str  # its header
-
-
-class SourceLine(msgspec.Struct, frozen=True):
-    """A line of the job's code, read at capture time as the rank's own user could read it."""
-
-    file: str
-    line: int
-    text: str
-    blocks: tuple[SourceBlock, ...] | None = None  # outermost first; None: not looked for
 
 
 class LogEvent(msgspec.Struct, frozen=True):
@@ -307,3 +295,4 @@ class Evidence(msgspec.Struct, frozen=True):
     epoch: str | None = None
     looks: int = 1
     log_events: tuple[LogEvent, ...] = ()  # of the launcher, and of ranks of which nothing else is known
+    meeting: Meeting = NO_MEETING

@@ -3,7 +3,8 @@
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.evidence import CodeFrame, LogEvent
+from stallwatch.model.verdict import Verdict
 from tests.unit.diagnosis.build import IN_RECV, SLEEPS, Rank, evidence, loop, world
 
 W4 = world(4)
@@ -49,3 +50,22 @@ def test_an_exception_that_only_tells_of_a_lost_peer_is_not_the_first_fact() -> 
     ranks = tuple(replace(rank, log_events=(lost,)) if rank.rank == 0 else rank for rank in told.ranks)
     verdict = judge(replace(told, ranks=ranks))[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
+
+
+_SAVES = (
+    CodeFrame("save", "/opt/venv/lib/python3.11/site-packages/torch/serialization.py", 900),
+    CodeFrame("<module>", "/srv/job/train.py", 70),
+)
+
+
+def _saving(read_bytes: int | None) -> Verdict:
+    told = evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=_SAVES))
+    rank = told.ranks[3]
+    looks = tuple(replace(look, read_bytes=read_bytes, write_bytes=read_bytes) for look in rank.processes)
+    return judge(replace(told, ranks=(*told.ranks[:3], replace(rank, processes=looks))))[0]
+
+
+def test_the_same_stack_twice_is_no_standstill_where_nobody_sees_whether_bytes_flow() -> None:
+    unread = _saving(None)
+    assert (unread.cause, unread.culprits, unread.confidence) == ("not_entered", (3,), "possible")
+    assert _saving(7 << 20).confidence == "certain"

@@ -131,3 +131,19 @@ def test_a_watchdog_that_lags_behind_the_entries_is_no_lost_call() -> None:
         )
 
     assert judge(Evidence(4, "nccl", tuple(map(lagging, range(4))), (), ()))[0].cause == "healthy"
+
+
+def test_stacks_that_change_are_threads_that_move_and_no_proof_of_a_job_that_does() -> None:
+    ranks = [_at_work(Rank(rank, dumped=False, frames=SLEEPS).evidence()) for rank in range(4)]
+    assert (_first(*ranks).cause, _first(*ranks).confidence) == ("healthy", "possible")
+
+
+def test_calls_that_end_on_every_rank_are() -> None:
+    """All ranks, or it is not certain."""
+    steps = loop(world(4), 8)
+    ranks = [_saved_between_looks(rank, steps, len(steps)) for rank in range(4)]
+    verdict = _first(*ranks)
+    assert (verdict.cause, verdict.confidence) == ("healthy", "certain")
+    unread = _at_work(Rank(3, dumped=False, frames=SLEEPS).evidence())
+    verdict = _first(*ranks[:3], unread)
+    assert (verdict.cause, verdict.confidence) == ("healthy", "likely")

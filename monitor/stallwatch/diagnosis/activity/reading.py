@@ -67,6 +67,7 @@ def read_activity(rank: RankEvidence) -> Activity:
         or "teardown" in standing.roles | standing.context
         or _past_main(now, _pid(now.look, rank)),
         moving=moved.moving,
+        io_known=all(look.process and look.process.read_bytes is not None for look in (before.look, now.look)),
         cpu_share=moved.cpu_share,
         waits_for_children=standing.waits_for_children,
         child_pids=tuple(sorted(child.pid for child in process.children)) if process else (),

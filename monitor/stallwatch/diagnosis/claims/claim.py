@@ -27,6 +27,7 @@ class Claim(msgspec.Struct, frozen=True):
     seq: int | None = None
     site: str = ""  # where the culprits made the call that is wrong: "file:line function"
     missing: tuple[str, ...] = ()
+    apart: str = ""  # where the culprits meet, and where the others
     steps_past: int | None = None  # steps that the culprits counted beyond those that wait for them
 
 

@@ -3,6 +3,8 @@
 NCCL's init_process_group returns alone; the ranks that did call it then stand in the creation of the communicator.
 """
 
+import msgspec
+
 from stallwatch.diagnosis.activity.membership import has_no_group_thread
 from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, common_where, named
 from stallwatch.diagnosis.story import Story
@@ -29,8 +31,38 @@ def claim(story: Story) -> Saying:
         if rank not in waiting and activity.known and not activity.in_collective and not activity.moving
     ]
     if not culprits:
-        return Rejected("init_missing", "every rank that was seen is in rendezvous")
+        return _elsewhere(story, waiting) or Rejected("init_missing", "every rank that was seen is in rendezvous")
     return _claim(story, culprits, (Fact(f"{named(waiting)} wait in rendezvous or store", "py-spy"),))
+
+
+def _elsewhere(story: Story, waiting: list[int]) -> Claim | None:
+    """All that were seen wait for ranks that meet elsewhere, or have no process where alone they can be."""
+    meeting = story.case.meeting
+    if meeting.apart:
+        return _apart(story, waiting)
+    missing = [rank for rank in meeting.never_seen if rank not in story.case.observed]
+    if not missing:
+        return None
+    has = "has" if len(missing) == 1 else "have"
+    facts = (
+        Fact(f"{named(missing)} {has} no process on this node, where alone the job can be", "processes of the node"),
+        Fact(f"{named(waiting)} wait in rendezvous or store", "py-spy"),
+    )
+    return _claim(story, missing, facts)
+
+
+def _apart(story: Story, waiting: list[int]) -> Claim:
+    """Two parts of one job that were told different places: the smaller one, or the one without rank 0, is wrong."""
+    meeting = story.case.meeting
+    others = [rank.rank for rank in meeting.apart]
+    places = " and ".join(sorted({rank.place for rank in meeting.apart}))
+    mine_right = (len(waiting), 0 in waiting) > (len(others), 0 in others)
+    right, wrong = (waiting, others) if mine_right else (others, waiting)
+    here, there = (places, meeting.place) if mine_right else (meeting.place, places)
+    fact = Fact(f"{named(right)} meet at {there}, {named(wrong)} at {here}", "MASTER_ADDR and MASTER_PORT of the ranks")
+    claim = _claim(story, wrong, (fact,))
+    meets = "meets" if len(wrong) == 1 else "meet"
+    return msgspec.structs.replace(claim, apart=f"{meets} at {here}, while {named(right)} wait at {there}")
 
 
 def _without_group(story: Story) -> list[int]:

@@ -14,7 +14,7 @@ from stallwatch.diagnosis.claims.claim import (
 from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
 from stallwatch.diagnosis.claims.rank_exited import end_of, exit_code
 from stallwatch.diagnosis.story import Story
-from stallwatch.model.verdict import Fact, Rejected
+from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 
 def slow_rank(story: Story) -> Saying:
@@ -74,8 +74,8 @@ def healthy(story: Story) -> Saying:
     if any(summary.outran for summary in case.summaries.values()):
         return Rejected("healthy", "something has not completed that the ring has lost")
     if story.moves and (story.ends_move or not story.proven_stuck):
-        sure = case.looks > 1 and case.world_size is not None and all(_moves(case, rank) for rank in case.world)
-        return Claim("healthy", (), "certain" if sure else "likely", (Fact("the job moves", "flight recorders"),))
+        source = "flight recorders" if any(case.recorded(rank) for rank in case.observed) else "stacks and steps"
+        return Claim("healthy", (), _how_sure(case), (Fact("the job moves", source),))
     absent = absent_ranks(story)
     if story.hangs and absent and all(case.activity(rank).moving for rank in absent):
         return Claim("healthy", (), "likely", (Fact(f"{named(absent)} make progress", "two looks"),))
@@ -95,9 +95,21 @@ def healthy(story: Story) -> Saying:
     return None
 
 
-def _moves(case: Case, rank: int) -> bool:
+def _how_sure(case: Case) -> Confidence:
+    """A stack that changed is a thread that moved; only calls that end, or steps, are a job that moves."""
+    if case.looks > 1 and case.world_size is not None and all(_calls_end(case, rank) for rank in case.world):
+        return "certain"
+    recorded = any(case.recorded(rank) for rank in case.observed)
+    return "likely" if recorded or any(_steps(case, rank) for rank in case.observed) else "possible"
+
+
+def _calls_end(case: Case, rank: int) -> bool:
     summary = case.summaries.get(rank)
-    return bool(case.activity(rank).moving or (summary is not None and summary.advanced))
+    return case.recorded(rank) and summary is not None and bool(summary.advanced)
+
+
+def _steps(case: Case, rank: int) -> bool:
+    return bool(case.activity(rank).moving) and any(fact.source == "heartbeat" for fact in case.activity(rank).why)
 
 
 def _is_outside(case: Case, rank: int) -> bool:

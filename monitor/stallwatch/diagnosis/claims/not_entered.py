@@ -18,6 +18,7 @@ from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.waits import Strength
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
+_READS = ("filesystem", "checkpoint", "dataloader")
 _MAIN_THREAD = "MainThread"  # by Python's own name; what a thread beside it does may be none of the loop's business
 
 
@@ -93,6 +94,8 @@ def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
     contradicted = any(
         story.case.activity(rank).in_collective and not story.case.activity(rank).in_store_or_init for rank in found
     )
+    if any(_may_read_on(story, rank) for rank in found):
+        return "possible"
     if worst == Strength.RECORDED and resolved and story.proven_stuck and story.whole_world_seen and not contradicted:
         return "certain"
     if any(_may_be_in_transfer(story, rank) or _is_in_the_dark(story, rank) for rank in found):
@@ -105,6 +108,12 @@ def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
     if not story.graph.waits and not story.case.unobserved and still:
         return "likely"  # stacks alone, of every rank, and the same twice
     return "possible"
+
+
+def _may_read_on(story: Story, rank: int) -> bool:
+    """It reads or writes where it did before, and nothing tells whether bytes flow: a slow storage looks the same."""
+    activity = story.case.activity(rank)
+    return activity.where in _READS and bool(activity.stack) and not (activity.io_known or activity.stopped)
 
 
 def _may_be_in_transfer(story: Story, rank: int) -> bool:

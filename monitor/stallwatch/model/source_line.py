@@ -1,0 +1,18 @@
+"""Lines of the job's code, read at capture time as the rank's own user could read them."""
+
+import msgspec
+
+
+class SourceBlock(msgspec.Struct, frozen=True):
+    """A block that a line stands in, within its function."""
+
+    kind: str  # for, while, if, elif, else, except, finally
+    line: int  # of its header
+    text: str  # its header
+
+
+class SourceLine(msgspec.Struct, frozen=True):
+    file: str
+    line: int
+    text: str
+    blocks: tuple[SourceBlock, ...] | None = None  # outermost first; None: not looked for

@@ -1,0 +1,45 @@
+"""What a node's snapshot tells of the ranks of a job that are not in its bundle."""
+
+from stallwatch.bundle.meeting import others_of_job
+from stallwatch.model.meeting import Apart, Meeting
+from stallwatch.model.reading import Unavailable
+from stallwatch.model.snapshot import JobKey, ProcessEnd, RankSample
+
+HERE, THERE = "127.0.0.1:29500/4/0/", "127.0.0.1:29501/4/0/"
+FAR = "10.0.0.1:29500/4/0/"
+_NOTHING = Unavailable("not asked", 0)
+
+
+def _rank(rank: int, epoch: str = HERE, job: str = "llama", world: int = 4, ended: bool = False) -> RankSample:
+    end = ProcessEnd(0, 0, None, "zombie") if ended else None
+    return RankSample(JobKey(job, epoch), rank, rank, world, 100 + rank, 1, _NOTHING, _NOTHING, end)
+
+
+def _met(*samples: RankSample, epoch: str = HERE) -> Meeting:
+    return others_of_job(samples, "llama", epoch, 4)
+
+
+def test_ranks_of_the_job_with_another_port_meet_apart() -> None:
+    met = _met(_rank(0), _rank(1), _rank(2, THERE), _rank(3))
+    assert met == Meeting("127.0.0.1:29500", (Apart(2, "127.0.0.1:29501"),), ())
+
+
+def test_a_job_that_meets_on_this_node_is_here_as_a_whole() -> None:
+    assert _met(_rank(0), _rank(1), _rank(3)).never_seen == (2,)
+
+
+def test_the_rest_of_a_job_that_meets_elsewhere_may_be_anywhere() -> None:
+    assert _met(_rank(0, FAR), _rank(1, FAR), epoch=FAR).never_seen == ()
+
+
+def test_a_rank_that_was_here_and_ended_is_not_one_that_never_came() -> None:
+    assert _met(_rank(0), _rank(1), _rank(2, ended=True), _rank(3)).never_seen == ()
+
+
+def test_other_jobs_and_worlds_of_other_sizes_are_none_of_it() -> None:
+    met = _met(_rank(0), _rank(1), _rank(3), _rank(2, THERE, job="other"), _rank(2, THERE, world=8))
+    assert (met.apart, met.never_seen) == ((), (2,))
+
+
+def test_without_any_rank_of_its_own_nothing_is_concluded() -> None:
+    assert _met(_rank(0, job="other")).never_seen == ()
