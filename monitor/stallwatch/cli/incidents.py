@@ -32,12 +32,14 @@ def command(client: Client, as_json: bool, incident_id: str | None, limit: int) 
         echo_json(incidents)
     else:
         show(list_view(incidents))
+    if incidents.problem:
+        click.echo(f"stallwatch: {safe(incidents.problem)}", err=True)
 
 
 def list_view(incidents: IncidentList) -> RenderableType:
     """In a terminal a line of facts and the sentence below it, whatever the width; in a pipe a line each."""
     if not incidents.incidents:
-        return Text(safe(f"No incident on {incidents.node}."))
+        return Text(safe(f"No {'open ' if incidents.problem else ''}incident on {incidents.node}."))
     if console().is_terminal:
         return Group(*(part for incident in incidents.incidents for part in _block(incident)))
     grid = table("incident", "state", "severity", "opened", "what")

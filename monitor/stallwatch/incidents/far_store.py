@@ -18,7 +18,7 @@ _NAMES = msgspec.msgpack.Decoder(tuple[str, ...])
 
 # The loop waits this long for a disk, once; then it is known to hang.
 LOOP_SECONDS = 2.0
-_PEOPLE_SECONDS = 8.0  # who asks for past incidents may wait longer than the loop
+_PEOPLE_SECONDS = 5.0  # who asks for past incidents may wait longer than the loop
 _START_SECONDS = 15.0
 
 
@@ -64,11 +64,16 @@ class FarStore:
     def load(self, incident_id: str) -> Incident | None:
         if not is_incident_id(incident_id):
             return None
-        incident: Incident | None = _INCIDENT.decode(self._people.call("load", self._directory, incident_id))
+        incident: Incident | None = _INCIDENT.decode(self._for_people("load", self._directory, incident_id))
         return incident
 
     def newest(self, limit: int) -> tuple[Incident, ...]:
-        return _INCIDENTS.decode(self._people.call("newest", self._directory, limit))
+        return _INCIDENTS.decode(self._for_people("newest", self._directory, limit))
+
+    def _for_people(self, name: str, *arguments: str | int) -> bytes:
+        if self._people.pid is None:
+            self._people.call("read", "/dev/null")  # its start has a time of its own
+        return self._people.call(name, *arguments)
 
     def close(self) -> None:
         self._disk.close()

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -152,7 +153,9 @@ class IncidentStore:
     def _read(self, folder: Path) -> Incident | None:
         path = folder / FILE
         try:
-            if path.stat().st_size > _MAXIMUM_FILE_BYTES:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _MAXIMUM_FILE_BYTES:
+                log.warning("incident unreadable path=%s reason=no regular file of a size that we write", path)
                 return None
             return _INCIDENT.decode(path.read_bytes())
         except FileNotFoundError:

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import msgspec
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -15,6 +16,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from stallwatch.errors import StallwatchError
+from stallwatch.model.incident import Incident
+from stallwatch.node.disk import DiskHangs
 from stallwatch.outputs import metrics
 from stallwatch.outputs.bundle_archive import archive
 from stallwatch.outputs.documents import incident_document, incident_list
@@ -105,7 +108,13 @@ class Endpoints:
         return await self._answer(lambda: self._with_past(request, published, int(past)))
 
     def _with_past(self, request: Request, published: Published, limit: int) -> Response:
-        documents = incident_list(published.report, self._control.past_incidents(limit))
+        past: tuple[Incident, ...] = ()
+        problem = ""
+        try:
+            past = self._control.past_incidents(limit)
+        except OSError as error:  # what is open is known all the same
+            problem = f"past incidents cannot be read: {error.strerror}"
+        documents = replace(incident_list(published.report, past), problem=problem)
         return _json(request, msgspec.json.encode(documents))
 
     async def incident(self, request: Request) -> Response:
@@ -114,7 +123,7 @@ class Endpoints:
     def _one(self, request: Request) -> Response:
         incident = _find(self._control, request.path_params["incident_id"])
         if incident is None:
-            return _unknown_incident()
+            return _unknown_incident(request.path_params["incident_id"])
         return _json(request, msgspec.json.encode(incident_document(incident)))
 
     async def acknowledge(self, request: Request) -> Response:
@@ -139,7 +148,7 @@ class Endpoints:
     def _timeline(self, request: Request) -> Response:
         incident = _find(self._control, request.path_params["incident_id"])
         if incident is None:
-            return _unknown_incident()
+            return _unknown_incident(request.path_params["incident_id"])
         made = read_timeline(incident.incident_id, incident.job, incident.bundle)
         return _json(request, msgspec.json.encode(made))
 
@@ -148,7 +157,9 @@ class Endpoints:
 
     def _archive(self, request: Request) -> Response:
         incident = _find(self._control, request.path_params["incident_id"])
-        return archive(incident.incident_id, incident.bundle) if incident else _unknown_incident()
+        if incident is None:
+            return _unknown_incident(request.path_params["incident_id"])
+        return archive(incident.incident_id, incident.bundle)
 
     async def capture(self, request: Request) -> Response:
         body = await _body(request)
@@ -180,6 +191,8 @@ class Endpoints:
                 return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
         except StallwatchError as error:
             return _refusal(400, str(error), error.help)
+        except DiskHangs as error:
+            return _refusal(503, str(error.strerror), "`stallwatch status` shows what is open now.")
         except TimeoutError:
             return _refusal(504, f"the daemon did not answer within {seconds:.0f} s", "Its log may say why.")
 
@@ -248,5 +261,6 @@ def _not_yet() -> Response:
     return _refusal(503, "the daemon has not looked at the node yet", "Ask again in a second.")
 
 
-def _unknown_incident() -> Response:
-    return _refusal(404, "no such incident", "`stallwatch incidents`, or /api/v1/incidents?past=100, lists them.")
+def _unknown_incident(incident_id: str) -> Response:
+    error = f"no incident {incident_id[:200]!r} on this node"
+    return _refusal(404, error, "`stallwatch incidents`, or /api/v1/incidents?past=100, lists them.")

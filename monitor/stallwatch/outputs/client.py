@@ -39,6 +39,8 @@ class Client:
         return msgspec.json.decode(self._get(f"/api/v1/incidents?past={past}"), type=IncidentList)
 
     def incident(self, incident_id: str) -> IncidentDocument:
+        if not incident_id or "/" in incident_id:  # it would be another path
+            raise UsageError(f"no incident {incident_id!r} on this node", "`stallwatch incidents` lists them.")
         return msgspec.json.decode(self._get(f"/api/v1/incidents/{quote(incident_id, safe='')}"), type=IncidentDocument)
 
     def capture(self, training_job: str | None = None) -> str:

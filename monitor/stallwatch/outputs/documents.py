@@ -49,6 +49,7 @@ class IncidentList(msgspec.Struct, frozen=True):
     schema_version: int
     node: str
     incidents: tuple[IncidentDocument, ...]  # newest first; without `stacks`: ask for one incident to have them
+    problem: str = ""  # why past ones may be missing
 
 
 class RankDocument(msgspec.Struct, frozen=True):

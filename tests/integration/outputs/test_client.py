@@ -39,7 +39,7 @@ def test_a_refusal_carries_the_daemons_advice(node: Served) -> None:
     with pytest.raises(UsageError, match="no job 'other'") as refusal:
         node.client.capture("other")
     assert refusal.value.help == "Running: llama-7b"
-    with pytest.raises(UsageError, match="no such"):
+    with pytest.raises(UsageError, match="no incident"):
         node.client.incident("../../etc/passwd")
     with pytest.raises(UsageError):
         node.client.mute(JOB.training_job, -1)

@@ -1,9 +1,11 @@
 """The commands that ask a daemon, against a real control socket."""
 
+import errno
 import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -17,6 +19,7 @@ from stallwatch.cli.terminal import show
 from stallwatch.incidents.names import incident_id
 from stallwatch.model.incident import UNTOLD, IncidentEvent
 from stallwatch.model.snapshot import JobKey, SensorStatus
+from stallwatch.node.disk import DiskHangs
 from stallwatch.outputs.documents import incident_list, rank_list
 from tests.integration.outputs.serving import Served, served, stalled
 from tests.unit.outputs.reports import JOB, FakeControl, diagnosis, incident, node_report, verdict, view
@@ -179,7 +182,20 @@ def test_one_incident_as_json_is_the_document_of_the_api(address: Served, capsys
 @pytest.mark.parametrize("name", ["nope", "../../etc/passwd", ""])
 def test_an_unknown_incident_is_wrong_usage_with_advice(address: Served, capsys: Capture, name: str) -> None:
     assert run(["incidents", name]) == 64
-    assert "stallwatch: no such" in capsys.readouterr().err
+    assert f"stallwatch: no incident {name!r}" in capsys.readouterr().err
+
+
+def test_past_incidents_that_cannot_be_read_hide_no_open_one(
+    address: Served, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(limit: int) -> NoReturn:
+        raise DiskHangs(errno.ETIMEDOUT, "/var/lib/stallwatch has not answered for 9 s")
+
+    monkeypatch.setattr(address.control, "past_incidents", hangs)
+    assert run(["incidents"]) == 0
+    shown = capsys.readouterr()
+    assert "llama-7b-1" in shown.out
+    assert "past incidents cannot be read: /var/lib/stallwatch has not answered for 9 s" in shown.err
 
 
 def test_capture_and_mute_reach_the_daemon(address: Served, capsys: Capture) -> None:

@@ -75,6 +75,8 @@ def test_a_damaged_incident_is_skipped(store: IncidentStore) -> None:
     (store.folder / "broken-1").mkdir()
     (store.folder / "broken-1" / "incident.json").write_bytes(b'{"incident_id": 3')
     (store.folder / "empty-1").mkdir()
+    (store.folder / "pipe-1").mkdir()
+    os.mkfifo(store.folder / "pipe-1" / "incident.json")
     assert [incident.incident_id for incident in store.newest(5)] == [incident_id(JOB, 1)]
 
 
