@@ -42,8 +42,12 @@ class OpenFiles:
         workers = surroundings.question.workers or 0
         world = max((rank.world_size or 0 for rank in surroundings.ranks), default=0)
         need = max(_FILES_MINIMUM, 512 + workers * _FILES_PER_WORKER + world * _FILES_PER_PEER)
+        places = [(place, pid, need) for place, pid in _places(surroundings)]
+        # Beside running ranks a shell counts too, as that of the next job; who only logs in has no more than usual.
+        if surroundings.ranks and any(one.pid is None and not one.is_file for one in surroundings.environments):
+            places.append(("this shell", "self", _FILES_MINIMUM))
         found = []
-        for place, pid in _places(surroundings):
+        for place, pid, need in places:
             soft, hard = limit(surroundings, "Max open files", pid)
             if soft < need:
                 found.append(

@@ -31,6 +31,13 @@ def test_the_limits_of_a_running_rank_count_before_ours(node: Node) -> None:
     assert one(OpenFiles().look(node.around(ranks=(rank(1),)))).subject == "rank 1 (pid 101)"
 
 
+def test_a_shell_with_fewer_files_than_usual_is_told_beside_ranks_that_have_enough(node: Node) -> None:
+    node.write("proc/101/limits", LIMITS)
+    for files, told in (("256 ", 1), ("1024 ", 0)):
+        node.write("proc/self/limits", LIMITS.replace("20000 ", files))
+        assert len(OpenFiles().look(node.around(ranks=(rank(1),)))) == told
+
+
 def test_limits_that_cannot_be_read_are_unknown(node: Node) -> None:
     node.write("proc/self/limits", "")
     with pytest.raises(Undetermined):
