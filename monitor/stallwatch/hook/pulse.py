@@ -11,6 +11,7 @@ from time import monotonic_ns
 from typing import Optional
 
 from stallwatch.hook import ending, facts, layout, recorder
+from stallwatch.hook.group_names import GroupNames
 from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import world_of
 from stallwatch.hook.publication import Publication
@@ -52,6 +53,7 @@ class Pulse:
         self.recorder_set_by_us = False
         self._guard = guard
         self._requests = Requests()
+        self._group_names = GroupNames()
         self._instant_ns = 0
         self._pulse_number = 0  # of the moment from which the next pulse is due
         self._is_tidy = False
@@ -141,6 +143,7 @@ class Pulse:
             publication.beat(at_ns)  # its time is that of the counters
             publication.groups = groups
             self._guard.run("identity", self._refresh_world)
+            self._guard.run("group names", self._group_names.learn, groups)
             self._guard.run("facts", self._write_facts)
             if not self._is_tidy:
                 self._is_tidy = True
@@ -185,15 +188,15 @@ class Pulse:
             publication.move(world)
 
     def _write_facts(self) -> None:
-        """Once, and again when torch is there or the record has another place."""
-        file = self.publication.file
-        facts_of = (file, hasattr(sys.modules.get("torch.distributed"), "is_initialized"))
+        """Once, and again when torch is there, a group has got its name, or the record has another place."""
+        file, groups = self.publication.file, dict(self._group_names.names)
+        facts_of = (file, hasattr(sys.modules.get("torch.distributed"), "is_initialized"), len(groups))
         if file is None or facts_of == self._facts_of:
             return
         import json
 
         argv = getattr(sys, "orig_argv", sys.argv)  # Python 3.10
-        collected = facts.collect(os.environ, argv, self.recorder_set_by_us)
+        collected = {**facts.collect(os.environ, argv, self.recorder_set_by_us), "process_groups": groups}
         write_private(file.path_of(layout.facts_name(file.rank, file.key)), json.dumps(collected).encode("utf-8"))
         self._facts_of = facts_of
 

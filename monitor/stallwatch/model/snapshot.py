@@ -72,6 +72,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     exception: str = ""  # type of the uncaught exception that is ending the process; it may hang in its teardown
     errors: int = 0  # what the hook swallowed
     looks: tuple[CounterLook, ...] = ()  # of the last seconds, several a second, oldest first
+    # (recorder, pg_id, description and members' hash: the same on every rank) of groups in which operations are pending
+    pending_groups: tuple[tuple[str, int, str], ...] = ()
     differs: tuple[tuple[str, str], ...] = ()  # (name, value here) of versions and variables unlike its peers' here
 
 

@@ -110,10 +110,11 @@ def _operations(report: NodeReport, shown: set[RankKey]) -> Iterator[Sample]:
             yield Sample("stallwatch_rank_operations_enqueued", (*labels, recorder), enqueued)
             yield Sample("stallwatch_rank_operations_completed", (*labels, recorder), completed)
         pending = [group for group in groups if group.enqueued > group.completed]
+        named = {(recorder, pg_id): name for recorder, pg_id, name in rank.heartbeat.value.pending_groups}
         for group in pending[:_MOST_PENDING_GROUPS]:
             yield Sample(
                 "stallwatch_rank_group_pending_operations",
-                (*labels, group.recorder, str(group.pg_id)),
+                (*labels, group.recorder, named.get((group.recorder, group.pg_id), f"local {group.pg_id}")),
                 group.enqueued - max(group.completed, 0),
             )
 

@@ -62,7 +62,8 @@ FAMILIES: tuple[Family, ...] = (
         "gauge",
         (*_RANK, "recorder", "group"),
         "Operations of one process group that are enqueued and not completed; absent while there are none, at most 8 "
-        "groups a rank. The group's number is local to the rank; an incident's group label is the same for all.",
+        "groups a rank. group is its description and a hash of its members, the same on every rank and in an incident; "
+        "`local` and a number of the rank's own where torch does not tell.",
     ),
     Family(
         "stallwatch_rank_communication_ratio",

@@ -15,6 +15,7 @@ from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.node import untrusted
 from stallwatch.node.heartbeat_file import RECORD_LIMIT_BYTES, prepare, to_heartbeat
+from stallwatch.sensors.group_labels import GroupLabels
 from stallwatch.sensors.rank_facts import RankFacts
 
 # Somebody who fills the directory with names must not fill our time: real nodes have tens of ranks. Nor may he hide
@@ -58,6 +59,7 @@ class HeartbeatScan:
         self._errors_total = 0
         self._prepared: set[Path] = set()
         self._facts = RankFacts()
+        self._labels = GroupLabels()
         self._chance = random.Random(0)  # noqa: S311 - a fair turn, no secret
 
     def read(self) -> HeartbeatLook:
@@ -87,7 +89,8 @@ class HeartbeatScan:
         self._forget(names)
         if not readable:
             return HeartbeatLook((), False, f"no rank directory can be read: {problem}", self._errors_total)
-        compared = self._facts.compared(found, time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        compared = self._labels.labelled(self._facts.compared(found, now_ns), now_ns)
         return HeartbeatLook(compared, True, self._reason(refused, crowd), self._errors_total)
 
     def reject(self, heartbeat: Heartbeat, sentence: str) -> None:

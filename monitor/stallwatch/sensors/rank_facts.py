@@ -26,12 +26,13 @@ _OWN_WORDS = ("DEBUG", "LOG", "TRACE", "_FR_")  # the recorder is switched on by
 _MATTERS = ("TORCH_DISTRIBUTED_DEBUG",)  # DETAIL adds collectives: on one rank alone the job hangs
 
 
-class _Facts(msgspec.Struct):
+class Facts(msgspec.Struct, frozen=True):
     environment: dict[str, str] = {}
     versions: dict[str, str | None] = {}
+    process_groups: dict[str, str] = {}  # "nccl 3" to "mesh_tp 1a2b3c4d"
 
 
-_DECODER = msgspec.json.Decoder(_Facts)  # at import: threads must not build it at the same time
+_DECODER = msgspec.json.Decoder(Facts)  # at import: threads must not build it at the same time
 Differences = tuple[tuple[str, str], ...]
 
 
@@ -95,10 +96,10 @@ def is_compared(name: str) -> bool:
     return name.startswith(_PREFIXES) and not own
 
 
-def _read(record: Path, uid: int) -> dict[str, str]:
-    """Values by name; none where there is no file, or one that is not its rank's own."""
+def read_facts(record: Path, uid: int) -> Facts | None:
+    """Given a record's path and owner, return its process' facts; None where there are none, or not its rank's own."""
     if (key := layout.parse_record_name(record.name)) is None:
-        return {}
+        return None
     try:
         directory = os.open(record.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -107,8 +108,13 @@ def _read(record: Path, uid: int) -> dict[str, str]:
             os.close(directory)
         facts = _DECODER.decode(data)
     except (OSError, untrusted.Refused, msgspec.MsgspecError):
-        return {}
-    if status.st_uid != uid:
+        return None
+    return facts if status.st_uid == uid else None
+
+
+def _read(record: Path, uid: int) -> dict[str, str]:
+    """Values by name; none where there are no facts."""
+    if (facts := read_facts(record, uid)) is None:
         return {}
     variables = {name: value for name, value in facts.environment.items() if is_compared(name)}
     return {**{f"version of {name}": version for name, version in facts.versions.items() if version}, **variables}

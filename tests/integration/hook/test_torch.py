@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stallwatch.hook import layout
+from stallwatch.hook.group_names import group_name
 from tests.integration.hook.programs import Program, eventually, records, running, script
 
 pytest.importorskip("torch", reason="the hook is tested beside the real torch")
@@ -56,6 +57,23 @@ def frames_in(dump: dict[str, Any]) -> list[dict[str, Any]]:
     return [frame for entry in dump["entries"] for frame in entry.get("frames", ())]
 
 
+def test_groups_are_named_by_what_they_are_for_and_their_members(tmp_path: Path, directory: Path) -> None:
+    """In torch's own order of numbers, which no dump was asked for."""
+    variables = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    own_group = 'tp = dist.new_group([0], group_desc="tp")\ndist.all_reduce(torch.ones(3), group=tp)\nmodel = torch'
+    text = RANK.format(arguments="").replace("model = torch", own_group)
+    with running(script(tmp_path, text), directory, variables=variables) as program:
+        program.line()
+        program.ask()
+        facts = directory / layout.facts_name(0, program.process.pid)
+
+        def named() -> dict[str, str] | None:
+            found = json.loads(facts.read_text()).get("process_groups", {})
+            return found if len(found) == 2 else None
+
+        assert eventually(named) == {"gloo 0": group_name("default_pg", [0]), "gloo 1": group_name("tp", [0])}
+
+
 def test_a_rank_whose_torch_comes_later(tmp_path: Path, directory: Path) -> None:
     variables = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     with running(script(tmp_path, RANK.format(arguments="")), directory, variables=variables) as program:
@@ -81,8 +99,8 @@ def test_a_rank_whose_torch_comes_later(tmp_path: Path, directory: Path) -> None
         stacks = request(program, 3, "stacks")
         assert any(frame["filename"].endswith("train.py") for frame in frames_in(stacks))
 
-        answers = [path.name for path in directory.glob("*.dump")]
-        assert answers == [layout.answer_name(0, program.process.pid, 3, "gloo")]
+        answers = {path.name for path in directory.glob("*.dump")}
+        assert answers == {layout.answer_name(0, program.process.pid, 3, part) for part in ("gloo", "scene")}
         assert program.record().errors == 0
         status, _ = program.end()
     assert status == 0

@@ -14,6 +14,7 @@ from stallwatch.outputs.metric_memory import Memory, slow_scores
 from stallwatch.outputs.metric_samples import OutputHealth
 from stallwatch.outputs.metric_table import FAMILIES, reference
 from stallwatch.outputs.metrics import render
+from tests.unit.detectors.nodes import with_beat
 from tests.unit.outputs.reports import GPU, JOB, diagnosis, incident, node_report, sample, verdict, view, with_snapshot
 
 SLACK = OutputHealth("slack", "not delivered yet: 500", {"delivered": 3, "retried": 1}, 1, tells_people=True)
@@ -211,7 +212,13 @@ def test_the_group_of_an_incident_has_the_same_name_on_every_node_and_another_fo
 
 def test_a_group_has_a_series_only_while_something_is_pending_and_a_rank_at_most_eight() -> None:
     (first, *_) = labels_of(exported(node_report()), "stallwatch_rank_group_pending_operations")
-    assert {"group": "0", "recorder": "gloo"}.items() <= first.items()  # not group 1, which waits for nothing
+    # Not group 1, which waits for nothing; torch's name for it, or where that is not known the rank's own number.
+    assert {"group": "local 0", "recorder": "gloo"}.items() <= first.items()
+    named = with_beat(sample(0), pending_groups=(("gloo", 0, "default_pg 84deff01"),))
+    (only,) = labels_of(
+        exported(with_snapshot(node_report(), ranks=(named,))), "stallwatch_rank_group_pending_operations"
+    )
+    assert only["group"] == "default_pg 84deff01"
     many = tuple(GroupCounter("nccl", number, 5, 4) for number in range(100))
     report = with_snapshot(node_report(), ranks=(sample(0, groups=many),))
     assert len(labels_of(exported(report), "stallwatch_rank_group_pending_operations")) == 8
