@@ -8,6 +8,7 @@ import msgspec
 from stallwatch.bundle.description import Description
 from stallwatch.bundle.finding import Found, readable
 from stallwatch.bundle.meeting import others_of_job
+from stallwatch.bundle.thread_ids import as_the_node_numbers
 from stallwatch.formats.recorder_table import RecorderTable, Stacks, expand
 from stallwatch.model.evidence import (
     Evidence,
@@ -110,7 +111,7 @@ class Assembly:
             host=description.host_of(rank) or next((h.node for h in heartbeats if h.node), None),
             pid=next((pid for pid in pids if pid is not None), None),
             recorders=self._recorders(rank, by_kind["recorder"]),
-            stacks=tuple(by_kind["stacks"]),
+            stacks=as_the_node_numbers(by_kind["stacks"], by_kind["process"]),
             processes=tuple(by_kind["process"]),
             heartbeat=tuple(heartbeats),
             scenes=tuple(by_kind["scene"]),

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stallwatch.hook import layout
 from stallwatch.model.evidence import ChildProcess, ProcessLook, ThreadState
 from stallwatch.model.snapshot import RankSample
-from stallwatch.node.procfs import ProcessDirectory, children_of, parse_io, parse_stat, parse_wchan
+from stallwatch.node.procfs import ProcessDirectory, children_of, parse_io, parse_stat, parse_status, parse_wchan
 
 _MOST_THREADS = 4096
 _MOST_CHILDREN = 128
@@ -109,15 +109,18 @@ def is_python(pid: int, proc: str = "/proc") -> bool:
 
 def _threads(directory: ProcessDirectory) -> list[ThreadState]:
     threads = []
+    has_namespace = len(directory.status().namespace_pids) > 1
     for tid in sorted(map(int, directory.names("task")))[:_MOST_THREADS]:
         try:
             stat = parse_stat(directory.read(f"task/{tid}/stat"))
             wchan = parse_wchan(directory.read(f"task/{tid}/wchan"))
+            inner = parse_status(directory.read(f"task/{tid}/status")).namespace_pids if has_namespace else ()
         except ProcessLookupError:
             continue  # this thread ended meanwhile
         except PermissionError:
-            wchan = None
-        threads.append(ThreadState(tid, stat.command, stat.state, stat.cpu_ticks, wchan))
+            wchan, inner = None, ()
+        own = inner[-1] if len(inner) > 1 else None
+        threads.append(ThreadState(tid, stat.command, stat.state, stat.cpu_ticks, wchan, own))
     return threads
 
 
@@ -127,6 +130,15 @@ def _wchan(pid: int, proc: str) -> str | None:
             return parse_wchan(file.read())
     except OSError:
         return None
+
+
+def _namespace_pid(pid: int, proc: str) -> int | None:
+    try:
+        with open(f"{proc}/{pid}/status", "rb") as file:
+            pids = parse_status(file.read()).namespace_pids
+    except (OSError, ValueError):
+        return None
+    return pids[-1] if len(pids) > 1 else None
 
 
 def _descendants(pid: int, proc: str) -> list[ChildProcess]:
@@ -143,6 +155,7 @@ def _descendants(pid: int, proc: str) -> list[ChildProcess]:
                 stat = parse_stat(file.read())
         except (OSError, ValueError):
             continue
-        found.append(ChildProcess(child, stat.state, stat.command, stat.cpu_ticks, _wchan(child, proc)))
+        wchan, own = _wchan(child, proc), _namespace_pid(child, proc)
+        found.append(ChildProcess(child, stat.state, stat.command, stat.cpu_ticks, wchan, own))
         waiting += children_of(child, proc)
     return found

@@ -24,12 +24,17 @@ _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3")  # nobody asks
 def lines_of_stacks(threads: Iterable[Any]) -> list[tuple[str, int]]:
     """Given py-spy's threads, return the distinct (file, line) of their frames in Python files, main thread's first."""
     wanted: dict[tuple[str, int], None] = {}
-    for thread in sorted(threads, key=lambda thread: thread.get("os_thread_id") != thread.get("pid")):
+    for thread in sorted(threads, key=_is_another):
         for frame in thread.get("frames") or ():
             file, line = frame.get("filename"), frame.get("line")
             if isinstance(file, str) and isinstance(line, int) and file.endswith(".py") and line > 0:
                 wanted[file, line] = None
     return list(wanted)[:_MOST_LINES]
+
+
+def _is_another(thread: Any) -> bool:
+    """Than the main one, whose id in a PID namespace of its own is not the process' pid here."""
+    return bool(thread.get("os_thread_id") != thread.get("pid") and thread.get("thread_name") != "MainThread")
 
 
 def read_lines(

@@ -67,6 +67,7 @@ def _thread(said: dict[str, Any]) -> ThreadState:
         state=_state(said.get("state")) or "",
         cpu_ticks=integer(said.get("cpu_ticks")),
         wchan=text(said.get("wchan")),
+        namespace_tid=integer(said.get("namespace_tid")),
     )
 
 
@@ -77,4 +78,5 @@ def _child(said: dict[str, Any]) -> ChildProcess:
         command=text(said.get("command")) or "",
         cpu_ticks=integer(said.get("cpu_ticks")),
         wchan=text(said.get("wchan")),
+        namespace_pid=integer(said.get("namespace_pid")),
     )

@@ -12,8 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallwatch.bundle.reader import load
 from stallwatch.captures.run import CaptureRun, CaptureState
 from stallwatch.config import CaptureSection, Config
+from stallwatch.diagnosis.activity.threads import main_thread
 from stallwatch.formats import py_spy
 from stallwatch.model.evidence import Attempt, ProcessLook
 from stallwatch.model.reading import Known, Unavailable
@@ -76,6 +78,10 @@ def test_rank_in_a_pid_namespace_is_found_by_its_outer_pid_and_looked_at(directo
         assert state.evidence_complete
         assert process_of(tmp_path / "b").namespace_pid == inner
         assert any(name.endswith("read_shard") for name in functions(tmp_path / "b"))
+        (read,) = load([tmp_path / "b"]).ranks
+        main = main_thread(read.stacks[0].threads, sample.pid)
+        assert main is not None
+        assert (main.os_thread_id, main.active) == (sample.pid, False), "it sleeps, whatever py-spy says of its thread"
         os.kill(sample.pid, signal.SIGKILL)
 
         def end() -> ProcessEnd | None:

@@ -24,6 +24,18 @@ def test_every_thread_is_looked_at(tmp_path: Path) -> None:
     assert (look.state, look.wchan, look.cpu_ticks, look.read_bytes) == ("S", "futex_do_wait", 44, 5)
 
 
+def test_ids_in_a_namespace_of_its_own_are_kept(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    proc.add(50)
+    (tmp_path / "50/task/50/wchan").write_text("0")
+    lines = (tmp_path / "50/status").read_text().splitlines()
+    inner = "\n".join([*(line for line in lines if not line.startswith("NSpid")), "NSpid:\t50\t1", ""])
+    for path in ("50/status", "50/task/50/status"):
+        (tmp_path / path).write_text(inner)
+    (thread,) = look_at(50, 1000, 1, str(proc)).threads
+    assert (thread.tid, thread.namespace_tid) == (50, 1)
+
+
 def test_pid_that_belongs_to_another_process_now_is_refused(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path)
     proc.add(50, start=1001)
