@@ -37,7 +37,10 @@ def conclusion(report: SelfTestReport) -> str:
     took = f"in {report.seconds:.0f} s"
     if report.ok:
         assert report.trial is not None
-        return f"OK: {len(report.trial.steps)} steps on {report.trial.ranks} ranks are right, {took}."
+        untested = tuple(dict.fromkeys(step.step for step in report.trial.steps if step.outcome == "unsupported"))
+        right = sum(step.outcome != "unsupported" for step in report.trial.steps)
+        unsaid = f"; not tested: {', '.join(untested)}" if untested else ""
+        return f"OK: {right} steps on {report.trial.ranks} ranks are right, {took}{unsaid}."
     if report.trial is None or report.trial.failure is None:
         return f"NOT OK: nccl-tests failed, {took}."
     failure = report.trial.failure
