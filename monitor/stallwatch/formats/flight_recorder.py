@@ -8,8 +8,7 @@ import re
 from collections import Counter
 from typing import Any, Final
 
-import msgspec
-
+from stallwatch.formats import broken_json
 from stallwatch.formats.entry_templates import SKIPPED, EntryTemplates, TemplateLibrary, runs
 from stallwatch.formats.pickle_subset import Machine
 from stallwatch.formats.recorder_entries import BadEntry, EntryReader, integer, text
@@ -63,13 +62,10 @@ def _parse_pickle(
 
 
 def _parse_json(data: bytes, source: str, look: int, builder: TableBuilder) -> RecorderTable:
-    try:
-        dump = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Unreadable(f"it is not JSON ({error})") from error
-    return _table(
-        dump, source, look, builder, EntryReader(builder, len(data) + _SHARED_ITEMS), None, [], cut_short=False
-    )
+    dump, broke_off = broken_json.decode(data)
+    caveats = ["it broke off; what was complete before is used"] if broke_off else []
+    entry_reader = EntryReader(builder, len(data) + _SHARED_ITEMS)
+    return _table(dump, source, look, builder, entry_reader, None, caveats, cut_short=broke_off)
 
 
 def _salvage(machine: Machine) -> dict[Any, Any] | None:
