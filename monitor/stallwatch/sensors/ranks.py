@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import msgspec
 
@@ -18,6 +19,7 @@ from stallwatch.sensors.rank_disks import RankDisks
 from stallwatch.sensors.sensor import Options, PartStatus
 from stallwatch.sensors.slow_reads import SlowReads
 from stallwatch.sensors.twins import Member, told_apart
+from stallwatch.sensors.unseen import REASON, Unseen, rank_of_record
 
 # A stop must be told within two seconds, so it cannot wait for the next tick; one pread a rank.
 _STATE_SECONDS = 0.25
@@ -50,6 +52,7 @@ class RanksSensor:
         self._not_believed: set[str] = set()  # of this read
         self._owners: dict[tuple[str, str], int] = {}  # uid by job and epoch
         self._process_errors = 0
+        self._unseen = Unseen(options.keep_ended_seconds)
 
     def wait(self, descriptor: int) -> bool:
         """Between reads: notice ends at once, and within a quarter of a second that a rank was stopped or goes on."""
@@ -77,7 +80,7 @@ class RanksSensor:
         samples = [self._sample(rank, paths, refusals) for rank in list(self._ranks.values())]
         self._drop_ended(began_ns)
         done_ns = self._now_ns()
-        samples += self._gone_before(look.heartbeats, samples, began_ns)
+        samples += self._not_found(look.heartbeats, samples, refusals, began_ns)
         samples.sort(key=lambda sample: (sample.job, sample.rank, sample.pid))
         return RanksLook(
             tuple(samples),
@@ -245,11 +248,12 @@ class RanksSensor:
             disks=() if rank.end is not None else self._disks.of(rank.watch.pid, rank.watch.start_ticks),
         )
 
-    def _gone_before(
-        self, heartbeats: tuple[Heartbeat, ...], samples: list[RankSample], now_ns: int
+    def _not_found(
+        self, heartbeats: tuple[Heartbeat, ...], samples: list[RankSample], refusals: list[str], now_ns: int
     ) -> Iterator[RankSample]:
-        """Records of processes that ended before we could follow them: a death of the job while its other ranks live
-        (we were restarted), and litter otherwise, which is removed after the grace."""
+        """Records of processes that are not there: hidden from us while the record moves; else ended before we could
+        follow them, which is a death of the job while its other ranks live (we were restarted), and litter otherwise,
+        which is removed after the grace."""
         followed = {rank.heartbeat.path for rank in self._ranks.values() if rank.heartbeat is not None}
         followed |= self._not_believed
         used = {(rank.names.training_job, rank.names.epoch) for rank in self._ranks.values()}
@@ -257,6 +261,7 @@ class RanksSensor:
         living = {rank.job for rank in self._ranks.values() if rank.end is None}
         began_ns = {job: min(r.began_ns for r in self._ranks.values() if r.job == job) for job in living}
         successors = {(sample.job, sample.rank) for sample in samples if sample.end is None}
+        self._unseen.keep({heartbeat.path for heartbeat in heartbeats if heartbeat.path not in followed})
         for heartbeat in heartbeats:
             if heartbeat.is_child or heartbeat.path in followed:
                 continue
@@ -264,20 +269,16 @@ class RanksSensor:
             names = self._own_names(names_of(heartbeat), heartbeat.uid)
             job = JobKey(names.training_job, names.epoch)
             at_ns = heartbeat.ended_ns or max(heartbeat.pulse_ns, heartbeat.last_step_ns or 0)
-            if job in living and at_ns >= began_ns[job] and (job, names.rank) not in successors:
-                yield RankSample(
-                    job=job,
-                    rank=names.rank,
-                    local_rank=names.local_rank,
-                    world_size=names.world_size,
-                    pid=heartbeat.pid,
-                    start_ticks=heartbeat.start_ticks,
-                    heartbeat=Known(heartbeat, now_ns),
-                    process=Unavailable(f"process {heartbeat.pid} had ended before it could be looked at", now_ns),
-                    end=ProcessEnd(
-                        at_ns, heartbeat.exit_code, None, "hook" if heartbeat.exit_code is not None else "unknown"
-                    ),
-                )
+            if self._unseen.is_alive(heartbeat, now_ns):
+                if (job, names.rank) not in successors:
+                    reason = f"process {heartbeat.pid}: {REASON}"
+                    refusals.append(reason)
+                    yield rank_of_record(heartbeat, names, job, reason, None, now_ns)
+            elif job in living and at_ns >= began_ns[job] and (job, names.rank) not in successors:
+                source: Literal["hook", "unknown"] = "hook" if heartbeat.exit_code is not None else "unknown"
+                end = ProcessEnd(at_ns, heartbeat.exit_code, None, source)
+                reason = f"process {heartbeat.pid} had ended before it could be looked at"
+                yield rank_of_record(heartbeat, names, job, reason, end, now_ns)
             elif now_ns - since_ns > self._options.keep_ended_seconds * 1e9:
                 self._scan.remove(heartbeat.path)
                 del self._missing_since[heartbeat.path]

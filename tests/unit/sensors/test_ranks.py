@@ -159,6 +159,37 @@ def test_rank_that_ended_while_we_were_away_is_a_death_of_a_living_job(
     assert samples[1].end.source == "unknown"
 
 
+NO_SUCH_PID = 4_194_303  # just below PID_MAX_LIMIT
+
+
+def test_a_record_that_moves_without_a_process_to_be_seen_is_a_rank_that_is_not_gone(
+    sensor: RanksSensor, clock: Clock, tmp_path: Path
+) -> None:
+    for second in range(0, 40, 10):
+        clock.now_ns = 1_000_000_000 * (100 + second)
+        write_record(tmp_path, 1, NO_SUCH_PID, 7, pulse_ns=clock.now_ns)
+        look = sensor.read()
+    (sample,) = look.ranks
+    assert (sample.rank, sample.end) == (1, None)
+    assert isinstance(sample.heartbeat, Known)
+    assert isinstance(sample.process, Unavailable)
+    assert "hidepid" in sample.process.reason
+    assert (look.processes.up, "hidepid" in look.processes.reason) == (False, True)
+    clock.now_ns += 99_000_000_000
+    assert of_job(sensor), "it may be stopped, or hold the GIL"
+    clock.now_ns += 102_000_000_000
+    assert not of_job(sensor)
+
+
+def test_a_record_that_is_left_of_a_dead_process_does_not_move(
+    sensor: RanksSensor, clock: Clock, tmp_path: Path
+) -> None:
+    write_record(tmp_path, 1, NO_SUCH_PID, 7, pulse_ns=clock.now_ns)
+    for _ in range(4):
+        clock.now_ns += 10_000_000_000
+        assert not of_job(sensor)
+
+
 def test_foreign_files_do_not_disturb_a_rank(
     sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
