@@ -6,8 +6,9 @@ from typing import Any, Final
 import msgspec
 
 from stallwatch.bundle.description import Description
-from stallwatch.bundle.finding import Found, readable
+from stallwatch.bundle.finding import Found
 from stallwatch.bundle.meeting import others_of_job
+from stallwatch.bundle.one_incident import OF_A_LOOK, Parsed, looks_of_former_lives, older_incidents
 from stallwatch.bundle.thread_ids import as_the_node_numbers
 from stallwatch.formats.recorder_table import RecorderTable, Stacks, expand
 from stallwatch.model.evidence import (
@@ -30,12 +31,6 @@ from stallwatch.model.summary import RankSummary
 UNKNOWN_HOST: Final = "unknown"
 
 
-class Parsed(msgspec.Struct):
-    file: Found
-    kind: str
-    value: Any
-
-
 class Assembly:
     """Collects parsed files; `evidence` makes one value of them, the same whatever the order."""
 
@@ -44,7 +39,7 @@ class Assembly:
         self._descriptions: dict[str, Description] = {}
         self._parts: dict[int, dict[str, list[Parsed]]] = defaultdict(lambda: defaultdict(list))
         self._nodes: dict[str, list[Parsed]] = defaultdict(list)
-        self._snapshots: list[NodeSnapshot] = []
+        self._snapshots: list[tuple[str, NodeSnapshot]] = []
         self._loose_logs: list[Parsed] = []
         self._stacks = Stacks()
         self._summaries: dict[tuple[int, str], RankSummary] = {}
@@ -54,7 +49,7 @@ class Assembly:
         if kind == "description":
             self._descriptions[file.bundle] = value
         elif kind == "timeline":
-            self._snapshots.append(value)
+            self._snapshots.append((file.bundle, value))
         elif kind in ("gpus", "ras", "kernel_log"):
             self._nodes[file.host or UNKNOWN_HOST].append(parsed)
         elif kind == "log" and (file.rank is None or file.rank_by_number):
@@ -68,6 +63,7 @@ class Assembly:
         self._summaries[rank, bundle] = summary
 
     def evidence(self) -> Evidence:
+        self._keep_one_incident()
         events = self._spread_log_events()
         self._add_heartbeats_of_timeline()
         ranks = []
@@ -90,16 +86,33 @@ class Assembly:
             meeting=self._meeting(description, world_size),
         )
 
+    def _keep_one_incident(self) -> None:
+        """Folders that tell of the same ranks are incidents of their own: the newest stays, and what fits beside it."""
+        for dropped, told in older_incidents(self._parts, self._descriptions):
+            self.caveats += told
+            self._descriptions.pop(dropped, None)
+            for parts in self._parts.values():
+                parts.pop(dropped, None)
+            for host, found in self._nodes.items():
+                self._nodes[host] = [part for part in found if part.file.bundle != dropped]
+            self._snapshots = [(bundle, snapshot) for bundle, snapshot in self._snapshots if bundle != dropped]
+        self._parts = defaultdict(lambda: defaultdict(list), {r: parts for r, parts in self._parts.items() if parts})
+
     def _meeting(self, description: Description, world_size: int | None) -> Meeting:
         """What the daemon's last snapshot tells of ranks of this job that are in none of the given folders."""
         if len(self._snapshots) != 1 or len(self._descriptions) != 1 or not description.epoch or not world_size:
             return NO_MEETING
-        return others_of_job(self._snapshots[0].ranks, description.training_job, description.epoch, world_size)
+        return others_of_job(self._snapshots[0][1].ranks, description.training_job, description.epoch, world_size)
 
     def _rank(self, rank: int, events: list[LogEvent]) -> RankEvidence:
         bundle, parts = self._chosen(rank)
         description = self._descriptions.get(bundle, Description())
         by_kind: dict[str, list[Any]] = defaultdict(list)
+        former = looks_of_former_lives(parts, description.pids.get(rank))
+        if former:
+            told = ", ".join(map(str, sorted(former)))
+            self.caveats.append(f"rank {rank}: look {told} is of another process that was this rank before; not used")
+        parts = [part for part in parts if part.file.look not in former or part.kind not in OF_A_LOOK]
         for part in sorted(parts, key=lambda part: (part.file.look, part.file.source)):
             by_kind[part.kind].append(part.value)
         heartbeats: list[Heartbeat] = by_kind["heartbeat"]
@@ -132,14 +145,7 @@ class Assembly:
     def _chosen(self, rank: int) -> tuple[str, list[Parsed]]:
         """The bundle that tells of this rank, and its parts; loose files belong to every bundle."""
         by_bundle = self._parts.get(rank, {})
-        bundles = sorted((b for b in by_bundle if b), key=lambda b: (-len(by_bundle[b]), b))
-        if len(bundles) > 1:
-            others = ", ".join(part.file.source for b in bundles[1:] for part in by_bundle[b][:1])
-            self.caveats.append(
-                f"rank {rank} is in {len(bundles)} of the given folders; {readable(bundles[0])} is used "
-                f"and not {others}. Are these parts of one incident?"
-            )
-        bundle = bundles[0] if bundles else ""
+        bundle = next((b for b in by_bundle if b), "")
         if not bundle and len(self._descriptions) == 1:
             bundle = next(iter(self._descriptions))
         return bundle, [*by_bundle.get(bundle, []), *(by_bundle.get("", []) if bundle else [])]
@@ -172,7 +178,7 @@ class Assembly:
 
     def _add_heartbeats_of_timeline(self) -> None:
         """Where a rank's own record was not captured, the daemon's snapshots hold it."""
-        for snapshot in self._snapshots:
+        for _, snapshot in self._snapshots:
             for sample in getattr(snapshot, "ranks", ()):
                 bundles = self._parts.get(sample.rank)
                 if not bundles or not isinstance(sample.heartbeat, Known):
