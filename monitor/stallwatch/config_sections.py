@@ -1,0 +1,187 @@
+"""What can be configured: every section with its keys, each with its meaning, its default and its bounds."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+class DaemonSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rank_directory: Annotated[str, Meta(description="Where hooks write their records; empty: as the hook chooses.")] = (
+        ""
+    )
+    state_directory: Annotated[str, Meta(description="Incidents, spool and daemon state.")] = "/var/lib/stallwatch"
+    run_directory: Annotated[str, Meta(description="Control socket and page token.")] = "/run/stallwatch"
+    tick_seconds: Annotated[float, Meta(description="Time between two looks at the node.", gt=0, le=60)] = 1.0
+    minimum_world_size: Annotated[int, Meta(description="Jobs with fewer ranks are shown but never told.", ge=1)] = 2
+
+
+class HttpSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    listen: Annotated[str, Meta(description="host:port of metrics, status page and API; empty: no TCP at all.")] = (
+        "127.0.0.1:9477"
+    )
+    token_file: Annotated[
+        str, Meta(description="File with the bearer token of page and API; empty: made in run_directory.")
+    ] = ""
+    external_url: Annotated[str, Meta(description="How people reach the page, for links in alerts.")] = ""
+    socket_group: Annotated[
+        str, Meta(description="Group that may use the control socket; empty: the daemon's own.")
+    ] = ""
+
+
+class SensorsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    deadline_seconds: Annotated[float, Meta(description="How long one look at the node may take.", gt=0, le=60)] = 0.5
+    discover_seconds: Annotated[
+        float, Meta(description="Time between two searches for ranks that have no hook.", gt=0)
+    ] = 5.0
+    keep_ended_seconds: Annotated[
+        float, Meta(description="How long a rank that ended stays visible before its record is removed.", gt=0)
+    ] = 120.0
+    gpus: Annotated[bool, Meta(description="Read GPUs through NVML where there are any.")] = True
+    host: Annotated[bool, Meta(description="Read the node: kernel log, shared memory, open files, network ports.")] = (
+        True
+    )
+
+
+class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    enabled: Annotated[bool, Meta(description="Watch for ranks whose step stands still.")] = True
+    floor_seconds: Annotated[float, Meta(description="No limit is ever shorter.", gt=0)] = 5.0
+    second_look_seconds: Annotated[
+        float, Meta(description="From suspicion to the second look that makes a verdict.", gt=0)
+    ] = 2.0
+    unlearned_seconds: Annotated[float, Meta(description="Limit before enough steps were seen to learn one.", gt=0)] = (
+        60.0
+    )
+    critical_after_seconds: Annotated[
+        float, Meta(description="A warning that still stands becomes critical after this.", gt=0)
+    ] = 60.0
+    start_seconds: Annotated[
+        float,
+        Meta(description="A job whose ranks have not begun to step is looked at (nobody is told) after this.", gt=0),
+    ] = 5.0
+    left_behind_seconds: Annotated[
+        float, Meta(description="A rank that stands still while others of its job move is looked at after this.", gt=0)
+    ] = 30.0
+
+
+class SlowSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    enabled: Annotated[bool, Meta(description="Watch for ranks that hold a moving job back.")] = True
+    minimum_share: Annotated[
+        float,
+        Meta(description="Share of the time that peers must spend waiting for the slow rank.", gt=0, lt=1),
+    ] = 0.06
+
+
+class DriftSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    every_seconds: Annotated[
+        float,
+        Meta(
+            description="Time between two samples that compare what the ranks of a moving job call; 0: none are taken.",
+            ge=0,
+        ),
+    ] = 300.0
+    seconds: Annotated[float, Meta(description="Deadline of one sample.", gt=0, le=300)] = 30.0
+
+
+class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    waiting_seconds: Annotated[
+        float, Meta(description="Patience with a wait whose culprit makes progress, before it is told as a warning.")
+    ] = 900.0
+    undecided_seconds: Annotated[
+        float, Meta(description="A job that stands still for reasons unknown is told as a warning after this.")
+    ] = 300.0
+    start_seconds: Annotated[
+        float, Meta(description="A job that has never stepped is not told before this; ranks may still arrive.")
+    ] = 120.0
+    settle_seconds: Annotated[
+        float,
+        Meta(
+            description="Checkpoints, storage, data loaders and compilers must be seen stuck this long before it "
+            "is told."
+        ),
+    ] = 40.0
+    ending_seconds: Annotated[
+        float, Meta(description="Time that a job gets to end after SIGTERM or a first exit 0, before it is told.")
+    ] = 30.0
+    terminals: Annotated[
+        bool, Meta(description="Tell about jobs that run in somebody's terminal session or a debugger, too.")
+    ] = False
+
+
+class CaptureSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    py_spy: Annotated[
+        str,
+        Meta(description="py-spy's executable; empty: the one beside our own interpreter, else from PATH."),
+    ] = ""
+    stack_seconds: Annotated[float, Meta(description="Deadline of one stack capture.", gt=0)] = 5.0
+    dump_seconds: Annotated[float, Meta(description="How long a rank may take to answer a dump request.", gt=0)] = 8.0
+    pause_for_stacks: Annotated[
+        bool, Meta(description="After the look that pauses nothing, take one that pauses the rank for milliseconds.")
+    ] = True
+    recorder_stacks: Annotated[
+        bool,
+        Meta(description="From the third look on ask recorders for call sites (holds the GIL for seconds, once)."),
+    ] = True
+    nccl_ras: Annotated[
+        Literal["auto", "always", "off"],
+        Meta(description="Ask NCCL's RAS service: auto from 2.28.9 on, always, off (older versions may crash)."),
+    ] = "auto"
+    seconds: Annotated[float, Meta(description="Deadline of a whole look; what is missing then is said.", gt=0)] = 25.0
+
+
+class DiagnosisSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    seconds: Annotated[float, Meta(description="Deadline of the child that reads the evidence and judges.", gt=0)] = (
+        60.0
+    )
+    memory_bytes: Annotated[int, Meta(description="Memory limit of that child.", ge=64 << 20)] = 2 << 30
+
+
+class IncidentSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    keep_bytes: Annotated[int, Meta(description="Oldest bundles go when all take more than this.", ge=0)] = 2 << 30
+    keep_seconds: Annotated[float, Meta(description="Bundles older than this go.", gt=0)] = 30 * 86400.0
+    timeline_seconds: Annotated[
+        float, Meta(description="How much of the time before an incident its timeline holds.", gt=0, le=3600)
+    ] = 60.0
+    maximum_looks: Annotated[int, Meta(description="Looks at one incident; the last is repeated no more.", ge=2)] = 12
+
+
+class SlackSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    webhook_url_file: Annotated[str, Meta(description="File that holds the incoming-webhook URL (a secret).")] = ""
+    webhook_url: Annotated[
+        str, Meta(description="The URL itself; prefer the file or STALLWATCH_SLACK_WEBHOOK_URL.")
+    ] = ""
+    minimum_severity: Annotated[
+        Literal["warning", "critical"], Meta(description="Tell from this on: warning or critical.")
+    ] = "warning"
+    attempt_seconds: Annotated[
+        float, Meta(description="Deadline of one attempt; failed ones are repeated later.", gt=0, le=120)
+    ] = 15.0
+
+    bot_token_file: Annotated[
+        str, Meta(description="File with a bot token (a secret): one thread an incident, instead of a webhook.")
+    ] = ""
+    bot_token: Annotated[str, Meta(description="The token itself; prefer the file or STALLWATCH_SLACK_BOT_TOKEN.")] = ""
+    channel: Annotated[str, Meta(description="Where the bot writes: a channel's id or name.")] = ""
+    api_url: Annotated[str, Meta(description="Slack's API, for a GovSlack of your own.")] = "https://slack.com/api/"
+    messages_per_hour: Annotated[
+        int, Meta(description="More than these wait and arrive as one digest.", ge=1, le=1000)
+    ] = 20
+
+
+class WebhookSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    url_file: Annotated[str, Meta(description="File with an address that gets each incident as JSON (a secret).")] = ""
+    url: Annotated[str, Meta(description="The address itself; prefer the file or STALLWATCH_WEBHOOK_URL.")] = ""
+    minimum_severity: Annotated[
+        Literal["warning", "critical"], Meta(description="Tell from this on: warning or critical.")
+    ] = "warning"
+    attempt_seconds: Annotated[
+        float, Meta(description="Deadline of one attempt; failed ones are repeated later.", gt=0, le=120)
+    ] = 15.0
+
+
+class DeadmanSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    url_file: Annotated[
+        str, Meta(description="File with an address that is asked while the daemon's loop lives; its silence alerts.")
+    ] = ""
+    url: Annotated[str, Meta(description="The address itself; prefer the file or STALLWATCH_DEADMAN_URL.")] = ""
+    every_seconds: Annotated[float, Meta(description="Time between two signs of life.", ge=1)] = 60.0
