@@ -147,3 +147,21 @@ def test_calls_that_end_on_every_rank_are() -> None:
     unread = _at_work(Rank(3, dumped=False, frames=SLEEPS).evidence())
     verdict = _first(*ranks[:3], unread)
     assert (verdict.cause, verdict.confidence) == ("healthy", "likely")
+
+
+_READS = (
+    CodeFrame("Path.read_bytes", "/usr/lib/python3.11/pathlib.py", 1050),
+    CodeFrame("load", "/srv/job/data.py", 31),
+)
+
+
+def test_ranks_that_all_stand_in_storage_wait_for_nobody_and_are_not_well() -> None:
+    """A file server that is gone for every rank at once: no call is outstanding, and nothing moves."""
+    steps = loop(W4, 5)
+    ranks = [
+        Rank(r, steps, frames=(*_READS, *SLEEPS[1:]), backend="gloo", wchan="folio_wait_bit", looks=2).evidence()
+        for r in range(4)
+    ]
+    assert _first(*ranks).cause == "undecided"
+    moved = _at_work(ranks[3])
+    assert _first(*ranks[:3], moved).cause == "healthy", "one of them goes on: storage answers"

@@ -90,6 +90,8 @@ def healthy(story: Story) -> Saying:
         return None
     if ended and len(ended) == len(case.observed):
         return Claim("healthy", (), "likely", (Fact("every process ended with exit code 0", "/proc"),))
+    if case.world and all(_stands_in_storage(case, rank) for rank in case.world):
+        return Rejected("healthy", "every rank stands in its storage, at the same place at both looks")
     if all(rank in story.graph.moving or _is_outside(case, rank) for rank in case.world):
         return Claim("healthy", (), "possible", (Fact("no rank waits for another", "flight recorders and stacks"),))
     return None
@@ -110,6 +112,13 @@ def _calls_end(case: Case, rank: int) -> bool:
 
 def _steps(case: Case, rank: int) -> bool:
     return bool(case.activity(rank).moving) and any(fact.source == "heartbeat" for fact in case.activity(rank).why)
+
+
+def _stands_in_storage(case: Case, rank: int) -> bool:
+    """A file server that is gone holds every rank at once, and nobody waits for anybody. Other places where all may
+    stand, an empty queue or a socket, are those of jobs that have nothing to do."""
+    activity = case.activity(rank)
+    return activity.moving is False and activity.where in ("filesystem", "dataloader", "checkpoint")
 
 
 def _is_outside(case: Case, rank: int) -> bool:
