@@ -4,6 +4,7 @@ import re
 import signal
 from typing import Final
 
+from stallwatch.formats.log_traceback import Traceback, starts
 from stallwatch.model.evidence import LogEvent
 
 START: Final = re.compile(r"^(?:.*\.)?ChildFailedError:|^Failures:\s*$|^Root Cause \(first observed failure\):")
@@ -31,9 +32,15 @@ class Summary:
         self._root = False
         self._fields: dict[str, str] = {}
         self._line = 0
+        self._traceback: Traceback | None = None  # of the block, where main is decorated with @record
+        self._raised_at = 0
 
     def feed(self, text: str, line: int) -> bool:
         """Return True when the line is a part of a summary."""
+        if self._traceback is not None and not self._traceback.done and text.startswith("  "):
+            self._traceback.feed(text[2:])  # all but its first line are indented
+            self._raised_at = line
+            return True
         if START.match(text):
             self._close()
             self._root = _ROOT.match(text) is not None
@@ -44,6 +51,8 @@ class Summary:
             return True
         if self._line and (match := _FIELD.match(text)):
             self._fields.setdefault(match[1], match[2].strip())
+            if match[1] == "traceback" and starts(match[2]):
+                self._traceback = Traceback()
             return True
         if text.startswith("====") and self._fields:
             self._close()
@@ -54,8 +63,8 @@ class Summary:
         self._close()
 
     def _close(self) -> None:
-        fields, line = self._fields, self._line
-        self._fields, self._line = {}, 0
+        fields, line, raised = self._fields, self._line, self._traceback
+        self._fields, self._line, self._traceback = {}, 0, None
         rank, code = _RANK.match(fields.get("rank", "")), _EXIT.match(fields.get("exitcode", ""))
         if not rank or not code:
             return
@@ -77,3 +86,18 @@ class Summary:
         # The root cause repeats a block of the list, when it is not the only one.
         self.events = [e for e in self.events if not (event.first and (e.rank, e.pid) == (event.rank, event.pid))]
         self.events.append(event)
+        if raised is not None and raised.exception:
+            self.events.append(
+                LogEvent(
+                    kind="exception",
+                    text=f"{raised.exception}: {raised.message or ''}",
+                    line=self._raised_at,
+                    rank=event.rank,
+                    local_rank=event.local_rank,
+                    pid=event.pid,
+                    exception=raised.exception,
+                    message=raised.message,
+                    frame=raised.frame,
+                    first=self._root,
+                )
+            )

@@ -83,9 +83,10 @@ SYSTEM_PATTERNS: Final = (
     pattern("gpu_xid", "SXid (PCI:", r"SXid \(PCI:(?P<device>[^)]+)\): (?P<message>\d+, Fatal.*)"),
     pattern("gpu_xid", "NVRM: Xid", r"NVRM: Xid \(PCI:(?P<device>[^)]+)\): (?P<message>\d+.*)"),
     pattern("gpu_lost", "fallen off the bus", r"fallen off the bus and is not responding"),
+    pattern("pcie_error", "PCIe Bus Error", r"(?P<device>\S+): PCIe Bus Error: severity=Uncorrected \(Fatal\)"),
     pattern(
         "hung_task",
         "blocked for more than",
-        r"INFO: task (?P<message>\S+):(?P<pid>\d+) blocked for more than \d+ seconds",
+        r"INFO: task (?P<message>.{1,32}?):(?P<pid>\d+) blocked for more than \d+ seconds",
     ),
 )

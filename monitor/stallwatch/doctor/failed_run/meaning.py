@@ -36,7 +36,8 @@ def meaning(event: LogEvent, kind: str) -> tuple[str, bool]:
         return "out_of_memory", False
     if kind == "gpu_xid":
         number = int((event.message or "0").partition(",")[0])
-        return kind, "SXid" not in event.text and number not in _FAULTS
+        follows = "caused by previous" in event.text or "Nonfatal" in event.text
+        return kind, follows or ("SXid" not in event.text and number not in _FAULTS)
     if kind in ("launcher_failure", "process_failed") and _ended_by_others(event):
         return kind, True
     return kind, event.secondary

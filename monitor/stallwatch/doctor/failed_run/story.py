@@ -27,7 +27,7 @@ _CAUSES: tuple[tuple[str, ...], ...] = (
     ("collective_mismatch", "gloo_size_mismatch", "nccl_version_mismatch", "barrier_absent"),
     ("exception", "not_started", "native_exception"),
     ("cancelled",),
-    ("nccl_no_interface", "name_unresolved", "hung_task"),
+    ("nccl_no_interface", "name_unresolved", "hung_task", "pcie_error"),
     ("launcher_failure", "process_failed"),
     ("nccl_completion_error", "nccl_async_event", "nccl_connect"),
     ("gloo_connect", "init_timeout", "store_unreachable"),

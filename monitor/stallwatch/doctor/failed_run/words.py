@@ -115,6 +115,10 @@ _WORDS: dict[str, Words] = {
         "The GPU no longer answers on the bus; its rank waits for ever or fails, and the others too.",
         "drain the node, power it off and on; with the same GPU again, have it replaced",
     ),
+    "pcie_error": Words(
+        "A device on the PCIe bus failed; calls that wait for it do not come back.",
+        "lspci -s <device> and nvidia-smi -q: which card is it? Drain the node, reseat or replace it",
+    ),
     "hung_task": Words(
         "The kernel says that this process waits in it without end: a disk or a network file system that does not "
         "answer, or the driver. Its rank holds the others up, and not even SIGKILL ends it.",

@@ -80,7 +80,9 @@ ENDED = TORCHRUN.replace("exitcode  : -9", "exitcode  : {}")
          "shutting down workers\n", "SIGTERM", "ended the launcher"),
         ("NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: fallen off the bus and is not responding to commands.\n" + WATCHDOG,
          "fallen off the bus", "drain"),
-        ("INFO: task python:4242 blocked for more than 120 seconds.\n" + WATCHDOG, "blocked for more than", "wchan"),
+        ("INFO: task nvidia smi:42 blocked for more than 120 seconds.\n" + WATCHDOG, "blocked for more than", "wchan"),
+        ("pcieport 0000:00:03.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer\n" + WATCHDOG,
+         "PCIe Bus Error", "lspci"),
         ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
          + ENDED.format(-6), "std::bad_alloc", "memory"),
         ("Fatal Python error: Segmentation fault\n\nThread 0x7f (most recent call first):\n" + ENDED.format(-11),
@@ -230,3 +232,24 @@ def test_names_of_schedulers_logs_are_known_in_a_folder(node: Node) -> None:
         node.write(f"logs/{name}", gzip.compress(RAISED.encode()) if name.endswith("gz") else RAISED)
     node.write("logs/model.safetensors", RAISED)
     assert len({log for log, _ in read_events((node.root / "logs",))}) == 5
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["NVRM: Xid (PCI:0000:61:00): 149, NETIR_LINK_EVT Nonfatal XC0 i0 Link 00 (0x0 0x0)",
+     "NVRM: Xid (PCI:0000:61:00): 145, pid=1, name=x, RLW_SRC_TRACK caused by previous Xid 149",
+     "pcieport 0000:00:03.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer"],
+)  # fmt: skip
+def test_errors_of_the_bus_that_are_no_outage_are_no_cause(node: Node, line: str) -> None:
+    assert "KeyError" in first(node, line + "\n" + RAISED)
+
+
+def test_a_traceback_that_torchrun_shows_of_record_is_the_cause(node: Node) -> None:
+    shown = TORCHRUN.replace("exitcode  : -9", "exitcode  : 1").replace(
+        "traceback : Signal 9 (SIGKILL) received by PID 16540",
+        'traceback : Traceback (most recent call last):\n    File "/env/record.py", line 1, in wrapper\n'
+        "    File \"/job/train.py\", line 77, in main\n  KeyError: 'input_ids'\n",
+    )
+    found = diagnose(node, shown)
+    assert found[0].seen.startswith("First cause: rank 3")
+    assert "KeyError: 'input_ids'" in found[0].seen
