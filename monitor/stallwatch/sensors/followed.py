@@ -2,12 +2,13 @@
 
 import os
 import time
+from collections.abc import Iterable
 
 from stallwatch.model.snapshot import Heartbeat, JobKey, ProcessEnd
 from stallwatch.sensors.environ import RankNames
 from stallwatch.sensors.exits import Traces, explain
 from stallwatch.sensors.processes import ProcessWatch
-from stallwatch.sensors.twins import kin_of
+from stallwatch.sensors.twins import Member, kin_of, told_apart
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -83,3 +84,18 @@ def names_of(heartbeat: Heartbeat) -> RankNames:
     return RankNames(
         heartbeat.rank, heartbeat.local_rank, heartbeat.world_size, heartbeat.training_job, heartbeat.epoch
     )
+
+
+def tell_apart(followed: Iterable[FollowedRank]) -> None:
+    """Two live processes of one rank are two jobs, whatever they call themselves."""
+    by_name: dict[JobKey, list[FollowedRank]] = {}
+    for rank in followed:
+        by_name.setdefault(rank.named, []).append(rank)
+    for ranks in by_name.values():
+        members = [
+            Member(number, rank.names.rank, rank.began_ns, rank.kin, rank.end is None, rank.ordinal)
+            for number, rank in enumerate(ranks)
+        ]
+        for number, ordinal in told_apart(members).items():
+            assert isinstance(number, int)
+            ranks[number].ordinal = ordinal

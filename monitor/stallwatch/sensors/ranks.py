@@ -11,14 +11,14 @@ from stallwatch.model.snapshot import Heartbeat, JobKey, ProcessEnd, ProcessSamp
 from stallwatch.sensors.deaths import DeathWatch
 from stallwatch.sensors.environ import RankNames
 from stallwatch.sensors.exits import note_traces
-from stallwatch.sensors.followed import FollowedRank, age_ns, names_of
+from stallwatch.sensors.followed import FollowedRank, age_ns, names_of, tell_apart
 from stallwatch.sensors.heartbeats import HeartbeatScan
 from stallwatch.sensors.namespaces import PidTranslation
+from stallwatch.sensors.owners import Owners
 from stallwatch.sensors.processes import ProcessWatch
 from stallwatch.sensors.rank_disks import RankDisks
 from stallwatch.sensors.sensor import Options, PartStatus
 from stallwatch.sensors.slow_reads import SlowReads
-from stallwatch.sensors.twins import Member, told_apart
 from stallwatch.sensors.unseen import REASON, Unseen, rank_of_record
 
 # A stop must be told within two seconds, so it cannot wait for the next tick; one pread a rank.
@@ -50,7 +50,7 @@ class RanksSensor:
         self._ranks: dict[tuple[int, int], FollowedRank] = {}  # by pid and start ticks
         self._missing_since: dict[str, int] = {}  # records of processes that were gone when we came
         self._not_believed: set[str] = set()  # of this read
-        self._owners: dict[tuple[str, str], int] = {}  # uid by job and epoch
+        self._owners = Owners()
         self._process_errors = 0
         self._unseen = Unseen(options.keep_ended_seconds)
 
@@ -71,7 +71,7 @@ class RanksSensor:
         for heartbeat in look.heartbeats:
             self._take(heartbeat, began_ns)
         self._take_slow()
-        self._tell_apart()
+        tell_apart(self._ranks.values())
         self._drop_followed()
         self._disks.look(key for key, rank in self._ranks.items() if rank.end is None)
         records_ns = self._now_ns()
@@ -110,7 +110,7 @@ class RanksSensor:
         self._missing_since.pop(heartbeat.path, None)
         rank.heartbeat = heartbeat
         rank.heartbeat_ns = now_ns
-        rank.names = self._own_names(names_of(heartbeat), rank.uid)
+        rank.names = self._owners.names_for(names_of(heartbeat), rank.uid)
 
     def _believed(self, heartbeat: Heartbeat, pid: int, known: FollowedRank | None) -> FollowedRank | None:
         """Given a record that is new to us, return the rank that it speaks for; None when it does not."""
@@ -129,11 +129,6 @@ class RanksSensor:
                 return None  # it has moved on to another file
             self._not_believed.add(rank.heartbeat.path)
         return rank
-
-    def _own_names(self, names: RankNames, uid: int) -> RankNames:
-        """A job belongs to whose ranks came first: what another user calls by its names is another job."""
-        owner = self._owners.setdefault((names.training_job, names.epoch), uid)
-        return names if owner == uid else names._replace(epoch=f"{names.epoch} of uid {uid}")
 
     def _known_pid(self, heartbeat: Heartbeat) -> int | None:
         for (pid, start_ticks), rank in self._ranks.items():
@@ -155,7 +150,7 @@ class RanksSensor:
         uid = watch.directory.status().uids[0]
         parent, began_ns = watch.directory.stat().parent_pid, self._now_ns() - age_ns(start_ticks)
         traces = note_traces(watch)
-        rank = FollowedRank(self._own_names(names, uid), uid, watch, traces, parent, began_ns, self._proc)
+        rank = FollowedRank(self._owners.names_for(names, uid), uid, watch, traces, parent, began_ns, self._proc)
         self._slow.want(pid, start_ticks)
         try:
             if self._proc == "/proc":
@@ -166,20 +161,6 @@ class RanksSensor:
             rank.ended(self._now_ns())
         self._ranks[pid, start_ticks] = rank
         return rank
-
-    def _tell_apart(self) -> None:
-        """Two live processes of one rank are two jobs, whatever they call themselves."""
-        by_name: dict[JobKey, list[FollowedRank]] = {}
-        for rank in self._ranks.values():
-            by_name.setdefault(rank.named, []).append(rank)
-        for ranks in by_name.values():
-            members = [
-                Member(number, rank.names.rank, rank.began_ns, rank.kin, rank.end is None, rank.ordinal)
-                for number, rank in enumerate(ranks)
-            ]
-            for number, ordinal in told_apart(members).items():
-                assert isinstance(number, int)
-                ranks[number].ordinal = ordinal
 
     def _drop_followed(self) -> None:
         """A rank that ended before its successor began is no death of the job that runs now: somebody started the job
@@ -256,8 +237,7 @@ class RanksSensor:
         which is removed after the grace."""
         followed = {rank.heartbeat.path for rank in self._ranks.values() if rank.heartbeat is not None}
         followed |= self._not_believed
-        used = {(rank.names.training_job, rank.names.epoch) for rank in self._ranks.values()}
-        self._owners = {key: uid for key, uid in self._owners.items() if key in used}
+        self._owners.keep(rank.names for rank in self._ranks.values())
         living = {rank.job for rank in self._ranks.values() if rank.end is None}
         began_ns = {job: min(r.began_ns for r in self._ranks.values() if r.job == job) for job in living}
         successors = {(sample.job, sample.rank) for sample in samples if sample.end is None}
@@ -266,7 +246,7 @@ class RanksSensor:
             if heartbeat.is_child or heartbeat.path in followed:
                 continue
             since_ns = self._missing_since.setdefault(heartbeat.path, now_ns)
-            names = self._own_names(names_of(heartbeat), heartbeat.uid)
+            names = self._owners.names_for(names_of(heartbeat), heartbeat.uid)
             job = JobKey(names.training_job, names.epoch)
             at_ns = heartbeat.ended_ns or max(heartbeat.pulse_ns, heartbeat.last_step_ns or 0)
             if self._unseen.is_alive(heartbeat, now_ns):
