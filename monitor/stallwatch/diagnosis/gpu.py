@@ -58,11 +58,11 @@ def is_idle(gpu: GpuOfRank) -> bool:
 
 def spins_outside_communication(gpu: GpuOfRank, waiting: list[GpuOfRank]) -> bool:
     """True when the GPU is as busy as those that wait in a collective, at clearly lower power."""
-    powers = [other.power_watts for other in waiting if other.power_watts is not None and _busy(other)]
+    powers = [other.power_watts for other in waiting if other.power_watts is not None and is_busy(other)]
     return bool(
-        _busy(gpu) and powers and gpu.power_watts is not None and gpu.power_watts < _LOWER_POWER * median(powers)
+        is_busy(gpu) and powers and gpu.power_watts is not None and gpu.power_watts < _LOWER_POWER * median(powers)
     )
 
 
-def _busy(gpu: GpuOfRank) -> bool:
+def is_busy(gpu: GpuOfRank) -> bool:
     return gpu.utilization_percent is not None and gpu.utilization_percent >= _BUSY_PERCENT

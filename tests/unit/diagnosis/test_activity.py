@@ -28,6 +28,8 @@ from stallwatch.model.evidence import (
     ThreadState,
 )
 from stallwatch.model.snapshot import Heartbeat
+from tests.unit.diagnosis.build import Call, world
+from tests.unit.diagnosis.build import recorder as recorded
 from tests.unit.diagnosis.rank_evidence import JOB, MODULE, PID, process, rank, source, stack, stacks, thread
 
 C10D = "TORCH/distributed/distributed_c10d.py"
@@ -180,6 +182,14 @@ def test_a_thread_that_spins_without_the_gil_waits_for_its_gpu() -> None:
     assert read_activity(computing).where == "busy_loop"
     without_gpu = rank(stack(*STEP), "R", active=True)
     assert read_activity(without_gpu).where == "busy_loop"
+
+
+def test_the_empty_recorder_of_a_build_for_gpus_makes_no_gpu_rank() -> None:
+    empty = recorded(0, ())
+    computing = rank(stack(*STEP), "R", active=True, recorders=(empty,))
+    assert read_activity(computing).where == "busy_loop"
+    used = rank(stack(*STEP), "R", active=True, recorders=(recorded(2, (Call(world(3)),)),))
+    assert read_activity(used).gpu_sync
 
 
 def test_synchronize_is_a_gpu_wait() -> None:

@@ -69,6 +69,29 @@ def test_a_gpu_busy_at_the_power_of_an_idle_one_runs_something_else() -> None:
     assert (verdict.cause, verdict.culprits) == ("gpu_kernel_stuck", (1,))
 
 
+@pytest.mark.parametrize(("busy_percent", "where"), [(100.0, "gpu_sync"), (0.0, "busy_loop"), (None, "busy_loop")])
+def test_who_spins_waits_for_its_gpu_only_if_that_works(busy_percent: float | None, where: str) -> None:
+    """Rank 0 evaluates on the CPU, in native code, while the others wait."""
+    spinning = Rank(1, STEPS, frames=SLEEPS, state="R", wchan=None).evidence()
+    threads = tuple(msgspec.structs.replace(thread, active=True) for thread in spinning.stacks[0].threads)
+    stacks = tuple(msgspec.structs.replace(stack, threads=threads) for stack in spinning.stacks)
+    node = _node((171.0,) * 4)
+    sample = tuple(
+        msgspec.structs.replace(gpu, utilization_percent=busy_percent if 1001 in (gpu.pids or ()) else 100.0)
+        for gpu in node.gpus[-1]
+    )
+    waiting = evidence(*_waiting(0, 2, 3), world_size=4, nodes=(msgspec.structs.replace(node, gpus=(sample,)),))
+    processes = tuple(
+        msgspec.structs.replace(
+            look, threads=tuple(msgspec.structs.replace(t, cpu_ticks=1000 * look.look) for t in look.threads)
+        )
+        for look in spinning.processes
+    )
+    ranks = (*waiting.ranks, msgspec.structs.replace(spinning, stacks=stacks, processes=processes))
+    verdict = judge(msgspec.structs.replace(waiting, ranks=ranks))[0]
+    assert (verdict.cause, verdict.culprits, verdict.where) == ("not_entered", (1,), where)
+
+
 def test_a_sleeping_host_does_not_wait_for_its_gpu() -> None:
     node = _node((171.0, 125.0, 172.0, 170.0))
     verdict = judge(evidence(*_waiting(0, 2, 3), Rank(1, STEPS, frames=SLEEPS), nodes=(node,)))[0]

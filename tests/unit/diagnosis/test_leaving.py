@@ -98,6 +98,15 @@ def test_an_exception_that_only_this_rank_handles_is_the_cause() -> None:
     assert "train.py:7" in verdict.summary
 
 
+def test_who_works_on_while_it_handles_an_exception_has_not_left_for_it() -> None:
+    """Compilers and those who try again live in an `except`."""
+    found = _parted((), (LOOP,))
+    works = Rank(2, STEPS, len(STEPS), (CodeFrame("<module>", JOB, 50),), state="R", backend="gloo").evidence()
+    found = _with(found, 2, recorders=works.recorders, stacks=works.stacks, processes=works.processes)
+    verdict = _judged(_with(found, 2, scenes=_scene("ValueError")))
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
+
+
 @pytest.mark.parametrize("kind", ["StopIteration", "SystemExit", "DistBackendError"])
 def test_an_end_in_order_and_a_peers_fault_are_no_exception_of_its_own(kind: str) -> None:
     assert _judged(_with(_parted((), (LOOP,)), 2, scenes=_scene(kind))).cause == "data_exhausted"

@@ -88,8 +88,9 @@ def _thread_state(process: ProcessLook, thread: ThreadStack | None, *, main: boo
 
 
 def uses_gpu(rank: RankEvidence) -> bool:
-    """Whether the process talks to a GPU: CUDA's or NCCL's threads, or NCCL's recorder."""
+    """Whether the process talks to a GPU: CUDA's or NCCL's threads, or what NCCL's recorder holds (builds for GPUs have
+    one in every process)."""
     names = (state.name for process in rank.processes for state in process.threads)
     return any(name.startswith(("cuda", "pt_nccl", "NCCL", "rccl", "hip")) for name in names) or any(
-        recorder.backend in ("nccl", "xccl", "hccl") for recorder in rank.recorders
+        recorder.backend in ("nccl", "xccl", "hccl") and recorder.operations for recorder in rank.recorders
     )

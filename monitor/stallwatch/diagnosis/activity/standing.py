@@ -228,7 +228,7 @@ def _agrees(hinted: Hint, around: Circumstances) -> bool:
 def _busy(around: Circumstances) -> Standing:
     # Waiting for CUDA spins without the GIL by default (cudaDeviceScheduleAuto on a host with enough cores).
     if around.gpu and not around.holds_gil:
-        return Standing("gpu_sync", "waits for its GPU")
+        return Standing("gpu_sync", "computes in native code or waits for its GPU")
     return Standing("busy_loop", "computes on the CPU")
 
 

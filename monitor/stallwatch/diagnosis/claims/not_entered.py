@@ -14,11 +14,13 @@ from stallwatch.diagnosis.claims.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.frames import Origin, place
+from stallwatch.diagnosis.gpu import is_busy
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.waits import Strength
-from stallwatch.model.verdict import Confidence, Fact, Rejected
+from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
 
 _READS = ("filesystem", "checkpoint", "dataloader")
+_RUNS = 0.5  # cores, between two looks: who waits for an event of its GPU with cudaDeviceScheduleBlockingSync uses none
 _MAIN_THREAD = "MainThread"  # by Python's own name; what a thread beside it does may be none of the loop's business
 
 
@@ -45,11 +47,25 @@ def claim(story: Story) -> Saying:
         culprits=tuple(found),
         confidence=_confidence(story, found, resolved),
         because=(*waiting_facts(story, found), *facts[:8], *activity_facts(story, found)),
-        where=common_where(story, found),
+        where=_where(story, found),
         group=wait.point.group if wait else None,
         operation=operation_of(story, wait) if wait else unrecorded_operation(story, found),
         seq=wait.point.seq or None if wait else None,
     )
+
+
+def _where(story: Story, found: list[int]) -> Where | None:
+    """Who spins below the job's own line waits for its GPU only if that is known to be busy: it computes otherwise."""
+    where = common_where(story, found)
+    if where == "gpu_sync" and not all(rank in story.gpus and is_busy(story.gpus[rank]) for rank in found):
+        return "busy_loop" if all(_spins(story, rank) for rank in found) else where
+    return where
+
+
+def _spins(story: Story, rank: int) -> bool:
+    activity = story.case.activity(rank)
+    runs = activity.cpu_share is None or activity.cpu_share > _RUNS
+    return runs and bool(activity.stack) and place(activity.stack[0].filename).origin is Origin.JOB
 
 
 def culprits(story: Story) -> list[int]:

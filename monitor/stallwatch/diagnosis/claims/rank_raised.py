@@ -25,7 +25,9 @@ def claim(story: Story) -> Saying:
         if activity.gone:
             continue
         if raised_alone(story.case, rank):
-            if activity.in_teardown or (rank in suspects and activity.exception_swallowed):
+            # Who works on while it handles one may be trying again, or compile: that kind of program lives in `except`.
+            parted = activity.exception_swallowed and (activity.handled is None or bool(activity.in_collective))
+            if activity.in_teardown or (rank in suspects and parted):
                 raised.append(rank)
         elif activity.in_teardown and rank in suspects:
             tearing.append(rank)
