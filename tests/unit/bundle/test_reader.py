@@ -260,6 +260,7 @@ def _line(rank: int, step: int) -> bytes:
             "groups": (),
             "looks": (),
             "differs": (),
+            "pending_groups": (),
             "rank": rank,
             "step": step,
             "pid": 7,
