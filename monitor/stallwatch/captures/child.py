@@ -30,7 +30,7 @@ from stallwatch.captures.surroundings import look_around
 from stallwatch.config import CaptureSection
 from stallwatch.hook.layout import LayoutError
 from stallwatch.model.evidence import Attempt, ChildProcess, ProcessLook
-from stallwatch.model.reading import Known
+from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node import untrusted
 from stallwatch.node.heartbeat_file import read_heartbeat
@@ -58,6 +58,8 @@ class RankLook:
         self.stacks = StackCapture(sample, self.folder, section)
         self.recorder = RecorderRequest(sample, self.folder, section.dump_seconds)
         self.gone = sample.end is not None
+        # The daemon has not seen its process: that we do not either proves no end.
+        self.hidden = not self.gone and isinstance(sample.process, Unavailable)
         self._children: tuple[ChildProcess, ...] = ()
         self._process: ProcessLook | None = None
         self._around: dict[str, Any] = {}
@@ -69,7 +71,11 @@ class RankLook:
                 state = process.look_at(self.sample.pid, self.sample.start_ticks, self.look, own=self._own_bytes())
                 self.gone = state.state in ("Z", "X")
                 self._children = state.children
+                self.hidden = False
             except ProcessLookupError:
+                if isinstance(self.sample.process, Unavailable):
+                    self.folder.note("process", asked_ns, False, self.sample.process.reason)
+                    return
                 self.gone = True
             except (OSError, ValueError) as error:
                 self.folder.note("process", asked_ns, False, str(error))
@@ -112,14 +118,14 @@ class RankLook:
         self.folder.note("heartbeat", time.monotonic_ns(), True)
 
     def take_stacks(self) -> None:
-        if not self.gone:
+        if not (self.gone or self.hidden):
             self.stacks.capture(self._children)
 
     def ask_recorder(self, rungs: tuple[str, ...]) -> None:
         if self.gone:
             return
         self.recorder.ask(rungs)
-        if self.recorder.missing:
+        if self.recorder.missing and not self.hidden:
             self._take_torch_dump()
 
     def ask_for_stacks(self) -> None:
@@ -146,7 +152,7 @@ class RankLook:
 
     def missing(self) -> list[str]:
         """What is not known of this rank; a rank that is gone has nothing to add."""
-        if self.gone or not os.path.exists(f"/proc/{self.sample.pid}"):
+        if self._has_ended():
             return []
         sentences = [] if self.stacks.answered else [f"rank {self.sample.rank}: no stack"]
         if self.recorder.missing:
@@ -154,7 +160,10 @@ class RankLook:
         return sentences
 
     def is_complete(self) -> bool:
-        return self.gone or self.stacks.answered or not os.path.exists(f"/proc/{self.sample.pid}")
+        return self.stacks.answered or self._has_ended()
+
+    def _has_ended(self) -> bool:
+        return self.gone or (not self.hidden and not os.path.exists(f"/proc/{self.sample.pid}"))
 
 
 class Look:

@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.captures.child import RankLook
+from stallwatch.config import CaptureSection
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.snapshot import RankSample
+from tests.unit.detectors.nodes import process
+from tests.unit.outputs.reports import sample
+
+NO_SUCH_PID = 4_194_303  # just below PID_MAX_LIMIT
+
+
+def looked_at(rank: RankSample, bundle: Path) -> RankLook:
+    look = RankLook(rank, bundle, 1, CaptureSection())
+    look.look_at_process()
+    look.take_stacks()
+    return look
+
+
+def test_a_process_that_was_seen_and_is_not_there_has_ended(tmp_path: Path) -> None:
+    seen = Known(process(0), 0)
+    look = looked_at(msgspec.structs.replace(sample(0), pid=NO_SUCH_PID, process=seen), tmp_path)
+    assert look.gone
+    assert (look.is_complete(), look.missing()) == (True, [])
+
+
+def test_a_process_that_never_could_be_seen_is_not_called_gone(tmp_path: Path) -> None:
+    hidden = Unavailable("/proc hides it", 0)
+    look = looked_at(msgspec.structs.replace(sample(0), pid=NO_SUCH_PID, process=hidden), tmp_path)
+    assert not look.gone
+    assert not (tmp_path / "ranks" / "0" / "process.json").exists()
+    assert not look.is_complete()
+    assert "rank 0: no stack" in look.missing()
+    attempts = (tmp_path / "ranks" / "0" / "attempts.json").read_text()
+    assert "/proc hides it" in attempts
