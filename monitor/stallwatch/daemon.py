@@ -147,7 +147,10 @@ class Daemon:
             self._publish(self._ring.latest)
 
     def _detect(self, snapshot: NodeSnapshot) -> None:
-        self._remembered, self._detected = self._detection.step(self._remembered, snapshot)
+        done = self._guard.run("detectors", "step", lambda: self._detection.step(self._remembered, snapshot))
+        if done is None:  # counted; what was found before stands
+            return
+        self._remembered, self._detected = done
         for error in self._detected.errors:
             self._guard.count("detectors", error.detector, error.error)
 

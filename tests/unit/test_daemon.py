@@ -7,9 +7,11 @@ import pytest
 
 from stallwatch.bundle.writer import BundleWriter
 from stallwatch.config import Config, TellSection
+from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.detectors.replay import replay, snapshots_of
 from stallwatch.errors import UsageError
 from stallwatch.model.incident import Incident
+from stallwatch.model.snapshot import NodeSnapshot
 from tests.unit.detectors.nodes import four, job_run
 from tests.unit.incidents.stories import report
 from tests.unit.loop.fakes import Bench, FakeOutput, FakeStarter
@@ -77,6 +79,22 @@ def test_sensors_that_fail_cost_their_tick_and_are_counted(tmp_path: Path) -> No
     errors = {(e.stage, e.name): e.errors_total for e in bench.latest.stage_errors}
     assert errors[("sensors", "panel")] == 2
     assert only_incident(bench).severity == "warning"
+
+
+def test_a_failure_between_detectors_is_counted_and_the_loop_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, failing = Detection.step, {3, 4}
+
+    def fail(self: Detection, before: DetectionState, snapshot: NodeSnapshot) -> tuple[DetectionState, Detected]:
+        if snapshot.tick in failing:
+            raise NameError("name 'seen' is not defined")
+        return step(self, before, snapshot)
+
+    monkeypatch.setattr(Detection, "step", fail)
+    bench = Bench(tmp_path, HANG).run()
+    assert only_incident(bench).state == "open"
+    assert sum(e.errors_total for e in bench.latest.stage_errors if e.stage == "detectors") == len(failing)
 
 
 def test_an_output_that_raises_hurts_only_itself(tmp_path: Path) -> None:
