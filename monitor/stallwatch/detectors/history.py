@@ -31,7 +31,7 @@ _CLOCK_TICKS_PER_SECOND = 100  # sysconf(_SC_CLK_TCK) of every Linux that runs t
 _CONTENTION_TICKS = 30
 _STILL_SECONDS = 2.0  # what it did before it stood still is in the first ticks after
 _WORK_SECONDS = 3.0
-_WORKING_SHARE = 0.01  # of a core: a poll ten times a second takes a third of that
+_WORKING_SHARE = 0.005  # of a core: a poll ten times a second takes up to 0.003, small works with pauses 0.006
 LATE_SECONDS = 1.0  # lateness below this is jitter of a busy node
 _LATER_PHASES = 8  # phases whose times are kept, per rank
 
