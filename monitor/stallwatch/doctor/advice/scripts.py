@@ -9,21 +9,25 @@ from typing import ClassVar
 import msgspec
 
 from stallwatch.doctor import data
+from stallwatch.doctor.advice.settings import settings
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.finding import Area, FindingRecord, Severity
 from stallwatch.doctor.surroundings import Surroundings
 
 _LIMIT_BYTES = 2 << 20
+_SAID = re.compile(r"\s*(?:echo|printf)\s[^|>]*$")  # a shell's words for people
 
 
 class Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One entry of data/advice.toml."""
 
-    pattern: str
     what: str
     severity: Severity
     why: str
     better: str
+    pattern: str = ""
+    variables: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 def script_paths(surroundings: Surroundings) -> tuple[Path, ...]:
@@ -60,7 +64,7 @@ def code_lines(path: Path, text: str) -> Iterator[tuple[int, str]]:
     """Lines with their numbers, comments left out: a warning against advice is not the advice."""
     comment = re.compile(r"^\s*(#|//|--\s|<!--)") if path.suffix != ".md" else re.compile(r"^\s*<!--")
     for number, line in enumerate(text.splitlines(), 1):
-        if not comment.match(line):
+        if not comment.match(line) and not _SAID.match(line):
             yield number, re.sub(r"\s#\s.*$", "", line)
 
 
@@ -72,7 +76,9 @@ class HarmfulAdvice:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        known = [(re.compile(one.pattern, re.IGNORECASE), one) for one in data.entries("advice.toml", "advice", Advice)]
+        advices = data.entries("advice.toml", "advice", Advice)
+        known = [(re.compile(one.pattern, re.IGNORECASE), one) for one in advices if one.pattern]
+        of_variables = {(name, value): one for one in advices for name in one.variables for value in one.values}
         found = []
         for path, text in texts(surroundings):
             hits: dict[str, tuple[Advice, list[int], str]] = {}
@@ -80,6 +86,13 @@ class HarmfulAdvice:
                 for pattern, advice in known:
                     if pattern.search(line):
                         hits.setdefault(advice.what, (advice, [], line.strip()))[1].append(number)
+            lines = text.splitlines()
+            for setting in settings(code_lines(path, text), is_python=path.suffix == ".py"):
+                if told := of_variables.get((setting.name, setting.value.lower())):
+                    line = lines[setting.line - 1].strip()
+                    if setting.name not in line:  # Kubernetes: the name stands in another line
+                        line = f"{setting.name}={setting.value}"
+                    hits.setdefault(told.what, (told, [], line))[1].append(setting.line)
             for advice, numbers, line in hits.values():
                 found.append(
                     finding(

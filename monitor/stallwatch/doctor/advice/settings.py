@@ -17,6 +17,7 @@ _OF_SHELLS: Final = (
 )
 # A key of Compose, of a Ray runtime_env, of a mapping.
 _OF_MAPPINGS: Final = (
+    re.compile(rf"name:\s*[\"']?{_NAME}[\"']?\s*,\s*value:\s*(?P<value>\"[^\"]*\"|'[^']*'|[^\s,}}]+)"),
     re.compile(rf"(?:^|[{{,])\s*[\"']?{_NAME}[\"']?\s*:\s+(?P<value>\"[^\"]*\"|'[^']*'|[\w.,^=:/-]+)\s*(?=[,}}]|$)"),
 )
 _OF_PYTHON: Final = (

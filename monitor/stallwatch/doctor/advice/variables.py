@@ -23,7 +23,7 @@ _CHECKS: tuple[Check, ...] = (
     InventedVariables(), RemovedVariables(), RenamedVariables(), UnknownVariables(), OutOfRange(), WrongSyntax(),
     DebugLeftOn(), Contradictions(),
 )  # fmt: skip
-# harmful_advice tells these, with the better way, where name and value stand in one line.
+# harmful_advice tells these, with the better way.
 _ADVISED = frozenset((
     "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "TORCH_NCCL_BLOCKING_WAIT", "CUDA_LAUNCH_BLOCKING",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
@@ -51,18 +51,10 @@ class VariablesInScripts:
         values = {one.name: one.value for one in found}
         around = replace(surroundings, environments=(NamedEnvironment(str(path), values, is_file=True),))
         told: set[str] = set()
-        lines = text.splitlines()
         for check in _CHECKS:
             for record in check.look(around):
                 setting = _meant(found, record)
-                if setting and (
-                    setting.name in told
-                    or (
-                        check.name == "debug_left_on"
-                        and setting.name in _ADVISED
-                        and setting.name in lines[setting.line - 1]
-                    )
-                ):
+                if setting and (setting.name in told or (check.name == "debug_left_on" and setting.name in _ADVISED)):
                     continue
                 if check.name == "unknown_variable" and record.severity == "info":
                     continue  # like no real name: a script's own

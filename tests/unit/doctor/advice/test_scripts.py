@@ -23,6 +23,14 @@ def around(node: Node, text: str, name: str = "run.sh") -> Surroundings:
         ("docker run -e NCCL_P2P_DISABLE=1 image", "P2P disabled"),
         ("ENV NCCL_IB_DISABLE=1", "InfiniBand disabled"),
         ("export NCCL_SHM_DISABLE=1", "shared memory disabled"),
+        ("export NCCL_DEBUG=WARN NCCL_IB_DISABLE=1", "InfiniBand disabled"),
+        ("srun --export=ALL,NCCL_P2P_DISABLE=1 python train.py", "P2P disabled"),
+        ("setenv NCCL_IB_DISABLE 1", "InfiniBand disabled"),
+        ('os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")', "CUDA_LAUNCH_BLOCKING"),
+        ('- {name: TORCH_NCCL_BLOCKING_WAIT, value: "1"}', "blocking wait"),
+        ("kill -9 $(pgrep -f train.py)", "killed by name"),
+        ("fuser -k 29500/tcp", "killed unseen"),
+        ("rm -rf /dev/shm/*", "shared memory of all jobs"),
         ("sudo setenforce 0", "SELinux"),
         ("SELINUX=disabled", "SELinux"),
         ("sudo ufw disable", "firewall"),
@@ -62,11 +70,20 @@ def test_advice_that_harms_is_found_with_its_line(node: Node, line: str, what: s
         "DDP(model, find_unused_parameters=False)",
         "init_process_group(timeout=timedelta(minutes=30))",
         "echo setup",
+        'echo "pkill -f is bad on shared nodes; NCCL_P2P_DISABLE=1 too"',
+        "fuser -v 29500/tcp",
+        "rm -rf /dev/shm/my-job-4711",
         "getenforce",
     ],
 )
 def test_harmless_lines_are_silent(node: Node, line: str) -> None:
     assert HarmfulAdvice().look(around(node, line + "\n")) == ()
+
+
+def test_a_variable_whose_value_stands_below_it_is_told_once_with_both(node: Node) -> None:
+    yaml = around(node, '- name: NCCL_P2P_DISABLE\n  value: "1"\n', "job.yaml")
+    assert "P2P disabled for good: NCCL_P2P_DISABLE=1" in one(HarmfulAdvice().look(yaml)).seen
+    assert VariablesInScripts().look(yaml) == ()
 
 
 def test_the_same_advice_is_told_once_for_a_file(node: Node) -> None:
@@ -128,7 +145,7 @@ RAY = 'ray.init(runtime_env={"env_vars": {"NCCL_CUMEM_ENABLES": "0", "NCCL_DEBUG
     ("name", "text", "told"),
     [
         ("job.sbatch", SBATCH, {("NCCL_IB_TIMEOUT", 4), ("GLOO_SOCKET_IFNAME", 5), ("NCCL_DEBUG", 7)}),
-        ("pod.yaml", KUBERNETES, {("NCCL_P2P_DISABLE", 5), ("NCCL_SOCKET_IFNAMES", 7)}),
+        ("pod.yaml", KUBERNETES, {("NCCL_SOCKET_IFNAMES", 7)}),
         ("compose.yaml", COMPOSE, {("NCCL_IB_RETRY_CNT", 4), ("TORCH_DISTRIBUTED_DEBUG", 5)}),
         ("Dockerfile", DOCKERFILE, {("NCCL_TIMEOUT", 2), ("NCCL_BUFFSIZE", 3), ("CUDA_VISIBLE_DEVICE", 4)}),
         ("nccl.conf", CONF, {("NCCL_SOCKET_FAMILY", 2)}),
