@@ -4,18 +4,21 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.captures.run import CaptureRun, CaptureState
 from stallwatch.config import CaptureSection, Config
 from stallwatch.hook import layout
 from stallwatch.model.evidence import Attempt, ProcessLook
+from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import Outputs, ProcessEnd, RankSample
+from stallwatch.node.launched import Launcher
 from tests.integration.captures.subjects import (
     HOLDS_GIL,
     SLEEPS,
@@ -27,6 +30,13 @@ from tests.integration.captures.subjects import (
 )
 
 CONFIG = Config(capture=CaptureSection(dump_seconds=2.0, stack_seconds=10.0, seconds=60.0))
+
+
+@pytest.fixture
+def launcher() -> Iterator[Launcher]:
+    started = Launcher()
+    yield started
+    started.close()
 
 
 def take(bundle: Path, *samples: RankSample, look: int = 1, config: Config = CONFIG) -> CaptureState:
@@ -226,6 +236,31 @@ def test_capture_that_is_killed_leaves_no_rank_stopped(tmp_path: Path) -> None:
         assert subject.state() in "SR"
     assert run.poll().done
     assert run.poll().problem == "cancelled"
+
+
+def test_capture_by_the_launcher_is_whole_and_its_line_to_ras_arrives(tmp_path: Path, launcher: Launcher) -> None:
+    with running(WAITS_FOR_LOCK, tmp_path / "d") as subject:
+        subject.wait_for_state("S")
+        sample = replace(subject.sample(), heartbeat=Unavailable("no hook", 0))  # it may use NCCL, for all we know
+        run = CaptureRun(tmp_path / "b", [sample], 1, CONFIG, node="node0", start=launcher)
+        assert wait(run, lambda: None).evidence_complete
+    assert "take_lock" in functions(tmp_path / "b/ranks/0/stacks.json")
+    said = (tmp_path / "b/nodes/node0/attempts.json").read_bytes()
+    assert "nccl_ras" in {attempt.what for attempt in msgspec.json.decode(said, type=list[Attempt])}
+
+
+def test_capture_by_the_launcher_that_is_cancelled_leaves_no_rank_stopped(tmp_path: Path, launcher: Launcher) -> None:
+    stops = tmp_path / "py-spy"
+    stops.write_text('#!/bin/sh\ncase "$*" in *nonblocking*) exit 1;; esac\nkill -STOP $4\nexec sleep 600\n')
+    stops.chmod(0o755)
+    config = Config(capture=CaptureSection(py_spy=str(stops), seconds=60.0))
+    with running(SLEEPS, tmp_path / "d") as subject:
+        subject.wait_for_state("S")
+        run = CaptureRun(tmp_path / "b", [subject.sample()], 1, config, node="node0", start=launcher)
+        subject.wait_for_state("T")
+        run.cancel()
+        assert subject.state() in "SR"
+    assert run.poll().done
 
 
 def test_capture_past_its_deadline_is_ended(tmp_path: Path) -> None:
