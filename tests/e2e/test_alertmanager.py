@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,17 +13,30 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
+from stallwatch import config
+from stallwatch.clock import SystemClock
 from stallwatch.demo.catalogue import culprits, find
 from stallwatch.demo.daemon_child import DaemonChild
 from stallwatch.demo.job import PROGRAMS, job_environment
 from stallwatch.model.reading import Unavailable
+from stallwatch.outputs.build import build
+from stallwatch.outputs.http import HttpOutput
 from tests.bench.jobs import Server
 from tests.e2e.alertmanager import DEPLOYED, alertmanager_server, needs_alertmanager
-from tests.e2e.panels import every_expression_has_data
+from tests.e2e.panels import EXPLAINED, every_expression_has_data
 from tests.e2e.prometheus import needs_prometheus, prometheus_server, until
 from tests.e2e.webhook import Webhook
 from tests.integration.outputs.serving import served
-from tests.unit.outputs.reports import diagnosis, incident, node_report, sample, verdict, view, with_snapshot
+from tests.unit.outputs.reports import (
+    FakeControl,
+    diagnosis,
+    incident,
+    node_report,
+    sample,
+    verdict,
+    view,
+    with_snapshot,
+)
 
 pytestmark = [needs_prometheus, needs_alertmanager]
 
@@ -39,18 +53,6 @@ def words(message: dict[str, Any]) -> str:
     """Title and text of a message as Alertmanager writes it."""
     (attachment,) = message["attachments"]
     return f"{attachment['title']}\n{attachment['text']}"
-
-
-# Expressions that rightly return nothing while rank 0-3 of a gloo job on a machine without GPUs hang in a lock.
-EXPLAINED = (
-    r"stallwatch_gpu_",  # no GPU here; tests/e2e/test_prometheus.py asks them of a node that has one
-    r"stallwatch_output_(deliveries|queue)",  # nothing but the page is configured
-    r"rule Stallwatch(RankLost|HardwareFault|RankBehind|JobStandsStill)",  # another cause, or a verdict exists
-    r"rule Stallwatch(DaemonAbsent|LoopStands|SensorDead|DeliveryFailing)",  # all is well with stallwatch
-    r"blind or dumb",  # likewise
-    r"fails in stallwatch itself\? \(B\)",  # no stage had an error
-    r"stallwatch_rank_phase",  # the culprit's program knows no phases
-)
 
 
 def test_the_shipped_configuration_is_valid() -> None:
@@ -150,6 +152,45 @@ def test_sixty_stalled_ranks_of_two_incidents_are_one_message_and_one_for_the_en
         *_, last = slack.wait(2, SECONDS)
         assert "resolved" in last["attachments"][0]["title"]
         assert [m["attachments"][0]["color"] for m in slack.received] == ["danger", "good"]
+
+
+@pytest.mark.timeout(180)
+def test_with_the_daemons_own_slack_and_alertmanager_both_on_an_incident_is_told_once(
+    slack: Webhook, tmp_path: Path
+) -> None:
+    """The same channel for both. That Alertmanager has the alert and keeps silent is asked of Alertmanager itself."""
+    keys = {("slack", "webhook_url"): slack.url, ("http", "listen"): "127.0.0.1:0"}
+    with tempfile.TemporaryDirectory(prefix="sw-") as run_directory:
+        folders = {("daemon", "run_directory"): run_directory, ("daemon", "state_directory"): str(tmp_path / "state")}
+        settings, _ = config.load(overrides=keys | folders)
+        outputs = build(settings, FakeControl(incidents=(incident(),)), SystemClock())
+        for output in outputs:
+            output.start()
+        try:
+            (port,) = [output.port for output in outputs if isinstance(output, HttpOutput)]
+            with (
+                alertmanager_server(slack.url, tmp_path) as alertmanager,
+                prometheus_server(f"127.0.0.1:{port}", tmp_path, alertmanager),
+            ):
+                for incident_now in (incident(), incident(state="resolved", resolution="over")):
+                    report = with_snapshot(node_report(incident_now), gpus=Unavailable("no GPU", 0))
+                    for output in outputs:
+                        output.publish(report)
+                    if report.incidents[0].state == "open":
+                        until(lambda: routed_to(alertmanager), "Alertmanager never got the alert")
+                        assert routed_to(alertmanager) == {"nobody"}
+                messages = slack.wait(3, 15)  # longer than the group's wait, which is a second here
+        finally:
+            for output in outputs:
+                output.close(5)
+    assert [message["text"].partition(" llama-7b")[0] for message in messages] == ["🔴", "🟢"]
+
+
+def routed_to(alertmanager: str) -> set[str]:
+    """The receivers of all alerts that Alertmanager has of incidents."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+    with direct(f"http://{alertmanager}/api/v2/alerts?filter=incident_id=~%22.%2B%22", timeout=5) as answer:
+        return {receiver["name"] for alert in json.load(answer) for receiver in alert["receivers"]}
 
 
 @pytest.mark.torch
