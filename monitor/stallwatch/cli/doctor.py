@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from stallwatch import config
-from stallwatch.errors import EXIT_OK, EXIT_VERDICT, UsageError
+from stallwatch.errors import EXIT_OK, EXIT_VERDICT, UnusableInput, UsageError
 
 _PATH = click.Path(path_type=Path)
 
@@ -97,6 +97,11 @@ def command(
     for path in deepspeed:
         read_config(path)
     around = survey(question, environment, rank_directories(settings.daemon.rank_directory), python, pid)
+    if pid is not None and not around.ranks and not around.ranks_unknown:
+        raise UnusableInput(
+            f"No rank with pid {pid} runs here.",
+            "A rank has RANK or SLURM_PROCID in its environment and torch loaded; `stallwatch status` lists them.",
+        )
     examination = examine(CHECKS, around, SystemClock())
     if as_json:
         doctor_view.print_json(examination)
@@ -108,7 +113,5 @@ def command(
 
 
 def _must_be_file(path: Path) -> None:
-    from stallwatch.errors import UnusableInput
-
     if not path.is_file():
         raise UnusableInput(f"{path}: no such file", "Check the path.")

@@ -75,3 +75,10 @@ def test_schema_and_table_need_no_node(capsys: pytest.CaptureFixture[str]) -> No
     assert "FindingRecord" in json.loads(capsys.readouterr().out)["$defs"]
     assert run(["doctor", "--list"]) == 0
     assert "| `port_taken` | network |" in capsys.readouterr().out
+
+
+def test_a_process_that_is_no_rank_is_unusable_input(
+    clean_node: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["doctor", "--pid", "4711"]) == 65
+    assert "No rank with pid 4711" in capsys.readouterr().err
