@@ -44,6 +44,8 @@ def _of_steps(hangs: Sequence[Incident]) -> str:
     if len(same) < 2:
         return ""
     times = "each time" if len(same) == len(hangs) else f"{len(same)} times"
+    if step == 0:
+        return f"{times} before its first step; consistent with its set-up, the network or a machine"
     return f"{times} at step {step}; consistent with data or code that this step meets"
 
 

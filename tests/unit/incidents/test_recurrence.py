@@ -34,6 +34,12 @@ def test_the_same_step_again_is_data_or_code() -> None:
     assert "data or code" in sentence
 
 
+def test_a_job_that_never_gets_to_its_first_step_meets_no_data_there() -> None:
+    sentence = recurrence(hang(3, 0, 3), [hang(2, 0, 1), hang(1, 900, 0)])
+    assert "2 times before its first step; consistent with its set-up, the network or a machine" in sentence
+    assert "data or code" not in sentence
+
+
 def test_rotating_ranks_at_random_steps_are_hardware_or_a_library() -> None:
     sentence = recurrence(hang(3, 900, 3), [hang(2, 5000, 1), hang(1, 120, 0)])
     assert "another rank each time" in sentence
