@@ -151,3 +151,12 @@ def test_what_follows_from_the_first_fact_is_listed_with_the_reason() -> None:
     assert [item.why for item in verdict.rejected if item.cause == "not_entered"] == [
         "true of rank 3 as well, and follows from process_stopped"
     ]
+
+
+@pytest.mark.parametrize(("code", "first"), [(137, 2), (143, 3)])
+def test_a_shell_in_between_tells_a_signal_by_an_exit_code(code: int, first: int) -> None:
+    """137 is a SIGKILL, which nobody dies of by consequence; 143 is the launcher's SIGTERM after another's failure."""
+    live = [Rank(r, (*STEPS, STEPS[0]), len(STEPS)) for r in (0, 1)]
+    dead = [Rank(2, STEPS, exit_code=code, state="Z"), Rank(3, STEPS, exit_code=1, state="Z")]
+    verdict = judge(evidence(*live, *dead))[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (first,))

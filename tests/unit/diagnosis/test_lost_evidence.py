@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Evidence, RankEvidence
-from tests.unit.diagnosis.build import SLEEPS, Rank, loop, world
+from tests.unit.diagnosis.build import SECOND_NS, SLEEPS, Rank, loop, world
 
 _BUNDLES = Path(__file__).parents[2] / "bundles"
 _NAMES = sorted(path.parent.name for path in _BUNDLES.glob("*/truth.json"))
@@ -116,3 +116,26 @@ def test_the_first_fact_is_the_wait_that_the_culprit_holds_up() -> None:
     verdict = judge(load([_BUNDLES / "nccl-tp_dp"]))[0]
     assert verdict.culprits == (1,)
     assert "rank 3 waits" in verdict.because[0].fact
+
+
+def _one_early_look() -> list[RankEvidence]:
+    """Rank 3 sleeps, the others have waited for some steps, and nobody has looked twice."""
+    steps = loop(world(4), 12)
+    told = [Rank(r, (*steps, steps[0]), len(steps), looks=1).evidence() for r in range(3)]
+    told.append(Rank(3, steps, frames=SLEEPS, looks=1).evidence())
+    begun_ns = max(o.created_ns or 0 for rank in told for recorder in rank.recorders for o in recorder.operations)
+    return [msgspec.structs.replace(rank, captured_at_ns=begun_ns + 2 * SECOND_NS) for rank in told]
+
+
+def test_one_look_at_a_wait_that_is_not_old_names_a_rank_as_a_guess() -> None:
+    """A job that moves looks the same for a moment."""
+    verdict = judge(Evidence(4, "nccl", tuple(_one_early_look()), (), (), looks=1))[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (3,), "possible")
+
+
+@_settings
+@given(st.randoms(use_true_random=False), st.sampled_from([0.3, 0.6]))
+def test_with_less_than_that_it_is_no_surer(chance: random.Random, share: float) -> None:
+    ranks = tuple(_thinned(rank, chance, share) for rank in _one_early_look())
+    verdict = judge(Evidence(4, "nccl", ranks, (), (), looks=1))[0]
+    assert verdict.confidence == "possible" or not verdict.culprits
