@@ -8,6 +8,7 @@ Order: defaults, then the TOML file, then STALLWATCH_<SECTION>_<KEY>, then flags
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -102,6 +103,18 @@ def unknown_keys(raw: Mapping[str, Any]) -> list[str]:
     return unknown
 
 
+def _advice(unknown: str) -> str:
+    """What may have been meant by an unknown key: the nearest, or all that its section has."""
+    sections = _sections()
+    every = [f"{name}.{field.name}" for name, kind in sections.items() for field in msgspec.structs.fields(kind)]
+    section, dot, _ = unknown.partition(".")
+    if near := get_close_matches(unknown, every if dot else sections, n=1, cutoff=0.75):
+        return f"Instead of {unknown}, is {near[0]} meant?"
+    if section in sections and dot:
+        return f"[{section}] has {', '.join(key.partition('.')[2] for key in every if key.startswith(section + dot))}."
+    return f"The sections are {', '.join(sections)}."
+
+
 def load(
     path: str | Path | None = None,
     environment: Mapping[str, str] | None = None,
@@ -120,7 +133,7 @@ def load(
     if unknown and strict:
         raise UsageError(
             f"{path}: unknown key {', '.join(unknown)}",
-            "Compare with `stallwatch config example`.",
+            f"{' '.join(_advice(key) for key in unknown)} Compare with `stallwatch config example`.",
         )
     merged: dict[str, dict[str, Any]] = {}
     for section, body in raw.items():

@@ -77,6 +77,23 @@ def test_the_example_that_ships_is_the_one_that_is_printed() -> None:
     assert shipped.read_text(encoding="utf-8") == printed, "stallwatch config example > deploy/config.example.toml"
 
 
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        ('[slack]\nwebhok_url = ""', "Instead of slack.webhok_url, is slack.webhook_url meant?"),
+        ('[webhok]\nurl = ""', "Instead of webhok, is webhook meant?"),
+        ("[drift]\nqqq = 1", "[drift] has every_seconds, seconds."),
+        ("[nothing]\nlike = 1", "The sections are daemon, "),
+    ],
+)
+def test_an_unknown_key_comes_with_what_may_be_meant(tmp_path: Path, key: str, advice: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(key)
+    with pytest.raises(UsageError) as refusal:
+        config.load(path, strict=True)
+    assert advice in refusal.value.help
+
+
 @pytest.mark.parametrize("kind", ["pipe", "directory", "gone", "bytes"])
 def test_a_file_that_cannot_be_read_again_leaves_the_old_configuration_at_once(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "config.toml"
