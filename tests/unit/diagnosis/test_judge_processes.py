@@ -160,3 +160,36 @@ def test_a_shell_in_between_tells_a_signal_by_an_exit_code(code: int, first: int
     dead = [Rank(2, STEPS, exit_code=code, state="Z"), Rank(3, STEPS, exit_code=1, state="Z")]
     verdict = judge(evidence(*live, *dead))[0]
     assert (verdict.cause, verdict.culprits) == ("rank_exited", (first,))
+
+
+def test_clocks_of_two_nodes_do_not_order_deaths() -> None:
+    ends = [
+        Rank(0, dumped=False, state="Z", exit_signal=11, ended_ns=30, host="a"),
+        Rank(1, dumped=False, state="Z", exit_signal=11, ended_ns=10, host="b"),
+    ]
+    assert judge(evidence(*ends))[0].culprits == (0, 1)
+
+
+RAISED = ("Traceback (most recent call last):", '  File "/srv/job/train.py", line 9, in step', "ValueError: bad shard")
+
+
+@pytest.mark.parametrize(
+    ("dead", "confidence"),
+    [
+        ([Rank(3, STEPS, exit_code=1, state="Z")], "certain"),
+        ([Rank(2, STEPS, exit_code=1, state="Z"), Rank(3, STEPS, exit_code=1, state="Z")], "possible"),
+        ([Rank(3, STEPS, exit_code=1, state="Z", log=RAISED)], "certain"),
+        ([Rank(r, STEPS, exit_code=1, state="Z", log=RAISED) for r in (2, 3)], "likely"),
+    ],
+    ids=[
+        "alone",
+        "one of two, of which no log tells",
+        "alone, with its own exception",
+        "two with exceptions of their own",
+    ],
+)
+def test_an_exit_code_alone_is_certain_of_one_rank_only(dead: list[Rank], confidence: str) -> None:
+    live = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), frames=SLEEPS) for r in range(4 - len(dead))]
+    verdict = judge(evidence(*live, *dead))[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", tuple(rank.rank for rank in dead))
+    assert verdict.confidence == confidence
