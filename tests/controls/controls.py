@@ -105,8 +105,8 @@ class Runner:
         return control
 
     def log(self, control: Control) -> str:
-        path = self._folder / f"{control.job}.log"
-        return path.read_text(errors="replace")[-1500:] if path.exists() else ""
+        paths = (self._folder / f"{control.job}.log", self._folder / f"{control.job}-second.log")
+        return "\n".join(path.read_text(errors="replace")[-1500:] for path in paths if path.exists())
 
     def _launch(self, control: Control, restarts: int) -> Running:
         environment = {
@@ -120,7 +120,9 @@ class Runner:
         program = [str(path), situation]
         standalone = ["--standalone", f"--nproc-per-node={RANKS}"]
         if control.name == "elastic":
-            return Elastic(program, environment, self._folder, control.job)
+            # A store that outlives its ranks hands gloo the addresses of the life before.
+            separate = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+            return Elastic(program, {**environment, **separate}, self._folder, control.job)
         if control.name in IN_TERMINAL:
             return InTerminal(program, environment, log, standalone)
         if self._server is None:
