@@ -1,7 +1,7 @@
 """Finds ranks that have no hook: the topmost process that names a rank and has torch in it."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -37,7 +37,8 @@ class FoundRank(NamedTuple):
 class _Seen:
     """What is known of one process."""
 
-    def __init__(self, start_ticks: int, parent_pid: int) -> None:
+    def __init__(self, pid: int, start_ticks: int, parent_pid: int) -> None:
+        self.pid = pid
         self.start_ticks = start_ticks
         self.parent_pid = parent_pid
         self.names: RankNames | None = None
@@ -72,14 +73,16 @@ class HooklessSearch:
         named = {pid: seen for pid, seen in self._seen.items() if seen.names is not None}
         for seen in named.values():
             self._find_launchers(seen)
-        for seen in named.values():
-            seen.is_below = seen.is_below or self._has_ancestor(seen)
         known = set(known)
+        for seen in sorted(named.values(), key=lambda seen: sum(1 for _ in self._ancestors(seen))):
+            seen.is_below = seen.is_below or self._has_ancestor(seen, known)
+            if not seen.is_below and seen.pid not in known:
+                self._look_for_torch(seen)
         return [
             FoundRank(pid, seen.start_ticks, seen.names)
             for pid, seen in named.items()
             if seen.names is not None and pid not in known and not seen.is_below
-            and self._is_rank(pid, seen) and not self._launches(pid, seen)
+            and seen.torch_seen >= _TORCH_SEEN and not self._launches(pid, seen)
         ]  # fmt: skip
 
     def _look_at(self, pid: int) -> None:
@@ -93,7 +96,7 @@ class HooklessSearch:
             self._seen.pop(pid, None)
             return
         if seen is None or seen.start_ticks != stat.start_ticks:
-            seen = self._seen[pid] = _Seen(stat.start_ticks, stat.parent_pid)
+            seen = self._seen[pid] = _Seen(pid, stat.start_ticks, stat.parent_pid)
         seen.parent_pid = stat.parent_pid
         if seen.names is None and not seen.is_settled:
             seen.environment_reads += 1
@@ -124,10 +127,11 @@ class HooklessSearch:
                 if above.names and not above.has_rank and _numbers(above) != _numbers(seen):
                     above.is_launcher = True
 
-    def _has_ancestor(self, seen: _Seen) -> bool:
-        """Loader workers, compilers and trackers inherit the variables of their rank, and those that it set itself."""
+    def _has_ancestor(self, seen: _Seen, known: Collection[int]) -> bool:
+        """Loader workers, compilers and trackers inherit the variables of their rank, and those that it set itself. A
+        shell or a profiler that the rank was started by has them too, and no torch."""
         return any(
-            above.names is not None and not above.is_launcher
+            above.names is not None and not above.is_launcher and (above.torch_seen or above.pid in known)
             and (above.names == seen.names or (not above.has_rank and _numbers(above) == _numbers(seen)))
             for above in self._ancestors(seen)
         )  # fmt: skip
@@ -144,13 +148,12 @@ class HooklessSearch:
         except OSError:
             return False
 
-    def _is_rank(self, pid: int, seen: _Seen) -> bool:
-        if seen.torch_seen == 0 and seen.torch_reads < _TORCH_READS:
-            seen.torch_reads += 1
-            seen.torch_seen = 1 if self._has_torch(pid) else 0
-        elif seen.torch_seen:
+    def _look_for_torch(self, seen: _Seen) -> None:
+        if seen.torch_seen:
             seen.torch_seen += 1
-        return seen.torch_seen >= _TORCH_SEEN
+        elif seen.torch_reads < _TORCH_READS:
+            seen.torch_reads += 1
+            seen.torch_seen = 1 if self._has_torch(seen.pid) else 0
 
     def _has_torch(self, pid: int) -> bool:
         try:

@@ -7,6 +7,7 @@ from tests.unit.sensors.fake_proc import FakeProc
 
 RANK_0 = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1"
 RANK_1 = "RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1"
+SLURM = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=0"
 TORCH = "7f00-7f01 r-xp 00000000 08:01 5 /site-packages/torch/lib/libtorch_cpu.so\n"
 
 
@@ -33,6 +34,22 @@ def test_worker_that_inherited_the_variables_is_no_rank(proc: FakeProc) -> None:
     proc.add(150, parent=101, environment=RANK_0, maps=TORCH)
     proc.add(151, parent=150, environment=RANK_0, maps=TORCH)
     assert found(HooklessSearch(str(proc))) == [(101, 0)]
+
+
+@pytest.mark.parametrize("environment", [RANK_0, SLURM])
+def test_rank_below_a_wrapper_that_has_its_variables_is_found(proc: FakeProc, environment: str) -> None:
+    """srun with a shell script, numactl, nsys, unshare: what they start has the variables from them."""
+    proc.add(101, environment=environment, argv=("bash", "run.sh"))
+    proc.add(102, parent=101, environment=environment, argv=("nsys", "profile", "python", "train.py"))
+    proc.add(103, parent=102, environment=environment, maps=TORCH)
+    proc.add(104, parent=103, environment=environment, maps=TORCH)
+    assert [pid for pid, _ in found(HooklessSearch(str(proc)))] == [103]
+
+
+def test_worker_below_a_rank_with_a_hook_is_no_rank_even_before_that_imports_torch(proc: FakeProc) -> None:
+    proc.add(101, environment=RANK_0)
+    proc.add(150, parent=101, environment=RANK_0, maps=TORCH)
+    assert found(HooklessSearch(str(proc)), known=(101,)) == []
 
 
 def test_process_without_torch_is_no_rank(proc: FakeProc) -> None:
@@ -71,9 +88,6 @@ def test_pid_that_was_used_again_is_another_process(proc: FakeProc) -> None:
     assert found(search, searches=20) == []
     proc.add(101, environment=RANK_0, maps=TORCH, start=2)
     assert found(search, searches=20) == [(101, 0)]
-
-
-SLURM = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=0"
 
 
 def test_worker_whose_rank_is_gone_does_not_become_a_rank(proc: FakeProc) -> None:
