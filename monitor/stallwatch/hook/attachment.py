@@ -61,7 +61,7 @@ def attach(auto: bool = False) -> Beat:
         finally:
             _turn.release()
     except Exception as error:
-        say(f"could not attach: {type(error).__name__}: {error}")
+        say(f"could not attach: {type(error).__name__}: {error}; not tried again")
         return OFF
 
 

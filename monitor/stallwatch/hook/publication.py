@@ -86,7 +86,7 @@ class Publication:
             except OSError as error:
                 self.file = None
                 self._retry_ns = monotonic_ns() + RETRY_NS
-                self._guard.note(f"no record of this rank: {error}")
+                self._guard.note(f"no record of this rank: {error}; tried again every {RETRY_NS // 1_000_000_000} s")
 
     def move(self, world: World) -> None:
         """This process turned out to be another rank: publish under its name."""

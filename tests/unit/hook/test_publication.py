@@ -81,7 +81,9 @@ def test_a_directory_that_comes_late_gets_its_record(directory: Path, capsys: py
     directory.rmdir()
     made = published()
     assert not is_published(made)
-    assert "no record of this rank" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no record of this rank" in said
+    assert "tried again every 2 s (training goes on)" in said
     made.publish()
     assert capsys.readouterr().err == ""  # said once
     directory.mkdir()
