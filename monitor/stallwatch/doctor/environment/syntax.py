@@ -117,6 +117,27 @@ class WrongSyntax:
                 remedy="export CUDA_VISIBLE_DEVICES=" + ",".join(re.split(r"[,\s]+", value)),
                 source="CUDA programming guide",
             )  # fmt: skip
+        elif name == "CUDA_VISIBLE_DEVICES" and (device := _no_device(value)):
+            yield finding(
+                self, "error", place,
+                seen=f"{name}={value}: {device} is no device.",
+                why="Slurm writes it where a step was given no GPU."
+                if device == "NoDevFiles"
+                else "CUDA stops reading at the first entry that it does not understand: this and later GPUs are "
+                "invisible.",
+                remedy="ask for GPUs: srun --gpus-per-node=8 (or --gres=gpu:8)"
+                if device == "NoDevFiles"
+                else "numbers, or UUIDs of `nvidia-smi -L`: export CUDA_VISIBLE_DEVICES=0,1",
+                source="CUDA programming guide",
+            )  # fmt: skip
+        elif name == "OMP_NUM_THREADS" and not re.fullmatch(r"[1-9]\d*(?:,[1-9]\d*)*", value):
+            yield finding(
+                self, "warning", place,
+                seen=f"{name}={value} is no number of threads.",
+                why="OpenMP ignores it and takes all CPUs for each rank: ranks slow each other down.",
+                remedy="export OMP_NUM_THREADS=1",
+                source="OpenMP specification, OMP_NUM_THREADS",
+            )  # fmt: skip
         elif name == "MASTER_PORT" and (integer(value) is None or not 0 <= (integer(value) or 0) <= 65535):
             yield finding(
                 self, "error", place,
@@ -157,6 +178,12 @@ class WrongSyntax:
                 "out.",
                 remedy="put the host into MASTER_ADDR and the port into MASTER_PORT",
             )  # fmt: skip
+
+
+def _no_device(value: str) -> str:
+    """The first entry of a list of devices that CUDA does not understand."""
+    known = re.compile(r"-?\d+|(?:GPU|MIG)-[\w/-]+")
+    return next((one for one in value.split(",") if one and not known.fullmatch(one)), "")
 
 
 def _unknown_options(value: str) -> str:

@@ -11,6 +11,7 @@ from stallwatch.doctor.versions import in_range, parse_version
 from stallwatch.model.reading import Known
 
 _TRUE = frozenset(("1", "y", "yes", "t", "true", "on"))
+_OF_EVERY_NODE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::")  # noqa: S104 - nothing is bound
 _TORCH_TIMEOUT_SECONDS = 600  # NCCL groups' default since 2.2
 
 
@@ -34,7 +35,10 @@ class Contradictions:
                 source=said.source,
             )
             for environment in surroundings.environments
-            for said in _contradictions(environment.values)
+            for said in (
+                *_contradictions(environment.values),
+                *(_incomplete(environment.values) if _is_shell(environment) else ()),
+            )
         )  # fmt: skip
 
 
@@ -63,6 +67,27 @@ def _contradictions(values: Mapping[str, str]) -> Iterator[_Said]:
             "unset TORCH_NCCL_BLOCKING_WAIT",
             "ProcessGroupNCCL.cpp",
         )
+    for least, most in (("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")):
+        low, high = _number(values, least), _number(values, most)
+        if low and high and low > high:
+            yield _Said(
+                "warning",
+                f"{least}={low} is more than {most}={high}.",
+                "Which of them counts depends on the version, and ranks with different versions then differ.",
+                f"unset {least}",
+                "NCCL user guide",
+            )
+    both = [
+        name for name in ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP") if values.get(name, "").lower() in _TRUE
+    ]
+    if len(both) > 1:
+        yield _Said(
+            "warning",
+            f"{both[0]} and {both[1]} are both on.",
+            "accelerate wraps the model by one of them only; ranks of hosts with another default differ.",
+            f"unset {both[1]}, or answer `accelerate config` again",
+            "accelerate 1.15.0, accelerator.py",
+        )
     yield from _two_names(values)
     yield from _infiniband_wait(values)
     yield from _ranks_add_up(values)
@@ -74,6 +99,30 @@ def _contradictions(values: Mapping[str, str]) -> Iterator[_Said]:
             "There is nothing to dump.",
             "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
         )
+
+
+def _is_shell(environment: NamedEnvironment) -> bool:
+    return environment.pid is None and not environment.is_file
+
+
+def _incomplete(values: Mapping[str, str]) -> Iterator[_Said]:
+    """init_process_group's four variables: whoever sets some of them by hand must set all, unless it is called with an
+    init_method of its own."""
+    size = _number(values, "WORLD_SIZE")
+    if values.get("RANK") and not values.get("WORLD_SIZE"):
+        missing = "WORLD_SIZE"
+    elif values.get("RANK") and size and size > 1 and not values.get("MASTER_ADDR"):
+        missing = "MASTER_ADDR"
+    else:
+        return
+    yield _Said(
+        "info",
+        f"RANK={values['RANK']} is set and {missing} is not.",
+        f'init_process_group raises "environment variable {missing} expected" on the rank that lacks it; the others '
+        "wait for it.",
+        "start by torchrun, which sets all four, or unset RANK",
+        "torch/distributed/rendezvous.py",
+    )
 
 
 def _two_names(values: Mapping[str, str]) -> Iterator[_Said]:
@@ -125,7 +174,7 @@ def _ranks_add_up(values: Mapping[str, str]) -> Iterator[_Said]:
             "start by torchrun, which sets both",
         )
     several_nodes = local is not None and world is not None and local < world
-    if several_nodes and values.get("MASTER_ADDR", "").lower() in ("localhost", "127.0.0.1", "::1"):
+    if several_nodes and values.get("MASTER_ADDR", "").lower() in _OF_EVERY_NODE:
         yield _Said(
             "error",
             f"MASTER_ADDR={values['MASTER_ADDR']} with {local} of {world} ranks on this node.",

@@ -39,10 +39,15 @@ class InterfaceExists:
         have = ", ".join(
             f"{one.name} ({', '.join(one.addresses)})" for one in interfaces if one.is_up and one.addresses
         )
-        if usable:
+        names = value.split(",") if variable != "NCCL_SOCKET_IFNAME" else []
+        absent = [name for name in names if name and not any(one.name == name for one in usable)]
+        if usable and not absent:
             return
+        if usable:  # gloo makes a device of each
+            chosen = [one for one in chosen if one.name in absent]
         if not chosen:
-            seen = f"{variable}={value} matches no interface; here are {have or 'none'}."
+            which = f"{variable}={value}" + (f": {absent[0]}" if usable else "")
+            seen = f"{which} matches no interface; here are {have or 'none'}."
         else:
             down = chosen[0]
             state = "has no address" if down.is_up else "is down"

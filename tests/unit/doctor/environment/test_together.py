@@ -1,6 +1,8 @@
+import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.doctor.check import Inapplicable, Undetermined
 from stallwatch.doctor.environment.ranks import RanksDiffer
@@ -16,12 +18,17 @@ from tests.unit.doctor.fakes import FakeTraining, Node, one, rank, training
         {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"},
         {"NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"},
         {"NCCL_IB_TIMEOUT": "25"},
-        {"RANK": "4", "WORLD_SIZE": "4"},
+        {"RANK": "4", "WORLD_SIZE": "4", "MASTER_ADDR": "node1"},
         {"LOCAL_RANK": "8", "LOCAL_WORLD_SIZE": "8"},
         {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "4"},
         {"MASTER_ADDR": "localhost", "LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "16"},
         {"NCCL_SOCKET_IFNAME": "lo", "LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "16"},
         {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_BUFFER_SIZE": "0"},
+        {"MASTER_ADDR": "0.0.0.0", "LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "16"},
+        {"NCCL_MIN_CTAS": "32", "NCCL_MAX_CTAS": "8"},
+        {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_USE_FSDP": "true"},
+        {"RANK": "0"},
+        {"RANK": "0", "WORLD_SIZE": "2"},
     ],
 )
 def test_settings_that_defeat_each_other_are_told_once(node: Node, values: dict[str, str]) -> None:
@@ -35,6 +42,13 @@ def test_settings_that_agree_are_silent(node: Node) -> None:
         "NCCL_SOCKET_IFNAME": "lo", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     }  # fmt: skip
     assert Contradictions().look(node.around(values)) == ()
+
+
+def test_a_running_rank_had_all_that_it_needed(node: Node) -> None:
+    """Of ranks with the same settings only the first is said whole."""
+    around = node.around(ranks=(rank(0), rank(1)))
+    environments = tuple(replace(one, values={"RANK": str(one.rank)}) for one in around.environments)
+    assert Contradictions().look(dataclasses.replace(around, environments=environments[:2])) == ()
 
 
 def test_a_recorder_turned_off_is_a_warning(node: Node) -> None:

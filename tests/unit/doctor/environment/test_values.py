@@ -150,6 +150,9 @@ def test_what_is_merely_outdated_is_only_mentioned(node: Node, name: str, value:
         ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size:128", "max_split_size_mb"),
         ("PYTORCH_ALLOC_CONF", "backend:native,expandable_segment:True", "expandable_segments"),
         ("NCCL_RAS_ADDR", "28029", "localhost:28029"),
+        ("CUDA_VISIBLE_DEVICES", "cuda:0,cuda:1", "nvidia-smi -L"),
+        ("CUDA_VISIBLE_DEVICES", "NoDevFiles", "--gpus-per-node"),
+        ("OMP_NUM_THREADS", "auto", "OMP_NUM_THREADS=1"),
     ],
 )
 def test_values_that_their_reader_cannot_take_apart_are_told(node: Node, name: str, value: str, remedy: str) -> None:
@@ -162,6 +165,10 @@ def test_values_that_their_reader_cannot_take_apart_are_told(node: Node, name: s
         ("PYTORCH_CUDA_ALLOC_CONF", "roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:128"),
         ("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync"),
         ("NCCL_RAS_ADDR", "localhost:28029"),
+        ("CUDA_VISIBLE_DEVICES", "GPU-8f6d1b2c-1,MIG-GPU-8f6d/3/0"),
+        ("CUDA_VISIBLE_DEVICES", "-1"),
+        ("CUDA_VISIBLE_DEVICES", ""),
+        ("OMP_NUM_THREADS", "4,2"),
     ],
 )
 def test_values_that_their_reader_takes_apart_are_not(node: Node, name: str, value: str) -> None:

@@ -16,6 +16,8 @@ from tests.unit.doctor.fakes import FakeSockets, Node, one
         ("NCCL_SOCKET_IFNAME", "eth1", "eth1 is down"),
         ("GLOO_SOCKET_IFNAME", "eth", "matches no interface"),
         ("GLOO_SOCKET_IFNAME", "ib0", "ib0 has no address"),
+        ("GLOO_SOCKET_IFNAME", "eth0,eth1", "eth1 is down"),
+        ("GLOO_SOCKET_IFNAME", "eth0,eth7", "eth0,eth7: eth7 matches no interface"),
     ],
 )
 def test_an_interface_that_cannot_serve_is_told_with_one_that_can(node: Node, name: str, value: str, seen: str) -> None:
@@ -33,6 +35,7 @@ def test_an_interface_that_cannot_serve_is_told_with_one_that_can(node: Node, na
         ("NCCL_SOCKET_IFNAME", "^lo,docker"),
         ("NCCL_SOCKET_IFNAME", "^=eth1"),
         ("GLOO_SOCKET_IFNAME", "eth0"),
+        ("GLOO_SOCKET_IFNAME", "lo,eth0"),
         ("GLOO_SOCKET_IFNAME", "^lo"),  # its syntax is another check's
     ],
 )
