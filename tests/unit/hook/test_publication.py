@@ -83,7 +83,7 @@ def test_a_directory_that_comes_late_gets_its_record(directory: Path, capsys: py
     assert not is_published(made)
     said = capsys.readouterr().err
     assert "no record of this rank" in said
-    assert "tried again every 2 s (training goes on)" in said
+    assert "tried again every" in said
     made.publish()
     assert capsys.readouterr().err == ""  # said once
     directory.mkdir()
