@@ -113,6 +113,7 @@ def test_groups_without_names_and_of_the_same_members_are_told_apart_in_the_orde
     ]
     verdict = judge(evidence(*ranks))[0]
     assert (verdict.cause, verdict.culprits) == ("group_order", (1,))
+    assert any("where it had always called it in another group first" in fact.fact for fact in verdict.because)
     assert not any("undefined" in fact.fact for fact in verdict.because)
 
 
