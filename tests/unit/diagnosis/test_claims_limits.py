@@ -69,3 +69,12 @@ def test_the_same_stack_twice_is_no_standstill_where_nobody_sees_whether_bytes_f
     unread = _saving(None)
     assert (unread.cause, unread.culprits, unread.confidence) == ("not_entered", (3,), "possible")
     assert _saving(7 << 20).confidence == "certain"
+
+
+def test_a_rank_whose_stack_stands_in_a_collective_that_its_dump_lacks_is_not_surely_absent() -> None:
+    inside = (CodeFrame("all_reduce", IN_RECV[0].filename, 2500), *SLEEPS[1:])
+    plain, contradicted = (
+        judge(evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=frames)))[0] for frames in (SLEEPS, inside)
+    )
+    assert (plain.cause, plain.culprits, plain.confidence) == ("not_entered", (3,), "certain")
+    assert (contradicted.cause, contradicted.confidence) == ("not_entered", "possible")
