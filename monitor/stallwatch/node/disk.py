@@ -211,4 +211,7 @@ class Disk:
             child.wait(_EXIT_SECONDS)
             return
         child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_EXIT_SECONDS)  # it was only slow, unless it is in the kernel's hands
+            return
         self._lost.append(child)  # asked after again at the next end; it would be a zombie otherwise
