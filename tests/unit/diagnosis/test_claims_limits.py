@@ -78,3 +78,13 @@ def test_a_rank_whose_stack_stands_in_a_collective_that_its_dump_lacks_is_not_su
     )
     assert (plain.cause, plain.culprits, plain.confidence) == ("not_entered", (3,), "certain")
     assert (contradicted.cause, contradicted.confidence) == ("not_entered", "possible")
+
+
+def test_who_waits_for_its_gpu_with_nothing_pending_is_not_accused() -> None:
+    """Some communication is never recorded."""
+    waits = (
+        CodeFrame("synchronize", "/opt/venv/lib/python3.11/site-packages/torch/cuda/__init__.py", 985),
+        *SLEEPS[1:],
+    )
+    verdict = judge(evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=waits, wchan="futex_do_wait")))[0]
+    assert 3 not in verdict.culprits
