@@ -58,6 +58,7 @@ class RankHistory(msgspec.Struct, frozen=True):
     contended_share: float = 0.0
     # Since it has stood still for some seconds: CLOCK_MONOTONIC and the CPU time of its main thread and its children.
     still: tuple[int, int] | None = None
+    traced_ns: int | None = None  # when it was last seen under a tracer
 
     @property
     def alive(self) -> bool:
@@ -134,7 +135,7 @@ def advance(before: NodeHistory | None, snapshot: NodeSnapshot) -> NodeHistory:
     known = {_identity(rank.sample): rank for rank in before.ranks} if before else {}
     late_ns = int(snapshot.late_seconds * SECOND_NS) if snapshot.late_seconds >= LATE_SECONDS else 0
     moment = _Moment(snapshot.at_ns, before.at_ns if before else snapshot.at_ns, late_ns)
-    ranks = [_advance_rank(known.get(_identity(sample)), sample, moment) for sample in snapshot.ranks]
+    ranks = [_with_tracer(known.get(_identity(sample)), sample, moment) for sample in snapshot.ranks]
     ranks.sort(key=lambda rank: (rank.sample.job, rank.sample.rank, rank.sample.pid))
     return NodeHistory(
         snapshot.at_ns,
@@ -156,6 +157,13 @@ class _Moment(msgspec.Struct, frozen=True):
     at_ns: int
     last_ns: int  # of the snapshot before
     late_ns: int
+
+
+def _with_tracer(before: RankHistory | None, sample: RankSample, moment: _Moment) -> RankHistory:
+    after = _advance_rank(before, sample, moment)
+    traced = isinstance(sample.process, Known) and sample.process.value.tracer_pid != 0
+    traced_ns = moment.at_ns if traced else before.traced_ns if before else None
+    return after if after.traced_ns == traced_ns else msgspec.structs.replace(after, traced_ns=traced_ns)
 
 
 def _advance_rank(before: RankHistory | None, sample: RankSample, moment: _Moment) -> RankHistory:

@@ -8,6 +8,8 @@ from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
 
+_LEFT_ALONE_NS = 3 * SECOND_NS  # a debugger has gone: what it held up moves again within this, or is told
+
 
 class JobFacts(msgspec.Struct, frozen=True):
     job: JobKey
@@ -18,7 +20,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     begun: bool  # past its start
     ending: bool  # SIGTERM or exit 0 was its first end
     opted_out: bool  # STALLWATCH_NOTIFY=off
-    debugged: tuple[int, ...] = ()  # ranks under a tracer
+    debugged: tuple[int, ...] = ()  # ranks under a tracer, or a moment ago
     in_terminal: bool = False
     working: tuple[int, ...] = ()  # ranks that stand still and compute: their main threads or what they started
     phases: tuple[tuple[int, str], ...] = ()  # (rank, phase) of ranks inside one
@@ -27,6 +29,10 @@ class JobFacts(msgspec.Struct, frozen=True):
 
 def job_facts(seen: NodeHistory) -> tuple[JobFacts, ...]:
     return tuple(_facts(job, ranks, seen.at_ns) for job, ranks in seen.jobs())
+
+
+def _is_debugged(rank: RankHistory, at_ns: int) -> bool:
+    return rank.traced_ns is not None and at_ns - rank.traced_ns <= _LEFT_ALONE_NS
 
 
 def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int) -> JobFacts:
@@ -41,7 +47,7 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int) -> JobFacts:
         begun=any(rank.begun for rank in ranks),
         ending=is_ending(ranks),
         opted_out=any(rank.heartbeat is not None and not rank.heartbeat.notify for rank in ranks),
-        debugged=tuple(sorted({rank for rank, process in processes if process.tracer_pid})),
+        debugged=tuple(sorted({rank.sample.rank for rank in alive if _is_debugged(rank, at_ns)})),
         in_terminal=any(process.has_terminal for _, process in processes),
         working=tuple(sorted({rank.sample.rank for rank in alive if rank.works(at_ns)})),
         phases=tuple((rank.sample.rank, rank.phase) for rank in alive if rank.phase),

@@ -34,3 +34,12 @@ def test_a_debugged_rank_is_shown_and_no_symptom() -> None:
         at_25 = next(one for second, one in detected if second == 25)
         assert at_25.ranks[1].state == "stopped"
         assert at_25.jobs[0].debugged == (1,)
+
+
+def test_a_debugger_that_has_just_gone_leaves_the_rank_a_moment() -> None:
+    """What was seen while it was traced is told to nobody in the tick between its end and the first step."""
+
+    facts = {second: detected.jobs[0].debugged for second, detected in run(stopped_job("t", 77))}
+    assert facts[19] == ()
+    assert facts[25] == facts[32] == (1,)
+    assert facts[35] == ()
