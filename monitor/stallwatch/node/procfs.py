@@ -175,6 +175,11 @@ class ProcessDirectory:
     def stat(self) -> Stat:
         return parse_stat(self.read_again("stat"))
 
+    def is_stopped(self) -> bool:
+        """Whether its state is T, for those who ask several times a second. Raise as `stat` does."""
+        data = self.read_again("stat")
+        return data[data.rindex(b")") + 2 :][:1] == b"T"
+
     def status(self) -> Status:
         return parse_status(self.read_again("status", _LIMIT_BYTES))
 

@@ -24,6 +24,7 @@ from stallwatch.outputs.latest import Latest
 from stallwatch.outputs.output import Control, Output
 from stallwatch.outputs.page_token import read_or_make
 from stallwatch.outputs.sockets import SOCKET_NAME, listen_tcp, listen_unix, split_address
+from stallwatch.outputs.web_server import WebServer
 
 _START_SECONDS = 10.0
 _MOST_CONNECTIONS = 256
@@ -40,7 +41,7 @@ class HttpOutput:
         self.peers = peers  # replaced as a whole, by the loop
         self._latest = Latest(clock, config.daemon.tick_seconds, config.http.external_url)
         self._thread: threading.Thread | None = None
-        self._servers: list[uvicorn.Server] = []
+        self._servers: list[WebServer] = []
         self._failure: str | None = None
         self._token = ""
         self.port: int | None = None  # the one that was given where http.listen asked for 0
@@ -89,7 +90,7 @@ class HttpOutput:
         return server, tcp_app(endpoints, guard, loopback=is_loopback(host), external_url=external_url)
 
     def _serve(self, listening: list[tuple[socket.socket, Starlette]]) -> None:
-        self._servers = [uvicorn.Server(_server_config(app)) for _, app in listening]
+        self._servers = [WebServer(_server_config(app)) for _, app in listening]
         sockets = [opened for opened, _ in listening]
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(sockets, started), name="http", daemon=True)
@@ -127,7 +128,7 @@ class HttpOutput:
 
     def close(self, seconds: float) -> None:
         for server in self._servers:
-            server.should_exit = True
+            server.leave()
         if self._thread is not None:
             self._thread.join(seconds)
             self._thread = None

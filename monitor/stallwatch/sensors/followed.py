@@ -62,7 +62,7 @@ class FollowedRank:
         if self.end is not None:
             return False
         try:
-            stopped = self.watch.directory.stat().state == "T"
+            stopped = self.watch.directory.is_stopped()
         except (OSError, ValueError):
             return False  # gone or not ours to read: the next read says so
         before, self.stopped = self.stopped, stopped
