@@ -5,7 +5,7 @@ import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import GpuLook, KernelEvent, NodeEvidence
-from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, world
+from tests.unit.diagnosis.build import SECOND_NS, SLEEPS, Rank, evidence, loop, world
 
 W4 = world(4)
 STEPS = loop(W4, 6)
@@ -37,6 +37,18 @@ def test_of_equal_ends_the_first_on_one_clock_counts() -> None:
     ends = {0: 30, 1: 10, 2: 20}
     ranks = [Rank(r, dumped=False, state="Z", exit_signal=11, ended_ns=at) for r, at in ends.items()]
     assert judge(evidence(*ranks))[0].culprits == (1,)
+
+
+def test_who_was_cleared_away_after_a_victim_had_ended_is_no_cause() -> None:
+    """Rank 1 timed out waiting for one that still lived; its agent then ended the others, and nobody saw how."""
+    timed_out = Rank(1, dumped=False, state="Z", exit_code=1, log=CLOSED, ended_ns=SECOND_NS)
+    cleared = [Rank(r, dumped=False, state="X", ended_ns=SECOND_NS * 5 // 2) for r in (0, 2, 3)]
+    verdict = judge(evidence(timed_out, *cleared))[0]
+    assert (verdict.cause, verdict.culprits) == ("undecided", ())
+    at_once = [Rank(r, dumped=False, state="X", ended_ns=SECOND_NS * 11 // 10) for r in (0, 3)]
+    first = Rank(2, dumped=False, state="X", ended_ns=SECOND_NS * 9 // 10)
+    verdict = judge(evidence(timed_out, first, *at_once))[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
 
 
 def test_all_ended_well_is_healthy() -> None:

@@ -14,6 +14,7 @@ _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8:
 }
 # Lower is nearer to a first cause. torch's watchdog aborts (6), agents terminate (15) the ranks that are left.
 _KILLED, _FAILED, _ABORTED, _ENDED, _TERMINATED, _CONSEQUENCE = range(6)
+_CLEARLY_LATER_NS = 300_000_000  # a peer's end is felt by the others within less
 
 
 def claim(story: Story) -> Saying:
@@ -27,6 +28,7 @@ def claim(story: Story) -> Saying:
         if not story.hangs:
             return Rejected("rank_exited", f"{named(gone)} ended with exit code 0 and nobody waits for them")
     classes = {rank: _class(story, activity, ends[rank]) for rank, activity in gone.items()}
+    classes |= dict.fromkeys(_outlived_victims(story, classes, ends), _CONSEQUENCE)
     first = min(classes.values())
     if first == _CONSEQUENCE:
         return Rejected("rank_exited", f"the logs of {named(gone)} say that a peer went away first")
@@ -90,6 +92,24 @@ def _class(story: Story, activity: Activity, end: ProcessLook | None) -> int:
     if signal is not None:
         return _TERMINATED
     return _ENDED if end is None or not end.exit_code else _FAILED
+
+
+def _outlived_victims(story: Story, classes: dict[int, int], ends: dict[int, ProcessLook | None]) -> list[int]:
+    """Ranks of whose end nothing is known but that it came after that of a victim, on one node's clock: that victim
+    missed the answer of one who still lived, and what ended then was cleared away."""
+    times = {rank: end.ended_ns for rank, end in ends.items() if end is not None and end.ended_ns is not None}
+    host = {rank: story.case.activity(rank).host for rank in times}
+    first: dict[str | None, int] = {}
+    for rank, at_ns in times.items():
+        if classes[rank] == _CONSEQUENCE:
+            first[host[rank]] = min(at_ns, first.get(host[rank], at_ns))
+    return [
+        rank
+        for rank, at_ns in times.items()
+        if classes[rank] in (_ENDED, _TERMINATED)
+        and host[rank] in first
+        and at_ns > first[host[rank]] + _CLEARLY_LATER_NS
+    ]
 
 
 def _earliest(story: Story, ranks: list[int], ends: dict[int, ProcessLook | None]) -> list[int]:
