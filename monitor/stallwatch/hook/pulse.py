@@ -139,8 +139,8 @@ class Pulse:
         groups = self._guard.run("recorder status", recorder.group_counters) or ()
         publication.look(number, at_ns, groups)
         if is_pulse:
-            self._pulse_number = number - number % LOOKS_PER_PULSE + LOOKS_PER_PULSE
             publication.beat(at_ns)  # its time is that of the counters
+            self._pulse_number = number - number % LOOKS_PER_PULSE + LOOKS_PER_PULSE
             publication.groups = groups
             self._guard.run("identity", self._refresh_world)
             self._guard.run("group names", self._group_names.learn, groups)

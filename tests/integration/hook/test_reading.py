@@ -23,7 +23,7 @@ print("writing")
 while not select.select([sys.stdin], [], [], 0)[0]:
     for _ in range(200):
         step()
-        publication.beat()
+        publication.beat(monotonic_ns())
         publication.groups = (("gloo", 0, read()[0], read()[0]),)
         publication.publish()
 """
