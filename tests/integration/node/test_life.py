@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stallwatch.outputs.spool import load
 from tests.e2e.webhook import Webhook
 from tests.integration.node.service import ALICE, SERVICE, ServiceDaemon, UserJob
 from tests.programs.everybody import PythonForEverybody
@@ -160,6 +161,9 @@ def test_a_daemon_that_was_killed_in_mid_incident_does_not_speak_twice(
             job.send(1, signal.SIGSTOP)
             daemon.until(lambda: len(webhook.received) == 1, "it is told")
             daemon.until(lambda: any(one.verdicts for one in daemon.incidents(JOB)), "a verdict")
+            # Between sending and writing down that it was sent a message may be sent twice: at least once is promised.
+            spool = folder / "state" / "webhook.json"
+            daemon.until(lambda: spool.exists() and not load(spool).queue, "it is written down that it was told")
             before = daemon.incidents(JOB)[0]
             daemon.kill()
             daemon.start()

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -25,10 +27,20 @@ def test_a_disk_is_remembered_when_its_file_is_closed(tmp_path: Path) -> None:
     assert (later.path, later.largest_file_bytes, later.at_ns) == (str(tmp_path), 1 << 20, 2)
 
 
+READS = "import sys; file = open(sys.argv[1], 'rb'); print(flush=True); sys.stdin.read()"
+
+
 def test_what_is_only_read_names_no_folder(tmp_path: Path) -> None:
+    """A process of its own: a test's has files open that are its runner's."""
     (tmp_path / "shard.bin").write_bytes(bytes(1 << 20))
-    with (tmp_path / "shard.bin").open("rb"):
-        assert all(disk.largest_file_bytes == 0 for disk in look_at(os.getpid(), {}, 1).values())
+    command = [sys.executable, "-c", READS, str(tmp_path / "shard.bin")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        assert reader.stdout is not None
+        reader.stdout.readline()
+        disks = look_at(reader.pid, {}, 1)
+        reader.communicate()
+    assert disks
+    assert all(disk.largest_file_bytes == 0 for disk in disks.values())
 
 
 def test_a_process_that_is_gone_or_closed_to_us_has_no_known_disk(tmp_path: Path) -> None:
