@@ -54,7 +54,7 @@ def play(seed: int, largest: int) -> Outcome | None:
     if hides(case, engine):
         return None
     seen = gather(rng, case, engine)
-    verdict = judge(seen.evidence)[0]
+    verdict = judge(seen.evidence).verdicts[0]
     right = is_right(case, engine, verdict.cause, tuple(sorted(verdict.culprits)), moved_between_looks(case, engine))
     return Outcome(seed, case, seen, is_decidable(case, engine, seen), verdict, right)
 

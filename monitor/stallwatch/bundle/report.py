@@ -1,20 +1,19 @@
 """The report of an incident: the verdicts, and what a person needs beside them. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from stallwatch import __version__, diagnosis
-from stallwatch.diagnosis.activity import read_activity
-from stallwatch.diagnosis.reduce import reduce_rank
 from stallwatch.diagnosis.stacktree import merge
-from stallwatch.model.evidence import Evidence, RankEvidence
+from stallwatch.model.evidence import Evidence
+from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import SCHEMA_VERSION, Report, Verdict
 
 
 def make_report(evidence: Evidence) -> Report:
     """Judge the evidence of one incident."""
-    verdicts = diagnosis.judge(evidence)
-    stacks = {rank.rank: read_activity(rank).stack for rank in evidence.ranks if rank.stacks}
+    judgement = diagnosis.judge(evidence)
+    stacks = {rank: activity.stack for rank, activity in judgement.activities.items() if activity.stack}
     captured = [rank.captured_at_ns for rank in evidence.ranks if rank.captured_at_ns is not None]
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -23,10 +22,10 @@ def make_report(evidence: Evidence) -> Report:
         training_job=evidence.training_job,
         epoch=evidence.epoch,
         captured_at=_iso(max(captured)) if captured else None,
-        deadline=_deadline(evidence.ranks),
-        evidence_complete=_is_complete(evidence, verdicts),
-        verdicts=verdicts,
-        stacks=merge({rank: stack for rank, stack in stacks.items() if stack}),
+        deadline=_deadline(judgement.summaries.values()),
+        evidence_complete=_is_complete(evidence, judgement.verdicts),
+        verdicts=judgement.verdicts,
+        stacks=merge(stacks),
         caveats=evidence.caveats,
     )
 
@@ -38,12 +37,12 @@ def _is_complete(evidence: Evidence, verdicts: Sequence[Verdict]) -> bool:
     return bool(observed) and world <= observed and not (verdicts and verdicts[0].missing)
 
 
-def _deadline(ranks: Sequence[RankEvidence]) -> str | None:
+def _deadline(summaries: Iterable[RankSummary]) -> str | None:
     """When torch's own time-out ends the job: the first of the pending operations to run out."""
     ends = [
         pending.created_ns + pending.timeout_ms * 1_000_000
-        for rank in ranks
-        for pending in reduce_rank(rank).pending
+        for summary in summaries
+        for pending in summary.pending
         if pending.created_ns is not None and pending.timeout_ms and not pending.timed_out
     ]
     return _iso(min(ends)) if ends else None

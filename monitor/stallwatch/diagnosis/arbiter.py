@@ -53,8 +53,8 @@ PRECEDENCE: tuple[Callable[[Story], Saying], ...] = (
 )
 
 
-def decide(story: Story) -> tuple[Claim, tuple[Claim, ...], tuple[Rejected, ...]]:
-    """Return the claim to tell first, further claims that name others, and what was rejected."""
+def decide(story: Story) -> tuple[Claim, tuple[Rejected, ...]]:
+    """Given the story, return the claim to tell and what was rejected for it."""
     claims: list[Claim] = []
     rejected: list[Rejected] = []
     for explanation in PRECEDENCE:
@@ -64,12 +64,12 @@ def decide(story: Story) -> tuple[Claim, tuple[Claim, ...], tuple[Rejected, ...]
         elif said is not None:
             claims.append(said)
     if not claims:
-        return _undecided(story), (), tuple(rejected)
+        return _undecided(story), tuple(rejected)
     first = claims[0]
     for other in claims[1:]:
         if other.cause != first.cause:
             rejected.append(Rejected(other.cause, _why_later(first, other)))
-    return first, (), _once(rejected, first.cause)
+    return first, _once(rejected, first.cause)
 
 
 def _why_later(first: Claim, other: Claim) -> str:

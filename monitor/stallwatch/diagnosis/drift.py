@@ -1,13 +1,9 @@
 """Before the hang: ranks of a job that still moves, compared by what they called, so that a call too many or too few,
 or a silent difference of type, is told before somebody waits for ever.
-
-Cheap first: each rank's calls as one checksum per block of numbers, which nodes can exchange. Only where blocks differ
-are the calls themselves compared.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
-from zlib import crc32
 
 import msgspec
 
@@ -16,21 +12,9 @@ from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.streams import GroupStream, all_alike
 from stallwatch.model.summary import Call, RankSummary
 
-BLOCK = 64  # numbers of a group under one checksum
 _MEMBERS_COMPARED = 1024  # each costs a look at every one of its lines
 _SHIFTED = 8  # calls in a row that must agree one place off, and not in place
 _SETTLED = 4  # calls before it that must agree in place
-
-
-class StreamSignature(msgspec.Struct, frozen=True):
-    """Checksums of one rank's calls in one group: `blocks[i]` covers numbers from (first_block + i) × BLOCK on."""
-
-    rank: int
-    description: str
-    backend: str
-    ranks: tuple[int, ...]
-    first_block: int
-    blocks: tuple[int, ...]
 
 
 class Drift(msgspec.Struct, frozen=True):
@@ -47,33 +31,6 @@ class Drift(msgspec.Struct, frozen=True):
     expected: Call | None = None
     found: Call | None = None
     sure: bool = True  # False: a guess by what the group did before
-
-
-def signatures(summary: RankSummary) -> tuple[StreamSignature, ...]:
-    """Given a rank's summary, return the checksums of its whole blocks. Without call sites, which cost a stack each."""
-    found = []
-    for stream in summary.streams:
-        keys = GroupStream(summary, stream).keys()
-        first = -(-stream.first_seq // BLOCK)
-        blocks = []
-        for start in range(first * BLOCK - stream.first_seq, len(keys) - BLOCK + 1, BLOCK):
-            part = keys[start : start + BLOCK]
-            blocks.append(crc32(repr(part).encode()) if None not in part else 0)  # 0: has a hole, not comparable
-        found.append(
-            StreamSignature(summary.rank, stream.description, stream.backend, stream.ranks, first, tuple(blocks))
-        )
-    return tuple(found)
-
-
-def differing_blocks(signed: Iterable[StreamSignature]) -> tuple[tuple[str, int], ...]:
-    """Given many ranks' checksums, return (description, first number) of each block that two members do not share."""
-    seen: dict[tuple[str, str, tuple[int, ...], int], set[int]] = {}
-    for one in signed:
-        for place, checksum in enumerate(one.blocks):
-            if checksum:
-                key = (one.description, one.backend, one.ranks, one.first_block + place)
-                seen.setdefault(key, set()).add(checksum)
-    return tuple(sorted((key[0], key[3] * BLOCK) for key, checksums in seen.items() if len(checksums) > 1))
 
 
 def find_drift(summaries: Sequence[RankSummary], world_size: int | None) -> tuple[Drift, ...]:

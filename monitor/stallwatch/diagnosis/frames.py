@@ -91,10 +91,6 @@ def function(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def is_job(frame: CodeFrame) -> bool:
-    return place(frame.filename).origin is Origin.JOB
-
-
 def job_frame_index(frames: tuple[CodeFrame, ...]) -> int | None:
     """Index of the innermost frame of the job's own code; of an installed framework where the job has no other."""
     for wanted in (

@@ -12,7 +12,6 @@ from stallwatch.diagnosis.case import Case
 from stallwatch.model.evidence import GpuLook
 
 _BUSY_PERCENT = 95.0
-_IDLE_PERCENT = 5.0
 # 125 W against 171 W was measured; a third of a GPU's draw is well outside the spread of equal GPUs (a few percent).
 _LOWER_POWER = 0.85
 
@@ -24,7 +23,6 @@ class GpuOfRank(msgspec.Struct, frozen=True):
     power_watts: float | None
     error: str | None
     recovery_action: int | None
-    shared_with: int  # other processes that use it
 
 
 def gpus_of_ranks(case: Case) -> dict[int, GpuOfRank]:
@@ -48,12 +46,7 @@ def _of_rank(rank: int, gpu: GpuLook) -> GpuOfRank:
         gpu.power_watts,
         gpu.error,
         gpu.recovery_action,
-        len(gpu.pids or ()) - 1,
     )
-
-
-def is_idle(gpu: GpuOfRank) -> bool:
-    return gpu.utilization_percent is not None and gpu.utilization_percent <= _IDLE_PERCENT
 
 
 def spins_outside_communication(gpu: GpuOfRank, waiting: list[GpuOfRank]) -> bool:

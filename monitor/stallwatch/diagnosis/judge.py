@@ -6,22 +6,32 @@ from stallwatch.diagnosis import arbiter
 from stallwatch.diagnosis.activity import Activity, read_activity
 from stallwatch.diagnosis.activity.transfer import with_transfer
 from stallwatch.diagnosis.case import Case
-from stallwatch.diagnosis.claims.claim import Claim, rank_ranges
+from stallwatch.diagnosis.claims.claim import Claim
 from stallwatch.diagnosis.former_life import of_this_life
 from stallwatch.diagnosis.hookless import what_a_hook_adds
 from stallwatch.diagnosis.phrases import Aside
 from stallwatch.diagnosis.playbook import next_steps
+from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.reduce import reduce_rank
 from stallwatch.diagnosis.story import Story, tell
 from stallwatch.diagnosis.words import summary
 from stallwatch.model.evidence import Evidence
+from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import CulpritProcess, GroupRef, Rejected, Verdict
 
 
-def judge(evidence: Evidence) -> tuple[Verdict, ...]:
-    """Given evidence, return verdicts, the primary one first. The order of ranks and files does not matter."""
+class Judgement(msgspec.Struct, frozen=True):
+    """What was found, and what each rank was reduced to on the way: worked out once, for whoever reports it."""
+
+    verdicts: tuple[Verdict, ...]  # the primary one first
+    activities: dict[int, Activity]  # by rank: what it does
+    summaries: dict[int, RankSummary]  # by rank: what its recorders say
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """Given evidence, return the judgement. The order of ranks and files does not matter."""
     ranks = of_this_life(sorted(evidence.ranks, key=lambda rank: rank.rank))
-    summaries = [rank.summary if rank.summary is not None else reduce_rank(rank) for rank in ranks]
+    summaries = [reduce_rank(rank) for rank in ranks]
     told = zip(ranks, summaries, strict=True)
     case = Case(
         summaries,
@@ -33,18 +43,17 @@ def judge(evidence: Evidence) -> tuple[Verdict, ...]:
         evidence.log_events,
         evidence.meeting,
     )
-    first, *others = judge_case(case)
-    if first.cause != "healthy":
-        first = msgspec.structs.replace(first, missing=(*first.missing, *what_a_hook_adds(ranks)))
-    return (first, *others)
+    verdict = judge_case(case)
+    if verdict.cause != "healthy":
+        verdict = msgspec.structs.replace(verdict, missing=(*verdict.missing, *what_a_hook_adds(ranks)))
+    return Judgement((verdict,), case.activities, case.summaries)
 
 
-def judge_case(case: Case) -> tuple[Verdict, ...]:
+def judge_case(case: Case) -> Verdict:
+    """Given a case, return its verdict."""
     story = tell(case)
-    first, others, rejected = arbiter.decide(story)
-    return tuple(
-        _verdict(story, claim, rejected if claim is first else (), case.activities) for claim in (first, *others)
-    )
+    claim, rejected = arbiter.decide(story)
+    return _verdict(story, claim, rejected, case.activities)
 
 
 def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activities: dict[int, Activity]) -> Verdict:

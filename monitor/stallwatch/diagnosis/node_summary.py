@@ -90,7 +90,7 @@ def judge_nodes(summaries: Sequence[NodeSummary]) -> tuple[Verdict, ...]:
         max((summary.looks for summary in summaries), default=1),
         [event for summary in summaries for event in summary.log_events],
     )
-    return judge_case(case)
+    return (judge_case(case),)
 
 
 def _with_members(digest: RankDigest, members: Sequence[tuple[int, ...]]) -> RankDigest:
@@ -121,7 +121,7 @@ def _runs(ranks: tuple[int, ...]) -> tuple[Run, ...]:
 
 
 def _digest(rank: RankEvidence, table: dict[tuple[int, ...], int]) -> RankDigest:
-    summary = rank.summary if rank.summary is not None else reduce_rank(rank)
+    summary = reduce_rank(rank)
     activity = with_transfer(read_activity(rank), summary)
     streams = tuple(
         msgspec.structs.replace(stream, ranks=(-table.setdefault(stream.ranks, len(table)) - 1,))

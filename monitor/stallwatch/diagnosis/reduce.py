@@ -76,16 +76,15 @@ class _Reduction:
         """What was pending at any earlier look, or None when there was none; notes what advanced since the last."""
         if not earlier:
             return None
-        keys: set[Key] = set()
-        for look in earlier:
-            old = read_nodes(look)
-            keys |= {(node.pg_id, node.key) for node in old if not node.done}
-        last = max(earlier, key=lambda look: look.look)
+        earlier = sorted(earlier, key=lambda look: look.look)
+        read = [read_nodes(look) for look in earlier]
+        keys: set[Key] = {(node.pg_id, node.key) for old in read for node in old if not node.done}
+        last, before = earlier[-1], read[-1]
         known = last.operations[-1].record_id if last.operations else -1
         newest = recorder.operations[-1].record_id if recorder.operations else -1
-        moved = newest != known or sum(n.done for n in read_nodes(last)) != sum(n.done for n in nodes)
+        moved = newest != known or sum(n.done for n in before) != sum(n.done for n in nodes)
         self.advanced = bool(self.advanced) or moved or last.status != recorder.status
-        first = first_of_lanes(read_nodes(last), self.lanes)
+        first = first_of_lanes(before, self.lanes)
         stands = {pg_id for pg_id, _ in first}
         for operation in reversed(recorder.operations):
             if operation.record_id <= known:

@@ -28,7 +28,6 @@ class Roots(msgspec.Struct, frozen=True):
     circles: tuple[tuple[int, ...], ...]  # ranks that wait for each other in transfers that no recorder shows
     closed: tuple[Point, ...]  # every known member stands in this very operation, and it does not end
     strength: dict[int, Strength]  # of an absent rank: the surest of the waits for it
-    waiting_for: dict[int, tuple[int, ...]]  # absent rank → ranks that wait for it in the end, sorted
 
 
 def find_roots(graph: Graph) -> Roots:
@@ -76,7 +75,6 @@ def find_roots(graph: Graph) -> Roots:
         circles=tuple(sorted(circles)),
         closed=tuple(sorted(closed)),
         strength=_strengths(edges.values(), graph.peers.values()),
-        waiting_for=_dependants(absent, successors),
     )
 
 
@@ -101,25 +99,6 @@ def _strengths(edges: Iterable[tuple[Blocker, ...]], peers: Iterable[int]) -> di
         for blocker in blockers:
             strength[blocker.rank] = min(blocker.strength, strength.get(blocker.rank, blocker.strength))
     return strength
-
-
-def _dependants(absent: Iterable[Node], successors: Mapping[Node, tuple[Node, ...]]) -> dict[int, tuple[int, ...]]:
-    """Ranks from which an absent node can be reached."""
-    predecessors: dict[Node, list[Node]] = {}
-    for node, targets in successors.items():
-        for target in targets:
-            predecessors.setdefault(target, []).append(node)
-    found: dict[int, set[int]] = {}
-    for node in absent:
-        seen = {node}
-        stack = [node]
-        while stack:
-            for before in predecessors.get(stack.pop(), ()):
-                if before not in seen:
-                    seen.add(before)
-                    stack.append(before)
-        found.setdefault(node[0], set()).update(rank for rank, _ in seen if rank not in (_POINT, node[0]))
-    return {rank: tuple(sorted(ranks)) for rank, ranks in sorted(found.items())}
 
 
 def _components(successors: Mapping[Node, tuple[Node, ...]]) -> list[list[Node]]:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.case import Case, Group, family
 from stallwatch.diagnosis.pace import Pace
@@ -62,9 +61,6 @@ class Graph(msgspec.Struct, frozen=True):
     perhaps: tuple[int, ...]  # ranks that stand still in a native call which may be such a wait
     peers: dict[int, int]  # of those ranks, by their own hooks: whom a send or receive of theirs waits for
     moving: tuple[int, ...]  # ranks whose pending operation is known to have moved on
-
-    def wait_of(self, rank: int, lane: int) -> Wait | None:
-        return next((wait for wait in self.waits if (wait.rank, wait.lane) == (rank, lane)), None)
 
 
 def build(case: Case, pace: Pace) -> Graph:
@@ -307,8 +303,3 @@ def _holder(case: Case, rank: int, group: int, ends: tuple[int, int], place: int
                 if seen == place:
                     return pending
     return None
-
-
-def synchronises(case: Case, wait: Wait) -> bool:
-    call = case.call(wait.rank, wait.pending)
-    return call is not None and signature.is_synchronising(call.operation)

@@ -215,7 +215,9 @@ def make_link(path: Path) -> None:
 
 def make_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.path.relpath(path))
+        folder = os.open(path.parent, os.O_PATH)  # a socket's own name may have 107 bytes, a test's folder is longer
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+        os.close(folder)
 
 
 def make_folder(path: Path) -> None:

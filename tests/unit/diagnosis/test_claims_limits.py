@@ -16,21 +16,21 @@ def _waiting(*ranks: int) -> list[Rank]:
 
 
 def test_everybody_entered_is_not_said_while_one_has_not() -> None:
-    verdict = judge(evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=SLEEPS)))[0]
+    verdict = judge(evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=SLEEPS))).verdicts[0]
     assert verdict.cause == "not_entered"
     assert [item.why for item in verdict.rejected if item.cause == "comm_stuck"] == ["somebody has not entered"]
 
 
 def test_everybody_entered_is_said_of_the_whole_job_only() -> None:
-    told = judge(evidence(*_waiting(0, 1, 2, 3), world_size=4))[0]
+    told = judge(evidence(*_waiting(0, 1, 2, 3), world_size=4)).verdicts[0]
     assert (told.cause, told.culprits, told.confidence) == ("comm_stuck", (), "likely")
-    partly = judge(evidence(*_waiting(0, 1, 2, 3), world_size=8))[0]
+    partly = judge(evidence(*_waiting(0, 1, 2, 3), world_size=8)).verdicts[0]
     assert partly.cause != "comm_stuck"
 
 
 def test_a_job_that_has_communicated_misses_nobody_at_its_start() -> None:
     """Rank 3 wrote no dump and stands elsewhere; the others completed calls before."""
-    verdict = judge(evidence(*_waiting(0, 1, 2), Rank(3, frames=SLEEPS, dumped=False)))[0]
+    verdict = judge(evidence(*_waiting(0, 1, 2), Rank(3, frames=SLEEPS, dumped=False))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
 
 
@@ -40,7 +40,7 @@ def test_a_transfer_is_unmatched_only_where_nobody_is_elsewhere() -> None:
         Rank(2, STEPS, backend="gloo", frames=SLEEPS),
         Rank(3, (*STEPS, STEPS[0]), len(STEPS), backend="gloo"),
     ]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
 
 
@@ -48,7 +48,7 @@ def test_an_exception_that_only_tells_of_a_lost_peer_is_not_the_first_fact() -> 
     told = evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=SLEEPS))
     lost = LogEvent(kind="exception", text="RuntimeError: Connection closed by peer [127.0.0.1]:1234", line=1)
     ranks = tuple(replace(rank, log_events=(lost,)) if rank.rank == 0 else rank for rank in told.ranks)
-    verdict = judge(replace(told, ranks=ranks))[0]
+    verdict = judge(replace(told, ranks=ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
 
 
@@ -62,7 +62,7 @@ def _saving(read_bytes: int | None) -> Verdict:
     told = evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=_SAVES))
     rank = told.ranks[3]
     looks = tuple(replace(look, read_bytes=read_bytes, write_bytes=read_bytes) for look in rank.processes)
-    return judge(replace(told, ranks=(*told.ranks[:3], replace(rank, processes=looks))))[0]
+    return judge(replace(told, ranks=(*told.ranks[:3], replace(rank, processes=looks)))).verdicts[0]
 
 
 def test_the_same_stack_twice_is_no_standstill_where_nobody_sees_whether_bytes_flow() -> None:
@@ -74,7 +74,7 @@ def test_the_same_stack_twice_is_no_standstill_where_nobody_sees_whether_bytes_f
 def test_a_rank_whose_stack_stands_in_a_collective_that_its_dump_lacks_is_not_surely_absent() -> None:
     inside = (CodeFrame("all_reduce", IN_RECV[0].filename, 2500), *SLEEPS[1:])
     plain, contradicted = (
-        judge(evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=frames)))[0] for frames in (SLEEPS, inside)
+        judge(evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=frames))).verdicts[0] for frames in (SLEEPS, inside)
     )
     assert (plain.cause, plain.culprits, plain.confidence) == ("not_entered", (3,), "certain")
     assert (contradicted.cause, contradicted.confidence) == ("not_entered", "possible")
@@ -86,5 +86,5 @@ def test_who_waits_for_its_gpu_with_nothing_pending_is_not_accused() -> None:
         CodeFrame("synchronize", "/opt/venv/lib/python3.11/site-packages/torch/cuda/__init__.py", 985),
         *SLEEPS[1:],
     )
-    verdict = judge(evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=waits, wchan="futex_do_wait")))[0]
+    verdict = judge(evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=waits, wchan="futex_do_wait"))).verdicts[0]
     assert 3 not in verdict.culprits

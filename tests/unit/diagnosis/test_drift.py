@@ -1,11 +1,9 @@
 """What is told of a job while it still moves."""
 
-from itertools import chain
-
 import pytest
 
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.drift import BLOCK, Drift, differing_blocks, find_drift, signatures
+from stallwatch.diagnosis.drift import Drift, find_drift
 from stallwatch.diagnosis.reduce import reduce_rank
 from tests.unit.diagnosis.build import Call, Rank, evidence, loop, world
 
@@ -56,27 +54,11 @@ def test_a_rank_that_calls_from_a_line_of_its_own_is_its_program() -> None:
     assert _drift(others=LINES, r0=own) == ()
 
 
-def test_blocks_that_differ_are_found_by_their_checksums() -> None:
-    steps = loop(W4, 2 * BLOCK)
-    odd = (*steps[: BLOCK + 5], Call(W4, elements=1), *steps[BLOCK + 6 :])
-    ranks = [Rank(rank, odd if rank == 2 else steps) for rank in range(4)]
-    signed = list(chain.from_iterable(signatures(reduce_rank(rank.evidence())) for rank in ranks))
-    assert differing_blocks(signed) == (("default_pg", BLOCK),)
-    assert differing_blocks(one for one in signed if one.rank != 2) == ()
-
-
-def test_a_block_that_is_not_whole_is_not_compared() -> None:
-    steps = loop(W4, BLOCK)
-    ranks = [Rank(0, steps[: BLOCK + 20]), Rank(1, steps[:-7])]
-    signed = list(chain.from_iterable(signatures(reduce_rank(rank.evidence())) for rank in ranks))
-    assert differing_blocks(signed) == ()
-
-
 @pytest.mark.parametrize(("place", "mismatch"), [(14, "too few"), (None, "")])
 def test_a_capture_of_a_moving_job_tells_of_calls_that_pair_wrongly(place: int | None, mismatch: str) -> None:
     odd = LINES if place is None else (*LINES[:place], *LINES[place + 1 :])
     ranks = [Rank(rank, odd if rank == 1 else LINES) for rank in range(4)]
-    told = judge(evidence(*ranks))[0]
+    told = judge(evidence(*ranks)).verdicts[0]
     assert told.cause == ("collective_mismatch" if mismatch else "healthy")
     assert told.culprits == ((1,) if mismatch else ())
     assert mismatch in told.because[0].fact

@@ -46,5 +46,5 @@ def test_a_living_process_did_not_end_whatever_a_log_says() -> None:
         "launcher_failure", "rank 1 exitcode -15 (pid: 71)", 5, rank=1, pid=71, exit_signal=15, first=True
     )
     ranks = tuple(rank(number, 80 + number, report, namespace_pid=None) for number in range(2))
-    for verdict in judge(Evidence(2, "gloo", ranks, (), ())):
+    for verdict in judge(Evidence(2, "gloo", ranks, (), ())).verdicts:
         assert verdict.cause != "rank_exited"

@@ -30,7 +30,7 @@ def test_a_rank_whose_dump_broke_off_and_that_stands_in_a_collective_is_not_accu
     broken = Rank(3, STEPS, backend="gloo", frames=IN_REDUCE).evidence()
     cut = replace(broken, recorders=tuple(replace(recorder, cut_short=True) for recorder in broken.recorders))
     told = evidence(*_waiting(0, 1), Rank(2, STEPS, backend="gloo", frames=SLEEPS), world_size=4)
-    verdict = judge(replace(told, ranks=(*told.ranks, cut)))[0]
+    verdict = judge(replace(told, ranks=(*told.ranks, cut))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
 
 
@@ -42,7 +42,7 @@ def test_where_gloo_transfers_are_under_way_a_rank_without_a_stack_may_be_in_one
         Rank(2, STEPS, backend="gloo", frames=()),
         Rank(3, STEPS, backend="gloo", frames=IN_RECV),
     ]
-    verdict = judge(evidence(*ranks, world_size=4))[0]
+    verdict = judge(evidence(*ranks, world_size=4)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (1,))
 
 
@@ -57,7 +57,7 @@ def test_two_that_wait_for_each_other_are_a_deadlock_whatever_else_they_wait_for
         Rank(1, (*history, own), len(history), backend="gloo"),
         *(Rank(r, (both,) * 4, backend="gloo", frames=IN_RECV) for r in (2, 3)),
     ]
-    verdict = judge(evidence(*ranks, world_size=4))[0]
+    verdict = judge(evidence(*ranks, world_size=4)).verdicts[0]
     assert verdict.cause == "group_order"
     assert set(verdict.culprits) <= {0, 1}
 
@@ -75,5 +75,5 @@ def test_stages_that_share_no_embedding_run_another_program_than_those_that_do()
     calls[0] += step(0, embedding=True)[:2]
     for rank in (1, 2, 3):
         calls[rank] += step(rank, embedding=False)
-    verdict = judge(evidence(*(Rank(r, own, len(own) - 1, backend="gloo") for r, own in calls.items())))[0]
+    verdict = judge(evidence(*(Rank(r, own, len(own) - 1, backend="gloo") for r, own in calls.items()))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("group_order", (3,))

@@ -42,7 +42,7 @@ def _joined(rank: int, calls: int = 0) -> RankEvidence:
 
 def test_with_nccl_the_others_stand_in_the_creation_of_a_communicator() -> None:
     absent = _asked(Rank(3, dumped=False, frames=SLEEPS), NO_DUMP)
-    told = judge(_job(*(_joined(rank) for rank in range(3)), absent))[0]
+    told = judge(_job(*(_joined(rank) for rank in range(3)), absent)).verdicts[0]
     assert (told.cause, told.culprits, told.confidence) == ("init_missing", (3,), "likely")
     assert told.waiting == "0-2"
     assert told.operation == "init_process_group"
@@ -50,31 +50,31 @@ def test_with_nccl_the_others_stand_in_the_creation_of_a_communicator() -> None:
 
 def test_threads_tell_where_no_hook_answers() -> None:
     absent = _asked(Rank(3, dumped=False, frames=SLEEPS), "no hook", answered=False, threads=("cuda-EvtHandlr",))
-    told = judge(_job(*(_joined(rank) for rank in range(3)), absent))[0]
+    told = judge(_job(*(_joined(rank) for rank in range(3)), absent)).verdicts[0]
     assert (told.cause, told.culprits) == ("init_missing", (3,))
 
 
 def test_a_rank_with_a_process_group_has_joined_though_it_does_not_answer() -> None:
     busy = _asked(Rank(3, dumped=False, frames=SLEEPS), "no answer", answered=False, threads=("pt_nccl_watchdg",))
-    told = judge(_job(*(_joined(rank) for rank in range(3)), busy))[0]
+    told = judge(_job(*(_joined(rank) for rank in range(3)), busy)).verdicts[0]
     assert (told.cause, told.culprits) == ("not_entered", (3,))
 
 
 def test_who_left_its_group_after_the_job_communicated_is_not_missing_from_its_start() -> None:
     left = _asked(Rank(3, dumped=False, frames=SLEEPS), NO_DUMP)
-    told = judge(_job(*(_joined(rank, calls=3) for rank in range(3)), left))[0]
+    told = judge(_job(*(_joined(rank, calls=3) for rank in range(3)), left)).verdicts[0]
     assert told.cause != "init_missing"
 
 
 def test_with_gloo_the_others_stand_in_the_rendezvous() -> None:
     waiting = [Rank(rank, dumped=False, frames=JOINS, wchan="do_poll").evidence() for rank in range(3)]
-    told = judge(_job(*waiting, Rank(3, dumped=False, frames=SLEEPS).evidence()))[0]
+    told = judge(_job(*waiting, Rank(3, dumped=False, frames=SLEEPS).evidence())).verdicts[0]
     assert (told.cause, told.culprits, told.waiting) == ("init_missing", (3,), "0-2")
 
 
 def test_all_in_the_rendezvous_accuse_nobody() -> None:
     waiting = [Rank(rank, dumped=False, frames=JOINS, wchan="do_poll").evidence() for rank in range(4)]
-    assert judge(_job(*waiting))[0].culprits == ()
+    assert judge(_job(*waiting)).verdicts[0].culprits == ()
 
 
 def _started_late(told: RankEvidence) -> RankEvidence:
@@ -95,13 +95,13 @@ def _started_late(told: RankEvidence) -> RankEvidence:
 
 def test_ranks_that_were_still_starting_at_the_first_look_do_not_make_the_job_healthy_for_ever() -> None:
     absent = _asked(Rank(3, dumped=False, frames=SLEEPS), NO_DUMP)
-    told = judge(_job(*(_started_late(_joined(rank)) for rank in range(3)), absent))[0]
+    told = judge(_job(*(_started_late(_joined(rank)) for rank in range(3)), absent)).verdicts[0]
     assert (told.cause, told.culprits) == ("init_missing", (3,))
 
 
 def test_all_at_the_rendezvous_are_told_what_to_compare() -> None:
     ranks = [_asked(Rank(r, frames=JOINS, dumped=False, wchan="do_poll"), NO_DUMP) for r in range(4)]
-    verdict = judge(_job(*ranks))[0]
+    verdict = judge(_job(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("undecided", ())
     assert "Ranks 0-3 wait at the rendezvous for each other" in verdict.summary
     assert "MASTER_PORT" in verdict.summary
@@ -110,7 +110,7 @@ def test_all_at_the_rendezvous_are_told_what_to_compare() -> None:
 
 def test_a_part_of_the_ranks_at_the_rendezvous_names_those_of_which_nothing_was_seen() -> None:
     ranks = [_asked(Rank(r, frames=JOINS, dumped=False, wchan="do_poll"), NO_DUMP) for r in (0, 1, 3)]
-    verdict = judge(msgspec.structs.replace(_job(*ranks), world_size=4))[0]
+    verdict = judge(msgspec.structs.replace(_job(*ranks), world_size=4)).verdicts[0]
     assert "Ranks 0-1,3 wait at the rendezvous for rank 2, of which nothing was seen here" in verdict.summary
 
 
@@ -119,7 +119,9 @@ def _waits(rank: int) -> RankEvidence:
 
 
 def _meeting(meeting: Meeting, *ranks: int) -> Verdict:
-    return judge(msgspec.structs.replace(_job(*(_waits(rank) for rank in ranks)), world_size=4, meeting=meeting))[0]
+    return judge(
+        msgspec.structs.replace(_job(*(_waits(rank) for rank in ranks)), world_size=4, meeting=meeting)
+    ).verdicts[0]
 
 
 def test_a_rank_that_has_no_process_where_alone_it_can_be_never_came() -> None:

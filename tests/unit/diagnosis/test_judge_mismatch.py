@@ -22,7 +22,7 @@ def _all_but(odd: int, usual: Call, other: Call) -> list[Rank]:
     ],
 )
 def test_the_one_that_differs_is_named_with_what_differs(other: Call, kind: str) -> None:
-    verdict = judge(evidence(*_all_but(1, STEPS[0], other)))[0]
+    verdict = judge(evidence(*_all_but(1, STEPS[0], other))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (1,))
     assert verdict.mismatch is not None
     assert verdict.mismatch.kind == kind
@@ -30,18 +30,18 @@ def test_the_one_that_differs_is_named_with_what_differs(other: Call, kind: str)
 
 @pytest.mark.parametrize("odd", range(4))
 def test_the_wrong_shape_is_named_whichever_rank_is_read_first(odd: int) -> None:
-    verdict = judge(evidence(*_all_but(odd, STEPS[0], Call(W4, elements=999))))[0]
+    verdict = judge(evidence(*_all_but(odd, STEPS[0], Call(W4, elements=999)))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (odd,))
 
 
 def test_a_barrier_at_the_end_against_the_loop_is_exhausted_data() -> None:
-    verdict = judge(evidence(*_all_but(1, STEPS[0], Call(W4, "barrier", line=80))))[0]
+    verdict = judge(evidence(*_all_but(1, STEPS[0], Call(W4, "barrier", line=80)))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("data_exhausted", (1,))
 
 
 def test_each_rank_is_said_to_wait_in_what_it_called_itself() -> None:
     """Under one number of a group ranks stand in different operations: that is what a mismatch is."""
-    verdict = judge(evidence(*_all_but(2, STEPS[0], Call(W4, "all_gather", 500))))[0]
+    verdict = judge(evidence(*_all_but(2, STEPS[0], Call(W4, "all_gather", 500)))).verdicts[0]
     facts = [fact.fact for fact in verdict.because]
     assert any(fact.startswith(f"ranks 0-1,3 wait in all_reduce #{verdict.seq}") for fact in facts), facts
     assert any(fact.startswith(f"rank 2 waits in all_gather #{verdict.seq}") for fact in facts), facts
@@ -50,26 +50,26 @@ def test_each_rank_is_said_to_wait_in_what_it_called_itself() -> None:
 @pytest.mark.parametrize("name", ["all_to_all", "alltoall_base", "gather", "scatter"])
 def test_sizes_that_differ_in_health_are_no_mismatch(name: str) -> None:
     ranks = [Rank(r, (*STEPS, Call(W4, name, 100 + r)), len(STEPS) + 1, frames=SLEEPS) for r in range(4)]
-    assert judge(evidence(*ranks))[0].cause == "healthy"
+    assert judge(evidence(*ranks)).verdicts[0].cause == "healthy"
 
 
 def test_uneven_inputs_of_an_all_gather_are_no_mismatch() -> None:
     ranks = [Rank(r, (*STEPS, Call(W4, "all_gather", 100 + r, outputs=406)), len(STEPS) + 1) for r in range(4)]
-    assert judge(evidence(*ranks))[0].cause == "healthy"
+    assert judge(evidence(*ranks)).verdicts[0].cause == "healthy"
 
 
 def test_of_two_that_differ_the_earlier_steps_tell_which() -> None:
     pair = world(2)
     steps = loop(pair, 5)
     ranks = [Rank(0, (*steps, steps[0]), len(steps)), Rank(1, (*steps, steps[1]), len(steps))]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (1,))
 
 
 def test_of_two_that_differ_in_the_first_call_nothing_tells_and_it_says_so() -> None:
     pair = world(2)
     ranks = [Rank(0, (Call(pair),), 0), Rank(1, (Call(pair, "broadcast"),), 0)]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert verdict.cause == "collective_mismatch"
     assert verdict.confidence == "possible"
     assert any("nothing tells" in fact.fact for fact in verdict.because)
@@ -82,7 +82,7 @@ def test_the_first_divergence_counts_not_the_last() -> None:
     )
     skipped = (*calls[:5], *calls[6:])
     ranks = [Rank(r, calls, 10) for r in (0, 2, 3)]
-    verdict = judge(evidence(ranks[0], Rank(1, skipped, 10), ranks[1], ranks[2]))[0]
+    verdict = judge(evidence(ranks[0], Rank(1, skipped, 10), ranks[1], ranks[2])).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.seq) == ("collective_mismatch", (1,), 6)
 
 
@@ -90,7 +90,7 @@ def test_sister_groups_tell_which_of_two_is_right() -> None:
     groups = [Group("1", "tp0", (0, 1), 1), Group("2", "tp1", (2, 3), 1)]
     right, wrong = "all_reduce", "reduce_scatter"
     ranks = [Rank(r, (Call(groups[r // 2], wrong if r == 1 else right),), 1 if r > 1 else 0) for r in range(4)]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (1,))
 
 
@@ -99,7 +99,7 @@ def test_the_line_of_code_tells_which_of_two_is_right() -> None:
     pair = world(2)
     past = (Call(pair, line=10), Call(pair, "all_gather", line=11))
     ranks = [Rank(0, (*past, Call(pair, line=10)), 2), Rank(1, (*past, Call(pair, "broadcast", line=10)), 2)]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (1,))
 
 
@@ -109,7 +109,7 @@ def test_one_call_too_many_that_paired_is_blamed_not_the_difference_that_shows_l
     steps = loop(pair, 4)
     end, extra = Call(pair, "barrier", line=80), Call(pair, elements=7, line=44)
     ranks = [Rank(0, (*steps, end), len(steps)), Rank(1, (*steps[:-1], extra, steps[-1]), len(steps))]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("collective_mismatch", (1,), "likely")
     assert verdict.mismatch is not None
     assert (verdict.mismatch.kind, verdict.mismatch.found) == ("count", "one all_reduce more")
@@ -124,7 +124,7 @@ def test_calls_from_other_lines_on_both_sides_are_a_new_phase_of_the_program() -
         Rank(0, (*steps, mine, Call(pair, "broadcast", line=62)), len(steps) + 1),
         Rank(1, (*steps, theirs, steps[0]), len(steps) + 1),
     ]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert verdict.mismatch is not None
     assert verdict.mismatch.kind == "op"
 
@@ -133,7 +133,7 @@ def test_an_extra_call_among_sizes_that_may_differ_is_told_though_all_stand_in_c
     steps = tuple(Call(W4, "alltoall_base", line=line) for _ in range(4) for line in (10, 11))
     extra = Call(W4, "alltoall_base", 3, line=44)
     ranks = [Rank(r, (*steps, *steps[:2]), len(steps) + 1) for r in (1, 2, 3)]
-    verdict = judge(evidence(Rank(0, (*steps, extra, steps[0]), len(steps) + 1), *ranks))[0]
+    verdict = judge(evidence(Rank(0, (*steps, extra, steps[0]), len(steps) + 1), *ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("collective_mismatch", (0,), "likely")
 
 
@@ -142,4 +142,4 @@ def test_all_in_one_call_after_a_habit_that_two_left_names_nobody() -> None:
     news = [Call(W4, "alltoall_base", 3, line=line) for line in (44, 45)]
     odd = [Rank(r, (*steps, news[r], steps[0]), len(steps) + 1) for r in (0, 1)]
     rest = [Rank(r, (*steps, *steps[:2]), len(steps) + 1) for r in (2, 3)]
-    assert judge(evidence(*odd, *rest))[0].culprits == ()
+    assert judge(evidence(*odd, *rest)).verdicts[0].culprits == ()

@@ -22,50 +22,50 @@ def _waiting(*ranks: int) -> list[Rank]:
 
 def test_a_killed_rank_explains_the_waits() -> None:
     dead = Rank(2, dumped=False, state="Z", exit_signal=9)
-    verdict = judge(evidence(*_waiting(0, 1, 3), dead))[0]
+    verdict = judge(evidence(*_waiting(0, 1, 3), dead)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("rank_exited", (2,), "certain")
 
 
 def test_peers_that_died_of_it_are_victims() -> None:
     dead = Rank(2, dumped=False, state="Z", exit_signal=9)
     victims = [Rank(r, dumped=False, state="Z", exit_code=1, log=CLOSED) for r in (0, 1, 3)]
-    verdict = judge(evidence(*victims, dead))[0]
+    verdict = judge(evidence(*victims, dead)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
 
 
 def test_of_equal_ends_the_first_on_one_clock_counts() -> None:
     ends = {0: 30, 1: 10, 2: 20}
     ranks = [Rank(r, dumped=False, state="Z", exit_signal=11, ended_ns=at) for r, at in ends.items()]
-    assert judge(evidence(*ranks))[0].culprits == (1,)
+    assert judge(evidence(*ranks)).verdicts[0].culprits == (1,)
 
 
 def test_who_was_cleared_away_after_a_victim_had_ended_is_no_cause() -> None:
     """Rank 1 timed out waiting for one that still lived; its agent then ended the others, and nobody saw how."""
     timed_out = Rank(1, dumped=False, state="Z", exit_code=1, log=CLOSED, ended_ns=SECOND_NS)
     cleared = [Rank(r, dumped=False, state="X", ended_ns=SECOND_NS * 5 // 2) for r in (0, 2, 3)]
-    verdict = judge(evidence(timed_out, *cleared))[0]
+    verdict = judge(evidence(timed_out, *cleared)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("undecided", ())
     at_once = [Rank(r, dumped=False, state="X", ended_ns=SECOND_NS * 11 // 10) for r in (0, 3)]
     first = Rank(2, dumped=False, state="X", ended_ns=SECOND_NS * 9 // 10)
-    verdict = judge(evidence(timed_out, first, *at_once))[0]
+    verdict = judge(evidence(timed_out, first, *at_once)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
 
 
 def test_all_ended_well_is_healthy() -> None:
     ranks = [Rank(r, dumped=False, state="Z", exit_code=0) for r in range(4)]
-    assert judge(evidence(*ranks))[0].cause == "healthy"
+    assert judge(evidence(*ranks)).verdicts[0].cause == "healthy"
 
 
 def test_only_victims_accuse_nobody() -> None:
     ranks = [Rank(r, dumped=False, state="Z", exit_code=1, log=CLOSED) for r in range(2)]
-    verdict = judge(evidence(*ranks, world_size=4))[0]
+    verdict = judge(evidence(*ranks, world_size=4)).verdicts[0]
     assert verdict.culprits == ()
     assert verdict.cause == "undecided"
 
 
 def test_a_stopped_process_comes_before_what_it_has_not_entered() -> None:
     stopped = Rank(3, dumped=False, state="T", wchan="do_signal_stop")
-    verdict = judge(evidence(*_waiting(0, 1, 2), stopped))[0]
+    verdict = judge(evidence(*_waiting(0, 1, 2), stopped)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("process_stopped", (3,))
 
 
@@ -77,7 +77,7 @@ def _node(powers: tuple[float, ...], events: tuple[KernelEvent, ...] = ()) -> No
 def test_a_gpu_busy_at_the_power_of_an_idle_one_runs_something_else() -> None:
     spinning = Rank(1, STEPS, frames=SLEEPS, state="R", wchan=None)
     node = _node((171.0, 125.0, 172.0, 170.0))
-    verdict = judge(evidence(*_waiting(0, 2, 3), spinning, nodes=(node,)))[0]
+    verdict = judge(evidence(*_waiting(0, 2, 3), spinning, nodes=(node,))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("gpu_kernel_stuck", (1,))
 
 
@@ -100,13 +100,13 @@ def test_who_spins_waits_for_its_gpu_only_if_that_works(busy_percent: float | No
         for look in spinning.processes
     )
     ranks = (*waiting.ranks, msgspec.structs.replace(spinning, stacks=stacks, processes=processes))
-    verdict = judge(msgspec.structs.replace(waiting, ranks=ranks))[0]
+    verdict = judge(msgspec.structs.replace(waiting, ranks=ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.where) == ("not_entered", (1,), where)
 
 
 def test_a_sleeping_host_does_not_wait_for_its_gpu() -> None:
     node = _node((171.0, 125.0, 172.0, 170.0))
-    verdict = judge(evidence(*_waiting(0, 2, 3), Rank(1, STEPS, frames=SLEEPS), nodes=(node,)))[0]
+    verdict = judge(evidence(*_waiting(0, 2, 3), Rank(1, STEPS, frames=SLEEPS), nodes=(node,))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (1,))
 
 
@@ -115,7 +115,7 @@ def test_a_gpu_off_the_bus_is_the_owners_fault_not_the_waiting_ranks() -> None:
         "xid", "NVRM: Xid (PCI:0000:3b:00): 79, pid=1003, GPU has fallen off the bus", 1, xid=79, pid=1003
     )
     node = _node((170.0,) * 4, (event,))
-    verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(node,)))[0]
+    verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(node,))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("gpu_fault", (3,))
 
 
@@ -123,14 +123,14 @@ def test_a_follow_on_xid_is_rejected_with_its_reason() -> None:
     event = KernelEvent("xid", "NVRM: Xid (PCI:0000:3b:00): 45, pid=1003, Ch 0000000a", 1, xid=45, pid=1003)
     verdict = judge(
         evidence(*_waiting(0, 1, 3), Rank(2, STEPS, frames=SLEEPS), nodes=(_node((170.0,) * 4, (event,)),))
-    )[0]
+    ).verdicts[0]
     assert verdict.cause == "not_entered"
     assert any(item.cause == "gpu_fault" and "45" in item.why for item in verdict.rejected)
 
 
 def test_an_nvlink_error_is_a_fault_of_the_fabric() -> None:
     event = KernelEvent("xid", "NVRM: Xid (PCI:0000:3b:00): 149, NETIR_LINK_EVT Fatal", 1, xid=149, fatal=True)
-    verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(_node((170.0,) * 4, (event,)),)))[0]
+    verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(_node((170.0,) * 4, (event,)),))).verdicts[0]
     assert verdict.cause == "fabric_fault"
     assert verdict.culprits == ()
 
@@ -140,7 +140,7 @@ def test_a_switch_that_fails_is_a_fault_of_the_fabric_and_nobodys(severity: str,
     text = f"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, {severity}, Link 32 LTSSM Fault Up"
     event = KernelEvent("sxid", text, 1, xid=20034, fatal=severity == "Fatal", pci_bus_id="0000:c1:00")
     node = _node((170.0,) * 4, (event,))
-    verdict = judge(evidence(*_waiting(0, 1, 3), Rank(2, STEPS, frames=SLEEPS), nodes=(node,)))[0]
+    verdict = judge(evidence(*_waiting(0, 1, 3), Rank(2, STEPS, frames=SLEEPS), nodes=(node,))).verdicts[0]
     assert verdict.cause == cause
     assert verdict.culprits == (() if cause == "fabric_fault" else (2,))
 
@@ -151,14 +151,14 @@ def test_a_xid_that_only_the_driver_tells_is_as_good_as_one_of_the_kernel() -> N
         msgspec.structs.replace(gpu, xids=(79,) if 1003 in (gpu.pids or ()) else ()) for gpu in node.gpus[-1]
     )
     node = msgspec.structs.replace(node, gpus=(*node.gpus[:-1], sample))
-    verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(node,)))[0]
+    verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(node,))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("gpu_fault", (3,))
     assert any("XID 79" in fact.fact and fact.source == "NVML" for fact in verdict.because)
 
 
 def test_what_follows_from_the_first_fact_is_listed_with_the_reason() -> None:
     stopped = Rank(3, STEPS, state="T", wchan="do_signal_stop", frames=SLEEPS)
-    verdict = judge(evidence(*_waiting(0, 1, 2), stopped))[0]
+    verdict = judge(evidence(*_waiting(0, 1, 2), stopped)).verdicts[0]
     assert verdict.cause == "process_stopped"
     assert [item.why for item in verdict.rejected if item.cause == "not_entered"] == [
         "true of rank 3 as well, and follows from process_stopped"
@@ -170,7 +170,7 @@ def test_a_shell_in_between_tells_a_signal_by_an_exit_code(code: int, first: int
     """137 is a SIGKILL, which nobody dies of by consequence; 143 is the launcher's SIGTERM after another's failure."""
     live = [Rank(r, (*STEPS, STEPS[0]), len(STEPS)) for r in (0, 1)]
     dead = [Rank(2, STEPS, exit_code=code, state="Z"), Rank(3, STEPS, exit_code=1, state="Z")]
-    verdict = judge(evidence(*live, *dead))[0]
+    verdict = judge(evidence(*live, *dead)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("rank_exited", (first,))
 
 
@@ -179,7 +179,7 @@ def test_clocks_of_two_nodes_do_not_order_deaths() -> None:
         Rank(0, dumped=False, state="Z", exit_signal=11, ended_ns=30, host="a"),
         Rank(1, dumped=False, state="Z", exit_signal=11, ended_ns=10, host="b"),
     ]
-    assert judge(evidence(*ends))[0].culprits == (0, 1)
+    assert judge(evidence(*ends)).verdicts[0].culprits == (0, 1)
 
 
 RAISED = ("Traceback (most recent call last):", '  File "/srv/job/train.py", line 9, in step', "ValueError: bad shard")
@@ -202,6 +202,6 @@ RAISED = ("Traceback (most recent call last):", '  File "/srv/job/train.py", lin
 )
 def test_an_exit_code_alone_is_certain_of_one_rank_only(dead: list[Rank], confidence: str) -> None:
     live = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), frames=SLEEPS) for r in range(4 - len(dead))]
-    verdict = judge(evidence(*live, *dead))[0]
+    verdict = judge(evidence(*live, *dead)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("rank_exited", tuple(rank.rank for rank in dead))
     assert verdict.confidence == confidence

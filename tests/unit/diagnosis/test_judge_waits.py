@@ -29,7 +29,7 @@ def _waiting(rank: int, calls: tuple[Call, ...] = (*STEPS, STEPS[0])) -> Rank:
 def test_the_rank_that_never_entered_is_named_with_what_it_does(backend: str) -> None:
     absent = Rank(2, STEPS, frames=SLEEPS, backend=backend)
     others = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), backend=backend) for r in (0, 1, 3)]
-    verdict = judge(evidence(others[0], others[1], absent, others[2]))[0]
+    verdict = judge(evidence(others[0], others[1], absent, others[2])).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (2,), "certain")
     assert verdict.waiting == "0-1,3"
     assert (verdict.operation, verdict.seq) == ("all_reduce", 13)
@@ -53,7 +53,7 @@ def test_chains_over_groups_collapse_to_the_rank_at_their_end() -> None:
             ranks.append(Rank(2, (*past, step(2)[0]), len(past)))
         else:
             ranks.append(Rank(rank, (*past, *step(rank)), len(past) + 1))
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
 
 
@@ -66,14 +66,14 @@ def test_what_is_enqueued_behind_another_group_is_not_entered() -> None:
         Rank(2, (*STEPS, Call(rest), STEPS[0]), len(STEPS) + 1),
         Rank(3, (*STEPS, Call(rest), STEPS[0]), len(STEPS) + 1),
     ]
-    assert judge(evidence(*ranks))[0].culprits == (1,)
+    assert judge(evidence(*ranks)).verdicts[0].culprits == (1,)
 
 
 def test_a_barrier_that_gloo_does_not_record_is_a_wait() -> None:
     """monitored_barrier is made of sends and receives: nothing is pending in any recorder, and nobody is healthy."""
     inside = (CodeFrame("monitored_barrier", IN_RECV[0].filename, 5435), *SLEEPS[1:])
     ranks = [Rank(r, STEPS, frames=inside, wchan="futex_do_wait", backend="gloo") for r in (0, 1, 2)]
-    verdict = judge(evidence(*ranks, Rank(3, STEPS, frames=SLEEPS, backend="gloo")))[0]
+    verdict = judge(evidence(*ranks, Rank(3, STEPS, frames=SLEEPS, backend="gloo"))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
     assert verdict.operation == "monitored_barrier"
 
@@ -82,7 +82,7 @@ def test_opposite_order_of_two_groups_is_a_cycle() -> None:
     pair = world(2)
     other = Group("1", "second", (0, 1), 1)
     ranks = [Rank(0, (Call(pair), Call(other)), 0), Rank(1, (Call(other), Call(pair)), 0)]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("group_order", (0, 1))
 
 
@@ -91,7 +91,7 @@ def test_the_rank_that_left_its_habit_started_the_cycle() -> None:
     past = (Call(W4, line=10), Call(other, line=20)) * 4
     ranks = [Rank(r, (*past, Call(W4, line=10)), len(past)) for r in (0, 1, 3)]
     ranks.insert(2, Rank(2, (*past, Call(other, line=20)), len(past)))
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("group_order", (2,))
 
 
@@ -111,7 +111,7 @@ def test_groups_without_names_and_of_the_same_members_are_told_apart_in_the_orde
         )
         for r in range(4)
     ]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("group_order", (1,))
     assert any("where it had always called it in another group first" in fact.fact for fact in verdict.because)
     assert not any("undefined" in fact.fact for fact in verdict.because)
@@ -135,7 +135,7 @@ def test_a_lock_that_a_thread_in_a_collective_holds_is_not_the_fault_of_who_wait
         for r in (0, 2, 3)
     ]
     ranks.insert(1, Rank(1, (*STEPS, STEPS[0]), len(STEPS), backend="gloo", members_known=members_known))
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (1,), "possible")
     assert "for a lock, while another thread of the same process waits in all_reduce #1 of metrics" in (
         verdict.because[0].fact
@@ -149,7 +149,7 @@ def test_two_receives_are_a_cycle_of_transfers() -> None:
         _waiting(2),
         _waiting(3),
     ]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (0, 1))
 
 
@@ -164,7 +164,7 @@ def test_members_of_a_batch_take_the_state_of_its_closing_entry() -> None:
         Rank(1, (middle,) * 3, frames=SLEEPS),
         Rank(2, (last,) * 4, 3),
     ]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (1,))
 
 
@@ -176,7 +176,7 @@ def test_transfers_are_named_by_ranks_of_their_group() -> None:
         _waiting(2),
         Rank(3, STEPS, frames=SLEEPS),
     ]
-    assert judge(evidence(*ranks))[0].culprits == (3,)
+    assert judge(evidence(*ranks)).verdicts[0].culprits == (3,)
 
 
 def test_a_host_still_inside_the_batch_has_not_sent() -> None:
@@ -185,7 +185,7 @@ def test_a_host_still_inside_the_batch_has_not_sent() -> None:
     closed = transfer(group, ("send", 0), ("recv", 0), batched=True)
     mine = transfer(group, ("send", 1), ("recv", 1), batched=True)
     ranks = [Rank(0, (mine, mine, open_batch), 2), Rank(1, (closed,) * 3, 2)]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert verdict.cause in ("not_entered", "p2p_unmatched")
     assert 0 in verdict.culprits
 
@@ -193,19 +193,19 @@ def test_a_host_still_inside_the_batch_has_not_sent() -> None:
 def test_gloo_receives_are_seen_by_stacks_alone() -> None:
     ranks = [Rank(r, STEPS, frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in (0, 1)]
     ranks += [Rank(r, (*STEPS, STEPS[0]), len(STEPS), backend="gloo") for r in (2, 3)]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (0, 1))
 
 
 def test_all_entered_and_none_finished_names_nobody() -> None:
-    verdict = judge(evidence(*(_waiting(r) for r in range(4))))[0]
+    verdict = judge(evidence(*(_waiting(r) for r in range(4)))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("comm_stuck", ())
 
 
 def test_one_nodes_view_of_a_larger_job_is_never_comm_stuck() -> None:
     large = world(8)
     calls = (*loop(large, 6), Call(large))
-    verdict = judge(evidence(*(Rank(r, calls, len(calls) - 1) for r in range(4)), world_size=8))[0]
+    verdict = judge(evidence(*(Rank(r, calls, len(calls) - 1) for r in range(4)), world_size=8)).verdicts[0]
     assert verdict.cause == "undecided"
     assert any("ranks 4-7" in text for text in verdict.missing)
 
@@ -214,13 +214,13 @@ def test_a_local_culprit_is_proven_though_other_nodes_are_dark() -> None:
     large = world(8)
     calls = loop(large, 6)
     ranks = [Rank(r, (*calls, Call(large)), len(calls)) for r in (0, 1, 3)]
-    verdict = judge(evidence(*ranks, Rank(2, calls, frames=SLEEPS), world_size=8))[0]
+    verdict = judge(evidence(*ranks, Rank(2, calls, frames=SLEEPS), world_size=8)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
     assert verdict.confidence != "certain"
 
 
 def test_a_rank_without_any_evidence_is_not_accused() -> None:
-    verdict = judge(evidence(_waiting(0), _waiting(1), _waiting(3), world_size=4))[0]
+    verdict = judge(evidence(_waiting(0), _waiting(1), _waiting(3), world_size=4)).verdicts[0]
     assert verdict.cause == "undecided"
     assert verdict.culprits == ()
 
@@ -228,20 +228,20 @@ def test_a_rank_without_any_evidence_is_not_accused() -> None:
 def test_a_missing_dump_and_the_same_stack_as_the_waiting_ranks_is_unknown() -> None:
     ranks = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), frames=SLEEPS) for r in range(3)]
     silent = Rank(3, frames=SLEEPS, dumped=False)
-    verdict = judge(evidence(*ranks, silent))[0]
+    verdict = judge(evidence(*ranks, silent)).verdicts[0]
     assert verdict.culprits == ()
 
 
 def test_a_missing_dump_and_a_stack_elsewhere_is_likely_absent() -> None:
     silent = Rank(3, frames=SLEEPS, dumped=False)
-    verdict = judge(evidence(_waiting(0), _waiting(1), _waiting(2), silent))[0]
+    verdict = judge(evidence(_waiting(0), _waiting(1), _waiting(2), silent)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (3,), "likely")
 
 
 def test_split_groups_with_local_names_are_one_group() -> None:
     mine, theirs = Group("5", "shard", (0, 1), 3), Group("9", "shard", (0, 1), 7)
     ranks = [Rank(0, (Call(mine),) * 4, 3), Rank(1, (Call(theirs),) * 3, frames=SLEEPS)]
-    assert judge(evidence(*ranks))[0].culprits == (1,)
+    assert judge(evidence(*ranks)).verdicts[0].culprits == (1,)
 
 
 def test_a_background_thread_that_moves_does_not_hide_the_stuck_one() -> None:
@@ -253,7 +253,7 @@ def test_a_background_thread_that_moves_does_not_hide_the_stuck_one() -> None:
         return Rank(number, calls, len(STEPS) + 1, frames=() if waits else SLEEPS, looks=1)
 
     ranks = [rank(0, True), rank(1, True), rank(2, True), rank(3, False)]
-    verdict = judge(evidence(*ranks, looks=1))[0]
+    verdict = judge(evidence(*ranks, looks=1)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
 
 
@@ -270,7 +270,7 @@ def test_one_call_less_in_a_run_of_equal_calls_started_the_cycle() -> None:
         Rank(1, (*past[1], *step(1)[1:]), len(past[1]) + 3),
         *(Rank(rank, (*past[rank], *step(rank)), len(past[rank]) + 4) for rank in (2, 3)),
     ]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.culprits, verdict.confidence) == ((1,), "likely")
 
 
@@ -278,14 +278,14 @@ def test_who_started_a_cycle_over_groups_is_only_possible_where_nothing_tells() 
     pair = world(2)
     other = Group("1", "second", (0, 1), 1)
     ranks = [Rank(0, (Call(pair), Call(other)), 0), Rank(1, (Call(other), Call(pair)), 0)]
-    assert judge(evidence(*ranks))[0].confidence == "possible"
+    assert judge(evidence(*ranks)).verdicts[0].confidence == "possible"
 
 
 def test_under_gloo_a_rank_without_a_stack_may_stand_in_a_transfer_like_the_others() -> None:
     unseen = Rank(3, STEPS, backend="gloo", wchan="futex_do_wait")
     stands = [Rank(r, STEPS, frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in (0, 1)]
     waits = Rank(2, (*STEPS, STEPS[0]), len(STEPS), backend="gloo")
-    verdict = judge(evidence(*stands, waits, unseen))[0]
+    verdict = judge(evidence(*stands, waits, unseen)).verdicts[0]
     assert verdict.confidence == "possible"
 
 
@@ -295,7 +295,7 @@ def test_under_gloo_who_waits_at_the_end_left_those_that_stand_in_transfers(unse
     ranks = [Rank(0, (*STEPS, end), len(STEPS), backend="gloo")]
     ranks += [Rank(r, STEPS, frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in (1, 2)]
     ranks += [Rank(3, STEPS, frames=() if unseen else IN_RECV, wchan="futex_do_wait", backend="gloo")]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("data_exhausted", (0,))
 
 
@@ -304,7 +304,7 @@ def test_of_two_under_gloo_the_one_at_the_end_left_the_other() -> None:
     steps = loop(pair, 4)
     end = Rank(0, (*steps, Call(pair, "barrier", line=80)), len(steps), backend="gloo")
     stands = Rank(1, steps, frames=IN_RECV, wchan="futex_do_wait", backend="gloo")
-    verdict = judge(evidence(end, stands))[0]
+    verdict = judge(evidence(end, stands)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("data_exhausted", (0,))
 
 
@@ -318,7 +318,7 @@ def test_what_a_peer_calls_next_and_the_program_began_with_is_where_a_loop_goes_
     swapped = Rank(0, (*calls(0), calls(0)[1]), 2, backend="gloo")
     begins = Rank(1, (*calls(1), calls(1)[0]), 2, backend="gloo")
     stands = [Rank(r, calls(r), frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in (2, 3)]
-    assert judge(evidence(swapped, begins, *stands))[0].culprits == (0,)
+    assert judge(evidence(swapped, begins, *stands)).verdicts[0].culprits == (0,)
 
 
 def test_what_came_to_the_front_between_two_looks_has_not_stood_there_for_two() -> None:
@@ -331,7 +331,7 @@ def test_what_came_to_the_front_between_two_looks_has_not_stood_there_for_two() 
             number, calls, len(calls) - 1, dumped=False, extra=(first, recorder(number, calls, len(calls) - 1, look=2))
         )
 
-    assert judge(evidence(*(rank(number) for number in range(4))))[0].cause == "healthy"
+    assert judge(evidence(*(rank(number) for number in range(4)))).verdicts[0].cause == "healthy"
 
 
 def test_under_gloo_a_rank_without_a_dump_that_stands_in_a_receive_is_not_in_the_collective() -> None:
@@ -339,7 +339,7 @@ def test_under_gloo_a_rank_without_a_dump_that_stands_in_a_receive_is_not_in_the
     steps = loop(pair, 4)
     waits = Rank(1, (*steps, steps[0]), len(steps), backend="gloo")
     stands = Rank(0, dumped=False, frames=IN_RECV, wchan="futex_do_wait", backend="gloo")
-    verdict = judge(evidence(stands, waits))[0]
+    verdict = judge(evidence(stands, waits)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (0,))
 
 
@@ -352,13 +352,13 @@ def test_ranks_that_wait_for_a_call_whose_turn_has_just_come_are_not_stuck() -> 
         looks = tuple(recorder(number, busy, len(STEPS) + look - 1, look=look) for look in (1, 2))
         return Rank(number, busy, dumped=False, extra=looks)
 
-    verdict = judge(evidence(_waiting(0), _waiting(1), works(2), works(3)))[0]
+    verdict = judge(evidence(_waiting(0), _waiting(1), works(2), works(3))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("healthy", ())
 
 
 def test_both_ends_of_a_message_that_never_came_are_likely_though_one_waits_in_a_collective() -> None:
     ranks = [Rank(0, (transfer(W4, ("recv", 1)),), 0), *(Rank(rank, (Call(W4),), 0) for rank in (1, 2, 3))]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("p2p_unmatched", (0, 1), "likely")
 
 
@@ -380,7 +380,7 @@ def test_a_call_of_its_own_in_a_pipeline_is_named_by_what_the_others_wait_in() -
         Rank(2, (*past[2], *step(2)), len(past[2]) + 1),
         Rank(3, (*past[3], *step(3)), len(past[3])),
     ]
-    verdict = judge(evidence(*ranks))[0]
+    verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("group_order", (0,))
 
 
@@ -389,5 +389,5 @@ def test_nothing_is_certain_while_a_part_of_the_job_was_not_seen() -> None:
     group = Group("1", "tp0", (0, 1, 2, 3), 1)
     steps = loop(group, 6)
     ranks = [Rank(r, (*steps, steps[0]), len(steps)) for r in (0, 1, 3)]
-    verdict = judge(evidence(*ranks, Rank(2, steps, frames=SLEEPS), world_size=8))[0]
+    verdict = judge(evidence(*ranks, Rank(2, steps, frames=SLEEPS), world_size=8)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (2,), "likely")

@@ -48,7 +48,7 @@ def _scene(kind: str, file: str = JOB) -> tuple[Scene, ...]:
 
 
 def _judged(found: Evidence) -> Verdict:
-    return judge(found)[0]
+    return judge(found).verdicts[0]
 
 
 def test_a_barrier_past_the_loop_is_data_that_ended_and_never_certain() -> None:

@@ -33,7 +33,7 @@ def _guilty(name: str) -> set[int]:
 @pytest.mark.parametrize("name", _NAMES)
 def test_real_captures_are_judged_right(name: str) -> None:
     truth = json.loads((_BUNDLES / name / "truth.json").read_text())
-    verdict = judge(_evidence(name))[0]
+    verdict = judge(_evidence(name)).verdicts[0]
     answers = [(answer["cause"], sorted(answer["culprits"])) for answer in (truth, *truth.get("accept", []))]
     assert (verdict.cause, list(verdict.culprits)) in answers
 
@@ -65,7 +65,7 @@ def test_taking_evidence_away_never_accuses_an_innocent_rank(name: str, chance: 
     found = _evidence(name)
     ranks = tuple(_thinned(rank, chance, share) for rank in found.ranks if chance.random() > share / 2)
     nodes = found.nodes if chance.random() > share else ()
-    verdict = judge(msgspec.structs.replace(found, ranks=ranks, nodes=nodes))[0]
+    verdict = judge(msgspec.structs.replace(found, ranks=ranks, nodes=nodes)).verdicts[0]
     if verdict.confidence != "possible":
         assert set(verdict.culprits) <= _guilty(name)
 
@@ -87,7 +87,7 @@ def test_a_rank_of_which_nothing_is_known_is_never_accused(name: str, hidden: in
     found = _evidence(name)
     blank = RankEvidence(rank=hidden, host=None, pid=None)
     ranks = tuple(blank if rank.rank == hidden else rank for rank in found.ranks)
-    verdict = judge(msgspec.structs.replace(found, ranks=ranks, nodes=()))[0]
+    verdict = judge(msgspec.structs.replace(found, ranks=ranks, nodes=())).verdicts[0]
     assert hidden not in verdict.culprits
 
 
@@ -107,13 +107,13 @@ def test_a_number_out_of_all_reason_costs_neither_memory_nor_the_verdict() -> No
         for recorder in ranks[0].recorders
     )
     ranks[0] = msgspec.structs.replace(ranks[0], recorders=spoiled)
-    verdict = judge(Evidence(3, "nccl", tuple(ranks), (), (), looks=2))[0]
+    verdict = judge(Evidence(3, "nccl", tuple(ranks), (), (), looks=2)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
 
 
 def test_the_first_fact_is_the_wait_that_the_culprit_holds_up() -> None:
     """Ranks 0 and 2 wait too, in groups of their own, behind rank 3."""
-    verdict = judge(load([_BUNDLES / "nccl-tp_dp"]))[0]
+    verdict = judge(load([_BUNDLES / "nccl-tp_dp"])).verdicts[0]
     assert verdict.culprits == (1,)
     assert "rank 3 waits" in verdict.because[0].fact
 
@@ -129,7 +129,7 @@ def _one_early_look() -> list[RankEvidence]:
 
 def test_one_look_at_a_wait_that_is_not_old_names_a_rank_as_a_guess() -> None:
     """A job that moves looks the same for a moment."""
-    verdict = judge(Evidence(4, "nccl", tuple(_one_early_look()), (), (), looks=1))[0]
+    verdict = judge(Evidence(4, "nccl", tuple(_one_early_look()), (), (), looks=1)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (3,), "possible")
 
 
@@ -137,5 +137,5 @@ def test_one_look_at_a_wait_that_is_not_old_names_a_rank_as_a_guess() -> None:
 @given(st.randoms(use_true_random=False), st.sampled_from([0.3, 0.6]))
 def test_with_less_than_that_it_is_no_surer(chance: random.Random, share: float) -> None:
     ranks = tuple(_thinned(rank, chance, share) for rank in _one_early_look())
-    verdict = judge(Evidence(4, "nccl", ranks, (), (), looks=1))[0]
+    verdict = judge(Evidence(4, "nccl", ranks, (), (), looks=1)).verdicts[0]
     assert verdict.confidence == "possible" or not verdict.culprits

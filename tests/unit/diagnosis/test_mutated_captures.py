@@ -33,7 +33,7 @@ def _edit(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def _judged(bundle: Path) -> Verdict:
-    return judge(load([bundle]))[0]
+    return judge(load([bundle])).verdicts[0]
 
 
 def _assert_weaker_or_equal(name: str, verdict: Verdict) -> None:

@@ -26,7 +26,7 @@ def test_two_nodes_together_name_the_rank_that_neither_could_prove_certain() -> 
         _over_the_wire(evidence(*(rank for rank in ranks if rank.host == host), world_size=8))
         for host in ("node0", "node1")
     ]
-    whole = judge(evidence(*ranks, world_size=8))[0]
+    whole = judge(evidence(*ranks, world_size=8)).verdicts[0]
     merged = judge_nodes(parts)[0]
     assert (merged.cause, merged.culprits, merged.confidence) == (whole.cause, whole.culprits, whole.confidence)
     assert merged.waiting == whole.waiting

@@ -29,7 +29,7 @@ _IN_JOB = (CodeFrame("ring", "/srv/job/train.py", 44), CodeFrame("<module>", "/s
 
 
 def _first(*ranks: RankEvidence, looks: int = 2) -> Verdict:
-    return judge(Evidence(4, "gloo", ranks, (), (), looks=looks))[0]
+    return judge(Evidence(4, "gloo", ranks, (), (), looks=looks)).verdicts[0]
 
 
 def _without_threads(recorder: Recorder) -> Recorder:
@@ -87,7 +87,7 @@ def test_one_rank_at_work_while_all_others_stand_in_the_start_is_what_they_wait_
     )
     standing = [Rank(rank, dumped=False, frames=(*init, *_IN_JOB), wchan="do_poll").evidence() for rank in range(5)]
     late = _at_work(Rank(5, dumped=False, frames=SLEEPS).evidence())
-    verdict = judge(Evidence(6, "nccl", (*standing, late), (), (), looks=2))[0]
+    verdict = judge(Evidence(6, "nccl", (*standing, late), (), (), looks=2)).verdicts[0]
     assert verdict.cause != "healthy"
 
 
@@ -108,17 +108,17 @@ def test_sleep_in_c_that_nobody_explains_may_be_a_wait_that_gloo_does_not_record
 
 def test_stacks_that_were_not_read_leave_room_for_a_wait() -> None:
     ranks = [Rank(rank, loop(W4, 5), backend="gloo", wchan="futex_wait_queue") for rank in range(4)]
-    assert judge(evidence(*ranks))[0].cause == "undecided"
+    assert judge(evidence(*ranks)).verdicts[0].cause == "undecided"
 
 
 def test_ranks_that_nobody_saw_leave_room_for_a_wait() -> None:
     ranks = [Rank(rank, loop(W4, 5), frames=SLEEPS) for rank in range(3)]
-    assert judge(evidence(*ranks, world_size=4))[0].cause == "undecided"
+    assert judge(evidence(*ranks, world_size=4)).verdicts[0].cause == "undecided"
 
 
 def test_states_of_processes_alone_say_nothing_of_waits() -> None:
     ranks = [Rank(rank, dumped=False) for rank in range(4)]
-    assert judge(evidence(*ranks))[0].cause == "undecided"
+    assert judge(evidence(*ranks)).verdicts[0].cause == "undecided"
 
 
 def test_a_watchdog_that_lags_behind_the_entries_is_no_lost_call() -> None:
@@ -130,7 +130,7 @@ def test_a_watchdog_that_lags_behind_the_entries_is_no_lost_call() -> None:
             recorders=(msgspec.structs.replace(whole, status=status),),
         )
 
-    assert judge(Evidence(4, "nccl", tuple(map(lagging, range(4))), (), ()))[0].cause == "healthy"
+    assert judge(Evidence(4, "nccl", tuple(map(lagging, range(4))), (), ())).verdicts[0].cause == "healthy"
 
 
 def test_stacks_that_change_are_threads_that_move_and_no_proof_of_a_job_that_does() -> None:

@@ -38,15 +38,15 @@ def test_a_rank_whose_dump_is_outdated_is_not_accused() -> None:
     """It stands in no line of its own that a stack would show: it may have entered since."""
     told = evidence(*_waiting(), Rank(3, STEPS, backend="gloo"))
     *waiting, absent = (replace(rank, captured_at_ns=10**19) for rank in told.ranks)
-    assert judge(replace(told, ranks=(*waiting, absent)))[0].culprits == (3,)
-    assert judge(replace(told, ranks=(*waiting, replace(absent, captured_at_ns=1))))[0].culprits == ()
+    assert judge(replace(told, ranks=(*waiting, absent))).verdicts[0].culprits == (3,)
+    assert judge(replace(told, ranks=(*waiting, replace(absent, captured_at_ns=1)))).verdicts[0].culprits == ()
 
 
 def test_without_a_whole_dump_and_a_stack_a_rank_is_accused_as_possible_at_most() -> None:
     told = evidence(*_waiting(), Rank(3, STEPS, backend="gloo"))
     *waiting, last = told.ranks
     cut = replace(last, recorders=tuple(replace(recorder, cut_short=True) for recorder in last.recorders))
-    assert judge(replace(told, ranks=(*waiting, cut)))[0].confidence == "possible"
+    assert judge(replace(told, ranks=(*waiting, cut))).verdicts[0].confidence == "possible"
 
 
 def _waiting() -> list[Rank]:

@@ -18,7 +18,7 @@ def test_dumps_taken_apart_prove_that_the_job_moved() -> None:
     """Rank 2's dump is older than what ranks 0 and 1 have completed, which needed it."""
     ranks = [_captured_soon(Rank(r, STEPS[:20], 19, looks=1)) for r in (0, 1)]
     late = _captured_soon(Rank(2, STEPS[:14], looks=1, frames=SLEEPS))
-    verdict = judge(Evidence(3, "nccl", (*ranks, late), (), ()))[0]
+    verdict = judge(Evidence(3, "nccl", (*ranks, late), (), ())).verdicts[0]
     assert verdict.cause == "healthy"
 
 
@@ -36,15 +36,14 @@ def _moves(*ranks: Rank) -> bool | None:
 def test_a_wait_younger_than_a_few_steps_is_not_a_hang() -> None:
     fresh = [_captured_soon(Rank(r, STEPS[:21], 20, looks=1)) for r in (0, 1)]
     absent = _captured_soon(Rank(2, STEPS[:20], looks=1, frames=SLEEPS))
-    verdict = judge(Evidence(3, "nccl", (*fresh, absent), (), ()))[0]
+    verdict = judge(Evidence(3, "nccl", (*fresh, absent), (), ())).verdicts[0]
     assert verdict.cause == "healthy"
 
 
 def test_the_same_wait_at_both_looks_is_a_hang() -> None:
     ranks = [_captured_soon(Rank(r, STEPS[:21], 20)) for r in (0, 1)]
-    verdict = judge(Evidence(3, "nccl", (*ranks, _captured_soon(Rank(2, STEPS[:20], frames=SLEEPS))), (), (), looks=2))[
-        0
-    ]
+    absent = _captured_soon(Rank(2, STEPS[:20], frames=SLEEPS))
+    verdict = judge(Evidence(3, "nccl", (*ranks, absent), (), (), looks=2)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
 
 
@@ -53,13 +52,13 @@ def test_another_wait_at_the_second_look_is_a_moving_job() -> None:
     second = [Rank(r, STEPS[:21], 20, looks=1).evidence() for r in (0, 1)]
     both = [_two_looks(a, b) for a, b in zip(first, second, strict=True)]
     third = _two_looks(Rank(2, STEPS[:10], looks=1).evidence(), Rank(2, STEPS[:20], looks=1).evidence())
-    assert judge(Evidence(3, "nccl", (*both, third), (), (), looks=2))[0].cause == "healthy"
+    assert judge(Evidence(3, "nccl", (*both, third), (), (), looks=2)).verdicts[0].cause == "healthy"
 
 
 def test_the_rank_that_comes_last_each_time_is_slow() -> None:
     ranks = [_captured_soon(Rank(r, STEPS[:20], 19, looks=1)) for r in (0, 1)]
     late = _arriving_later(Rank(2, STEPS[:18], looks=1, frames=SLEEPS).evidence(), STEP_NS)
-    verdict = judge(Evidence(3, "nccl", (*ranks, late), (), ()))[0]
+    verdict = judge(Evidence(3, "nccl", (*ranks, late), (), ())).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("slow_rank", (2,))
 
 
@@ -68,7 +67,7 @@ def _at_one_moment(*, age_ns: int) -> Verdict:
     waiting = [_captured_soon(Rank(r, STEPS[:20], 19, looks=1), age_ns) for r in (0, 1)]
     late = _arriving_later(Rank(2, STEPS[:19], looks=1, frames=SLEEPS).evidence(), STEP_NS // 2)
     late = msgspec.structs.replace(late, captured_at_ns=waiting[0].captured_at_ns)
-    return judge(Evidence(3, "nccl", (*waiting, late), (), ()))[0]
+    return judge(Evidence(3, "nccl", (*waiting, late), (), ())).verdicts[0]
 
 
 def test_one_look_tells_who_is_slow_while_the_last_calls_are_fresh() -> None:
@@ -82,7 +81,7 @@ def test_of_two_ranks_the_late_one_is_late_by_all_that_the_other_waits() -> None
     steps = loop(world(2), 12)
     first = _captured_soon(Rank(0, steps[:20], 19, looks=1))
     late = _arriving_later(Rank(1, steps[:18], looks=1, frames=SLEEPS).evidence(), STEP_NS)
-    verdict = judge(Evidence(2, "nccl", (first, late), (), ()))[0]
+    verdict = judge(Evidence(2, "nccl", (first, late), (), ())).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("slow_rank", (1,))
     assert f"comes {STEP_NS / 1e9:.3g} s after the others" in verdict.because[0].fact
 
@@ -90,7 +89,7 @@ def test_of_two_ranks_the_late_one_is_late_by_all_that_the_other_waits() -> None
 def test_arrivals_are_not_compared_over_clocks_of_two_hosts() -> None:
     ranks = [_captured_soon(Rank(r, STEPS[:20], 19, looks=1, host=f"node{r}")) for r in (0, 1)]
     late = _arriving_later(Rank(2, STEPS[:18], looks=1).evidence(), STEP_NS)
-    verdict = judge(Evidence(3, "nccl", (*ranks, late), (), ()))[0]
+    verdict = judge(Evidence(3, "nccl", (*ranks, late), (), ())).verdicts[0]
     assert verdict.cause == "healthy"
 
 
@@ -125,5 +124,5 @@ def test_a_slow_rank_is_seen_beside_one_without_a_dump_and_said_with_less_trust(
     late = _arriving_later(Rank(2, steps[:18], looks=1, frames=SLEEPS).evidence(), STEP_NS)
     dark = _captured_soon(Rank(3, steps[:20], 19, looks=1))
     dark = msgspec.structs.replace(dark, recorders=())
-    verdict = judge(Evidence(4, "nccl", (*ranks, late, dark), (), ()))[0]
+    verdict = judge(Evidence(4, "nccl", (*ranks, late, dark), (), ())).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("slow_rank", (2,), "possible")

@@ -28,7 +28,7 @@ def _collects(rank: int) -> RankEvidence:
 
 
 def _judged(*ranks: RankEvidence) -> Verdict:
-    return judge(replace(evidence(world_size=4), ranks=ranks))[0]
+    return judge(replace(evidence(world_size=4), ranks=ranks)).verdicts[0]
 
 
 def test_two_that_receive_from_each_other_are_named_and_not_those_that_wait_for_them() -> None:

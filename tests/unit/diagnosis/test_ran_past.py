@@ -39,7 +39,7 @@ def job(step: int, seconds_after: float, step_before: int | None = None) -> Evid
 
 
 def test_a_rank_that_goes_on_by_itself_is_not_waited_for_in_patience() -> None:
-    verdict = judge(job(294, 11.5))[0]
+    verdict = judge(job(294, 11.5)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.where) == ("not_entered", (3,), "user_code")
     assert "has gone on for 231 steps without all_reduce number 13, in which ranks 0-2 wait" in verdict.summary
     assert "no_sync()" in " ".join(verdict.next_steps)
@@ -54,4 +54,4 @@ def test_a_rank_that_goes_on_by_itself_is_not_waited_for_in_patience() -> None:
     ],
 )
 def test_a_rank_that_was_never_in_step_or_is_behind_is_waited_for(step: int, seconds_after: float) -> None:
-    assert judge(job(step, seconds_after, step - 1))[0].cause == "waiting"
+    assert judge(job(step, seconds_after, step - 1)).verdicts[0].cause == "waiting"

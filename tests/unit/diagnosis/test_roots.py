@@ -23,7 +23,6 @@ def _on(*ranks: int, strength: Strength = Strength.RECORDED) -> list[Blocker]:
 def test_a_chain_of_thousands_ends_at_one_rank_without_recursion() -> None:
     roots = find_roots(_graph({rank: _on(rank + 1) for rank in range(5_000)}))
     assert roots.absent == ((5_000, 0),)
-    assert len(roots.waiting_for[5_000]) == 5_000
 
 
 def test_a_cycle_that_also_waits_for_somebody_absent_is_not_the_end() -> None:

@@ -27,7 +27,7 @@ def test_the_order_of_ranks_and_looks_is_irrelevant(found: Outcome) -> None:
         )
         for rank in found.seen.evidence.ranks
     ]
-    assert judge(replace(found.seen.evidence, ranks=tuple(ranks[::-1])))[0] == found.verdict
+    assert judge(replace(found.seen.evidence, ranks=tuple(ranks[::-1]))).verdicts[0] == found.verdict
 
 
 @pytest.mark.parametrize("found", _CASES, ids=_name)
@@ -37,6 +37,6 @@ def test_a_rank_that_is_taken_away_is_not_accused_and_no_other_becomes_likely(fo
     for rank in chance.sample(found.seen.evidence.ranks, min(3, len(found.seen.evidence.ranks))):
         blank = RankEvidence(rank=rank.rank, host=None, pid=None)
         rest = tuple(blank if one is rank else one for one in found.seen.evidence.ranks)
-        verdict = judge(replace(found.seen.evidence, ranks=rest))[0]
+        verdict = judge(replace(found.seen.evidence, ranks=rest)).verdicts[0]
         assert rank.rank not in verdict.culprits
         assert verdict.confidence == "possible" or set(verdict.culprits) <= guilty

@@ -15,7 +15,7 @@ STEP = (A, B, A, B, A, B, C)
 def _judged(zero: tuple[Call, ...], one: tuple[Call, ...], agreed: int) -> Verdict:
     """Both stand in call number `agreed` + 1."""
     ranks = [Rank(0, zero[: agreed + 1], agreed), Rank(1, one[: agreed + 1], agreed)]
-    return judge(evidence(*ranks, world_size=2))[0]
+    return judge(evidence(*ranks, world_size=2)).verdicts[0]
 
 
 @pytest.mark.parametrize("skipped", [7 + 1, 7 + 3, 7 + 5])
@@ -62,7 +62,7 @@ def test_the_rank_that_has_used_none_of_a_kind_belongs_to_the_group_that_lacks_o
     inside = [Rank(r, (start, Call(groups[r // 3])), 2, backend="gloo", members_known=False) for r in range(6)]
     lack = [Rank(r, (start, Call(groups[2])), 1, backend="gloo", members_known=False) for r in (6, 7)]
     away = Rank(8, (start,), 1, backend="gloo", members_known=False, frames=SLEEPS)
-    verdict = judge(evidence(*inside, *lack, away, world_size=9))[0]
+    verdict = judge(evidence(*inside, *lack, away, world_size=9)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (8,))
     assert verdict.process_group is not None
     assert verdict.process_group.ranks == (6, 7, 8)
@@ -72,6 +72,6 @@ def test_a_group_whose_members_are_not_known_is_not_said_to_be_entered_by_all() 
     group = Group("1", "odd", (0, 1, 2), 1)
     inside = [Rank(rank, (Call(group),), 0, backend="gloo", members_known=False) for rank in (0, 1)]
     others = [Rank(rank, (Call(world(4)),), 1, backend="gloo", members_known=False) for rank in (2, 3)]
-    verdict = judge(evidence(*inside, *others, world_size=4))[0]
+    verdict = judge(evidence(*inside, *others, world_size=4)).verdicts[0]
     assert verdict.cause != "comm_stuck"
     assert any(item.cause == "comm_stuck" and "ranks 2-3 may be one" in item.why for item in verdict.rejected)

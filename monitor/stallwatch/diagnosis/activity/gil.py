@@ -10,7 +10,7 @@ _TELLS_MORE = frozenset({"checkpoint", "dataloader", "compile", "store", "init",
 _PULSE_STILL_NS = 3_000_000_000  # the hook's pulse beats once a second
 
 
-def with_gil(now: Moment, seen: tuple[Look, ...]) -> tuple[Standing, bool, tuple[Fact, ...]]:
+def with_gil(now: Moment, seen: tuple[Look, ...]) -> tuple[Standing, tuple[Fact, ...]]:
     """A thread that owns the GIL while it sleeps stops every other Python thread, the hook's pulse among them."""
     beats = [(look.process.at_ns if look.process else None, look.heartbeat) for look in seen if look.heartbeat]
     still, alive = False, False
@@ -22,17 +22,17 @@ def with_gil(now: Moment, seen: tuple[Look, ...]) -> tuple[Standing, bool, tuple
         still = not alive and not dumping and old
     state = now.kernel.state
     if state in ("T", "t"):
-        return now.standing, False, ()  # a process that is stopped gives nothing back: the stop is the story
+        return now.standing, ()  # a process that is stopped gives nothing back: the stop is the story
     owner = now.thread if now.thread and now.thread.owns_gil else None
     asleep = owner is not None and not owner.active
     frozen = owner is not None and still and owner.active and now.standing.where in ("busy_loop", "gpu_sync")
     if (asleep and not alive) or frozen:
         fact = Fact("the thread owns the GIL and does not give it back", "py-spy")
         if now.standing.where in _TELLS_MORE:
-            return now.standing._replace(detail=f"{now.standing.detail} and holds the GIL meanwhile"), True, (fact,)
+            return now.standing._replace(detail=f"{now.standing.detail} and holds the GIL meanwhile"), (fact,)
         detail = "holds the GIL in a call that does not give it back"
-        return now.standing._replace(where="gil", detail=detail, in_collective=False), True, (fact,)
+        return now.standing._replace(where="gil", detail=detail, in_collective=False), (fact,)
     if now.thread is None and still and state in ("R", "S"):
         fact = Fact("the hook's own thread stands still though the process is not stopped", "heartbeat")
-        return Standing("gil", "holds the GIL: no Python thread of it runs"), True, (fact,)
-    return now.standing, False, ()
+        return Standing("gil", "holds the GIL: no Python thread of it runs"), (fact,)
+    return now.standing, ()

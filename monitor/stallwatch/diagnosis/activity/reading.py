@@ -37,7 +37,7 @@ def read_activity(rank: RankEvidence) -> Activity:
         return _with_exception(with_logged_end(blank, rank.log_events), raised)
     now = (with_stack or moments)[-1]
     process = next((look.process for look in reversed(seen) if look.process), None)
-    standing, holds_gil, gil_facts = with_gil(now, seen)
+    standing, gil_facts = with_gil(now, seen)
     ident = ident_of(now.thread) if now.thread else ""
     # The last two looks: a rank that was still starting, or worked on, at an older one may stand since.
     before = (with_stack or moments)[-2:][0]
@@ -71,7 +71,6 @@ def read_activity(rank: RankEvidence) -> Activity:
         cpu_share=moved.cpu_share,
         waits_for_children=standing.waits_for_children,
         child_pids=tuple(sorted(child.pid for child in process.children)) if process else (),
-        holds_gil_long=holds_gil,
         uses_gpu=gpu,
         stopped=bool(process and process.state in ("T", "t")),
         tracer_pid=process.tracer_pid or None if process else None,

@@ -43,7 +43,6 @@ class Activity(msgspec.Struct, frozen=True):
     child_pid: int | None = None  # the child that is not idle, where its stack was read
     child_frame: Frame | None = None  # and its line of the job's code
     child_detail: str = ""
-    holds_gil_long: bool = False
     uses_gpu: bool = False
     stopped: bool = False  # state T or t
     tracer_pid: int | None = None  # a debugger is attached

@@ -7,6 +7,7 @@ import msgspec
 from stallwatch.diagnosis import align
 from stallwatch.diagnosis.case import Case, Group
 from stallwatch.diagnosis.program import are_twins, place_among_twins
+from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.waits import Point, Wait
 from stallwatch.model.summary import Call
@@ -32,19 +33,6 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 Saying = Claim | Rejected | None
-
-
-def rank_ranges(ranks: Iterable[int]) -> str:
-    """Write ranks as "0-1,3-7"."""
-    parts: list[str] = []
-    ordered = sorted(set(ranks))
-    start = 0
-    for index in range(1, len(ordered) + 1):
-        if index == len(ordered) or ordered[index] != ordered[index - 1] + 1:
-            low, high = ordered[start], ordered[index - 1]
-            parts.append(str(low) if low == high else f"{low}-{high}")
-            start = index
-    return ",".join(parts)
 
 
 def named(ranks: Iterable[int]) -> str:
