@@ -85,9 +85,9 @@ def _counted(pace: _Pace, ranks: Sequence[RankHistory], at_ns: int) -> _Pace:
     rank = ranks[0]
     stepping = not rank.phase and rank.heartbeat is not None and rank.readable
     steps = pace.steps
-    if stepping and rank.stepped and rank.heartbeat and rank.heartbeat.step_durations_ns:
+    if stepping and rank.ticks.stepped and rank.heartbeat and rank.heartbeat.step_durations_ns:
         steps = (*steps, rank.heartbeat.step_durations_ns[-1])
-    fresh = [r for r in ranks if r.pulsed and r.groups and not r.phase]
+    fresh = [r for r in ranks if r.ticks.pulsed and r.groups and not r.phase]
     looks, waits = pace.looks + len(fresh), pace.waits + sum(r.pending for r in fresh)
     if at_ns - pace.began_ns < _BLOCK_NS or len(steps) < _BLOCK_STEPS:
         return msgspec.structs.replace(pace, steps=steps, looks=looks, waits=waits)

@@ -11,11 +11,8 @@ from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.suspicion import Suspicion, due_of, stage_of
 from stallwatch.model.finding import Finding
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import JobKey, ProcessSample
-
-# Less than this between two ticks is polling and house-keeping: some percent of a core, a log line, a heartbeat.
-_IDLE_TICKS = 3  # of a hundredth of a second
-_IDLE_BYTES = 64 << 10
+from stallwatch.model.snapshot import JobKey
+from stallwatch.progress.outside import work_of, worked
 
 
 class QuietRank(msgspec.Struct, frozen=True):
@@ -83,18 +80,12 @@ def _advance(before: QuietRank | None, rank: RankHistory, seen: NodeHistory) -> 
     if not isinstance(rank.sample.process, Known):
         return None
     process = rank.sample.process.value
-    cpu_ticks, bytes_moved = _work(process)
+    cpu_ticks, bytes_moved = work_of(process)
     since_ns = seen.at_ns
     if before is not None:
-        worked = cpu_ticks - before.cpu_ticks > _IDLE_TICKS or bytes_moved - before.bytes_moved > _IDLE_BYTES
+        has_worked = worked((before.cpu_ticks, before.bytes_moved), (cpu_ticks, bytes_moved))
         # What stopped us for a while may have stopped the job as well.
         late_ns = int(seen.late_seconds * SECOND_NS) if seen.late_seconds >= LATE_SECONDS else 0
-        since_ns = seen.at_ns if worked or process.state in "TtZX" else min(before.since_ns + late_ns, seen.at_ns)
+        since_ns = seen.at_ns if has_worked or process.state in "TtZX" else min(before.since_ns + late_ns, seen.at_ns)
     sample = rank.sample
     return QuietRank(sample.job, sample.rank, sample.pid, sample.start_ticks, since_ns, cpu_ticks, bytes_moved)
-
-
-def _work(process: ProcessSample) -> tuple[int, int]:
-    """Of the process and what it started: a compiler, a loader's worker."""
-    ticks = process.cpu_ticks + sum(child.cpu_ticks for child in process.children)
-    return ticks, (process.read_bytes or 0) + (process.write_bytes or 0)

@@ -43,8 +43,8 @@ def _view(
         step_seconds=median(heartbeat.step_durations_ns) / SECOND_NS
         if heartbeat and heartbeat.step_durations_ns
         else None,
-        beat_age_seconds=(at_ns - rank.step_since_ns) / SECOND_NS if rank.counts_steps else None,
-        pulse_age_seconds=(at_ns - rank.pulse_since_ns) / SECOND_NS if heartbeat else None,
+        beat_age_seconds=(at_ns - rank.ticks.step_since_ns) / SECOND_NS if rank.counts_steps else None,
+        pulse_age_seconds=(at_ns - rank.ticks.pulse_since_ns) / SECOND_NS if heartbeat else None,
         phase=rank.phase,
         limit_seconds=limit.seconds if limit.learned else None,
         limit_reason=limit.reason if rank.has_words else "no hook and no recorder: nothing to watch but the process",

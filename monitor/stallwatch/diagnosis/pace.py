@@ -9,6 +9,7 @@ from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.case import Case
 from stallwatch.model.summary import Pending
+from stallwatch.progress.job import many_move
 
 # One look at a wait younger than this many steps is a look at a job that may be moving.
 _STEPS_UNTIL_SUSPECT = 3
@@ -16,8 +17,6 @@ _STEPS_UNTIL_SUSPECT = 3
 _STEPS_UNTIL_STUCK = 20
 _FLOOR_NS = 1_000_000_000
 _MIN_ARRIVALS = 8
-# One rank of so many that works on while all others stand in communication is what they wait for.
-_MOVERS = 4
 # A rank holds the job back if it comes last nearly always, by a good part of a step.
 _LAST_SHARE = 0.75
 _LATE_SHARE_OF_STEP = 0.25
@@ -86,7 +85,7 @@ class Pace:
             return True
         known = [activity for activity in case.activities.values() if activity.moving is not None]
         moving = [activity for activity in known if activity.moving]
-        if moving and (_MOVERS * len(moving) >= len(case.observed) or not self._wait(known)):
+        if moving and (many_move(moving, case.observed) or not self._wait(known)):
             return True
         return False if advanced or known else None
 

@@ -4,7 +4,8 @@ from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents.life import Life, Mute
 from stallwatch.model.incident import Severity
-from stallwatch.model.verdict import Cause, Verdict, Where
+from stallwatch.model.verdict import Cause, Verdict
+from stallwatch.progress import patience as patience_of
 
 # Cannot resolve themselves: there is nothing to wait for. A mere "possible" is not enough to wake somebody at once.
 AT_ONCE: frozenset[Cause] = frozenset(
@@ -16,10 +17,6 @@ AT_ONCE: frozenset[Cause] = frozenset(
 # Stuck as far as two looks can tell: a warning, and critical when it still stands later.
 STUCK: frozenset[Cause] = frozenset({"not_entered", "data_exhausted", "init_missing", "gpu_kernel_stuck", "comm_stuck"})
 OPEN: frozenset[Cause] = frozenset({"undecided", "waiting", "healthy"})
-# Storage, near or far, and compilers are silent for many seconds in health.
-_SETTLING: frozenset[Where] = frozenset({"checkpoint", "filesystem", "dataloader", "socket", "compile", "init"})
-# On the CPU all the time: it spins, or rank 0 builds an index. Nothing that can be read tells which.
-_COMPUTING: frozenset[Where] = frozenset({"busy_loop"})
 _ORDER: dict[Severity, int] = {"none": 0, "warning": 1, "critical": 2}
 _SECOND_NS = 1_000_000_000
 _AS_LONG_AGAIN = 1.5  # times the longest of a phase's past: a checkpoint that always takes 20 min surprises nobody
@@ -78,7 +75,7 @@ def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> tup
             return "none", starting
         if settles(verdict, facts) and known < tell.settle_seconds:
             return "none", settling
-        if verdict.where in _COMPUTING and stood < tell.undecided_seconds:
+        if patience_of.computes(verdict) and stood < tell.undecided_seconds:
             return "none", f"the culprit computes ({tell.undecided_seconds:g} s, tell.undecided_seconds)"
         return ("critical" if known >= config.stall.critical_after_seconds else "warning"), ""
     if verdict.cause == "healthy":
@@ -100,11 +97,8 @@ def _is_suspended(verdict: Verdict, facts: JobFacts | None) -> bool:
 
 def settles(verdict: Verdict, facts: JobFacts | None) -> bool:
     """The culprit is where healthy ranks are silent for long, or a guess: it must stay so for `tell.settle_seconds`."""
-    phases = dict(facts.phases) if facts else {}
-    unsure = verdict.confidence == "possible"
-    # It sleeps, or waits for a program, at both looks, and yet works in between: an evaluation, a retry, a converter.
-    busy = verdict.where == "user_code" and facts is not None and bool(set(verdict.culprits) & set(facts.working))
-    return unsure or busy or verdict.where in _SETTLING or any(rank in phases for rank in verdict.culprits)
+    phases = frozenset(rank for rank, _ in facts.phases) if facts else frozenset()
+    return patience_of.settles(verdict, phases, frozenset(facts.working) if facts else frozenset())
 
 
 def silence(facts: JobFacts | None, mutes: tuple[Mute, ...], training_job: str, config: Config, now_ns: int) -> str:

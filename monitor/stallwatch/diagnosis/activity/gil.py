@@ -1,7 +1,7 @@
 """Whether a thread keeps the GIL: every other Python thread of its process then stands still."""
 
 from stallwatch.diagnosis.activity.looks import Look
-from stallwatch.diagnosis.activity.motion import Moment
+from stallwatch.diagnosis.activity.observed import Moment
 from stallwatch.diagnosis.activity.standing import Standing
 from stallwatch.model.verdict import Fact
 

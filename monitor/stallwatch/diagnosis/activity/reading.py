@@ -12,7 +12,7 @@ from stallwatch.diagnosis.activity.gil import with_gil
 from stallwatch.diagnosis.activity.kernel import kernel_wait
 from stallwatch.diagnosis.activity.looks import Look, looks, thread_look, uses_gpu
 from stallwatch.diagnosis.activity.membership import has_joined
-from stallwatch.diagnosis.activity.motion import Moment, Motion, issuers, motion, new_operations
+from stallwatch.diagnosis.activity.observed import Moment, issuers, new_operations, observed
 from stallwatch.diagnosis.activity.result import Activity
 from stallwatch.diagnosis.activity.scene import with_scene
 from stallwatch.diagnosis.activity.source import hint, job_frame, source_text
@@ -21,6 +21,7 @@ from stallwatch.diagnosis.activity.threads import blocking_thread, ident_of, is_
 from stallwatch.diagnosis.frames import Origin, job_frame_index, place
 from stallwatch.model.evidence import SHARED_LOG, CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
 from stallwatch.model.verdict import Fact, Frame
+from stallwatch.progress.progress import Progress, compare
 
 T = TypeVar("T")
 
@@ -42,9 +43,9 @@ def read_activity(rank: RankEvidence) -> Activity:
     # The last two looks: a rank that was still starting, or worked on, at an older one may stand since.
     before = (with_stack or moments)[-2:][0]
     moved = (
-        motion(before, now._replace(standing=standing), new_operations(rank.recorders, ident))
+        compare(observed(before), observed(now._replace(standing=standing)), new_operations(rank.recorders, ident))
         if before is not now
-        else Motion(None, None, ())
+        else Progress("unknown")
     )
     stack = now.thread.frames if now.thread else ()
     gone = _is_gone(process, seen)
@@ -66,7 +67,7 @@ def read_activity(rank: RankEvidence) -> Activity:
         in_teardown=standing.where == "teardown"
         or "teardown" in standing.roles | standing.context
         or _past_main(now, _pid(now.look, rank)),
-        moving=moved.moving,
+        moving=moved.moves,
         io_known=all(look.process and look.process.read_bytes is not None for look in (before.look, now.look)),
         cpu_share=moved.cpu_share,
         waits_for_children=standing.waits_for_children,
@@ -81,7 +82,7 @@ def read_activity(rank: RankEvidence) -> Activity:
         out_of_memory=_last(process.out_of_memory for process in ended),
         joined=has_joined(rank),
         phase=next((look.heartbeat.phase for look in reversed(seen) if look.heartbeat), ""),
-        why=_why(now, standing, process) + gil_facts + moved.facts,
+        why=_why(now, standing, process) + gil_facts + moved.because,
     )
     if standing.waits_for_children or standing.where == "dataloader":
         activity = with_child(activity, now.look, rank.sources)

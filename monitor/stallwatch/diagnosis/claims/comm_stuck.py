@@ -6,6 +6,7 @@ from stallwatch.diagnosis.claims.claim import Claim, Saying, named, point_name, 
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.waits import Wait
 from stallwatch.model.verdict import Fact, Rejected
+from stallwatch.progress.job import many_move
 
 
 def claim(story: Story) -> Saying:
@@ -17,7 +18,7 @@ def claim(story: Story) -> Saying:
     if any(rank not in hidden for rank, _ in story.roots.absent) or story.roots.cycles:
         return Rejected("comm_stuck", "other waits end at ranks that have not entered")
     moving = [rank for rank, activity in story.case.activities.items() if activity.moving]
-    if story.graph.moving and 4 * len(moving) >= len(story.case.observed):
+    if story.graph.moving and many_move(moving, story.case.observed):
         return Rejected("comm_stuck", f"{named(moving)} make progress: what is entered will end")
     stuck = {wait.point for wait in story.graph.waits if wait.stuck}
     point = next((point for point in story.roots.closed if point in stuck), story.roots.closed[0])

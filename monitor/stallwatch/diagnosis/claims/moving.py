@@ -15,6 +15,7 @@ from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
 from stallwatch.diagnosis.claims.rank_exited import end_of, exit_code
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Confidence, Fact, Rejected
+from stallwatch.progress.job import many_move
 
 
 def slow_rank(story: Story) -> Saying:
@@ -49,7 +50,7 @@ def waiting(story: Story) -> Saying:
         return None
     found = absent_ranks(story)
     moving = [rank for rank in found if story.case.activity(rank).moving]
-    many = len(moving) > 1 and 4 * len(moving) >= len(story.case.observed)  # that is a job that moves
+    many = len(moving) > 1 and many_move(moving, story.case.observed)  # that is a job that moves
     if not moving or len(moving) < len(found) or many:
         return None
     wait = main_wait(story, moving)
@@ -81,7 +82,7 @@ def healthy(story: Story) -> Saying:
         return Claim("healthy", (), "likely", (Fact(f"{named(absent)} make progress", "two looks"),))
     if story.hangs and story.graph.moving and not (absent or story.roots.cycles):
         moving = [rank for rank, activity in case.activities.items() if activity.moving]
-        if 4 * len(moving) >= len(case.observed):
+        if many_move(moving, case.observed):
             return Claim("healthy", (), "likely", (Fact(f"{named(moving)} make progress", "two looks"),))
     if story.hangs:
         return None

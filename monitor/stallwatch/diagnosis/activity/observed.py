@@ -1,0 +1,124 @@
+"""A look at a rank as `progress` compares it: its judged thread, its process, and the children that it waits for."""
+
+from typing import NamedTuple
+
+from stallwatch.diagnosis.activity.looks import Look, ThreadLook
+from stallwatch.diagnosis.activity.standing import STRONG_ROLES, Standing
+from stallwatch.diagnosis.activity.threads import main_thread
+from stallwatch.diagnosis.frames import Origin, function, place
+from stallwatch.diagnosis.frames_meaning import meaning
+from stallwatch.model.evidence import CodeFrame, Recorder, ThreadStack
+from stallwatch.progress.observation import Calls, Child, Lines, Observation, Stack
+
+
+class Moment(NamedTuple):
+    """The judged thread at one look."""
+
+    look: Look
+    thread: ThreadStack | None
+    kernel: ThreadLook
+    standing: Standing
+
+
+def observed(moment: Moment) -> Observation:
+    """Given the judged thread at one look, return what is compared with another look."""
+    process, beat = moment.look.process, moment.look.heartbeat
+    return Observation(
+        at_ns=process.at_ns if process else None,
+        step=beat.step if beat else None,
+        state=moment.kernel.state,
+        stack=_stack(moment.thread, polls=not moment.standing.roles & STRONG_ROLES),
+        where=moment.standing.where,
+        in_collective=moment.standing.in_collective,
+        waits_for_children=moment.standing.waits_for_children,
+        cpu_ticks=moment.kernel.cpu_ticks,
+        read_bytes=process.read_bytes if process else None,
+        write_bytes=process.write_bytes if process else None,
+        children=_children(moment.look),
+    )
+
+
+def _children(look: Look) -> tuple[Child, ...]:
+    """Those whose CPU time was read, and those of which only stacks were."""
+    ticks = {child.pid: child.cpu_ticks for child in look.process.children} if look.process else {}
+    stacks = dict(look.children)
+    return tuple(
+        Child(
+            pid,
+            ticks.get(pid),
+            _stack(main_thread(stacks.get(pid, ()), pid), polls=True),
+            tuple(stack for thread in stacks.get(pid, ()) if (stack := _stack(thread, polls=True))),
+        )
+        for pid in dict.fromkeys((*ticks, *stacks))
+    )
+
+
+def _stack(thread: ThreadStack | None, *, polls: bool) -> Stack | None:
+    if thread is None or not thread.frames:
+        return None
+    way = _calls(thread.frames, polls=polls)
+    return Stack(
+        thread.os_thread_id,
+        way,
+        _job_lines(thread.frames),
+        way if polls else _calls(thread.frames, polls=True),
+        place(thread.frames[0].filename).origin is Origin.JOB,
+    )
+
+
+def _calls(frames: tuple[CodeFrame, ...], *, polls: bool) -> Calls:
+    """The calls that lead to the wait, outermost first, as far as they say something.
+
+    What a wait does inside itself comes and goes: a loader's poll, a helper of threading. So does the line of a job's
+    own polling loop, unless it is inside a call that tells what it waits for.
+    """
+    calls: list[tuple[str, str, int]] = []
+    for frame in reversed(frames):
+        if place(frame.filename).origin in (Origin.STDLIB, Origin.SYNTHETIC, Origin.LAUNCHER):
+            continue
+        means = meaning(frame) is not None
+        calls.append((frame.filename, function(frame.name), 0 if means else frame.line))
+        if means:
+            break
+    if polls and calls:
+        calls[-1] = (*calls[-1][:2], 0)
+    return tuple(calls)
+
+
+def _job_lines(frames: tuple[CodeFrame, ...]) -> Lines:
+    return tuple((f.filename, f.line) for f in frames if place(f.filename).origin in (Origin.JOB, Origin.LIBRARY))
+
+
+def new_operations(recorders: tuple[Recorder, ...], ident: str) -> bool | None:
+    """Whether the thread issued operations between the recorder's last two looks. None: not told.
+
+    A background thread's operations do not count; where the stack carries no ident, one issuing thread is the loop."""
+    newest: dict[str, dict[int, int]] = {}
+    recorders = tuple(recorder for recorder in recorders if not recorder.cut_short)
+    for recorder in recorders:
+        ids = [op.record_id for op in recorder.operations]
+        newest.setdefault(recorder.backend, {})[recorder.look] = max(ids, default=-1)
+    issuers = {op.thread_id for recorder in recorders for op in recorder.operations if op.thread_id is not None}
+    told = None
+    for recorder in recorders:
+        seen = newest[recorder.backend]
+        if len(seen) < 2 or recorder.look != max(seen):
+            continue
+        fresh = [op for op in recorder.operations if op.record_id > seen[sorted(seen)[-2]]]
+        told = told or False
+        if ident and issuers:
+            told = told or any(op.thread_id == ident for op in fresh)
+        elif not issuers:  # dumps before 2.9 name no thread: only the default group is the loop's for sure
+            told = told or any(op.group_description == "default_pg" for op in fresh)
+            if fresh and not told:
+                return None
+        elif len(issuers) <= 1:
+            told = told or bool(fresh)
+        elif fresh:
+            return told or None
+    return told
+
+
+def issuers(recorders: tuple[Recorder, ...]) -> frozenset[str]:
+    """Idents of the threads that issued operations."""
+    return frozenset(op.thread_id for recorder in recorders for op in recorder.operations if op.thread_id is not None)

@@ -1,0 +1,41 @@
+"""What two looks at a rank compare: its judged thread, its process, and the children that it waits for."""
+
+from typing import NamedTuple
+
+from stallwatch.model.verdict import Where
+
+Calls = tuple[tuple[str, str, int], ...]  # (file, function, line), outermost first; line 0: it says nothing there
+Lines = tuple[tuple[str, int], ...]  # (file, line) of the job's own code and of libraries, innermost first
+
+
+class Stack(NamedTuple):
+    """A thread's stack, as far as it tells motion."""
+
+    thread: int | None  # as the kernel numbers it
+    way: Calls  # the calls that lead to the wait, as far as they say something
+    lines: Lines
+    polling_way: Calls  # the same, were it a loop that polls
+    is_in_job: bool  # the innermost frame is a line of the job's own
+
+
+class Child(NamedTuple):
+    pid: int
+    cpu_ticks: int | None
+    main: Stack | None = None
+    threads: tuple[Stack, ...] = ()
+
+
+class Observation(NamedTuple):
+    """One rank at one look; None is "was not read"."""
+
+    at_ns: int | None = None  # CLOCK_MONOTONIC
+    step: int | None = None
+    state: str | None = None  # of the judged thread: R S D T t Z X
+    stack: Stack | None = None  # of the judged thread
+    where: Where = "unknown"
+    in_collective: bool | None = False
+    waits_for_children: bool = False
+    cpu_ticks: int | None = None  # of the judged thread
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+    children: tuple[Child, ...] = ()

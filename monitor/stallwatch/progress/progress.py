@@ -1,0 +1,148 @@
+"""Whether a rank moves between two looks, judged on the thread that blocks.
+
+What is none of its doing does not count: NCCL's spinning threads, trackers, our own pulse, a saver's collectives.
+"""
+
+from typing import Literal, NamedTuple
+
+from stallwatch.model.verdict import Fact
+from stallwatch.progress.observation import Child, Observation, Stack
+
+# Shares of one core. A wait that wakes up to look again (DataLoader's five-second poll, FileBaton's 0.1 s) takes less
+# than one per cent; work takes much more, also on a shared core.
+_WORKING_SHARE = 0.05
+CLOCK_TICKS_PER_SECOND = 100  # sysconf(_SC_CLK_TCK) of every Linux that runs torch
+_ASSUMED_SECONDS = 5.0  # between looks that carry no times
+_PROGRESS_BYTES = 1 << 20
+
+Answer = Literal["moves", "stands", "unknown"]
+
+
+class Progress(NamedTuple):
+    answer: Answer
+    cpu_share: float | None = None  # of the judged thread, in cores
+    because: tuple[Fact, ...] = ()
+
+    @property
+    def moves(self) -> bool | None:
+        return None if self.answer == "unknown" else self.answer == "moves"
+
+
+def compare(first: Observation, last: Observation, operations: bool | None) -> Progress:
+    """Given two looks at a rank, return whether it moves. `operations`: whether its thread issued new collectives
+    between them, by the recorder; None where nothing tells."""
+    seconds = _seconds(first, last)
+    share = _share(first.cpu_ticks, last.cpu_ticks, seconds)
+    signs = [
+        _steps(first, last),
+        Fact("it issued new operations between the two looks", "flight recorder") if operations else None,
+        _stack(first, last),
+        _cpu(share, last),
+        _bytes(first, last),
+        _children(first, last, seconds),
+    ]
+    facts = tuple(sign for sign in signs if sign)
+    if facts:
+        return Progress("moves", share, facts)
+    if last.state in ("T", "t") and first.state in ("T", "t"):
+        return Progress("stands", share, (Fact("it stood stopped at both looks", "/proc"),))
+    if not (first.stack and last.stack):
+        return Progress("unknown", share)
+    if same_lines := _busy_children(first, last, seconds):
+        return Progress("unknown", share, (same_lines,))
+    if last.where == "busy_loop":
+        # It computes for long, or spins: nothing that was read tells which.
+        return Progress("unknown", share, (Fact("it was at the same lines at both looks, on the CPU", "py-spy"),))
+    if first.stack.lines != last.stack.lines:
+        return Progress("unknown", share, (Fact("it changed between neighbouring lines of one function", "py-spy"),))
+    return Progress("stands", share, (Fact("its stack was the same at both looks", "py-spy"),))
+
+
+def _seconds(first: Observation, last: Observation) -> float:
+    before, after = first.at_ns, last.at_ns
+    return (after - before) / 1e9 if before is not None and after is not None and after > before else _ASSUMED_SECONDS
+
+
+def _share(before: int | None, after: int | None, seconds: float) -> float | None:
+    if before is None or after is None:
+        return None
+    return max(0, after - before) / CLOCK_TICKS_PER_SECOND / max(seconds, 0.1)
+
+
+def _steps(first: Observation, last: Observation) -> Fact | None:
+    if first.step is not None and last.step is not None and last.step > first.step:
+        return Fact(f"its step went from {first.step} to {last.step} between the two looks", "heartbeat")
+    return None
+
+
+def _stack(first: Observation, last: Observation) -> Fact | None:
+    if not (first.stack and last.stack):
+        return None
+    if first.stack.thread != last.stack.thread:
+        return Fact("another thread was at work at the second look", "py-spy")
+    same_wait = first.where == last.where != "busy_loop"
+    if first.stack.way != last.stack.way or (not same_wait and first.stack.lines != last.stack.lines):
+        return Fact("its stack changed between the two looks", "py-spy")
+    return None
+
+
+def _cpu(share: float | None, last: Observation) -> Fact | None:
+    # Waiting for the GPU or in a collective may spin, and a busy loop proves nothing by being busy.
+    if share is None or share < _WORKING_SHARE:
+        return None
+    if last.where in ("gpu_sync", "collective", "busy_loop", "gil") or last.in_collective is None:
+        return None
+    return Fact(f"the thread used {share:.0%} of a core between the two looks", "/proc")
+
+
+def _bytes(first: Observation, last: Observation) -> Fact | None:
+    if last.where in ("gpu_sync", "collective", "gil", "init", "store"):
+        return None
+    for old, new, done in (
+        (first.read_bytes, last.read_bytes, "read"),
+        (first.write_bytes, last.write_bytes, "wrote"),
+    ):
+        if old is not None and new is not None and new - old >= _PROGRESS_BYTES:
+            return Fact(f"its process {done} {(new - old) / (1 << 20):.0f} MiB between the two looks", "/proc")
+    return None
+
+
+def _children(first: Observation, last: Observation, seconds: float) -> Fact | None:
+    if not last.waits_for_children:
+        return None
+    before = {child.pid: child for child in first.children}
+    for child in sorted(last.children, key=lambda child: child.pid):
+        share = _share_of(before.get(child.pid), child, seconds)
+        if share is not None and share >= _WORKING_SHARE and not _spins(before.get(child.pid), child, last):
+            return Fact(f"its child process {child.pid} used {share:.0%} of a core between the two looks", "/proc")
+    for child in last.children:
+        known = before.get(child.pid)
+        old = {stack.thread: stack for stack in known.threads} if known else {}
+        for stack in child.threads:
+            was: Stack | None = old.get(stack.thread)
+            if was and was.polling_way != stack.polling_way:
+                return Fact(f"the stack of its child process {child.pid} changed between the two looks", "py-spy")
+    return None
+
+
+def _busy_children(first: Observation, last: Observation, seconds: float) -> Fact | None:
+    """A loader's worker that computes where it computed before: for long, or for ever. Nothing that was read tells."""
+    before = {child.pid: child for child in first.children}
+    for child in last.children:
+        share = _share_of(before.get(child.pid), child, seconds)
+        if share is not None and share >= _WORKING_SHARE and _spins(before.get(child.pid), child, last):
+            return Fact(f"its child process {child.pid} was at the same lines at both looks, on the CPU", "py-spy")
+    return None
+
+
+def _share_of(before: Child | None, child: Child, seconds: float) -> float | None:
+    return _share(before.cpu_ticks if before else None, child.cpu_ticks, seconds)
+
+
+def _spins(before: Child | None, child: Child, last: Observation) -> bool:
+    """Whether CPU proves nothing for this child: a loader's worker makes a batch, and this one is at the same lines of
+    the job's own code as before. A pool's or a compiler's work may be one long call."""
+    if last.where != "dataloader" or before is None or not (before.main and child.main):
+        return False
+    # The loader's own loop, at the end of every worker's stack, is not what it was asked to do.
+    return before.main.lines == child.main.lines and child.main.is_in_job

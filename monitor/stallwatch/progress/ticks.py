@@ -1,0 +1,136 @@
+"""How a rank moves from tick to tick, by the words of its hook's record and the CPU of its process.
+
+A word's age begins when we saw it change in our own snapshots; the record's own time of a step is believed only between
+the two snapshots that saw it. Time in which our own tick was late is not counted: what stopped us may have stopped the
+job as well (a suspended machine, a frozen container).
+"""
+
+import msgspec
+
+from stallwatch.model.snapshot import Heartbeat, ProcessSample
+from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND
+
+SECOND_NS = 1_000_000_000
+# A pulse tells of the past second: the first change after a step is of that step, the next of the operation that hangs.
+_OWN_CHANGES = 2
+_STILL_SECONDS = 2.0  # what it did before it stood still is in the first ticks after
+_WORK_SECONDS = 3.0
+_WORKING_SHARE = 0.005  # of a core: a poll ten times a second takes up to 0.003, small works with pauses 0.006
+
+
+class Moment(msgspec.Struct, frozen=True):
+    at_ns: int
+    last_ns: int  # of the snapshot before
+    late_ns: int
+
+
+class Ticks(msgspec.Struct, frozen=True):
+    """What a rank's words have done so far. Times are CLOCK_MONOTONIC nanoseconds of our snapshots."""
+
+    step_since_ns: int = 0
+    counters_since_ns: int = 0
+    counter_changes: int = 0  # since the step changed
+    phase_since_ns: int = 0
+    pulse_since_ns: int = 0
+    moved: bool = False  # at this tick
+    stepped: bool = False  # at this tick
+    pulsed: bool = False  # at this tick
+    # Since it has stood still for some seconds: CLOCK_MONOTONIC and the CPU time of its main thread and its children.
+    still: tuple[int, int] | None = None
+
+    def progress_since_ns(self, heartbeat: Heartbeat | None) -> int:
+        """When we last saw it move: its step, its phase, or counters that go on within a long step."""
+        since = max(self.step_since_ns, self.phase_since_ns)
+        if not counts_steps(heartbeat) or self.counter_changes > _OWN_CHANGES:
+            since = max(since, self.counters_since_ns)
+        return since
+
+    def works(self, process: ProcessSample | None, at_ns: int) -> bool:
+        """Whether its main thread, or a process that it started, computes while it stands still: what polls, or sleeps
+        until somebody wakes it, takes next to nothing."""
+        if self.still is None or process is None:
+            return False
+        since_ns, ticks = self.still
+        seconds = (at_ns - since_ns) / SECOND_NS
+        used = (_cpu_ticks(process) - ticks) / CLOCK_TICKS_PER_SECOND
+        return seconds >= _WORK_SECONDS and used >= _WORKING_SHARE * seconds
+
+
+def counts_steps(heartbeat: Heartbeat | None) -> bool:
+    return heartbeat is not None and heartbeat.step is not None and heartbeat.step > 0
+
+
+def first_seen(heartbeat: Heartbeat, at_ns: int) -> Ticks:
+    """Given a rank's first record, return since when it stands."""
+    # A daemon that starts in the middle of a hang believes the record: the same clock of the same boot.
+    step_since_ns = at_ns
+    if heartbeat.step and heartbeat.last_step_ns is not None and 0 < heartbeat.last_step_ns <= at_ns:
+        step_since_ns = heartbeat.last_step_ns
+    in_phase = bool(heartbeat.phase) and 0 < heartbeat.phase_since_ns <= at_ns
+    return Ticks(
+        step_since_ns=step_since_ns,
+        counters_since_ns=step_since_ns if heartbeat.step else at_ns,
+        phase_since_ns=heartbeat.phase_since_ns if in_phase else step_since_ns,
+        pulse_since_ns=at_ns,
+    )
+
+
+def unread(before: Ticks) -> Ticks:
+    """At a tick at which its record could not be read."""
+    return msgspec.structs.replace(before, moved=False, stepped=False, pulsed=False)
+
+
+def advanced(before: Ticks, old: Heartbeat, new: Heartbeat, process: ProcessSample | None, moment: Moment) -> Ticks:
+    """Given the record at the last tick and at this one, return what has moved since; `process` is None where it cannot
+    be read."""
+    at_ns = moment.at_ns
+    stepped = new.step != old.step
+    counted = new.groups != old.groups
+    phase_changed = has_changed_phase(old, new)
+    pulsed = new.pulse_count != old.pulse_count
+    changes = before.counter_changes
+    return Ticks(
+        step_since_ns=_stepped_at(new, moment) if stepped else before.step_since_ns,
+        counters_since_ns=at_ns if counted else before.counters_since_ns,
+        counter_changes=0 if stepped else changes + counted,
+        phase_since_ns=at_ns if phase_changed else before.phase_since_ns,
+        pulse_since_ns=at_ns if pulsed else before.pulse_since_ns,
+        moved=stepped or phase_changed or (counted and (not counts_steps(old) or changes >= _OWN_CHANGES)),
+        stepped=stepped,
+        pulsed=pulsed,
+        still=_still(before, process, stepped or phase_changed, at_ns),
+    )
+
+
+def has_changed_phase(old: Heartbeat, new: Heartbeat) -> bool:
+    return (new.phase, new.phase_since_ns) != (old.phase, old.phase_since_ns)
+
+
+def without_late_time(ticks: Ticks, at_ns: int, late_ns: int) -> Ticks:
+    if not late_ns:
+        return ticks
+    return msgspec.structs.replace(
+        ticks,
+        step_since_ns=min(ticks.step_since_ns + late_ns, at_ns),
+        counters_since_ns=min(ticks.counters_since_ns + late_ns, at_ns),
+        phase_since_ns=min(ticks.phase_since_ns + late_ns, at_ns),
+        pulse_since_ns=min(ticks.pulse_since_ns + late_ns, at_ns),
+    )
+
+
+def _still(before: Ticks, process: ProcessSample | None, moved: bool, at_ns: int) -> tuple[int, int] | None:
+    if moved or process is None:
+        return None
+    if before.still is not None:
+        return before.still
+    long_enough = at_ns - max(before.step_since_ns, before.phase_since_ns) >= _STILL_SECONDS * SECOND_NS
+    return (at_ns, _cpu_ticks(process)) if long_enough else None
+
+
+def _cpu_ticks(process: ProcessSample) -> int:
+    return process.main_thread_cpu_ticks + sum(child.cpu_ticks for child in process.children)
+
+
+def _stepped_at(heartbeat: Heartbeat, moment: Moment) -> int:
+    last = heartbeat.last_step_ns
+    return last if last is not None and moment.last_ns <= last <= moment.at_ns else moment.at_ns
