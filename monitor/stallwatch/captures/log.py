@@ -84,12 +84,10 @@ def files_of(process: ProcessDirectory) -> list[FileId]:
 
 
 def _tail(process: ProcessDirectory, name: str, person: Person | None) -> list[str]:
-    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=process.descriptor)
+    check = None if person is None else partial(check_open_file, person, name)
     try:
-        if person is not None:
-            check_open_file(person, name, descriptor)
+        descriptor = untrusted.open_held(process.descriptor, name, _ANY_SIZE, check)
     except untrusted.Refused as error:
-        os.close(descriptor)
         raise NotCaptured(f"its log is not readable for its own user ({error})") from error
     return _lines(descriptor)
 

@@ -1,4 +1,5 @@
-"""Opens files that a job wrote: beneath their directory, through no link, regular files only, bounded in size."""
+"""Opens files that a job wrote or names: beneath their directory, through no link, regular files only, bounded in size,
+and none that the kernel makes up."""
 
 import ctypes
 import errno
@@ -20,9 +21,56 @@ _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 _NO_OPENAT2 = (errno.ENOSYS, errno.EPERM)  # an old kernel, a container's filter
 
+# File systems that hold no data of anybody's but what the kernel says, to each reader by *his* rights and not by mode
+# bits: what a job names is never read from there with ours (linux/magic.h, and the sources of those it leaves out).
+_KERNEL_FILE_SYSTEMS = {
+    0x9FA0: "proc",
+    0x62656572: "sysfs",
+    0x64626720: "debugfs",
+    0x74726163: "tracefs",
+    0x73636673: "securityfs",
+    0x62656570: "configfs",
+    0x27E0EB: "cgroup",
+    0x63677270: "cgroup2",
+    0xCAFE4A11: "bpf",
+    0x6165676C: "pstore",
+    0xDE5E81E4: "efivarfs",
+    0x1CD1: "devpts",
+    0x19800202: "mqueue",
+    0x6E736673: "nsfs",
+    0x50494446: "pidfs",
+    0x42494E4D: "binfmt_misc",
+    0x7655821: "resctrl",
+    0x65735543: "fusectl",
+    0xF97CFF8C: "selinuxfs",
+    0x43415D53: "smackfs",
+    0x5A3C69F0: "apparmorfs",
+    0xABBA1974: "xenfs",
+    0x67596969: "rpc_pipefs",
+    0x6E667364: "nfsd",
+    0x6F70726F: "oprofilefs",
+    0x9FA2: "usbfs",
+    0x9FA1: "openpromfs",
+    0x534F434B: "sockfs",
+    0x50495045: "pipefs",
+    0x09041934: "anon_inodefs",
+    0x444D4142: "dma-buf",
+    0x6C6F6F70: "binderfs",
+    0x64646178: "daxfs",
+    0x62646576: "bdev",
+    0x11307854: "mtd_inode_fs",
+    0x5345434D: "secretmem",
+}
+
 
 class Refused(StallwatchError):
     """The file is not one that we read; the message is a sentence that names it."""
+
+
+class _FileSystem(ctypes.Structure):
+    """struct statfs: its type comes first, in a word; the rest is not wanted (120 bytes on 64-bit Linux)."""
+
+    _fields_ = (("type", ctypes.c_ulong), ("rest", ctypes.c_ubyte * 248))
 
 
 class _OpenHow(ctypes.Structure):
@@ -65,7 +113,8 @@ def open_regular(directory: int, name: str, limit_bytes: int) -> int:
         descriptor = os.open(name, flags, dir_fd=directory)
     try:
         _check(os.fstat(descriptor), name, limit_bytes)
-    except Refused:
+        refuse_kernels_own(descriptor, name)
+    except BaseException:
         os.close(descriptor)
         raise
     return descriptor
@@ -75,26 +124,61 @@ def open_in_root(root: int, path: str, limit_bytes: int, check: Callable[[int], 
     """Given the descriptor of a (container's) root directory and an absolute path in it, return a descriptor for
     reading; links are followed within that root. `check` sees the file, not opened yet, and may raise. Raise Refused
     or OSError."""
-    descriptor = open_place(root, path)
-    try:
-        _check(os.fstat(descriptor), path, limit_bytes)
-        if check is not None:
-            check(descriptor)
-        # What O_PATH found is opened for reading by its own name in /proc, so nothing can be swapped in between.
-        return os.open(f"/proc/self/fd/{descriptor}", _READ_FLAGS)
-    finally:
-        os.close(descriptor)
+    return _reopened(open_place(root, path), path, limit_bytes, check)
+
+
+def open_held(process: int, name: str, limit_bytes: int, check: Callable[[int], None] | None = None) -> int:
+    """Given the descriptor of a /proc/<pid> and the name of a file that the process has open ("fd/1"), return one of
+    our own for reading it. `check`, Refused and OSError as of `open_in_root`.
+
+    By this name the file is opened anew, by our rights: that the process has it open says nothing of its own.
+    """
+    descriptor = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=process)
+    return _reopened(_no_kernels_own(descriptor, name), name, limit_bytes, check)
 
 
 def open_place(root: int, path: str) -> int:
     """As `open_in_root`, whatever kind of file it is: return a descriptor that only names it (O_PATH)."""
     relative = path.lstrip("/")
     try:
-        return _openat2(root, relative, os.O_PATH | os.O_CLOEXEC, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+        place = _openat2(root, relative, os.O_PATH | os.O_CLOEXEC, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
     except OSError as error:
         if error.errno not in _NO_OPENAT2:
             raise
-        return os.open(relative, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=root)
+        place = os.open(relative, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=root)
+    return _no_kernels_own(place, path)
+
+
+def refuse_kernels_own(descriptor: int, name: str) -> None:
+    """Raise Refused when the file, open or only named (O_PATH), lies in procfs, sysfs or another file system of the
+    kernel's own; OSError when that cannot be told. Which mount or link led there is all one."""
+    found = _FileSystem()
+    if _libc().fstatfs(descriptor, ctypes.byref(found)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), name)
+    if kind := _KERNEL_FILE_SYSTEMS.get(found.type):
+        raise Refused(f"{name}: lies in {kind}, which the kernel shows by the reader's rights; not opened")
+
+
+def _no_kernels_own(place: int, name: str) -> int:
+    try:
+        refuse_kernels_own(place, name)
+    except BaseException:
+        os.close(place)
+        raise
+    return place
+
+
+def _reopened(place: int, name: str, limit_bytes: int, check: Callable[[int], None] | None) -> int:
+    """Given an O_PATH descriptor, which is closed here, return one for reading."""
+    try:
+        _check(os.fstat(place), name, limit_bytes)
+        if check is not None:
+            check(place)
+        # What O_PATH found is opened for reading by its own name in /proc, so nothing can be swapped in between.
+        return os.open(f"/proc/self/fd/{place}", _READ_FLAGS)
+    finally:
+        os.close(place)
 
 
 def read_bounded(descriptor: int, limit_bytes: int) -> bytes:

@@ -88,3 +88,63 @@ def test_reading_stops_at_the_limit(tmp_path: Path, directory: int) -> None:
         assert len(untrusted.read_bounded(descriptor, 20)) == 20
     finally:
         os.close(descriptor)
+
+
+KERNELS_OWN = ("/proc/self/maps", "/proc/kallsyms", "/proc/1/environ", "/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.parametrize("target", KERNELS_OWN)
+def test_a_link_into_what_the_kernel_makes_up_is_not_read(tmp_path: Path, target: str) -> None:
+    (tmp_path / "train.py").symlink_to(target)
+    root = os.open("/", os.O_PATH)
+    try:
+        for path in (str(tmp_path / "train.py"), target):
+            with pytest.raises(untrusted.Refused, match=r"lies in (proc|sysfs)"):
+                untrusted.open_in_root(root, path, 1 << 20)
+    finally:
+        os.close(root)
+
+
+def test_a_place_in_procfs_is_no_place_for_a_pipe(tmp_path: Path) -> None:
+    root = os.open("/", os.O_PATH)
+    try:
+        with pytest.raises(untrusted.Refused, match="lies in proc"):
+            untrusted.open_place(root, "/proc/self/oom_score_adj")
+    finally:
+        os.close(root)
+
+
+def test_a_file_beneath_a_directory_of_procfs_is_refused() -> None:
+    directory = os.open("/proc/self", os.O_RDONLY)
+    try:
+        with pytest.raises(untrusted.Refused, match="lies in proc"):
+            untrusted.open_regular(directory, "status", 1 << 20)
+    finally:
+        os.close(directory)
+
+
+def test_a_file_that_a_process_holds_open_is_judged_by_where_it_lies(tmp_path: Path) -> None:
+    """It may hold another process' maps open without a right to read them: the rights would be ours."""
+    (tmp_path / "log").write_bytes(b"step 1")
+    process = os.open("/proc/self", os.O_RDONLY)
+    held, named = os.open(tmp_path / "log", os.O_WRONLY), os.open("/proc/self/maps", os.O_PATH)
+    try:
+        with pytest.raises(untrusted.Refused, match="lies in proc"):
+            untrusted.open_held(process, f"fd/{named}", 1 << 20)
+        descriptor = untrusted.open_held(process, f"fd/{held}", 1 << 20)
+        assert untrusted.read_bounded(descriptor, 100) == b"step 1"
+        os.close(descriptor)
+    finally:
+        for each in (process, held, named):
+            os.close(each)
+
+
+def test_a_containers_root_is_reached_through_proc_and_its_files_are_its_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes(b"pass")
+    root = os.open("/proc/self/root", os.O_PATH | os.O_DIRECTORY)
+    try:
+        descriptor = untrusted.open_in_root(root, str(tmp_path / "train.py"), 100)
+        assert untrusted.read_bounded(descriptor, 100) == b"pass"
+        os.close(descriptor)
+    finally:
+        os.close(root)
