@@ -1,11 +1,12 @@
 """The node daemon: one loop over look, detect, act, publish. Everything that can block runs in a child it may lose.
 
-Invariants: the loop alone changes state; a stage that raises costs its own result of this tick and is counted; signal
-handlers only set flags.
+Invariants: the loop alone changes state; a stage that raises costs its own result of this tick and is counted; nothing
+that the loop calls stands outside a guard; signal handlers only set flags.
 """
 
 import logging
 import signal
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
@@ -95,25 +96,33 @@ class Daemon:
             self.close()
 
     def _watch(self) -> None:
-        schedule, tick = Schedule(self._clock, self._config.daemon.tick_seconds), 0
+        schedule, tick, is_ready = Schedule(self._clock, self._config.daemon.tick_seconds), 0, False
         while not self._stopping:
-            self.tick(tick, schedule.begin())
-            self._service.say("WATCHDOG=1" if tick else "READY=1")
+            looked = self._guard.run("daemon", "tick", partial(self.tick, tick, schedule.begin()))
             tick += 1
-            if self._cannot_go_on():
+            if looked:  # whoever watches us starts us again when no tick comes to its end
+                self._guard.run("daemon", "notify", partial(self._service.say, "WATCHDOG=1" if is_ready else "READY=1"))
+                is_ready = True
+            if self._guard.run("daemon", "cannot_go_on", self._cannot_go_on):
                 return
             earliest_ns = self._clock.monotonic_ns() + _CLOSEST_TICKS_NS
             if self._detected.due_ns is not None:
                 schedule.hasten(max(self._detected.due_ns, earliest_ns))
-            while not self._stopping and (remaining := schedule.remaining_seconds()) > 0:
-                seconds = min(remaining, _POLL_SECONDS) if self._hands.busy else remaining
-                self._wakeup.wait(seconds, self._panel.news_descriptors())
-                self.between_ticks()
-                if self._guard.run("sensors", "news", self._panel.news):
+            while not self._stopping and schedule.remaining_seconds() > 0:
+                if not self._guard.run("daemon", "rest", partial(self._rest, schedule)):
+                    time.sleep(_POLL_SECONDS)  # what should have waited could not
+                self._guard.run("daemon", "between_ticks", self.between_ticks)
+                if self._guard.run("sensors", "news", lambda: self._panel.news()):
                     schedule.hasten(earliest_ns)
 
-    def tick(self, tick: int, late_seconds: float) -> None:
-        """Look, detect, act, publish."""
+    def _rest(self, schedule: Schedule) -> bool:
+        remaining = schedule.remaining_seconds()
+        seconds = min(remaining, _POLL_SECONDS) if self._hands.busy else remaining
+        self._wakeup.wait(seconds, self._panel.news_descriptors())
+        return True
+
+    def tick(self, tick: int, late_seconds: float) -> bool:
+        """Look, detect, act, publish; return True, so that a guard shows whether it came to its end."""
         snapshot = self._guard.run("sensors", "panel", lambda: self._panel.look(tick))
         if snapshot is not None:
             snapshot = replace(snapshot, late_seconds=late_seconds, drifts=self._sample(snapshot))
@@ -123,12 +132,13 @@ class Daemon:
             self._publish(snapshot)
             if snapshot.ranks:
                 self._guard.run("diagnosis", "start", self._starter.be_ready)
-        self._hands.catch_up()
+        self._guard.run("incidents", "catch_up", self._hands.catch_up)
         if not self._took_over and tick % _TAKE_OVER_TICKS == _TAKE_OVER_TICKS - 1:
             self._take_over()
         if tick % _ROOM_TICKS == _ROOM_TICKS - 1:
             limits, wall_ns = self._config.incidents, self._clock.wall_ns()
             self._guard.run("incidents", "retention", lambda: make_room(self._store, self._lives, limits, wall_ns))
+        return True
 
     def _sample(self, snapshot: NodeSnapshot) -> tuple[JobDrift, ...]:
         sampler = self._sampler
@@ -156,8 +166,9 @@ class Daemon:
 
     def _act(self, at_ns: int, *, only_news: bool = False) -> bool:
         """Let the incidents live on and do what they want done; return whether there was anything to hear."""
-        wishes = self.desk.wishes()
-        events: list[Event] = [*self._hands.poll(), *(wish.event for wish in wishes)]
+        wishes = self._guard.run("incidents", "wishes", self.desk.wishes) or []
+        done = self._guard.run("incidents", "poll", self._hands.poll) or []
+        events: list[Event] = [*done, *(wish.event for wish in wishes)]
         if only_news and not events:
             return False
         node = self._ring.latest.node if self._ring.latest else ""
@@ -167,25 +178,31 @@ class Daemon:
             self._lives, actions = advanced
             self._hands.do(actions)
         for wish in wishes:
-            wish.answer_from(self._lives)
+            self._guard.run("incidents", "answer", partial(wish.answer_from, self._lives))
         return True
 
     def _publish(self, snapshot: NodeSnapshot) -> None:
-        usage, disk = own_usage(), self._store.problem()
+        report = self._guard.run("daemon", "report", lambda: self._report(snapshot))
+        if report is None:
+            return
+        self.desk.show(report)
+        for output in self._outputs:
+            self._guard.run("outputs", output.name, partial(output.publish, report))
+
+    def _report(self, snapshot: NodeSnapshot) -> NodeReport:
+        usage = self._guard.run("daemon", "usage", own_usage)
+        disk = self._store.problem()
         state = SensorStatus("state_directory", not disk, disk, 0.0, 0)
-        report = NodeReport(
+        return NodeReport(
             snapshot=replace(snapshot, sensors=(*snapshot.sensors, state)),
             ranks=self._detected.ranks,
             findings=self._detected.findings,
             incidents=self._lives.incidents(),
             stage_errors=self._guard.errors(),
-            daemon_cpu_seconds=usage.cpu_seconds,
-            daemon_resident_bytes=usage.resident_bytes,
+            daemon_cpu_seconds=usage.cpu_seconds if usage else None,
+            daemon_resident_bytes=usage.resident_bytes if usage else None,
             started_wall_ns=self._started_wall_ns,
         )
-        self.desk.show(report)
-        for output in self._outputs:
-            self._guard.run("outputs", output.name, partial(output.publish, report))
 
     @property
     def outputs(self) -> tuple[Output, ...]:
@@ -203,8 +220,8 @@ class Daemon:
 
     def close(self) -> None:
         """End every child and let the outputs say their last words."""
-        self._service.say("STOPPING=1")
-        self._hands.close()
+        self._guard.run("daemon", "notify", lambda: self._service.say("STOPPING=1"))
+        self._guard.run("incidents", "close", self._hands.close)
         if self._sampler is not None:
             self._guard.run("captures", "sample", self._sampler.close)
         for output in self._outputs:

@@ -10,6 +10,8 @@ from stallwatch.config import Config, TellSection
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.detectors.replay import replay, snapshots_of
 from stallwatch.errors import UsageError
+from stallwatch.loop.usage import Usage
+from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import NodeSnapshot
 from tests.unit.detectors.nodes import four, job_run
@@ -229,3 +231,64 @@ def test_an_output_that_cannot_start_stops_the_daemon_and_closes_the_rest(tmp_pa
     with pytest.raises(UsageError, match="in use"):
         bench.daemon.run([PortInUse()])
     assert bench.panel.closed
+
+
+def test_what_it_cannot_read_of_itself_is_unknown_and_costs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_handles() -> Usage:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("stallwatch.daemon.own_usage", no_handles)
+    bench = Bench(tmp_path, HANG).run()
+    assert only_incident(bench).severity == "warning"
+    assert (bench.latest.daemon_cpu_seconds, bench.latest.daemon_resident_bytes) == (None, None)
+    assert any((e.stage, e.name) == ("daemon", "usage") for e in bench.latest.stage_errors)
+
+
+OUTSIDE_ITS_STAGES = [
+    ("stallwatch.loop.notify.ServiceManager.say", "notify"),
+    ("stallwatch.loop.hands.Hands.catch_up", "catch_up"),
+    ("stallwatch.loop.hands.Hands.poll", "poll"),
+    ("stallwatch.loop.ring.SnapshotRing.add", "tick"),
+    ("stallwatch.loop.desk.Desk.wishes", "wishes"),
+    ("stallwatch.loop.desk.Desk.show", "tick"),
+    ("stallwatch.loop.wakeup.Wakeup.wait", "rest"),
+    ("stallwatch.incidents.store.IncidentStore.problem", "report"),
+    ("tests.unit.loop.fakes.FakePanel.news_descriptors", "rest"),
+    ("tests.unit.loop.fakes.FakePanel.news", "news"),
+    ("stallwatch.daemon.Daemon.between_ticks", "between_ticks"),
+]
+
+
+@pytest.mark.parametrize(("broken", "where"), OUTSIDE_ITS_STAGES)
+def test_the_loop_outlives_whatever_fails_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, where: str
+) -> None:
+    """As it is when handles or memory are used up: the call that fails is anybody's."""
+
+    bench = Bench(tmp_path, job_run(four(), 3))
+
+    def wait(self: Wakeup, seconds: float, descriptors: object) -> None:
+        bench.clock.advance(seconds)
+
+    def fail(*arguments: object, **named: object) -> None:
+        bench.clock.advance(1.0)
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(Wakeup, "wait", wait)
+    monkeypatch.setattr(broken, fail)
+    monkeypatch.setattr("stallwatch.daemon._POLL_SECONDS", 0.001)
+    looks: list[int] = []
+
+    def enough() -> bool:
+        looks.append(1)
+        if len(looks) == 3:
+            bench.daemon.stop()
+        return False
+
+    bench.daemon._cannot_go_on = enough
+    bench.daemon.run(bench.outputs)
+    assert len(looks) == 3
+    assert all(output.closed for output in bench.outputs)
+    assert where in {error.name for error in bench.daemon._guard.errors()}

@@ -9,6 +9,7 @@ import msgspec
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _TIMES, _RSS = slice(11, 15), 21  # after the command's ")" in /proc/<pid>/stat; its ended children's times too
+_ENDED = (FileNotFoundError, ProcessLookupError)
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -17,13 +18,16 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def own_usage(proc: Path = Path("/proc")) -> Usage:
-    """Return CPU and memory of this process, its living children and theirs; ended ones count their CPU."""
+    """Return CPU and memory of this process, its living children and theirs; ended ones count their CPU.
+
+    Raise OSError where /proc cannot be read, for want of handles for instance: part of it would look like all.
+    """
     cpu_seconds, resident_bytes = 0.0, 0
     children = [*_children(proc)]
     for pid in [os.getpid(), *children, *(grandchild for child in children for grandchild in _of(proc, child))]:
         try:
             fields = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-        except OSError:
+        except _ENDED:
             continue
         cpu_seconds += sum(map(int, fields[_TIMES])) / _TICKS_PER_SECOND
         resident_bytes += int(fields[_RSS]) * _PAGE_BYTES
@@ -32,10 +36,11 @@ def own_usage(proc: Path = Path("/proc")) -> Usage:
 
 def _children(proc: Path) -> Iterable[int]:
     # One file per thread: children belong to the thread that started them.
-    for path in (proc / "self" / "task").glob("*/children"):
+    own = proc / "self" / "task"
+    for thread in os.listdir(own):
         try:
-            yield from map(int, path.read_bytes().split())
-        except OSError:
+            yield from map(int, (own / thread / "children").read_bytes().split())
+        except _ENDED:
             continue
 
 
@@ -43,5 +48,5 @@ def _of(proc: Path, pid: int) -> Iterable[int]:
     """Those that its main thread started: the launcher has no other."""
     try:
         return map(int, (proc / str(pid) / "task" / str(pid) / "children").read_bytes().split())
-    except OSError:
+    except _ENDED:
         return ()

@@ -74,6 +74,6 @@ class NodeReport(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     incidents: tuple[Incident, ...]  # open ones and those resolved lately, newest first
     stage_errors: tuple[StageErrors, ...]
-    daemon_cpu_seconds: float
-    daemon_resident_bytes: int
+    daemon_cpu_seconds: float | None  # its children included; None: could not be read
+    daemon_resident_bytes: int | None
     started_wall_ns: int

@@ -215,8 +215,10 @@ def _itself(report: NodeReport, outputs: Sequence[OutputHealth]) -> Iterator[Sam
     yield Sample("stallwatch_ticks_total", (), report.snapshot.tick)
     yield Sample("stallwatch_tick_late_seconds", (), report.snapshot.late_seconds)
     yield Sample("stallwatch_tick_timestamp_seconds", (), report.snapshot.wall_ns / 1e9)
-    yield Sample("stallwatch_process_cpu_seconds_total", (), report.daemon_cpu_seconds)
-    yield Sample("stallwatch_process_resident_memory_bytes", (), report.daemon_resident_bytes)
+    if report.daemon_cpu_seconds is not None:
+        yield Sample("stallwatch_process_cpu_seconds_total", (), report.daemon_cpu_seconds)
+    if report.daemon_resident_bytes is not None:
+        yield Sample("stallwatch_process_resident_memory_bytes", (), report.daemon_resident_bytes)
     yield Sample("stallwatch_process_start_time_seconds", (), report.started_wall_ns / 1e9)
 
 

@@ -1,5 +1,8 @@
+import resource
 import subprocess
 import sys
+
+import pytest
 
 from stallwatch.loop.usage import own_usage
 
@@ -15,3 +18,13 @@ def test_children_count() -> None:
     assert alone.resident_bytes > 1 << 20
     assert together.resident_bytes - alone.resident_bytes > 48 << 20
     assert together.cpu_seconds >= alone.cpu_seconds > 0
+
+
+def test_without_handles_it_is_unknown_and_no_part_of_it() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            own_usage()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
