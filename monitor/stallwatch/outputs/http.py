@@ -18,6 +18,7 @@ from stallwatch.config import Config
 from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.app import Endpoints, control_app, tcp_app
+from stallwatch.outputs.connections import Places, limited
 from stallwatch.outputs.guard import TokenGuard, is_loopback
 from stallwatch.outputs.health import health
 from stallwatch.outputs.latest import Latest
@@ -27,7 +28,8 @@ from stallwatch.outputs.sockets import SOCKET_NAME, listen_tcp, listen_unix, spl
 from stallwatch.outputs.web_server import WebServer
 
 _START_SECONDS = 10.0
-_MOST_CONNECTIONS = 256
+_ACCEPTED_AT_ONCE = 32  # between two looks at who else has something to say; asyncio's name for it is the backlog
+_BACKLOG = 1024  # that may wait for it meanwhile; the kernel has its own limit (net.core.somaxconn)
 
 
 class HttpOutput:
@@ -113,6 +115,8 @@ class HttpOutput:
         ]
         while not all(server.started for server in self._servers) and not any(task.done() for task in serving):
             await asyncio.sleep(0.01)
+        for opened in sockets:
+            opened.listen(_BACKLOG)
         started.set()
         await asyncio.gather(*serving)
 
@@ -170,15 +174,15 @@ def _server_config(app: Starlette) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",
+        http=limited(Places()),
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="warning",
+        log_level="error",  # each malformed request is a warning: anybody's, as many as he likes
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=_MOST_CONNECTIONS,
+        backlog=_ACCEPTED_AT_ONCE,
         timeout_keep_alive=75,  # above Prometheus' usual scrape interval: it keeps its connection
         timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=16 << 10,
