@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from stallwatch.formats.outside_text import name_of
+
 _MAXIMUM_FILES: Final = 200_000
 _MAXIMUM_DEPTH: Final = 6
 _LOOK: Final = r"(?:-(?P<look>[0-9]{1,3}))?"
@@ -186,7 +188,7 @@ class _Walk:
 
 def readable(name: str) -> str:
     """A file's name as text that can be printed and written: names are bytes, and need not be UTF-8."""
-    return os.fsencode(name).decode("utf-8", "replace")
+    return name_of(os.fsencode(name))
 
 
 def _matches(table: Sequence[tuple[str, re.Pattern[str]]], name: str) -> Iterator[tuple[str, re.Match[str]]]:

@@ -9,7 +9,9 @@ from stallwatch.bundle import description
 from stallwatch.bundle.guessing import guess
 from stallwatch.formats import flight_recorder, gpus, kernel_log, process, py_spy, ras, scene, training_log
 from stallwatch.formats.entry_templates import TemplateLibrary
+from stallwatch.formats.outside_text import line_of, name_of, text_of
 from stallwatch.formats.recorder_table import RecorderTable
+from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import (
     Attempt,
@@ -52,12 +54,12 @@ def _guess(data: bytes, source: str, look: int) -> Guess:
     return Guess(*guess(data, source, look, LIBRARY))
 
 
-def _structure(result: Any) -> Callable[[bytes, str, int], Any]:
+def _structure(result: Any, clean: Callable[[str], str] = name_of) -> Callable[[bytes, str, int], Any]:
     def parse(data: bytes, source: str, look: int) -> Any:
         try:
-            return msgspec.json.decode(data, type=result, strict=False)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise Unreadable(f"it does not have the form that stallwatch writes ({error})") from error
+            return decode_json(data, result, strict=False, clean=clean)
+        except Unreadable as error:
+            raise Unreadable(f"it does not have the form that stallwatch writes: {error}") from error
 
     return parse
 
@@ -65,9 +67,10 @@ def _structure(result: Any) -> Callable[[bytes, str, int], Any]:
 def _last_snapshot(data: bytes, source: str, look: int) -> NodeSnapshot:
     for line in reversed(data.splitlines()):
         try:
-            return msgspec.json.decode(line, type=NodeSnapshot)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            snapshot: NodeSnapshot = decode_json(line, NodeSnapshot, clean=name_of)
+        except Unreadable:
             continue  # the newest line may be half-written, the oldest half-read
+        return snapshot
     raise Unreadable("no line of it is a snapshot")
 
 
@@ -82,8 +85,8 @@ KINDS: Final[dict[str, Kind]] = {
     "process": Kind(process.parse, ProcessLook, 4 * _MEBIBYTE),
     "heartbeat": Kind(_structure(Heartbeat), Heartbeat, _MEBIBYTE),
     "scene": Kind(scene.parse, Scene, _MEBIBYTE),
-    "attempts": Kind(_structure(tuple[Attempt, ...]), tuple[Attempt, ...], 4 * _MEBIBYTE),
-    "sources": Kind(_structure(tuple[SourceLine, ...]), tuple[SourceLine, ...], 4 * _MEBIBYTE),
+    "attempts": Kind(_structure(tuple[Attempt, ...], text_of), tuple[Attempt, ...], 4 * _MEBIBYTE),
+    "sources": Kind(_structure(tuple[SourceLine, ...], line_of), tuple[SourceLine, ...], 4 * _MEBIBYTE),
     "description": Kind(lambda data, source, look: description.parse(data), description.Description, 16 * _MEBIBYTE),
     "gpus": Kind(lambda data, source, look: gpus.parse(data), tuple[tuple[GpuLook, ...], ...], 16 * _MEBIBYTE),
     "ras": Kind(lambda data, source, look: ras.parse(data), tuple[RasCommunicator, ...], 64 * _MEBIBYTE),

@@ -36,6 +36,10 @@ def _parsed(part: Part, file: int) -> Any:
         return PartAnswer(problem=f"it cannot be read: {error.strerror}")
     except RecursionError:
         return PartAnswer(problem="it is nested too deeply")
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - what a file does to its parser costs that file alone
+        return PartAnswer(problem=f"it cannot be made sense of ({type(error).__name__})")
 
 
 def _read(file: int, maximum_bytes: int) -> bytes:
@@ -71,4 +75,9 @@ def _table(value: Any) -> RecorderTable | None:
 
 
 def _encoded(value: Any) -> PartAnswer:
-    return value if isinstance(value, PartAnswer) else PartAnswer(msgspec.Raw(msgspec.msgpack.encode(value)))
+    if isinstance(value, PartAnswer):
+        return value
+    try:
+        return PartAnswer(msgspec.Raw(msgspec.msgpack.encode(value)))
+    except (OverflowError, ValueError) as error:
+        return PartAnswer(problem=f"it holds what no such file does ({error})")

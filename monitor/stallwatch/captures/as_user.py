@@ -11,6 +11,7 @@ import msgspec
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.log import files_of, read_tail, read_tail_of_ended
 from stallwatch.captures.sources import read_lines
+from stallwatch.formats.outside_text import name_of
 from stallwatch.model.evidence import SourceLine
 from stallwatch.node import capabilities
 from stallwatch.node.permission import Person
@@ -82,7 +83,7 @@ def _find(wanted: Wanted, person: Person | None) -> Found:
         try:
             lines, files = read_tail_of_ended(wanted.ended_outputs, person)
         except (NotCaptured, OSError) as error:
-            return Found(wanted.rank, log_problem=str(error))
+            return Found(wanted.rank, log_problem=name_of(str(error)))
         return Found(wanted.rank, tuple(lines), log_files=tuple(files))
     log_files: tuple[tuple[int, int], ...] = ()
     log: tuple[str, ...] | None = None
@@ -96,7 +97,7 @@ def _find(wanted: Wanted, person: Person | None) -> Found:
                 log = tuple(read_tail(process, person))
                 log_files = tuple(files_of(process))
             except NotCaptured as error:
-                log_problem = f"{error}. {error.help}"
+                log_problem = name_of(f"{error}. {error.help}")
             except OSError as error:
                 log_problem = f"its log cannot be read as its own user: {error.strerror}"
             try:
@@ -104,7 +105,7 @@ def _find(wanted: Wanted, person: Person | None) -> Found:
             except OSError as error:
                 sources_problem = f"its files cannot be read as its own user: {error.strerror}"
     except (OSError, ValueError) as error:
-        log_problem = sources_problem = f"the process has ended ({error})"
+        log_problem = sources_problem = name_of(f"the process has ended ({error})")
     return Found(wanted.rank, log, log_problem, log_files, sources, sources_problem)
 
 

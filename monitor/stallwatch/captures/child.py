@@ -28,6 +28,7 @@ from stallwatch.captures.spec import CaptureState, Spec
 from stallwatch.captures.stacks import StackCapture
 from stallwatch.captures.surroundings import look_around
 from stallwatch.config import CaptureSection
+from stallwatch.formats.outside_text import name_of
 from stallwatch.hook.layout import LayoutError
 from stallwatch.model.evidence import Attempt, ChildProcess, ProcessLook
 from stallwatch.model.reading import Known, Unavailable
@@ -221,11 +222,13 @@ class Look:
         return threads
 
     def _guarded(self, function: Callable[[], None]) -> None:
-        """What a disk or a table of processes that is full takes from one rank, it does not take from the others."""
+        """What a full disk, or anything that a job made up, takes from one rank, it does not take from the others."""
         try:
             function()
         except OSError as error:
-            self._problems.append(f"{error.filename or 'capture'}: {error.strerror}")
+            self._problems.append(name_of(f"{os.fsdecode(error.filename or 'capture')}: {error.strerror}"))
+        except Exception as error:  # noqa: BLE001 - the guard of a thread: what it raises is said and costs its rank
+            self._problems.append(name_of(f"a part of this look failed: {type(error).__name__}: {error}"))
 
     def abandon(self) -> None:
         self._ras.abandon()

@@ -11,6 +11,7 @@ import msgspec
 
 from stallwatch.bundle.writer import write_atomically, write_json
 from stallwatch.errors import StallwatchError
+from stallwatch.formats.outside_text import text_of
 from stallwatch.model.evidence import Attempt, ProcessLook
 
 _ATTEMPTS = msgspec.json.Decoder(list[Attempt])
@@ -54,7 +55,7 @@ class Folder:
     def note(self, what: str, asked_at_ns: int | None, answered: bool, detail: str = "") -> None:
         """Add an attempt; the list on disk is complete at every moment."""
         with self._lock:
-            self._attempts.append(Attempt(what, self.look, asked_at_ns, answered, detail))
+            self._attempts.append(Attempt(what, self.look, asked_at_ns, answered, text_of(detail)))
             write_json(self.path / "attempts.json", self._attempts)
 
     @contextlib.contextmanager

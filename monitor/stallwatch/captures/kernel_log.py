@@ -4,6 +4,7 @@ import os
 from collections import deque
 
 from stallwatch.captures.folder import NotCaptured
+from stallwatch.formats.outside_text import line_of
 
 _LIMIT_BYTES = 1 << 20
 _RECORD_BYTES = 8192  # the kernel returns one record a read, at most this long (CONSOLE_EXT_LOG_MAX)
@@ -45,7 +46,7 @@ def read_kernel_log(path: str = "/dev/kmsg") -> list[str]:
 def parse_record(record: bytes) -> str:
     """ "6,339,5140900,-;NVRM: Xid …" (Documentation/ABI/testing/dev-kmsg) as "[    5.140900] NVRM: Xid …"."""
     head, _, text = record.partition(b";")
-    message = text.split(b"\n", 1)[0].decode("utf-8", "replace")
+    message = line_of(text.split(b"\n", 1)[0])
     fields = head.split(b",")
     if len(fields) < 3 or not fields[2].isdigit():
         return message

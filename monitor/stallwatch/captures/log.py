@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from functools import partial
 
 from stallwatch.captures.folder import NotCaptured
+from stallwatch.formats.log_prefix import strip_colours
+from stallwatch.formats.outside_text import line_of, name_of, path_bytes
 from stallwatch.node import untrusted
 from stallwatch.node.permission import Person, check_file, check_open_file
 from stallwatch.node.procfs import ProcessDirectory
@@ -45,19 +47,19 @@ def read_tail(process: ProcessDirectory, person: Person | None = None) -> list[s
 
 
 def read_tail_of_ended(paths: Iterable[str], person: Person | None = None) -> tuple[list[str], list[FileId]]:
-    """Return the last lines of files that an ended process wrote to, and which files those are. Raise NotCaptured when
-    none can be read."""
+    """Given the paths of an ended process' output (`path_of`), return the last lines of the files, and which files
+    those are. Raise NotCaptured when none can be read."""
     tails: list[str] = []
     files: list[FileId] = []
     problem = "its output went to no file"
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for path in paths:
+        for path in map(os.fsdecode, map(path_bytes, paths)):
             check = None if person is None else partial(check_file, person, root, path)
             try:
                 descriptor = untrusted.open_in_root(root, path, _ANY_SIZE, check)
             except (OSError, untrusted.Refused) as error:
-                problem = f"its log cannot be read: {error}"
+                problem = f"its log cannot be read: {name_of(str(error))}"
                 continue
             status = os.fstat(descriptor)
             if (status.st_dev, status.st_ino) in files:
@@ -97,11 +99,11 @@ def _lines(descriptor: int) -> list[str]:
     try:
         size = os.fstat(descriptor).st_size
         start = max(0, size - _TAIL_BYTES)
-        text = os.pread(descriptor, _TAIL_BYTES, start).decode("utf-8", "replace")
+        text = os.pread(descriptor, _TAIL_BYTES, start).decode("utf-8", "surrogateescape")
     finally:
         os.close(descriptor)
     lines = scrub(text).splitlines()
-    return [line[:_LINE_CHARACTERS] for line in (lines[1:] if start else lines)]
+    return [line_of(strip_colours(line))[:_LINE_CHARACTERS] for line in (lines[1:] if start else lines)]
 
 
 def _kind(mode: int) -> str:

@@ -5,10 +5,11 @@ import os
 import re
 from pathlib import Path
 
-import msgspec
-
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.nccl_ras import RasAsk, loopback_addresses
+from stallwatch.formats.outside_text import name_of
+from stallwatch.formats.tolerant import decode_json, mapping, text
+from stallwatch.formats.unreadable import Unreadable
 from stallwatch.hook import layout
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
@@ -36,7 +37,7 @@ def ras_ask(sample: RankSample, mode: str) -> RasAsk:
     address = environment.get("NCCL_RAS_ADDR", "").strip() or _DEFAULT_ADDRESS
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    if not port.isdecimal() or not loopback_addresses(host):
+    if not (port.isdecimal() and len(port) <= 5) or not loopback_addresses(host):
         raise NotCaptured(f"NCCL_RAS_ADDR={address} is not on this node's loopback; it is not asked")
     return RasAsk(host, int(port), None if _shares_our_network(sample.pid) else sample.pid)
 
@@ -56,12 +57,12 @@ def _check_version(version: str) -> None:
 
 def nccl_version(sample: RankSample) -> str:
     """As the hook's facts say, else by the name of the library that the process has mapped; "" when nothing tells."""
-    with contextlib.suppress(OSError, untrusted.Refused, msgspec.MsgspecError, AttributeError, TypeError):
-        if found := re.fullmatch(r"\d+\.\d+\.\d+", _version_of_facts(sample)):
+    with contextlib.suppress(OSError, untrusted.Refused, Unreadable):
+        if found := re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}", _version_of_facts(sample)):
             return found[0]
     try:
         with ProcessDirectory(sample.pid) as directory:
-            maps = directory.read_whole("maps", _MAPS_LIMIT_BYTES).decode("utf-8", "replace")
+            maps = directory.read_whole("maps", _MAPS_LIMIT_BYTES).decode("utf-8", "surrogateescape")
     except OSError:
         return ""
     library = _LIBRARY.search(maps)
@@ -79,7 +80,7 @@ def _version_of_facts(sample: RankSample) -> str:
         data, _ = untrusted.read_regular(directory, layout.facts_name(*key), _FACTS_LIMIT_BYTES)
     finally:
         os.close(directory)
-    return str(msgspec.json.decode(data)["versions"].get("nccl", ""))
+    return text(mapping(mapping(decode_json(data)).get("versions")).get("nccl")) or ""
 
 
 def _version_of_library(path: str, root: str) -> str:
@@ -103,7 +104,7 @@ def _environment(pid: int) -> dict[str, str]:
             data = directory.read_whole("environ", _ENVIRONMENT_LIMIT_BYTES)
     except OSError as error:
         raise NotCaptured(f"its environment cannot be read: {error.strerror or error}") from error
-    pairs = (entry.decode("utf-8", "replace").partition("=") for entry in data.split(b"\0"))
+    pairs = (name_of(entry).partition("=") for entry in data.split(b"\0"))
     return {name: value for name, _, value in pairs if name.startswith("NCCL_RAS_")}
 
 

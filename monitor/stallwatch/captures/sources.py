@@ -9,6 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from stallwatch.captures.source_blocks import blocks_around
+from stallwatch.formats.outside_text import line_of
+from stallwatch.formats.tolerant import integer, items, mapping, text
 from stallwatch.model.evidence import SourceLine
 from stallwatch.node import untrusted
 from stallwatch.node.permission import Person, check_file
@@ -25,9 +27,10 @@ def lines_of_stacks(threads: Iterable[Any]) -> list[tuple[str, int]]:
     """Given py-spy's threads, return the distinct (file, line) of their frames in Python files, main thread's first."""
     wanted: dict[tuple[str, int], None] = {}
     for thread in sorted(threads, key=_is_another):
-        for frame in thread.get("frames") or ():
-            file, line = frame.get("filename"), frame.get("line")
-            if isinstance(file, str) and isinstance(line, int) and file.endswith(".py") and line > 0:
+        for said in items(thread.get("frames")):
+            frame = mapping(said)
+            file, line = text(frame.get("filename")), integer(frame.get("line"))
+            if file is not None and line is not None and file.endswith(".py") and line > 0:
                 wanted[file, line] = None
     return list(wanted)[:_MOST_LINES]
 
@@ -55,10 +58,10 @@ def read_lines(
         for file, numbers in by_file.items():
             path = os.path.normpath(os.path.join(working_directory, file))
             try:
-                text = _read(root, path, person)
+                source = _read(root, path, person)
             except (OSError, untrusted.Refused):
                 continue
-            lines = text.splitlines()
+            lines = source.splitlines()
             found += [_line(file, lines, number) for number in numbers if number <= len(lines)]
     finally:
         os.close(root)
@@ -66,11 +69,11 @@ def read_lines(
 
 
 def _line(file: str, lines: list[str], number: int) -> SourceLine:
-    text = scrub(lines[number - 1].strip())[:_LINE_CHARACTERS]
+    line = line_of(scrub(lines[number - 1].strip()))[:_LINE_CHARACTERS]
     if _INSTALLED.search(file):
-        return SourceLine(file, number, text)
-    blocks = (replace(block, text=scrub(block.text)) for block in blocks_around(lines, number))
-    return SourceLine(file, number, text, tuple(blocks))
+        return SourceLine(file, number, line)
+    blocks = (replace(block, text=line_of(scrub(block.text))) for block in blocks_around(lines, number))
+    return SourceLine(file, number, line, tuple(blocks))
 
 
 def _read(root: int, path: str, person: Person | None) -> str:
@@ -79,6 +82,6 @@ def _read(root: int, path: str, person: Person | None) -> str:
     check = None if person is None else partial(check_file, person, root, path)
     descriptor = untrusted.open_in_root(root, path, _FILE_LIMIT_BYTES, check)
     try:
-        return untrusted.read_bounded(descriptor, _FILE_LIMIT_BYTES).decode("utf-8", "replace")
+        return untrusted.read_bounded(descriptor, _FILE_LIMIT_BYTES).decode("utf-8", "surrogateescape")
     finally:
         os.close(descriptor)

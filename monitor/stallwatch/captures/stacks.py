@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from stallwatch.captures import process
 from stallwatch.captures.folder import NotCaptured, RankFolder, name_of_look
 from stallwatch.captures.release import release
 from stallwatch.config import CaptureSection
+from stallwatch.formats.outside_text import text_of
+from stallwatch.formats.tolerant import decode_json
+from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import ChildProcess
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.procfs import ProcessDirectory
@@ -92,9 +93,9 @@ class StackCapture:
     def keep_of_hook(self, data: bytes) -> None:
         """Keep what the rank's own hook saw, where nobody else may look. Raise NotCaptured when it is no stack."""
         try:
-            threads = msgspec.json.decode(data)
-        except msgspec.DecodeError as error:
-            raise NotCaptured(f"its hook answered no JSON: {error}") from error
+            threads = decode_json(data)
+        except Unreadable as error:
+            raise NotCaptured(f"its hook answered no stacks: {error}") from error
         if not isinstance(threads, list) or not threads:
             raise NotCaptured("its hook saw no thread")
         self._keep("stacks.json", data)
@@ -110,7 +111,7 @@ class StackCapture:
 
     def _keep(self, name: str, data: bytes) -> None:
         self._folder.write(name, data)
-        self.frames = msgspec.json.decode(data)
+        self.frames = [thread for thread in decode_json(data) if isinstance(thread, dict)]
         self.answered = True
 
     def _look_without_pause(self, pid: int) -> bytes:
@@ -162,13 +163,13 @@ class StackCapture:
             finally:
                 self._running.discard(running)
         if running.returncode != 0:
-            raise explain_failure(stderr.decode("utf-8", "replace"), pid)
+            raise explain_failure(text_of(stderr), pid)
         if len(stdout) > _OUTPUT_LIMIT_BYTES:
             raise NotCaptured(f"py-spy printed {len(stdout)} bytes")
         try:
-            threads = msgspec.json.decode(stdout)
-        except msgspec.DecodeError as error:
-            raise NotCaptured(f"py-spy printed no JSON: {error}") from error
+            threads = decode_json(stdout)
+        except Unreadable as error:
+            raise NotCaptured(f"py-spy printed no stacks: {error}") from error
         if not threads:
             raise NotCaptured("py-spy saw no Python thread: the interpreter is starting or ending")
         return stdout

@@ -23,7 +23,7 @@ def look_around(pid: int, proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") 
         with contextlib.suppress(PermissionError, ValueError):
             found["open_files"] = _open_files(directory)
         with contextlib.suppress(PermissionError):
-            group = memory_group(directory.read("cgroup").decode("utf-8", "replace"), cgroups)
+            group = memory_group(os.fsdecode(directory.read("cgroup")), cgroups)
             if group is not None:
                 found["memory_bytes"] = usage_and_limit(group)
                 found["out_of_memory_kills"] = out_of_memory_kills(events_file(group))

@@ -17,6 +17,7 @@ import msgspec
 
 from stallwatch.captures.as_user import become
 from stallwatch.captures.folder import NotCaptured
+from stallwatch.formats.outside_text import name_of, path_bytes, path_of
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node import untrusted
 from stallwatch.node.permission import check_file
@@ -89,7 +90,7 @@ def take(sample: RankSample, *, press: bool, seconds: float) -> TorchDump:
 
 
 def candidates(environment: dict[str, str], rank: int) -> tuple[str, ...]:
-    """Return where torch writes a rank's dump: what the user set, else the defaults of its releases."""
+    """Return where torch writes a rank's dump (`path_of`): what the user set, else the defaults of its releases."""
     for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
         if prefix := environment.get(name, ""):
             return (f"{prefix}{rank}",)
@@ -113,11 +114,11 @@ def press_pipe(sample: RankSample, environment: dict[str, str], owners: tuple[in
                 raise ProcessLookupError(f"pid {sample.pid} belongs to another process now")
             root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory.descriptor)
         try:
-            _write_byte(root, path, owners)
+            _write_byte(root, os.fsdecode(path_bytes(path)), owners)
         finally:
             os.close(root)
     except untrusted.Refused as refused:
-        return str(refused)
+        return name_of(str(refused))
     except FileNotFoundError:
         # 2.9 to 2.11 look only at the older name when they decide whether to make the pipe.
         hint = "" if environment.get("TORCH_NCCL_TRACE_BUFFER_SIZE", "0") not in ("", "0") else (
@@ -149,7 +150,7 @@ def _write_byte(root: int, path: str, owners: tuple[int, ...]) -> None:
 
 
 def _parse(data: bytes) -> dict[str, str]:
-    pairs = (entry.decode("utf-8", "replace").partition("=") for entry in data.split(b"\0"))
+    pairs = (path_of(entry).partition("=") for entry in data.split(b"\0"))
     return {name: value for name, _, value in pairs if name in _NAMES}
 
 
@@ -187,9 +188,10 @@ def find(request: _Request) -> tuple[_Answer, bytes]:
             for path in request.paths:
                 check = None if person is None else partial(check_file, person, root, path)
                 try:
-                    descriptor = untrusted.open_in_root(root, path, _DUMP_LIMIT_BYTES, check)
+                    descriptor = untrusted.open_in_root(root, os.fsdecode(path_bytes(path)), _DUMP_LIMIT_BYTES, check)
                 except (OSError, untrusted.Refused) as error:
-                    problems[path] = str(error) if isinstance(error, untrusted.Refused) else f"{error.strerror}"
+                    said = str(error) if isinstance(error, untrusted.Refused) else error.strerror
+                    problems[path] = name_of(f"{said}")
                     continue
                 try:
                     status = os.fstat(descriptor)

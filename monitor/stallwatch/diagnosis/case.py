@@ -292,4 +292,4 @@ def family(description: str) -> str:
 
 
 def _natural(name: str) -> tuple[int, int, str]:
-    return (0, int(name), "") if name.isdigit() else (1, 0, name)
+    return (0, int(name), "") if name.isdecimal() else (1, 0, name)

@@ -50,7 +50,7 @@ def place(frame: Frame | None) -> str:
 
 def waiters(ranges: str, verb: str = "wait") -> str:
     """ "ranks 0-1,3 wait", "rank 0 waits"; without a verb only the ranks."""
-    one = ranges.isdigit()
+    one = ranges.isdecimal()
     said = f" {verb}{'s' if one else ''}" if verb else ""
     return f"{'rank' if one else 'ranks'} {shorten(ranges, 60)}{said}"
 
@@ -168,7 +168,7 @@ class Culprits:
         """ " at train.py:133 in step" by the recorder, "" where it kept no call site."""
         file, _, rest = self.aside.site.rpartition(":")
         line, _, function = rest.partition(" ")
-        return f"{lead}{place(Frame(file, int(line), function))}" if line.isdigit() else ""
+        return f"{lead}{place(Frame(file, int(line), function))}" if line.isdecimal() else ""
 
     def called(self) -> tuple[str, str]:
         """Where the first culprit called the operation, and where it stands now, if that is elsewhere.

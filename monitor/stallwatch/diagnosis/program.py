@@ -175,7 +175,7 @@ def peer_token(case: Case, rank: int, call: Call) -> Hashable:
     """A call as peers would make it: their groups differ in number, not in kind."""
     group = case.groups[case.group_of[rank, call.stream]]
     operation, _, ends = call.operation.partition(" ")
-    numbers = [int(part) for part in ends.replace("<-", " ").replace("->", " ").split() if part.isdigit()]
+    numbers = [int(part) for part in ends.replace("<-", " ").replace("->", " ").split() if part.isdecimal()]
     way = "" if len(numbers) != 2 else ("+" if numbers[1] > numbers[0] else "-")
     kind = (family(group.description), place_among_twins(case, group))
     return kind, case.usual_size(group), operation + way, call.elements, call.dtype, call.site

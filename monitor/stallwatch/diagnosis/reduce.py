@@ -244,7 +244,7 @@ def transfer_ends(name: str) -> tuple[int, int] | None:
     _, _, ends = name.partition(" ")
     for arrow, reverse in (("->", False), ("<-", True)):
         left, found, right = ends.partition(arrow)
-        if found and left.strip().isdigit() and right.strip().isdigit():
+        if found and left.strip().isdecimal() and right.strip().isdecimal():
             return (int(right), int(left)) if reverse else (int(left), int(right))
     return None
 

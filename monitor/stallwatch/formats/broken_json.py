@@ -3,27 +3,25 @@
 import re
 from typing import Any, Final
 
-import msgspec
-
+from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
 
-_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},"]', re.DOTALL)
+# Possessive: a string that goes on for megabytes must not be remembered character by character.
+_TOKENS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},"]', re.DOTALL)
 _CLOSERS: Final = {b"{": b"}", b"[": b"]"}
 _DEPTH: Final = 2  # a list, or a table, that is a value of the outermost table
+_MOST_OPEN: Final = 512  # what is nested deeper than any dump is not mended
 
 
 def decode(data: bytes) -> tuple[Any, bool]:
     """Given JSON, return its value and whether it broke off: then, what was complete before. Raise Unreadable."""
     try:
-        return msgspec.json.decode(data), False
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        return decode_json(data), False
+    except Unreadable:
         whole = _whole_part(data)
         if whole is None:
-            raise Unreadable(f"it is not JSON ({error})") from error
-        try:
-            return msgspec.json.decode(whole), True
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            raise Unreadable(f"it is not JSON ({error})") from error
+            raise
+    return decode_json(whole), True
 
 
 def _whole_part(data: bytes) -> bytes | None:
@@ -36,6 +34,8 @@ def _whole_part(data: bytes) -> bytes | None:
             break  # a string without an end
         if mark in _CLOSERS:
             opened.append(mark)
+            if len(opened) > _MOST_OPEN:
+                return None
         elif mark in (b"}", b"]"):
             if not opened or _CLOSERS[opened.pop()] != mark:
                 return None  # no end that is missing, but another kind of damage

@@ -4,6 +4,7 @@ import re
 from typing import Any, Final
 
 from stallwatch.formats.log_prefix import strip_colours
+from stallwatch.formats.outside_text import line_of
 from stallwatch.model.evidence import KernelEvent, KernelLog
 
 _KEPT_LINES: Final = 500
@@ -42,7 +43,8 @@ _PCIE: Final = re.compile(r"(?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:.]+): PCIe Bus Err
 
 def parse(data: bytes) -> KernelLog:
     """Given a kernel log's bytes (its end, when it is long), return its last lines and what is of note in it."""
-    lines = [strip_colours(line)[:_MAXIMUM_LINE] for line in data.decode("utf-8", "replace").splitlines()]
+    raw = data.decode("utf-8", "surrogateescape").splitlines()
+    lines = [line_of(strip_colours(line))[:_MAXIMUM_LINE] for line in raw]
     reading = _Reading()
     for number, line in enumerate(lines, 1):
         reading.feed(line, number)

@@ -5,6 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from stallwatch.formats.outside_text import line_of
+
 # CSI and OSC sequences, and carriage returns of progress bars.
 _ANSI: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 _STAMP: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
@@ -71,7 +73,7 @@ def read_line(raw: str, shapes: Sequence[re.Pattern[str]] = ()) -> Line:
     rank = None
     while match := _RANK.match(text):  # torch marks tracebacks, a launcher's template all lines
         rank, text = int(match["rank"]), text[match.end() :]
-    return Line(text, rank, local_rank, writer)
+    return Line(line_of(text), rank, local_rank, writer)
 
 
 def _of_json(text: str) -> str:
@@ -79,7 +81,7 @@ def _of_json(text: str) -> str:
         return text
     try:
         said = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     log = said.get("log") if isinstance(said, dict) else None
     return strip_colours(log) if isinstance(log, str) else text

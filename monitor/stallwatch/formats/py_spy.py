@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final
 
-from stallwatch.formats.tolerant import boolean, decode_json, integer, items, mapping, text
+from stallwatch.formats.tolerant import boolean, decode_json, integer, items, lines, mapping, text
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import CodeFrame, Stacks, ThreadStack
 
@@ -17,7 +17,7 @@ def parse(data: bytes, source: str, look: int = 1) -> Stacks:
     """Given what py-spy printed (or our record of its failure), return it. Raise Unreadable."""
     said = decode_json(data)
     if type(said) is dict and "error" in said:
-        message = _ERROR_PREFIX.sub("", text(said["error"]) or "py-spy failed and did not say why").strip()
+        message = _ERROR_PREFIX.sub("", lines(said["error"]) or "py-spy failed and did not say why").strip()
         return Stacks(source, look, integer(said.get("pid")), (), message[:_MAXIMUM_ERROR])
     if type(said) is not list:
         raise Unreadable("it is not what `py-spy dump --json` prints")

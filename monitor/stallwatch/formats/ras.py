@@ -6,6 +6,7 @@ RAS counts launches: it tells who has not launched. Equal counts prove nothing a
 import re
 from typing import Any, Final
 
+from stallwatch.formats.outside_text import text_of
 from stallwatch.formats.tolerant import boolean, decode_json, integer, items, mapping, text
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import RasCommunicator, RasRank
@@ -62,7 +63,7 @@ def _rank(said: dict[str, Any], *, missing: bool) -> RasRank:
 
 def parse_text(data: bytes) -> tuple[RasCommunicator, ...]:
     """The report for people names only the outliers of a mismatch; ranks that agree are not listed."""
-    report = data.decode("utf-8", "replace")
+    report = text_of(data)
     if "Communicators" not in report and "Job summary" not in report:
         raise Unreadable("it is not a report of NCCL RAS")
     sizes = {match["group"]: int(match["size"]) for match in _GROUP.finditer(report)}

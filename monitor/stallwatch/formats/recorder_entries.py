@@ -3,6 +3,7 @@
 import re
 from typing import Any, Final
 
+from stallwatch.formats.outside_text import name_of
 from stallwatch.formats.recorder_table import ABSENT, NUMBER_KEYS, CallKind, TableBuilder
 from stallwatch.model.evidence import CodeFrame
 
@@ -32,13 +33,13 @@ def integer(value: object) -> int | None:
 
 
 def text(value: object) -> str:
-    return value[:_MAXIMUM_TEXT] if type(value) is str else ""
+    return name_of(value[:_MAXIMUM_TEXT]) if type(value) is str else ""
 
 
 def pair(value: object) -> tuple[str, str]:
     """`process_group`: (name, description) as tuple or list, or the name alone."""
     if type(value) is str:
-        return value, ""
+        return text(value), ""
     if type(value) in (tuple, list):
         name, description = [*value[:2], "", ""][:2]  # type: ignore[index]
         return _label(name), _label(description)

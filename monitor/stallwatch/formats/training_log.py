@@ -8,8 +8,9 @@ from typing import Any, Final
 from stallwatch.formats.log_launcher import Summary, exit_of
 from stallwatch.formats.log_pattern import Pattern
 from stallwatch.formats.log_patterns import PATTERNS
-from stallwatch.formats.log_prefix import Line, read_line, shape_of
+from stallwatch.formats.log_prefix import Line, read_line, shape_of, strip_colours
 from stallwatch.formats.log_traceback import BODY, IGNORED, Traceback, starts, undrawn
+from stallwatch.formats.outside_text import line_of
 from stallwatch.model.evidence import LogEvent, LogTail
 
 _KEPT_LINES: Final = 400
@@ -51,12 +52,12 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
     """Given a log's bytes (its end, when it is long), return its last lines and what is of note in it: of that the last
     `most_events`."""
     reading = _Reading()
-    lines = data.decode("utf-8", "replace").split("\n")
+    lines = data.decode("utf-8", "surrogateescape").split("\n")
     for number, raw in enumerate(lines, 1):
         reading.feed(raw[:_MAXIMUM_LINE], number)
     reading.summary.close()
     events = sorted((*reading.events, *reading.summary.events), key=lambda event: event.line)
-    tail = [line.rstrip("\r") for line in lines[-_KEPT_LINES - 1 :]]
+    tail = [line_of(strip_colours(line)) for line in lines[-_KEPT_LINES - 1 :]]
     while tail and not tail[-1]:
         tail.pop()
     return LogTail(tuple(line[:_MAXIMUM_LINE] for line in tail), tuple(events[-most_events:]))

@@ -141,7 +141,7 @@ def is_child(mark: str, process: Process, world: World) -> bool:
     """Whether a live process of the same rank and world started this one (multiprocessing's spawn runs a top-level
     attach() again): then it is no rank of its own."""
     parts = mark.split(":", 4)
-    if len(parts) != 5 or not all(part.isdigit() for part in parts[:4]):
+    if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in parts[:4]):
         return False
     pid, ticks, namespace, rank = (int(part) for part in parts[:4])
     return (

@@ -296,9 +296,13 @@ def parse_record_name(name: str) -> "Optional[tuple[int, int]]":
     pid to trust is in the record."""
     head, dot, tail = name.partition(".")
     parts = head.split("-")
-    if dot and tail == "beat" and len(parts) == 3 and parts[0] == "rank" and parts[1].isdigit() and parts[2].isdigit():
+    if dot and tail == "beat" and len(parts) == 3 and parts[0] == "rank" and all(map(_is_number, parts[1:])):
         return int(parts[1]), int(parts[2])
     return None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()  # "²" is a digit too, and no number
 
 
 def facts_name(rank: int, pid: int) -> str:

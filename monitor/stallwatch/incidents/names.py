@@ -27,4 +27,4 @@ def is_incident_id(text: str) -> bool:
 def ordinal_of(name: str) -> int:
     """Return the ordinal at the end of an id, 0 where there is none."""
     tail = name.rpartition("-")[2]
-    return int(tail) if tail.isdigit() else 0
+    return int(tail) if tail.isdecimal() else 0

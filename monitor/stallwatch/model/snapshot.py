@@ -110,7 +110,7 @@ class ProcessSample(msgspec.Struct, frozen=True):
 class Outputs(msgspec.Struct, frozen=True):
     """Where a process' output went and who it was, noted while it lived: its last words are there."""
 
-    paths: tuple[str, ...]  # standard output and error, where they are files
+    paths: tuple[str, ...]  # standard output and error, where they are files; as formats.outside_text.path_of has them
     uid: int
     gid: int
     groups: tuple[int, ...]
@@ -129,7 +129,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 class DiskSample(msgspec.Struct, frozen=True):
     """A file system that a rank writes to, by its working directory or by files that it has had open for writing."""
 
-    path: str  # the folder of the largest such file
+    path: str  # the folder of the largest such file (formats.outside_text.path_of)
     free_bytes: int  # for ordinary users
     size_bytes: int
     largest_file_bytes: int  # that was seen being written there

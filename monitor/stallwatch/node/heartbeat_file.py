@@ -3,10 +3,12 @@
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from stallwatch.errors import Denied
+from stallwatch.formats.outside_text import name_of
 from stallwatch.hook import layout
 from stallwatch.model.snapshot import CounterLook, GroupCounter, Heartbeat
 from stallwatch.node import untrusted
@@ -53,7 +55,9 @@ def prepare(directory: Path) -> None:
 
 def to_heartbeat(record: layout.Record, path: str, uid: int) -> Heartbeat:
     """Name the fields of a decoded record as the model does."""
-    body = record._asdict()
+    body: dict[str, Any] = {
+        name: name_of(value) if type(value) is str else value for name, value in record._asdict().items()
+    }
     body["groups"] = tuple(GroupCounter(*group) for group in record.groups)
     body["looks"] = tuple(CounterLook(*look) for look in record.looks)
     return Heartbeat(path=path, uid=uid, **body)

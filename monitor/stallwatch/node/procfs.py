@@ -3,6 +3,8 @@
 import os
 from typing import NamedTuple
 
+from stallwatch.formats.outside_text import name_of
+
 # Enough for every file that is read whole here; a process' status with 4,096 groups is the longest.
 _LIMIT_BYTES = 1 << 16
 
@@ -41,8 +43,8 @@ def parse_stat(data: bytes) -> Stat:
         raise ValueError(f"stat has {len(fields) + 2} fields")
     return Stat(
         pid=int(data[:opening]),
-        command=data[opening + 1 : closing].decode("utf-8", "replace"),
-        state=fields[0].decode(),
+        command=name_of(data[opening + 1 : closing]),
+        state=fields[0].decode("ascii"),
         parent_pid=int(fields[1]),
         terminal=int(fields[4]),
         cpu_ticks=int(fields[11]) + int(fields[12]),
@@ -91,7 +93,7 @@ def parse_io(data: bytes) -> tuple[int, int]:
 
 def parse_wchan(data: bytes) -> str | None:
     """None: running, or not ours to know; the kernel writes 0 for both."""
-    text = data.decode("ascii", "replace").strip("\0\n ")
+    text = name_of(data.strip(b"\0\n "))
     return None if text in ("", "0") else text
 
 

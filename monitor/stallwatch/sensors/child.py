@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from stallwatch.formats.outside_text import name_of
 from stallwatch.sensors.frames import NEWS, Answer, Unpacker, pack
 from stallwatch.sensors.sensor import Absent, Options, Sensor
 
@@ -70,16 +71,27 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
             answer = Answer(request, 0.0)
             try:
                 sensor = sensor or make()
-                value = msgspec.msgpack.encode(sensor.read())
+                value = encoded(sensor, sensor.read())
                 answer = Answer(request, time.monotonic() - began, value)
             except Absent as reason:
                 answer = Answer(request, time.monotonic() - began, error=str(reason), absent=True)
             except Exception as error:  # noqa: BLE001 - the sensors' guard: what a sensor raises is its answer
-                reason_text = f"{type(error).__name__}: {error}"
+                reason_text = name_of(f"{type(error).__name__}: {error}")
                 answer = Answer(request, time.monotonic() - began, error=reason_text)
             _write(answers, pack(msgspec.msgpack.encode(answer)))
             if answer.absent:
                 return
+
+
+def encoded(sensor: Sensor[Any], value: Any) -> bytes:
+    """A value that cannot be encoded costs only its own part of the reading, where the sensor can tell the parts."""
+    try:
+        return msgspec.msgpack.encode(value)
+    except (ValueError, OverflowError) as error:
+        encodable: Callable[[Any, str], Any] | None = getattr(sensor, "encodable", None)
+        if encodable is None:
+            raise
+        return msgspec.msgpack.encode(encodable(value, f"{type(error).__name__}: {error}"))
 
 
 def _wait(sensor: Sensor[Any] | None, requests: int) -> bool:

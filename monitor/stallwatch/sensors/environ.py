@@ -7,6 +7,8 @@ hook are one job.
 import re
 from typing import NamedTuple
 
+from stallwatch.formats.outside_text import name_of
+
 _NAMES = frozenset((
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE", "STALLWATCH_JOB", "STALLWATCH_DISABLE",
@@ -21,6 +23,7 @@ _SCHEMES = (
     ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), "SLURM_LOCALID", "SLURM_STEP_ID"),
     ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",), "OMPI_COMM_WORLD_LOCAL_RANK", ""),
 )
+_MOST_DIGITS = 9  # of a rank, a size, a count of restarts
 _REPLICA = re.compile(
     r"(-(master|worker|launcher|chief|trainer|node|replica|leader|head))?-\d+(-[a-z0-9]{5})?$|"
     r"-(master|launcher|chief|leader|head)(-[a-z0-9]{5})?$"
@@ -36,12 +39,13 @@ class RankNames(NamedTuple):
 
 
 def parse_environment(data: bytes) -> dict[str, str]:
-    """Keep the names that tell a rank; everything else in an environment is none of our business."""
+    """Keep the names that tell a rank; everything else in an environment is none of our business. Values are as
+    os.environ has them: what is no UTF-8 is in surrogates."""
     values = {}
     for entry in data.split(b"\0"):
         name, separator, value = entry.partition(b"=")
         if separator and (text := name.decode("utf-8", "replace")) in _NAMES:
-            values[text] = value.decode("utf-8", "replace")
+            values[text] = value.decode("utf-8", "surrogateescape")
     return values
 
 
@@ -62,10 +66,15 @@ def rank_names(environment: dict[str, str]) -> RankNames | None:
             rank=rank,
             local_rank=local,
             world_size=size,
-            training_job=_training_job(environment, address, port),
-            epoch=f"{address}:{port}/{size}/{restarts}/{run}",
+            training_job=_as_recorded(_training_job(environment, address, port)),
+            epoch=_as_recorded(f"{address}:{port}/{size}/{restarts}/{run}"),
         )
     return None
+
+
+def _as_recorded(text: str) -> str:
+    """As the record of a hook has it, which writes "?" for what is no UTF-8: with and without a hook it is one job."""
+    return name_of(text.encode("utf-8", "replace"))
 
 
 def _training_job(environment: dict[str, str], address: str, port: str) -> str:
@@ -93,6 +102,6 @@ def _slurm_step(environment: dict[str, str]) -> str:
 def _number(environment: dict[str, str], *names: str) -> int | None:
     for name in names:
         text = environment.get(name, "").strip()
-        if text.isascii() and text.isdigit():
+        if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
             return int(text)
     return None

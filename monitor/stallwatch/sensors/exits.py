@@ -6,6 +6,7 @@ import os
 import struct
 from typing import NamedTuple
 
+from stallwatch.formats.outside_text import path_of
 from stallwatch.model.snapshot import Heartbeat, Outputs, ProcessEnd
 from stallwatch.node import untrusted
 from stallwatch.node.cgroups import events_file, memory_group, out_of_memory_kills
@@ -47,7 +48,7 @@ def _outputs(watch: ProcessWatch) -> Outputs | None:
         for number in (1, 2):
             path = os.readlink(f"fd/{number}", dir_fd=directory.descriptor)
             if path.startswith("/") and not path.startswith("/dev/") and not path.endswith(" (deleted)"):
-                paths[path] = None
+                paths[path_of(path)] = None
     except (OSError, ValueError):
         return None
     return Outputs(tuple(paths), status.uids[0], status.gids[0], status.groups) if paths else None
@@ -112,7 +113,7 @@ def _raised(watch: ProcessWatch, error_file: str) -> bool:
 def _memory_events(watch: ProcessWatch, cgroups: str) -> str:
     """The file of the process' own cgroup that counts kills, "" when there is none."""
     try:
-        group = memory_group(watch.directory.read("cgroup").decode("utf-8", "replace"), cgroups)
+        group = memory_group(os.fsdecode(watch.directory.read("cgroup")), cgroups)
     except OSError:
         return ""
     events = "" if group is None else events_file(group)

@@ -76,7 +76,9 @@ class HeartbeatScan:
                 continue
             readable += 1
             try:
-                records = sorted(name for name in os.listdir(descriptor) if name.endswith(".beat"))
+                listed = os.listdir(descriptor)
+                # Hooks write no other names; whatever else ends so is nobody's record, and not opened.
+                records = sorted(name for name in listed if layout.parse_record_name(name) is not None)
                 if len(records) > _MOST_RECORDS:
                     crowd = f"{directory} holds {len(records)} records, of which {_MOST_RECORDS} are read at a time"
                     records = self._chosen(descriptor, directory, records)

@@ -65,7 +65,7 @@ class HooklessSearch:
     def search(self, known: Iterable[int]) -> list[FoundRank]:
         """Return ranks that are not among the `known` pids and not below a process of the same rank."""
         self._searches += 1
-        pids = {int(name) for name in os.listdir(self._proc) if name.isdigit()}
+        pids = {int(name) for name in os.listdir(self._proc) if name.isdecimal()}
         for pid in self._seen.keys() - pids:
             del self._seen[pid]
         for pid in pids:

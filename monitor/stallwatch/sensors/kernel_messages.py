@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Iterator
 from typing import Protocol
 
+from stallwatch.formats.outside_text import line_of
+
 _RECORD_BYTES = 8192  # the kernel returns one record a read, at most this long (CONSOLE_EXT_LOG_MAX)
 _MOST_LINES = 5000  # in one read: a driver in a loop must not take our time
 _JOURNAL_LINES = 2000
@@ -99,14 +101,14 @@ def open_messages(kmsg: str = "/dev/kmsg", program: str = "journalctl") -> Kerne
 def parse_record(record: bytes) -> tuple[float | None, str]:
     """ "6,339,5140900,-;NVRM: Xid …" (Documentation/ABI/testing/dev-kmsg); continuation lines are dropped."""
     head, _, text = record.partition(b";")
-    message = text.split(b"\n", 1)[0].decode("utf-8", "replace")
+    message = line_of(text.split(b"\n", 1)[0])
     fields = head.split(b",")
     return (int(fields[2]) / 1e6 if len(fields) > 2 and fields[2].isdigit() else None), message
 
 
 def parse_journal_line(line: bytes) -> tuple[float | None, str]:
     """ "[ 5140.900123] host kernel: NVRM: Xid …" """
-    text = line.decode("utf-8", "replace")
+    text = line_of(line)
     stamp, closing, rest = text.partition("] ")
     try:
         seconds = float(stamp.lstrip("[ "))

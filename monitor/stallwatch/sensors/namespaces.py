@@ -38,7 +38,7 @@ class PidTranslation:
     def _search(self) -> dict[int, list[int]]:
         by_inner: dict[int, list[int]] = {}
         for name in os.listdir(self._proc):
-            if not name.isdigit():
+            if not name.isdecimal():
                 continue
             try:
                 with open(f"{self._proc}/{name}/status", "rb") as file:

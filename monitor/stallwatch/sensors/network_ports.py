@@ -4,6 +4,7 @@ take milliseconds, and for ever when the card is sick, so it has a thread of its
 import os
 from collections.abc import Iterator
 
+from stallwatch.formats.outside_text import name_of
 from stallwatch.model.snapshot import NetworkPort
 
 # What explains a hang or a slow fabric: links that go down, packets that are lost, repeated or held back.
@@ -32,11 +33,11 @@ def _infiniband(directory: str) -> Iterator[NetworkPort]:
     for device in _names(directory):
         for number in _names(f"{directory}/{device}/ports"):
             port = f"{directory}/{device}/ports/{number}"
-            if not number.isdecimal():
+            if not (number.isascii() and number.isdecimal()):
                 continue
             layer = _text(f"{port}/link_layer").lower() or "infiniband"
             yield NetworkPort(
-                device=device,
+                device=name_of(device),
                 port=int(number),
                 kind=layer,
                 state=_text(f"{port}/state").rpartition(":")[2].strip().lower() or "unknown",  # "4: ACTIVE"
@@ -58,7 +59,7 @@ def _ethernet(directory: str) -> Iterator[NetworkPort]:
             continue  # "bonding_masters" is a file
         speed = _number(_text(f"{path}/speed"))  # Mb/s; -1: nobody knows
         yield NetworkPort(
-            device=device,
+            device=name_of(device),
             port=1,
             kind="ethernet",
             state=_text(f"{path}/operstate") or "unknown",
@@ -87,7 +88,7 @@ def _names(directory: str) -> list[str]:
 def _text(path: str) -> str:
     try:
         with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(4096).strip()
+            return name_of(file.read(4096).strip())
     except OSError:
         return ""  # also what a driver refuses: EINVAL for the speed of a link that is down
 

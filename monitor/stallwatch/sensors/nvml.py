@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from stallwatch.formats.outside_text import name_of
 from stallwatch.sensors.sensor import Absent
 
 T = TypeVar("T")
@@ -92,4 +93,4 @@ def _number(answer: Any) -> int:
 
 
 def text_of(value: str | bytes | None) -> str | None:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return None if value is None else name_of(value)

@@ -5,11 +5,13 @@ is remembered as long as the rank lives. A dead file server holds a thread of ou
 again until it answers.
 """
 
+import contextlib
 import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
+from stallwatch.formats.outside_text import path_bytes, path_of
 from stallwatch.model.snapshot import DiskSample
 
 LOOK_SECONDS = 10.0
@@ -54,14 +56,16 @@ class RankDisks:
     def _look(self, ranks: tuple[_Identity, ...]) -> None:
         for identity in ranks:
             before = self._known.get(identity, {})
-            self._known[identity] = look_at(identity[0], before, self._now_ns(), self._proc)
+            with contextlib.suppress(Exception):  # of one rank: the others' are looked at all the same
+                self._known[identity] = look_at(identity[0], before, self._now_ns(), self._proc)
         self._began_ns = None
 
 
 def look_at(pid: int, before: dict[int, DiskSample], now_ns: int, proc: str = "/proc") -> dict[int, DiskSample]:
     """Return the file systems that a process writes to, by device; what is not ours to read is left out."""
     seen: dict[int, tuple[str, int]] = {device: (disk.path, disk.largest_file_bytes) for device, disk in before.items()}
-    for device, folder, size in _written(pid, proc):
+    for device, raw, size in _written(pid, proc):
+        folder = path_of(raw)
         path, largest = seen.get(device, (folder, 0))
         if device in seen or len(seen) < _MOST_DISKS:
             # The folder of the largest file is where a person looks for the checkpoint.
@@ -69,8 +73,8 @@ def look_at(pid: int, before: dict[int, DiskSample], now_ns: int, proc: str = "/
     disks = {}
     for device, (folder, largest) in seen.items():
         try:
-            there = os.stat(f"{proc}/{pid}/root{folder}")
-            space = os.statvfs(f"{proc}/{pid}/root{folder}")
+            place = os.fsencode(f"{proc}/{pid}/root") + path_bytes(folder)
+            there, space = os.stat(place), os.statvfs(place)
         except OSError:
             continue
         if there.st_dev == device and space.f_blocks:

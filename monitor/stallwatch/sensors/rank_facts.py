@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch.formats.tolerant import decode_json
+from stallwatch.formats.unreadable import Unreadable
 from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.node import untrusted
@@ -32,7 +34,6 @@ class Facts(msgspec.Struct, frozen=True):
     process_groups: dict[str, str] = {}  # "nccl 3" to "mesh_tp 1a2b3c4d"
 
 
-_DECODER = msgspec.json.Decoder(Facts)  # at import: threads must not build it at the same time
 Differences = tuple[tuple[str, str], ...]
 
 
@@ -106,8 +107,8 @@ def read_facts(record: Path, uid: int) -> Facts | None:
             data, status = untrusted.read_regular(directory, layout.facts_name(*key), _LIMIT_BYTES)
         finally:
             os.close(directory)
-        facts = _DECODER.decode(data)
-    except (OSError, untrusted.Refused, msgspec.MsgspecError):
+        facts: Facts = decode_json(data, Facts)
+    except (OSError, untrusted.Refused, Unreadable):
         return None
     return facts if status.st_uid == uid else None
 

@@ -1,11 +1,13 @@
 """The ranks of this node: hooks' records joined with their processes and their ends, and ranks without a hook."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Literal
 
 import msgspec
 
+from stallwatch.formats.outside_text import name_of
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import Heartbeat, JobKey, ProcessEnd, ProcessSample, RankSample
 from stallwatch.sensors.deaths import DeathWatch
@@ -68,15 +70,16 @@ class RanksSensor:
         self._deaths.look()
         look = self._scan.read()
         self._not_believed.clear()
+        refusals: list[str] = []
         for heartbeat in look.heartbeats:
-            self._take(heartbeat, began_ns)
+            with _one_ranks_fault(heartbeat.path, refusals):
+                self._take(heartbeat, began_ns)
         self._take_slow()
         tell_apart(self._ranks.values())
         self._drop_followed()
         self._disks.look(key for key, rank in self._ranks.items() if rank.end is None)
         records_ns = self._now_ns()
         paths = {heartbeat.path for heartbeat in look.heartbeats}
-        refusals: list[str] = []
         samples = [self._sample(rank, paths, refusals) for rank in list(self._ranks.values())]
         self._drop_ended(began_ns)
         done_ns = self._now_ns()
@@ -91,6 +94,36 @@ class RanksSensor:
                 (done_ns - records_ns) / 1e9,
                 self._process_errors,
             ),
+        )
+
+    def followed(self) -> tuple[FollowedRank, ...]:
+        return tuple(self._ranks.values())
+
+    def encodable(self, look: RanksLook, problem: str) -> RanksLook:
+        """Given a look that cannot be encoded as a whole, return it without what cannot be: of such a rank all that
+        its job made up is unknown, and a rank whose names themselves cannot be encoded is left out."""
+        now_ns = self._now_ns()
+        kept, refusals = [], []
+        for sample in look.ranks:
+            reason = f"what was read of process {sample.pid} cannot be passed on"
+            bare = msgspec.structs.replace(
+                sample,
+                heartbeat=Unavailable(reason, now_ns),
+                process=Unavailable(reason, now_ns),
+                outputs=None,
+                disks=(),
+            )
+            fitting = next(filter(_can_be_encoded, (sample, bare)), None)
+            if fitting is not None:
+                kept.append(fitting)
+            if fitting is not sample:
+                refusals.append(reason)
+        self._process_errors += len(refusals)
+        told = name_of("; ".join((*refusals[:3], problem)))
+        return RanksLook(
+            tuple(kept),
+            msgspec.structs.replace(look.heartbeats, reason=name_of(look.heartbeats.reason)),
+            msgspec.structs.replace(look.processes, reason=told, errors_total=self._process_errors),
         )
 
     def _take(self, heartbeat: Heartbeat, now_ns: int) -> None:
@@ -201,10 +234,10 @@ class RanksSensor:
                 # The pidfd may not have been polled yet: it tells the time, this only that it is over.
                 self._deaths.look()
                 rank.ended(now_ns)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it does to its reader, it costs itself alone
                 self._process_errors += 1
-                refusals.append(f"process {rank.watch.pid}: {error}")
-                process = Unavailable(f"process {rank.watch.pid} cannot be read: {error}", now_ns)
+                refusals.append(name_of(f"process {rank.watch.pid}: {error}"))
+                process = Unavailable(name_of(f"process {rank.watch.pid} cannot be read: {error}"), now_ns)
         if rank.end is not None:
             process = Unavailable(f"process {rank.watch.pid} has ended", now_ns)
         heartbeat: Known[Heartbeat] | Unavailable
@@ -285,3 +318,20 @@ class RanksSensor:
     def close(self) -> None:
         for key in list(self._ranks):
             self._forget(key)
+
+
+@contextlib.contextmanager
+def _one_ranks_fault(whose: str, refusals: list[str]) -> Iterator[None]:
+    """What one rank's files and process do to their reader, whatever it is, costs that rank."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - a job chooses what is read; the others' ranks are read all the same
+        refusals.append(name_of(f"{whose}: {type(error).__name__}: {error}"))
+
+
+def _can_be_encoded(sample: RankSample) -> bool:
+    try:
+        msgspec.msgpack.encode(sample)
+    except (ValueError, OverflowError, RecursionError):
+        return False
+    return True

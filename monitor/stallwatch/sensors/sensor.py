@@ -1,6 +1,6 @@
 """What every sensor is, and what its child process is told at the start."""
 
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -21,6 +21,14 @@ class Waits(Protocol):
 
     def wait(self, descriptor: int) -> bool:
         """Return True as soon as `descriptor` can be read, False when something happened that must not wait for it."""
+        ...
+
+
+class MakesEncodable(Protocol[Value]):
+    """A sensor whose value has parts, any of which may hold what cannot be encoded."""
+
+    def encodable(self, value: Any, problem: str) -> Value:
+        """Return the value without what cannot be encoded, and the problem said in it."""
         ...
 
 

@@ -1,12 +1,14 @@
 """Reads that wait for a process' memory lock: command line, environment, maps. A process that hangs on a dead file
 system can hold it for ever ("ps hangs"), so they have a thread to themselves, and records and states go on without."""
 
+import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from stallwatch.formats.outside_text import name_of
 from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.node.secrets import scrub_argv
 from stallwatch.sensors.environ import parse_environment
@@ -66,7 +68,9 @@ class SlowReads:
             except queue.Empty:
                 self._busy_since_ns = self._now_ns()
                 next_search_ns = self._busy_since_ns + int(self._search_seconds * 1e9)
-                self._found = tuple(self._search.search(self.known_pids))
+                # This thread serves all ranks: what one process does to it must not end it.
+                with contextlib.suppress(Exception):
+                    self._found = tuple(self._search.search(self.known_pids))
             else:
                 self._busy_since_ns = self._now_ns()
                 self._facts[pid, start_ticks] = read_facts(pid, start_ticks, self._proc)
@@ -79,8 +83,8 @@ def read_facts(pid: int, start_ticks: int, proc: str = "/proc") -> SlowFacts:
     try:
         with ProcessDirectory(pid, proc) as directory:
             if directory.stat().start_ticks == start_ticks:
-                argv = directory.read("cmdline").decode("utf-8", "replace").split("\0")
-                command = scrub_argv([word for word in argv if word])[:_COMMAND_CHARACTERS]
+                argv = [name_of(word) for word in directory.read("cmdline").split(b"\0") if word]
+                command = scrub_argv(argv)[:_COMMAND_CHARACTERS]
                 environment = parse_environment(directory.read("environ", _ENVIRONMENT_LIMIT_BYTES))
     except (OSError, ValueError):
         pass  # it ended, or is another user's
