@@ -12,7 +12,8 @@ _JOB = 'training_job=~"$training_job"'
 _RANK = _JOB + ', rank=~"$rank"'
 # GPUs of the chosen ranks, with the rank as a label. Two ranks may share a GPU: then the lower one names it.
 _OF_RANK = (
-    " * on (gpu_uuid) group_left (training_job, rank) topk by (gpu_uuid) (1, max by (gpu_uuid, training_job, rank)"
+    " * on (gpu_uuid) group_left (training_job, owner, rank)"
+    " topk by (gpu_uuid) (1, max by (gpu_uuid, training_job, owner, rank)"
     f' (stallwatch_rank_info{{{_RANK}, gpu_uuid!=""}}))'
 )
 
@@ -46,7 +47,7 @@ def collective_stalls() -> board.Dashboard:
             "Open incidents of the job: the waiting ranks, the operation they wait in, and the rank they wait for.",
             [
                 query(
-                    "max by (training_job, waiting, operation, group, culprit_ranks, cause, where, confidence, "
+                    "max by (training_job, owner, waiting, operation, group, culprit_ranks, cause, where, confidence, "
                     f"severity, incident_id, node, url) (stallwatch_incident_info{{{_JOB}}})",
                     now=True,
                 )
@@ -61,6 +62,7 @@ def collective_stalls() -> board.Dashboard:
                 "confidence": "confidence",
                 "severity": "severity",
                 "training_job": "job",
+                "owner": "owner",
                 "node": "node",
                 "incident_id": "incident",
                 "url": "status page",
@@ -113,15 +115,15 @@ def collective_stalls() -> board.Dashboard:
             "What does each rank do?",
             "State by rank. In a stall the outlier is the band that differs from the others.",
             _RANK,
-            "training_job, rank",
+            "training_job, owner, rank",
             "{{rank}}",
         ),
         graph(
             "Which rank has not stepped for how long?",
             "Time since the step changed, by rank; dashed is the limit at which a rank becomes suspect.",
             "s",
-            query(f"max by (training_job, rank) (stallwatch_rank_beat_age_seconds{{{_RANK}}})", "rank {{rank}}"),
-            query(f"max by (training_job) (stallwatch_rank_limit_seconds{{{_RANK}}})", "limit", "B"),
+            query(f"max by (training_job, owner, rank) (stallwatch_rank_beat_age_seconds{{{_RANK}}})", "rank {{rank}}"),
+            query(f"max by (training_job, owner) (stallwatch_rank_limit_seconds{{{_RANK}}})", "limit", "B"),
         ).override_by_name(
             "limit",
             [
@@ -134,15 +136,18 @@ def collective_stalls() -> board.Dashboard:
             "Age of the hook's own pulse. It goes on while the main thread is stuck, and stops when the GIL is held or "
             "the process is stopped.",
             "s",
-            query(f"max by (training_job, rank) (stallwatch_rank_pulse_age_seconds{{{_RANK}}})", "rank {{rank}}"),
+            query(
+                f"max by (training_job, owner, rank) (stallwatch_rank_pulse_age_seconds{{{_RANK}}})", "rank {{rank}}"
+            ),
         ),
         graph(
             "Which rank is behind?",
             "Steps behind the job's furthest rank.",
             "short",
             query(
-                f"max by (training_job) (stallwatch_rank_step{{{_JOB}}})"
-                f" - on (training_job) group_right () max by (training_job, rank) (stallwatch_rank_step{{{_RANK}}})",
+                f"max by (training_job, owner) (stallwatch_rank_step{{{_JOB}}})"
+                " - on (training_job, owner) group_right ()"
+                f" max by (training_job, owner, rank) (stallwatch_rank_step{{{_RANK}}})",
                 "rank {{rank}}",
             ),
         ).axis_placement(common_model.AxisPlacement.LEFT),
@@ -150,14 +155,14 @@ def collective_stalls() -> board.Dashboard:
             "How long does a step take?",
             "Median duration of recent steps, by rank.",
             "s",
-            query(f"max by (training_job, rank) (stallwatch_rank_step_seconds{{{_RANK}}})", "rank {{rank}}"),
+            query(f"max by (training_job, owner, rank) (stallwatch_rank_step_seconds{{{_RANK}}})", "rank {{rank}}"),
         ),
         graph(
             "Who has an operation pending, and who has none?",
             "Operations enqueued and not completed. In a stall the rank without any is the one the others wait for.",
             "short",
             query(
-                "sum by (training_job, rank) (clamp_min("
+                "sum by (training_job, owner, rank) (clamp_min("
                 f"stallwatch_rank_operations_enqueued{{{_RANK}}}"
                 f" - stallwatch_rank_operations_completed{{{_RANK}}}, 0))",
                 "rank {{rank}}",
@@ -176,13 +181,15 @@ def collective_stalls() -> board.Dashboard:
             "Which rank do the others wait for while the job moves?",
             "How much less of its time than its peers a rank waits in collectives: what a slow rank costs the others.",
             "percentunit",
-            query(f"max by (training_job, rank) (stallwatch_rank_slow_score_ratio{{{_RANK}}})", "rank {{rank}}"),
+            query(f"max by (training_job, owner, rank) (stallwatch_rank_slow_score_ratio{{{_RANK}}})", "rank {{rank}}"),
         ),
         graph(
             "How much of its time does a rank communicate?",
             "Share of the recent looks at which it stood in a collective.",
             "percentunit",
-            query(f"max by (training_job, rank) (stallwatch_rank_communication_ratio{{{_RANK}}})", "rank {{rank}}"),
+            query(
+                f"max by (training_job, owner, rank) (stallwatch_rank_communication_ratio{{{_RANK}}})", "rank {{rank}}"
+            ),
         ),
         busy_against_power,
         listing(

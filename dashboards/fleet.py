@@ -56,13 +56,14 @@ def fleet() -> board.Dashboard:
             "Open incidents. The cause is the verdict of the node's daemon; culprit ranks are empty where nobody is.",
             [
                 query(
-                    "max by (training_job, cause, culprit_ranks, where, operation, waiting, confidence, severity, "
-                    f"muted, incident_id, node, url) (stallwatch_incident_info{{{_JOB}}})",
+                    "max by (training_job, owner, cause, culprit_ranks, where, operation, waiting, confidence, "
+                    f"severity, muted, incident_id, node, url) (stallwatch_incident_info{{{_JOB}}})",
                     now=True,
                 )
             ],
             {
                 "training_job": "job",
+                "owner": "owner",
                 "cause": "cause",
                 "culprit_ranks": "culprit",
                 "where": "where",
@@ -87,13 +88,15 @@ def fleet() -> board.Dashboard:
             "Longest time without a step over the job's ranks. A checkpoint or an evaluation is a hill, a stall does "
             "not come down again.",
             "s",
-            query(f"max by (training_job) (stallwatch_rank_beat_age_seconds{{{_JOB}}})", "{{training_job}}"),
+            query(f"max by (training_job, owner) (stallwatch_rank_beat_age_seconds{{{_JOB}}})", "{{training_job}}"),
         ),
         graph(
             "How fast does each job step?",
             "Median over ranks of the median duration of their recent steps.",
             "s",
-            query(f"quantile by (training_job) (0.5, stallwatch_rank_step_seconds{{{_JOB}}})", "{{training_job}}"),
+            query(
+                f"quantile by (training_job, owner) (0.5, stallwatch_rank_step_seconds{{{_JOB}}})", "{{training_job}}"
+            ),
         ),
         graph(
             "What has gone wrong lately, by cause?",
@@ -112,8 +115,8 @@ def fleet() -> board.Dashboard:
             "never started.",
             "percentunit",
             query(
-                f"sum by (training_job) (stallwatch_job_ranks{{{_JOB}}})"
-                f" / max by (training_job) (stallwatch_job_world_size{{{_JOB}}})",
+                f"sum by (training_job, owner) (stallwatch_job_ranks{{{_JOB}}})"
+                f" / max by (training_job, owner) (stallwatch_job_world_size{{{_JOB}}})",
                 "{{training_job}}",
             ),
             width=8,

@@ -25,6 +25,7 @@ def node() -> board.Dashboard:
             [query(f"stallwatch_rank_info{{{_NODE}}}", now=True)],
             {
                 "training_job": "job",
+                "owner": "owner",
                 "rank": "rank",
                 "local_rank": "local rank",
                 "pid": "pid",
@@ -58,7 +59,7 @@ def node() -> board.Dashboard:
             "What does each rank here do?",
             "State by rank of this node.",
             _INSTANCE,
-            "training_job, rank",
+            "training_job, owner, rank",
             "{{training_job}} {{rank}}",
             height=7,
         ),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.bundle.writer import BundleWriter
 from stallwatch.config import Config, TellSection
@@ -178,10 +179,29 @@ def test_a_capture_of_an_unknown_job_is_refused_with_advice(tmp_path: Path) -> N
 
 def test_a_muted_job_is_watched_and_nobody_is_told(tmp_path: Path) -> None:
     bench = Bench(tmp_path, HANG)
-    bench.daemon.desk.mute("train", 3600)
+    bench.daemon.desk.mute("train", 3600, "")
     incident = only_incident(bench.run())
     assert (incident.severity, incident.muted) == ("none", True)
     assert incident.verdict is not None
+
+
+def test_who_mutes_a_name_that_several_users_have_must_say_whose_job_he_means(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, job_run(four(), 5))
+    with pytest.raises(UsageError, match="no job 'train' is known"):
+        bench.daemon.desk.mute("train", 60)
+    assert bench.daemon.desk.mute("train", 60, by="anna") == "anna"
+    bench.run()
+    report = bench.daemon.desk.report()
+    assert report is not None
+    assert bench.daemon.desk.mute("train", 60, by="anna") == ""  # of who has it
+    theirs = tuple(replace(view, job=replace(view.job, owner="ben")) for view in report.ranks)
+    bench.daemon.desk.show(replace(report, ranks=(*report.ranks, *theirs)))
+    with pytest.raises(UsageError, match="2 users have a job 'train'") as refused:
+        bench.daemon.desk.mute("train", 60, by="ben")
+    assert "--owner" in refused.value.help
+    with pytest.raises(UsageError, match="2 users have a job 'train'"):
+        bench.daemon.desk.capture("train")
+    assert bench.daemon.desk.mute("train", 60, "ben") == "ben"
 
 
 def test_the_configuration_is_read_again_on_request(tmp_path: Path) -> None:

@@ -102,7 +102,9 @@ class Assembly:
         """What the daemon's last snapshot tells of ranks of this job that are in none of the given folders."""
         if len(self._snapshots) != 1 or len(self._descriptions) != 1 or not description.epoch or not world_size:
             return NO_MEETING
-        return others_of_job(self._snapshots[0][1].ranks, description.training_job, description.epoch, world_size)
+        owner = description.owner
+        ranks = [r for r in self._snapshots[0][1].ranks if owner is None or r.job.owner == owner]
+        return others_of_job(ranks, description.training_job, description.epoch, world_size)
 
     def _rank(self, rank: int, events: list[LogEvent]) -> RankEvidence:
         bundle, parts = self._chosen(rank)
@@ -220,6 +222,7 @@ class Assembly:
             incident_id=first("incident_id"),
             training_job=first("training_job"),
             epoch=first("epoch"),
+            owner=first("owner"),
         )
 
     def _node_evidence(self) -> tuple[NodeEvidence, ...]:
@@ -234,8 +237,9 @@ class Assembly:
 
 
 def _is_of(job: JobKey, description: Description) -> bool:
-    said = (description.training_job, description.epoch)
-    return all(value is None or value == told for value, told in zip(said, (job.training_job, job.epoch), strict=True))
+    said = (description.training_job, description.epoch, description.owner)
+    told = (job.training_job, job.epoch, job.owner)
+    return all(value is None or value == here for value, here in zip(said, told, strict=True))
 
 
 def _node(host: str, ranks: tuple[int, ...], parts: list[Parsed]) -> NodeEvidence:

@@ -14,6 +14,7 @@ class Description(msgspec.Struct, frozen=True):
     incident_id: str | None = None
     training_job: str | None = None
     epoch: str | None = None
+    owner: str | None = None
     nodes: dict[str, tuple[int, ...]] = {}
     pids: dict[int, int] = {}
     captured_at_ns: dict[int, int] = {}
@@ -39,6 +40,7 @@ def parse(data: bytes) -> Description:
         incident_id=text(said.get("incident_id")),
         training_job=text(said.get("training_job")),
         epoch=text(said.get("epoch")),
+        owner=text(said.get("owner")),
         nodes=nodes,
         pids=_by_rank(said.get("pids")),
         captured_at_ns=_by_rank(said.get("captured_at_ns")),

@@ -72,6 +72,7 @@ class BundleWriter:
             "incident_id": incident_id,
             "training_job": ranks[0].job.training_job if ranks else None,
             "epoch": ranks[0].job.epoch if ranks else None,
+            "owner": ranks[0].job.owner if ranks else None,
             "world_size": max((r.world_size for r in ranks), default=None),
             # A job with both has its gradients in NCCL.
             "backend": "nccl" if "nccl" in recorders else "gloo" if "gloo" in recorders else None,

@@ -29,6 +29,10 @@ def _parts(incident: IncidentDocument) -> Iterator[RenderableType]:
         yield Text(safe(f"\n{incident.bundle}"), style="dim")
 
 
+def _of(owner: str) -> str:
+    return f" of {owner}" if owner else ""
+
+
 def _head(incident: IncidentDocument) -> Text:
     head = Text()
     head.append(safe(incident.incident_id), style="bold")
@@ -36,5 +40,5 @@ def _head(incident: IncidentDocument) -> Text:
     head.append(severity_word(incident.severity), style=SEVERITY_STYLES[incident.severity])
     head.append("  muted" if incident.muted else "")
     head.append(safe(f"  acknowledged by {incident.acknowledged_by}" if incident.acknowledged_by else ""))
-    head.append(safe(f"  job {incident.training_job} on {incident.node}"), style="dim")
+    head.append(safe(f"  job {incident.training_job}{_of(incident.owner)} on {incident.node}"), style="dim")
     return head

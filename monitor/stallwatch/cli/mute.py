@@ -1,11 +1,12 @@
 """`stallwatch mute`: silence a job for a time."""
 
+import getpass
 import re
 
 import click
 
 from stallwatch.cli.daemon_access import asks_daemon, echo_json
-from stallwatch.cli.terminal import seconds
+from stallwatch.cli.terminal import safe, seconds
 from stallwatch.outputs.client import Client
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -25,18 +26,20 @@ class Duration(click.ParamType[float]):
 
 @click.command()
 @click.argument("job")
+@click.option("--owner", metavar="USER", help="Whose job, where several users have one of that name.")
 @click.option("--for", "duration", type=Duration(), default="30m", show_default=True, help="0 ends the silence.")
 @asks_daemon
-def command(client: Client, as_json: bool, job: str, duration: float) -> None:
+def command(client: Client, as_json: bool, job: str, owner: str | None, duration: float) -> None:
     """Tell nobody about JOB for a time. It is watched and captured all the same."""
-    client.mute(job, duration)
+    whose = client.mute(job, duration, owner, getpass.getuser())
     if as_json:
-        echo_json({"training_job": job, "seconds": duration})
+        echo_json({"training_job": job, "owner": whose, "seconds": duration})
     elif duration:
-        click.echo(f"Nobody is told about {job} for {seconds(duration)}. `stallwatch mute {job} --for 0` ends it.")
+        told = f"Nobody is told about {job} of {whose} for {seconds(duration)}."
+        click.echo(safe(f"{told} `stallwatch mute {job} --for 0` ends it."))
         here = sorted({rank.training_job for rank in client.ranks().ranks})
         if job not in here:
             running = f"these do: {', '.join(here)}" if here else "none does"
-            click.echo(f"No job of that name runs here now ({running}); it holds for one that starts.")
+            click.echo(safe(f"No job of that name runs here now ({running}); it holds for one that {whose} starts."))
     else:
-        click.echo(f"{job} is told about again.")
+        click.echo(safe(f"{job} of {whose} is told about again."))

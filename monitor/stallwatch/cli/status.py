@@ -38,6 +38,7 @@ class Who(NamedTuple):
 
     training_job: str
     epoch: str
+    owner: str
     rank: int
 
 
@@ -69,7 +70,7 @@ def status_view(ranks: RankList, incidents: IncidentList, lines: int | None = No
     head += [Text(safe(problem), style="yellow") for problem in ranks.problems]
     standing = sorted((one for one in incidents.incidents if one.state != "resolved"), key=_urgency)
     told = _standing(standing, bool(ranks.ranks))
-    blamed = {Who(one.training_job, one.epoch, rank) for one in standing for rank in _culprits(one)}
+    blamed = {Who(one.training_job, one.epoch, one.owner, rank) for one in standing for rank in _culprits(one)}
     if lines is None:  # what was printed last is nearest to the prompt
         return Group(*head, *_rank_parts(ranks.ranks, blamed, None), Text(), *told)
     return Group(*head, Text(), *told, *_rank_parts(ranks.ranks, blamed, lines))  # a screen cuts at its lower end
@@ -96,17 +97,21 @@ def _rank_parts(ranks: Sequence[RankDocument], blamed: Set[Who], lines: int | No
 
 
 def _names(ranks: Sequence[RankDocument]) -> dict[JobKey, str]:
-    """What each job is called: its name or, where several go by one, the beginning of its incidents' ids."""
+    """What each job is called: its name; where several users have one of it, whose; where one user has, the beginning
+    of its incidents' ids."""
     jobs = {_job(rank) for rank in ranks}
-    alike = Counter(job.training_job for job in jobs)
-    return {
-        job: job.training_job if alike[job.training_job] == 1 else incident_id(job, 0).removesuffix("-0")
-        for job in jobs
-    }
+    alike, own = Counter(job.training_job for job in jobs), Counter(job.name for job in jobs)
+    return {job: _called(job, alike[job.training_job], own[job.name]) for job in jobs}
+
+
+def _called(job: JobKey, alike: int, own: int) -> str:
+    if own > 1:
+        return incident_id(job, 0).removesuffix("-0")
+    return job.training_job if alike == 1 else f"{job.training_job} ({job.owner})"
 
 
 def _job(rank: RankDocument) -> JobKey:
-    return JobKey(rank.training_job, rank.epoch)
+    return JobKey(rank.training_job, rank.epoch, rank.owner)
 
 
 def _head(ranks: RankList) -> Text:
@@ -142,7 +147,7 @@ def _differing(ranks: Sequence[RankDocument], blamed: Set[Who]) -> tuple[RankDoc
 
 
 def _who(rank: RankDocument) -> Who:
-    return Who(rank.training_job, rank.epoch, rank.rank)
+    return Who(rank.training_job, rank.epoch, rank.owner, rank.rank)
 
 
 def _states(ranks: Sequence[RankDocument]) -> dict[JobKey, Counter[str]]:

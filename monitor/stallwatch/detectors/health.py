@@ -123,13 +123,15 @@ def _unlike(seen: NodeHistory) -> Iterator[Condition]:
             (most, usual), *others = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[1]))
             for value, few in others:
                 text = f"ranks differ: {name} is {value} on rank {_listed(few)}, {most} on rank {_listed(usual)}"
-                yield Condition(f"{job.training_job} {job.epoch} {name} {value}", text, job=job, ranks=tuple(few))
+                yield Condition(
+                    f"{job.owner} {job.training_job} {job.epoch} {name} {value}", text, job=job, ranks=tuple(few)
+                )
 
 
 def _of_processes(seen: NodeHistory) -> Iterator[Condition]:
     """What a rank itself is about to run out of: file handles, room for its next checkpoint."""
     for job, ranks in seen.jobs():
-        name = f"{job.training_job} {job.epoch}"
+        name = f"{job.owner} {job.training_job} {job.epoch}"
         disks: dict[str, tuple[DiskSample, list[int]]] = {}
         for rank in ranks:
             process = rank.sample.process

@@ -50,7 +50,7 @@ def resolution(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, 
         owed = owed and life.family != "health"
         if owed and _age(life.confirmed_ns or at_ns, at_ns) < _VERDICT_SECONDS:
             return None
-        again = any(o.job.training_job == job.training_job and o.job != job and o.alive for o in jobs.values())
+        again = any(o.job.name == job.name and o.job != job and o.alive for o in jobs.values())
         return "the job was restarted" if again else "the job ended"
     if findings or life.family == "drift":
         return None  # what a job has computed since it drifted stays wrong

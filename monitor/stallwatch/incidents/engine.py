@@ -73,8 +73,9 @@ class Engine:
 
     def _heard(self, lives: Lives, event: Event, now: Now, actions: list[Action]) -> Lives:
         if isinstance(event, MuteWanted):
-            others = tuple(m for m in lives.mutes if m.training_job != event.training_job and m.until_ns > now.at_ns)
-            return replace(lives, mutes=(*others, Mute(event.training_job, event.until_ns)))
+            mute = Mute(event.training_job, event.until_ns, event.owner)
+            others = tuple(m for m in lives.mutes if m.name != mute.name and m.until_ns > now.at_ns)
+            return replace(lives, mutes=(*others, mute))
         if isinstance(event, CaptureWanted):
             return self._requested(lives, event.job, now, actions)
         life = lives.find(event.incident_id)
@@ -139,7 +140,7 @@ class Engine:
     def _told(self, life: Life, lives: Lives, now: Now, actions: list[Action]) -> Life:
         facts = now.jobs.get(life.incident.job)
         severity = deserved(life, facts, self._config, now.at_ns)
-        reason = silence(facts, lives.mutes, life.incident.job.training_job, self._config, now.at_ns)
+        reason = silence(facts, lives.mutes, life.incident.job, self._config, now.at_ns)
         incident = life.incident
         if reason and incident.severity == "none":
             if severity != "none" and not incident.muted:

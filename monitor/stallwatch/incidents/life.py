@@ -34,8 +34,16 @@ class Life(msgspec.Struct, frozen=True):
 
 
 class Mute(msgspec.Struct, frozen=True):
+    """Nobody is told of one user's job, in all its lives."""
+
     training_job: str
     until_ns: int
+    owner: str = ""
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """As JobKey.name."""
+        return self.owner, self.training_job
 
 
 class Cooldown(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ class Judged(msgspec.Struct, frozen=True):
 class MuteWanted(msgspec.Struct, frozen=True):
     training_job: str
     until_ns: int  # CLOCK_MONOTONIC; in the past: the silence ends
+    owner: str = ""  # whose job
 
 
 class Acknowledged(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Names of incidents: job, epoch and ordinal, no time, so that every node of a job arrives at the same one."""
+"""Names of incidents: job, epoch, owner and ordinal, no time, so that every node of a job arrives at the same one."""
 
 import hashlib
 import re
@@ -9,13 +9,14 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 
 
 def incident_id(job: JobKey, ordinal: int) -> str:
-    """Return a name that is a safe folder name: "llama-70b-3f2a9c1d-1". The epoch is long, so it is hashed."""
+    """Return a name that is a safe folder name: "llama-70b-3f2a9c1d-1". Epoch and owner are hashed."""
+    whose = f"\0{job.owner}" if job.owner else ""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", job.training_job).strip("._-")[:60] or "job"
     if readable != job.training_job:
         # Two jobs whose names differ only in what was replaced or cut stay apart.
-        epoch = hashlib.sha256(f"{job.training_job}\0{job.epoch}".encode()).hexdigest()[:8]
+        epoch = hashlib.sha256(f"{job.training_job}\0{job.epoch}{whose}".encode()).hexdigest()[:8]
     else:
-        epoch = hashlib.sha256(job.epoch.encode()).hexdigest()[:8]
+        epoch = hashlib.sha256(f"{job.epoch}{whose}".encode()).hexdigest()[:8]
     return f"{readable}-{epoch}-{ordinal}"
 
 

@@ -19,9 +19,7 @@ def recurrence(incident: Incident, earlier: Sequence[Incident]) -> str:
     same_job = [
         other
         for other in earlier
-        if other.job.training_job == incident.job.training_job
-        and other.incident_id != incident.incident_id
-        and _is_hang(other)
+        if other.job.name == incident.job.name and other.incident_id != incident.incident_id and _is_hang(other)
     ]
     if not same_job:
         return ""

@@ -4,6 +4,7 @@ from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents.life import Life, Mute
 from stallwatch.model.incident import Severity
+from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Cause, Verdict
 from stallwatch.progress import patience as patience_of
 
@@ -101,9 +102,9 @@ def settles(verdict: Verdict, facts: JobFacts | None) -> bool:
     return patience_of.settles(verdict, phases, frozenset(facts.working) if facts else frozenset())
 
 
-def silence(facts: JobFacts | None, mutes: tuple[Mute, ...], training_job: str, config: Config, now_ns: int) -> str:
+def silence(facts: JobFacts | None, mutes: tuple[Mute, ...], job: JobKey, config: Config, now_ns: int) -> str:
     """Return why nobody may be told about this job now, "" when people may."""
-    if any(mute.training_job == training_job and mute.until_ns > now_ns for mute in mutes):
+    if any(mute.name == job.name and mute.until_ns > now_ns for mute in mutes):
         return "the job is muted"
     if facts is None:
         return ""

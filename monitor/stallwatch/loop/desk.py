@@ -1,7 +1,7 @@
 """What people ask of the daemon, from other threads: answered from the last report, or queued for the loop."""
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 
@@ -68,8 +68,8 @@ class Desk:
     def past_incidents(self, limit: int) -> tuple[Incident, ...]:
         return self._store.newest(limit)
 
-    def capture(self, training_job: str | None) -> str:
-        job = self._job(training_job)
+    def capture(self, training_job: str | None, owner: str | None = None) -> str:
+        job = self._job(training_job, owner)
         answer: Future[str] = Future()
         self._wishes.put(Wish(CaptureWanted(job), answer))
         self._wake()
@@ -80,9 +80,11 @@ class Desk:
                 f"the daemon's loop did not answer within {_ANSWER_SECONDS:.0f} s", "Its log may say why."
             ) from error
 
-    def mute(self, training_job: str, seconds: float) -> None:
-        self._wishes.put(Wish(MuteWanted(training_job, self._clock.monotonic_ns() + int(seconds * 1e9))))
+    def mute(self, training_job: str, seconds: float, owner: str | None = None, by: str = "") -> str:
+        whose = self._owner(training_job, by) if owner is None else owner
+        self._wishes.put(Wish(MuteWanted(training_job, self._clock.monotonic_ns() + int(seconds * 1e9), whose)))
         self._wake()
+        return whose
 
     def acknowledge(self, incident_id: str, by: str) -> None:
         report = self._report
@@ -97,17 +99,38 @@ class Desk:
     def notify_test(self) -> tuple[str, ...]:
         return self.test_outputs()
 
-    def _job(self, training_job: str | None) -> JobKey:
+    def _owner(self, training_job: str, otherwise: str) -> str:
+        """Who has a job of this name here."""
+        report = self._report
+        known = {*(rank.job for rank in report.ranks), *(one.job for one in report.incidents)} if report else ()
+        jobs = [job for job in known if job.training_job == training_job]
+        if not (jobs or otherwise):
+            raise UsageError(f"no job {training_job!r} is known here", "Say whose it will be (owner).")
+        return _one_owner(training_job, jobs) if jobs else otherwise
+
+    def _job(self, training_job: str | None, owner: str | None) -> JobKey:
         report = self._report
         if report is None:
             raise UsageError("the daemon has not looked at the node yet", "Ask again in a second.")
         alive = sorted({rank.job for rank in report.ranks if rank.state != "gone"})
         names = sorted({job.training_job for job in alive})
-        jobs = [job for job in alive if training_job is None or job.training_job == training_job]
+        jobs = [job for job in alive if training_job in (None, job.training_job) and owner in (None, job.owner)]
         if not names:
             raise UsageError("no training job runs on this node", "`stallwatch status` shows what the daemon sees.")
         if not jobs:
-            raise UsageError(f"no job {training_job!r} runs on this node", f"Running here: {', '.join(names)}.")
+            whose = f" of {owner}" if owner else ""
+            raise UsageError(f"no job {training_job!r}{whose} runs on this node", f"Running here: {', '.join(names)}.")
         if len({job.training_job for job in jobs}) > 1:
             raise UsageError("several jobs run on this node", f"Say which with --job: {', '.join(names)}.")
+        _one_owner(jobs[-1].training_job, jobs)
         return jobs[-1]
+
+
+def _one_owner(training_job: str, jobs: Iterable[JobKey]) -> str:
+    """Return the owner of jobs of one name. Raise UsageError where several users have one."""
+    owners = sorted({job.owner for job in jobs})
+    if len(owners) > 1:
+        raise UsageError(
+            f"{len(owners)} users have a job {training_job!r} here", f"Say whose with --owner: {', '.join(owners)}."
+        )
+    return owners[0]

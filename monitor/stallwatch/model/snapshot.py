@@ -9,10 +9,19 @@ SCHEMA_VERSION = 1
 
 
 class JobKey(msgspec.Struct, frozen=True, order=True):
-    """One life of one training job. A restart is another epoch of the same `training_job`."""
+    """One life of one user's training job. A restart is another epoch of the same `training_job`.
+
+    Names are free to everybody on a shared node: what two users call alike is two jobs.
+    """
 
     training_job: str  # by precedence: STALLWATCH_JOB, Slurm, Kubernetes, torchrun run id, master address and port
     epoch: str  # world key: master address, port, size, restart count, run id
+    owner: str = ""  # the user whose processes its ranks are, by the node's name for the uid; "": not known
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """What its lives have in common: (owner, training_job). People speak of jobs by it."""
+        return self.owner, self.training_job
 
 
 class GroupCounter(msgspec.Struct, frozen=True):

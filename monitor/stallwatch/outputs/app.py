@@ -163,21 +163,24 @@ class Endpoints:
 
     async def capture(self, request: Request) -> Response:
         body = await _body(request)
-        job = body.get("training_job")
-        return await self._answer(lambda: JSONResponse({"incident_id": self._control.capture(job)}))
+        job, owner = body.get("training_job"), body.get("owner")
+        return await self._answer(lambda: JSONResponse({"incident_id": self._control.capture(job, owner)}))
 
     async def mute(self, request: Request) -> Response:
         body = await _body(request)
         job, seconds = body.get("training_job"), body.get("seconds")
-        if not isinstance(job, str) or not isinstance(seconds, int | float) or seconds < 0:
+        owner, by = body.get("owner"), body.get("by", "")
+        if not isinstance(job, str) or not isinstance(owner, str | None) or not isinstance(by, str):
+            return _refusal(400, "mute needs training_job, owner and by as text", 'For instance {"training_job":"a"}.')
+        if not isinstance(seconds, int | float) or seconds < 0:
             return _refusal(
                 400, "mute needs training_job and seconds", 'For instance {"training_job":"a","seconds":60}.'
             )
-        return await self._answer(lambda: self._mute(job, float(seconds)))
+        return await self._answer(lambda: self._mute(job, float(seconds), owner, by))
 
-    def _mute(self, job: str, seconds: float) -> Response:
-        self._control.mute(job, seconds)
-        return JSONResponse({"training_job": job, "seconds": seconds})
+    def _mute(self, job: str, seconds: float, owner: str | None, by: str) -> Response:
+        whose = self._control.mute(job, seconds, owner, by)
+        return JSONResponse({"training_job": job, "owner": whose, "seconds": seconds})
 
     async def notify_test(self, request: Request) -> Response:
         return await self._answer(lambda: JSONResponse({"lines": list(self._control.notify_test())}), _NOTIFY_SECONDS)

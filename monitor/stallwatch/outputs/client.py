@@ -43,13 +43,15 @@ class Client:
             raise UsageError(f"no incident {incident_id!r} on this node", "`stallwatch incidents` lists them.")
         return msgspec.json.decode(self._get(f"/api/v1/incidents/{quote(incident_id, safe='')}"), type=IncidentDocument)
 
-    def capture(self, training_job: str | None = None) -> str:
+    def capture(self, training_job: str | None = None, owner: str | None = None) -> str:
         """Start a capture; return the incident's id."""
-        answer = self._post("/control/capture", {"training_job": training_job})
+        answer = self._post("/control/capture", {"training_job": training_job, "owner": owner})
         return str(answer["incident_id"])
 
-    def mute(self, training_job: str, seconds: float) -> None:
-        self._post("/control/mute", {"training_job": training_job, "seconds": seconds})
+    def mute(self, training_job: str, seconds: float, owner: str | None = None, by: str = "") -> str:
+        """Return whose job it is (Control.mute)."""
+        asked = {"training_job": training_job, "seconds": seconds, "owner": owner, "by": by}
+        return str(self._post("/control/mute", asked)["owner"])
 
     def acknowledge(self, incident_id: str, by: str) -> None:
         self._post(f"/api/v1/incidents/{quote(incident_id, safe='')}/acknowledge", {"by": by})

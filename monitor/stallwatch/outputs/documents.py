@@ -43,6 +43,7 @@ class IncidentDocument(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     events: tuple[EventDocument, ...]
     acknowledged_by: str = ""
+    owner: str = ""  # the user whose job it is, as the node knows him
 
 
 class IncidentList(msgspec.Struct, frozen=True):
@@ -68,6 +69,7 @@ class RankDocument(msgspec.Struct, frozen=True):
     limit_seconds: float | None
     limit_reason: str
     gpu_uuid: str | None
+    owner: str = ""
 
 
 class RankList(msgspec.Struct, frozen=True):
@@ -118,6 +120,7 @@ def incident_document(incident: Incident, *, with_stacks: bool = True) -> Incide
         findings=incident.findings,
         events=tuple(EventDocument(iso(event.wall_ns), event.what) for event in incident.events),
         acknowledged_by=incident.acknowledged_by,
+        owner=incident.job.owner,
     )
 
 
@@ -177,6 +180,7 @@ def _rank(view: RankView) -> RankDocument:
         limit_seconds=view.limit_seconds,
         limit_reason=view.limit_reason,
         gpu_uuid=view.gpu_uuid,
+        owner=view.job.owner,
     )
 
 

@@ -69,8 +69,9 @@ class LogOutput:
 def line(incident: Incident) -> str:
     """The incident in one line: keys that a machine can cut out, then the sentence."""
     verdict = incident.verdict
-    words = [f"incident={incident.incident_id}", f"job={incident.job.training_job}", f"state={incident.state}"]
-    words.append(f"severity={incident.severity}")
+    words = [f"incident={incident.incident_id}", f"job={incident.job.training_job}"]
+    words += [f"owner={incident.job.owner.replace(' ', '_')}"] if incident.job.owner else []
+    words += [f"state={incident.state}", f"severity={incident.severity}"]
     if incident.muted:
         words.append("muted=true")
     if verdict is not None:

@@ -32,7 +32,7 @@ class IncidentCounter:
         for incident in incidents:
             if incident.verdict is not None and incident.incident_id not in self._known:
                 self._known.add(incident.incident_id)
-                key = (incident.job.training_job, incident.verdict.cause)
+                key = (incident.job.training_job, incident.job.owner, incident.verdict.cause)
                 self.totals[key] = self.totals.get(key, 0) + 1
         self._known &= present  # bounded: ids hold an ordinal and never come back
 

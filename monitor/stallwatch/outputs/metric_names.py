@@ -1,4 +1,4 @@
-"""The `training_job` label where two live jobs of a node go by one name: one series cannot be both."""
+"""The `training_job` label where two live jobs of a user go by one name: one series cannot be both."""
 
 import hashlib
 from collections.abc import Sequence
@@ -54,10 +54,10 @@ class JobLabels:
 
 def _beside_an_older(report: NodeReport) -> Sequence[JobKey]:
     """Live jobs that share a name and a rank with one whose processes are older."""
-    live: dict[tuple[str, int], set[JobKey]] = {}
+    live: dict[tuple[tuple[str, str], int], set[JobKey]] = {}
     for view in report.ranks:
         if view.state not in _OVER:
-            live.setdefault((view.job.training_job, view.rank), set()).add(view.job)
+            live.setdefault((view.job.name, view.rank), set()).add(view.job)
     if all(len(jobs) == 1 for jobs in live.values()):
         return ()
     began = {rank.job: rank.start_ticks for rank in sorted(report.snapshot.ranks, key=lambda rank: -rank.start_ticks)}

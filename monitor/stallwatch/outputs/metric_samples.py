@@ -10,6 +10,7 @@ from typing import NamedTuple
 from stallwatch import __version__
 from stallwatch.model.incident import Incident, NodeReport, RankView
 from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import CulpritProcess, GroupRef, Verdict
 from stallwatch.outputs.metric_gpus import gpu_samples
 from stallwatch.outputs.metric_memory import Memory, RankKey, slow_scores
@@ -47,9 +48,9 @@ def current_ranks(views: Sequence[RankView]) -> Iterator[RankView]:
     Two series with the same labels would make Prometheus drop one of them by chance.
     """
     over = ("gone", "ending")
-    chosen: dict[tuple[str, int], RankView] = {}
+    chosen: dict[tuple[tuple[str, str], int], RankView] = {}
     for view in views:
-        key = (view.job.training_job, view.rank)
+        key = (view.job.name, view.rank)
         other = chosen.get(key)
         if other is None or (view.state not in over, view.job.epoch, view.pid) > (
             other.state not in over,
@@ -60,10 +61,15 @@ def current_ranks(views: Sequence[RankView]) -> Iterator[RankView]:
     yield from chosen.values()
 
 
+def _job(job: JobKey) -> tuple[str, str]:
+    """The values of metric_table's labels of a job."""
+    return job.training_job, job.owner
+
+
 def _ranks(report: NodeReport, memory: Memory) -> Iterator[Sample]:
     views = list(current_ranks(report.ranks))
     for view in views:
-        labels = (view.job.training_job, str(view.rank))
+        labels = (*_job(view.job), str(view.rank))
         yield Sample(
             "stallwatch_rank_info",
             (*labels, view.job.epoch, str(view.local_rank), report.snapshot.node, str(view.pid), view.gpu_uuid or ""),
@@ -84,25 +90,25 @@ def _ranks(report: NodeReport, memory: Memory) -> Iterator[Sample]:
     shown = {(view.job, view.rank, view.pid) for view in views}
     yield from _operations(report, shown)
     yield from _communication(memory, shown)
-    for job in {view.job.training_job: None for view in views}:
-        members = [view for view in views if view.job.training_job == job]
-        yield Sample("stallwatch_job_ranks", (job,), len(members))
-        yield Sample("stallwatch_job_world_size", (job,), max(view.world_size for view in members))
+    for job in {_job(view.job): None for view in views}:
+        members = [view for view in views if _job(view.job) == job]
+        yield Sample("stallwatch_job_ranks", job, len(members))
+        yield Sample("stallwatch_job_world_size", job, max(view.world_size for view in members))
 
 
 def _communication(memory: Memory, shown: set[RankKey]) -> Iterator[Sample]:
     shares = {key: share for key, share in memory.communication.shares().items() if key in shown}
     for (job, rank, _), share in shares.items():
-        yield Sample("stallwatch_rank_communication_ratio", (job.training_job, str(rank)), share)
+        yield Sample("stallwatch_rank_communication_ratio", (*_job(job), str(rank)), share)
     for (job, rank, _), score in slow_scores(shares):
-        yield Sample("stallwatch_rank_slow_score_ratio", (job.training_job, str(rank)), score)
+        yield Sample("stallwatch_rank_slow_score_ratio", (*_job(job), str(rank)), score)
 
 
 def _operations(report: NodeReport, shown: set[RankKey]) -> Iterator[Sample]:
     for rank in report.snapshot.ranks:
         if (rank.job, rank.rank, rank.pid) not in shown or not isinstance(rank.heartbeat, Known):
             continue
-        labels = (rank.job.training_job, str(rank.rank))
+        labels = (*_job(rank.job), str(rank.rank))
         groups = rank.heartbeat.value.groups
         for recorder in sorted({group.recorder for group in groups}):
             own = [group for group in groups if group.recorder == recorder]
@@ -121,13 +127,13 @@ def _operations(report: NodeReport, shown: set[RankKey]) -> Iterator[Sample]:
 
 def _incidents(report: NodeReport, seen: Mapping[Labels, int], told_by: str, url: str) -> Iterator[Sample]:
     symptoms: Counter[Labels] = Counter(
-        (finding.job.training_job, finding.detector, finding.stage) for finding in report.findings
+        (*_job(finding.job), finding.detector, finding.stage) for finding in report.findings
     )
     open_now: Counter[Labels] = Counter()
     for incident in report.incidents:
         if incident.state == "open":
             cause = incident.verdict.cause if incident.verdict else ""
-            open_now[(incident.job.training_job, cause, incident.severity)] += 1
+            open_now[(*_job(incident.job), cause, incident.severity)] += 1
             yield from _incident(incident, told_by, f"{url}/#{incident.incident_id}" if url else "")
     for name, counts in (
         ("stallwatch_findings", symptoms),
@@ -139,7 +145,7 @@ def _incidents(report: NodeReport, seen: Mapping[Labels, int], told_by: str, url
 
 
 def _incident(incident: Incident, told_by: str, url: str) -> Iterator[Sample]:
-    labels = (incident.job.training_job, incident.incident_id)
+    labels = (*_job(incident.job), incident.incident_id)
     yield Sample("stallwatch_incident_start_timestamp_seconds", labels, incident.opened_wall_ns / 1e9)
     if incident.report is None or incident.verdict is None:
         return
@@ -184,7 +190,7 @@ def _culprits(incident: Incident, verdict: Verdict) -> Iterator[Sample]:
         yield Sample(
             "stallwatch_culprit",
             (
-                incident.job.training_job,
+                *_job(incident.job),
                 str(rank),
                 incident.incident_id,
                 verdict.cause,

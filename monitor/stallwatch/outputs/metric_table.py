@@ -1,7 +1,7 @@
 """Every metric that stallwatch exports, once: name, kind, labels, meaning. The reference table comes from here.
 
 A series is absent when its value is unknown or its object is gone; it is never 0 or NaN for "not known".
-The label of the training job is `training_job`, since `job` belongs to the scrape.
+The label of the training job is `training_job`, since `job` belongs to the scrape; `owner` is the user whose job it is.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,9 @@ class Family(NamedTuple):
     help: str
 
 
-_RANK = ("training_job", "rank")
-_INCIDENT = ("training_job", "incident_id")
+_JOB = ("training_job", "owner")  # names of jobs are free to every user of a node
+_RANK = (*_JOB, "rank")
+_INCIDENT = (*_JOB, "incident_id")
 _GPU = ("gpu", "gpu_uuid")
 
 FAMILIES: tuple[Family, ...] = (
@@ -26,7 +27,7 @@ FAMILIES: tuple[Family, ...] = (
         "stallwatch_rank_info",
         "gauge",
         (*_RANK, "epoch", "local_rank", "node", "pid", "gpu_uuid"),
-        "Always 1; who and where a rank is. Join on training_job and rank.",
+        "Always 1; who and where a rank is. Join on training_job, owner and rank.",
     ),
     Family("stallwatch_rank_step", "gauge", _RANK, "Step that the rank's training loop has reached."),
     Family("stallwatch_rank_step_seconds", "gauge", _RANK, "Median duration of the rank's recent steps."),
@@ -78,25 +79,25 @@ FAMILIES: tuple[Family, ...] = (
         "How much less of its time than the median of its peers on this node the rank waits in collectives: the share "
         "of their time that it costs them.",
     ),
-    Family("stallwatch_job_world_size", "gauge", ("training_job",), "Ranks of the whole training job."),
-    Family("stallwatch_job_ranks", "gauge", ("training_job",), "Ranks of the training job on this node."),
+    Family("stallwatch_job_world_size", "gauge", _JOB, "Ranks of the whole training job."),
+    Family("stallwatch_job_ranks", "gauge", _JOB, "Ranks of the training job on this node."),
     # Incidents
     Family(
         "stallwatch_findings",
         "gauge",
-        ("training_job", "detector", "stage"),
+        (*_JOB, "detector", "stage"),
         "Symptoms that a detector sees now; a suspect one has told nobody.",
     ),
     Family(
         "stallwatch_incidents_open",
         "gauge",
-        ("training_job", "cause", "severity"),
+        (*_JOB, "cause", "severity"),
         "Open incidents; cause is empty until there is a verdict.",
     ),
     Family(
         "stallwatch_incidents_total",
         "counter",
-        ("training_job", "cause"),
+        (*_JOB, "cause"),
         "Incidents since the daemon started, by the cause of their first verdict.",
     ),
     Family(

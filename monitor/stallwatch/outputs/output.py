@@ -41,12 +41,14 @@ class Control(Protocol):
         """Incidents of the store, newest first."""
         ...
 
-    def capture(self, training_job: str | None) -> str:
-        """Start a capture on demand and return the incident id at once. Raise UsageError for an unknown job."""
+    def capture(self, training_job: str | None, owner: str | None = None) -> str:
+        """Start a capture on demand and return the incident id at once. Raise UsageError for an unknown job, and where
+        several users have one of that name and `owner` does not say whose."""
         ...
 
-    def mute(self, training_job: str, seconds: float) -> None:
-        """Tell nobody about this job for a time; 0 ends the silence."""
+    def mute(self, training_job: str, seconds: float, owner: str | None = None, by: str = "") -> str:
+        """Tell nobody about this user's job for a time; 0 ends the silence. Return whose it is: `owner`, else who has
+        one of that name here, else `by`, who asks. Raise UsageError where several have one."""
         ...
 
     def acknowledge(self, incident_id: str, by: str) -> None:

@@ -256,13 +256,15 @@ def _footer(incident: Incident, external_url: str) -> Iterator[str]:
         yield f"<{_link(incident, external_url)}|{words} the incident>"
     if incident.acknowledged_by and incident.state != "resolved":
         yield f"👀 {_person(incident.acknowledged_by)} is on it"
-    yield f"job `{_plain(incident.job.training_job)}`"  # with Slurm its name and number, in Kubernetes the pod
+    whose = f" of `{_plain(incident.job.owner)}`" if incident.job.owner else ""
+    yield f"job `{_plain(incident.job.training_job)}`{whose}"  # with Slurm its name and number, in Kubernetes the pod
     yield f"incident `{_plain(incident.incident_id)}` on `{_plain(incident.node)}`"
     yield f"since {iso(incident.opened_wall_ns)[:19].replace('T', ' ')} UTC"
     if incident.bundle:
         yield f"evidence: `{_plain(incident.bundle)}`"
     if incident.state != "resolved":
-        yield f"silence: `stallwatch mute {_plain(shlex.quote(incident.job.training_job))} --for 2h`"
+        owner = f" --owner {shlex.quote(incident.job.owner)}" if incident.job.owner else ""
+        yield f"silence: `stallwatch mute {_plain(shlex.quote(incident.job.training_job) + owner)} --for 2h`"
 
 
 def _person(name: str) -> str:

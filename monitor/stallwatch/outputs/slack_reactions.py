@@ -12,6 +12,7 @@ from typing import NamedTuple
 from stallwatch.clock import Clock
 from stallwatch.errors import StallwatchError
 from stallwatch.model.incident import NodeReport
+from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs.delivery import Delivered, Later, Poster, Refused
 from stallwatch.outputs.newest import Newest
 from stallwatch.outputs.output import Control
@@ -35,7 +36,7 @@ Threads = Callable[[], Mapping[str, str]]  # by incident, the "channel/ts" of it
 
 class _Asked(NamedTuple):
     incident_id: str
-    training_job: str
+    job: JobKey
     acknowledged: bool
     thread: str
 
@@ -62,7 +63,7 @@ class SlackReactions:
             return
         threads = self._threads()
         wanted = tuple(
-            _Asked(one.incident_id, one.job.training_job, bool(one.acknowledged_by), threads[one.incident_id])
+            _Asked(one.incident_id, one.job, bool(one.acknowledged_by), threads[one.incident_id])
             for one in report.incidents
             if one.state != "resolved" and one.incident_id in threads and not (one.acknowledged_by and one.muted)
         )
@@ -105,7 +106,7 @@ class SlackReactions:
             self._control.acknowledge(asked.incident_id, f"slack:{user}")
         elif reaction in MUTE and asked.incident_id not in self._muted:
             self._muted.add(asked.incident_id)
-            self._control.mute(asked.training_job, MUTE_SECONDS)
+            self._control.mute(asked.job.training_job, MUTE_SECONDS, asked.job.owner)
 
 
 def _wait_seconds(outcome: Later | Refused) -> float:

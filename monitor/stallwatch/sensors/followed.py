@@ -4,6 +4,8 @@ import os
 import time
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from stallwatch.model.snapshot import Heartbeat, JobKey, ProcessEnd
 from stallwatch.sensors.environ import RankNames
 from stallwatch.sensors.exits import Traces, explain
@@ -17,10 +19,19 @@ class FollowedRank:
     """One process that is a rank, followed until some time after its end."""
 
     def __init__(
-        self, names: RankNames, uid: int, watch: ProcessWatch, traces: Traces, parent: int, began_ns: int, proc: str
+        self,
+        names: RankNames,
+        uid: int,
+        owner: str,
+        watch: ProcessWatch,
+        traces: Traces,
+        parent: int,
+        began_ns: int,
+        proc: str,
     ) -> None:
         self.names = names
         self.uid = uid
+        self.owner = owner
         self.watch = watch
         self.traces = traces
         self.began_ns = began_ns
@@ -35,14 +46,12 @@ class FollowedRank:
     @property
     def named(self) -> JobKey:
         """The job that it says it is of."""
-        return JobKey(self.names.training_job, self.names.epoch)
+        return JobKey(self.names.training_job, self.names.epoch, self.owner)
 
     @property
     def job(self) -> JobKey:
-        ordinal = self.ordinal
-        return (
-            self.named if ordinal in (None, 1) else JobKey(self.named.training_job, f"{self.named.epoch} ({ordinal})")
-        )
+        named, ordinal = self.named, self.ordinal
+        return named if ordinal in (None, 1) else replace(named, epoch=f"{named.epoch} ({ordinal})")
 
     @property
     def ordinal(self) -> int | None:

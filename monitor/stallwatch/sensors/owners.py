@@ -1,22 +1,52 @@
-"""Whose a job is: names are free to everybody on a shared node."""
+"""Whose a process is, by name: the node's own name for its uid, never what a record or an environment says."""
 
-from collections.abc import Iterable
+import pwd
+import queue
+import threading
+from collections.abc import Callable, Iterable
 
-from stallwatch.sensors.environ import RankNames
+_ANSWER_SECONDS = 1.0
 
 
 class Owners:
-    """A job belongs to whose ranks came first: what another user calls by its names is another job."""
+    """Names of users by uid. One is asked for once and stays for as long as the uid is used, for a job is known by it.
 
-    def __init__(self) -> None:
-        self._uids: dict[tuple[str, str], int] = {}  # by job and epoch
+    The service that knows the names may hang with the network (LDAP): it is asked in a thread that may be lost, and
+    waited for once. Who has no name, or had none in time, is "uid 65001".
+    """
 
-    def names_for(self, names: RankNames, uid: int) -> RankNames:
-        """Return the names by which a rank of this user is known."""
-        owner = self._uids.setdefault((names.training_job, names.epoch), uid)
-        return names if owner == uid else names._replace(epoch=f"{names.epoch} of uid {uid}")
+    def __init__(
+        self, look_up: Callable[[int], str] = lambda uid: pwd.getpwuid(uid).pw_name, seconds: float = _ANSWER_SECONDS
+    ) -> None:
+        self._look_up = look_up
+        self._seconds = seconds
+        self._names: dict[int, str] = {}
+        self._asking: threading.Thread | None = None
 
-    def keep(self, used: Iterable[RankNames]) -> None:
-        """Forget who owned the jobs that are gone."""
-        jobs = {(names.training_job, names.epoch) for names in used}
-        self._uids = {job: uid for job, uid in self._uids.items() if job in jobs}
+    def name_of(self, uid: int) -> str:
+        known = self._names.get(uid)
+        if known is None:
+            known = self._names[uid] = self._ask(uid) or f"uid {uid}"
+        return known
+
+    def keep(self, uids: Iterable[int]) -> None:
+        """Forget all others: a uid may be another user's one day."""
+        used = set(uids)
+        self._names = {uid: name for uid, name in self._names.items() if uid in used}
+
+    def _ask(self, uid: int) -> str:
+        if self._asking is not None and self._asking.is_alive():
+            return ""
+        answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._asking = threading.Thread(target=lambda: answers.put(self._looked_up(uid)), daemon=True)
+        self._asking.start()
+        try:
+            return answers.get(timeout=self._seconds)
+        except queue.Empty:
+            return ""
+
+    def _looked_up(self, uid: int) -> str:
+        try:
+            return self._look_up(uid)
+        except (KeyError, OSError):
+            return ""

@@ -47,10 +47,10 @@ class RankFacts:
         """Return the heartbeats, each with its values of the names that differ within its job here."""
         live = {(beat.path, beat.start_ticks) for beat in heartbeats}
         self._known = {key: kept for key, kept in self._known.items() if key in live}
-        jobs: defaultdict[tuple[str, str], list[Heartbeat]] = defaultdict(list)
+        jobs: defaultdict[tuple[int, str, str], list[Heartbeat]] = defaultdict(list)
         for beat in heartbeats:
             if not (beat.is_child or beat.ended):
-                jobs[beat.training_job, beat.epoch].append(beat)
+                jobs[beat.uid, beat.training_job, beat.epoch].append(beat)
         differences: dict[str, Differences] = {}
         for beats in jobs.values():
             if len(beats) > 1:

@@ -143,7 +143,7 @@ class RanksSensor:
         self._missing_since.pop(heartbeat.path, None)
         rank.heartbeat = heartbeat
         rank.heartbeat_ns = now_ns
-        rank.names = self._owners.names_for(names_of(heartbeat), rank.uid)
+        rank.names = names_of(heartbeat)
 
     def _believed(self, heartbeat: Heartbeat, pid: int, known: FollowedRank | None) -> FollowedRank | None:
         """Given a record that is new to us, return the rank that it speaks for; None when it does not."""
@@ -183,7 +183,7 @@ class RanksSensor:
         uid = watch.directory.status().uids[0]
         parent, began_ns = watch.directory.stat().parent_pid, self._now_ns() - age_ns(start_ticks)
         traces = note_traces(watch)
-        rank = FollowedRank(self._owners.names_for(names, uid), uid, watch, traces, parent, began_ns, self._proc)
+        rank = FollowedRank(names, uid, self._owners.name_of(uid), watch, traces, parent, began_ns, self._proc)
         self._slow.want(pid, start_ticks)
         try:
             if self._proc == "/proc":
@@ -270,17 +270,17 @@ class RanksSensor:
         which is removed after the grace."""
         followed = {rank.heartbeat.path for rank in self._ranks.values() if rank.heartbeat is not None}
         followed |= self._not_believed
-        self._owners.keep(rank.names for rank in self._ranks.values())
         living = {rank.job for rank in self._ranks.values() if rank.end is None}
         began_ns = {job: min(r.began_ns for r in self._ranks.values() if r.job == job) for job in living}
         successors = {(sample.job, sample.rank) for sample in samples if sample.end is None}
+        self._owners.keep({*(r.uid for r in self._ranks.values()), *(beat.uid for beat in heartbeats)})
         self._unseen.keep({heartbeat.path for heartbeat in heartbeats if heartbeat.path not in followed})
         for heartbeat in heartbeats:
             if heartbeat.is_child or heartbeat.path in followed:
                 continue
             since_ns = self._missing_since.setdefault(heartbeat.path, now_ns)
-            names = self._owners.names_for(names_of(heartbeat), heartbeat.uid)
-            job = JobKey(names.training_job, names.epoch)
+            names = names_of(heartbeat)
+            job = JobKey(names.training_job, names.epoch, self._owners.name_of(heartbeat.uid))
             at_ns = heartbeat.ended_ns or max(heartbeat.pulse_ns, heartbeat.last_step_ns or 0)
             if self._unseen.is_alive(heartbeat, now_ns):
                 if (job, names.rank) not in successors:

@@ -18,7 +18,7 @@ def sample(rank: int, *, with_hook: bool = True) -> RankSample:
     nothing = Unavailable("not read", 0)
     heartbeat = to_heartbeat(layout.decode(record_bytes(rank, 50 + rank, 1)), "p", 0)
     return RankSample(
-        job=JobKey("job", "epoch"),
+        job=JobKey("job", "epoch", "anna"),
         rank=rank,
         local_rank=rank,
         world_size=4,
@@ -41,6 +41,7 @@ def test_description_has_the_keys_of_the_contract(tmp_path: Path) -> None:
         "incident_id": "i",
         "training_job": "job",
         "epoch": "epoch",
+        "owner": "anna",
         "world_size": 4,
         "backend": "gloo",
         "nodes": {"node0": [0, 1]},

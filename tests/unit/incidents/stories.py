@@ -32,7 +32,7 @@ def finding(
         {
             "detector": detector,
             "stage": stage,
-            "job": {"training_job": job.training_job, "epoch": job.epoch},
+            "job": msgspec.to_builtins(job),
             "ranks": [0, 1, 2, 3],
             "since_ns": START + int(since * SECOND),
             "limit_seconds": 5.0,

@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.config import Config, IncidentSection
 from stallwatch.incidents.engine import adopt
@@ -323,6 +324,31 @@ def test_a_mute_keeps_people_quiet_until_it_ends() -> None:
     assert story.incident.muted is True
     story.stands(102)
     assert (story.incident.muted, story.severity) == (False, "critical")
+
+
+def test_a_mute_is_of_one_users_job_and_no_other_of_its_name() -> None:
+    story, ours = Story(), replace(JOB, owner="anna")
+    story.hear(MuteWanted(JOB.training_job, START + 500 * SECOND, "ben"))
+    story.jobs = (facts(ours),)
+    story.at(6, stall(job=ours))
+    story.looked()
+    story.at(9, stall("confirmed", job=ours))
+    story.looked()
+    story.judged(report("collective_mismatch"))
+    assert (story.incident.muted, story.severity) == (False, "critical")
+    story.hear(MuteWanted(JOB.training_job, START + 500 * SECOND, "anna"))
+    assert story.incident.muted
+    assert len(story.lives.mutes) == 2
+
+
+def test_another_users_job_of_the_same_name_is_no_restart_of_a_job_that_ended() -> None:
+    story, ours, theirs = Story(), replace(JOB, owner="anna"), replace(JOB, owner="ben", epoch="another")
+    story.jobs = (facts(ours), facts(theirs))
+    story.at(6, stall("confirmed", job=ours))
+    story.looked()
+    story.judged(report("not_entered"))
+    story.at(20, jobs=[facts(ours, alive=()), facts(theirs)])
+    assert "restarted" not in story.lives.past[0].resolution
 
 
 def test_a_mute_after_the_telling_shows_and_takes_nothing_back() -> None:

@@ -27,6 +27,12 @@ def test_a_first_hang_has_no_pattern() -> None:
     assert recurrence(hang(1, 1200, 3), []) == ""
 
 
+def test_another_users_job_of_the_same_name_has_no_past_for_ours() -> None:
+    ours, theirs = hang(3, 1200, 3), hang(2, 1200, 1)
+    theirs = msgspec.structs.replace(theirs, job=msgspec.structs.replace(theirs.job, owner="ben"))
+    assert recurrence(ours, [theirs]) == ""
+
+
 def test_the_same_step_again_is_data_or_code() -> None:
     sentence = recurrence(hang(3, 1200, 3), [hang(2, 1201, 1), hang(1, 1200, 0)])
     assert "third hang" in sentence

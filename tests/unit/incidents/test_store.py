@@ -127,4 +127,6 @@ def test_names_are_safe_stable_and_hold_no_time() -> None:
     assert incident_id(JobKey("job", "e1"), 1) != incident_id(JobKey("job", "e2"), 1)
     assert incident_id(JobKey("x" * 500, "e"), 1) != incident_id(JobKey("x" * 501, "e"), 1)
     assert is_incident_id(incident_id(JobKey("", ""), 1))
+    assert incident_id(JobKey("job", "e", "anna"), 1) != incident_id(JobKey("job", "e", "ben"), 1)
+    assert incident_id(JobKey("a/b", "e", "anna"), 1) != incident_id(JobKey("a/b", "e", "ben"), 1)
     assert facts().job == JOB

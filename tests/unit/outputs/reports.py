@@ -60,14 +60,15 @@ class FakeControl:
     def past_incidents(self, limit: int) -> tuple[Incident, ...]:
         return self.past[:limit]
 
-    def capture(self, training_job: str | None) -> str:
+    def capture(self, training_job: str | None, owner: str | None = None) -> str:
         if training_job not in (None, JOB.training_job):
             raise UsageError(f"no job {training_job!r} on this node", f"Running: {JOB.training_job}")
         self.asked.append(("capture", training_job))
         return "llama-7b-2"
 
-    def mute(self, training_job: str, seconds: float) -> None:
+    def mute(self, training_job: str, seconds: float, owner: str | None = None, by: str = "") -> str:
         self.asked.append(("mute", training_job, seconds))
+        return owner or JOB.owner
 
     def acknowledge(self, incident_id: str, by: str) -> None:
         if all(one.incident_id != incident_id for one in self.incidents):

@@ -63,13 +63,14 @@ def test_names_follow_prometheus_conventions() -> None:
 def test_the_reference_has_a_row_for_each_family() -> None:
     rows = list(reference())
     assert len(rows) == len(FAMILIES) + 2
-    assert "| `stallwatch_rank_step` | gauge | `training_job`, `rank` |" in "\n".join(rows)
+    assert "| `stallwatch_rank_step` | gauge | `training_job`, `owner`, `rank` |" in "\n".join(rows)
 
 
 def test_the_culprit_is_a_series_with_its_code_line() -> None:
     (labels,) = labels_of(exported(node_report(incident())), "stallwatch_culprit")
     assert labels == {
         "training_job": "llama-7b",
+        "owner": "",
         "rank": "2",
         "incident_id": "llama-7b-1",
         "cause": "not_entered",
@@ -150,6 +151,15 @@ def test_two_live_jobs_of_one_name_have_series_of_their_own() -> None:
     assert value(series, "stallwatch_rank_step", training_job=other) == 3
     assert value(series, "stallwatch_rank_operations_enqueued", training_job=other, recorder="gloo") == 419
     assert {labels["training_job"] for labels in labels_of(series, "stallwatch_culprit")} == {other}
+
+
+def test_a_job_of_the_same_name_by_another_user_takes_nobodys_series() -> None:
+    theirs = msgspec.structs.replace(JOB, owner="ben")
+    series = exported(node_report(incident(job=theirs), ranks=(view(0, step=900), view(0, job=theirs, step=3))))
+    assert value(series, "stallwatch_rank_step", training_job="llama-7b", owner="") == 900
+    assert value(series, "stallwatch_rank_step", training_job="llama-7b", owner="ben") == 3
+    assert value(series, "stallwatch_job_ranks", owner="ben") == 1
+    assert {labels["owner"] for labels in labels_of(series, "stallwatch_incident_info")} == {"ben"}
 
 
 def test_the_second_keeps_its_label_when_the_first_has_ended() -> None:

@@ -65,7 +65,7 @@ function countDown(now) {  // a deadline is felt as the time that is left
 }
 function silence(incident) {  // whoever may silence a job is a member of the socket's group; the page's token only reads
   if (incident.state === "resolved") return null;
-  const command = words => element("code", "", `stallwatch mute ${shellWord(incident.training_job)} --for ${words}`);
+  const command = words => element("code", "", `stallwatch mute ${shellWord(incident.training_job)}${incident.owner ? ` --owner ${shellWord(incident.owner)}` : ""} --for ${words}`);
   return incident.muted
     ? element("p", "soft", "Muted: nobody is told of this job. On the node ", command("0"), " ends that.")
     : element("p", "soft", "To hear nothing of this job for a while, on the node: ", command("2h"));
@@ -106,7 +106,7 @@ function incidentCard(incident, timeline, ranks) {
     verdict ? element("span", "tag mono", join([verdict.cause, verdict.where])) : null,
     verdict ? element("span", "tag", verdict.confidence) : null,
     incident.muted ? element("span", "tag", "muted") : null,
-    element("span", "", `job ${incident.training_job}`),
+    element("span", "", `job ${incident.training_job}${incident.owner ? ` of ${incident.owner}` : ""}`),
     element("span", "soft", `${incident.incident_id} on ${incident.node} · since ${clock(incident.opened_at)}`)));
   card.append(element("p", "sentence", ...prose(verdict ? verdict.summary : incident.findings.map(finding => finding.reason).join("; ") || "No verdict yet")));
   if (incident.state === "resolved") card.append(element("p", "", `Resolved: ${incident.resolution}`));

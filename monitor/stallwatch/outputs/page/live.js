@@ -103,7 +103,7 @@ async function refresh() {
     setText(byId("footer"), join([`stallwatch ${ranks.tool_version}. It observes only: it ends and restarts nothing.`, ...absent], " "));
     showNotes(ranks);
     const culprits = new Set(incidents.incidents.filter(incident => incident.state === "open")
-      .flatMap(incident => (incident.verdicts[0] || {culprits: []}).culprits.map(rank => `${incident.training_job} ${incident.epoch} ${rank}`)));
+      .flatMap(incident => (incident.verdicts[0] || {culprits: []}).culprits.map(rank => `${jobKey(incident)} ${rank}`)));
     showRanks(ranks.ranks, culprits);
     await showIncidents(incidents.incidents, ranks.ranks);
     countDown(ranks.at);

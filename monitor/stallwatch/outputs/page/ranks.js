@@ -34,17 +34,18 @@ function jobTable(key, name) {
   }
   return tables.get(key);
 }
+function jobKey(of) { return JSON.stringify([of.owner, of.training_job, of.epoch]); }  // names are free to every user
 function showRanks(ranks, culprits) {
   const jobs = new Map();
   for (const rank of ranks) {
-    const key = `${rank.training_job} ${rank.epoch}`;
+    const key = jobKey(rank);
     if (!jobs.has(key)) jobs.set(key, []);
     jobs.get(key).push(rank);
   }
   for (const key of tables.keys()) if (!jobs.has(key)) { tables.get(key).box.remove(); tables.delete(key); }
   // A job that stands comes first, one that is over last.
   const over = members => members.every(rank => rank.state === "gone" || rank.state === "ending");
-  const blamed = rank => culprits.has(`${rank.training_job} ${rank.epoch} ${rank.rank}`);
+  const blamed = rank => culprits.has(`${jobKey(rank)} ${rank.rank}`);
   const stands = members => members.some(blamed);
   const names = [...jobs.values()].map(members => members[0].training_job);
   const ordered = [...jobs].sort(([, a], [, b]) => over(a) - over(b) || stands(b) - stands(a));
@@ -55,7 +56,7 @@ function showRanks(ranks, culprits) {
     table.box.classList.toggle("no-gpu", !members.some(rank => rank.gpu_uuid));
     const name = members[0].training_job, lives = names.filter(other => other === name).length;
     setText(table.heading, `${name}: ${members.length} of ${members[0].world_size} ranks` + (missing > 0 ? " are on this node" : "")
-      + (lives > 1 ? ` (one of ${lives} of this name: ${members[0].epoch})` : ""));
+      + (lives > 1 ? ` (one of ${lives} of this name: ${join([members[0].owner, members[0].epoch])})` : ""));
     const many = members.length > MANY;
     for (const part of [table.said, table.map, table.all]) part.hidden = !many;
     if (many) drawMap(table, members, blamed);
