@@ -66,10 +66,14 @@ class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class SlowSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: Annotated[bool, Meta(description="Watch for ranks that hold a moving job back.")] = True
-    minimum_share: Annotated[
+    cost_share: Annotated[
         float,
-        Meta(description="Share of the time that peers must spend waiting for the slow rank.", gt=0, lt=1),
-    ] = 0.06
+        Meta(
+            description="A rank is slow when each step takes this much longer for it: 0.1 is 10 % of a step.",
+            gt=0,
+            lt=10,
+        ),
+    ] = 0.1
 
 
 class DriftSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -90,7 +90,8 @@ def _run(case: tuple[Job, int, float]) -> Result:
                 wrong.add(finding.ranks)
             elif after is None:
                 after = snapshot.tick - ONSET_SECONDS
-                explained, cost = EXPLAINED[job.by] in finding.reason, finding.cost_seconds
+                explained = EXPLAINED[job.by] in finding.reason
+                cost = finding.slowness.cost_seconds if finding.slowness else 0.0
         if after is not None:
             break
     return Result(job.backend, job.by, job.ranks, job.slowdown, after, suspected, len(wrong), explained, cost)

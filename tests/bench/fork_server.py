@@ -2,6 +2,7 @@
 a fork cannot use what its parent did there."""
 
 import atexit
+import contextlib
 import json
 import os
 import runpy
@@ -69,7 +70,8 @@ def serve() -> None:
         jobs = [job for job in jobs if job.alive]
     for job in jobs:
         for pid in job.alive:
-            os.killpg(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
 
 def start_rank(rank: int, request: dict[str, Any]) -> int:

@@ -12,6 +12,7 @@ from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
+from stallwatch.model.verdict import Slowness
 
 _BLOCK_NS = 60 * SECOND_NS
 _BLOCK_STEPS = 6
@@ -76,7 +77,7 @@ class JobPaceDetector:
             limit_seconds=_SLOWER * base.step_seconds,
             reason=f"the whole job is slower than its own past: a step takes {now.step_seconds:.3g} s, before "
             f"{base.step_seconds:.3g} s{_share(base, now)}",
-            cost_seconds=max(now.step_seconds - base.step_seconds, 0.0),
+            slowness=_slowness(base, now, (at_ns - pace.slow_ns) / SECOND_NS),
             due_ns=pace.slow_ns + _CONFIRM_NS,
         )
 
@@ -110,6 +111,11 @@ def _decided(pace: _Pace, at_ns: int) -> _Pace:
     # A step, not a slope: the blocks before were alike.
     alike = max(b.step_seconds for b in pace.blocks[:_BASE_BLOCKS]) < _AGAIN * base.step_seconds
     return msgspec.structs.replace(pace, base=base, slow_ns=at_ns) if alike else pace
+
+
+def _slowness(base: _Block, now: _Block, seconds: float) -> Slowness:
+    cost = max(now.step_seconds - base.step_seconds, 0.0)
+    return Slowness(cost, cost, cost, now.step_seconds, _RECENT_BLOCKS * _BLOCK_STEPS, seconds)
 
 
 def _middle(blocks: Sequence[_Block]) -> _Block:

@@ -1,4 +1,4 @@
-"""A rank that holds a moving job back: the one that waits least among its peers, or whose steps fall behind."""
+"""Ranks that hold a moving job back: those that wait least among their peers, or whose steps fall behind."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -9,12 +9,27 @@ from stallwatch.config import SlowSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks, Member, looked, peers_of
-from stallwatch.detectors.waiting import CONFIRM_NATS, LEAST_LOOKS, SPAN_NS, WINDOWS, Least, is_due, who_waits_least
+from stallwatch.detectors.waiting import (
+    CONFIRM_NATS,
+    LEAST_LOOKS,
+    SPAN_NS,
+    WINDOWS,
+    Least,
+    difference,
+    is_due,
+    who_waits_least,
+)
 from stallwatch.detectors.why_slow import why_slow
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
+from stallwatch.model.verdict import Slowness
 
-_HOLD_TICKS = 10  # a finding outlives single looks that dissent
+_HOLD_TICKS = 10  # a rank that fell behind by its steps outlives single looks that dissent
+# The needed difference is less than the cost that is told: what is found so is measured before anybody hears of it.
+_SEARCHED = 0.65
+# It is over when what is left is less than this part of what was found, for as long as it took to find.
+_LEFT = 0.34
+_SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
 _LAG_LOOKS = 8
 _LAG_STEPS = 10
 
@@ -40,11 +55,13 @@ class _Watched(msgspec.Struct, frozen=True):
 
 class _Slow(msgspec.Struct, frozen=True):
     job: JobKey
-    rank: int
+    ranks: tuple[int, ...]
     since_ns: int
     confirmed: bool
     reason: str
-    cost_seconds: float
+    slowness: Slowness | None = None
+    share: float = 0.0  # of the time that the others waited for it more than it did, when it was found; 0: by its steps
+    took_ns: int = 0  # from its beginning until it was found
     quiet_ticks: int = 0
 
 
@@ -58,6 +75,8 @@ class SlowDetector:
 
     def __init__(self, slow: SlowSection) -> None:
         self._slow = slow
+        # Of the time that a step takes now: a cost of 10 % of a step makes its peers wait 9 % of it.
+        self._searched_share = _SEARCHED * slow.cost_share / (1 + slow.cost_share)
 
     def start(self) -> SlowState:
         return SlowState()
@@ -72,13 +91,16 @@ class SlowDetector:
             alive = [rank for rank in ranks if rank.alive and rank.heartbeat is not None]
             moved = any(rank.moved for rank in alive)
             of_job = self._watch(known.get(job, _Watched(job)), alive)
-            watched.append(of_job)
             before = next((s for s in state.slow if s.job == job), None)
             now = self._judge(of_job, alive, before, seen) if moved else None
+            if before and (now is None or now.ranks != before.ranks):
+                held = self._held(before, of_job, alive, moved=moved)
+                if held is None:
+                    of_job = _begun_anew(of_job, before)
+                now = held or now
+            watched.append(of_job)
             if now:
                 slow.append(now)
-            elif before and before.quiet_ticks < _HOLD_TICKS:
-                slow.append(msgspec.structs.replace(before, quiet_ticks=before.quiet_ticks + moved))
         return SlowState(tuple(watched), tuple(slow)), tuple(self._finding(s) for s in slow)
 
     def _watch(self, before: _Watched, alive: Sequence[RankHistory]) -> _Watched:
@@ -110,41 +132,63 @@ class SlowDetector:
 
     def _least_of(self, looks: Looks, peers: Sequence[Member], window: int, *, surely: bool) -> Least | None:
         columns = [(peer.rank, looks.column(peer, window, surely=surely)) for peer in peers]
-        least = who_waits_least(columns, self._slow.minimum_share, looks.since_ns(window))
+        least = who_waits_least(columns, self._searched_share, looks.since_ns(window))
         return least if least is None or surely else msgspec.structs.replace(least, sure=False)
 
     def _judge(
         self, watched: _Watched, alive: list[RankHistory], before: _Slow | None, seen: NodeHistory
     ) -> _Slow | None:
         job, least = watched.job, watched.least
-        if least is not None:
-            rank, strong, begun_ns = least.rank, least.sure and least.nats >= CONFIRM_NATS, least.since_ns
-            reason, cost = _waits_least(least, alive, seen, "at most" if watched.looks.nccl else "about")
-        else:
-            lagging = _who_lags(watched.lagging)
-            if lagging is None:
-                return None
-            rank, strong, cost = lagging.rank, True, 0.0
-            begun_ns = seen.at_ns - _LAG_LOOKS * SECOND_NS
-            reason = (
-                f"rank {rank} falls behind: {lagging.lags[-1]} steps behind the median of its job, and more at "
-                f"every look{why_slow(rank, alive, seen)}"
-            )
-        same = before is not None and before.rank == rank
-        since_ns = before.since_ns if before and same else begun_ns
-        confirmed = (strong and same) or bool(before and same and before.confirmed)
-        return _Slow(job, rank, since_ns, confirmed, reason, cost)
+        if least is None:
+            return _by_steps(watched, alive, before, seen)
+        same = before is not None and before.ranks == least.ranks
+        confirmed = same and ((least.sure and least.nats >= CONFIRM_NATS) or bool(before and before.confirmed))
+        slowness = _measured(watched.looks, least.ranks, least.looks, alive)
+        reason = (
+            f"{_named(least.ranks)} the others back: in the last {least.looks} looks they stood waiting in a "
+            f"collective {least.peers_share:.0%} of the time, {_ranks(least.ranks)} {least.share:.0%}"
+            f"{_price(slowness, 'at most' if watched.looks.nccl else 'about')}{why_slow(least.ranks[0], alive, seen)}"
+        )
+        since_ns = before.since_ns if before and same else least.since_ns
+        took_ns = before.took_ns if before and same else seen.at_ns - least.since_ns
+        return _Slow(
+            job,
+            least.ranks,
+            since_ns,
+            confirmed,
+            reason,
+            slowness,
+            least.peers_share - least.share,
+            max(took_ns, SPAN_NS),
+        )
+
+    def _held(self, before: _Slow, watched: _Watched, alive: Sequence[RankHistory], *, moved: bool) -> _Slow | None:
+        """It is slow until it is as fast as its peers for as long as it took to find: chance makes gaps in a state
+        that lasts. None when that is so."""
+        if not set(before.ranks) <= {rank.sample.rank for rank in alive}:
+            return None
+        if not before.share:
+            quiet = before.quiet_ticks + moved
+            return msgspec.structs.replace(before, quiet_ticks=quiet) if quiet <= _HOLD_TICKS else None
+        window = max(LEAST_LOOKS, watched.looks.within(before.took_ns))
+        if len(watched.looks.looks) < window:
+            return before  # it stands still, evaluates, or its record is new: nothing is known otherwise
+        slowness = _measured(watched.looks, before.ranks, window, alive)
+        left, _ = _difference(watched.looks, before.ranks, window)
+        if left < max(_LEFT * before.share, self._searched_share / 2):
+            return None
+        return msgspec.structs.replace(before, slowness=slowness or before.slowness)
 
     def _finding(self, slow: _Slow) -> Finding:
         return Finding(
             detector=self.name,
             stage="confirmed" if slow.confirmed else "suspect",
             job=slow.job,
-            ranks=(slow.rank,),
+            ranks=slow.ranks,
             since_ns=slow.since_ns,
             limit_seconds=0.0,
             reason=slow.reason,
-            cost_seconds=slow.cost_seconds,
+            slowness=slow.slowness,
         )
 
 
@@ -160,17 +204,77 @@ def _lags(before: Sequence[_Lagging], alive: Sequence[RankHistory]) -> tuple[_La
     return tuple(lagging)
 
 
-def _waits_least(least: Least, alive: Sequence[RankHistory], seen: NodeHistory, about: str) -> tuple[str, float]:
-    durations = [d for r in alive if r.heartbeat for d in r.heartbeat.step_durations_ns]
-    step_seconds = median(durations) / SECOND_NS if durations else 0.0
-    cost = (least.peers_share - least.share) * step_seconds
-    price = f"; it costs the job {about} {cost:.2g} s of each step of {step_seconds:.2g} s" if cost else ""
+def _begun_anew(watched: _Watched, over: _Slow) -> _Watched:
+    """What is over must not be found again in the looks of the time when it was so."""
+    looks = watched.looks
+    kept = looks.looks[-max(LEAST_LOOKS, looks.within(over.took_ns)) :]
+    return _Watched(watched.job, msgspec.structs.replace(looks, looks=kept), watched.lagging)
+
+
+def _by_steps(watched: _Watched, alive: Sequence[RankHistory], before: _Slow | None, seen: NodeHistory) -> _Slow | None:
+    lagging = _who_lags(watched.lagging)
+    if lagging is None:
+        return None
+    ranks = (lagging.rank,)
+    same = before is not None and before.ranks == ranks
     reason = (
-        f"rank {least.rank} holds the others back: in the last {least.looks} looks they stood waiting in a collective "
-        f"{least.peers_share:.0%} of the time, rank {least.rank} {least.share:.0%}{price}"
-        f"{why_slow(least.rank, alive, seen)}"
+        f"rank {lagging.rank} falls behind: {lagging.lags[-1]} steps behind the median of its job, and more at "
+        f"every look{why_slow(lagging.rank, alive, seen)}"
     )
-    return reason, cost
+    since_ns = before.since_ns if before and same else seen.at_ns - _LAG_LOOKS * SECOND_NS
+    return _Slow(watched.job, ranks, since_ns, same, reason)
+
+
+def _difference(looks: Looks, ranks: Sequence[int], window: int) -> tuple[float, float]:
+    """By which share of the time these ranks waited less than their peers in the last looks, and its error."""
+    peers = next((peers for peers in peers_of(looks.members) if any(peer.rank in ranks for peer in peers)), [])
+    return difference([(peer.rank, looks.column(peer, window)) for peer in peers], ranks)
+
+
+def _measured(looks: Looks, ranks: Sequence[int], window: int, alive: Sequence[RankHistory]) -> Slowness | None:
+    share, error = _difference(looks, ranks, window)
+    span_ns = looks.looks[-1].at_ns - looks.since_ns(window)
+    durations = [d for rank in alive if rank.heartbeat for d in _within(rank.heartbeat.step_durations_ns, span_ns)]
+    step_seconds = median(durations) / SECOND_NS if durations else 0.0
+    if not step_seconds:
+        return None
+    low, high = share - _SURE_ERRORS * error, share + _SURE_ERRORS * error
+    return Slowness(
+        max(share, 0.0) * step_seconds,
+        max(low, 0.0) * step_seconds,
+        min(high, 1.0) * step_seconds,
+        step_seconds,
+        window,
+        span_ns / SECOND_NS,
+    )
+
+
+def _within(durations_ns: Sequence[int], span_ns: int) -> Sequence[int]:
+    """The newest steps that fit into a span, one at least."""
+    left, count = span_ns, 0
+    for duration in reversed(durations_ns):
+        left -= duration
+        if count and left < 0:
+            break
+        count += 1
+    return durations_ns[len(durations_ns) - count :]
+
+
+def _price(slowness: Slowness | None, about: str) -> str:
+    if slowness is None:
+        return ""
+    return (
+        f"; it costs the job {about} {slowness.cost_seconds:.2g} s of each step of {slowness.step_seconds:.2g} s "
+        f"({slowness.share:.0%})"
+    )
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"{_ranks(ranks)} {'holds' if len(ranks) == 1 else 'hold'}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
 
 
 def _who_lags(lagging: Sequence[_Lagging]) -> _Lagging | None:

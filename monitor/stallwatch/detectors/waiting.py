@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import median, stdev
 
 import msgspec
 
@@ -22,9 +23,9 @@ Column = tuple[tuple[int, int], ...]  # one rank: (ticks, of these waiting) of e
 
 
 class Least(msgspec.Struct, frozen=True):
-    """The one rank for which the others wait."""
+    """The one rank, or the few, for which the others wait."""
 
-    rank: int
+    ranks: tuple[int, ...]
     nats: float
     looks: int
     since_ns: int
@@ -40,28 +41,43 @@ def is_due(window: int, before: int, looks: int) -> bool:
 
 
 def who_waits_least(columns: Sequence[tuple[int, Column]], minimum_share: float, since_ns: int = 0) -> Least | None:
-    """Given (rank, column) of peers over the same looks, return the one that waits least if that is no chance.
-
-    `since_ns`: when the first of the looks was made.
+    """Given (rank, column) of peers over the same looks, return those that wait least if that is no chance: one rank,
+    or a minority of them alike. `since_ns`: when the first of the looks was made.
 
     The looks of peers are of the same moments: what the job as a whole does is the same for all of them, and only
     those in which some wait and others do not say anything.
     """
     if len(columns) < 2:
         return None
-    window = len(columns[0][1])
     shares = sorted((_share(column), rank) for rank, column in columns)
-    (least, rank), peers = shares[0], [share for share, _ in shares[1:]]
-    typical = peers[len(peers) // 2]
-    # Of two, either may be the one by design: the effect must be beyond what a design makes.
-    needed = minimum_share if len(peers) > 1 else max(minimum_share, 0.3)
-    if typical - least < needed or peers[0] - least < _LIKE_OTHERS * (typical - least):
-        return None
-    mine, others = dict(columns)[rank], [column for other, column in columns if other != rank]
-    nats = _evidence(mine, others, minimum_share)
-    if nats < SUSPECT_NATS or not _lasts(mine, others):
-        return None
-    return Least(rank, nats, window, since_ns, least, typical)
+    known = dict(columns)
+    for size in range(1, max(1, (len(columns) - 1) // 2) + 1):
+        slow, rest = shares[:size], shares[size:]
+        most, typical = slow[-1][0], rest[len(rest) // 2][0]
+        # Of two, either may be the one by design: the effect must be beyond what a design makes.
+        needed = minimum_share if len(rest) > 1 else max(minimum_share, 0.3)
+        if typical - most < needed or rest[0][0] - most < _LIKE_OTHERS * (typical - most):
+            continue
+        ranks, others = tuple(sorted(rank for _, rank in slow)), [known[rank] for _, rank in rest]
+        nats = min(_evidence(known[rank], others, minimum_share) for rank in ranks)
+        if nats >= SUSPECT_NATS and all(_lasts(known[rank], others) for rank in ranks):
+            return Least(ranks, nats, len(columns[0][1]), since_ns, most, typical)
+    return None
+
+
+def difference(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> tuple[float, float]:
+    """Given (rank, column) of peers and those among them that are slow, return by which share of the time these wait
+    less than the others, and its standard error over the looks."""
+    slow = [column for rank, column in columns if rank in ranks]
+    rest = [column for rank, column in columns if rank not in ranks]
+    if not slow or not rest or not slow[0]:
+        return 0.0, 0.0
+    each = []
+    for place in range(len(slow[0])):
+        others = median(column[place][1] / column[place][0] for column in rest)
+        each.append(others - sum(column[place][1] / column[place][0] for column in slow) / len(slow))
+    middle = sum(each) / len(each)
+    return middle, stdev(each) / math.sqrt(len(each)) if len(each) > 1 else abs(middle)
 
 
 def _share(column: Column) -> float:

@@ -75,6 +75,7 @@ def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activit
         because=claim.because,
         rejected=rejected,
         missing=claim.missing,
+        slowness=claim.slowness,
     )
     verdict = msgspec.structs.replace(verdict, summary=summary(verdict, activities, _aside(story, claim, waiting)))
     return msgspec.structs.replace(verdict, next_steps=next_steps(verdict, activities))

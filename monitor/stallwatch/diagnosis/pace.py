@@ -1,7 +1,8 @@
 """Stuck or moving: by two looks, by what dumps taken apart prove about each other, by age against the job's step."""
 
-from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import sqrt
 from statistics import median
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.case import Case
 from stallwatch.model.summary import Pending
+from stallwatch.model.verdict import Slowness
 from stallwatch.progress.job import many_move
 
 # One look at a wait younger than this many steps is a look at a job that may be moving.
@@ -17,16 +19,21 @@ _STEPS_UNTIL_SUSPECT = 3
 _STEPS_UNTIL_STUCK = 20
 _FLOOR_NS = 1_000_000_000
 _MIN_ARRIVALS = 8
-# A rank holds the job back if it comes last nearly always, by a good part of a step.
+_NEWEST = 12  # calls by which it is decided who comes last now
+# Ranks hold the job back if they come last nearly always, by a good part of a step.
 _LAST_SHARE = 0.75
-_LATE_SHARE_OF_STEP = 0.25
-_LATE_FLOOR_NS = 10_000_000  # less is scheduling noise of the host
+# A call in which another came last speaks against it by this much (0.95 against 0.3, as logarithms of likelihoods).
+_NOT_LAST = -2.3
+_LATE_SHARE_OF_STEP = 0.08  # of the step without it: less is told by nobody, and more is measured by detectors
+_LATE_FLOOR_NS = 3_000_000  # less is scheduling noise of the host
+_INTERVAL = 0.98  # half an interval of 95 % of a median, in roots of its observations
 
 
-class Slowness(NamedTuple):
-    rank: int
-    late_seconds: float  # median, behind the median of the others
-    step_seconds: float
+class Late(NamedTuple):
+    """Ranks for which all others of a group wait, each time."""
+
+    ranks: tuple[int, ...]
+    slowness: Slowness
     share_last: float
     group: int
     all_seen: bool  # False: a member without a dump may come later still
@@ -96,14 +103,10 @@ class Pace:
             activity.in_collective or activity.in_store_or_init or activity.gpu_sync for activity in still
         )
 
-    def slowest(self) -> Slowness | None:
-        """Return the rank for which all others of a group wait each time, by the arrival times of one host's clock."""
-        best: Slowness | None = None
-        for group in self._case.groups:
-            found = self._slowest_of(group.index)
-            if found is not None and (best is None or found.late_seconds > best.late_seconds):
-                best = found
-        return best
+    def slowest(self) -> Late | None:
+        """Return the ranks for which all others of a group wait each time, by the arrival times of one host's clock."""
+        found = (self._slowest_of(group.index) for group in self._case.groups)
+        return max((late for late in found if late), key=lambda late: late.slowness.cost_seconds, default=None)
 
     def just_moved(self, group: int) -> bool:
         """All members called something in the last steps before their dumps: the job moved a moment ago."""
@@ -116,7 +119,7 @@ class Pace:
             for stream, summary in summaries
         )
 
-    def _slowest_of(self, group: int) -> Slowness | None:
+    def _slowest_of(self, group: int) -> Late | None:
         case = self._case
         streams = case.streams[group]
         members = len(case.groups[group].ranks)
@@ -133,28 +136,67 @@ class Pace:
         step = self._step_of(group)
         if step is None:
             return None
-        best: Slowness | None = None
         # Each call by itself: the first of a step shows who comes late, the others then start together.
-        for name in sorted(set(names.values())):
-            common = [times[seq] for seq in sorted(times) if names[seq] == name and len(times[seq]) == len(streams)]
-            found = _latest(common, step, group)
-            if found is not None and (best is None or found.late_seconds > best.late_seconds):
-                best = found
-        return best._replace(all_seen=len(streams) >= members) if best is not None else None
+        found = (
+            _latest(
+                [times[seq] for seq in sorted(times) if names[seq] == name and len(times[seq]) == len(streams)], step
+            )
+            for name in sorted(set(names.values()))
+        )
+        latest = max((late for late in found if late), key=lambda late: late.slowness.cost_seconds, default=None)
+        return latest._replace(group=group, all_seen=len(streams) >= members) if latest is not None else None
 
     def _step_of(self, group: int) -> float | None:
         periods = [m.stream.period_ns for m in self._case.streams[group].values() if m.stream.period_ns]
         return median(periods) if periods else None
 
 
-def _latest(calls: list[dict[int, int]], step_ns: float, group: int) -> Slowness | None:
-    """The rank that comes last in nearly all of the recent calls, by a good part of a step."""
+def _latest(calls: Sequence[dict[int, int]], step_ns: float) -> Late | None:
+    """Given when each rank came to each call, oldest first, and a step's usual length: who comes last in nearly all
+    since it became slow, by a good part of a step. A minority may come late together."""
     if len(calls) < _MIN_ARRIVALS:
         return None
-    recent = calls[-max(_MIN_ARRIVALS, len(calls) // 2) :]
-    last = Counter(max(arrivals, key=lambda rank: arrivals[rank]) for arrivals in recent)
-    rank, times_last = max(last.items(), key=lambda item: (item[1], -item[0]))
-    late = median(arrivals[rank] - median(at for other, at in arrivals.items() if other != rank) for arrivals in recent)
-    if late < max(_LATE_SHARE_OF_STEP * step_ns, _LATE_FLOOR_NS) or times_last < _LAST_SHARE * len(recent):
+    newest = calls[-_NEWEST:]
+    ranks = sorted(newest[0], key=lambda rank: -median(_behind(arrivals, (rank,)) for arrivals in newest))
+    for size in range(1, max(1, (len(ranks) - 1) // 2) + 1):
+        slow = tuple(sorted(ranks[:size]))
+        behind = [_behind(arrivals, slow) for arrivals in calls]
+        last = [min(arrivals[rank] for rank in slow) > max(_others(arrivals, slow)) for arrivals in calls]
+        count = _since_when(last)
+        if count is None:
+            continue
+        ordered = sorted(behind[-count:])
+        late, error = median(ordered), _INTERVAL * sqrt(count)
+        low = ordered[max(0, int(count / 2 - error))]
+        step = max(step_ns, _distance(calls[-count:]))
+        if low > 0 and late >= max(_LATE_SHARE_OF_STEP * (step - late), _LATE_FLOOR_NS):
+            high = ordered[min(count - 1, int(count / 2 + error))]
+            spanned = median(calls[-1].values()) - median(calls[-count].values())
+            cost = Slowness(late / 1e9, low / 1e9, high / 1e9, step / 1e9, count, spanned / 1e9)
+            return Late(slow, cost, sum(last[-count:]) / count, 0, all_seen=True)
+    return None
+
+
+def _since_when(last: Sequence[bool]) -> int | None:
+    """Given for each call, oldest first, whether they came last, return how many of the newest calls are of the time
+    since they do: the run that tells it best from chance. None: they do not come last nearly always now."""
+    if sum(last[-_MIN_ARRIVALS:]) < _LAST_SHARE * _MIN_ARRIVALS:
         return None
-    return Slowness(rank, late / 1e9, step_ns / 1e9, times_last / len(recent), group, all_seen=True)
+    sums = list(accumulate(1.0 if was_last else _NOT_LAST for was_last in reversed(last)))
+    counts = range(_MIN_ARRIVALS, len(last) + 1)
+    return max(counts, key=lambda count: (sums[count - 1], -count))
+
+
+def _others(arrivals: dict[int, int], slow: Sequence[int]) -> list[int]:
+    return [at for rank, at in arrivals.items() if rank not in slow]
+
+
+def _behind(arrivals: dict[int, int], slow: Sequence[int]) -> float:
+    """By how much the first of these comes behind the others' median."""
+    return min(arrivals[rank] for rank in slow) - median(_others(arrivals, slow))
+
+
+def _distance(calls: Sequence[dict[int, int]]) -> float:
+    """Median time between two calls, as all ranks together see it."""
+    times = [max(arrivals.values()) for arrivals in calls]
+    return median(after - before for before, after in pairwise(times))

@@ -15,7 +15,7 @@ from stallwatch.model.evidence import Operation, RankEvidence, Recorder
 from stallwatch.model.summary import NO_CALL, Arrival, Call, PairCount, Pending, RankSummary, Stream, Transfer
 
 _PENDING_KEPT = 64  # a CPU that runs ahead enqueues hundreds; a wait needs the first few of each lane and group
-_ARRIVALS_KEPT = 48
+_ARRIVALS_KEPT = 256
 _GAPS_FOR_PERIOD = 256
 
 

@@ -20,7 +20,7 @@ _REQUEST_SECONDS = 120.0
 _ADOPTED_SECONDS = 60.0
 _UNSEEN_SECONDS = 10.0  # the first look after a start may come before the sensors' children are up
 _KEPT_PAST = 20
-_COOLDOWN_SECONDS = 60.0
+_COOLDOWN_SECONDS = 30.0
 _LONGEST_COOLDOWN_SECONDS = 3600.0
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.incidents import ending, looking
+from stallwatch.incidents import ending, looking, slowness
 from stallwatch.incidents.life import Family, Life, Lives, Mute
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import (
@@ -27,6 +27,8 @@ from stallwatch.incidents.telling import OPEN, deserved, patience, silence
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import UNTOLD, Incident, IncidentEvent
 from stallwatch.model.snapshot import JobKey
+
+_NEWS_NS = 30_000_000_000  # between looks at a slow rank whose cost has changed
 
 
 class Now:
@@ -195,6 +197,9 @@ def _with_findings(life: Life, findings: tuple[Finding, ...], at_ns: int) -> Lif
         life = replace(life, confirmed_ns=at_ns)
         if all(f.resolvable for f in findings) and life.family not in ("health", "drift"):
             life = replace(life, next_look_ns=at_ns)  # the second look
+    if life.family == "slow" and not (life.capturing or life.judging) and slowness.has_changed(life.incident):
+        due = life.look_ns + _NEWS_NS
+        life = replace(life, next_look_ns=max(due, at_ns) if life.next_look_ns is None else min(due, life.next_look_ns))
     died = {f.detector for f in findings if not f.resolvable} - {f.detector for f in before if not f.resolvable}
     if died and (verdict is None or verdict.cause in OPEN):
         life = replace(life, next_look_ns=at_ns)  # what was seen before a death or a stop does not show it

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from stallwatch.config import Config
+from stallwatch.incidents import slowness
 from stallwatch.incidents.life import Life
 from stallwatch.incidents.messages import Action, CancelCapture, Captured, Judge, Judged, Note, Save, StartCapture
 from stallwatch.incidents.recurrence import recurrence
 from stallwatch.incidents.telling import OPEN, settles
 from stallwatch.model.incident import Incident, IncidentEvent, IncidentState
-from stallwatch.model.verdict import Fact, Rejected, Report, Verdict
+from stallwatch.model.verdict import Fact, Report, Verdict
 
 _SECOND_NS = 1_000_000_000
 _FIRST_REPEAT_SECONDS = 15.0
@@ -19,7 +20,6 @@ _LAST_REPEAT_SECONDS = 300.0
 _SETTLED_SECONDS = 3.0
 # A stop needs no stack and no recorder to be known: it is judged once before its first look is ready.
 _EARLY_SECONDS = 0.4
-_STATISTICS_SECONDS = 60.0
 _BEFORE_SECONDS = 5.0  # a look this long before somebody is told or paged: nobody is woken by old evidence
 
 
@@ -67,15 +67,17 @@ def judged(
         life = replace(life, incident=incident, judgements_failed=life.judgements_failed + 1)
         return _look_later(life, now_ns)
     report, verdict, before = event.report, event.report.verdicts[0], life.incident.verdict
-    if life.confirmed_ns is None and _agrees(life, verdict):
-        life = replace(life, confirmed_ns=now_ns)
-    if _is_slow_by_statistics(life, verdict, now_ns):
-        verdict = slow_by_statistics(life.incident, verdict)
+    if life.family == "slow":
+        verdict = slowness.measured(life.incident, verdict)
         report = replace(report, verdicts=(verdict, *report.verdicts[1:]))
-    if before is not None and before.cause not in OPEN and verdict.cause in OPEN and life.incident.severity != "none":
+        if life.confirmed_ns is None and slowness.agrees(life.incident, verdict):
+            life = replace(life, confirmed_ns=now_ns)
+    told = life.incident.severity != "none" or life.family == "slow"  # of a slow rank its symptom says when it is over
+    if before is not None and before.cause not in OPEN and verdict.cause in OPEN and told:
         # The job is being torn down, or a rank no longer answers: what was known and told is not unknown again.
         what = f"look {event.look}: now {verdict.cause}; the verdict stands"
-        return replace(life, incident=noted(life.incident, what, wall_ns, actions))
+        life = replace(life, incident=noted(life.incident, what, wall_ns, actions))
+        return _look_later(life, now_ns) if life.family == "slow" else life
     same = before is not None and (before.cause, before.culprits) == (verdict.cause, verdict.culprits)
     incident = replace(life.incident, report=_named(report, life.incident), state=_state(life, verdict))
     incident = _with_recurrence(incident, earlier)
@@ -130,33 +132,6 @@ def _named(report: Report, incident: Incident) -> Report:
         incident_id=incident.incident_id,
         training_job=incident.job.training_job,
         epoch=incident.job.epoch,
-    )
-
-
-def _agrees(life: Life, verdict: Verdict) -> bool:
-    """Two ways to see it, one answer: the waits of many steps, and the times at which ranks came in the last."""
-    suspected = {finding.ranks for finding in life.incident.findings}
-    return life.family == "slow" and verdict.cause == "slow_rank" and suspected == {verdict.culprits}
-
-
-def _is_slow_by_statistics(life: Life, verdict: Verdict, now_ns: int) -> bool:
-    """One look sees the last steps; what detection saw in hundreds is too small for it, and lasts."""
-    if life.family != "slow" or verdict.cause not in ("healthy", "undecided") or life.confirmed_ns is None:
-        return False
-    lasts = now_ns - life.confirmed_ns >= _STATISTICS_SECONDS * _SECOND_NS
-    return lasts and any(finding.stage == "confirmed" for finding in life.incident.findings)
-
-
-def slow_by_statistics(incident: Incident, seen: Verdict) -> Verdict:
-    """Return what the findings alone say of a rank that holds its job back."""
-    findings = [finding for finding in incident.findings if finding.stage == "confirmed"]
-    return Verdict(
-        cause="slow_rank",
-        culprits=findings[0].ranks,
-        confidence="likely",
-        summary="; ".join(finding.reason for finding in findings),
-        because=tuple(Fact(finding.reason, "heartbeats over many steps") for finding in findings),
-        rejected=(Rejected(seen.cause, "the last steps alone are too few to show a difference of this size"),),
     )
 
 

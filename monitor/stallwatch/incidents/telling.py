@@ -2,6 +2,7 @@
 
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.incidents import slowness
 from stallwatch.incidents.life import Life, Mute
 from stallwatch.model.incident import Severity
 from stallwatch.model.snapshot import JobKey
@@ -58,11 +59,8 @@ def _now(life: Life, facts: JobFacts | None, config: Config, now_ns: int) -> tup
     if life.family in ("health", "drift"):
         return "warning", ""
     if life.family == "slow":
-        if verdict is None or verdict.cause != "slow_rank":
-            return "none", ""
-        # What one look shows may have passed at the second: a burst of somebody else's work, a large collection.
-        once = verdict.confidence == "possible" and known < tell.settle_seconds
-        return ("none", "a second look must show it as well") if once else ("warning", "")
+        why = slowness.untold(life.incident, verdict, config.slow.cost_share)
+        return ("none", why) if why else ("warning", "")
     if verdict is None:
         failed = life.judgements_failed > 0 and begun and stood >= tell.undecided_seconds
         return ("warning", "") if failed else ("none", "")

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from stallwatch.model.snapshot import JobKey
-from stallwatch.model.verdict import Verdict
+from stallwatch.model.verdict import Slowness, Verdict
 
 # What a symptom is about, and the one place that says so. "hang": the job, or a rank of it, stands still or has gone.
 # Of the others the job moves: "slow": a rank holds it back; "health": what only costs speed or will break later;
@@ -25,7 +25,7 @@ class Finding(msgspec.Struct, frozen=True):
     reason: str  # "rank 3 has made no step for 8.2 s; its limit is 5.0 s (20 × the median step of 0.05 s)"
     resolvable: bool = True  # False: cannot resolve itself (exit, stop): told at once
     step: int | None = None  # that its ranks stand at, where steps are counted: what recurs is told by it
-    cost_seconds: float = 0.0  # what a slow rank costs its job in each step; 0: unknown or nothing
+    slowness: Slowness | None = None  # what it costs the job, where it only slows it
     due_ns: int = 0  # CLOCK_MONOTONIC when this suspicion is confirmed if it lasts; 0: time alone does not
     verdict: Verdict | None = None  # where the symptom was judged with the evidence that showed it
 

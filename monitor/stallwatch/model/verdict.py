@@ -55,6 +55,23 @@ class Rejected(msgspec.Struct, frozen=True):
     why: str
 
 
+class Slowness(msgspec.Struct, frozen=True):
+    """What slow ranks cost their job: the one measure that finding, verdict, metric, page and message show."""
+
+    cost_seconds: float  # of each step, by which the others wait for the slow rank
+    low_seconds: float  # interval of the cost, about 95 %
+    high_seconds: float
+    step_seconds: float  # a step as it is now, the cost included; 0: unknown
+    steps: int  # observations that it rests on
+    seconds: float  # the time that they span
+
+    @property
+    def share(self) -> float:
+        """The cost as a part of the step that it would be without: 0.3 is a job that is 30 % slower for it."""
+        rest = self.step_seconds - self.cost_seconds
+        return self.cost_seconds / rest if rest > 0 else 0.0
+
+
 class Verdict(msgspec.Struct, frozen=True):
     cause: Cause
     culprits: tuple[int, ...]  # global ranks, sorted
@@ -71,6 +88,7 @@ class Verdict(msgspec.Struct, frozen=True):
     rejected: tuple[Rejected, ...] = ()
     missing: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
+    slowness: Slowness | None = None
 
 
 class StackNode(msgspec.Struct, frozen=True):

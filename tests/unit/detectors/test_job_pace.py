@@ -39,7 +39,9 @@ def test_steps_that_become_twice_as_long_and_stay_so_are_told_after_ten_minutes(
     confirmed = [second for second, finding in findings if finding.stage == "confirmed"]
     assert confirmed[0] - findings[0][0] == 600
     assert findings[0][1].ranks == (0, 1)
-    assert findings[0][1].cost_seconds == 0.5
+    cost = findings[0][1].slowness
+    assert cost is not None
+    assert cost.cost_seconds == 0.5
     assert "slower fabric" in findings[0][1].reason
 
 

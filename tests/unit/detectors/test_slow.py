@@ -63,3 +63,25 @@ def test_steps_inside_a_phase_do_not_count() -> None:
 def test_it_can_be_switched_off() -> None:
     off = Config(slow=SlowSection(enabled=False))
     assert not found(run(job_run(held_back([0.66, 0.66, 0.66, 0.0]), 60), off), "slow")
+
+
+def test_a_slow_rank_is_held_until_it_is_as_fast_as_its_peers_for_as_long_as_it_took_to_find() -> None:
+    """Chance makes gaps in a difference that lasts: what comes and goes with them is no news."""
+    small = held_back([0.3, 0.3, 0.3, 0.0])
+    seconds = [second for second, _ in found(run(job_run(small, 300)), "slow")]
+    assert seconds == list(range(round(seconds[0]), round(seconds[0]) + len(seconds)))
+    assert seconds[-1] >= 298
+
+
+def test_two_slow_ranks_of_eight_are_named_together() -> None:
+    findings = found(run(job_run(held_back([0.5, 0.5, 0.0, 0.5, 0.5, 0.0, 0.5, 0.5]), 120)), "slow")
+    assert {finding.ranks for _, finding in findings} == {(2, 5)}
+    assert "ranks 2, 5 hold the others back" in findings[0][1].reason
+
+
+def test_what_it_costs_is_measured_with_its_interval() -> None:
+    finding = found(run(job_run(held_back([0.3, 0.3, 0.3, 0.0]), 200)), "slow")[-1][1]
+    cost = finding.slowness
+    assert cost is not None
+    assert cost.low_seconds < 0.3 * cost.step_seconds < cost.high_seconds
+    assert cost.share == pytest.approx(cost.cost_seconds / (cost.step_seconds - cost.cost_seconds))

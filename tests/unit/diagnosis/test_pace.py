@@ -1,6 +1,7 @@
 """Stuck, moving, or one rank slow."""
 
 import msgspec
+import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.case import Case
@@ -126,3 +127,44 @@ def test_a_slow_rank_is_seen_beside_one_without_a_dump_and_said_with_less_trust(
     dark = msgspec.structs.replace(dark, recorders=())
     verdict = judge(Evidence(4, "nccl", (*ranks, late, dark), (), ())).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("slow_rank", (2,), "possible")
+
+
+def _becoming_late(rank: RankEvidence, by_ns: int, last: int) -> RankEvidence:
+    """As if it had come later to its last calls only."""
+    (recorder,) = rank.recorders
+    early, late = recorder.operations[:-last], recorder.operations[-last:]
+    moved = tuple(msgspec.structs.replace(one, created_ns=(one.created_ns or 0) + by_ns) for one in late)
+    return msgspec.structs.replace(rank, recorders=(msgspec.structs.replace(recorder, operations=(*early, *moved)),))
+
+
+def test_a_part_of_a_step_in_the_last_calls_is_a_slow_rank_and_measured_from_its_beginning() -> None:
+    steps = loop(W3, 60)
+    ranks = [_captured_soon(Rank(r, steps[:116], 115, looks=1)) for r in (0, 1)]
+    late = _becoming_late(Rank(2, steps[:114], looks=1, frames=SLEEPS).evidence(), STEP_NS // 2, last=34)
+    verdict = judge(Evidence(3, "nccl", (*ranks, late), (), ()))[0]
+    assert (verdict.cause, verdict.culprits) == ("slow_rank", (2,))
+    cost = verdict.slowness
+    assert cost is not None
+    assert cost.cost_seconds == pytest.approx(STEP_NS / 2 / 1e9, rel=1e-3)
+    assert 14 <= cost.steps <= 24
+    assert cost.low_seconds <= cost.cost_seconds <= cost.high_seconds
+
+
+def test_who_comes_last_in_every_other_call_is_not_slow() -> None:
+    steps = loop(W3, 60)
+    ranks = [_captured_soon(Rank(r, steps[:116], 115, looks=1)).recorders[0] for r in range(3)]
+    turns = [
+        msgspec.structs.replace(
+            recorder,
+            operations=tuple(
+                msgspec.structs.replace(one, created_ns=(one.created_ns or 0) + STEP_NS // 2 * (index // 4 % 3 == rank))
+                for index, one in enumerate(recorder.operations)
+            ),
+        )
+        for rank, recorder in enumerate(ranks)
+    ]
+    evidence = [
+        msgspec.structs.replace(_captured_soon(Rank(r, steps[:116], 115, looks=1)), recorders=(turns[r],))
+        for r in range(3)
+    ]
+    assert judge(Evidence(3, "nccl", tuple(evidence), (), ()))[0].cause != "slow_rank"

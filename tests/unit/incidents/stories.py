@@ -13,7 +13,7 @@ from stallwatch.incidents.messages import Action, Captured, Event, Judged
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
-from stallwatch.model.verdict import Report, Verdict
+from stallwatch.model.verdict import Report, Slowness, Verdict
 
 SECOND = 1_000_000_000
 START = 1_000 * SECOND
@@ -65,6 +65,13 @@ def report(
         Verdict,
     )
     return Report(1, "0", None, None, None, None, None, True, (verdict,))
+
+
+def slow_report(culprits: tuple[int, ...], cost_seconds: float, seconds: float) -> Report:
+    """What a look says that saw these ranks come late in each step of 0.26 s, over this time."""
+    cost = Slowness(cost_seconds, cost_seconds, cost_seconds, 0.26, int(seconds / 0.26), seconds)
+    answer = report("slow_rank", culprits)
+    return msgspec.structs.replace(answer, verdicts=(msgspec.structs.replace(answer.verdicts[0], slowness=cost),))
 
 
 class Story:

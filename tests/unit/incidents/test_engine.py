@@ -16,7 +16,7 @@ from stallwatch.incidents.messages import (
     StartCapture,
 )
 from stallwatch.model.snapshot import JobKey
-from tests.unit.incidents.stories import JOB, SECOND, START, Story, facts, finding, of, report, stall
+from tests.unit.incidents.stories import JOB, SECOND, START, Story, facts, finding, of, report, slow_report, stall
 
 
 def test_a_suspicion_starts_a_first_look_and_tells_nobody() -> None:
@@ -250,41 +250,61 @@ def test_slowness_is_its_own_incident_beside_a_hang() -> None:
     assert sorted(life.family for life in story.lives.active) == ["hang", "slow"]
 
 
-def test_slowness_is_told_as_a_warning_only_when_the_verdict_agrees() -> None:
-    for cause, severity in (("slow_rank", "warning"), ("healthy", "none"), ("not_entered", "none")):
-        story = Story()
-        story.at(20, finding("slow", "suspect"), jobs=[facts(moved=True)])
-        story.looked()
-        story.at(23, finding("slow"))
-        story.looked()
-        story.judged(report(cause))
-        assert story.severity == severity
-
-
-def test_what_a_single_look_at_a_moving_job_shows_is_told_when_the_second_shows_it_too() -> None:
+@pytest.mark.parametrize(
+    ("cause", "stage", "severity"),
+    [
+        ("slow_rank", "confirmed", "warning"),
+        ("slow_rank", "suspect", "none"),
+        ("healthy", "confirmed", "warning"),
+        ("healthy", "suspect", "none"),
+        ("not_entered", "confirmed", "none"),
+    ],
+)
+def test_what_many_steps_show_is_told_and_one_look_does_not_overrule_it(cause: str, stage: str, severity: str) -> None:
     story = Story()
     story.at(20, finding("slow", "suspect"), jobs=[facts(moved=True)])
     story.looked()
-    story.judged(report("slow_rank", (0, 1, 2, 3), confidence="possible"))
-    assert (story.incident.state, story.incident.severity) == ("open", "none")
-    story.at(26, finding("slow"))
+    story.at(23, finding("slow", stage))
     story.looked()
-    story.judged(report("slow_rank", (0, 1, 2, 3), confidence="likely"))
-    assert story.incident.severity == "warning"
+    story.judged(report(cause, (0, 1, 2, 3)))
+    story.at(24, finding("slow", stage))
+    assert story.severity == severity
 
 
 @pytest.mark.parametrize(
-    ("culprits", "severity"), [((0, 1, 2, 3), "warning"), ((2,), "none")], ids=["the same", "another"]
+    ("culprits", "seconds", "cost", "severity"),
+    [
+        ((0, 1, 2, 3), 10.0, 0.06, "warning"),
+        ((2,), 10.0, 0.06, "none"),
+        ((0, 1, 2, 3), 5.0, 0.06, "none"),
+        ((0, 1, 2, 3), 10.0, 0.01, "none"),
+    ],
+    ids=["the same", "another rank", "a burst", "it costs little"],
 )
-def test_a_suspected_slow_rank_is_told_when_the_first_look_names_it_too(
-    culprits: tuple[int, ...], severity: str
+def test_a_suspected_slow_rank_is_told_when_a_look_at_its_arrivals_shows_it_for_long_enough(
+    culprits: tuple[int, ...], seconds: float, cost: float, severity: str
 ) -> None:
     story = Story()
     story.at(20, finding("slow", "suspect"), jobs=[facts(moved=True)])
     story.looked()
-    story.judged(report("slow_rank", culprits))
+    story.judged(slow_report(culprits, cost, seconds))
     story.at(22, finding("slow", "suspect"))
-    assert story.incident.severity == severity
+    assert story.severity == severity
+
+
+def test_a_slow_rank_is_not_taken_back_by_a_look_while_its_symptom_lasts() -> None:
+    story = Story()
+    story.at(20, finding("slow", "suspect"), jobs=[facts(moved=True)])
+    story.looked()
+    story.judged(slow_report((0, 1, 2, 3), 0.06, 10.0))
+    for second in range(21, 90):
+        story.at(second, finding("slow", "suspect"))
+        if story.life.capturing:
+            story.looked()
+        if story.life.judging:
+            story.judged(report("healthy", ()))
+    assert story.incident.verdict is not None
+    assert (story.incident.verdict.cause, story.severity) == ("slow_rank", "warning")
 
 
 def test_slowness_that_came_to_nothing_is_not_looked_at_again_at_once() -> None:

@@ -11,7 +11,7 @@ from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.waits import Point, Wait
 from stallwatch.model.summary import Call
-from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected, Where
+from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected, Slowness, Where
 
 _FACTS_KEPT = 12
 
@@ -30,6 +30,7 @@ class Claim(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()
     apart: str = ""  # where the culprits meet, and where the others
     steps_past: int | None = None  # steps that the culprits counted beyond those that wait for them
+    slowness: Slowness | None = None
 
 
 Saying = Claim | Rejected | None

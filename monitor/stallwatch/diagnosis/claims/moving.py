@@ -27,21 +27,24 @@ def slow_rank(story: Story) -> Saying:
     # One look shows no motion of its own, but who has come late each time to calls that were made until just now.
     if not story.moves and not story.pace.just_moved(slow.group):
         return None
+    cost = slow.slowness
+    come = "comes" if len(slow.ranks) == 1 else "come"
     return Claim(
         cause="slow_rank",
-        culprits=(slow.rank,),
+        culprits=slow.ranks,
         confidence="likely" if slow.all_seen and story.moves else "possible",
         because=(
             Fact(
-                f"rank {slow.rank} comes {slow.late_seconds:.3g} s after the others in {slow.share_last:.0%} of its "
-                f"calls; a step takes {slow.step_seconds:.3g} s",
+                f"{named(slow.ranks)} {come} {cost.cost_seconds:.3g} s after the others in {slow.share_last:.0%} of "
+                f"the last {cost.steps} calls; a step takes {cost.step_seconds:.3g} s",
                 "arrival times in the flight recorders",
             ),
             Fact("the job moves" if story.moves else "the job moved until just now", "flight recorders"),
-            *activity_facts(story, (slow.rank,)),
+            *activity_facts(story, slow.ranks),
         ),
-        where=common_where(story, (slow.rank,)),
+        where=common_where(story, slow.ranks),
         group=slow.group,
+        slowness=cost,
     )
 
 

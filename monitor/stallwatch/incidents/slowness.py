@@ -1,0 +1,81 @@
+"""One measure of slowness for an incident: statistics of minutes say who and how much, a look says where and why."""
+
+from msgspec.structs import replace
+
+from stallwatch.model.finding import Finding
+from stallwatch.model.incident import Incident
+from stallwatch.model.verdict import Cause, Fact, Rejected, Slowness, Verdict
+
+# What the times of arrival in one look must span before they are no burst of somebody else's work.
+_SURE_SECONDS = 8.0
+_SURE_STEPS = 8
+_CHANGED = 1.5  # times its cost: news
+_NOTHING_SEEN: frozenset[Cause] = frozenset({"healthy", "undecided", "waiting"})
+
+
+def measured(incident: Incident, seen: Verdict) -> Verdict:
+    """Given an incident of slowness and what the last look says, return the verdict with the measure that holds: the
+    look's where it sees the same ranks, else what detection measured over many steps, once that is sure."""
+    finding = _finding(incident)
+    if finding is None:
+        return seen
+    if seen.cause == "slow_rank" and seen.culprits == finding.ranks:
+        if seen.slowness is None and finding.slowness is not None:
+            return replace(seen, slowness=finding.slowness)
+        sure = seen.slowness is not None and is_sure(seen.slowness)
+        return replace(seen, confidence="likely") if sure and seen.confidence == "possible" else seen
+    if finding.stage != "confirmed" or not (seen.cause in _NOTHING_SEEN or seen.cause == "slow_rank"):
+        return seen
+    why = "what the last steps show does not overrule what all steps since it began show"
+    return Verdict(
+        cause="slow_rank",
+        culprits=finding.ranks,
+        confidence="likely",
+        summary=finding.reason[:1].upper() + finding.reason[1:],
+        because=(Fact(finding.reason, "heartbeats over many steps"),),
+        rejected=(Rejected(seen.cause, why),) if seen.cause != "slow_rank" else (),
+        slowness=finding.slowness,
+    )
+
+
+def agrees(incident: Incident, verdict: Verdict) -> bool:
+    """Two ways to see it, one answer: the waits of many steps, and the times at which ranks came in the last."""
+    finding = _finding(incident)
+    return finding is not None and verdict.cause == "slow_rank" and verdict.culprits == finding.ranks
+
+
+def is_sure(slowness: Slowness) -> bool:
+    """It spans enough time and steps to be a state of a rank."""
+    return slowness.seconds >= _SURE_SECONDS and slowness.steps >= _SURE_STEPS
+
+
+def untold(incident: Incident, verdict: Verdict | None, least_share: float) -> str:
+    """Return why nobody is told of a slow rank yet, "" when it is to be told."""
+    if verdict is None or verdict.cause != "slow_rank":
+        return "no look has shown who holds the job back"
+    finding = _finding(incident)
+    by_statistics = finding is not None and finding.stage == "confirmed" and finding.ranks == verdict.culprits
+    sure = by_statistics or (verdict.slowness is not None and is_sure(verdict.slowness))
+    if not sure:
+        return f"it must have been so for {_SURE_SECONDS:g} s and {_SURE_STEPS} steps"
+    cost = verdict.slowness
+    if cost is not None and cost.step_seconds and cost.share < least_share:
+        return f"it costs the job {cost.share:.0%} of a step, less than {least_share:.0%} (slow.cost_share)"
+    return ""
+
+
+def has_changed(incident: Incident) -> bool:
+    """Whether what is measured now is far from what the verdict says."""
+    verdict, finding = incident.verdict, _finding(incident)
+    before = verdict.slowness if verdict is not None else None
+    now = finding.slowness if finding is not None else None
+    if before is None or now is None or not before.cost_seconds or finding is None or verdict is None:
+        return False
+    if finding.ranks != verdict.culprits:
+        return True
+    # Beyond what either measure leaves open.
+    return now.low_seconds > _CHANGED * before.cost_seconds or now.high_seconds < before.cost_seconds / _CHANGED
+
+
+def _finding(incident: Incident) -> Finding | None:
+    return next((finding for finding in incident.findings if finding.family == "slow"), None)

@@ -1,0 +1,131 @@
+"""A training job in which one rank needs longer for each step, from one step to another: gloo or NCCL.
+
+    torchrun --nproc-per-node 4 slow_rank.py --by sleep --step-seconds 0.2 --extra 0.3 --slow-rank 2 --seconds 60
+
+Prints one JSON line when the rank becomes slow and one when it is as fast as the others again, with CLOCK_MONOTONIC.
+"""
+
+import argparse
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+import torch  # noqa: TID251
+import torch.distributed as dist  # noqa: TID251
+from torch import nn  # noqa: TID251
+from torch.nn.parallel import DistributedDataParallel  # noqa: TID251
+
+import stallwatch
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", default="gloo")
+    parser.add_argument("--by", default="sleep", choices=("sleep", "cpu", "loader", "gpu", "wander"))
+    parser.add_argument("--step-seconds", type=float, default=0.2)
+    parser.add_argument("--extra", type=float, default=0.3, help="share of a step by which the slow rank is slower")
+    parser.add_argument("--jitter", type=float, default=0.0, help="share by which each rank's steps vary, by chance")
+    parser.add_argument("--heavy", action="store_true", help="jitter of a heavy-tailed kind")
+    parser.add_argument("--slow-rank", type=int, default=2)
+    parser.add_argument("--healthy-seconds", type=float, default=15.0)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long it is slow")
+    parser.add_argument("--after-seconds", type=float, default=30.0, help="how long the job goes on after that")
+    return parser.parse_args()
+
+
+def compute(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        sum(range(200))
+
+
+def spin_gpu(seconds: float) -> None:
+    torch.cuda._sleep(int(seconds * 1.7e9))
+
+
+class Slowly(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    """A loader's worker that decodes as long as the file at `path` says."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        while True:
+            compute(float(self._path.read_text() or 0))
+            yield torch.randn(32, 64)
+
+
+def main() -> None:
+    chosen = options()
+    beat = stallwatch.attach()
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    draw = random.Random(rank)
+    device = torch.device("cpu")
+    if chosen.backend == "nccl":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    dist.init_process_group(chosen.backend)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    pace = Path(f"/tmp/pace-{os.getpid()}")
+    pace.write_text("0")
+    loader = iter(torch.utils.data.DataLoader(Slowly(pace), batch_size=None, num_workers=1, prefetch_factor=2))
+    decodes = chosen.by == "loader"
+    began, slow, step, agreed = time.monotonic(), False, 0, torch.zeros(1)
+    while True:
+        # All leave at the same step, and see the same clock: rank 0's.
+        agreed[0] = time.monotonic() - began
+        if step % 10 == 0:
+            clock = agreed.to(device)
+            dist.broadcast(clock, 0)
+            age = clock.item()
+        if age > chosen.healthy_seconds + chosen.seconds + chosen.after_seconds:
+            break
+        now_slow = chosen.healthy_seconds < age < chosen.healthy_seconds + chosen.seconds
+        culprit = draw_same(step, dist.get_world_size()) if chosen.by == "wander" else chosen.slow_rank
+        if now_slow != slow:
+            slow = now_slow
+            if rank == 0:
+                print(json.dumps({"slow": slow, "at": time.monotonic(), "step": step}), flush=True)
+            if decodes and rank == culprit:
+                pace.write_text(str(chosen.step_seconds * (1 + chosen.extra) if slow else 0))
+        work = chosen.step_seconds
+        if chosen.jitter:
+            by = draw.paretovariate(2.5) - 1.67 if chosen.heavy else draw.gauss(0, 1)
+            work = max(0.2 * work, work * (1 + chosen.jitter * by))
+        extra = chosen.step_seconds * chosen.extra if slow and rank == culprit else 0.0
+        if decodes:
+            until = time.monotonic() + work
+            batch = next(loader)
+            time.sleep(max(0.0, until - time.monotonic()))
+        else:
+            batch = torch.randn(32, 64)
+            time.sleep(work)
+            if chosen.by in ("sleep", "wander"):
+                time.sleep(extra)
+            elif chosen.by == "cpu":
+                compute(extra)
+            elif chosen.by == "gpu":
+                spin_gpu(extra)
+        loss = model(batch.to(device)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        beat.step()
+        step += 1
+    dist.barrier()
+    dist.destroy_process_group()
+    pace.unlink()
+
+
+def draw_same(step: int, ranks: int) -> int:
+    """Another rank each few steps, the same draw on all ranks."""
+    return random.Random(step // 7).randrange(ranks)
+
+
+if __name__ == "__main__":
+    main()
