@@ -141,7 +141,7 @@ def test_a_part_of_a_step_in_the_last_calls_is_a_slow_rank_and_measured_from_its
     steps = loop(W3, 60)
     ranks = [_captured_soon(Rank(r, steps[:116], 115, looks=1)) for r in (0, 1)]
     late = _becoming_late(Rank(2, steps[:114], looks=1, frames=SLEEPS).evidence(), STEP_NS // 2, last=34)
-    verdict = judge(Evidence(3, "nccl", (*ranks, late), (), ()))[0]
+    verdict = judge(Evidence(3, "nccl", (*ranks, late), (), ())).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("slow_rank", (2,))
     cost = verdict.slowness
     assert cost is not None
@@ -167,4 +167,4 @@ def test_who_comes_last_in_every_other_call_is_not_slow() -> None:
         msgspec.structs.replace(_captured_soon(Rank(r, steps[:116], 115, looks=1)), recorders=(turns[r],))
         for r in range(3)
     ]
-    assert judge(Evidence(3, "nccl", tuple(evidence), (), ()))[0].cause != "slow_rank"
+    assert judge(Evidence(3, "nccl", tuple(evidence), (), ())).verdicts[0].cause != "slow_rank"
