@@ -1,6 +1,6 @@
 """All checks, written out. A new one is a class in its area's folder and a line here."""
 
-from stallwatch.doctor.advice.scripts import HarmfulAdvice, TrainingCalls
+from stallwatch.doctor.advice.scripts import HarmfulAdvice
 from stallwatch.doctor.advice.variables import VariablesInScripts
 from stallwatch.doctor.check import Check
 from stallwatch.doctor.environment.files import NamedFiles
@@ -29,6 +29,12 @@ from stallwatch.doctor.host.storage import DiskSpace, NetworkCaches, SharedMemor
 from stallwatch.doctor.network.interfaces import FabricPorts, InterfaceExists, Loopback
 from stallwatch.doctor.network.names import AddressFamily, HostName, MasterAddress
 from stallwatch.doctor.network.ports import MasterPort, RasPort
+from stallwatch.doctor.training_script.data import SamplerEpoch, UnevenShards, UnshardedLoader
+from stallwatch.doctor.training_script.debugging import AnomalyDetection
+from stallwatch.doctor.training_script.devices import GlobalRankDevice, LateDevice, LateVisibleDevices
+from stallwatch.doctor.training_script.divergence import RankConditionalCollective, SwallowedCollective
+from stallwatch.doctor.training_script.process_group import ProcessGroupCall
+from stallwatch.doctor.training_script.saving import ShardedSave
 
 CHECKS: tuple[Check, ...] = (
     FailedRun(), DecisionTree(),
@@ -39,7 +45,9 @@ CHECKS: tuple[Check, ...] = (
     HostName(), MasterAddress(), MasterPort(), InterfaceExists(), AddressFamily(), Loopback(), FabricPorts(), RasPort(),
     OpenFiles(), LockedMemory(), SharedMemory(), DiskSpace(), StaleBuildLocks(), NetworkCaches(), SocketsAllowed(),
     PtraceAllowed(), PySpyReads(), KernelLogReadable(), ClockInSync(), Cpus(), CgroupMemory(), ContainerNetwork(),
-    TorchPresent(), DriverSupportsCuda(), Compatible(), KnownBugs(), TrainingCalls(), DeepSpeedKeys(),
+    TorchPresent(), DriverSupportsCuda(), Compatible(), KnownBugs(), DeepSpeedKeys(),
     DeepSpeedSettings(), DeepSpeedTimeout(),
+    RankConditionalCollective(), SwallowedCollective(), ShardedSave(), ProcessGroupCall(), LateDevice(),
+    GlobalRankDevice(), LateVisibleDevices(), UnshardedLoader(), SamplerEpoch(), UnevenShards(), AnomalyDetection(),
     HarmfulAdvice(), VariablesInScripts(),
 )  # fmt: skip

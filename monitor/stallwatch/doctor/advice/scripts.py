@@ -1,6 +1,5 @@
-"""Scripts that a person named, or that running ranks were started with: advice that harms, and calls that hang."""
+"""Scripts that a person named, or that running ranks were started with: advice that harms."""
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,61 +103,3 @@ class HarmfulAdvice:
                     )
                 )  # fmt: skip
         return tuple(found)
-
-
-class TrainingCalls:
-    name: ClassVar[str] = "training_calls"
-    area: ClassVar[Area] = "frameworks"
-    looks_for: ClassVar[str] = (
-        "the training script's init_process_group (time-out, device), DDP and its data: what can hang"
-    )
-
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        found: list[FindingRecord] = []
-        for path, text in texts(surroundings):
-            if path.suffix != ".py":
-                continue
-            try:
-                tree = ast.parse(text)
-            except (SyntaxError, ValueError, RecursionError):
-                continue
-            found += self._calls(path, tree)
-        return tuple(found)
-
-    def _calls(self, path: Path, tree: ast.Module) -> Iterator[FindingRecord]:
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        binds = any(_called(call) in ("set_device", "set_default_device") for call in calls)
-        for call in calls:
-            keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-            if _called(call) != "init_process_group" or None in keywords:
-                continue
-            backend = _text(keywords.get("backend") or (call.args[0] if call.args else None))
-            place = f"{path}:{call.lineno}"
-            if "nccl" in backend and "device_id" not in keywords and not binds:
-                yield finding(
-                    self, "warning", place,
-                    seen="init_process_group(\"nccl\") without device_id, and torch.cuda.set_device is nowhere called.",
-                    why="Every rank then begins on GPU 0: \"Duplicate GPU detected\", or barrier() guesses a device "
-                    "and hangs.",
-                    remedy="torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])) before it",
-                    source="PyTorch documentation, init_process_group",
-                )  # fmt: skip
-            if "timeout" not in keywords:
-                yield finding(
-                    self, "info", place,
-                    seen="init_process_group has no timeout=: 10 minutes with NCCL (30 before PyTorch 2.2), 30 with "
-                    "gloo.",
-                    why="A hang is ended after that; groups that libraries make for themselves have the default "
-                    "anyway.",
-                    remedy="init_process_group(timeout=timedelta(minutes=10)) says it where people look",
-                    source="pytorch#135352",
-                )  # fmt: skip
-
-
-def _called(call: ast.Call) -> str:
-    target = call.func
-    return target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else ""
-
-
-def _text(node: ast.expr | None) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""

@@ -2,10 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch.doctor.advice.scripts import HarmfulAdvice, TrainingCalls
+from stallwatch.doctor.advice.scripts import HarmfulAdvice
 from stallwatch.doctor.advice.variables import VariablesInScripts
 from stallwatch.doctor.check import Inapplicable, Undetermined
 from stallwatch.doctor.surroundings import Question, Surroundings
+from stallwatch.doctor.training_script.process_group import ProcessGroupCall
 from tests.unit.doctor.fakes import Node, one, rank
 
 
@@ -188,7 +189,7 @@ def test_variables_that_somebody_reads_are_silent(node: Node) -> None:
 
 def test_a_process_group_without_a_device_is_told(node: Node) -> None:
     text = 'import torch.distributed as dist\ndist.init_process_group("nccl", timeout=t)\n'
-    found = one(TrainingCalls().look(around(node, text, "train.py")))
+    found = one(ProcessGroupCall().look(around(node, text, "train.py")))
     assert (found.severity, found.subject.rsplit(":", 1)[1]) == ("warning", "2")
 
 
@@ -203,11 +204,11 @@ def test_a_process_group_without_a_device_is_told(node: Node) -> None:
     ],
 )
 def test_a_process_group_with_what_it_needs_is_silent(node: Node, text: str) -> None:
-    assert TrainingCalls().look(around(node, text, "train.py")) == ()
+    assert ProcessGroupCall().look(around(node, text, "train.py")) == ()
 
 
 def test_a_missing_timeout_is_only_mentioned(node: Node) -> None:
-    assert one(TrainingCalls().look(around(node, 'init_process_group("gloo")', "train.py"))).severity == "info"
+    assert one(ProcessGroupCall().look(around(node, 'init_process_group("gloo")', "train.py"))).severity == "info"
 
 
 def test_scripts_of_own_running_ranks_are_read_and_those_of_others_not(node: Node) -> None:

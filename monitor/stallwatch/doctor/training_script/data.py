@@ -1,0 +1,228 @@
+"""How ranks share their data: the same samples everywhere, one order in every epoch, more batches here than there."""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+from stallwatch.doctor.check import finding
+from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.doctor.training_script.rank_conditions import Ranks, is_whole
+from stallwatch.doctor.training_script.source import (
+    Script,
+    has_open_keywords,
+    is_false,
+    is_true,
+    keyword,
+    target_name,
+    training_scripts,
+)
+
+_LOADERS: Final = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader", "DataLoader")
+_SAMPLER: Final = "DistributedSampler"
+# Loaders of what is measured may hold the whole on every rank.
+_MEASURED: Final = re.compile(r"val|test|eval|dev\b|dev_|infer|predict|calib", re.IGNORECASE)
+# What shares data in another way, or needs the same data on several ranks.
+_OTHER_WAYS: Final = (
+    "IterableDataset", "WebDataset", "WebLoader", "split_dataset_by_node", "StatefulDataLoader", "prepare",
+    "setup_dataloaders", "parallelize_module", "PipelineStage", "init_device_mesh", "DeviceMesh", "split_by_node",
+    "ParallelMode", "get_tensor_model_parallel_rank", "StreamingDataset", "prepare_data_loader", "Join",
+)  # fmt: skip
+
+
+class UnshardedLoader:
+    name: ClassVar[str] = "unsharded_loader"
+    area: ClassVar[Area] = "frameworks"
+    looks_for: ClassVar[str] = "in training scripts: a DataLoader of a data-parallel job without a distributed sampler"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
+
+    def _script(self, script: Script) -> Iterator[FindingRecord]:
+        if not script.is_data_parallel or script.has_trainer or script.mentions(*_OTHER_WAYS):
+            return
+        for call, name in _loaders(script):
+            given = ("sampler", "batch_sampler")
+            if any(keyword(call, one) for one in given) or len(call.args) > 3 or has_open_keywords(call):
+                continue
+            dataset = _dataset(call)
+            if _MEASURED.search(name) or dataset is None or _MEASURED.search(ast.unparse(dataset)):
+                continue
+            shuffled = is_true(keyword(call, "shuffle"))
+            if _knows_ranks(script, dataset, shuffled):
+                continue
+            yield finding(
+                self, "warning", script.place(call),
+                seen=f"{name or 'A DataLoader'} has no distributed sampler: every rank reads the whole data set.",
+                why="The ranks draw from the same samples (with one seed the very same batches): an epoch is world_size"
+                " times as long as it seems, and more ranks do not train faster.",
+                remedy="sampler = DistributedSampler(dataset); DataLoader(dataset, sampler=sampler, …)"
+                + (" without shuffle=True" if shuffled else "") + "; sampler.set_epoch(epoch) in every epoch",
+                source="PyTorch documentation, DistributedSampler",
+            )  # fmt: skip
+
+
+class SamplerEpoch:
+    name: ClassVar[str] = "sampler_epoch"
+    area: ClassVar[Area] = "frameworks"
+    looks_for: ClassVar[str] = "in training scripts: a DistributedSampler without set_epoch in the loop over epochs"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
+
+    def _script(self, script: Script) -> Iterator[FindingRecord]:
+        if script.has_trainer or "set_epoch" in script.text or not _has_epochs(script):
+            return
+        for call in script.calls:
+            if script.name_of(call.func).rpartition(".")[2] != _SAMPLER or has_open_keywords(call):
+                continue
+            name = _assigned_to(script, call)
+            if is_false(keyword(call, "shuffle")) or _MEASURED.search(f"{name} {ast.unparse(call)}"):
+                continue
+            yield finding(
+                self, "warning", script.place(call),
+                seen=f"{name or 'The DistributedSampler'} shuffles, and set_epoch is nowhere called.",
+                why="Every epoch then has the same order: the sampler's seed is the epoch's number.",
+                remedy=f"{name or 'sampler'}.set_epoch(epoch) at the beginning of each epoch, before the loader is "
+                "iterated",
+                source="PyTorch documentation, DistributedSampler",
+            )  # fmt: skip
+
+
+class UnevenShards:
+    name: ClassVar[str] = "uneven_shards"
+    area: ClassVar[Area] = "frameworks"
+    looks_for: ClassVar[str] = (
+        "in training scripts: data cut by rank into parts of different lengths, without drop_last"
+    )
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
+
+    def _script(self, script: Script) -> Iterator[FindingRecord]:
+        # What makes the numbers of batches equal, or lets them differ.
+        if not script.is_data_parallel or script.has_trainer or script.mentions("Join", "islice", "join"):
+            return
+        for call, name in _loaders(script):
+            if is_true(keyword(call, "drop_last")) or has_open_keywords(call) or _MEASURED.search(name):
+                continue
+            dataset = _dataset(call)
+            cut = next(_cuts(script, dataset), None) if dataset is not None else None
+            if cut is None or not _is_iterated(script, name):
+                continue
+            yield finding(
+                self, "warning", script.place(call),
+                seen=f"{name} reads what line {cut.lineno} cuts by rank ({ast.unparse(cut)[:80]}): the parts differ in "
+                "length by one.",
+                why="A rank with one batch less leaves the loop earlier, and the others wait for it in backward.",
+                remedy="DistributedSampler makes the parts equal; or cut the list to a multiple of world_size before, "
+                "and DataLoader(drop_last=True); or train under torch.distributed.algorithms.join.Join",
+                source="PyTorch documentation, Distributed Training with Uneven Inputs",
+            )  # fmt: skip
+
+
+def _loaders(script: Script) -> Iterator[tuple[ast.Call, str]]:
+    """Every DataLoader of torch, with the name that it is given ("" for none)."""
+    for call in script.calls:
+        if script.name_of(call.func) in _LOADERS:
+            yield call, _assigned_to(script, call)
+
+
+def _assigned_to(script: Script, call: ast.Call) -> str:
+    return next((name for name, values in script.assigned.items() if any(one is call for one in values)), "")
+
+
+def _dataset(call: ast.Call) -> ast.expr | None:
+    return call.args[0] if call.args else keyword(call, "dataset")
+
+
+def _sources(script: Script, node: ast.expr, depth: int = 4) -> Iterator[ast.expr]:
+    """An expression and everything that was assigned to the names in it."""
+    yield node
+    if depth == 0:
+        return
+    for inner in ast.walk(node):
+        if isinstance(inner, (ast.Name, ast.Attribute)) and (name := target_name(inner)):
+            for value in script.assigned.get(name, []):
+                if value is not None and value is not node:
+                    yield from _sources(script, value, depth - 1)
+
+
+def _knows_ranks(script: Script, dataset: ast.expr, shuffled: bool) -> bool:
+    """Whether the data set was made with the rank or the number of ranks in hand, or comes from nobody knows where."""
+    ranks = Ranks(script)
+    for source in _sources(script, dataset):
+        for inner in ast.walk(source):
+            if isinstance(inner, ast.expr) and (ranks.is_rank(inner) or _names_world(inner)):
+                return True
+    # Made elsewhere: a shuffled one is a whole data set nevertheless, for an iterable one cannot be shuffled.
+    return bool(name := target_name(dataset)) and name not in script.assigned and not shuffled
+
+
+def _names_world(node: ast.expr) -> bool:
+    return isinstance(node, (ast.Name, ast.Attribute)) and bool(
+        re.search(r"world_size|num_replicas|WORLD_SIZE", target_name(node))
+    )
+
+
+def _cuts(script: Script, dataset: ast.expr) -> Iterator[ast.expr]:
+    """Where the data was cut by rank: `files[rank::world_size]`, `range(rank, n, world_size)`, `shard(world, rank)`."""
+    ranks = Ranks(script)
+    for source in _sources(script, dataset):
+        for inner in ast.walk(source):
+            if isinstance(inner, ast.Subscript) and isinstance(inner.slice, ast.Slice):
+                part = inner.slice
+                if (
+                    part.upper is None
+                    and part.lower
+                    and part.step
+                    and ranks.is_rank(part.lower)
+                    and is_whole(part.step)
+                ) and not _is_even(script, inner.value):
+                    yield inner
+            elif isinstance(inner, ast.Call):
+                last = script.name_of(inner.func).rpartition(".")[2]
+                if (
+                    last == "range"
+                    and len(inner.args) == 3
+                    and ranks.is_rank(inner.args[0])
+                    and is_whole(inner.args[2])
+                ):
+                    if not _is_even(script, inner.args[1]):
+                        yield inner
+                elif last == "shard" and any(ranks.is_rank(one) for one in _arguments(inner)):
+                    yield inner
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(one.value for one in call.keywords)]
+
+
+def _is_even(script: Script, node: ast.expr) -> bool:
+    """Whether what is cut was made a multiple of the number of ranks before ("n // world_size * world_size")."""
+    return any(
+        isinstance(inner, ast.BinOp) and isinstance(inner.op, (ast.FloorDiv, ast.Mod)) and is_whole(inner.right)
+        for source in _sources(script, node)
+        for inner in ast.walk(source)
+    )
+
+
+def _is_iterated(script: Script, name: str) -> bool:
+    """Whether a loop runs over this loader to its end."""
+    return bool(name) and any(
+        isinstance(node, (ast.For, ast.AsyncFor))
+        and re.search(rf"(?<![\w.]){re.escape(name)}\b", ast.unparse(node.iter))
+        and "islice" not in ast.unparse(node.iter)
+        for node in ast.walk(script.tree)
+    )  # fmt: skip
+
+
+def _has_epochs(script: Script) -> bool:
+    """Whether a loop over epochs, more than one, holds a loop over a loader."""
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.For) and "epoch" in ast.unparse(node.target).lower() + ast.unparse(node.iter).lower():
+            if re.fullmatch(r"range\((?:0, )?1\)", ast.unparse(node.iter)):
+                continue
+            return True
+    return False

@@ -1,0 +1,173 @@
+"""Which GPU a rank takes, and when it says so."""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+from stallwatch.doctor.check import finding
+from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.doctor.training_script.collectives import Collectives
+from stallwatch.doctor.training_script.rank_conditions import Ranks
+from stallwatch.doctor.training_script.source import Script, calls_in, keyword, training_scripts
+
+_INITS: Final = ("init_process_group", "init_distributed")
+_SETS: Final = ("set_device", "set_device_index")
+_LOCAL: Final = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
+_MOVES: Final = ("cuda", "DistributedDataParallel", "FullyShardedDataParallel")
+
+
+class LateDevice:
+    name: ClassVar[str] = "late_device"
+    area: ClassVar[Area] = "frameworks"
+    looks_for: ClassVar[str] = "in training scripts: torch.cuda.set_device after the process group was made"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
+
+    def _script(self, script: Script) -> Iterator[FindingRecord]:
+        bodies = [script.tree.body, *(function.body for _, function in script.functions())]
+        for body in bodies:
+            calls = list(calls_in(body))
+            init = next((call for call in calls if _last(script, call) in _INITS), None)
+            chosen = [call for call in calls if _is_choice(script, call)]
+            if init is None or not chosen or keyword(init, "device_id") is not None:
+                continue
+            if calls.index(chosen[0]) < calls.index(init) or "gloo" in ast.unparse(init):
+                continue
+            between = calls[calls.index(init) + 1 : calls.index(chosen[0])]
+            used = next((call for call in between if _uses_gpu(script, call)), None)
+            by_deepspeed = _last(script, init) == "init_distributed"
+            yield finding(
+                self, "warning" if used is not None or by_deepspeed else "info", script.place(chosen[0]),
+                seen=f"{ast.unparse(chosen[0].func)} comes after {_last(script, init)} (line {init.lineno})"
+                + (f", and line {used.lineno} uses a GPU before it." if used is not None else "."),
+                why="Until then every rank of the node stands on GPU 0: what communicates or allocates in between "
+                "makes a context there (\"Duplicate GPU detected\", less memory for rank 0), or hangs in a barrier.",
+                remedy=f"{_LOCAL} before {_last(script, init)}",
+                source="PyTorch documentation, init_process_group",
+            )  # fmt: skip
+
+
+class GlobalRankDevice:
+    name: ClassVar[str] = "device_by_global_rank"
+    area: ClassVar[Area] = "frameworks"
+    looks_for: ClassVar[str] = "in training scripts: a GPU chosen by the rank in the job instead of the local rank"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
+
+    def _script(self, script: Script) -> Iterator[FindingRecord]:
+        # Spawned ranks are those of one node, unless the script says otherwise.
+        if script.calls_any("spawn"):
+            return
+        ranks = Ranks(script)
+        wrong = [call for call in script.calls if any(ranks.is_global_rank(one) for one in _device_of(script, call))]
+        if wrong:
+            wrong.sort(key=lambda call: call.lineno)
+            more = ", ".join(dict.fromkeys(str(call.lineno) for call in wrong[1:6] if call.lineno != wrong[0].lineno))
+            yield finding(
+                self, "warning", script.place(wrong[0]),
+                seen=f"{ast.unparse(wrong[0])[:80]} chooses a GPU by the rank in the whole job"
+                + (f" (also line {more})." if more else "."),
+                why="On the second node rank 8 asks for a GPU 8 that is not there (\"invalid device ordinal\"), and "
+                "the others wait for it; on one node it happens to be right.",
+                remedy=f"the local rank: {_LOCAL}",
+                source="torchrun documentation, LOCAL_RANK",
+            )  # fmt: skip
+
+
+class LateVisibleDevices:
+    name: ClassVar[str] = "late_visible_devices"
+    area: ClassVar[Area] = "frameworks"
+    looks_for: ClassVar[str] = "in training scripts: CUDA_VISIBLE_DEVICES set after torch was imported"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
+
+    def _script(self, script: Script) -> Iterator[FindingRecord]:
+        imported = min((node.lineno for node in script.tree.body if _imports_torch(node)), default=None)
+        if imported is None:
+            return
+        for node in _settings_of(script.tree):
+            if node.lineno > imported:
+                yield finding(
+                    self, "warning", script.place(node),
+                    seen=f"CUDA_VISIBLE_DEVICES is set in line {node.lineno}, after torch was imported in line "
+                    f"{imported}.",
+                    why="CUDA reads it once, when it starts: whatever asked for a GPU before that (a library's import "
+                    "is enough) has all of them, so ranks meet on one GPU or count devices that others do not.",
+                    remedy="set it in the launcher, or before the first import of torch; choose a rank's GPU by "
+                    f"{_LOCAL}",
+                    source="PyTorch documentation, CUDA semantics",
+                )  # fmt: skip
+                return
+
+
+def _last(script: Script, call: ast.Call) -> str:
+    return script.name_of(call.func).rpartition(".")[2]
+
+
+def _is_choice(script: Script, call: ast.Call) -> bool:
+    name = script.name_of(call.func)
+    return name.rpartition(".")[2] in _SETS and ("cuda" in name or "accelerator" in name.lower())
+
+
+def _uses_gpu(script: Script, call: ast.Call) -> bool:
+    if Collectives(script).of_call(call) is not None or _last(script, call) == "cuda":
+        return True
+    return any("cuda" in ast.unparse(one) for one in (*call.args, *(one.value for one in call.keywords))) and (
+        _last(script, call) not in ("device", "is_available", "print", "info")
+    )
+
+
+def _device_of(script: Script, call: ast.Call) -> Iterator[ast.expr]:
+    """The expressions by which a call chooses a GPU."""
+    name = script.name_of(call.func)
+    last = name.rpartition(".")[2]
+    if _is_choice(script, call) or last == "cuda":
+        yield from (inner for one in call.args[:1] for inner in _numbers(one))
+    elif name == "torch.device":
+        yield from (inner for one in call.args[:2] for inner in _numbers(one))
+    for word in ("device_ids", "device_id", "output_device"):
+        given = keyword(call, word)
+        if isinstance(given, (ast.List, ast.Tuple)):
+            yield from given.elts
+        elif given is not None:
+            yield given
+
+
+def _numbers(node: ast.expr) -> Iterator[ast.expr]:
+    """A device's number, also within f"cuda:{rank}"."""
+    if isinstance(node, ast.JoinedStr):
+        if node.values and isinstance(node.values[0], ast.Constant) and "cuda" in str(node.values[0].value):
+            yield from (part.value for part in node.values if isinstance(part, ast.FormattedValue))
+    else:
+        yield node
+
+
+def _imports_torch(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Import):
+        return any(re.match(r"torch(\.|$)|deepspeed(\.|$)", alias.name) for alias in node.names)
+    return isinstance(node, ast.ImportFrom) and re.match(r"torch(\.|$)", node.module or "") is not None
+
+
+def _settings_of(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Statements that set CUDA_VISIBLE_DEVICES in this process' environment."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            if any(
+                re.fullmatch(r"(?:os\.)?environ\['CUDA_VISIBLE_DEVICES'\]", ast.unparse(one)) for one in node.targets
+            ):
+                yield node
+        elif (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Call)
+            and re.match(
+                r"(?:os\.)?(?:environ\.setdefault|putenv)\('CUDA_VISIBLE_DEVICES'|"
+                r"(?:os\.)?environ\.update\(.*CUDA_VISIBLE_DEVICES",
+                ast.unparse(node.value),
+            )
+        ):
+            yield node

@@ -1,0 +1,228 @@
+"""Collectives that only some ranks come to: under a condition on the rank, or only where nothing was raised."""
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+from stallwatch.doctor.check import finding
+from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.doctor.training_script.collectives import Collective, Collectives, Guarded
+from stallwatch.doctor.training_script.source import Script, calls_in, target_name, training_scripts
+
+_SOURCE: Final = "PyTorch documentation, torch.distributed: every rank of the group must call"
+
+
+class RankConditionalCollective:
+    name: ClassVar[str] = "rank_conditional_collective"
+    area: ClassVar[Area] = "frameworks"
+    looks_for: ClassVar[str] = (
+        "in training scripts: a collective that only some ranks come to (`if rank == 0:` around it)"
+    )
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
+
+    def _script(self, script: Script) -> Iterator[FindingRecord]:
+        found = [one for one in Collectives(script).guarded() if one.guards]
+        for one in found:
+            if any(_is_completed(guard.key, guard.positive, one, found) for guard in one.guards):
+                continue
+            guard = one.guards[-1]
+            yield finding(
+                self, "error", script.place(one.collective.call),
+                seen=f"{one.collective.words} is called by {guard.words} (condition in line {guard.line}).",
+                why="A collective ends when every rank of the group has called it: these wait until the time-out for "
+                "the ranks that do not.",
+                remedy="call it on every rank and keep only printing, logging and saving under the condition; for some "
+                "of the ranks make a group: new_group(ranks), group=…",
+                source=_SOURCE,
+            )  # fmt: skip
+
+
+def _is_completed(key: str, positive: bool, one: Guarded, found: list[Guarded]) -> bool:
+    """Whether the ranks that do not fulfil the condition make the same collective elsewhere: in the other branch, or
+    as "first rank 0, then the others" does, in the same function or class."""
+    return any(
+        other.owner == one.owner and other.collective.operation == one.collective.operation
+        and any(guard.key == key and guard.positive is not positive for guard in other.guards)
+        for other in found
+    )  # fmt: skip
+
+
+# What all ranks meet alike, or what ends a loop or the job.
+_ALIKE: Final = frozenset(
+    ("StopIteration", "StopAsyncIteration", "KeyboardInterrupt", "ImportError", "ModuleNotFoundError",
+     "AttributeError", "NotImplementedError", "SystemExit", "GeneratorExit", "TypeError")
+)  # fmt: skip
+_HARMLESS: Final = frozenset(("print", "info", "debug", "warning", "error", "time", "perf_counter", "log"))
+_ENDS: Final = ("sys.exit", "exit", "quit", "os._exit", "os.abort", "os.kill", "_exit")
+_BACKWARD: Final = "backward"
+
+
+class SwallowedCollective:
+    name: ClassVar[str] = "swallowed_exception"
+    area: ClassVar[Area] = "frameworks"
+    looks_for: ClassVar[str] = (
+        "in training scripts: an exception that one rank swallows and so misses a collective, or a barrier only where "
+        "all went well"
+    )
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
+
+    def _script(self, script: Script) -> Iterator[FindingRecord]:
+        collectives = Collectives(script)
+        scopes: list[tuple[str, list[ast.stmt]]] = [("", script.tree.body)]
+        scopes += [(owner, function.body) for owner, function in script.functions()]
+        for owner, body in scopes:
+            for node in _own_nodes(body):
+                if isinstance(node, ast.Try):
+                    yield from self._try(script, collectives, node, owner)
+            yield from self._flags(script, collectives, body, owner)
+
+    def _try(self, script: Script, collectives: Collectives, node: ast.Try, owner: str) -> Iterator[FindingRecord]:
+        inside = list(_made(collectives, script, node.body, owner))
+        handlers = [handler for handler in node.handlers if not _is_alike(script, handler)]
+        swallowing = [handler for handler in handlers if not _ends_job(handler.body)]
+        for handler in handlers:
+            within = next(_made(collectives, script, handler.body, owner), None)
+            if within and not inside:
+                yield self._found(
+                    script, within,
+                    f"{within.words} is called by the ranks that raised (the `except` of line {handler.lineno}).",
+                )  # fmt: skip
+        if not swallowing:
+            return
+        risky = _first_risk(collectives, script, node.body, owner, inside)
+        if risky is not None:
+            yield self._found(
+                script, risky,
+                f"{risky.words} is left out by a rank that raises before it: the `except` of line "
+                f"{swallowing[0].lineno} goes on.",
+            )  # fmt: skip
+        well = next(_made(collectives, script, node.orelse, owner), None)
+        if well is not None:
+            yield self._found(
+                script, well,
+                f"{well.words} is called only where nothing was raised (the `else` of the `try` in line "
+                f"{node.lineno}).",
+            )  # fmt: skip
+
+    def _flags(
+        self, script: Script, collectives: Collectives, body: list[ast.stmt], owner: str
+    ) -> Iterator[FindingRecord]:
+        """`ok = False` in an `except`, and a collective under `if ok:`, without the ranks having agreed on it."""
+        nodes = list(_own_nodes(body))
+        flags = {
+            target_name(target)
+            for node in nodes
+            if isinstance(node, ast.Try)
+            for handler in node.handlers
+            for stmt in handler.body
+            if isinstance(stmt, ast.Assign) and isinstance(stmt.value, ast.Constant)
+            for target in stmt.targets
+        } - {""}
+        # One that is worked out, from what all ranks have agreed on perhaps, is another thing.
+        flags = {one for one in flags if all(isinstance(value, ast.Constant) for value in script.assigned.get(one, []))}
+        for node in nodes:
+            if isinstance(node, ast.If) and (flag := _flag_of(node.test)) in flags:
+                made = next(_made(collectives, script, node.body, owner), None)
+                if made is not None:
+                    yield self._found(
+                        script, made,
+                        f"{made.words} is called only where {flag} says that nothing was raised (line {node.lineno}).",
+                    )  # fmt: skip
+
+    def _found(self, script: Script, made: Collective, seen: str) -> FindingRecord:
+        return finding(
+            self, "warning", script.place(made.call),
+            seen=seen,
+            why="An exception seldom comes to all ranks: the one that has it is missing in the collective, and the "
+            "others wait for it until the time-out.",
+            remedy="let the exception end the rank (raise again), or note it in a flag, all_reduce the flag on every "
+            "rank, and decide together; a barrier belongs behind the try, on every path",
+            source=_SOURCE,
+        )  # fmt: skip
+
+
+def _own_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """All nodes of a scope, those of nested functions and classes left out."""
+    for stmt in body:
+        if isinstance(stmt, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        yield stmt
+        for child in ast.iter_child_nodes(stmt):
+            if isinstance(child, ast.stmt):
+                yield from _own_nodes([child])
+            elif isinstance(child, (ast.ExceptHandler, ast.match_case)):
+                yield from _own_nodes(child.body)
+
+
+def _made(collectives: Collectives, script: Script, body: list[ast.stmt], owner: str) -> Iterator[Collective]:
+    """Collectives of these statements; DDP's backward is one."""
+    for call in calls_in(body):
+        if made := collectives.of_call(call, owner):
+            yield made
+        elif script.is_data_parallel and script.name_of(call.func).endswith(f".{_BACKWARD}"):
+            yield Collective(call, "backward(), which averages gradients,")
+
+
+def _first_risk(
+    collectives: Collectives, script: Script, body: list[ast.stmt], owner: str, inside: list[Collective]
+) -> Collective | None:
+    """The first collective before which this rank alone may raise: with work before it, or in a function of its own. A
+    collective that stands alone may raise too, but then on the others as well."""
+    calls = [id(one.call) for one in inside]
+    for call in calls_in(body):
+        if id(call) in calls:
+            made = inside[calls.index(id(call))]
+            if made.through or made.operation.startswith(_BACKWARD):
+                return made
+            continue
+        last = script.name_of(call.func).rpartition(".")[2]
+        after = [one for one in inside if (one.call.lineno, one.call.col_offset) > (call.lineno, call.col_offset)]
+        is_argument = any(call is inner for one in after for inner in ast.walk(one.call))
+        if last not in _HARMLESS and after and not is_argument:
+            return after[0]
+    return None
+
+
+def _is_alike(script: Script, handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type] if handler.type else []
+    names = [script.name_of(kind).rpartition(".")[2] for kind in kinds]
+    return bool(names) and all(name in _ALIKE for name in names)
+
+
+def _ends_job(body: list[ast.stmt]) -> bool:
+    """Whether a handler ends the rank in a way that its launcher takes for a failure, on every path."""
+    for stmt in body:
+        if isinstance(stmt, ast.Raise):
+            return True
+        if isinstance(stmt, ast.Return) and isinstance(stmt.value, ast.Constant) and _is_exit_code(stmt.value.value):
+            return True
+        if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call):
+            call = stmt.value
+            if ast.unparse(call.func) in _ENDS and not _is_success(call):
+                return True
+        if isinstance(stmt, ast.If) and stmt.orelse and _ends_job(stmt.body) and _ends_job(stmt.orelse):
+            return True
+        if isinstance(stmt, (ast.With, ast.AsyncWith, ast.Try)) and _ends_job(stmt.body):
+            return True
+    return False
+
+
+def _is_exit_code(value: object) -> bool:
+    return type(value) is int and value != 0
+
+
+def _is_success(call: ast.Call) -> bool:
+    """`sys.exit()` and `sys.exit(0)`: the launcher stops nobody then."""
+    if ast.unparse(call.func) in ("os.abort", "os.kill"):
+        return False
+    return not call.args or (isinstance(call.args[0], ast.Constant) and call.args[0].value in (0, None))
+
+
+def _flag_of(test: ast.expr) -> str:
+    """The name that a test is, or denies."""
+    return target_name(test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else test)

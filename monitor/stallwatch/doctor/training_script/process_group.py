@@ -1,0 +1,46 @@
+"""The call that makes the process group: its device and its time-out."""
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from stallwatch.doctor.check import finding
+from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.doctor.training_script.source import Script, has_open_keywords, keyword, training_scripts
+
+
+class ProcessGroupCall:
+    name: ClassVar[str] = "training_calls"
+    area: ClassVar[Area] = "frameworks"
+    looks_for: ClassVar[str] = "in training scripts: init_process_group without a device or a time-out"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
+
+    def _script(self, script: Script) -> Iterator[FindingRecord]:
+        binds = script.calls_any("set_device", "set_default_device", "set_device_index")
+        for call in script.calls:
+            if script.name_of(call.func).rpartition(".")[2] != "init_process_group" or has_open_keywords(call):
+                continue
+            given = keyword(call, "backend") or (call.args[0] if call.args else None)
+            backend = given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else ""
+            if "nccl" in backend and keyword(call, "device_id") is None and not binds:
+                yield finding(
+                    self, "warning", script.place(call),
+                    seen="init_process_group(\"nccl\") without device_id, and torch.cuda.set_device is nowhere called.",
+                    why="Every rank then begins on GPU 0: \"Duplicate GPU detected\", or barrier() guesses a device "
+                    "and hangs.",
+                    remedy="torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])) before it",
+                    source="PyTorch documentation, init_process_group",
+                )  # fmt: skip
+            if keyword(call, "timeout") is None:
+                yield finding(
+                    self, "info", script.place(call),
+                    seen="init_process_group has no timeout=: 10 minutes with NCCL (30 before PyTorch 2.2), 30 with "
+                    "gloo.",
+                    why="A hang is ended after that; groups that libraries make for themselves have the default "
+                    "anyway.",
+                    remedy="init_process_group(timeout=timedelta(minutes=10)) says it where people look",
+                    source="pytorch#135352",
+                )  # fmt: skip

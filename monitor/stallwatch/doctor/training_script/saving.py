@@ -1,0 +1,130 @@
+"""A sharded model whose parts only rank 0 wants to save."""
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+from stallwatch.doctor.check import finding
+from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.doctor.training_script.rank_conditions import ZERO, Condition, Ranks
+from stallwatch.doctor.training_script.source import Function, Script, calls_in, target_name, training_scripts
+
+_FSDP: Final = ("FullyShardedDataParallel", "FSDP", "fully_shard")
+# Functions of torch.distributed.checkpoint, state_dict and FSDP that all ranks must call.
+_EVERYBODY: Final = (
+    "get_model_state_dict", "get_optimizer_state_dict", "get_state_dict", "optim_state_dict", "full_optim_state_dict",
+    "full_tensor", "summon_full_params",
+)  # fmt: skip
+
+
+class ShardedSave:
+    name: ClassVar[str] = "sharded_save"
+    area: ClassVar[Area] = "frameworks"
+    looks_for: ClassVar[str] = "in training scripts: a sharded model (FSDP, DeepSpeed) that only rank 0 saves"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
+
+    def _script(self, script: Script) -> Iterator[FindingRecord]:
+        ranks = Ranks(script)
+        for call, condition in _by_rank_0(script, ranks):
+            if what := _needs_everybody(script, call):
+                yield finding(
+                    self, "error", script.place(call),
+                    seen=f"{ast.unparse(call.func)} is called by {condition.words} (line {condition.line}); {what}.",
+                    why="Each rank holds a part of the model: rank 0 waits for the others' parts until the time-out, "
+                    "or writes a checkpoint that holds its own part alone.",
+                    remedy="call it on every rank, and write the file on rank 0 only where the call has gathered the "
+                    "whole (full_state_dict); DeepSpeed's and torch's sharded checkpoints are written by all",
+                    source="DeepSpeed documentation, Model Checkpointing; PyTorch documentation, FSDP state_dict",
+                )  # fmt: skip
+
+
+def _by_rank_0(script: Script, ranks: Ranks) -> Iterator[tuple[ast.Call, Condition]]:
+    """Calls under a condition that rank 0 alone fulfils."""
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.If) and (condition := ranks.condition(node.test)) and condition.key == ZERO:
+            for call in calls_in(node.body if condition.positive else node.orelse):
+                yield call, condition if condition.positive else condition.negated
+    for _, function in script.functions():
+        yield from _after_return(function, ranks)
+
+
+def _after_return(function: Function, ranks: Ranks) -> Iterator[tuple[ast.Call, Condition]]:
+    """`if rank != 0: return`, and `@rank_zero_only`."""
+    only: Condition | None = None
+    if ranks.is_for_main_only(function.decorator_list):
+        only = Condition(ZERO, True, function.lineno)
+    for stmt in function.body:
+        if only is not None:
+            yield from ((call, only) for call in calls_in([stmt]))
+        elif isinstance(stmt, ast.If) and any(isinstance(one, ast.Return) for one in stmt.body):
+            condition = ranks.condition(stmt.test)
+            if condition and condition.key == ZERO and not condition.positive:
+                only = condition.negated
+
+
+def _needs_everybody(script: Script, call: ast.Call) -> str:
+    """Why every rank must make this call; "" when one may."""
+    name = script.name_of(call.func)
+    receiver, _, last = name.rpartition(".")
+    if last in ("save_checkpoint", "save_16bit_model", "save_fp16_model", "load_checkpoint") and _is_engine(
+        script, call
+    ):
+        return "DeepSpeed's engine gathers and writes on every rank"
+    if last == "save_checkpoint" and receiver.rpartition(".")[2] in ("trainer", "strategy"):
+        return "Lightning's trainer gathers and waits on every rank"
+    if last == "save_state" and "accelerator" in receiver:
+        return "Accelerate writes every rank's part, and waits for all"
+    if (
+        last == "get_state_dict"
+        and "accelerator" in receiver
+        and script.mentions("FullyShardedDataParallelPlugin", "DeepSpeedPlugin")
+    ):
+        return "it gathers the parameters of all ranks"
+    if receiver == "torch.distributed.checkpoint" and last in ("save", "async_save", "load", "save_state_dict"):
+        return "torch.distributed.checkpoint writes every rank's part, and all agree on the plan"
+    if last in _EVERYBODY and script.mentions(*_FSDP) and "accelerator" not in receiver:
+        return "it gathers the parameters of all ranks"
+    if last == "state_dict" and isinstance(call.func, ast.Attribute) and _is_fsdp(script, call.func.value):
+        return "an FSDP model gathers its parameters from all ranks"
+    return ""
+
+
+def _is_engine(script: Script, call: ast.Call) -> bool:
+    """Whether the receiver is what deepspeed.initialize gave back."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    name = target_name(call.func.value)
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Call, ast.Subscript)):
+            made = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+            if isinstance(made, ast.Call) and script.name_of(made.func) == "deepspeed.initialize":
+                targets = [one for target in node.targets for one in _parts(target)]
+                if targets and target_name(targets[0]) == name:
+                    return True
+    return name.rpartition(".")[2] in ("model_engine", "ds_engine", "deepspeed_engine") or (
+        script.mentions("initialize") and "deepspeed" in script.text and name.rpartition(".")[2] == "engine"
+    )
+
+
+def _parts(target: ast.expr) -> list[ast.expr]:
+    return list(target.elts) if isinstance(target, (ast.Tuple, ast.List)) else [target]
+
+
+def _is_fsdp(script: Script, node: ast.expr) -> bool:
+    """Whether a name stands for a model that FSDP has wrapped, and for nothing else that was assigned after it."""
+    name = target_name(node)
+    if not name:
+        return False
+    wrapped = any(
+        isinstance(one, ast.Call) and script.name_of(one.func).rpartition(".")[2] in _FSDP
+        for one in script.assigned.get(name, [])
+    )
+    return wrapped or any(
+        script.name_of(call.func).rpartition(".")[2] == "fully_shard"
+        and call.args
+        and target_name(call.args[0]) == name
+        for call in script.calls
+    )
