@@ -26,7 +26,7 @@ _CHECKS: tuple[Check, ...] = (
 # harmful_advice tells these, with the better way.
 _ADVISED = frozenset((
     "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "TORCH_NCCL_BLOCKING_WAIT", "CUDA_LAUNCH_BLOCKING",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING",
 ))  # fmt: skip
 
 

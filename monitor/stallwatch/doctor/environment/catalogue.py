@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -36,6 +37,7 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     status: Status = "real"
     instead: str = ""
     alias: bool = False  # a renamed variable whose old name is still read
+    values: dict[str, str] = {}  # of a renamed variable whose new name takes other values: old value, new value
     since: str = ""
     until: str = ""
     kind: Kind = "text"
@@ -58,6 +60,29 @@ class Catalogue(msgspec.Struct, frozen=True):
     real: frozenset[str]  # every real name, those with an entry included
     foreign_prefixes: tuple[str, ...]
     nccl_first_seen: dict[str, str]  # NCCL name: the first examined version that has it
+
+    def rules_of(self, name: str) -> Variable | None:
+        """What a name's value is held to: its own entry, under an old name that of the new one."""
+        variable = self.variables.get(name)
+        if variable is None or variable.status != "renamed":
+            return variable if variable is not None and variable.status == "real" else None
+        new = self.variables.get(variable.instead)
+        if new is None or new.status != "real" or variable.values:
+            return msgspec.structs.replace(variable, status="real")
+        return msgspec.structs.replace(new, name=name, since="")
+
+    def old_names(self, name: str) -> tuple[str, ...]:
+        """The names that a variable had before."""
+        return tuple(one.name for one in self.variables.values() if one.status == "renamed" and one.instead == name)
+
+    def names_set(self, name: str, values: Mapping[str, str]) -> tuple[str, ...]:
+        """Every name of a variable that is set, this one first: to take it away is to unset them all."""
+        new = self.newest_name(name)
+        return (name, *(one for one in (new, *self.old_names(new)) if one != name and one in values))
+
+    def newest_name(self, name: str) -> str:
+        variable = self.variables.get(name)
+        return variable.instead if variable is not None and variable.status == "renamed" else name
 
     def is_ours_to_judge(self, name: str) -> bool:
         return name.startswith(_OWNED_PREFIXES) and not name.startswith(self.foreign_prefixes)

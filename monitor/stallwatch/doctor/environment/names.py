@@ -5,8 +5,11 @@ from typing import ClassVar
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.environment.catalogue import Variable, catalogue
+from stallwatch.doctor.environment.trial import can_be_set, is_found
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
+from stallwatch.doctor.versions import in_range
+from stallwatch.model.reading import Known
 
 
 def _known(surroundings: Surroundings, status: str) -> Iterator[tuple[NamedEnvironment, Variable, str]]:
@@ -30,14 +33,30 @@ class RenamedVariables:
                 environment.place,
                 seen=f"{variable.name}={value}: {variable.owner} calls it {variable.instead} since {variable.since}.",
                 why=variable.why,
-                remedy=f"unset {variable.name}"
-                + ("" if variable.instead in environment.values else f"; export {variable.instead}={value}"),
+                remedy=f"unset {variable.name}" + self._then(surroundings, environment, variable, value),
                 source=variable.source,
             )
             for environment, variable, value in _known(surroundings, "renamed")
-            # Both names with one value is what releases between two names need, and what our hook sets.
-            if environment.values.get(variable.instead) != value
+            # Both names with one value is what releases between two names need, and what our hook sets; with two
+            # values they contradict each other, which contradictory_variables tells.
+            if variable.instead not in environment.values
+            # A value that is itself a finding is told as that, with `unset`.
+            and not is_found(surroundings, environment, variable.name)
+            and not _is_older(surroundings, variable)
         )
+
+    def _then(self, surroundings: Surroundings, environment: NamedEnvironment, variable: Variable, value: str) -> str:
+        new = variable.values.get(value, "") if variable.values else value
+        return _then(surroundings, environment, variable.name, variable.instead, new) if new else ""
+
+
+def _is_older(surroundings: Surroundings, variable: Variable) -> bool:
+    """Whether the version that trains here is known, and knows the old name only."""
+    reading = surroundings.training.ask()
+    if not isinstance(reading, Known):
+        return False
+    versions = {"NCCL": reading.value.nccl, "PyTorch": reading.value.versions.get("torch", "")}
+    return in_range(versions.get(variable.owner, ""), "", variable.since)
 
 
 class RemovedVariables:
@@ -105,10 +124,22 @@ class UnknownVariables:
                         why="A misspelt setting is ignored without a word."
                         if nearest
                         else "A plug-in may read it; NCCL 2.18 to 2.32 and PyTorch 2.0 to 2.13 do not.",
-                        remedy=f"unset {name}; export {nearest}={value}"
-                        if nearest
-                        else f"unset {name}, or ignore this",
+                        remedy=f"unset {name}"
+                        + (self._then(surroundings, environment, name, nearest) if nearest else ", or ignore this"),
                         source="names of NCCL 2.18.3 to 2.32.3, PyTorch to 2.13, accelerate 1.15, DeepSpeed 0.19",
                     )
                 )
         return tuple(found)
+
+    def _then(self, surroundings: Surroundings, environment: NamedEnvironment, name: str, nearest: str) -> str:
+        variable = catalogue().variables.get(nearest)
+        if variable is not None and variable.status == "renamed" and not _is_older(surroundings, variable):
+            nearest = variable.instead
+        return _then(surroundings, environment, name, nearest, environment.values[name])
+
+
+def _then(surroundings: Surroundings, environment: NamedEnvironment, name: str, new: str, value: str) -> str:
+    """What follows `unset name`: the right name, where nothing speaks against it with this value."""
+    if new in environment.values or not can_be_set(surroundings, environment, name, new, value):
+        return ""
+    return f"; export {new}={value}"

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.environment.catalogue import catalogue
-from stallwatch.doctor.environment.values import integer
+from stallwatch.doctor.environment.values import complaint, integer, is_left_on
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 
@@ -55,12 +55,16 @@ class WrongSyntax:
 
     def _marred(self, place: str, name: str, value: str) -> tuple[FindingRecord, ...]:
         """Quotes and carriage returns that have become a part of the value."""
-        if name not in catalogue().real and name not in _NUMBERS and not name.startswith("MASTER_"):
+        if name not in catalogue().real and name not in _NUMBERS and name not in ("MASTER_ADDR", "MASTER_PORT"):
             return ()
         quoted = _QUOTED.fullmatch(value.strip())
         if "\r" not in value and not quoted:
             return ()
         clean = (quoted[2] if quoted else value).strip()
+        rules = catalogue().rules_of(name)
+        right = f"{name}={clean}"
+        if rules is not None and (complaint(rules, clean) or is_left_on(rules, clean)):
+            right = f"unset {name}"
         what = "quotes" if quoted else "a carriage return at its end"
         return (
             finding(
@@ -68,9 +72,9 @@ class WrongSyntax:
                 seen=f"{name}={value!r}: {what} {'are' if quoted else 'is'} part of the value.",
                 why="docker --env-file, nccl.conf and Kubernetes' values keep quotes, files from Windows their line "
                 "ends; the value then names nothing that its reader knows.",
-                remedy=f"{name}={clean}  (without quotes)"
+                remedy=f"{right}  (without quotes)"
                 if quoted
-                else f"sed -i 's/\\r$//' on the file that sets it; {name}={clean}",
+                else f"sed -i 's/\\r$//' on the file that sets it; {right}",
             ),
         )  # fmt: skip
 
@@ -81,7 +85,7 @@ class WrongSyntax:
                 self, "error", place,
                 seen=f"{name}={value}: the {value[0]!r} is NCCL's syntax, not {variable.owner}'s.",
                 why=variable.why,
-                remedy=f"export {name}=eth0  (one existing interface by its plain name: `ip -br addr`), or unset it",
+                remedy=f"unset {name}, or export {name}=<one existing interface by its plain name: ip -br addr>",
                 source=variable.source,
             )  # fmt: skip
         elif name == "NCCL_IB_HCA" and (prefix := _matches_more(value)):
@@ -98,7 +102,7 @@ class WrongSyntax:
                 self, "warning", place,
                 seen=f"{name}={value} has no %p.",
                 why="Every rank of a node writes the same file over the others' lines.",
-                remedy=f"export NCCL_DEBUG_FILE={value}.%h.%p",
+                remedy="export NCCL_DEBUG_FILE=" + re.sub("^~", "$HOME", value.replace(".%h", "")) + ".%h.%p",
                 source="NCCL user guide, NCCL_DEBUG_FILE",
             )  # fmt: skip
         elif name == "NCCL_DEBUG_FILE" and value.startswith("~"):
@@ -143,7 +147,7 @@ class WrongSyntax:
                 self, "error", place,
                 seen=f"MASTER_PORT={value} is no port.",
                 why="The rendezvous cannot begin.",
-                remedy="export MASTER_PORT=29500",
+                remedy="export MASTER_PORT=<a free port from 1024 to 65535>",
             )  # fmt: skip
         elif name in _NUMBERS and value and not value.isdecimal():
             yield finding(

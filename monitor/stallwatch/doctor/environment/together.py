@@ -12,6 +12,8 @@ from stallwatch.model.reading import Known
 
 _TRUE = frozenset(("1", "y", "yes", "t", "true", "on"))
 _OF_EVERY_NODE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::")  # noqa: S104 - nothing is bound
+_BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+_TURNED_ON = "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
 _TORCH_TIMEOUT_SECONDS = 600  # NCCL groups' default since 2.2
 
 
@@ -92,12 +94,12 @@ def _contradictions(values: Mapping[str, str]) -> Iterator[_Said]:
     yield from _infiniband_wait(values)
     yield from _ranks_add_up(values)
     dumps = values.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "").lower() in _TRUE
-    if dumps and "0" in (values.get("TORCH_FR_BUFFER_SIZE"), values.get("TORCH_NCCL_TRACE_BUFFER_SIZE")):
+    if dumps and "0" in (values.get(name) for name in _BUFFER_SIZES):
         yield _Said(
             "warning",
             "TORCH_NCCL_DUMP_ON_TIMEOUT is on and the recorder's buffer has 0 entries.",
             "There is nothing to dump.",
-            "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
+            _TURNED_ON,
         )
 
 
@@ -196,46 +198,41 @@ class RecorderOff:
     looks_for: ClassVar[str] = "PyTorch's flight recorder turned off, or off by default in this version"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        training = surroundings.training.ask()
+        torch = training.value.versions.get("torch", "") if isinstance(training, Known) else ""
+        # On by default since 2.11 (measured on 2.10 and 2.11); no recorder before 2.2.
+        off_by_default = in_range(torch, "2.2", "2.11")
+        # The newer name counts where both are set and it is known.
+        names = _BUFFER_SIZES[1:] if in_range(torch, "", "2.8") else _BUFFER_SIZES
         found = [
             finding(
-                self,
-                "warning",
-                environment.place,
+                self, "warning", environment.place,
                 seen=f"{name}=0 turns the flight recorder off.",
                 why="After a hang nothing tells which rank had entered which collective.",
-                remedy="unset " + name + "  (stallwatch.attach() then chooses; it costs about 1 µs per collective)",
+                remedy=_TURNED_ON
+                if off_by_default
+                else "unset " + " ".join(catalogue().names_set(name, environment.values))
+                + "  (stallwatch.attach() then chooses; it costs about 1 µs per collective)",
                 source="torch/csrc/distributed/c10d/FlightRecorder",
             )
             for environment in surroundings.environments
-            for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-            if environment.values.get(name, "").strip() == "0"
-        ]
-        return tuple(found) or self._by_default(surroundings)
-
-    def _by_default(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        """On by default since 2.11 (measured on 2.10 and 2.11); no recorder before 2.2."""
-        training = surroundings.training.ask()
-        torch = training.value.versions.get("torch", "") if isinstance(training, Known) else ""
-        if not in_range(torch, "2.2", "2.11"):
-            return ()
-        if any(
-            environment.values.get(name)
-            for environment in surroundings.environments
-            for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-        ):
-            return ()
+            if (name := next((one for one in names if one in environment.values), ""))
+            and environment.values[name].strip() == "0"
+        ]  # fmt: skip
+        if found or not off_by_default or self._is_set(surroundings):
+            return tuple(found)
         return (
             finding(
-                self,
-                "info",
-                f"torch {torch}",
+                self, "info", f"torch {torch}",
                 seen="The flight recorder is off unless TORCH_FR_BUFFER_SIZE is set; torch 2.11 is the first with it "
                 "on.",
                 why="Without stallwatch's hook nothing tells which rank had entered which collective.",
-                remedy="call stallwatch.attach() in the training script (it turns the recorder on), or "
-                "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
+                remedy=f"call stallwatch.attach() in the training script (it turns the recorder on), or {_TURNED_ON}",
             ),
-        )
+        )  # fmt: skip
+
+    def _is_set(self, surroundings: Surroundings) -> bool:
+        return any(one.values.get(name) for one in surroundings.environments for name in _BUFFER_SIZES)
 
 
 class NotReadByThisVersion:
@@ -255,6 +252,9 @@ class NotReadByThisVersion:
                 if variable is None or variable.status != "real" or not variable.since:
                     continue
                 have = versions.get(variable.owner, "")
+                names = catalogue().names_set(name, environment.values)
+                if len(names) > 1 and len({environment.values[one] for one in names}) == 1:
+                    continue  # the old name says the same: right for versions on both sides of the change
                 if parse_version(have) and in_range(have, "", variable.since):
                     found.append(
                         finding(

@@ -1,5 +1,6 @@
 """Values: out of range, debugging settings left on."""
 
+import difflib
 import re
 from collections.abc import Iterator
 from typing import ClassVar
@@ -15,11 +16,25 @@ _TORCH_BOOLEANS = frozenset(("0", "1", "y", "n", "yes", "no", "t", "f", "true", 
 
 
 def _real(surroundings: Surroundings) -> Iterator[tuple[NamedEnvironment, Variable, str]]:
+    """Every variable that is set, once: where old and new name say the same, the new one speaks for both."""
+    known = catalogue()
     for environment in surroundings.environments:
         for name, value in sorted(environment.values.items()):
-            variable = catalogue().variables.get(name)
-            if variable is not None and variable.status in ("real", "renamed") and value != "":
+            variable = known.rules_of(name)
+            newest = known.newest_name(name)
+            if variable is not None and value != "" and (newest == name or environment.values.get(newest) != value):
                 yield environment, variable, value.strip()
+
+
+def unset(environment: NamedEnvironment, name: str) -> str:
+    """The command that takes a variable away, under all names that say the same."""
+    return "unset " + " ".join(catalogue().names_set(name, environment.values))
+
+
+def _calls_it(variable: Variable) -> str:
+    """What follows where an old name was used: its new one."""
+    old = catalogue().variables[variable.name]
+    return f" ({old.owner} calls it {old.instead} since {old.since})" if old.status == "renamed" else ""
 
 
 # A text in quotes or with a carriage return is wrong_syntax's to tell.
@@ -90,9 +105,10 @@ class OutOfRange:
                 self,
                 variable.wrong_severity,
                 environment.place,
-                seen=f"{variable.name}={value} {problem}.",
+                seen=f"{variable.name}={value} {problem}{_calls_it(variable)}.",
                 why=variable.why or "The setting has no effect.",
-                remedy=f"unset {variable.name}, or set a value that {variable.owner} accepts",
+                remedy=f"{unset(environment, variable.name)}, or set a value that {variable.owner} accepts"
+                + (f" ({near[0]}?)" if (near := difflib.get_close_matches(value.upper(), variable.choices, 1)) else ""),
                 source=variable.source,
             )
             for environment, variable, value in _real(surroundings)
@@ -115,14 +131,23 @@ class DebugLeftOn:
                 self,
                 "info" if variable.plugins_choose and plugin else variable.severity,
                 environment.place,
-                seen=f"{variable.name}={value} is set.",
+                seen=f"{variable.name}={value} is set{_calls_it(variable)}.",
                 why=variable.why,
-                remedy=variable.remedy,
+                remedy=_without(environment, variable),
                 source=variable.source,
             )
             for environment, variable, value in _real(surroundings)
-            if _is_left_on(variable, value) and (has_infiniband or not variable.needs_infiniband)
+            if not _MARRED.search(environment.values[variable.name])
+            and is_left_on(variable, value)
+            and not complaint(variable, value)
+            and (has_infiniband or not variable.needs_infiniband)
         )
+
+
+def _without(environment: NamedEnvironment, variable: Variable) -> str:
+    """The remedy of a value that is left on; one that takes the variable away takes all its names."""
+    newest = catalogue().newest_name(variable.name)
+    return re.sub(rf"\bunset {newest}\b", unset(environment, variable.name), variable.remedy)
 
 
 def _has_plugin(environment: NamedEnvironment) -> bool:
@@ -130,5 +155,6 @@ def _has_plugin(environment: NamedEnvironment) -> bool:
     return any(values.get(name) for name in _PLUGIN_NAMES) or any(name.startswith(_PLUGIN_PREFIXES) for name in values)
 
 
-def _is_left_on(variable: Variable, value: str) -> bool:
+def is_left_on(variable: Variable, value: str) -> bool:
+    """Whether a value is for debugging only."""
     return "*" in variable.left_on or value.lower() in {one.lower() for one in variable.left_on}

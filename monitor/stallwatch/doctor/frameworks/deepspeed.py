@@ -234,7 +234,7 @@ class DeepSpeedTimeout:
                 self, "warning", environment.place,
                 seen=f"DEEPSPEED_TIMEOUT={value} is {int(value) / 60:.0f} hours: the unit is minutes.",
                 why="A hang is ended after that time only.",
-                remedy=f"export DEEPSPEED_TIMEOUT={max(1, int(value) // 60)}",
+                remedy=f"export DEEPSPEED_TIMEOUT={min(60, max(1, int(value) // 60))}",
                 source="DeepSpeed 0.19.8 constants.py",
             ),
         )  # fmt: skip

@@ -10,6 +10,7 @@ from stallwatch.doctor.infiniband import Port, infiniband_ports
 from stallwatch.doctor.network.names import is_loopback, spans_nodes
 from stallwatch.doctor.surroundings import Interface, Surroundings
 
+_VIRTUAL = ("lo", "docker", "veth", "br-", "virbr", "cni", "flannel", "cali", "podman", "tun", "tap")
 _VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
@@ -28,11 +29,12 @@ class InterfaceExists:
             record
             for variable in _VARIABLES
             for environment, value in places_of(surroundings, variable)
+            if "\r" not in value
             for record in self._one(environment.place, variable, value.strip(), interfaces)
         )
 
     def _one(self, place: str, variable: str, value: str, interfaces: tuple[Interface, ...]) -> Iterator[FindingRecord]:
-        if variable != "NCCL_SOCKET_IFNAME" and value[:1] in ("^", "="):
+        if (variable != "NCCL_SOCKET_IFNAME" and value[:1] in ("^", "=")) or value[:1] in ("'", '"'):
             return  # wrong_syntax tells it
         chosen = select(variable, value, interfaces)
         usable = [one for one in chosen if one.is_up and one.addresses]
@@ -52,14 +54,16 @@ class InterfaceExists:
             down = chosen[0]
             state = "has no address" if down.is_up else "is down"
             seen = f"{variable}={value}: {down.name} {state}; usable are {have or 'none'}."
-        example = next((one.name for one in interfaces if one.is_up and one.addresses and one.name != "lo"), "lo")
+        example = next(
+            (one.name for one in interfaces if one.is_up and one.addresses and not one.name.startswith(_VIRTUAL)), ""
+        )
         yield finding(
             self, "error", place,
             seen=seen,
             why="NCCL then finds \"no socket interface\" and ends, gloo \"Unable to find address\"; on nodes where "
             "the name "
             "exists ranks go on and wait.",
-            remedy=f"export {variable}={example}, or unset it",
+            remedy=f"export {variable}={example}, or unset it" if example else f"unset {variable}",
             source="NCCL user guide, NCCL_SOCKET_IFNAME",
         )  # fmt: skip
 
@@ -154,6 +158,8 @@ class FabricPorts:
                         seen=f"NCCL_IB_HCA={value}: there is no {adapter}; here are {', '.join(sorted(known))}.",
                         why="NCCL falls back to sockets on this node only: slow, or a hang where the others use "
                         "InfiniBand.",
-                        remedy=f"export NCCL_IB_HCA=={','.join(sorted({p.adapter for p in ports if p.is_active}))}",
+                        remedy="export NCCL_IB_HCA==" + ",".join(usable)
+                        if (usable := sorted({port.adapter for port in ports if port.is_active}))
+                        else "unset NCCL_IB_HCA",
                         source="NCCL user guide, NCCL_IB_HCA",
                     )  # fmt: skip

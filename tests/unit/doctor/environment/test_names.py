@@ -1,13 +1,29 @@
 import pytest
 
 from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
-from tests.unit.doctor.fakes import SHELL, Node, one
+from tests.unit.doctor.fakes import SHELL, FakeTraining, Node, one, training
 
 
 def test_a_renamed_variable_gets_its_new_name_and_keeps_its_value(node: Node) -> None:
-    found = one(RenamedVariables().look(node.around({"NCCL_BLOCKING_WAIT": "1"})))
+    found = one(RenamedVariables().look(node.around({"NCCL_DESYNC_DEBUG": "0"})))
     assert (found.severity, found.subject) == ("warning", SHELL)
-    assert found.remedy == "unset NCCL_BLOCKING_WAIT; export TORCH_NCCL_BLOCKING_WAIT=1"
+    assert found.remedy == "unset NCCL_DESYNC_DEBUG; export TORCH_NCCL_DESYNC_DEBUG=0"
+
+
+def test_an_old_name_whose_new_one_would_be_refused_is_only_taken_away(node: Node) -> None:
+    found = one(RenamedVariables().look(node.around({"NCCL_MIN_NCHANNELS": "32", "NCCL_MAX_CTAS": "8"})))
+    assert found.remedy == "unset NCCL_MIN_NCHANNELS"
+
+
+def test_an_old_name_whose_new_one_takes_other_values_gets_those(node: Node) -> None:
+    found = RenamedVariables().look(node.around({"NCCL_CHECK_POINTERS": "0"}))
+    assert one(found).remedy == "unset NCCL_CHECK_POINTERS"
+
+
+def test_a_name_that_the_installed_version_does_not_know_yet_is_not_asked_for(node: Node) -> None:
+    old = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+    assert RenamedVariables().look(node.around(old, training=FakeTraining(training("2.6.0")))) == ()
+    assert one(RenamedVariables().look(node.around(old, training=FakeTraining(training("2.8.0"))))).severity == "info"
 
 
 def test_an_old_name_that_is_still_read_is_no_warning(node: Node) -> None:
