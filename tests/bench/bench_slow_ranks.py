@@ -87,8 +87,6 @@ def _play(run: Run, daemon: DaemonChild, server: jobs.Server, folder: Path, opti
         "STALLWATCH_DIR": str(daemon.rank_directory),
         "STALLWATCH_JOB": name,
     }
-    if options.backend == "nccl":  # many ranks on one GPU: each its own host
-        environment |= {"NCCL_HOSTID_PER_RANK": "1"}
     arguments = [
         f"--by={run.by}", f"--extra={run.extra}", f"--step-seconds={run.step_seconds}", f"--seconds={run.seconds}",
         f"--jitter={options.jitter}", f"--backend={options.backend}", f"--after-seconds={options.after_seconds}",

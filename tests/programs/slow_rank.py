@@ -18,6 +18,7 @@ from torch import nn  # noqa: TID251
 from torch.nn.parallel import DistributedDataParallel  # noqa: TID251
 
 import stallwatch
+from stallwatch.demo.training import choose_device
 
 
 def options() -> argparse.Namespace:
@@ -65,8 +66,7 @@ def main() -> None:
     draw = random.Random(rank)
     device = torch.device("cpu")
     if chosen.backend == "nccl":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        torch.cuda.set_device(device)
+        _, device = choose_device("nccl")
     dist.init_process_group(chosen.backend)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -102,15 +102,21 @@ class Training:
 
 
 def choose_device(backend: str | None) -> tuple[str, torch.device]:
-    """Return backend and device of this rank: a GPU of its own with NCCL where the node has enough, else gloo."""
+    """Return backend and device of this rank: a GPU of its own with NCCL where the node has enough, else gloo; ranks
+    that ask for NCCL share GPUs where there are fewer."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
     if backend is None:
         backend = "nccl" if torch.cuda.device_count() >= local_world_size else "gloo"
     if backend != "nccl":
         return backend, torch.device("cpu")
-    torch.cuda.set_device(local_rank)
-    return backend, torch.device("cuda", local_rank)
+    gpus = torch.cuda.device_count()
+    if 0 < gpus < local_world_size:
+        # NCCL refuses two ranks on one GPU of a host: each is a host of its own then, over sockets (NCCL 2.28).
+        os.environ["NCCL_HOSTID"] = f"rank-{local_rank}"
+    device = torch.device("cuda", local_rank % max(gpus, 1))
+    torch.cuda.set_device(device)
+    return backend, device
 
 
 def parse_options() -> argparse.Namespace:
