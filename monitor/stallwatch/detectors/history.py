@@ -181,7 +181,8 @@ def _compared(
     before: RankHistory, old: Heartbeat, sample: RankSample, heartbeat: Heartbeat, moment: Moment
 ) -> RankHistory:
     at_ns = moment.at_ns
-    counted = heartbeat.groups != old.groups
+    ticks = advanced(before.ticks, old, heartbeat, _process(sample), moment)
+    counted = ticks.counters_since_ns == at_ns != before.ticks.counters_since_ns
     phase_changed = has_changed_phase(old, heartbeat)
     in_phase = phase_changed or bool(heartbeat.phase)
     return RankHistory(
@@ -189,7 +190,7 @@ def _compared(
         before.first_seen_ns,
         heartbeat,
         readable=True,
-        ticks=advanced(before.ticks, old, heartbeat, _process(sample), moment),
+        ticks=ticks,
         step_times=learn(before.step_times, _new_steps(old, heartbeat, before.step_times, in_phase)),
         gap_times=learn(before.gap_times, _new_gap(before, old, counted, in_phase, at_ns)),
         phase_times=_phase_times(before, old, phase_changed, at_ns),

@@ -62,6 +62,8 @@ class StallDetector:
         standing = tuple(one for rank, limit in pairs if (one := _standing_still(rank, limit, at_ns)))
         if len(standing) == len(watched):
             return standing, True
+        if standing and all(_steps_stand(rank, limit, at_ns) for rank, limit in zip(watched, limits, strict=True)):
+            return standing, True  # what else counts there may be a second thread's, or a loop's that leads nowhere
         behind = tuple(s for s in standing if s.age_seconds >= self._stall.left_behind_seconds and s.rank.begun)
         return behind, False
 
@@ -85,6 +87,10 @@ class StallDetector:
             reason=f"{who}; the last, rank {rank}, has stood{where} for {last.age_seconds:.1f} s; "
             f"its limit is {last.limit_seconds:.1f} s ({last.why})",
         )
+
+
+def _steps_stand(rank: RankHistory, limit: Limit, at_ns: int) -> bool:
+    return rank.counts_steps and (at_ns - rank.ticks.steps_since_ns) / SECOND_NS + 0.1 >= limit.seconds
 
 
 def _standing_still(rank: RankHistory, limit: Limit, at_ns: int) -> _Standing | None:

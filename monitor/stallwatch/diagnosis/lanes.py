@@ -12,19 +12,27 @@ _DEFAULT_GROUP = "default_pg"
 
 
 class Lanes:
-    """Numbers a process' threads; 0 is the training thread: it uses the default group first, or records first."""
+    """Numbers a process' threads; 0 is the training thread: the one that steps, by the hook; where no hook tells, the
+    one that uses the default group first, or records first."""
 
-    def __init__(self, recorders: Iterable[Recorder]) -> None:
-        first: dict[str, tuple[bool, int, int]] = {}
+    def __init__(self, recorders: Iterable[Recorder], training: int | None = None) -> None:
+        """`training`: ident of the thread that steps."""
+        own = str(training)
+        first: dict[str, tuple[bool, bool, int, int]] = {}
         for recorder in recorders:
             for operation in recorder.operations:
                 thread = _thread(operation)
                 if thread is None:
                     continue
-                rank = (operation.group_description != _DEFAULT_GROUP, operation.created_ns or 0, operation.record_id)
+                elsewhere = operation.group_description != _DEFAULT_GROUP
+                rank = (thread != own, elsewhere, operation.created_ns or 0, operation.record_id)
                 if thread not in first or rank < first[thread]:
                     first[thread] = rank
         self._numbers = {thread: number for number, thread in enumerate(sorted(first, key=lambda name: first[name]))}
+
+    def knows(self, operations: Iterable[Operation]) -> bool:
+        """Whether each of them names its thread (before torch 2.8 none does)."""
+        return all(operation.thread_id is not None for operation in operations)
 
     def of(self, operation: Operation) -> int:
         thread = _thread(operation)
@@ -32,4 +40,9 @@ class Lanes:
 
 
 def _thread(operation: Operation) -> str | None:
-    return None if (operation.thread_name or "").startswith(_AUTOGRAD) else operation.thread_id
+    return None if is_autograd(operation) else operation.thread_id
+
+
+def is_autograd(operation: Operation) -> bool:
+    """Recorded by a thread of the autograd engine, for the thread that is inside backward()."""
+    return (operation.thread_name or "").startswith(_AUTOGRAD)

@@ -24,7 +24,8 @@ def reduce_rank(rank: RankEvidence) -> RankSummary:
     if rank.summary is not None:
         return rank.summary  # made of the whole rings where they were read
     latest = latest_of(rank.recorders)
-    reduction = _Reduction(rank.rank, rank.recorders)
+    training = next((beat.training_ident for beat in reversed(rank.heartbeat) if beat.training_ident), None)
+    reduction = _Reduction(rank.rank, rank.recorders, training)
     for index, recorder in enumerate(latest):
         earlier = [
             other
@@ -40,7 +41,7 @@ def reduce_rank(rank: RankEvidence) -> RankSummary:
 class _Reduction:
     """Accumulates recorders of one rank; tables are shared by all of them."""
 
-    def __init__(self, rank: int, recorders: Iterable[Recorder]) -> None:
+    def __init__(self, rank: int, recorders: Iterable[Recorder], training: int | None) -> None:
         self.rank = rank
         self.backends: list[str] = []
         self.calls: list[Call] = []
@@ -56,7 +57,7 @@ class _Reduction:
         self.advanced: bool | None = None
         self.advanced_lanes: set[int] = set()
         self._order = 0
-        self.lanes = Lanes(recorders)
+        self.lanes = Lanes(recorders, training)
 
     def add(self, index: int, recorder: Recorder, earlier: Sequence[Recorder]) -> None:
         self.backends.append(backend_of(recorder))
@@ -81,9 +82,7 @@ class _Reduction:
         keys: set[Key] = {(node.pg_id, node.key) for old in read for node in old if not node.done}
         last, before = earlier[-1], read[-1]
         known = last.operations[-1].record_id if last.operations else -1
-        newest = recorder.operations[-1].record_id if recorder.operations else -1
-        moved = newest != known or sum(n.done for n in before) != sum(n.done for n in nodes)
-        self.advanced = bool(self.advanced) or moved or last.status != recorder.status
+        self.advanced = bool(self.advanced) or self._moved((last, before), (recorder, nodes))
         first = first_of_lanes(before, self.lanes)
         stands = {pg_id for pg_id, _ in first}
         for operation in reversed(recorder.operations):
@@ -93,6 +92,20 @@ class _Reduction:
             if operation.thread_id is not None or not stands or operation.pg_id in stands:
                 self.advanced_lanes.add(self.lanes.of(operation))
         return Before(keys, first)
+
+    def _moved(self, old: tuple[Recorder, Sequence[Node]], new: tuple[Recorder, Sequence[Node]]) -> bool:
+        """Whether the training thread's operations went on between two looks; where an entry names no thread, whether
+        anything did."""
+        of_whom = self.lanes.of if all(self.lanes.knows(recorder.operations) for recorder, _ in (old, new)) else None
+        words = [
+            (
+                max((op.record_id for op in recorder.operations if of_whom is None or of_whom(op) == 0), default=-1),
+                sum(node.done for node in nodes if of_whom is None or of_whom(node.first) == 0),
+                recorder.status if of_whom is None else (),
+            )
+            for recorder, nodes in (old, new)
+        ]
+        return words[0] != words[1]
 
     def _add_group(self, recorder: Recorder, nodes: Sequence[Node], before: Before | None, whole: bool) -> None:
         stream = len(self.streams)

@@ -12,6 +12,7 @@ from stallwatch.hook.beat import OFF, Beat, Phases, step_counter
 from stallwatch.hook.guard import Guard, say
 from stallwatch.hook.publication import Publication
 from stallwatch.hook.pulse import Pulse
+from stallwatch.hook.training_thread import TrainingThread
 
 _TURN_SECONDS = 2.0  # how long an attach() waits for one in another thread, which a dead file system may hold
 
@@ -21,11 +22,12 @@ class _Attached:
 
     def __init__(self) -> None:
         self.guard = Guard()
-        self.step, self.read_steps = step_counter()
+        self.step, self.read_steps, stepper = step_counter()
         self.world = identity.world_of(os.environ, process := identity.this_process())
         is_child = identity.is_child(os.environ.get(identity.PARENT_VARIABLE, ""), process, self.world)
         phases = Phases(monotonic_ns())
-        self.publication = Publication(process, self.world, is_child, self.read_steps, phases, self.guard)
+        training = TrainingThread(stepper)
+        self.publication = Publication(process, self.world, is_child, self.read_steps, phases, self.guard, training)
         self.pulse = Pulse(self.publication, self.guard)
         self.pulse.recorder_set_by_us = recorder_switch.turn_on(os.environ, sys.path)
         self.beat = Beat(self.step, phases, lambda: self.publication.file is not None)

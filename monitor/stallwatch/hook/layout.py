@@ -18,7 +18,7 @@ from binascii import crc32
 from typing import NamedTuple, Optional
 
 MAGIC = int.from_bytes(b"STALLWCH", "little")
-VERSION = 1
+VERSION = 2
 READABLE_VERSIONS = tuple(range(max(1, VERSION - 1), VERSION + 1))
 
 WORD_CAPACITY = 128
@@ -57,6 +57,10 @@ WORDS = (
     ("groups_dropped", 1),  # groups for which there was no room
     ("attached_ns", 1),
     ("errors", 1),  # what the hook swallowed
+    # The thread that steps; where nobody counts steps, the main thread.
+    ("training_ident", 2),  # Python's: recorders and stacks carry the same number
+    ("training_tid", 2),  # the kernel's, in the writer's own PID namespace
+    ("frame_changes", 2),  # how often the pulse saw its Python frames changed
 )
 
 # (name, bytes, version that brought it).
@@ -133,6 +137,9 @@ class Record(NamedTuple):
     exception: str  # type of the uncaught exception that is ending the process
     errors: int
     looks: tuple[Look, ...]  # oldest first
+    training_ident: Optional[int]  # None: a hook of version 1, or no such thread
+    training_tid: Optional[int]
+    frame_changes: Optional[int]
 
 
 def encode(
@@ -240,7 +247,14 @@ def _values(data: bytes, version: int) -> Record:
         exception=text["exception"],
         errors=max(0, word["errors"]),
         looks=_looks(data),
+        training_ident=_known(word["training_ident"]),
+        training_tid=_known(word["training_tid"]),
+        frame_changes=_known(word["frame_changes"]),
     )
+
+
+def _known(word: int) -> Optional[int]:
+    return word if word >= 0 else None
 
 
 def _step_times(ring: "tuple[int, ...]", step: int) -> "list[int]":

@@ -11,6 +11,7 @@ from stallwatch.hook.ending import uncaught_exception
 from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import Process, World
 from stallwatch.hook.rank_file import RankFile, choose_directory
+from stallwatch.hook.training_thread import TrainingThread
 
 RETRY_NS = 2_000_000_000  # a missing directory or a full disk is tried again this often
 LOCK_SECONDS = 2.0  # the end of the process waits no longer for a thread that a dead file system holds
@@ -27,6 +28,7 @@ class Publication:
         read_steps: "Callable[[], tuple[int, tuple[int, ...]]]",
         phases: Phases,
         guard: Guard,
+        training: TrainingThread,
     ) -> None:
         self.process = process
         self.world = world
@@ -46,6 +48,7 @@ class Publication:
         self._read_steps = read_steps
         self._phases = phases
         self._guard = guard
+        self.training = training
         self._retry_ns = 0
         self._lock = threading.Lock()
 
@@ -126,6 +129,7 @@ class Publication:
         steps, ring = self._read_steps()
         phase, phase_since_ns = self._phases.current()
         process, world = self.process, self.world
+        ident, native_id = self.training.ids()
         words = {
             "pid": process.pid,
             "start_ticks": process.start_ticks,
@@ -147,6 +151,9 @@ class Publication:
             "ended_ns": ended_ns,
             "attached_ns": self._attached_ns,
             "errors": self._guard.errors,
+            "training_ident": ident or layout.UNKNOWN,
+            "training_tid": native_id or layout.UNKNOWN,
+            "frame_changes": self.training.frame_changes,
         }
         texts = {
             "phase": phase,

@@ -138,6 +138,7 @@ class Pulse:
         at_ns = monotonic_ns()
         groups = self._guard.run("recorder status", recorder.group_counters) or ()
         publication.look(number, at_ns, groups)
+        self._guard.run("training thread", publication.training.look)
         if is_pulse:
             publication.beat(at_ns)  # its time is that of the counters
             self._pulse_number = number - number % LOOKS_PER_PULSE + LOOKS_PER_PULSE

@@ -83,6 +83,10 @@ class Heartbeat(msgspec.Struct, frozen=True):
     looks: tuple[CounterLook, ...] = ()  # of the last seconds, several a second, oldest first
     # (recorder, pg_id, description and members' hash: the same on every rank) of groups in which operations are pending
     pending_groups: tuple[tuple[str, int, str], ...] = ()
+    # The thread that steps; where nobody counts steps, the main thread. None: a hook that did not say.
+    training_ident: int | None = None  # Python's: recorders and stacks carry the same number
+    training_tid: int | None = None  # the kernel's, in the writer's own PID namespace
+    frame_changes: int | None = None  # how often its Python frames were seen changed
     differs: tuple[tuple[str, str], ...] = ()  # (name, value here) of versions and variables unlike its peers' here
 
 
@@ -104,8 +108,8 @@ class ProcessSample(msgspec.Struct, frozen=True):
     tracer_pid: int
     command: str
     wchan: str | None
-    main_thread_state: str
-    main_thread_cpu_ticks: int
+    main_thread_state: str  # of the thread that trains, where its hook names another than the main thread
+    main_thread_cpu_ticks: int  # of the same
     cpu_ticks: int  # whole process, spinning NCCL threads and our pulse included
     read_bytes: int | None  # None: /proc/<pid>/io is not ours to read
     write_bytes: int | None

@@ -98,7 +98,9 @@ class RankSummary(msgspec.Struct, frozen=True, gc=False):
     pairs: tuple[PairCount, ...] = ()
     program: tuple[bytes, ...] = ()  # per lane: native uint16 call ids in order of recording, newest last
     whole: bool = True  # False: the ring has lost its beginning
-    advanced: bool | None = None  # something was recorded or completed between looks; None: one look
+    # The training thread recorded something between looks, or something of its own completed; None: one look. Where
+    # entries name no threads, anything.
+    advanced: bool | None = None
     advanced_lanes: tuple[int, ...] = ()  # host threads that recorded something between the last two looks
     captured_at_ns: int | None = None  # wall clock
     cut_short: bool = False  # a dump of it broke off: what is not in it may have been called

@@ -1,4 +1,7 @@
-"""How a rank moves from tick to tick, by the words of its hook's record and the CPU of its process.
+"""How a rank moves from tick to tick, by the words of its hook's record and the CPU of its training thread.
+
+Counters of the recorder are of the whole process: a saver's or a metrics thread's collectives are among them. They are
+the training thread's where its Python frames change as well; while those stand, whoever counts is another thread.
 
 A word's age begins when we saw it change in our own snapshots; the record's own time of a step is believed only between
 the two snapshots that saw it. Time in which our own tick was late is not counted: what stopped us may have stopped the
@@ -15,6 +18,8 @@ SECOND_NS = 1_000_000_000
 _OWN_CHANGES = 2
 _STILL_SECONDS = 2.0  # what it did before it stood still is in the first ticks after
 _WORK_SECONDS = 3.0
+# Frames are looked at four times a second, counters once: a change of the one is seen a moment before the other's.
+_FRAMES_NS = 1_500_000_000
 _WORKING_SHARE = 0.005  # of a core: a poll ten times a second takes up to 0.003, small works with pauses 0.006
 
 
@@ -31,6 +36,7 @@ class Ticks(msgspec.Struct, frozen=True):
     counters_since_ns: int = 0
     counter_changes: int = 0  # since the step changed
     phase_since_ns: int = 0
+    frames_since_ns: int = 0  # its training thread's; at each tick where its hook does not count them
     pulse_since_ns: int = 0
     moved: bool = False  # at this tick
     stepped: bool = False  # at this tick
@@ -38,9 +44,14 @@ class Ticks(msgspec.Struct, frozen=True):
     # Since it has stood still for some seconds: CLOCK_MONOTONIC and the CPU time of its main thread and its children.
     still: tuple[int, int] | None = None
 
+    @property
+    def steps_since_ns(self) -> int:
+        """When its step or its phase last changed: what no other thread does."""
+        return max(self.step_since_ns, self.phase_since_ns)
+
     def progress_since_ns(self, heartbeat: Heartbeat | None) -> int:
         """When we last saw it move: its step, its phase, or counters that go on within a long step."""
-        since = max(self.step_since_ns, self.phase_since_ns)
+        since = self.steps_since_ns
         if not counts_steps(heartbeat) or self.counter_changes > _OWN_CHANGES:
             since = max(since, self.counters_since_ns)
         return since
@@ -71,6 +82,7 @@ def first_seen(heartbeat: Heartbeat, at_ns: int) -> Ticks:
         step_since_ns=step_since_ns,
         counters_since_ns=step_since_ns if heartbeat.step else at_ns,
         phase_since_ns=heartbeat.phase_since_ns if in_phase else step_since_ns,
+        frames_since_ns=at_ns,
         pulse_since_ns=at_ns,
     )
 
@@ -85,7 +97,9 @@ def advanced(before: Ticks, old: Heartbeat, new: Heartbeat, process: ProcessSamp
     be read."""
     at_ns = moment.at_ns
     stepped = new.step != old.step
-    counted = new.groups != old.groups
+    stand = new.frame_changes is not None and new.frame_changes == old.frame_changes
+    frames_since_ns = before.frames_since_ns if stand else at_ns
+    counted = new.groups != old.groups and at_ns - frames_since_ns <= _FRAMES_NS
     phase_changed = has_changed_phase(old, new)
     pulsed = new.pulse_count != old.pulse_count
     changes = before.counter_changes
@@ -94,6 +108,7 @@ def advanced(before: Ticks, old: Heartbeat, new: Heartbeat, process: ProcessSamp
         counters_since_ns=at_ns if counted else before.counters_since_ns,
         counter_changes=0 if stepped else changes + counted,
         phase_since_ns=at_ns if phase_changed else before.phase_since_ns,
+        frames_since_ns=frames_since_ns,
         pulse_since_ns=at_ns if pulsed else before.pulse_since_ns,
         moved=stepped or phase_changed or (counted and (not counts_steps(old) or changes >= _OWN_CHANGES)),
         stepped=stepped,
@@ -114,6 +129,7 @@ def without_late_time(ticks: Ticks, at_ns: int, late_ns: int) -> Ticks:
         step_since_ns=min(ticks.step_since_ns + late_ns, at_ns),
         counters_since_ns=min(ticks.counters_since_ns + late_ns, at_ns),
         phase_since_ns=min(ticks.phase_since_ns + late_ns, at_ns),
+        frames_since_ns=min(ticks.frames_since_ns + late_ns, at_ns),
         pulse_since_ns=min(ticks.pulse_since_ns + late_ns, at_ns),
     )
 

@@ -5,7 +5,15 @@ import os
 from collections.abc import Iterator
 
 from stallwatch.model.snapshot import ChildSample, ProcessSample
-from stallwatch.node.procfs import ProcessDirectory, children_of, parse_file_limit, parse_io, parse_stat, parse_wchan
+from stallwatch.node.procfs import (
+    ProcessDirectory,
+    Stat,
+    children_of,
+    parse_file_limit,
+    parse_io,
+    parse_stat,
+    parse_wchan,
+)
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # A rank with more descendants than this is shown with the first ones: loaders have tens, compilers 32.
@@ -32,11 +40,12 @@ class ProcessWatch:
         self._thread_children: tuple[int, ...] = ()
         self._io_is_ours = True
 
-    def sample(self) -> ProcessSample:
-        """Raise ProcessLookupError when it is gone. What is not ours to read is None."""
+    def sample(self, training_tid: int | None = None) -> ProcessSample:
+        """Raise ProcessLookupError when it is gone. What is not ours to read is None. `training_tid`: the thread that
+        trains; None: the main thread."""
         stat = self.directory.stat()
         status = self.directory.status()
-        main = parse_stat(self.directory.read_again(f"task/{self.pid}/stat"))
+        main = self._thread(training_tid)
         read_bytes, write_bytes = self._io()
         return ProcessSample(
             pid=self.pid,
@@ -58,6 +67,14 @@ class ProcessWatch:
             children=tuple(self._children()),
             open_files=self._files(),
         )
+
+    def _thread(self, tid: int | None) -> Stat:
+        if tid is not None and tid != self.pid:
+            try:
+                return parse_stat(self.directory.read_again(f"task/{tid}/stat"))
+            except ProcessLookupError:
+                pass  # that thread has ended
+        return parse_stat(self.directory.read_again(f"task/{self.pid}/stat"))
 
     def may_inspect(self) -> bool:
         """Whether the kernel tells us what only its owner may know (ptrace access); a zombie still answers."""

@@ -227,7 +227,7 @@ class RanksSensor:
         process: Known[ProcessSample] | Unavailable
         if rank.end is None:
             try:
-                process = Known(rank.watch.sample(), self._now_ns())
+                process = Known(rank.watch.sample(_training_tid(rank)), self._now_ns())
                 if rank.pidfd is None and process.value.state in "ZX":
                     rank.ended(now_ns)
             except ProcessLookupError:
@@ -335,3 +335,9 @@ def _can_be_encoded(sample: RankSample) -> bool:
     except (ValueError, OverflowError, RecursionError):
         return False
     return True
+
+
+def _training_tid(rank: FollowedRank) -> int | None:
+    """The thread that trains, where its number means the same here as in the process' own PID namespace."""
+    beat = rank.heartbeat
+    return beat.training_tid if beat is not None and beat.pid == rank.watch.pid else None

@@ -11,12 +11,14 @@ import os, select, sys
 from time import monotonic_ns
 from stallwatch.hook.beat import Phases, step_counter
 from stallwatch.hook.guard import Guard
+from stallwatch.hook.training_thread import TrainingThread
 from stallwatch.hook.identity import this_process, world_of
 from stallwatch.hook.publication import Publication
 
-step, read = step_counter()
+step, read, stepper = step_counter()
 process = this_process()
-publication = Publication(process, world_of(os.environ, process), False, read, Phases(0), Guard())
+training = TrainingThread(stepper)
+publication = Publication(process, world_of(os.environ, process), False, read, Phases(0), Guard(), training)
 publication.counts_steps = True
 publication.publish()
 print("writing")

@@ -59,6 +59,6 @@ def test_a_capture_of_a_moving_job_tells_of_calls_that_pair_wrongly(place: int |
     odd = LINES if place is None else (*LINES[:place], *LINES[place + 1 :])
     ranks = [Rank(rank, odd if rank == 1 else LINES) for rank in range(4)]
     told = judge(evidence(*ranks)).verdicts[0]
-    assert told.cause == ("collective_mismatch" if mismatch else "healthy")
+    assert told.cause == ("collective_mismatch" if mismatch else "undecided")
     assert told.culprits == ((1,) if mismatch else ())
-    assert mismatch in told.because[0].fact
+    assert not mismatch or mismatch in told.because[0].fact

@@ -353,7 +353,7 @@ def test_ranks_that_wait_for_a_call_whose_turn_has_just_come_are_not_stuck() -> 
         return Rank(number, busy, dumped=False, extra=looks)
 
     verdict = judge(evidence(_waiting(0), _waiting(1), works(2), works(3))).verdicts[0]
-    assert (verdict.cause, verdict.culprits) == ("healthy", ())
+    assert (verdict.cause, verdict.culprits) == ("waiting", (2, 3))
 
 
 def test_both_ends_of_a_message_that_never_came_are_likely_though_one_waits_in_a_collective() -> None:

@@ -13,7 +13,7 @@ from stallwatch.hook.phase_switch import PhaseSwitch
 
 
 def test_a_step_is_counted_with_its_time() -> None:
-    step, read = step_counter()
+    step, read, _ = step_counter()
     before = monotonic_ns()
     step()
     step()
@@ -24,7 +24,7 @@ def test_a_step_is_counted_with_its_time() -> None:
 
 
 def test_the_ring_goes_round() -> None:
-    step, read = step_counter()
+    step, read, _ = step_counter()
     for _ in range(RING_SLOTS + 2):
         step()
     count, ring = read()
@@ -33,7 +33,7 @@ def test_the_ring_goes_round() -> None:
 
 
 def test_counter_and_ring_belong_together_while_steps_go_on() -> None:
-    step, read = step_counter()
+    step, read, _ = step_counter()
     stop = threading.Event()
 
     def train() -> None:

@@ -15,7 +15,7 @@ from stallwatch.hook.beat import Beat, Phases, step_counter
 class Attached:
     def __init__(self) -> None:
         self.phases = Phases(0)
-        step, self.read = step_counter()
+        step, self.read, _ = step_counter()
         self.beat = Beat(step, self.phases, lambda: True)
 
     @property

@@ -2,6 +2,7 @@
 
 import hashlib
 import struct
+from binascii import crc32
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,9 @@ WORDS = {
     "ended_ns": 0,
     "attached_ns": 12,
     "errors": 0,
+    "training_ident": 140737353815104,
+    "training_tid": 4711,
+    "frame_changes": 17,
 }
 STRINGS = {
     "phase": "checkpoint",
@@ -38,7 +42,8 @@ STRINGS = {
     "epoch": "n1:29500/8/2/x",
     "exception": "",
 }
-GOLDEN = "3e304b4220ef2fa9be503f6f6bd8c864e9b55411695d166981b80723237a9267"  # SHA-256 of image()
+GOLDEN_1 = "3e304b4220ef2fa9be503f6f6bd8c864e9b55411695d166981b80723237a9267"  # SHA-256 of what version 1 wrote
+GOLDEN = "b567a74e37d5b19279ffef7fa3882b327e55e1c7a620cc548b8d4ec35fbdc74a"  # SHA-256 of image()
 GROUPS = (("nccl", 0, 10, 9), ("gloo", 1, 4, 4))
 
 
@@ -54,17 +59,34 @@ def image(**changes: int) -> bytes:
     return layout.encode({**WORDS, **changes}, ring_of(100, 110, 130, 160, 200), GROUPS, STRINGS)
 
 
-def test_the_bytes_of_version_1_never_change() -> None:
+def test_the_bytes_of_version_2_never_change() -> None:
     data = image()
     assert len(data) == layout.RECORD_BYTES == 8192
     assert data[:8] == b"STALLWCH"
-    assert struct.unpack_from("<12q", data, 8)[0] == 1
+    assert struct.unpack_from("<12q", data, 8)[0] == 2
     # word 12 is the step, the ring begins at 1024, groups at 1536, strings at 5632
     assert struct.unpack_from("<q", data, 12 * 8)[0] == 5
     assert struct.unpack_from("<2q", data, 1024 + 8) == (100, 110)
     assert struct.unpack_from("<4q", data, 1536) == (0, 0, 10, 9)
     assert data[5632:5643] == b"checkpoint\0"
     assert hashlib.sha256(data).hexdigest() == GOLDEN
+
+
+def of_version_1(data: bytes) -> bytes:
+    """The record as a hook of version 1 wrote it: without the words that it did not know."""
+    old = bytearray(data)
+    old[25 * 8 : layout.RING_OFFSET] = bytes(layout.RING_OFFSET - 25 * 8)
+    struct.pack_into("<2q", old, 8, 1, 0)
+    struct.pack_into("<q", old, 16, crc32(old))
+    return bytes(old)
+
+
+def test_a_record_of_version_1_is_read_and_says_nothing_of_its_training_thread() -> None:
+    data = of_version_1(image())
+    assert hashlib.sha256(data).hexdigest() == GOLDEN_1
+    record = layout.decode(data)
+    assert (record.step, record.errors) == (5, 0)
+    assert (record.training_ident, record.training_tid, record.frame_changes) == (None, None, None)
 
 
 def test_a_record_says_what_was_written() -> None:
@@ -76,6 +98,7 @@ def test_a_record_says_what_was_written() -> None:
     assert (record.phase, record.phase_since_ns) == ("checkpoint", 40)
     assert (record.pulse_count, record.pulse_ns, record.attached_ns) == (7, 1_000, 12)
     assert record.groups == GROUPS
+    assert (record.training_ident, record.training_tid, record.frame_changes) == (140737353815104, 4711, 17)
     assert record.groups_dropped == 0
     assert (record.is_child, record.notify, record.answered_request) == (False, True, 6)
     assert (record.ended, record.exit_code, record.ended_ns, record.dump_started_ns) == (False, None, None, None)
@@ -147,9 +170,7 @@ def test_what_is_no_record_is_refused_with_a_sentence(data: bytes, kind: type[Ex
 
 
 def test_a_reader_takes_the_version_before_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    older = image()
-    monkeypatch.setattr(layout, "VERSION", 2)
-    monkeypatch.setattr(layout, "READABLE_VERSIONS", (1, 2))
+    older = of_version_1(image())
     monkeypatch.setattr(
         layout, "WORDS", tuple((name, 2 if name == "errors" else since) for name, since in layout.WORDS)
     )

@@ -17,7 +17,7 @@ class Optimizer:
 
 
 def counting() -> tuple[Callable[[object, object, object], None], Callable[[], int], Callable[[], None]]:
-    step, read = step_counter()
+    step, read, _ = step_counter()
     return step_hook(step, lambda: read()[0], Guard()), lambda: read()[0], step
 
 
@@ -76,7 +76,7 @@ def torch_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 @pytest.mark.usefixtures("torch_on_disk")
 def test_an_optimizer_module_that_is_imported_later_is_hooked_in_its_import() -> None:
-    step, read = step_counter()
+    step, read, _ = step_counter()
     finders = list(sys.meta_path)
     count_optimizer_steps(step, lambda: read()[0], Guard())
     assert "torch" not in sys.modules
@@ -90,7 +90,7 @@ def test_an_optimizer_module_that_is_imported_later_is_hooked_in_its_import() ->
 @pytest.mark.usefixtures("torch_on_disk")
 def test_an_optimizer_module_that_is_there_is_hooked_at_once() -> None:
     module = importlib.import_module("torch.optim.optimizer")
-    step, read = step_counter()
+    step, read, _ = step_counter()
     count_optimizer_steps(step, lambda: read()[0], Guard())
     assert len(module.hooks) == 1
 
@@ -99,7 +99,7 @@ def test_an_optimizer_module_that_is_there_is_hooked_at_once() -> None:
 def test_a_torch_without_the_function_imports_as_ever(tmp_path: Path) -> None:
     (tmp_path / "torch" / "optim" / "__init__.py").write_text("")
     (tmp_path / "torch" / "optim" / "optimizer.py").write_text("old = True\n")
-    step, read = step_counter()
+    step, read, _ = step_counter()
     guard = Guard()
     count_optimizer_steps(step, lambda: read()[0], guard)
     assert importlib.import_module("torch.optim.optimizer").old

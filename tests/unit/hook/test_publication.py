@@ -10,6 +10,7 @@ from stallwatch.hook.beat import Beat, Phases, step_counter
 from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import Process, World
 from stallwatch.hook.publication import Publication
+from stallwatch.hook.training_thread import TrainingThread
 
 PROCESS = Process(pid=7, start_ticks=8, pid_namespace=9, node="n1")
 WORLD = World(3, 1, 4, 0, "job", "epoch", is_ranked=True)
@@ -24,8 +25,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def published(guard: Guard | None = None) -> Publication:
-    _, read_steps = step_counter()
-    made = Publication(PROCESS, WORLD, False, read_steps, Phases(1), guard or Guard())
+    _, read_steps, stepper = step_counter()
+    made = Publication(PROCESS, WORLD, False, read_steps, Phases(1), guard or Guard(), TrainingThread(stepper))
     made.publish()
     return made
 
@@ -134,9 +135,9 @@ def test_a_forked_child_writes_nothing(directory: Path) -> None:
 
 
 def test_looks_add_up_the_groups_of_each_recorder_and_pause_in_a_phase(directory: Path) -> None:
-    _, read_steps = step_counter()
+    _, read_steps, stepper = step_counter()
     phases = Phases(1)
-    made = Publication(PROCESS, WORLD, False, read_steps, phases, Guard())
+    made = Publication(PROCESS, WORLD, False, read_steps, phases, Guard(), TrainingThread(stepper))
     groups = (("nccl", 0, 10, 9), ("nccl", 1, 4, -1), ("gloo", 0, 2, 2))
     made.look(70, 1_000, ())
     made.look(71, 2_000, groups)

@@ -7,6 +7,7 @@ from stallwatch.diagnosis.activity.standing import STRONG_ROLES, Standing
 from stallwatch.diagnosis.activity.threads import main_thread
 from stallwatch.diagnosis.frames import Origin, function, place
 from stallwatch.diagnosis.frames_meaning import meaning
+from stallwatch.diagnosis.lanes import is_autograd
 from stallwatch.model.evidence import CodeFrame, Recorder, ThreadStack
 from stallwatch.progress.observation import Calls, Child, Lines, Observation, Stack
 
@@ -107,7 +108,7 @@ def new_operations(recorders: tuple[Recorder, ...], ident: str) -> bool | None:
         fresh = [op for op in recorder.operations if op.record_id > seen[sorted(seen)[-2]]]
         told = told or False
         if ident and issuers:
-            told = told or any(op.thread_id == ident for op in fresh)
+            told = told or any(op.thread_id == ident or is_autograd(op) for op in fresh)
         elif not issuers:  # dumps before 2.9 name no thread: only the default group is the loop's for sure
             told = told or any(op.group_description == "default_pg" for op in fresh)
             if fresh and not told:

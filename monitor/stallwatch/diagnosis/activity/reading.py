@@ -92,7 +92,8 @@ def read_activity(rank: RankEvidence) -> Activity:
 
 def _moment(rank: RankEvidence, look: Look, gpu: bool) -> Moment:
     pid = _pid(look, rank)
-    thread = blocking_thread(look.threads, pid, issuers(rank.recorders))
+    training = look.heartbeat.training_ident if look.heartbeat else None
+    thread = blocking_thread(look.threads, pid, issuers(rank.recorders), training)
     main = thread is None or thread is main_thread(look.threads, pid)
     kernel = thread_look(look.process, thread, main=main)
     around = Circumstances(

@@ -20,11 +20,21 @@ def main_thread(threads: tuple[ThreadStack, ...], pid: int | None) -> ThreadStac
     return min(by_id or by_name or by_module, key=thread_key, default=None)
 
 
+def training_thread(threads: tuple[ThreadStack, ...], pid: int | None, ident: int | None) -> ThreadStack | None:
+    """The thread that steps, by its hook's word; else the main thread."""
+    stepper = next((thread for thread in threads if ident is not None and thread.ident == ident), None)
+    return stepper if stepper is not None and stepper.frames else main_thread(threads, pid)
+
+
 def blocking_thread(
-    threads: tuple[ThreadStack, ...], pid: int | None, issuers: frozenset[str] = frozenset()
+    threads: tuple[ThreadStack, ...],
+    pid: int | None,
+    issuers: frozenset[str] = frozenset(),
+    training: int | None = None,
 ) -> ThreadStack | None:
-    """Choose the thread to judge. `issuers` are idents of threads that issued collectives, by the recorder."""
-    main = main_thread(threads, pid)
+    """Choose the thread to judge. `issuers` are idents of threads that issued collectives, by the recorder; `training`
+    is that of the thread that steps, by the hook."""
+    main = training_thread(threads, pid, training)
     others = [t for t in threads if t is not main and t.frames and not is_service(t)]
     # A service thread that has the GIL, our pulse too, has it for a moment: that is not who keeps it.
     owners = [t for t in threads if t.owns_gil and not t.active and t.frames and (t is main or not is_service(t))]

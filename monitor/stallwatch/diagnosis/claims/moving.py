@@ -15,7 +15,6 @@ from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
 from stallwatch.diagnosis.claims.rank_exited import end_of, exit_code
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Confidence, Fact, Rejected
-from stallwatch.progress.job import many_move
 
 
 def slow_rank(story: Story) -> Saying:
@@ -49,12 +48,9 @@ def slow_rank(story: Story) -> Saying:
 
 
 def waiting(story: Story) -> Saying:
-    if not story.hangs:
-        return None
-    found = absent_ranks(story)
-    moving = [rank for rank in found if story.case.activity(rank).moving]
-    many = len(moving) > 1 and many_move(moving, story.case.observed)  # that is a job that moves
-    if not moving or len(moving) < len(found) or many:
+    """A long wait that will end: all for whom the others wait make progress."""
+    moving = _awaited_and_moving(story)
+    if not moving:
         return None
     wait = main_wait(story, moving)
     return Claim(
@@ -73,32 +69,44 @@ def waiting(story: Story) -> Saying:
     )
 
 
+def _awaited_and_moving(story: Story) -> list[int]:
+    case = story.case
+    if story.hangs and (absent := absent_ranks(story)):
+        return absent if all(case.activity(rank).moving for rank in absent) else []
+    alive = [rank for rank in case.observed if not case.activity(rank).gone]
+    moving = [rank for rank in alive if _moved(case, rank)]
+    still = [rank for rank in alive if rank not in moving]
+    # Nobody is known to be elsewhere: whose turn has just come may be what the others wait for.
+    inside = any(not story.graph.unknown[point] for point in story.roots.closed) and not story.ends_move
+    stuck = story.roots.cycles or inside
+    if not still or stuck or not set(still) <= set(story.waiting):
+        return []
+    return [rank for rank in moving if rank not in story.waiting] or moving
+
+
 def healthy(story: Story) -> Saying:
+    """A claim that needs its proof: between two looks every rank that was seen moved. What is unchanged, or was looked
+    at once, may stand."""
     case = story.case
     if any(summary.outran for summary in case.summaries.values()):
         return Rejected("healthy", "something has not completed that the ring has lost")
-    if story.moves and (story.ends_move or not story.proven_stuck):
-        source = "flight recorders" if any(case.recorded(rank) for rank in case.observed) else "stacks and steps"
-        return Claim("healthy", (), _how_sure(case), (Fact("the job moves", source),))
-    absent = absent_ranks(story)
-    if story.hangs and absent and all(case.activity(rank).moving for rank in absent):
-        return Claim("healthy", (), "likely", (Fact(f"{named(absent)} make progress", "two looks"),))
-    if story.hangs and story.graph.moving and not (absent or story.roots.cycles):
-        moving = [rank for rank, activity in case.activities.items() if activity.moving]
-        if many_move(moving, case.observed):
-            return Claim("healthy", (), "likely", (Fact(f"{named(moving)} make progress", "two looks"),))
-    if story.hangs:
-        return None
     ended = [rank for rank, activity in case.activities.items() if activity.gone]
     if any(exit_code(end_of(story, rank)) != 0 for rank in ended):
         return None
     if ended and len(ended) == len(case.observed):
         return Claim("healthy", (), "likely", (Fact("every process ended with exit code 0", "/proc"),))
-    if case.world and all(_stands_in_storage(case, rank) for rank in case.world):
-        return Rejected("healthy", "every rank stands in its storage, at the same place at both looks")
-    if all(rank in story.graph.moving or _is_outside(case, rank) for rank in case.world):
-        return Claim("healthy", (), "possible", (Fact("no rank waits for another", "flight recorders and stacks"),))
-    return None
+    still = [rank for rank in case.observed if not (case.activity(rank).gone or _moved(case, rank))]
+    if still or not case.observed:
+        verb = "was" if len(still) == 1 else "were"
+        return Rejected("healthy", f"{named(still)} {verb} not seen to move between two looks" if still else "no rank")
+    if story.proven_stuck and not story.ends_move:
+        return None
+    source = "flight recorders" if any(case.recorded(rank) for rank in case.observed) else "stacks and steps"
+    return Claim("healthy", (), _how_sure(case), (Fact("every rank that was seen moved between two looks", source),))
+
+
+def _moved(case: Case, rank: int) -> bool:
+    return bool(case.activity(rank).moving) or _calls_end(case, rank)
 
 
 def _how_sure(case: Case) -> Confidence:
@@ -116,19 +124,3 @@ def _calls_end(case: Case, rank: int) -> bool:
 
 def _steps(case: Case, rank: int) -> bool:
     return bool(case.activity(rank).moving) and any(fact.source == "heartbeat" for fact in case.activity(rank).why)
-
-
-def _stands_in_storage(case: Case, rank: int) -> bool:
-    """A file server that is gone holds every rank at once, and nobody waits for anybody. Other places where all may
-    stand, an empty queue or a socket, are those of jobs that have nothing to do."""
-    activity = case.activity(rank)
-    return activity.moving is False and activity.where in ("filesystem", "dataloader", "checkpoint")
-
-
-def _is_outside(case: Case, rank: int) -> bool:
-    """Nothing pending, and a stack outside of communication: one alone leaves room for a wait that it does not show."""
-    activity = case.activity(rank)
-    summary = case.summaries.get(rank)
-    settled = case.recorded(rank) and summary is not None and not summary.pending and not summary.outran
-    elsewhere = activity.known and activity.in_collective is False and not activity.gpu_sync
-    return settled and elsewhere and not activity.in_store_or_init
