@@ -1,10 +1,8 @@
 """`stallwatch acknowledge`: say that somebody is on an incident."""
 
-import getpass
-
 import click
 
-from stallwatch.cli.daemon_access import asks_daemon, echo_json
+from stallwatch.cli.daemon_access import asks_daemon, echo_json, speaks_for
 from stallwatch.cli.terminal import safe
 from stallwatch.errors import UsageError
 from stallwatch.outputs.client import Client
@@ -12,16 +10,16 @@ from stallwatch.outputs.client import Client
 
 @click.command()
 @click.argument("incident_id", required=False, metavar="[ID]")
-@click.option("--by", "name", default=getpass.getuser, show_default="you", help="Who is on it.")
+@click.option("--by", "name", help="Who is on it; only root may say another than himself.", show_default="you")
 @asks_daemon
-def command(client: Client, as_json: bool, incident_id: str | None, name: str) -> None:
+def command(client: Client, as_json: bool, incident_id: str | None, name: str | None) -> None:
     """Say that you are on incident ID (without one: on the only open one). It is shown, and nobody is paged again."""
     chosen = incident_id or _only_open(client)
-    client.acknowledge(chosen, name)
+    by = client.acknowledge(chosen, name or speaks_for())
     if as_json:
-        echo_json({"incident_id": chosen, "by": name})
+        echo_json({"incident_id": chosen, "by": by})
     else:
-        click.echo(safe(f"{chosen}: acknowledged by {name}. It is told again only if the verdict changes or it ends."))
+        click.echo(safe(f"{chosen}: acknowledged by {by}. It is told again only if the verdict changes or it ends."))
 
 
 def _only_open(client: Client) -> str:

@@ -1,6 +1,7 @@
 """Options of the commands that ask a running daemon, and how they print."""
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,11 @@ def asks_daemon(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(Client(socket or _configured(config_file)), as_json=as_json, **arguments)
 
     return with_client
+
+
+def speaks_for() -> str:
+    """Whom root acts for, by sudo; of everybody else the daemon's socket knows who it is."""
+    return os.environ.get("SUDO_USER", "") if os.geteuid() == 0 else ""
 
 
 def echo_json(value: object) -> None:

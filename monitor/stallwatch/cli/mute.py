@@ -1,11 +1,10 @@
 """`stallwatch mute`: silence a job for a time."""
 
-import getpass
 import re
 
 import click
 
-from stallwatch.cli.daemon_access import asks_daemon, echo_json
+from stallwatch.cli.daemon_access import asks_daemon, echo_json, speaks_for
 from stallwatch.cli.terminal import safe, seconds
 from stallwatch.outputs.client import Client
 
@@ -31,7 +30,7 @@ class Duration(click.ParamType[float]):
 @asks_daemon
 def command(client: Client, as_json: bool, job: str, owner: str | None, duration: float) -> None:
     """Tell nobody about JOB for a time. It is watched and captured all the same."""
-    whose = client.mute(job, duration, owner, getpass.getuser())
+    whose = client.mute(job, duration, owner, speaks_for())
     if as_json:
         echo_json({"training_job": job, "owner": whose, "seconds": duration})
     elif duration:

@@ -15,25 +15,26 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from stallwatch.errors import StallwatchError
+from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.model.incident import Incident
 from stallwatch.node.disk import DiskHangs
 from stallwatch.outputs import metrics
+from stallwatch.outputs.bodies import Acknowledgement, BadBody, CaptureRequest, MuteRequest, read_body
 from stallwatch.outputs.bundle_archive import archive
 from stallwatch.outputs.documents import incident_document, incident_list
 from stallwatch.outputs.guard import Endpoint, HostCheck, SecurityHeaders, TokenGuard
 from stallwatch.outputs.latest import Latest, Published
 from stallwatch.outputs.output import Control
+from stallwatch.outputs.peers import Peer
 from stallwatch.outputs.timeline import read_timeline
 
 # Starts with a letter or digit and holds no slash: never a path upwards, never hidden.
 _INCIDENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=,-]{0,254}\Z")
 _ASK_SECONDS = 10.0  # the store may lie on a slow disk
 _NOTIFY_SECONDS = 60.0
-_LARGEST_BODY = 64 << 10
 _COMPRESS_FROM_BYTES = 16 << 10
 _PAST_INCIDENTS = 100
-_LONGEST_NAME = 60
+_NAME = re.compile(r"\w[\w.@ '-]{0,59}")  # never one of Slack's, which have a colon
 
 
 class Endpoints:
@@ -129,16 +130,12 @@ class Endpoints:
     async def acknowledge(self, request: Request) -> Response:
         """The only change that the page may ask for. A form of another site cannot send JSON, nor the cookie."""
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return _refusal(415, "acknowledge takes application/json", 'For instance {"by":"anna"}.')
-        by = (await _body(request)).get("by")
-        name = " ".join(by.split()) if isinstance(by, str) else ""
-        if not name or len(name) > _LONGEST_NAME or not name.isprintable():
-            return _refusal(
-                400, f"by needs a name of at most {_LONGEST_NAME} characters", 'For instance {"by":"anna"}.'
-            )
-        return await self._answer(lambda: self._acknowledge(request.path_params["incident_id"], name))
+            return _refusal(415, "acknowledge takes application/json", "For instance {}.")
+        said = await read_body(request, Acknowledgement, '{}, or as root {"by":"anna"}')
+        return await self._answer(lambda: self._acknowledge(request, said.by))
 
-    def _acknowledge(self, incident_id: str, by: str) -> Response:
+    def _acknowledge(self, request: Request, said: str) -> Response:
+        incident_id, by = request.path_params["incident_id"], actor(request.state.peer, said)
         self._control.acknowledge(incident_id, by)
         return JSONResponse({"incident_id": incident_id, "by": by})
 
@@ -162,25 +159,17 @@ class Endpoints:
         return archive(incident.incident_id, incident.bundle)
 
     async def capture(self, request: Request) -> Response:
-        body = await _body(request)
-        job, owner = body.get("training_job"), body.get("owner")
+        asked = await read_body(request, CaptureRequest, '{"training_job":"a"}')
+        job, owner = asked.training_job, asked.owner
         return await self._answer(lambda: JSONResponse({"incident_id": self._control.capture(job, owner)}))
 
     async def mute(self, request: Request) -> Response:
-        body = await _body(request)
-        job, seconds = body.get("training_job"), body.get("seconds")
-        owner, by = body.get("owner"), body.get("by", "")
-        if not isinstance(job, str) or not isinstance(owner, str | None) or not isinstance(by, str):
-            return _refusal(400, "mute needs training_job, owner and by as text", 'For instance {"training_job":"a"}.')
-        if not isinstance(seconds, int | float) or seconds < 0:
-            return _refusal(
-                400, "mute needs training_job and seconds", 'For instance {"training_job":"a","seconds":60}.'
-            )
-        return await self._answer(lambda: self._mute(job, float(seconds), owner, by))
+        asked = await read_body(request, MuteRequest, '{"training_job":"a","seconds":60}')
+        return await self._answer(lambda: self._mute(asked, request.state.peer))
 
-    def _mute(self, job: str, seconds: float, owner: str | None, by: str) -> Response:
-        whose = self._control.mute(job, seconds, owner, by)
-        return JSONResponse({"training_job": job, "owner": whose, "seconds": seconds})
+    def _mute(self, asked: MuteRequest, peer: Peer) -> Response:
+        whose = self._control.mute(asked.training_job, asked.seconds, asked.owner, actor(peer, asked.by))
+        return JSONResponse({"training_job": asked.training_job, "owner": whose, "seconds": asked.seconds})
 
     async def notify_test(self, request: Request) -> Response:
         return await self._answer(lambda: JSONResponse({"lines": list(self._control.notify_test())}), _NOTIFY_SECONDS)
@@ -200,9 +189,31 @@ class Endpoints:
             return _refusal(504, f"the daemon did not answer within {seconds:.0f} s", "Its log may say why.")
 
 
+def actor(peer: Peer, said: str) -> str:
+    """Given who is connected and what he calls himself, return who he is. May block.
+
+    A token says that somebody holds it, and no more. On the socket the kernel says which user it is; root, who could be
+    anybody, says for whom he acts. Raise UsageError for another name than one's own.
+    """
+    user = peer.user()
+    if peer.address:
+        return f"somebody with the page's token ({user or peer.address})"
+    if not said or said == user:
+        return user or "somebody on this node"
+    if peer.uid != 0:
+        raise UsageError(f"on this socket you are {user}, and not {said[:60]!r}", "Only root may act for others.")
+    if not _NAME.fullmatch(said):
+        raise UsageError(f"{said[:60]!r} is no name of at most 60 letters", "For instance --by anna.")
+    return said
+
+
 def tcp_app(endpoints: Endpoints, guard: TokenGuard, *, loopback: bool, external_url: str) -> Starlette:
     check = [Middleware(HostCheck, external_url=external_url)] if loopback else []
-    routes = [*endpoints.open_routes(), *endpoints.private_routes(guard)]
+    routes = [
+        *endpoints.open_routes(),
+        *endpoints.private_routes(guard),
+        Route("/logout", guard.leave, methods=["POST"]),
+    ]
     return _application(routes, [Middleware(SecurityHeaders), *check])
 
 
@@ -212,7 +223,7 @@ def control_app(endpoints: Endpoints) -> Starlette:
 
 
 def _application(routes: list[Route], middleware: list[Middleware]) -> Starlette:
-    elsewhere: dict[Any, Any] = {404: _no_such_path, 405: _no_such_method}
+    elsewhere: dict[Any, Any] = {404: _no_such_path, 405: _no_such_method, BadBody: _bad_body}
     made = Starlette(routes=routes, middleware=middleware, exception_handlers=elsewhere)
     made.router.redirect_slashes = False  # one address for each thing
     return made
@@ -220,6 +231,10 @@ def _application(routes: list[Route], middleware: list[Middleware]) -> Starlette
 
 async def _no_such_path(request: Request, error: Exception) -> Response:
     return _refusal(404, "no such path", "/metrics, /healthz, /readyz, /, /api/v1/ranks, /api/v1/incidents[/<id>]")
+
+
+async def _bad_body(request: Request, error: BadBody) -> Response:
+    return _refusal(error.status, str(error), error.help)
 
 
 async def _no_such_method(request: Request, error: Exception) -> Response:
@@ -232,20 +247,6 @@ def _unguarded(endpoint: Endpoint) -> Endpoint:
 
 def _find(control: Control, incident_id: str) -> Any:
     return control.incident(incident_id) if _INCIDENT_ID.match(incident_id) else None
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    """The JSON object of a small request; an empty body is an empty object."""
-    collected = b""
-    async for chunk in request.stream():
-        collected += chunk
-        if len(collected) > _LARGEST_BODY:
-            return {}
-    try:
-        body = msgspec.json.decode(collected or b"{}")
-    except msgspec.DecodeError:
-        return {}
-    return body if isinstance(body, dict) else {}
 
 
 def _json(request: Request, body: bytes, status: int = 200) -> Response:

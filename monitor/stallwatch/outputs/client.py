@@ -53,8 +53,10 @@ class Client:
         asked = {"training_job": training_job, "seconds": seconds, "owner": owner, "by": by}
         return str(self._post("/control/mute", asked)["owner"])
 
-    def acknowledge(self, incident_id: str, by: str) -> None:
-        self._post(f"/api/v1/incidents/{quote(incident_id, safe='')}/acknowledge", {"by": by})
+    def acknowledge(self, incident_id: str, by: str = "") -> str:
+        """Say that you are on it; return who that is. `by`: for whom, which root may say."""
+        answer = self._post(f"/api/v1/incidents/{quote(incident_id, safe='')}/acknowledge", {"by": by})
+        return str(answer["by"])
 
     def notify_test(self) -> tuple[str, ...]:
         """A line per output with what happened."""

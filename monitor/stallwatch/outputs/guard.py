@@ -9,22 +9,29 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stallwatch.outputs.page_token import equal
+from stallwatch.outputs.sessions import SESSION_SECONDS, Sessions
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class TokenGuard:
-    """Lets a request through that brings the token in the Authorization header or, as a browser does, in a cookie."""
+    """Lets a request through that brings the token in the Authorization header or, as a browser does, in a cookie the
+    name of a session that the token has opened."""
 
-    def __init__(self, token: str, port: int, locked_page: HTMLResponse) -> None:
+    def __init__(
+        self, token: str, sessions: Sessions, port: int, locked_page: HTMLResponse, external_url: str = ""
+    ) -> None:
         self._token = token
+        self._sessions = sessions
+        external = urlsplit(external_url)
+        self._https_host = external.hostname if external.scheme == "https" else None
         # Browsers keep one jar for all ports of a host: two daemons on one machine must not log each other out.
         self._cookie = f"stallwatch-{port}"
         self._locked_page = locked_page
 
     def api(self, endpoint: Endpoint) -> Endpoint:
         async def guarded(request: Request) -> Response:
-            if self._has_token(request) and not _is_from_foreign_page(request):
+            if self._may(request) and not _is_from_foreign_page(request):
                 return await endpoint(request)
             return JSONResponse(
                 {"error": "this needs the token", "help": "Send the header Authorization: Bearer <token file's line>."},
@@ -34,8 +41,18 @@ class TokenGuard:
 
         return guarded
 
+    async def leave(self, request: Request) -> Response:
+        """End the session of a browser."""
+        return await self.api(self._leave)(request)
+
+    async def _leave(self, request: Request) -> Response:
+        self._sessions.end(request.cookies.get(self._cookie, ""))
+        response = Response(status_code=204)
+        response.delete_cookie(self._cookie, httponly=True, samesite="lax")
+        return response
+
     def page(self, endpoint: Endpoint) -> Endpoint:
-        """As `api`, and a token in the URL becomes a cookie, so that it does not stay in history and referrers."""
+        """As `api`, and a token in the URL opens a session, so that it does not stay in history and referrers."""
 
         async def guarded(request: Request) -> Response:
             given = request.query_params.get("token")
@@ -43,19 +60,26 @@ class TokenGuard:
                 # Relative: a proxy may serve us below a path of its own.
                 response = RedirectResponse("./", 303)
                 # Lax, not Strict: a link in Slack must open the page; nothing here changes anything by GET.
-                response.set_cookie(self._cookie, self._token, httponly=True, samesite="lax", max_age=30 * 86400)
+                response.set_cookie(
+                    self._cookie,
+                    self._sessions.begin(),
+                    max_age=SESSION_SECONDS,
+                    secure=request.url.hostname == self._https_host,
+                    httponly=True,
+                    samesite="lax",
+                )
                 return response
-            if given is None and self._has_token(request):
+            if given is None and self._may(request):
                 return await endpoint(request)
             return self._locked_page
 
         return guarded
 
-    def _has_token(self, request: Request) -> bool:
+    def _may(self, request: Request) -> bool:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return equal(bearer.strip(), self._token)
-        return equal(request.cookies.get(self._cookie, ""), self._token)
+        return self._sessions.is_open(request.cookies.get(self._cookie, ""))
 
 
 def _is_from_foreign_page(request: Request) -> bool:

@@ -24,6 +24,7 @@ from stallwatch.outputs.health import health
 from stallwatch.outputs.latest import Latest
 from stallwatch.outputs.output import Control, Output
 from stallwatch.outputs.page_token import read_or_make
+from stallwatch.outputs.sessions import Sessions
 from stallwatch.outputs.sockets import SOCKET_NAME, listen_tcp, listen_unix, split_address
 from stallwatch.outputs.web_server import WebServer
 
@@ -40,6 +41,7 @@ class HttpOutput:
     def __init__(self, config: Config, control: Control, clock: Clock, peers: tuple[Output, ...] = ()) -> None:
         self._config = config
         self._control = control
+        self._clock = clock
         self.peers = peers  # replaced as a whole, by the loop
         self._latest = Latest(clock, config.daemon.tick_seconds, config.http.external_url)
         self._thread: threading.Thread | None = None
@@ -87,8 +89,9 @@ class HttpOutput:
         self._token = read_or_make(self._config.http.token_file, run_directory)
         server = listen_tcp(self._config.http.listen)
         host, self.port = server.getsockname()[:2]
-        guard = TokenGuard(self._token, self.port, load_page("locked.html", 401))
         external_url = self._config.http.external_url
+        sessions = Sessions(self._clock)
+        guard = TokenGuard(self._token, sessions, self.port, load_page("locked.html", 401), external_url)
         return server, tcp_app(endpoints, guard, loopback=is_loopback(host), external_url=external_url)
 
     def _serve(self, listening: list[tuple[socket.socket, Starlette]]) -> None:

@@ -1,12 +1,16 @@
 import contextlib
 import http.client
 import io
+import os
+import pwd
 import re
+import socket
 import tarfile
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,6 +30,7 @@ PRIVATE = [
     "/api/v1/incidents/llama-7b-1/bundle.tar.gz",
 ]
 SECRETS = (b"take_lock", b"llama-7b")
+ME = pwd.getpwuid(os.getuid()).pw_name
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,7 @@ def test_metrics_health_and_readiness_are_open(node: Served) -> None:
     metrics = node.get("/metrics")
     assert metrics.status == 200
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert b'stallwatch_culprit{training_job="llama-7b",rank="2"' in metrics.body
+    assert b'stallwatch_culprit{training_job="llama-7b",owner="anna",rank="2"' in metrics.body
     assert node.get("/healthz").json == {"healthy": True, "reason": ""}
     ready = node.get("/readyz")
     assert ready.status == 200
@@ -63,7 +68,7 @@ def test_everything_else_shows_nothing_without_the_token(node: Served, path: str
 
 
 def test_a_wrong_token_in_the_url_shows_nothing_even_beside_a_right_cookie(node: Served) -> None:
-    answer = node.get("/?token=wrong", Cookie=f"stallwatch-{node.port}={node.token}")
+    answer = node.get("/?token=wrong", Cookie=session(node))
     assert answer.status == 401
     assert "set-cookie" not in answer.headers
 
@@ -85,9 +90,59 @@ def test_the_api_takes_no_token_from_a_url(node: Served) -> None:
     assert node.get(f"/api/v1/ranks?token={node.token}").status == 401
 
 
+def session(node: Served) -> str:
+    """The cookie of somebody who opened the page with its token."""
+    return node.get(f"/?token={node.token}").headers["set-cookie"].partition(";")[0]
+
+
+def test_the_cookie_is_not_the_token_and_the_token_is_no_cookie(node: Served) -> None:
+    assert node.token not in session(node)
+    assert session(node) != session(node)
+    assert node.get("/api/v1/ranks", Cookie=f"stallwatch-{node.port}={node.token}").status == 401
+
+
+def test_a_cookie_of_another_daemon_with_the_same_token_opens_nothing(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("0123456789abcdef0123456789abcdef")
+    same = {("http", "token_file"): str(tmp_path / "token")}
+    with served(stalled(), overrides=same) as first, served(stalled(), overrides=same) as second:
+        mine = first.get("/?token=0123456789abcdef0123456789abcdef").headers["set-cookie"].partition(";")[0]
+        value = mine.partition("=")[2]
+        assert first.get("/api/v1/ranks", Cookie=mine).status == 200
+        assert second.get("/api/v1/ranks", Cookie=f"stallwatch-{second.port}={value}").status == 401
+
+
+def test_a_cookie_ends(node: Served) -> None:
+    clock = FakeClock()
+    with served(stalled(), clock=clock) as made:
+        cookie = session(made)
+        clock.advance(11 * 3600)
+        assert made.get("/api/v1/ranks", Cookie=cookie).status == 200
+        clock.advance(2 * 3600)
+        assert made.get("/api/v1/ranks", Cookie=cookie).status == 401
+        assert made.get("/", Cookie=cookie).status == 401
+
+
+def test_who_leaves_takes_his_cookie_with_him_and_nobody_elses(node: Served) -> None:
+    mine, hers = session(node), session(node)
+    assert node.get("/logout", "POST", Cookie=mine, Sec_Fetch_Site="cross-site").status == 401
+    left = node.get("/logout", "POST", Cookie=mine, Sec_Fetch_Site="same-origin")
+    assert left.status == 204
+    assert "max-age=0" in left.headers["set-cookie"].lower()
+    assert node.get("/api/v1/ranks", Cookie=mine).status == 401
+    assert node.get("/api/v1/ranks", Cookie=hers).status == 200
+    assert node.get("/logout", "POST").status == 401
+
+
+def test_behind_https_the_cookie_travels_by_nothing_else() -> None:
+    with served(stalled(), overrides={("http", "external_url"): "https://watch.example/node/"}) as made:
+        asked = f"/?token={made.token}"
+        assert "Secure" in made.get(asked, Host="watch.example").headers["set-cookie"]
+        assert "Secure" not in made.get(asked, Host="localhost").headers["set-cookie"]
+
+
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_another_sites_page_cannot_read_with_its_visitors_cookie(node: Served, site: str) -> None:
-    cookie = f"stallwatch-{node.port}={node.token}"
+    cookie = session(node)
     assert node.get("/api/v1/ranks", Cookie=cookie, Sec_Fetch_Site=site).status == 401
     assert node.get("/api/v1/ranks", Cookie=cookie, Sec_Fetch_Site="same-origin").status == 200
 
@@ -168,17 +223,78 @@ def send(node: Served, body: str, **headers: str) -> int:
 
 
 def test_who_holds_the_token_acknowledges_and_no_other_site_does_so_for_him(node: Served) -> None:
-    bearer, cookie = f"Bearer {node.token}", f"stallwatch-{node.port}={node.token}"
-    asked = '{"by":"anna"}'
+    cookie = session(node)
+    asked = "{}"
     assert send(node, asked) == 401
     assert send(node, asked, Authorization="Bearer wrong") == 401
     assert send(node, asked, Cookie=cookie, Sec_Fetch_Site="cross-site") == 401
     assert send(node, asked, Cookie=cookie, Content_Type="text/plain") == 415  # what a foreign form can send
-    for nobody in ("{}", '{"by":""}', '{"by":3}', f'{{"by":"{"x" * 61}"}}', '{"by":"a\\u0007"}', "not JSON"):
-        assert send(node, nobody, Authorization=bearer) == 400, nobody
     assert [one for one in node.control.asked if one[0] == "acknowledge"] == []
     assert send(node, asked, Cookie=cookie, Sec_Fetch_Site="same-origin") == 200
-    assert node.control.asked[-1] == ("acknowledge", "llama-7b-1", "anna")
+    assert node.control.asked[-1] == ("acknowledge", "llama-7b-1", f"somebody with the page's token ({ME})")
+
+
+@pytest.mark.parametrize("name", ["anna", "slack:U07ANNA", "@channel"])
+def test_over_tcp_nobody_says_who_he_is(node: Served, name: str) -> None:
+    assert send(node, f'{{"by":"{name}"}}', Authorization=f"Bearer {node.token}") == 200
+    assert name not in node.control.asked[-1][2]
+
+
+def test_on_the_socket_it_is_the_user_and_root_may_say_for_whom() -> None:
+    with served(stalled()) as made:
+        assert made.client.acknowledge("llama-7b-1") == ME
+        assert made.control.asked[-1] == ("acknowledge", "llama-7b-1", ME)
+        if os.getuid() == 0:
+            assert made.client.acknowledge("llama-7b-1", "anna") == "anna"
+            for nobody in ("slack:U07ANNA", "x" * 61, "a\u0007"):
+                with pytest.raises(UsageError, match="name"):
+                    made.client.acknowledge("llama-7b-1", nobody)
+        else:
+            with pytest.raises(UsageError, match=ME):
+                made.client.acknowledge("llama-7b-1", "anna")
+
+
+BAD_BODIES = {
+    "deep": b"[" * 100_000,
+    "deep within": b'{"training_job":' + b'{"a":' * 100_000,
+    "deep and unknown": b'{"x":' + b"[" * 60_000,
+    "a lone surrogate": b'{"training_job":"\\ud800","seconds":60,"by":"\\ud800"}',
+    "no UTF-8": b'{"training_job":"\xff","seconds":60,"by":"\xff"}',
+    "another type": b'{"training_job":[1],"seconds":"x","by":3}',
+    "no object": b"3",
+    "no JSON": b"not JSON",
+    "too many digits": b'{"seconds":1' + b"0" * 400 + b',"training_job":0,"by":0}',
+}
+
+
+@pytest.mark.parametrize("path", ["/control/mute", "/control/capture", ACKNOWLEDGE])
+@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES)
+def test_a_body_that_says_nothing_we_know_is_refused_with_what_would_do(node: Served, path: str, body: bytes) -> None:
+    status, answer = raw(node, path, body)
+    assert status in (400, 413)
+    assert "instance" in answer["help"]
+
+
+def test_a_silence_has_an_end_and_a_body_a_size(node: Served) -> None:
+    for seconds in ("-1", "1e300", "true"):
+        assert raw(node, "/control/mute", f'{{"training_job":"llama-7b","seconds":{seconds}}}'.encode())[0] == 400
+    node.control.asked.clear()
+    padded = b'{"training_job":"llama-7b"' + b" " * (1 << 20) + b"}"
+    assert raw(node, "/control/capture", padded)[0] == 413
+    assert node.control.asked == []  # not even as a capture of whatever runs
+
+
+def raw(node: Served, path: str, body: bytes) -> tuple[int, Any]:
+    """Ask over the socket in whatever bytes."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(30)
+        connection.connect(str(node.output.socket_path))
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        with contextlib.suppress(ConnectionError):  # it may have answered before it has read all
+            connection.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        return answer.status, msgspec.json.decode(answer.read())
 
 
 def test_the_evidence_is_one_file_without_links(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import errno
 import io
 import json
+import os
+import pwd
 import re
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -118,14 +120,18 @@ def test_sensors_with_one_reason_share_a_line(capsys: Capture) -> None:
     assert "\ngpus, gpu_events: no GPU on this node\n" in capsys.readouterr().out
 
 
-def test_acknowledge_without_an_id_means_the_only_open_incident(address: Served, capsys: Capture) -> None:
-    assert run(["acknowledge", "--by", "anna"]) == 0
-    assert "llama-7b-1: acknowledged by anna." in capsys.readouterr().out
-    assert address.control.asked[-1] == ("acknowledge", "llama-7b-1", "anna")
+def test_acknowledge_without_an_id_means_the_only_open_incident(
+    address: Served, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = pwd.getpwuid(os.getuid()).pw_name
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    assert run(["acknowledge"]) == 0
+    assert f"llama-7b-1: acknowledged by {me}." in capsys.readouterr().out
+    assert address.control.asked[-1] == ("acknowledge", "llama-7b-1", me)
     assert run(["acknowledge", "llama-7b-9"]) == 64
     assert "no open incident 'llama-7b-9'" in capsys.readouterr().err
-    assert run(["acknowledge", "--json", "--by", "bo", "llama-7b-1"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"incident_id": "llama-7b-1", "by": "bo"}
+    assert run(["acknowledge", "--json", "--by", me, "llama-7b-1"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"incident_id": "llama-7b-1", "by": me}
 
 
 def test_of_more_ranks_than_lines_those_that_differ_are_listed_and_the_incident_stays_on_the_screen() -> None:

@@ -74,20 +74,15 @@ function shellWord(text) { return /^[\w@%+=:,.\/-]+$/.test(text) ? text : `'${te
 function acknowledgement(incident) {
   if (incident.state === "resolved") return null;
   if (incident.acknowledged_by) return element("p", "", element("span", "safe", `${person(incident.acknowledged_by)} is on it`));
-  const name = element("input", ""), button = element("button", "all", "Acknowledge"), said = element("span", "soft", "");
-  name.name = "by"; name.required = true; name.maxLength = 60; name.autocomplete = "nickname"; name.placeholder = "your name";
-  name.setAttribute("aria-label", "Your name");
-  try { name.value = localStorage.getItem("stallwatch-name") || ""; } catch { /* a browser that stores nothing */ }
+  const button = element("button", "all", "Acknowledge"), said = element("span", "soft", "");
   said.setAttribute("role", "status");
-  const form = element("form", "acknowledge", name, button, said);
+  const form = element("form", "acknowledge", button, said);
   form.addEventListener("submit", async event => {
     event.preventDefault();
     button.disabled = true;
     try {
-      await api(`incidents/${encodeURIComponent(incident.incident_id)}/acknowledge`, {by: name.value});
-      try { localStorage.setItem("stallwatch-name", name.value); } catch { /* as above */ }
-      said.textContent = "noted";
-      name.blur();
+      const {by} = await api(`incidents/${encodeURIComponent(incident.incident_id)}/acknowledge`, {});
+      said.textContent = `noted: ${by}`;
     } catch (error) {
       said.textContent = error.message;
       button.disabled = false;

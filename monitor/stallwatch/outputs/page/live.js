@@ -1,10 +1,9 @@
 "use strict";
 const cards = new Map();  // id -> {key, card}
-function isTypedInto(card) { return document.activeElement.tagName === "INPUT" && card.contains(document.activeElement); }
 async function cardFor(incident, ranks) {
   const key = JSON.stringify(incident);
   const known = cards.get(incident.incident_id);
-  if (known && (known.key === key || isTypedInto(known.card))) return known.card;
+  if (known && known.key === key) return known.card;
   const path = `incidents/${encodeURIComponent(incident.incident_id)}`;
   const [whole, timeline] = incident.verdicts.length
     ? await Promise.all([api(path).catch(() => null), api(`${path}/timeline`).catch(() => null)]) : [incident, null];
@@ -90,6 +89,11 @@ function showNotes(ranks) {
   notesKey = key;
   byId("notes").replaceChildren(...notes.map(text => element("p", "note", text)));
 }
+
+byId("leave").addEventListener("click", async () => {
+  await fetch("logout", {method: "POST", credentials: "same-origin", signal: AbortSignal.timeout(TIMEOUT_MS)}).catch(() => null);
+  location.replace("./");
+});
 
 let lastGood = null, timer = 0, running = false;
 async function refresh() {
