@@ -29,6 +29,7 @@ from stallwatch.doctor.host.storage import DiskSpace, NetworkCaches, SharedMemor
 from stallwatch.doctor.network.interfaces import FabricPorts, InterfaceExists, Loopback
 from stallwatch.doctor.network.names import AddressFamily, HostName, MasterAddress
 from stallwatch.doctor.network.ports import MasterPort, RasPort
+from stallwatch.doctor.network.reach import MasterReachable
 from stallwatch.doctor.training_script.data import SamplerEpoch, UnevenShards, UnshardedLoader
 from stallwatch.doctor.training_script.debugging import AnomalyDetection
 from stallwatch.doctor.training_script.devices import GlobalRankDevice, LateDevice, LateVisibleDevices
@@ -42,7 +43,8 @@ CHECKS: tuple[Check, ...] = (
     NamedFiles(), DebugLeftOn(), Contradictions(), RecorderOff(), NotReadByThisVersion(), RanksDiffer(),
     DriverAnswers(), DeviceAnswers(), MemoryErrors(), Throttled(), LeftOverProcesses(), VisibleDevices(), SharedGpu(),
     FabricReady(), PcieWidth(), Topology(), PeerRedirect(),
-    HostName(), MasterAddress(), MasterPort(), InterfaceExists(), AddressFamily(), Loopback(), FabricPorts(), RasPort(),
+    HostName(), MasterAddress(), MasterReachable(), MasterPort(), InterfaceExists(), AddressFamily(), Loopback(),
+    FabricPorts(), RasPort(),
     OpenFiles(), LockedMemory(), SharedMemory(), DiskSpace(), StaleBuildLocks(), NetworkCaches(), SocketsAllowed(),
     PtraceAllowed(), PySpyReads(), KernelLogReadable(), ClockInSync(), Cpus(), CgroupMemory(), ContainerNetwork(),
     TorchPresent(), DriverSupportsCuda(), Compatible(), KnownBugs(), DeepSpeedKeys(),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -61,6 +61,15 @@ class Lookup(msgspec.Struct, frozen=True):
 
     addresses: tuple[str, ...]
     error: str = ""
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """How one attempt to connect ended."""
+
+    outcome: Literal["open", "refused", "no_route", "silent", "error"]
+    error: str = ""
+    source: str = ""  # the own address that the route chooses; "" where there is none
+    seconds: float = 0.0  # the limit, where nothing answered
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -136,6 +145,10 @@ class Sockets(Protocol):
 
     def connects_to_itself(self, address: str) -> str:
         """Listen at an own address and connect to it; return the error, "" when it works."""
+        ...
+
+    def connects_to(self, address: str, port: int) -> Reach:
+        """Connect once, within a second, say nothing and hang up."""
         ...
 
 

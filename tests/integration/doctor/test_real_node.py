@@ -163,3 +163,27 @@ def test_a_machine_as_it_is_gives_no_warning() -> None:
     said = examine({"MASTER_ADDR": "", "HOME": "/nonexistent"}, before=ALONE)
     assert [one for one in said["findings"] if one["severity"] != "info"] == []
     assert not [one for one in said["checks"] if "own fault" in one["note"]]
+
+
+# A network of its own in which nothing ever answers: what a dummy device is given is gone.
+SILENT_NETWORK = (
+    "ip link set lo up && ip link add silent0 type dummy && ip addr add 10.77.0.1/24 dev silent0 && "
+    'ip link set silent0 up && ip neigh add 10.77.0.9 lladdr 02:00:00:00:00:09 dev silent0 && exec "$@"'
+)
+
+
+@AS_ROOT
+def test_a_master_that_is_silent_is_told_with_the_interface_and_in_time() -> None:
+    master = {"MASTER_ADDR": "10.77.0.9", "MASTER_PORT": "29500"}
+    said = examine(master, before=("unshare", "-n", "sh", "-c", SILENT_NETWORK, "sh"))
+    finding = found(said, "master_reachable")
+    assert "10.77.0.9:29500 is silent" in finding["seen"]
+    assert "silent0, 10.77.0.1" in finding["seen"]
+    assert said["seconds"] < 5
+
+
+@AS_ROOT
+def test_a_master_without_a_route_is_told() -> None:
+    master = {"MASTER_ADDR": "10.77.0.9", "MASTER_PORT": "29500"}
+    finding = found(examine(master, before=("unshare", "-n")), "master_reachable")
+    assert "no route to 10.77.0.9:29500" in finding["seen"]

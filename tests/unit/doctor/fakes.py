@@ -18,6 +18,7 @@ from stallwatch.doctor.surroundings import (
     Outcome,
     Question,
     RankFacts,
+    Reach,
     Space,
     Surroundings,
     Training,
@@ -54,6 +55,7 @@ class FakeSockets:
     )
     errors: dict[int, str] = field(default_factory=dict)
     unreachable: dict[str, str] = field(default_factory=dict)
+    reaches: dict[tuple[str, int], Reach] = field(default_factory=dict)
 
     def interfaces(self) -> tuple[Interface, ...]:
         return self.listed
@@ -63,6 +65,9 @@ class FakeSockets:
 
     def free_port(self) -> int:
         return 41234
+
+    def connects_to(self, address: str, port: int) -> Reach:
+        return self.reaches.get((address, port), Reach("open"))
 
     def connects_to_itself(self, address: str) -> str:
         return self.unreachable.get(address, "")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
+from stallwatch.diagnosis.address_words import kind_of_address
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.network.names import spans_nodes
@@ -217,7 +218,7 @@ class ContainerNetwork:
             address
             for one in surroundings.sockets.interfaces()
             for address in one.addresses
-            if one.name != "lo" and re.match(r"172\.(1[6-9]|2\d|3[01])\.|10\.88\.|10\.0\.2\.", address)
+            if kind_of_address(address) == "container"
         ]
         if not addresses:
             return ()

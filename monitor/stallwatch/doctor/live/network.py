@@ -8,11 +8,12 @@ import threading
 import psutil
 
 from stallwatch.doctor.live.lost import Promise
-from stallwatch.doctor.surroundings import Interface, Lookup
+from stallwatch.doctor.surroundings import Interface, Lookup, Reach
 from stallwatch.model.reading import Known, Unavailable
 
 _LOOKUP_SECONDS = 3.0
-_CONNECT_SECONDS = 1.0
+_CONNECT_SECONDS = 1.0  # a node of the same network that is up answers within milliseconds
+_NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL)
 
 
 class DnsResolver:
@@ -38,6 +39,16 @@ def _lookup(name: str) -> Lookup:
     except (OSError, UnicodeError) as error:
         return Lookup((), str(getattr(error, "strerror", None) or error))
     return Lookup(tuple(dict.fromkeys(str(entry[4][0]) for entry in found)))
+
+
+def _source(family: int, address: str, port: int) -> str:
+    """The own address that packets would leave from; a datagram socket asks for the route and sends nothing."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, port))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
 
 
 class NodeSockets:
@@ -72,6 +83,22 @@ class NodeSockets:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
             listener.bind(("", 0))
             return int(listener.getsockname()[1])
+
+    def connects_to(self, address: str, port: int) -> Reach:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        source = _source(family, address, port)
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as client:
+                client.settimeout(_CONNECT_SECONDS)
+                client.connect((address, port))
+                return Reach("open", source=source)
+        except TimeoutError:
+            return Reach("silent", source=source, seconds=_CONNECT_SECONDS)
+        except ConnectionRefusedError:
+            return Reach("refused", source=source)
+        except OSError as failure:
+            error = os.strerror(failure.errno) if failure.errno else str(failure)
+            return Reach("no_route" if failure.errno in _NO_ROUTE else "error", error, source)
 
     def connects_to_itself(self, address: str) -> str:
         try:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
+from stallwatch.diagnosis.address_words import address_words, kind_of_address
 from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.environment.together import places_of
 from stallwatch.doctor.finding import Area, FindingRecord
@@ -108,7 +109,9 @@ class Loopback:
                         "they time out.",
                         remedy="ip link set lo up" if address == "127.0.0.1" and "unreachable" in error.lower()
                         else "allow the loopback interface in the firewall (iptables -I INPUT -i lo -j ACCEPT; nft, "
-                        "firewalld: zone trusted for lo); do not switch the firewall off",
+                        "firewalld: zone trusted for lo), and look for SELinux (ausearch -m avc -ts recent); do not "
+                        "switch them off"
+                        + (f". {address_words(address).remedy}" if kind_of_address(address) == "container" else ""),
                     )
                 )  # fmt: skip
         return tuple(found)
