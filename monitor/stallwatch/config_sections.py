@@ -88,21 +88,72 @@ class DriftSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    waiting_share: Annotated[
+        float,
+        Meta(
+            description="What demonstrably moves is told when this share of the job's own time-out has passed.",
+            gt=0,
+            le=1,
+        ),
+    ] = 0.8
     waiting_seconds: Annotated[
-        float, Meta(description="Patience with a wait whose culprit makes progress, before it is told as a warning.")
+        float, Meta(description="The same where the job's time-out is not known: told after this.", gt=0)
     ] = 900.0
+    sleep_seconds: Annotated[
+        float, Meta(description="A rank that sleeps or backs off between retries is told after this.", ge=0)
+    ] = 120.0
+    compute_seconds: Annotated[
+        float,
+        Meta(
+            description="A rank that computes at the same lines (a garbage collection, an index) is told after this.",
+            ge=0,
+        ),
+    ] = 120.0
+    first_use_seconds: Annotated[
+        float,
+        Meta(description="The first use of a communicator, which connects its ranks, is told after this.", ge=0),
+    ] = 60.0
+    storage_seconds: Annotated[
+        float, Meta(description="A read or write of files that does not flow is told after this.", ge=0)
+    ] = 120.0
+    network_seconds: Annotated[
+        float, Meta(description="A wait for the network that does not flow is told after this.", ge=0)
+    ] = 120.0
+    data_seconds: Annotated[
+        float, Meta(description="A data loader that does not deliver is told after this.", ge=0)
+    ] = 120.0
+    compile_seconds: Annotated[float, Meta(description="A compiler at work is told after this.", ge=0)] = 600.0
+    import_seconds: Annotated[float, Meta(description="An import that lasts is told after this.", ge=0)] = 600.0
+    tracker_seconds: Annotated[
+        float, Meta(description="An experiment tracker that finishes its upload is told after this.", ge=0)
+    ] = 600.0
+    idle_seconds: Annotated[
+        float,
+        Meta(
+            description="A job of which every rank stands outside of communication (a rollout) is told after this.",
+            ge=0,
+        ),
+    ] = 3600.0
     undecided_seconds: Annotated[
         float, Meta(description="A job that stands still for reasons unknown is told as a warning after this.")
     ] = 300.0
-    start_seconds: Annotated[
-        float, Meta(description="A job that has never stepped is not told before this; ranks may still arrive.")
-    ] = 120.0
-    settle_seconds: Annotated[
+    start_share: Annotated[
         float,
         Meta(
-            description="Checkpoints, storage, data loaders and compilers must be seen stuck this long before it "
-            "is told."
+            description="A job that has never stepped is told when this share of its own time-out has passed.",
+            gt=0,
+            le=1,
         ),
+    ] = 0.5
+    start_seconds: Annotated[
+        float,
+        Meta(
+            description="The same where the job's time-out is not known: half of NCCL's default of ten minutes.", gt=0
+        ),
+    ] = 300.0
+    settle_seconds: Annotated[
+        float,
+        Meta(description="A guess, and what stands inside a phase, must be seen so for this long before it is told."),
     ] = 40.0
     ending_seconds: Annotated[
         float, Meta(description="Time that a job gets to end after SIGTERM or a first exit 0, before it is told.")

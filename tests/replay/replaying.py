@@ -11,7 +11,8 @@ from stallwatch.incidents.engine import Engine, Now
 from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import Captured, Discard, Event, Judge, Judged, StartCapture
 from stallwatch.model.incident import Incident
-from stallwatch.model.verdict import Report, Verdict
+from stallwatch.model.verdict import Report, Verdict, Where
+from stallwatch.progress.kinds import Doing, kind_of
 from tests.replay.healthy import START_NS, Fault, Moment, Stretch
 from tests.unit.detectors.nodes import SECOND
 
@@ -101,9 +102,9 @@ def judged(incident: Incident, stretch: Stretch) -> Report:
     """What the diagnosis would say of this job now."""
     cause, where = SAYS[stretch.doing]
     culprits = () if stretch.culprit is None or cause in ("healthy", "undecided") else (stretch.culprit,)
-    verdict = msgspec.convert(
-        {"cause": cause, "culprits": culprits, "confidence": "certain", "summary": cause, "where": where}, Verdict
-    )
+    body = {"cause": cause, "culprits": culprits, "confidence": "certain", "summary": cause, "where": where}
+    kind = kind_of(Doing(msgspec.convert(where or "unknown", Where)))
+    verdict = msgspec.convert({**body, "ends_by_itself": kind if cause == "not_entered" else None}, Verdict)
     return Report(1, "0", incident.incident_id, None, None, None, None, True, (verdict,))
 
 

@@ -24,6 +24,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     in_terminal: bool = False
     working: tuple[int, ...] = ()  # ranks that stand still and compute: their main threads or what they started
     phases: tuple[tuple[int, str], ...] = ()  # (rank, phase) of ranks inside one
+    hooked: bool = True  # one of its ranks has a hook
     phase_past_seconds: float = 0.0  # the longest that those phases have lasted before, 0 where they are new
 
 
@@ -46,6 +47,7 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int) -> JobFacts:
         moved=any(rank.moved for rank in alive),
         begun=any(rank.begun for rank in ranks),
         ending=is_ending(ranks),
+        hooked=any(rank.heartbeat is not None for rank in ranks),
         opted_out=any(rank.heartbeat is not None and not rank.heartbeat.notify for rank in ranks),
         debugged=tuple(sorted({rank.sample.rank for rank in alive if _is_debugged(rank, at_ns)})),
         in_terminal=any(process.has_terminal for _, process in processes),

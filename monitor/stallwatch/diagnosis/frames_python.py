@@ -37,7 +37,7 @@ LIBRARY_ROWS: tuple[Row, ...] = (
               r"|tarfile|os|io|_pyio|codecs|dbm(?:\.\w+)?|shelve|_compression|filecmp|linecache|sqlite3(?:\.\w+)?",
               (r"pickle|json(?:\.\w+)?|csv", "dump|load|reader|writer|read"), ("logging", "emit|flush")),
     # Clients of other people's services
-    *packages("socket", "waits for its experiment tracker",
+    *packages("tracker", "waits for its experiment tracker",
               "wandb|mlflow|comet_ml|neptune|clearml|swanlab|aim|sentry_sdk"),
     *packages("socket", "waits for the Hugging Face hub", "huggingface_hub"),
     *packages("socket", "waits for a Ray task", ("ray", r"get|wait|\w*get_objects\w*")),

@@ -11,14 +11,14 @@ Role = Literal[
     # Work that calls the job's own code back: the meaning reaches inward through the job's frames.
     "dataloader", "checkpoint", "compile",
     # Ways to wait, refined by what surrounds them.
-    "lock", "join", "queue", "process_queue", "child", "socket", "filesystem", "idle",
+    "lock", "join", "queue", "process_queue", "child", "socket", "tracker", "filesystem", "idle",
 ]  # fmt: skip
 
 ROLE_WHERE: dict[Role, Where] = {
     "collective": "collective", "backward": "collective", "init": "init", "store": "store", "teardown": "teardown",
     "gpu_sync": "gpu_sync", "file_lock": "lock", "dataloader": "dataloader", "checkpoint": "checkpoint",
     "compile": "compile", "lock": "lock", "join": "lock", "queue": "lock", "process_queue": "lock",
-    "child": "user_code", "socket": "socket", "filesystem": "filesystem", "idle": "unknown",
+    "child": "user_code", "socket": "socket", "tracker": "socket", "filesystem": "filesystem", "idle": "unknown",
 }  # fmt: skip
 
 

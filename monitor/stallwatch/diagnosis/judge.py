@@ -17,7 +17,8 @@ from stallwatch.diagnosis.story import Story, tell
 from stallwatch.diagnosis.words import summary
 from stallwatch.model.evidence import Evidence
 from stallwatch.model.summary import RankSummary
-from stallwatch.model.verdict import CulpritProcess, GroupRef, Rejected, Verdict
+from stallwatch.model.verdict import CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict
+from stallwatch.progress.kinds import of_all
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -56,14 +57,34 @@ def judge_case(case: Case) -> Verdict:
     return _verdict(story, claim, rejected, case.activities)
 
 
+_BY_WHAT_CULPRITS_DO = ("not_entered", "init_missing", "data_exhausted")
+# What holds every rank at once though nobody waits for anybody; other places where all may stand (an empty queue, a
+# socket) are those of jobs that have nothing to do.
+_HOLDS_ALL = ("storage", "data")
+
+
+def _ends_by_itself(story: Story, claim: Claim) -> EndsByItself | None:
+    """What the claim is about may end by itself: by what it says, or by what its culprits do."""
+    if claim.ends_by_itself is not None or claim.cause not in (*_BY_WHAT_CULPRITS_DO, "undecided"):
+        return claim.ends_by_itself
+    if claim.cause == "undecided":
+        here = [activity for activity in story.case.activities.values() if not activity.gone]
+        found = of_all([activity.ends_by_itself for activity in here])
+        return found if found in _HOLDS_ALL else None
+    computes: EndsByItself | None = "compute" if claim.where == "busy_loop" else None
+    return of_all([computes or story.case.activity(rank).ends_by_itself for rank in claim.culprits])
+
+
 def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activities: dict[int, Activity]) -> Verdict:
     case = story.case
     group = case.groups[claim.group] if claim.group is not None else None
     waiting = [rank for rank in story.waiting if rank not in claim.culprits]
+    ends_by_itself = _ends_by_itself(story, claim)
     verdict = Verdict(
         cause=claim.cause,
         culprits=tuple(sorted(claim.culprits)),
-        confidence=claim.confidence,
+        # Nothing certain is said of what may end by itself.
+        confidence="likely" if ends_by_itself and claim.confidence == "certain" else claim.confidence,
         summary="",
         culprit_processes=tuple(_process(story, rank) for rank in sorted(claim.culprits)),
         waiting=rank_ranges(waiting) if claim.cause not in ("healthy",) else "",
@@ -76,6 +97,7 @@ def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activit
         rejected=rejected,
         missing=claim.missing,
         slowness=claim.slowness,
+        ends_by_itself=ends_by_itself,
     )
     verdict = msgspec.structs.replace(verdict, summary=summary(verdict, activities, _aside(story, claim, waiting)))
     return msgspec.structs.replace(verdict, next_steps=next_steps(verdict, activities))

@@ -8,9 +8,9 @@ from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents.life import Cooldown, Family, Life, Lives
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import Action, CancelCapture, Discard
-from stallwatch.incidents.telling import OPEN
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
+from stallwatch.progress.patience import OPEN
 
 _SECOND_NS = 1_000_000_000
 _QUIET_NS = 1_500_000_000  # one tick without the finding may be a sensor that did not answer

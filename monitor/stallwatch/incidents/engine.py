@@ -1,6 +1,7 @@
 """The life of incidents: suspected, looked at, judged, told, escalated, resolved. Pure: decides and does nothing."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
@@ -23,12 +24,15 @@ from stallwatch.incidents.messages import (
 )
 from stallwatch.incidents.names import incident_id
 from stallwatch.incidents.sampled import with_sampled_verdict
-from stallwatch.incidents.telling import OPEN, deserved, patience, silence
+from stallwatch.incidents.telling import deserved, planned, silence
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import UNTOLD, Incident, IncidentEvent
 from stallwatch.model.snapshot import JobKey
+from stallwatch.progress.patience import OPEN, Plan
 
 _NEWS_NS = 30_000_000_000  # between looks at a slow rank whose cost has changed
+
+_SAME_MOMENT_NS = 2_000_000_000
 
 
 class Now:
@@ -141,7 +145,9 @@ class Engine:
 
     def _told(self, life: Life, lives: Lives, now: Now, actions: list[Action]) -> Life:
         facts = now.jobs.get(life.incident.job)
-        severity = deserved(life, facts, self._config, now.at_ns)
+        plan = planned(life, facts, self._config, now)
+        severity = deserved(life.incident.severity, plan, now.at_ns)
+        life = looking.look_before(life, plan.next_ns(now.at_ns), now.at_ns)
         reason = silence(facts, lives.mutes, life.incident.job, self._config, now.at_ns)
         incident = life.incident
         if reason and incident.severity == "none":
@@ -155,16 +161,29 @@ class Engine:
         elif incident.muted != bool(reason) and incident.severity != "none":
             incident = noted(replace(incident, muted=bool(reason)), reason or "no longer silent", now.wall_ns, actions)
         elif severity == "none" and incident.verdict is not None:
-            incident = _not_yet(incident, patience(life, facts, self._config, now.at_ns), now.wall_ns, actions)
+            incident = _not_yet(incident, plan, now, actions)
+        if severity != "none" and incident.tell_reason:
+            incident = replace(incident, tell_wall_ns=None, tell_reason="")
         return life if incident is life.incident else replace(life, incident=incident)
 
 
-def _not_yet(incident: Incident, patience: str, wall_ns: int, actions: list[Action]) -> Incident:
-    """Say once why nobody is told yet: who looks at a verdict that wakes nobody must not take it for a fault."""
-    what = f"{UNTOLD} yet: {patience}"
-    if not patience or any(event.what == what for event in incident.events):
+def _not_yet(incident: Incident, plan: Plan, now: Now, actions: list[Action]) -> Incident:
+    """Say once why nobody is told yet, and when: who looks at a verdict that wakes nobody must not take it for a
+    fault."""
+    next_ns = plan.next_ns(now.at_ns)
+    wall_ns = None if next_ns is None else now.wall_ns + next_ns - now.at_ns
+    shown_ns = incident.tell_wall_ns
+    if wall_ns is not None and shown_ns is not None and abs(wall_ns - shown_ns) < _SAME_MOMENT_NS:
+        wall_ns = shown_ns  # clocks that drift apart by milliseconds
+    if (wall_ns, plan.why) == (shown_ns, incident.tell_reason):
         return incident
-    return noted(incident, what, wall_ns, actions)
+    incident = replace(incident, tell_wall_ns=wall_ns, tell_reason=plan.why)
+    what = f"{UNTOLD} yet: {plan.why}"
+    if not plan.why or any(event.what.startswith(what) for event in incident.events):
+        return incident
+    if wall_ns is not None:
+        what += f"; told at {datetime.fromtimestamp(wall_ns // 10**9, UTC):%H:%M:%S} UTC unless it moves"
+    return noted(incident, what, now.wall_ns, actions)
 
 
 def _moved_of_past(lives: Lives, event: BundleMoved) -> Lives:

@@ -9,9 +9,9 @@ from stallwatch.incidents import slowness
 from stallwatch.incidents.life import Life
 from stallwatch.incidents.messages import Action, CancelCapture, Captured, Judge, Judged, Note, Save, StartCapture
 from stallwatch.incidents.recurrence import recurrence
-from stallwatch.incidents.telling import OPEN, settles
 from stallwatch.model.incident import Incident, IncidentEvent, IncidentState
 from stallwatch.model.verdict import Fact, Report, Verdict
+from stallwatch.progress.patience import OPEN
 
 _SECOND_NS = 1_000_000_000
 _FIRST_REPEAT_SECONDS = 15.0
@@ -149,15 +149,20 @@ def _plan(life: Life, verdict: Verdict, config: Config, since_ns: int, now_ns: i
         return life
     if verdict.cause in OPEN or (life.family == "slow") != (verdict.cause == "slow_rank"):
         return _look_later(life, now_ns)
+    second = now_ns + int(config.stall.second_look_seconds * _SECOND_NS)
     exited = any(finding.detector == "exit" for finding in life.incident.findings)
-    if life.looks == 1:
-        later = None if exited else now_ns + int(config.stall.second_look_seconds * _SECOND_NS)
-        return replace(life, next_look_ns=later)
-    moments = [config.stall.critical_after_seconds]
-    if settles(verdict, None) or life.incident.severity == "none":
-        moments.insert(0, config.tell.settle_seconds)
-    ahead = [since_ns + int((seconds - _BEFORE_SECONDS) * _SECOND_NS) for seconds in moments]
-    return replace(life, next_look_ns=next((at for at in ahead if at > now_ns + _SECOND_NS), None))
+    return replace(life, next_look_ns=second if life.looks == 1 and not exited else None)
+
+
+def look_before(life: Life, told_ns: int | None, now_ns: int) -> Life:
+    """Plan a look before the moment at which somebody is told or paged."""
+    if told_ns is None or life.family not in ("hang", "slow"):
+        return life
+    look_ns = told_ns - int(_BEFORE_SECONDS * _SECOND_NS)
+    planned = life.next_look_ns is not None and life.next_look_ns <= max(look_ns, now_ns)
+    if planned or life.capturing or life.look_ns >= look_ns or told_ns - now_ns <= _SECOND_NS:
+        return life
+    return replace(life, next_look_ns=max(look_ns, now_ns))
 
 
 def _look_later(life: Life, now_ns: int) -> Life:

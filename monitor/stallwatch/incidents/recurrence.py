@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from stallwatch.incidents.telling import OPEN
 from stallwatch.model.incident import Incident
+from stallwatch.progress.patience import OPEN
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _SAME_STEP = 2  # a job that resumes from a checkpoint counts its steps anew, off by one or two

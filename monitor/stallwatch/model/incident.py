@@ -34,6 +34,8 @@ class Incident(msgspec.Struct, frozen=True):
     resolved_wall_ns: int | None = None
     resolution: str = ""
     events: tuple[IncidentEvent, ...] = ()
+    tell_wall_ns: int | None = None  # when somebody is told, unless it moves; None: told, or time alone does not
+    tell_reason: str = ""  # why not sooner
     acknowledged_by: str = ""  # who said that he is on it; nobody is paged a second time then
 
     @property

@@ -16,6 +16,10 @@ Where = Literal[
     "compile", "gpu_sync", "collective", "teardown", "unknown",
 ]  # fmt: skip
 Confidence = Literal["certain", "likely", "possible"]
+# What may end by itself: it is told when the patience with its kind ends (configuration, [tell]).
+EndsByItself = Literal[
+    "sleep", "compute", "first_use", "storage", "network", "data", "compile", "import", "tracker",
+]  # fmt: skip
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -89,6 +93,7 @@ class Verdict(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
     slowness: Slowness | None = None
+    ends_by_itself: EndsByItself | None = None  # what the culprits do is of this kind; None: it is not known to end
 
 
 class StackNode(msgspec.Struct, frozen=True):

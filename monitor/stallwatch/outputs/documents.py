@@ -44,6 +44,8 @@ class IncidentDocument(msgspec.Struct, frozen=True):
     events: tuple[EventDocument, ...]
     acknowledged_by: str = ""
     owner: str = ""  # the user whose job it is, as the node knows him
+    tell_at: str | None = None  # when somebody is told, unless it moves
+    tell_reason: str = ""  # why not sooner
 
 
 class IncidentList(msgspec.Struct, frozen=True):
@@ -121,6 +123,8 @@ def incident_document(incident: Incident, *, with_stacks: bool = True) -> Incide
         events=tuple(EventDocument(iso(event.wall_ns), event.what) for event in incident.events),
         acknowledged_by=incident.acknowledged_by,
         owner=incident.job.owner,
+        tell_at=iso(incident.tell_wall_ns) if incident.tell_wall_ns is not None else None,
+        tell_reason=incident.tell_reason,
     )
 
 

@@ -1,21 +1,156 @@
-"""How long what a rank does may last before anybody is told."""
+"""How long a standstill may last before anybody is told: stages, each with its moment, and why not sooner."""
 
-from stallwatch.model.verdict import Verdict, Where
+from typing import NamedTuple
 
-# Storage, near or far, and compilers are silent for many seconds in health.
-_SETTLING: frozenset[Where] = frozenset({"checkpoint", "filesystem", "dataloader", "socket", "compile", "init"})
-# On the CPU all the time: it spins, or rank 0 builds an index. Nothing that can be read tells which.
-_COMPUTING: frozenset[Where] = frozenset({"busy_loop"})
+from stallwatch.config import Config
+from stallwatch.model.incident import Severity
+from stallwatch.model.verdict import Cause, Verdict
+from stallwatch.progress.kinds import patience_with
+
+# Cannot resolve themselves: there is nothing to wait for. A mere "possible" is not enough to wake somebody at once.
+AT_ONCE: frozenset[Cause] = frozenset(
+    {
+        "rank_exited", "rank_raised", "process_stopped", "collective_mismatch", "group_order", "p2p_unmatched",
+        "gpu_fault", "fabric_fault",
+    }
+)  # fmt: skip
+# Stuck as far as two looks can tell: a warning, and critical when it still stands later.
+STUCK: frozenset[Cause] = frozenset({"not_entered", "data_exhausted", "init_missing", "gpu_kernel_stuck", "comm_stuck"})
+OPEN: frozenset[Cause] = frozenset({"undecided", "waiting", "healthy"})
+_SECOND_NS = 1_000_000_000
+_AS_LONG_AGAIN = 1.5  # times the longest of a phase's past: a checkpoint that always takes 20 min surprises nobody
 
 
-def settles(verdict: Verdict, phases: frozenset[int], working: frozenset[int]) -> bool:
-    """Whether the culprit is where healthy ranks are silent for long, or a guess. `phases`: ranks inside a phase;
-    `working`: ranks that stand still and compute."""
-    unsure = verdict.confidence == "possible"
-    # It sleeps, or waits for a program, at both looks, and yet works in between: an evaluation, a retry, a converter.
-    busy = verdict.where == "user_code" and bool(set(verdict.culprits) & working)
-    return unsure or busy or verdict.where in _SETTLING or any(rank in phases for rank in verdict.culprits)
+class Standstill(NamedTuple):
+    """What is known of a job that stands. Times are CLOCK_MONOTONIC nanoseconds."""
+
+    verdict: Verdict
+    since_ns: int  # it stands
+    known_ns: int  # cause and culprits are the same
+    deadline_ns: int | None  # torch's own time-out ends the job
+    begun: bool  # it is past its start
+    hooked: bool
+    suspended: bool  # every rank of the job is stopped
+    in_phase: bool  # one of the culprits
+    works: bool  # one of the culprits stands still and computes now and then
+    phase_past_seconds: float  # the longest that the phases of its ranks have lasted before, 0 where they are new
 
 
-def computes(verdict: Verdict) -> bool:
-    return verdict.where in _COMPUTING
+class Plan(NamedTuple):
+    """When somebody is told, and how urgently; no stage: time alone tells nobody."""
+
+    stages: tuple[tuple[int, Severity], ...] = ()  # in the order of time
+    why: str = ""  # why not sooner; "" where there is nothing to wait for
+
+    def at(self, now_ns: int) -> Severity:
+        reached = [severity for at_ns, severity in self.stages if at_ns <= now_ns]
+        return reached[-1] if reached else "none"
+
+    def next_ns(self, now_ns: int) -> int | None:
+        return next((at_ns for at_ns, _ in self.stages if at_ns > now_ns), None)
+
+
+class _Wait(NamedTuple):
+    until_ns: int
+    why: str
+
+
+def plan(standstill: Standstill, config: Config) -> Plan:
+    """Given a job that stands and the verdict of it, return when to tell whom."""
+    verdict, tell = standstill.verdict, config.tell
+    later_ns = standstill.known_ns + int(config.stall.critical_after_seconds * _SECOND_NS)
+    if verdict.cause == "process_stopped" and standstill.suspended:
+        wait = _after(standstill, tell.waiting_seconds, f"the whole job is suspended ({tell.waiting_seconds:g} s)")
+        return Plan(((wait.until_ns, "critical"),), wait.why)
+    if verdict.cause in AT_ONCE:
+        wait = _longest(standstill.known_ns, [_kind(standstill, config)])
+        if verdict.confidence == "possible":
+            return Plan(((wait.until_ns, "warning"), (max(later_ns, wait.until_ns), "critical")), wait.why)
+        return Plan(((wait.until_ns, "critical"),), wait.why)
+    if verdict.cause in STUCK:
+        wait = _longest(
+            standstill.known_ns, [_start(standstill, config), _kind(standstill, config), _settling(standstill, config)]
+        )
+        return Plan(((wait.until_ns, "warning"), (max(later_ns, wait.until_ns), "critical")), wait.why)
+    if verdict.cause not in OPEN or verdict.cause == "healthy":
+        return Plan()
+    if not standstill.begun:
+        return Plan((), "the job has not begun to step, and nothing shows that it is stuck")
+    open_ = _undecided(standstill, config) if verdict.cause == "undecided" else _moving(standstill, config)
+    return Plan(((open_.until_ns, "warning"),), open_.why) if open_ else Plan((), "nothing shows that its ranks wait")
+
+
+def _after(standstill: Standstill, seconds: float, why: str) -> _Wait:
+    return _Wait(standstill.since_ns + int(seconds * _SECOND_NS), why)
+
+
+def _longest(known_ns: int, waits: list[_Wait | None]) -> _Wait:
+    return max((wait for wait in waits if wait and wait.until_ns > known_ns), default=_Wait(known_ns, ""))
+
+
+def _kind(standstill: Standstill, config: Config) -> _Wait | None:
+    kind = standstill.verdict.ends_by_itself
+    if kind is None:
+        return None
+    patience = patience_with(kind, config.tell)
+    return _after(standstill, patience.seconds, f"it may end by itself: {patience.why}")
+
+
+def _start(standstill: Standstill, config: Config) -> _Wait | None:
+    if standstill.begun and standstill.verdict.cause != "init_missing":
+        return None
+    own = _share_of_own_time(standstill, config.tell.start_share)
+    if own is not None:
+        why = f"the job has not begun to step ({config.tell.start_share:.0%} of its own time-out, tell.start_share)"
+        return _Wait(own, why)
+    seconds = config.tell.start_seconds
+    return _after(standstill, seconds, f"the job has not begun to step ({seconds:g} s, tell.start_seconds)")
+
+
+def _settling(standstill: Standstill, config: Config) -> _Wait | None:
+    """A guess, or a culprit where healthy ranks are silent for a while."""
+    verdict, seconds = standstill.verdict, config.tell.settle_seconds
+    # It waits for a program at both looks, and yet works in between: an evaluation, a converter.
+    busy = verdict.where == "user_code" and standstill.works
+    if verdict.confidence == "possible" or busy or standstill.in_phase or verdict.where == "init":
+        until_ns = standstill.known_ns + int(seconds * _SECOND_NS)
+        return _Wait(until_ns, f"it must be seen so for {seconds:g} s (tell.settle_seconds)")
+    return None
+
+
+def _undecided(standstill: Standstill, config: Config) -> _Wait | None:
+    verdict, tell = standstill.verdict, config.tell
+    if verdict.ends_by_itself is not None:
+        return _kind(standstill, config)
+    if verdict.waiting or (standstill.hooked and verdict.missing):
+        seconds = tell.undecided_seconds
+        return _after(
+            standstill, seconds, f"it is not known what holds the job up ({seconds:g} s, tell.undecided_seconds)"
+        )
+    if not standstill.hooked:
+        return None  # an idle server, an actor, a notebook
+    return _after(
+        standstill,
+        tell.idle_seconds,
+        f"no rank is seen to wait for another ({tell.idle_seconds:g} s, tell.idle_seconds)",
+    )
+
+
+def _moving(standstill: Standstill, config: Config) -> _Wait:
+    own = _share_of_own_time(standstill, config.tell.waiting_share)
+    seconds, setting = config.tell.waiting_seconds, "tell.waiting_seconds"
+    wait = (
+        _Wait(own, f"the culprit makes progress ({config.tell.waiting_share:.0%} of the job's own time-out)")
+        if own is not None
+        else _after(standstill, seconds, f"the culprit makes progress ({seconds:g} s, {setting})")
+    )
+    past = _AS_LONG_AGAIN * standstill.phase_past_seconds
+    habit = _after(standstill, past, f"the culprit makes progress ({past:g} s, by what this phase took before)")
+    return max(wait, habit)
+
+
+def _share_of_own_time(standstill: Standstill, share: float) -> int | None:
+    """The moment at which this share of the time from its standstill to torch's own time-out has passed."""
+    if standstill.deadline_ns is None or standstill.deadline_ns <= standstill.since_ns:
+        return None
+    return standstill.since_ns + int(share * (standstill.deadline_ns - standstill.since_ns))

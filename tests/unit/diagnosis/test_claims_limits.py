@@ -68,7 +68,7 @@ def _saving(read_bytes: int | None) -> Verdict:
 def test_the_same_stack_twice_is_no_standstill_where_nobody_sees_whether_bytes_flow() -> None:
     unread = _saving(None)
     assert (unread.cause, unread.culprits, unread.confidence) == ("not_entered", (3,), "possible")
-    assert _saving(7 << 20).confidence == "certain"
+    assert _saving(7 << 20).confidence == "likely", "and storage may answer late"
 
 
 def test_a_rank_whose_stack_stands_in_a_collective_that_its_dump_lacks_is_not_surely_absent() -> None:
@@ -76,7 +76,7 @@ def test_a_rank_whose_stack_stands_in_a_collective_that_its_dump_lacks_is_not_su
     plain, contradicted = (
         judge(evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=frames))).verdicts[0] for frames in (SLEEPS, inside)
     )
-    assert (plain.cause, plain.culprits, plain.confidence) == ("not_entered", (3,), "certain")
+    assert (plain.cause, plain.culprits, plain.confidence) == ("not_entered", (3,), "likely")
     assert (contradicted.cause, contradicted.confidence) == ("not_entered", "possible")
 
 

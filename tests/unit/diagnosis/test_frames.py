@@ -93,7 +93,7 @@ def test_no_frames_show_nothing() -> None:
         ("_communicate@/work/Megatron-LM/megatron/core/pipeline_parallel/p2p_communication.py:1", "collective"),
         ("_save_checkpoint@/v/lib/python3.11/site-packages/transformers/trainer.py:1", "checkpoint"),
         ("acquire@/v/lib/python3.11/site-packages/filelock/_api.py:1", "file_lock"),
-        ("send@/v/lib/python3.11/site-packages/wandb/sdk/lib/sock_client.py:1", "socket"),
+        ("send@/v/lib/python3.11/site-packages/wandb/sdk/lib/sock_client.py:1", "tracker"),
         ("__iter__@/v/lib/python3.11/site-packages/webdataset/pipeline.py:1", "dataloader"),
     ],
 )

@@ -30,7 +30,8 @@ def test_the_rank_that_never_entered_is_named_with_what_it_does(backend: str) ->
     absent = Rank(2, STEPS, frames=SLEEPS, backend=backend)
     others = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), backend=backend) for r in (0, 1, 3)]
     verdict = judge(evidence(others[0], others[1], absent, others[2])).verdicts[0]
-    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (2,), "certain")
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (2,), "likely")
+    assert verdict.ends_by_itself == "sleep", "so nothing certain is said"
     assert verdict.waiting == "0-1,3"
     assert (verdict.operation, verdict.seq) == ("all_reduce", 13)
     assert verdict.process_group is not None

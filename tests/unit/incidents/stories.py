@@ -1,6 +1,7 @@
 """An engine with its clock in the test's hand: say what the node shows, read what the engine wants."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -58,13 +59,27 @@ def facts(job: JobKey = JOB, **fields: Any) -> JobFacts:
 
 
 def report(
-    cause: str, culprits: tuple[int, ...] = (3,), confidence: str = "likely", where: str | None = None
+    cause: str,
+    culprits: tuple[int, ...] = (3,),
+    confidence: str = "likely",
+    where: str | None = None,
+    *,
+    deadline: float | None = None,
+    waiting: str = "0-2",
+    ends_by_itself: str | None = None,
 ) -> Report:
-    verdict = msgspec.convert(
-        {"cause": cause, "culprits": culprits, "confidence": confidence, "summary": f"it is {cause}", "where": where},
-        Verdict,
-    )
-    return Report(1, "0", None, None, None, None, None, True, (verdict,))
+    """`deadline`: the second at which torch's own time-out ends the job."""
+    body = {
+        "cause": cause,
+        "culprits": culprits,
+        "confidence": confidence,
+        "summary": f"it is {cause}",
+        "where": where,
+        "waiting": waiting,
+        "ends_by_itself": ends_by_itself,
+    }
+    ends_at = None if deadline is None else datetime.fromtimestamp(Story.wall_ns(deadline) / SECOND, UTC).isoformat()
+    return Report(1, "0", None, None, None, None, ends_at, True, (msgspec.convert(body, Verdict),))
 
 
 def slow_report(culprits: tuple[int, ...], cost_seconds: float, seconds: float) -> Report:
@@ -141,9 +156,13 @@ class Story:
     def incident(self) -> Incident:
         return self.life.incident
 
+    @staticmethod
+    def wall_ns(second: float) -> int:
+        return 1_700_000_000 * SECOND + START + int(second * SECOND)
+
     def _advance(self, events: Sequence[Event]) -> list[Action]:
         at_ns = START + int(self.second * SECOND)
-        now = Now(at_ns, 1_700_000_000 * SECOND + at_ns, "node0", self.findings, self.jobs)
+        now = Now(at_ns, self.wall_ns(self.second), "node0", self.findings, self.jobs)
         self.lives, actions = self.engine.advance(self.lives, events, now)
         self.actions += actions
         return list(actions)

@@ -414,27 +414,27 @@ def test_an_incident_of_the_last_daemon_whose_symptom_does_not_return_is_resolve
 
 def test_a_restart_of_the_daemon_does_not_begin_the_patience_with_a_verdict_anew() -> None:
     story = Story()
-    story.hang("not_entered", where="dataloader")
+    story.hang("not_entered", ends_by_itself="data")
     judged = story.second
-    story.stands(judged + 25)
+    story.stands(judged + 85)
     assert story.severity == "none"
     later = int((story.second + 10) * SECOND)
     after = Story(lives=adopt([(story.incident, 2)], [(JOB, 1)], [], START + later))
     after.at(story.second + 12)
-    after.at(judged + 39, stall("confirmed"))
+    after.at(118, stall("confirmed"))
     assert after.severity == "none"
-    after.at(judged + 41, stall("confirmed"))
-    assert after.severity == "warning"
+    after.at(121, stall("confirmed"))
+    assert after.severity == "critical"
 
 
 def test_what_the_last_daemon_did_not_tell_waits_until_the_symptom_is_seen_again() -> None:
     story = Story()
-    story.hang("not_entered", where="dataloader")
+    story.hang("not_entered", ends_by_itself="data")
     after = Story(lives=adopt([(story.incident, 2)], [(JOB, 1)], [], START + 50 * SECOND))
     after.at(51)
     assert after.severity == "none", "it may have passed while nobody looked"
-    assert [action.look for action in of(after.at(60, stall("confirmed")), StartCapture)] == [3]
-    assert after.severity == "warning"
+    assert [action.look for action in of(after.at(130, stall("confirmed")), StartCapture)] == [3]
+    assert after.severity == "critical"
 
 
 def test_an_incident_that_was_taken_over_outlives_a_first_look_that_sees_nothing_yet() -> None:

@@ -1,21 +1,23 @@
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from stallwatch.config import Config, DaemonSection, TellSection
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.incidents.telling import AT_ONCE, OPEN, STUCK
-from stallwatch.model.verdict import Cause
-from tests.unit.incidents.stories import Story, facts, finding, report, stall
+from stallwatch.model.verdict import Cause, EndsByItself
+from stallwatch.progress.patience import AT_ONCE, OPEN, STUCK
+from tests.unit.incidents.stories import SECOND, START, Story, facts, finding, report, stall
 
 
-def told_after(cause: str, seconds: float, jobs: list[JobFacts] | None = None, **how: str) -> str:
-    story = Story()
+def told_after(
+    cause: str, seconds: float, jobs: list[JobFacts] | None = None, config: Config | None = None, **how: Any
+) -> str:
+    story = Story(config)
     story.at(6, stall(), jobs=jobs or [facts()])
     story.looked()
     story.at(9, stall("confirmed"))
     story.looked()
-    story.judged(report(cause, **how))  # type: ignore[arg-type]
+    story.judged(report(cause, **how))
     story.stands(story.second + seconds)
     return story.incident.severity
 
@@ -51,10 +53,63 @@ def test_a_phase_that_always_takes_long_has_more_patience() -> None:
     assert told_after("waiting", 905, quick) == "warning"
 
 
-@pytest.mark.parametrize("where", ["checkpoint", "filesystem", "dataloader", "socket", "compile"])
-def test_silent_places_must_be_seen_stuck_for_a_while(where: str) -> None:
-    assert told_after("not_entered", TellSection().settle_seconds - 5, where=where) == "none"
-    assert told_after("not_entered", TellSection().settle_seconds + 5, where=where) == "warning"
+@pytest.mark.parametrize("kind", get_args(EndsByItself))
+def test_what_may_end_by_itself_is_told_when_the_patience_of_its_kind_ends(kind: str) -> None:
+    verdict_at = 9
+    seconds = getattr(TellSection(), f"{kind}_seconds") - verdict_at
+    assert told_after("not_entered", seconds - 5, ends_by_itself=kind) == "none"
+    assert told_after("not_entered", seconds + 5, ends_by_itself=kind) in ("warning", "critical")
+
+
+def test_each_patience_is_a_key_of_the_configuration() -> None:
+    short = Config(tell=TellSection(sleep_seconds=20))
+    assert told_after("not_entered", 5, config=short, ends_by_itself="sleep") == "none"
+    assert told_after("not_entered", 15, config=short, ends_by_itself="sleep") == "warning"
+
+
+def test_the_moment_at_which_somebody_is_told_is_shown_with_its_reason_until_then() -> None:
+    story = Story()
+    story.hang("not_entered", ends_by_itself="sleep")
+    incident = story.incident
+    assert incident.tell_wall_ns is not None
+    assert abs(incident.tell_wall_ns - story.wall_ns(120)) < SECOND
+    assert "tell.sleep_seconds" in incident.tell_reason
+    story.stands(125)
+    assert (story.incident.severity, story.incident.tell_wall_ns, story.incident.tell_reason) == ("critical", None, "")
+
+
+def test_nobody_is_woken_by_an_old_look() -> None:
+    story = Story()
+    story.hang("not_entered", ends_by_itself="storage")
+    looks = story.life.looks
+    story.stands(119)
+    assert story.life.looks == looks + 1, "one more, some seconds before it is told"
+    assert story.life.look_ns >= START + 114 * SECOND
+
+
+def test_what_moves_is_told_when_most_of_the_jobs_own_time_out_has_passed() -> None:
+    for timeout, before, after in ((600, 465, 475), (3600, 2865, 2875)):
+        assert told_after("waiting", before, deadline=timeout) == "none"
+        assert told_after("waiting", after, deadline=timeout) == "warning"
+
+
+def test_a_start_is_told_at_half_of_the_jobs_own_time_out() -> None:
+    starting = [facts(begun=False)]
+    assert told_after("init_missing", 885, jobs=starting, deadline=1800) == "none"
+    assert told_after("init_missing", 895, jobs=starting, deadline=1800) in ("warning", "critical")
+
+
+def test_a_job_of_which_nobody_waits_for_another_is_calm() -> None:
+    assert told_after("undecided", 2400, waiting="") == "none", "a rollout of forty minutes without a phase"
+    assert told_after("undecided", 3600, waiting="") == "warning"
+    assert told_after("undecided", 120, waiting="", ends_by_itself="storage") == "warning", "a file server is gone"
+
+
+def test_without_a_hook_only_a_wait_is_told() -> None:
+    """An idle server, an actor, a notebook."""
+    outside = [facts(hooked=False)]
+    assert told_after("undecided", 4000, jobs=outside, waiting="") == "none"
+    assert told_after("undecided", 300, jobs=outside, waiting="0-3") == "warning"
 
 
 def test_a_guess_must_be_seen_for_a_while_too() -> None:
@@ -68,11 +123,6 @@ def test_a_rank_that_sleeps_at_both_looks_and_works_in_between_must_be_seen_so_f
     assert told_after("not_entered", 45, works, where="user_code") == "warning"
     assert told_after("not_entered", 0, [facts(working=(0,))], where="user_code") == "warning", "another rank works"
     assert told_after("not_entered", 0, works, where="lock") == "warning", "work does not open its lock"
-
-
-def test_a_rank_that_computes_gets_the_patience_of_what_is_undecided() -> None:
-    assert told_after("not_entered", 250, where="busy_loop") == "none"
-    assert told_after("not_entered", 310, where="busy_loop") == "critical"
 
 
 def test_what_is_over_wakes_nobody() -> None:
@@ -107,9 +157,9 @@ def test_health_is_never_told() -> None:
 
 def test_a_job_at_its_start_gets_time_for_ranks_to_arrive_and_is_never_told_as_undecided() -> None:
     starting = [facts(begun=False)]
-    assert told_after("init_missing", 100, jobs=starting) == "none"
-    assert told_after("init_missing", 120, jobs=starting) in ("warning", "critical")
-    assert told_after("not_entered", 100, jobs=starting) == "none"
+    assert told_after("init_missing", 280, jobs=starting) == "none"
+    assert told_after("init_missing", 300, jobs=starting) in ("warning", "critical")
+    assert told_after("not_entered", 280, jobs=starting) == "none"
     assert told_after("undecided", 2000, jobs=starting) == "none"
 
 
@@ -167,8 +217,7 @@ def untold(cause: str, jobs: list[JobFacts] | None = None, **how: str) -> list[s
 @pytest.mark.parametrize(
     ("cause", "where", "setting"),
     [
-        ("not_entered", "dataloader", "40 s (tell.settle_seconds)"),
-        ("not_entered", "busy_loop", "300 s, tell.undecided_seconds"),
+        ("not_entered", "init", "40 s (tell.settle_seconds)"),
         ("undecided", "unknown", "300 s, tell.undecided_seconds"),
         ("waiting", "checkpoint", "900 s, tell.waiting_seconds"),
     ],

@@ -30,7 +30,9 @@ def with_gil(now: Moment, seen: tuple[Look, ...]) -> tuple[Standing, tuple[Fact,
         fact = Fact("the thread owns the GIL and does not give it back", "py-spy")
         if now.standing.where in _TELLS_MORE:
             return now.standing._replace(detail=f"{now.standing.detail} and holds the GIL meanwhile"), (fact,)
-        detail = "holds the GIL in a call that does not give it back"
+        detail = (
+            "computes in a call that keeps the GIL" if frozen else "holds the GIL in a call that does not give it back"
+        )
         return now.standing._replace(where="gil", detail=detail, in_collective=False), (fact,)
     if now.thread is None and still and state in ("R", "S"):
         fact = Fact("the hook's own thread stands still though the process is not stopped", "heartbeat")

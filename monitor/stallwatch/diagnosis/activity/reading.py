@@ -19,8 +19,10 @@ from stallwatch.diagnosis.activity.source import hint, job_frame, source_text
 from stallwatch.diagnosis.activity.standing import Circumstances, Standing, stand, stand_without_stack
 from stallwatch.diagnosis.activity.threads import blocking_thread, ident_of, is_service, main_thread
 from stallwatch.diagnosis.frames import Origin, job_frame_index, place
+from stallwatch.diagnosis.frames_meaning import meaning
 from stallwatch.model.evidence import SHARED_LOG, CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
 from stallwatch.model.verdict import Fact, Frame
+from stallwatch.progress.kinds import Doing, kind_of
 from stallwatch.progress.progress import Progress, compare
 
 T = TypeVar("T")
@@ -83,11 +85,29 @@ def read_activity(rank: RankEvidence) -> Activity:
         joined=has_joined(rank),
         phase=next((look.heartbeat.phase for look in reversed(seen) if look.heartbeat), ""),
         why=_why(now, standing, process) + gil_facts + moved.because,
+        ends_by_itself=None if gone else kind_of(_doing(now, standing, rank.sources)),
     )
     if standing.waits_for_children or standing.where == "dataloader":
         activity = with_child(activity, now.look, rank.sources)
     activity = _with_exception(with_logged_end(activity, rank.log_events), raised)
     return with_scene(activity, rank, ident)
+
+
+def _doing(now: Moment, standing: Standing, sources: tuple[SourceLine, ...]) -> Doing:
+    frames = now.thread.frames if now.thread else ()
+    own = next(
+        (place_ for place_, frame in enumerate(frames) if place(frame.filename).origin is Origin.JOB), len(frames)
+    )
+    wait = kernel_wait(now.kernel.wchan, now.kernel.state)
+    said = hint(source_text(sources, frames[0])) if frames else None
+    on_cpu = bool(now.thread and now.thread.active) or (not frames and now.kernel.state == "R")
+    return Doing(
+        where=standing.where,
+        tracker=any(found.role == "tracker" for frame in frames if (found := meaning(frame))),
+        imports=any(frame.filename.startswith("<frozen importlib") for frame in frames[:own]),
+        sleeps=wait == "sleep" or (said == "sleep" and not on_cpu),
+        on_cpu=on_cpu,
+    )
 
 
 def _moment(rank: RankEvidence, look: Look, gpu: bool) -> Moment:

@@ -4,7 +4,7 @@ import msgspec
 
 from stallwatch.model.evidence import CodeFrame, SourceBlock
 from stallwatch.model.scene import Handled, NamedCall
-from stallwatch.model.verdict import Fact, Frame, Where
+from stallwatch.model.verdict import EndsByItself, Fact, Frame, Where
 
 
 class Activity(msgspec.Struct, frozen=True):
@@ -35,6 +35,7 @@ class Activity(msgspec.Struct, frozen=True):
     named_call: NamedCall | None = None  # the call of torch.distributed that it stands in, with the rank that it names
     # (file, function, block) around the lines of its stack, outermost first; None: its source was not read.
     blocks: tuple[tuple[str, str, SourceBlock], ...] | None = None
+    ends_by_itself: EndsByItself | None = None  # what it does is of this kind
     moving: bool | None = None  # over two looks; None: one look, or they do not tell (a busy loop)
     io_known: bool = False  # what it read and wrote between the looks is known
     cpu_share: float | None = None  # cores used by the judged thread between the looks

@@ -11,7 +11,7 @@ from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.waits import Point, Wait
 from stallwatch.model.summary import Call
-from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected, Slowness, Where
+from stallwatch.model.verdict import Cause, Confidence, EndsByItself, Fact, Mismatch, Rejected, Slowness, Where
 
 _FACTS_KEPT = 12
 
@@ -28,6 +28,7 @@ class Claim(msgspec.Struct, frozen=True):
     seq: int | None = None
     site: str = ""  # where the culprits made the call that is wrong: "file:line function"
     missing: tuple[str, ...] = ()
+    ends_by_itself: EndsByItself | None = None  # by the claim itself; else by what its culprits do
     apart: str = ""  # where the culprits meet, and where the others
     steps_past: int | None = None  # steps that the culprits counted beyond those that wait for them
     slowness: Slowness | None = None
@@ -39,6 +40,25 @@ Saying = Claim | Rejected | None
 def named(ranks: Iterable[int]) -> str:
     ordered = sorted(set(ranks))
     return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {rank_ranges(ordered)}"
+
+
+def is_first_use(story: Story, waits: Iterable[Wait]) -> bool:
+    """Whether all these waits are the first of their communicators: NCCL connects the ranks then, which makes every one
+    of them wait and is nobody's fault. gloo has connected them when the group was made."""
+    waits = tuple(waits)
+    return bool(waits) and all(_is_first(story, wait) for wait in waits)
+
+
+def _is_first(story: Story, wait: Wait) -> bool:
+    case, group = story.case, story.case.groups[wait.point.group]
+    if group.backend == "gloo":
+        return False
+    if not wait.pending.transfers:
+        member = case.streams[group.index].get(wait.rank)
+        return member is not None and member.stream.completed == 0
+    ends = [case.ends(wait.rank, wait.pending, transfer) for transfer in wait.pending.transfers]
+    pairs = [case.pair(wait.rank, group.index, *pair) for pair in ends]
+    return all(pair is not None and pair.whole and pair.done == 0 for pair in pairs)
 
 
 def operation_of(story: Story, wait: Wait) -> str:

@@ -2,7 +2,7 @@
 
 from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.case import Case, family
-from stallwatch.diagnosis.claims.claim import Claim, Saying, named, point_name, waiting_facts
+from stallwatch.diagnosis.claims.claim import Claim, Saying, is_first_use, named, point_name, waiting_facts
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.waits import Wait
 from stallwatch.model.verdict import Fact, Rejected
@@ -45,6 +45,7 @@ def claim(story: Story) -> Saying:
             *waiting_facts(story),
         ),
         where="collective",
+        ends_by_itself="first_use" if is_first_use(story, waits) else None,
         group=point.group,
         operation=call.operation if call else None,
         seq=point.seq or None,

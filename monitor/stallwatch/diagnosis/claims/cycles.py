@@ -1,7 +1,7 @@
 """A cycle of waits: over groups, or of sends and receives. Who started it, the order of calls tells."""
 
 from stallwatch.diagnosis import align, signature
-from stallwatch.diagnosis.claims.claim import Claim, Saying, group_name, main_wait, named, waiting_facts
+from stallwatch.diagnosis.claims.claim import Claim, Saying, group_name, is_first_use, main_wait, named, waiting_facts
 from stallwatch.diagnosis.program import Departure
 from stallwatch.diagnosis.roots import Cycle
 from stallwatch.diagnosis.story import Story
@@ -32,6 +32,7 @@ def claim(story: Story) -> Saying:
             confidence = "possible"
         else:
             confidence = "certain" if proven and all(transfers) else "likely"
+    stuck = [wait for wait in story.graph.waits if wait.point in cycle.points]
     cause = _cause(story, cycle, inside if facts else [])
     blocked = main_wait(story, culprits) if len(culprits) < len(ranks) else None
     point = blocked.point if blocked is not None else cycle.points[0]
@@ -52,6 +53,7 @@ def claim(story: Story) -> Saying:
         operation=call.operation if call else None,
         seq=point.seq or None,
         site=_common_site(story, culprits),
+        ends_by_itself=None if facts or not is_first_use(story, stuck) else "first_use",
     )
 
 

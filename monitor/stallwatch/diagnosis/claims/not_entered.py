@@ -75,7 +75,8 @@ def culprits(story: Story) -> list[int]:
     absent = {rank for rank, _ in story.roots.absent}
     if not graph.waits or stands or perhaps:
         absent |= {rank for rank in story.case.observed if rank not in story.waiting and _elsewhere(story, rank)}
-    absent = {rank for rank in absent if not _awaits_gpu(story, rank)}
+    # Who is gone enters nothing; that is rank_exited, or the consequence of what the living did.
+    absent = {rank for rank in absent if not (_awaits_gpu(story, rank) or story.case.activity(rank).gone)}
     for found in (absent - stands - perhaps, absent - stands if graph.waits else set()):
         seen = {rank for rank in found if story.case.activity(rank).stack}
         if stands and seen:

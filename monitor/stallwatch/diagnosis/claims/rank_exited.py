@@ -30,7 +30,7 @@ def claim(story: Story) -> Saying:
     classes = {rank: _class(story, activity, ends[rank]) for rank, activity in gone.items()}
     classes |= dict.fromkeys(_outlived_victims(story, classes, ends), _CONSEQUENCE)
     first = min(classes.values())
-    if first == _CONSEQUENCE:
+    if first == _CONSEQUENCE and not _is_last_cause(story, gone):
         return Rejected("rank_exited", f"the logs of {named(gone)} say that a peer went away first")
     culprits = _earliest(story, [rank for rank, kind in classes.items() if kind == first], ends)
     facts = [Fact(_sentence(rank, ends[rank]), _source(ends[rank])) for rank in culprits]
@@ -49,8 +49,19 @@ def claim(story: Story) -> Saying:
     )
 
 
+def _is_last_cause(story: Story, gone: dict[int, Activity]) -> bool:
+    """Their logs speak of a peer that went away, and no such peer is seen: every rank of the job is, and of those that
+    live nobody stands where others wait for him."""
+    living = set(story.case.observed) - set(gone)
+    if story.case.unobserved or not living & set(story.waiting):
+        return False
+    return not any(rank in living for rank, _ in story.roots.absent)
+
+
 def _confidence(story: Story, gone: dict[int, Activity], culprits: list[int], kind: int) -> Confidence:
     """A kill, or an exception of its own, speaks for itself; a bare exit code may be the end of a chain."""
+    if kind == _CONSEQUENCE:
+        return "possible"
     if kind == _KILLED:
         return "certain"
     others_live = all(activity.known for rank, activity in story.case.activities.items() if rank not in gone)
