@@ -11,16 +11,17 @@ import msgspec
 from stallwatch.captures.folder import NotCaptured, RankFolder
 from stallwatch.errors import StallwatchError
 from stallwatch.hook import layout
-from stallwatch.model.evidence import ANSWERED_WITHOUT_DUMP
+from stallwatch.model.evidence import ANSWERED_WITHOUT_DUMP, REFUSED
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import Heartbeat, RankSample
-from stallwatch.node import untrusted
+from stallwatch.node import rank_files, untrusted
 from stallwatch.node.heartbeat_file import read_heartbeat, request_body
 from stallwatch.node.procfs import ProcessDirectory
 
 # A ring of 2,000 entries with 40-frame stacks took 437 KB; rings are configurable.
 _DUMP_LIMIT_BYTES = 256 << 20
 _POLL_SECONDS = 0.05
+_REQUEST_LIMIT_BYTES = 4096
 # The pulse beats once a second. When it has stood still this long and no dump is under way, the hook's thread cannot
 # run (GIL held, process stopped) and will not answer either.
 _STILL_PULSE_SECONDS = 3.0
@@ -36,7 +37,7 @@ _SCENE_LIMIT_BYTES = 1 << 20
 
 
 # Takes an answer out of the open rank directory, given its key and the request's number; returns what it was.
-_Take = Callable[[int, tuple[int, int], int], str]
+_Take = Callable[[int, tuple[int, str], int], str]
 
 
 class RecorderRequest:
@@ -73,9 +74,9 @@ class RecorderRequest:
         """Return the rank's stacks as its own hook sees them. Raise NotCaptured, Refused or OSError."""
         answers: list[bytes] = []
 
-        def keep(directory: int, key: tuple[int, int], request_id: int) -> str:
-            name = layout.answer_name(*key, request_id, "python")
-            answers.append(self._read_answer(directory, name, _STACKS_LIMIT_BYTES))
+        def keep(directory: int, key: tuple[int, str], request_id: int) -> str:
+            ends = layout.answer_ends(*key, request_id, "python")
+            answers.append(self._read_answer(directory, ends, _STACKS_LIMIT_BYTES))
             return ""
 
         try:
@@ -96,6 +97,9 @@ class RecorderRequest:
         while True:
             answered = self._answered(path)
             if answered is not None and answered.answered_request >= request_id:
+                if answered.answered_request == request_id and answered.refused_errno:
+                    why = os.strerror(answered.refused_errno)
+                    raise NotCaptured(f"{REFUSED}: {why}; {path.parent} is full, or closed to its process")
                 directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
                     return (take or self._copy)(directory, key, request_id)
@@ -130,43 +134,50 @@ class RecorderRequest:
         if time.monotonic() > deadline:
             raise NotCaptured(f"asked, not answered within {self._seconds:.0f} s")
 
-    def _post(self, directory: Path, key: tuple[int, int], answered: int, rung: str) -> int:
+    def _post(self, directory: Path, key: tuple[int, str], answered: int, rung: str) -> int:
         """Write the request and return its number: above every one that was used before."""
-        path = Path(layout.request_path(str(directory), *key))
-        last = answered
-        with contextlib.suppress(OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
-            last = max(last, int(msgspec.json.decode(path.read_bytes())["id"]))
-        request_id = max(0, last) + 1
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        part.unlink(missing_ok=True)
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        folder = rank_files.open_requests(directory)
         try:
-            os.fchmod(descriptor, 0o644)  # the rank's user reads it, whatever our umask is
-            os.write(descriptor, request_body(request_id, rung, self._at_ns))
+            name = layout.request_name(*key)
+            last = answered
+            with contextlib.suppress(OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError, untrusted.Refused):
+                before, _ = untrusted.read_regular(folder, name, _REQUEST_LIMIT_BYTES)
+                last = max(last, int(msgspec.json.decode(before)["id"]))
+            request_id = max(0, last) + 1
+            part = f".{name}.{layout.new_mark()}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(part, flags, 0o644, dir_fd=folder)
+            try:
+                os.fchmod(descriptor, 0o644)  # the rank's user reads it, whatever our umask is
+                os.write(descriptor, request_body(request_id, rung, self._at_ns))
+            finally:
+                os.close(descriptor)
+            os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
-            os.close(descriptor)
-        os.replace(part, path)
+            os.close(folder)
         return request_id
 
-    def _copy(self, directory: int, key: tuple[int, int], request_id: int) -> str:
+    def _copy(self, directory: int, key: tuple[int, str], request_id: int) -> str:
         """Copy what the hook wrote; a build without recorder answers with nothing, which is an answer."""
         with contextlib.suppress(FileNotFoundError):
-            name = layout.answer_name(*key, request_id, SCENE)
-            self._folder.write("scene.json", self._read_answer(directory, name, _SCENE_LIMIT_BYTES))
+            ends = layout.answer_ends(*key, request_id, SCENE)
+            self._folder.write("scene.json", self._read_answer(directory, ends, _SCENE_LIMIT_BYTES))
         copied = []
         for recorder in layout.RECORDERS:
             try:
-                data = self._read_answer(directory, layout.answer_name(*key, request_id, recorder), _DUMP_LIMIT_BYTES)
+                data = self._read_answer(directory, layout.answer_ends(*key, request_id, recorder), _DUMP_LIMIT_BYTES)
             except FileNotFoundError:
                 continue
             self._folder.write(f"flight_recorder.{recorder}.pickle", data)
             copied.append(f"{recorder} {len(data)} bytes")
         return ", ".join(copied) or f"{ANSWERED_WITHOUT_DUMP}: torch is not loaded or has no recorder"
 
-    def _read_answer(self, directory: int, name: str, limit_bytes: int) -> bytes:
-        """Read an answer and remove it. Raise FileNotFoundError when there is none."""
+    def _read_answer(self, directory: int, ends: tuple[str, str], limit_bytes: int) -> bytes:
+        """Read an answer and remove it. Raise FileNotFoundError when there is none of the rank's user."""
+        owners = self._owners()
+        name = rank_files.find(directory, ends, owners)
         data, status = untrusted.read_regular(directory, name, limit_bytes)
-        if status.st_uid not in self._owners():
+        if status.st_uid not in owners:
             raise NotCaptured(f"{name} belongs to uid {status.st_uid}, not to the rank's user")
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=directory)

@@ -10,10 +10,9 @@ from stallwatch.captures.nccl_ras import RasAsk, loopback_addresses
 from stallwatch.formats.outside_text import name_of
 from stallwatch.formats.tolerant import decode_json, mapping, text
 from stallwatch.formats.unreadable import Unreadable
-from stallwatch.hook import layout
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
-from stallwatch.node import untrusted
+from stallwatch.node import rank_files, untrusted
 from stallwatch.node.procfs import ProcessDirectory
 
 # Asked below this version the service crashed jobs, and crashed by itself (nccl#1669, #1718, #1762, #1996).
@@ -72,14 +71,8 @@ def nccl_version(sample: RankSample) -> str:
 def _version_of_facts(sample: RankSample) -> str:
     if not isinstance(sample.heartbeat, Known):
         return ""
-    path = Path(sample.heartbeat.value.path)
-    if (key := layout.parse_record_name(path.name)) is None:
-        return ""
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        data, _ = untrusted.read_regular(directory, layout.facts_name(*key), _FACTS_LIMIT_BYTES)
-    finally:
-        os.close(directory)
+    beat = sample.heartbeat.value
+    data = rank_files.read_facts(Path(beat.path), beat.uid, _FACTS_LIMIT_BYTES)
     return text(mapping(mapping(decode_json(data)).get("versions")).get("nccl")) or ""
 
 

@@ -13,9 +13,11 @@ older writer did not know. A reader may meet a writer in mid-write; the checksum
 Standard library only, Python 3.9+: the daemon imports this module and nothing else of the hook.
 """
 
+import os
+import re
 import struct
 from binascii import crc32
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 MAGIC = int.from_bytes(b"STALLWCH", "little")
 VERSION = 2
@@ -28,6 +30,7 @@ LOOK_SLOTS = 8
 # How often a record is published, and how old a reader's view may be; no usual step is a part or a multiple of it.
 PUBLISH_NS = 257_750_000
 UNKNOWN = -1
+REQUESTS = ".daemon"  # the daemon's own folder in a rank directory
 RECORDERS = ("nccl", "gloo")  # the word "recorder" of a group is an index into this; append only
 
 # (name, version that brought it). A word's place is its place in this table: append, never insert.
@@ -61,6 +64,7 @@ WORDS = (
     ("training_ident", 2),  # Python's: recorders and stacks carry the same number
     ("training_tid", 2),  # the kernel's, in the writer's own PID namespace
     ("frame_changes", 2),  # how often the pulse saw its Python frames changed
+    ("refused_errno", 2),  # why the last answer could not be left; 0: it could
 )
 
 # (name, bytes, version that brought it).
@@ -140,6 +144,7 @@ class Record(NamedTuple):
     training_ident: Optional[int]  # None: a hook of version 1, or no such thread
     training_tid: Optional[int]
     frame_changes: Optional[int]
+    refused_errno: int = 0  # of the answer to the last request: the directory is full, or closed to its process
 
 
 def encode(
@@ -152,6 +157,7 @@ def encode(
     """Given the words by name (magic, version, checksum and group counts are filled in here), return a whole record."""
     kept = groups[:GROUP_CAPACITY]
     filled = {
+        "refused_errno": 0,
         **words,
         "magic": MAGIC,
         "version": VERSION,
@@ -250,6 +256,7 @@ def _values(data: bytes, version: int) -> Record:
         training_ident=_known(word["training_ident"]),
         training_tid=_known(word["training_tid"]),
         frame_changes=_known(word["frame_changes"]),
+        refused_errno=max(0, word["refused_errno"]),
     )
 
 
@@ -300,33 +307,76 @@ def fitting(text: str, size: int) -> bytes:
     return raw[: size - len(mark)].decode("utf-8", "ignore").encode("utf-8") + mark
 
 
-def record_name(rank: int, pid: int) -> str:
-    return f"rank-{rank}-{pid}.beat"
+# The directory is open to all, and rank and pid can be foreseen: 64 random bits cannot, so that nobody can hold a name
+# before its process makes the file. Hooks of before have names without.
+_MARK = "[0-9a-f]{16}"
+_KEY = "[0-9]{1,20}(?:-" + _MARK + ")?"
+_RECORD = re.compile("rank-([0-9]{1,10})-(" + _KEY + r")\.beat", re.ASCII)
+_OWN = re.compile("rank-([0-9]{1,10})-(" + _KEY + r")\.(?:[0-9a-z_]{1,40}\.){0,4}(?:beat|json|dump|tmp)", re.ASCII)
+_MARKED = re.compile(r"(?:" + _MARK + r"\.)?", re.ASCII)
 
 
-def parse_record_name(name: str) -> "Optional[tuple[int, int]]":
-    """Rank and process number of a record's file name; None for every other name. The number is the key of the
-    process' other files too. It is its pid except where containers share a directory and their pids collide: the
-    pid to trust is in the record."""
-    head, dot, tail = name.partition(".")
-    parts = head.split("-")
-    if dot and tail == "beat" and len(parts) == 3 and parts[0] == "rank" and all(map(_is_number, parts[1:])):
-        return int(parts[1]), int(parts[2])
-    return None
+def new_mark() -> str:
+    """What nobody can foresee of a file's name."""
+    return os.urandom(8).hex()
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()  # "²" is a digit too, and no number
+def record_name(rank: int, key: "Union[int, str]") -> str:
+    return f"rank-{rank}-{key}.beat"
 
 
-def facts_name(rank: int, pid: int) -> str:
-    return f"rank-{rank}-{pid}.facts.json"
+def parse_record_name(name: str) -> "Optional[tuple[int, str]]":
+    """Rank and key of a record's file name; None for every other name. The key is that of the process' other files
+    too. It begins with the pid, for people: the pid to trust is in the record."""
+    match = _RECORD.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
 
 
-def answer_name(rank: int, pid: int, request_id: int, recorder: str) -> str:
-    return f"rank-{rank}-{pid}.{request_id}.{recorder}.dump"
+def parse_own_name(name: str) -> "Optional[tuple[int, str]]":
+    """The same of the name of any file that a hook makes."""
+    match = _OWN.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
 
 
-def request_path(directory: str, rank: int, pid: int) -> str:
+def facts_name(rank: int, key: "Union[int, str]", mark: str = "") -> str:
+    return _with_mark(facts_ends(rank, key), mark)
+
+
+def facts_ends(rank: int, key: "Union[int, str]") -> "tuple[str, str]":
+    """How the name of a facts file begins and ends; a mark is between (is_between)."""
+    return f"rank-{rank}-{key}.", "facts.json"
+
+
+def temporary_name(name: str, mark: str) -> str:
+    """What a file is called while it is written; `name` is the one that it gets."""
+    return f"{name.partition('.')[0]}.{mark}.tmp"
+
+
+def answer_name(rank: int, key: "Union[int, str]", request_id: int, recorder: str, mark: str = "") -> str:
+    return _with_mark(answer_ends(rank, key, request_id, recorder), mark)
+
+
+def answer_ends(rank: int, key: "Union[int, str]", request_id: int, recorder: str) -> "tuple[str, str]":
+    """As facts_ends, of an answer."""
+    return f"rank-{rank}-{key}.{request_id}.", f"{recorder}.dump"
+
+
+def is_between(name: str, ends: "tuple[str, str]") -> bool:
+    """Whether a name begins and ends so, with a mark or nothing between."""
+    begin, end = ends
+    if len(name) < len(begin) + len(end) or not (name.startswith(begin) and name.endswith(end)):
+        return False
+    return _MARKED.fullmatch(name, len(begin), len(name) - len(end)) is not None
+
+
+def _with_mark(ends: "tuple[str, str]", mark: str) -> str:
+    return ends[0] + (mark + "." if mark else "") + ends[1]
+
+
+def request_path(directory: str, rank: int, key: "Union[int, str]") -> str:
     """Where the daemon leaves a dump request: in a folder of its own, where only it can write."""
-    return f"{directory}/.daemon/{rank}-{pid}.request"
+    return f"{directory}/{REQUESTS}/{request_name(rank, key)}"
+
+
+def request_name(rank: int, key: "Union[int, str]") -> str:
+    return f"{rank}-{key}.request"

@@ -40,6 +40,7 @@ class Publication:
         self.groups: tuple[tuple[str, int, int, int], ...] = ()
         self.dump_started_ns = 0
         self.answered_request = layout.UNKNOWN
+        self.refused_errno = 0
         self.pulse_ns = 0
         self._looks: tuple[layout.Look, ...] = ()
         self._pulse_count = 0
@@ -154,6 +155,7 @@ class Publication:
             "training_ident": ident or layout.UNKNOWN,
             "training_tid": native_id or layout.UNKNOWN,
             "frame_changes": self.training.frame_changes,
+            "refused_errno": self.refused_errno,
         }
         texts = {
             "phase": phase,

@@ -166,10 +166,14 @@ class Pulse:
         # Said before it starts: the dump may hold the GIL for seconds, and the pulse stands still meanwhile.
         publication.publish()
         self._stopping.wait(request.delay_seconds())  # ends with the process
+        refused_errno = 0
         try:
             self._requests.answer(file, request)
         except Exception as error:
+            if isinstance(error, OSError):
+                refused_errno = error.errno or 5  # the file, not torch: the answer must not look empty
             self._guard.note(f"dump: {type(error).__name__}: {error}")
+        publication.refused_errno = refused_errno
         publication.answered_request = request.request_id
         publication.dump_started_ns = 0
         publication.publish()
@@ -198,7 +202,7 @@ class Pulse:
 
         argv = getattr(sys, "orig_argv", sys.argv)  # Python 3.10
         collected = {**facts.collect(os.environ, argv, self.recorder_set_by_us), "process_groups": groups}
-        write_private(file.path_of(layout.facts_name(file.rank, file.key)), json.dumps(collected).encode("utf-8"))
+        write_private(file.facts_path, json.dumps(collected).encode("utf-8"))
         self._facts_of = facts_of
 
     def _remove_stale_files(self) -> None:

@@ -18,14 +18,21 @@ import time
 from collections.abc import Mapping
 
 from stallwatch.hook.identity import Process
-from stallwatch.hook.layout import RECORD_BYTES, facts_name, record_name, writer_of
+from stallwatch.hook.layout import (
+    RECORD_BYTES,
+    facts_name,
+    new_mark,
+    parse_own_name,
+    record_name,
+    temporary_name,
+    writer_of,
+)
 
 SERVICE_DIRECTORY = "/run/stallwatch/ranks"
 FALLBACK_DIRECTORY = "/dev/shm/stallwatch"  # noqa: S108
 STALE_SECONDS = 86_400.0
 STALE_ENTRIES = 10_000  # of a directory that others may fill
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_PID_BITS = 22  # PID_MAX_LIMIT of Linux is 2**22
 
 
 def choose_directory(environment: "Mapping[str, str]") -> str:
@@ -53,12 +60,10 @@ class RankFile:
         self.directory = directory
         self.rank = rank
         self._process = process
-        # Containers that share a directory have the same small pids: the second takes a name that holds its namespace.
-        for key in (process.pid, process.pid_namespace << _PID_BITS | process.pid):
-            self.key = key
-            self.path = self.path_of(record_name(rank, key))
-            if _remove_if_ours(self.path, process.pid_namespace):
-                break
+        # A pid is not enough: containers that share a directory have the same small ones, and anybody may hold a name.
+        self.key = f"{process.pid}-{new_mark()}"
+        self.path = self.path_of(record_name(rank, self.key))
+        self.facts_path = self.path_of(facts_name(rank, self.key, new_mark()))
         # Everybody may read it: the daemon's sensor has no rights over other users' files.
         descriptor = os.open(self.path, _CREATE, 0o644)
         try:
@@ -94,9 +99,9 @@ class RankFile:
 
     def remove(self) -> None:
         """Remove the record and the facts beside it."""
-        for name in (record_name(self.rank, self.key), facts_name(self.rank, self.key)):
+        for path in (self.path, self.facts_path):
             try:
-                os.unlink(self.path_of(name))
+                os.unlink(path)
             except OSError:
                 pass
 
@@ -105,11 +110,8 @@ def write_private(path: str, data: bytes) -> None:
     """Write a file that other users may not read, atomically: the directory's group may where the directory hands its
     group down (set-group-id), else only the owner and who has CAP_DAC_READ_SEARCH. Raise OSError."""
     mode = 0o640 if os.stat(os.path.dirname(path)).st_mode & stat.S_ISGID else 0o600
-    temporary = path + ".tmp"
-    try:
-        os.unlink(temporary)
-    except FileNotFoundError:
-        pass
+    # Neither of the two names can be told from the other: who watches the directory cannot take the second one either.
+    temporary = os.path.join(os.path.dirname(path), temporary_name(os.path.basename(path), new_mark()))
     descriptor = os.open(temporary, _CREATE, mode)
     try:
         view = memoryview(data)
@@ -129,7 +131,7 @@ def remove_stale_files(directory: str) -> None:
     oldest = time.time() - STALE_SECONDS
     with os.scandir(directory) as entries:
         for entry in itertools.islice(entries, STALE_ENTRIES):
-            if entry.name.startswith("rank-") and entry.name.endswith((".beat", ".json", ".dump", ".tmp")):
+            if parse_own_name(entry.name) is not None:
                 status = entry.stat(follow_symlinks=False)
                 if status.st_uid == os.geteuid() and status.st_mtime < oldest and stat.S_ISREG(status.st_mode):
                     os.unlink(entry.path)
@@ -137,30 +139,3 @@ def remove_stale_files(directory: str) -> None:
 
 def _inode(status: os.stat_result) -> "tuple[int, int]":
     return status.st_dev, status.st_ino
-
-
-def _remove_if_ours(path: str, pid_namespace: int) -> bool:
-    """Make room for a record: remove what a dead process with our pid left. False: another process' name."""
-    names = None
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        descriptor = -1
-    if descriptor >= 0:
-        try:
-            names = writer_of(os.pread(descriptor, 64, 0))
-        except OSError:
-            pass
-        finally:
-            os.close(descriptor)
-    if names is not None and names[2] != pid_namespace:
-        return False
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-    except OSError:
-        return False
-    return True

@@ -5,7 +5,7 @@ import stat
 import time
 from typing import NamedTuple, Optional
 
-from stallwatch.hook.layout import answer_name, request_path
+from stallwatch.hook.layout import answer_name, new_mark, request_path
 from stallwatch.hook.rank_file import RankFile, write_private
 from stallwatch.hook.recorder import RUNGS, dump
 from stallwatch.hook.scene import NAME as SCENE
@@ -60,7 +60,7 @@ class Requests:
             self._leave(file, request, SCENE, scene_json())
 
     def _leave(self, file: RankFile, request: Request, name: str, data: bytes) -> None:
-        path = file.path_of(answer_name(file.rank, file.key, request.request_id, name))
+        path = file.path_of(answer_name(file.rank, file.key, request.request_id, name, new_mark()))
         self._answers.append(path)
         write_private(path, data)
 

@@ -134,6 +134,8 @@ class ProcessLook(msgspec.Struct, frozen=True):
 
 # Begins `detail` of an Attempt whose hook answered that there is no recorder: torch.distributed is not initialised.
 ANSWERED_WITHOUT_DUMP = "answered without a dump"
+# Begins `detail` of an Attempt whose hook had an answer and could not create its file: nothing is said of its torch.
+REFUSED = "asked, and its hook could not create the file of its answer"
 # In the detail of a "log" attempt: several ranks write to this file, so a line without a rank's mark is anybody's.
 SHARED_LOG = "the same file as other ranks'"
 

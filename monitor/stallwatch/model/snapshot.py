@@ -80,6 +80,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     attached_ns: int = -1
     exception: str = ""  # type of the uncaught exception that is ending the process; it may hang in its teardown
     errors: int = 0  # what the hook swallowed
+    refused_errno: int = 0  # why the answer to the last request could not be left; 0: it could
     looks: tuple[CounterLook, ...] = ()  # of the last seconds, several a second, oldest first
     # (recorder, pg_id, description and members' hash: the same on every rank) of groups in which operations are pending
     pending_groups: tuple[tuple[str, int, str], ...] = ()

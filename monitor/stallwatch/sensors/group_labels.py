@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.model.snapshot import GroupCounter, Heartbeat
-from stallwatch.sensors.rank_facts import read_facts
+from stallwatch.sensors.rank_facts import FactsNames, read_facts
 
 MOST_GROUPS = 8  # of one rank: a job with hundreds of groups waits in a few of them at a time
 _LONGEST_NAME = 100  # characters; the hook's own are shorter
@@ -27,26 +27,28 @@ class GroupLabels:
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], _Known] = {}  # by record and start of its process
 
-    def labelled(self, heartbeats: Sequence[Heartbeat], now_ns: int) -> tuple[Heartbeat, ...]:
+    def labelled(
+        self, heartbeats: Sequence[Heartbeat], now_ns: int, names: FactsNames | None = None
+    ) -> tuple[Heartbeat, ...]:
         """Return the heartbeats, each with the names of its pending groups; a group without one is left out."""
         live = {(beat.path, beat.start_ticks) for beat in heartbeats}
         self._known = {key: known for key, known in self._known.items() if key in live}
-        return tuple(self._with_names(beat, now_ns) for beat in heartbeats)
+        return tuple(self._with_names(beat, now_ns, names) for beat in heartbeats)
 
-    def _with_names(self, beat: Heartbeat, now_ns: int) -> Heartbeat:
+    def _with_names(self, beat: Heartbeat, now_ns: int, names: FactsNames | None) -> Heartbeat:
         pending = [group for group in beat.groups if group.enqueued > group.completed][:MOST_GROUPS]
         if not pending:
             return beat
         known = self._known.setdefault((beat.path, beat.start_ticks), _Known())
         if now_ns >= known.again_ns and any(_key(group) not in known.names for group in pending):
-            _ask(known, beat, now_ns)
+            _ask(known, beat, now_ns, None if names is None else names.get(beat.path, ()))
         named = [(group, known.names.get(_key(group), "")) for group in pending]
         found = tuple((group.recorder, group.pg_id, name) for group, name in named if name)
         return msgspec.structs.replace(beat, pending_groups=found) if found else beat
 
 
-def _ask(known: _Known, beat: Heartbeat, now_ns: int) -> None:
-    facts = read_facts(Path(beat.path), beat.uid)
+def _ask(known: _Known, beat: Heartbeat, now_ns: int, of_facts: Sequence[str] | None) -> None:
+    facts = read_facts(Path(beat.path), beat.uid, of_facts)
     names = {} if facts is None else {key: name[:_LONGEST_NAME] for key, name in facts.process_groups.items()}
     # A group that has no name may never get one: it is asked for less and less often.
     known.wait_ns = _FIRST_WAIT_NS if names != known.names else min(2 * known.wait_ns, _LONGEST_WAIT_NS)

@@ -5,6 +5,7 @@ import os
 import random
 import stat
 import time
+from collections.abc import Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import msgspec
 from stallwatch.errors import Denied
 from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
-from stallwatch.node import untrusted
+from stallwatch.node import rank_files, untrusted
 from stallwatch.node.heartbeat_file import RECORD_LIMIT_BYTES, prepare, to_heartbeat
 from stallwatch.sensors.group_labels import GroupLabels
 from stallwatch.sensors.rank_facts import RankFacts
@@ -23,6 +24,7 @@ from stallwatch.sensors.rank_facts import RankFacts
 _MOST_RECORDS = 4096
 _MOST_LOOKED_AT = 1 << 16  # names whose owner is asked for; some microseconds each
 _SHOWN_PROBLEMS = 3
+_FACTS = layout.facts_ends(0, 0)[1]
 _TORN_TRIES = 3
 _TORN_READS = 5
 
@@ -32,6 +34,7 @@ class HeartbeatLook(msgspec.Struct, frozen=True):
     up: bool
     reason: str
     errors_total: int
+    full: str = ""  # a sentence where a directory takes no more files: ranks may have none for that reason
 
 
 class _OpenRecord:
@@ -67,7 +70,8 @@ class HeartbeatScan:
         problem = refused = self._prepare()
         found: list[Heartbeat] = []
         names: set[str] = set()
-        readable, crowd = 0, ""
+        facts: dict[str, list[str]] = {}
+        readable, crowd, full = 0, "", ""
         for directory in self._directories:
             try:
                 descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -77,7 +81,9 @@ class HeartbeatScan:
             readable += 1
             try:
                 listed = os.listdir(descriptor)
+                full = full or _fullness(directory, os.fstatvfs(descriptor))
                 # Hooks write no other names; whatever else ends so is nobody's record, and not opened.
+                _note_facts(facts, directory, listed)
                 records = sorted(name for name in listed if layout.parse_record_name(name) is not None)
                 if len(records) > _MOST_RECORDS:
                     crowd = f"{directory} holds {len(records)} records, of which {_MOST_RECORDS} are read at a time"
@@ -92,8 +98,8 @@ class HeartbeatScan:
         if not readable:
             return HeartbeatLook((), False, f"no rank directory can be read: {problem}", self._errors_total)
         now_ns = time.monotonic_ns()
-        compared = self._labels.labelled(self._facts.compared(found, now_ns), now_ns)
-        return HeartbeatLook(compared, True, self._reason(refused, crowd), self._errors_total)
+        compared = self._labels.labelled(self._facts.compared(found, now_ns, facts), now_ns, facts)
+        return HeartbeatLook(compared, True, self._reason(refused, crowd, full), self._errors_total, full)
 
     def reject(self, heartbeat: Heartbeat, sentence: str) -> None:
         """Note why a record that reads well is not believed; it is skipped until another file takes its name."""
@@ -102,18 +108,11 @@ class HeartbeatScan:
             record.rejected = True
 
     def remove(self, path: str) -> None:
-        """Unlink a record, its facts and its answers, all of a process that ended; never truncate: a late writer would
-        die of it."""
-        directory, name = os.path.split(path)
-        stem = name.removesuffix(".beat") + "."
-        request = f"{directory}/.daemon/{name.removesuffix('.beat').removeprefix('rank-')}.request"
-        with contextlib.suppress(OSError):
-            for other in os.listdir(directory):
-                if other.startswith(stem):
-                    with contextlib.suppress(OSError):
-                        os.unlink(f"{directory}/{other}")
-        with contextlib.suppress(OSError):
-            os.unlink(request)
+        """Remove a record that was read, and what its process left beside it, all of a process that ended."""
+        record = self._records.get(path)
+        if record is not None:
+            directory, name = os.path.split(path)
+            rank_files.remove(Path(directory), name, record.identity, record.uid)
 
     def _prepare(self) -> str:
         """Create what hooks need in the first directory that we may create, and our folder in every one that is there.
@@ -210,6 +209,21 @@ class HeartbeatScan:
             more = len(self._problems) - len(shown)
             parts.append(f"{len(self._problems)} ignored: " + "; ".join(shown) + (f"; and {more} more" if more else ""))
         return "; ".join(parts)
+
+
+def _fullness(directory: Path, room: os.statvfs_result) -> str:
+    # A file system without a limit says 0 of 0.
+    if room.f_blocks and room.f_bavail * room.f_frsize < layout.RECORD_BYTES:
+        return f"{directory} has no room left: records and dumps are refused"
+    if room.f_files and not room.f_favail:
+        return f"{directory} has no inode left: records and dumps are refused"
+    return ""
+
+
+def _note_facts(facts: dict[str, list[str]], directory: Path, listed: Sequence[str]) -> None:
+    for name in listed:
+        if name.endswith(_FACTS) and (key := layout.parse_own_name(name)) is not None:
+            facts.setdefault(f"{directory}/{layout.record_name(*key)}", []).append(name)
 
 
 def _sentence(name: str, error: Exception) -> str:

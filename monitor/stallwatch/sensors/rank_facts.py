@@ -4,18 +4,16 @@ Ranks are started from one environment; a variable that reaches only some of the
 job that hangs or diverges later. Only what differs is passed on, so that snapshots stay small.
 """
 
-import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
-from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
-from stallwatch.node import untrusted
+from stallwatch.node import rank_files, untrusted
 
 _LIMIT_BYTES = 256 << 10
 _AGAIN_NS = 60_000_000_000  # facts are written anew when torch is loaded: a rank's are looked at once a minute
@@ -34,6 +32,7 @@ class Facts(msgspec.Struct, frozen=True):
     process_groups: dict[str, str] = {}  # "nccl 3" to "mesh_tp 1a2b3c4d"
 
 
+FactsNames = Mapping[str, Sequence[str]]  # by record's path, the names of files that may be its facts
 Differences = tuple[tuple[str, str], ...]
 
 
@@ -43,7 +42,9 @@ class RankFacts:
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], tuple[int, dict[str, str]]] = {}  # when read, values by name
 
-    def compared(self, heartbeats: Sequence[Heartbeat], now_ns: int) -> tuple[Heartbeat, ...]:
+    def compared(
+        self, heartbeats: Sequence[Heartbeat], now_ns: int, names: FactsNames | None = None
+    ) -> tuple[Heartbeat, ...]:
         """Return the heartbeats, each with its values of the names that differ within its job here."""
         live = {(beat.path, beat.start_ticks) for beat in heartbeats}
         self._known = {key: kept for key, kept in self._known.items() if key in live}
@@ -54,17 +55,17 @@ class RankFacts:
         differences: dict[str, Differences] = {}
         for beats in jobs.values():
             if len(beats) > 1:
-                differences |= differing({beat.path: self._of(beat, now_ns) for beat in beats})
+                differences |= differing({beat.path: self._of(beat, now_ns, names) for beat in beats})
         return tuple(
             msgspec.structs.replace(beat, differs=differences[beat.path]) if differences.get(beat.path) else beat
             for beat in heartbeats
         )
 
-    def _of(self, beat: Heartbeat, now_ns: int) -> dict[str, str]:
+    def _of(self, beat: Heartbeat, now_ns: int, names: FactsNames | None) -> dict[str, str]:
         key = (beat.path, beat.start_ticks)
         read_ns, values = self._known.get(key, (None, {}))
         if read_ns is None or now_ns - read_ns >= _AGAIN_NS or not values:
-            values = _read(Path(beat.path), beat.uid) or values
+            values = _read(Path(beat.path), beat.uid, None if names is None else names.get(beat.path, ())) or values
             self._known[key] = now_ns, values
         return values
 
@@ -97,25 +98,19 @@ def is_compared(name: str) -> bool:
     return name.startswith(_PREFIXES) and not own
 
 
-def read_facts(record: Path, uid: int) -> Facts | None:
-    """Given a record's path and owner, return its process' facts; None where there are none, or not its rank's own."""
-    if (key := layout.parse_record_name(record.name)) is None:
-        return None
+def read_facts(record: Path, uid: int, names: Iterable[str] | None = None) -> Facts | None:
+    """Given a record's path and owner, return its process' facts; None where there are none, or not its rank's own.
+    `names`: those of its directory that may be they, where that is known."""
     try:
-        directory = os.open(record.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            data, status = untrusted.read_regular(directory, layout.facts_name(*key), _LIMIT_BYTES)
-        finally:
-            os.close(directory)
-        facts: Facts = decode_json(data, Facts)
+        facts: Facts = decode_json(rank_files.read_facts(record, uid, _LIMIT_BYTES, names), Facts)
     except (OSError, untrusted.Refused, Unreadable):
         return None
-    return facts if status.st_uid == uid else None
+    return facts
 
 
-def _read(record: Path, uid: int) -> dict[str, str]:
+def _read(record: Path, uid: int, names: Iterable[str] | None) -> dict[str, str]:
     """Values by name; none where there are no facts."""
-    if (facts := read_facts(record, uid)) is None:
+    if (facts := read_facts(record, uid, names)) is None:
         return {}
     variables = {name: value for name, value in facts.environment.items() if is_compared(name)}
     return {**{f"version of {name}": version for name, version in facts.versions.items() if version}, **variables}

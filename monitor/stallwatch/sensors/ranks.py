@@ -53,6 +53,7 @@ class RanksSensor:
         self._missing_since: dict[str, int] = {}  # records of processes that were gone when we came
         self._not_believed: set[str] = set()  # of this read
         self._owners = Owners()
+        self._full = ""  # why a rank with a hook may have no record
         self._process_errors = 0
         self._unseen = Unseen(options.keep_ended_seconds)
 
@@ -69,6 +70,7 @@ class RanksSensor:
         began_ns = self._now_ns()
         self._deaths.look()
         look = self._scan.read()
+        self._full = look.full
         self._not_believed.clear()
         refusals: list[str] = []
         for heartbeat in look.heartbeats:
@@ -242,7 +244,7 @@ class RanksSensor:
             process = Unavailable(f"process {rank.watch.pid} has ended", now_ns)
         heartbeat: Known[Heartbeat] | Unavailable
         if rank.heartbeat is None:
-            heartbeat = Unavailable(NO_HOOK, now_ns)
+            heartbeat = Unavailable(f"{NO_HOOK}; or {self._full}" if self._full else NO_HOOK, now_ns)
         elif rank.heartbeat.path in paths or rank.end is not None:
             heartbeat = Known(rank.heartbeat, rank.heartbeat_ns)
         else:

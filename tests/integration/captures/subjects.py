@@ -115,11 +115,13 @@ class Subject:
         watch.close()
         return sample
 
-    def write_record(self, answered: int = 0) -> Path:
+    def write_record(self, answered: int = 0, refused_errno: int = 0) -> Path:
         """Write the record that this process' hook would write now."""
         with ProcessDirectory(self.pid) as directory:
             start_ticks = directory.stat().start_ticks
-        return write_record(self.directory, self.rank, self.pid, start_ticks, answered_request=answered)
+        return write_record(
+            self.directory, self.rank, self.pid, start_ticks, answered_request=answered, refused_errno=refused_errno
+        )
 
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):

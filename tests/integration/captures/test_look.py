@@ -1,5 +1,6 @@
 """A whole look by the real child and the real py-spy at processes in a known state."""
 
+import errno
 import os
 import shutil
 import signal
@@ -208,6 +209,23 @@ def test_recorder_that_does_not_answer_is_asked_and_said(tmp_path: Path) -> None
     assert "no dump pipe is set up" in own_file.detail
     assert state.evidence_complete
     assert any("flight recorder asked, not answered" in sentence for sentence in state.missing)
+
+
+def test_a_hook_that_could_not_create_its_answer_says_so_and_its_torch_is_not_blamed(tmp_path: Path) -> None:
+    with running(SLEEPS, tmp_path / "d") as subject:
+        request = Path(layout.request_path(str(subject.directory), subject.rank, subject.pid))
+
+        def refused() -> None:
+            if request.exists():
+                number = msgspec.json.decode(request.read_bytes())["id"]
+                subject.write_record(number, refused_errno=errno.ENOSPC)
+
+        sample = subject.sample(with_hook=True)
+        wait(CaptureRun(tmp_path / "b", [sample], 1, CONFIG, node="node0"), refused)
+    asked = attempts(tmp_path / "b", "flight_recorder")[0]
+    assert not asked.answered
+    assert "could not create the file of its answer: No space left on device" in asked.detail
+    assert "torch" not in asked.detail
 
 
 def test_py_spy_that_hangs_is_given_up_and_the_rank_runs_on(tmp_path: Path) -> None:

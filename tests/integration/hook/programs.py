@@ -52,6 +52,31 @@ class Program:
         self.process.stdin.write(line.encode() + b"\n")
         return self.line()
 
+    def record_path(self) -> Path:
+        """The record of this process, as soon as it is there."""
+
+        def look() -> Path | None:
+            return next((path for path in self.directory.glob(f"rank-*-{self.process.pid}-*.beat")), None)
+
+        return eventually(look)
+
+    def facts_path(self) -> Path:
+        ends = layout.facts_ends(*self._key())
+        return eventually(lambda: next((p for p in self.directory.iterdir() if layout.is_between(p.name, ends)), None))
+
+    def request_path(self) -> Path:
+        return Path(layout.request_path(str(self.directory), *self._key()))
+
+    def answer_path(self, request_id: int, recorder: str) -> Path:
+        ends = layout.answer_ends(*self._key(), request_id, recorder)
+        (path,) = (path for path in self.directory.iterdir() if layout.is_between(path.name, ends))
+        return path
+
+    def _key(self) -> tuple[int, str]:
+        key = layout.parse_record_name(self.record_path().name)
+        assert key is not None
+        return key
+
     def end(self, line: str = "") -> tuple[int, str]:
         """Let it end; return its exit status and what it wrote to stderr."""
         _, errors = self.process.communicate(line.encode() + b"\n", timeout=DEADLINE_SECONDS)

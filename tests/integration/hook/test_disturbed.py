@@ -42,7 +42,7 @@ def test_a_record_that_is_unlinked_comes_back(tmp_path: Path, directory: Path) -
     with running(script(tmp_path, LOOP), directory) as program:
         assert program.line() == "True"
         before = program.record()
-        (directory / layout.record_name(3, program.process.pid)).unlink()
+        program.record_path().unlink()
         after = program.record(until=lambda record: record.pulse_ns > before.pulse_ns)
         assert (after.step or 0) > (before.step or 0)
         assert program.end("stop") == (0, "")
@@ -51,7 +51,7 @@ def test_a_record_that_is_unlinked_comes_back(tmp_path: Path, directory: Path) -
 def test_a_record_that_is_truncated_under_a_stepping_job_is_whole_again(tmp_path: Path, directory: Path) -> None:
     with running(script(tmp_path, LOOP), directory) as program:
         assert program.line() == "True"
-        path = directory / layout.record_name(3, program.process.pid)
+        path = program.record_path()
         for size in (0, 1, 4096, 0):
             before = program.record()
             os.truncate(path, size)
@@ -124,7 +124,7 @@ def test_rubbish_in_the_request_s_place_is_ignored(tmp_path: Path, directory: Pa
     (directory / ".daemon").mkdir()
     with running(script(tmp_path, LOOP), directory) as program:
         assert program.line() == "True"
-        request = Path(layout.request_path(str(directory), 3, program.process.pid))
+        request = program.request_path()
         request.write_bytes(b"\xff{")
         assert program.record(until=lambda record: record.errors > 0).answered_request == -1
         part = request.with_suffix(".part")
@@ -184,7 +184,7 @@ ctypes.PyDLL(None).pause()  # until a signal; a PyDLL call keeps the GIL
     with running(script(tmp_path, source), directory) as program:
         assert program.line() == "ready"
         program.ask()
-        record = directory / layout.record_name(3, program.process.pid)
+        record = program.record_path()
 
         def stands_still() -> bool | None:
             before = record.stat().st_mtime_ns

@@ -34,7 +34,7 @@ while not select.select([sys.stdin], [], [], 0)[0]:
 def test_a_record_is_read_whole_or_not_at_all(tmp_path: Path, directory: Path) -> None:
     with running(script(tmp_path, WRITER), directory) as program:
         assert program.line() == "writing"
-        path = directory / layout.record_name(3, program.process.pid)
+        path = program.record_path()
         whole: list[layout.Record] = []
         torn = 0
         while len(whole) < 5000:

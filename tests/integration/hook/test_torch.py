@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from stallwatch.hook import layout
 from stallwatch.hook.group_names import group_name
 from tests.integration.hook.programs import Program, eventually, records, running, script
 
@@ -42,14 +41,14 @@ dist.destroy_process_group()
 
 def request(program: Program, request_id: int, rung: str) -> dict[str, Any]:
     """Ask as the daemon does, and return torch's own answer."""
-    path = Path(layout.request_path(str(program.directory), 0, program.process.pid))
+    path = program.request_path()
     path.parent.mkdir(exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text(json.dumps({"id": request_id, "rung": rung}))
     part.rename(path)
     record = program.record(until=lambda record: record.answered_request == request_id)
     assert record.dump_started_ns is None
-    answer = program.directory / layout.answer_name(0, program.process.pid, request_id, "gloo")
+    answer = program.answer_path(request_id, "gloo")
     return dict(pickle.loads(answer.read_bytes()))  # noqa: TID251 - torch wrote it for this test
 
 
@@ -65,7 +64,7 @@ def test_groups_are_named_by_what_they_are_for_and_their_members(tmp_path: Path,
     with running(script(tmp_path, text), directory, variables=variables) as program:
         program.line()
         program.ask()
-        facts = directory / layout.facts_name(0, program.process.pid)
+        facts = program.facts_path()
 
         def named() -> dict[str, str] | None:
             found = json.loads(facts.read_text()).get("process_groups", {})
@@ -78,7 +77,7 @@ def test_a_rank_whose_torch_comes_later(tmp_path: Path, directory: Path) -> None
     variables = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     with running(script(tmp_path, RANK.format(arguments="")), directory, variables=variables) as program:
         assert program.line() == "attached"
-        facts = program.directory / layout.facts_name(0, program.process.pid)
+        facts = program.facts_path()
         eventually(lambda: facts.exists() or None)
         assert "torch" not in json.loads(facts.read_text())["versions"]
         assert program.record().groups == ()
@@ -99,8 +98,7 @@ def test_a_rank_whose_torch_comes_later(tmp_path: Path, directory: Path) -> None
         stacks = request(program, 3, "stacks")
         assert any(frame["filename"].endswith("train.py") for frame in frames_in(stacks))
 
-        answers = {path.name for path in directory.glob("*.dump")}
-        assert answers == {layout.answer_name(0, program.process.pid, 3, part) for part in ("gloo", "scene")}
+        assert set(directory.glob("*.dump")) == {program.answer_path(3, part) for part in ("gloo", "scene")}
         assert program.record().errors == 0
         status, _ = program.end()
     assert status == 0

@@ -37,6 +37,11 @@ def job_of(uid: int, name: str, daemon: ServiceDaemon, python: PythonForEverybod
     running.end()
 
 
+def record_of(directory: Path, rank: int, pid: int) -> Path:
+    (path,) = directory.glob(f"rank-{rank}-{pid}-*.beat")
+    return path
+
+
 def said(ranks: RankList) -> str:
     return next(sensor.reason for sensor in ranks.sensors if sensor.sensor == "heartbeats")
 
@@ -48,7 +53,7 @@ def put(directory: Path, name: str, data: bytes, uid: int = BOB) -> None:
 
 def test_files_that_are_no_records_are_named_and_hide_nothing(daemon: ServiceDaemon, job: UserJob) -> None:
     ranks = daemon.rank_directory
-    real = (ranks / layout.record_name(0, job.pid(0))).read_bytes()
+    real = record_of(ranks, 0, job.pid(0)).read_bytes()
     (ranks / "rank-7-1.beat").symlink_to("/etc/shadow")
     os.mkfifo(ranks / "rank-7-2.beat")
     put(ranks, "rank-7-3.beat", os.urandom(4096))
@@ -69,7 +74,7 @@ def test_files_that_are_no_records_are_named_and_hide_nothing(daemon: ServiceDae
 
 def test_a_record_that_claims_another_users_process_is_not_believed(daemon: ServiceDaemon, job: UserJob) -> None:
     """BOB copies a record of ALICE's: her rank would seem to be a job of his, and to hang when he likes."""
-    real = (daemon.rank_directory / layout.record_name(1, job.pid(1))).read_bytes()
+    real = record_of(daemon.rank_directory, 1, job.pid(1)).read_bytes()
     put(daemon.rank_directory, layout.record_name(5, job.pid(1)), real)
     daemon.until(lambda: f"written by uid {BOB}" in said(daemon.client.ranks()), "the reason is said")
     assert f"process {job.pid(1)} runs as {ALICE}" in said(daemon.client.ranks())

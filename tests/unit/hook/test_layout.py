@@ -213,17 +213,32 @@ def test_long_names_that_begin_alike_stay_apart() -> None:
     assert layout.fitting("short", 256) == b"short"
 
 
+MARK = "0123456789abcdef"
+
+
 def test_names_of_files() -> None:
     assert layout.record_name(12, 345) == "rank-12-345.beat"
-    assert layout.parse_record_name("rank-12-345.beat") == (12, 345)
+    assert layout.parse_record_name("rank-12-345.beat") == (12, "345")
     assert layout.answer_name(12, 345, 6, "nccl") == "rank-12-345.6.nccl.dump"
     assert layout.facts_name(12, 345) == "rank-12-345.facts.json"
+    assert layout.record_name(12, "345-" + MARK) == f"rank-12-345-{MARK}.beat"
+    assert layout.parse_record_name(f"rank-12-345-{MARK}.beat") == (12, "345-" + MARK)
+    assert layout.answer_name(12, "345-" + MARK, 6, "nccl", MARK) == f"rank-12-345-{MARK}.6.{MARK}.nccl.dump"
+    assert layout.facts_name(12, "345-" + MARK, MARK) == f"rank-12-345-{MARK}.{MARK}.facts.json"
     assert layout.request_path("/run/x", 12, 345) == "/run/x/.daemon/12-345.request"
 
 
 @pytest.mark.parametrize(
     "name",
-    ["rank-1-2.facts.json", "rank-1.beat", "rank--1-2.beat", "rank-a-2.beat", ".rank-1-2.beat", "rank-1-2.beat.tmp"],
+    [
+        "rank-1-2.facts.json",
+        "rank-1.beat",
+        "rank--1-2.beat",
+        "rank-a-2.beat",
+        ".rank-1-2.beat",
+        "rank-1-2.beat.tmp",
+        "rank-1-2-0123.beat",
+    ],
 )
 def test_other_names_are_no_records(name: str) -> None:
     assert layout.parse_record_name(name) is None

@@ -35,8 +35,13 @@ def is_published(made: Publication) -> bool:
     return made.file is not None
 
 
-def record(directory: Path, name: str = "rank-3-7.beat") -> layout.Record:
-    return layout.decode((directory / name).read_bytes())
+def path_in(directory: Path) -> Path:
+    (path,) = directory.glob("*.beat")
+    return path
+
+
+def record(directory: Path) -> layout.Record:
+    return layout.decode(path_in(directory).read_bytes())
 
 
 def test_the_record_names_the_process_and_its_world(directory: Path) -> None:
@@ -58,6 +63,7 @@ def test_nobody_counts_steps_until_the_job_says_so(directory: Path) -> None:
 def test_alerts_can_be_kept_quiet(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     published()
     assert record(directory).notify
+    path_in(directory).unlink()
     monkeypatch.setenv("STALLWATCH_NOTIFY", "off")
     published()
     assert not record(directory).notify
@@ -65,7 +71,7 @@ def test_alerts_can_be_kept_quiet(directory: Path, monkeypatch: pytest.MonkeyPat
 
 def test_an_unlinked_record_is_made_again(directory: Path) -> None:
     made = published()
-    os.unlink(directory / "rank-3-7.beat")
+    os.unlink(path_in(directory))
     made.beat(1)
     made.publish()
     assert record(directory).pulse_count == 1
@@ -73,7 +79,7 @@ def test_an_unlinked_record_is_made_again(directory: Path) -> None:
 
 def test_a_truncated_record_is_whole_again(directory: Path) -> None:
     made = published()
-    os.truncate(directory / "rank-3-7.beat", 0)
+    os.truncate(path_in(directory), 0)
     made.publish()
     assert record(directory).rank == 3
 
@@ -95,7 +101,7 @@ def test_a_directory_that_comes_late_gets_its_record(directory: Path, capsys: py
 
 def test_a_directory_that_vanishes_and_returns_gets_its_record(directory: Path) -> None:
     made = published()
-    (directory / "rank-3-7.beat").unlink()
+    path_in(directory).unlink()
     directory.rmdir()
     made.publish()
     assert not is_published(made)
@@ -107,8 +113,9 @@ def test_a_directory_that_vanishes_and_returns_gets_its_record(directory: Path) 
 def test_a_process_that_turns_out_to_be_another_rank_moves(directory: Path) -> None:
     made = published()
     made.move(WORLD._replace(rank=1, world_size=2))
-    assert [path.name for path in directory.iterdir()] == ["rank-1-7.beat"]
-    assert record(directory, "rank-1-7.beat").world_size == 2
+    assert made.file is not None
+    assert [layout.parse_record_name(path.name) for path in directory.iterdir()] == [(1, made.file.key)]
+    assert record(directory).world_size == 2
 
 
 def test_the_end_is_the_last_word(directory: Path) -> None:
@@ -128,7 +135,7 @@ def test_an_end_without_a_known_code_says_so(directory: Path) -> None:
 
 def test_a_forked_child_writes_nothing(directory: Path) -> None:
     made = published()
-    os.unlink(directory / "rank-3-7.beat")
+    os.unlink(path_in(directory))
     made.abandon()
     made.publish()
     assert list(directory.iterdir()) == []

@@ -1,6 +1,7 @@
 """Files in a directory that others share: made exclusively, written whole, given up when they are no longer ours."""
 
 import os
+import re
 import stat
 import time
 from pathlib import Path
@@ -28,8 +29,7 @@ def made(directory: Path, process: Process = PROCESS) -> RankFile:
 
 
 def test_the_file_has_its_whole_space_from_the_start(tmp_path: Path) -> None:
-    RankFile(str(tmp_path), 3, PROCESS)
-    status = (tmp_path / "rank-3-7.beat").stat()
+    status = Path(RankFile(str(tmp_path), 3, PROCESS).path).stat()
     assert status.st_size == layout.RECORD_BYTES
     assert status.st_blocks * 512 >= layout.RECORD_BYTES
     assert stat.S_IMODE(status.st_mode) == 0o644
@@ -38,10 +38,10 @@ def test_the_file_has_its_whole_space_from_the_start(tmp_path: Path) -> None:
 def test_everybody_may_read_the_record_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        made(tmp_path)
+        file = made(tmp_path)
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "rank-3-7.beat").stat().st_mode) == 0o644
+    assert stat.S_IMODE(Path(file.path).stat().st_mode) == 0o644
 
 
 def test_a_truncated_file_is_whole_again_after_the_next_write(tmp_path: Path) -> None:
@@ -83,22 +83,17 @@ def test_a_pipe_in_its_place_blocks_nobody(tmp_path: Path) -> None:
         file.write(image())
 
 
-def test_what_a_dead_process_with_our_pid_left_gives_way(tmp_path: Path) -> None:
-    first = made(tmp_path)
-    second = made(tmp_path, LATER)
-    assert first.path == second.path
-    with pytest.raises(FileNotFoundError):
-        first.write(image())
-
-
-def test_the_same_pid_in_another_container_keeps_its_record(tmp_path: Path) -> None:
-    first = made(tmp_path)
-    second = made(tmp_path, ELSEWHERE)
-    assert first.path != second.path
-    assert layout.parse_record_name(os.path.basename(second.path)) == (3, second.key)
-    first.write(image())
-    again = made(tmp_path, ELSEWHERE)
-    assert again.path == second.path
+def test_nobody_can_foresee_a_name_and_hold_it(tmp_path: Path) -> None:
+    """Not by rank and pid, not from another file of the same process, not from what the file is called at first."""
+    files = [made(tmp_path), made(tmp_path), made(tmp_path, ELSEWHERE)]
+    names = [Path(path).name for file in files for path in (file.path, file.facts_path)]
+    marks = [mark for name in names for mark in re.findall("[0-9a-f]{16}", name)]
+    assert len(set(names)) == 6
+    assert len(set(marks)) == 6  # three keys, each in two names, and three marks of facts
+    assert [layout.parse_record_name(Path(file.path).name) for file in files] == [(3, file.key) for file in files]
+    assert all(file.key.startswith("7-") for file in files)
+    for file in files:
+        file.write(image(ELSEWHERE if file is files[2] else PROCESS))
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,12 +122,13 @@ def test_a_directory_that_hands_its_group_down_lets_the_group_read(tmp_path: Pat
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def test_a_planted_temporary_link_is_removed_and_not_followed(tmp_path: Path) -> None:
+def test_planted_temporary_names_hinder_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     os.symlink(victim, tmp_path / "x.tmp")
     write_private(str(tmp_path / "x"), b"one")
     assert victim.read_bytes() == b"precious"
+    assert (tmp_path / "x").read_bytes() == b"one"
 
 
 def test_the_directory_is_the_named_one_else_the_service_s_else_the_fallback(

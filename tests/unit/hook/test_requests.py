@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from stallwatch.hook import recorder
+from stallwatch.hook import layout, recorder
 from stallwatch.hook.identity import Process
 from stallwatch.hook.rank_file import RankFile
 from stallwatch.hook.requests import Request, Requests
@@ -23,12 +23,18 @@ def file(tmp_path: Path) -> RankFile:
 
 
 def ask(file: RankFile, body: object, uid: int | None = None) -> Path:
-    path = Path(file.directory, ".daemon", "3-7.request")
+    path = Path(layout.request_path(file.directory, file.rank, file.key))
     part = path.with_suffix(".tmp")
     part.write_text(json.dumps(body))
     if uid is not None:
         os.chown(part, uid, -1)
     part.rename(path)
+    return path
+
+
+def answer_of(file: RankFile, request_id: int, recorder: str) -> Path:
+    ends = layout.answer_ends(file.rank, file.key, request_id, recorder)
+    (path,) = (path for path in Path(file.directory).iterdir() if layout.is_between(path.name, ends))
     return path
 
 
@@ -125,7 +131,7 @@ def test_both_recorders_answer_at_the_rung_that_was_asked(
 ) -> None:
     Requests().answer(file, Request(4, rung))
     for name in ("nccl", "gloo"):
-        answer = Path(file.directory, f"rank-3-7.4.{name}.dump").read_bytes()
+        answer = answer_of(file, 4, name).read_bytes()
         assert pickle.loads(answer)["arguments"] == arguments  # noqa: TID251 - written by this test
 
 
@@ -133,11 +139,9 @@ def test_the_next_answer_takes_the_place_of_the_last(file: RankFile, torch: Modu
     requests = Requests()
     requests.answer(file, Request(4, "active"))
     requests.answer(file, Request(5, "active"))
-    assert sorted(path.name for path in Path(file.directory).glob("*.dump")) == [
-        "rank-3-7.5.gloo.dump",
-        "rank-3-7.5.nccl.dump",
-        "rank-3-7.5.scene.dump",
-    ]
+    assert sorted(Path(file.directory).glob("*.dump")) == sorted(
+        answer_of(file, 5, name) for name in ("gloo", "nccl", "scene")
+    )
     requests.remove_answers()
     assert list(Path(file.directory).glob("*.dump")) == []
 

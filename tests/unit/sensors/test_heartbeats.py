@@ -154,10 +154,24 @@ def test_everything_of_an_ended_process_is_removed_and_nothing_else(scan: Heartb
     other = write_record(directory, 1, 501, 9)
     (directory / layout.facts_name(1, 50)).touch()
     (directory / layout.answer_name(1, 50, 3, "nccl")).touch()
+    (directory / layout.facts_name(1, 50, "0123456789abcdef")).touch()
+    scan.read()
     Path(layout.request_path(str(directory), 1, 50)).touch()
     scan.remove(str(path))
     assert sorted(p.name for p in directory.iterdir()) == [".daemon", other.name]
     assert list((directory / ".daemon").iterdir()) == []
+
+
+@pytest.mark.parametrize(("blocks", "files", "said"), [(0, 9, "no room left"), (9, 0, "no inode left")])
+def test_a_directory_that_takes_no_more_files_says_so(
+    scan: HeartbeatScan, directory: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, files: int, said: str
+) -> None:
+    assert scan.read().full == ""
+    room = os.statvfs_result((4096, 4096, 100, blocks, blocks, 100, files, files, 0, 255))
+    monkeypatch.setattr(os, "fstatvfs", lambda descriptor: room)
+    look = scan.read()
+    assert said in look.full
+    assert said in look.reason
 
 
 def test_no_directory_at_all_is_down(tmp_path: Path) -> None:

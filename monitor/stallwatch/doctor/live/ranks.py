@@ -24,7 +24,7 @@ _NAMES = frozenset(
     ("RANK", "WORLD_SIZE", "NODE_RANK", "OMP_NUM_THREADS", "LD_PRELOAD", "HOME", "TMPDIR", "XDG_CACHE_HOME")
 )
 
-_FACTS = re.compile(r"rank-(\d+)-(\d+)\.facts\.json")
+_FACTS = re.compile(r"rank-(\d+)-(\d+)(?:-[0-9a-f]{16})?\.(?:[0-9a-f]{16}\.)?facts\.json")  # hook.layout.facts_name
 _LIMIT_BYTES = 1 << 20
 _SHOWN_RANKS = 16  # a node has no more; a test machine that has is not told each of them
 

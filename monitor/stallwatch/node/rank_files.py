@@ -1,0 +1,112 @@
+"""The files that a rank's hook made beside its record, found by name and owner: the directory is open to all."""
+
+import os
+import stat
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from stallwatch.hook import layout
+from stallwatch.node import untrusted
+
+
+def find(directory: int, ends: tuple[str, str], owners: Collection[int], names: Iterable[str] | None = None) -> str:
+    """Given an open directory and how a name begins and ends, return the newest such file of one of `owners`.
+
+    `names`: those of the directory, where they are known. Raise FileNotFoundError when there is none; another user's
+    is none.
+    """
+    found: list[tuple[int, str]] = []
+    for name in os.listdir(directory) if names is None else names:
+        if not layout.is_between(name, ends):
+            continue
+        try:
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(status.st_mode) and status.st_uid in owners:
+            found.append((status.st_mtime_ns, name))
+    if not found:
+        raise FileNotFoundError(2, os.strerror(2), "…".join(ends))
+    return max(found)[1]
+
+
+def read_facts(record: Path, uid: int, limit_bytes: int, names: Iterable[str] | None = None) -> bytes:
+    """Given a record's path and owner, return what its process wrote into its facts file.
+
+    Raise OSError, FileNotFoundError where there is none of this user, Refused.
+    """
+    key = layout.parse_record_name(record.name)
+    if key is None:
+        raise FileNotFoundError(2, os.strerror(2), record.name)
+    directory = os.open(record.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        name = find(directory, layout.facts_ends(*key), (uid,), names)
+        data, status = untrusted.read_regular(directory, name, limit_bytes)
+    finally:
+        os.close(directory)
+    if status.st_uid != uid:
+        raise FileNotFoundError(2, os.strerror(2), name)
+    return data
+
+
+def remove(directory: Path, record: str, identity: tuple[int, int], owner: int) -> None:
+    """Unlink a record that was read, and what its process left beside it; never truncate: a late writer would die.
+
+    `identity` (device, inode) and `owner` are of the record as it was opened. Names are anybody's: what another user
+    owns stays, whatever it is called, and so does all where another file has taken the record's name. Never raises.
+    """
+    key = layout.parse_record_name(record)
+    if key is None:
+        return
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        status = os.stat(record, dir_fd=descriptor, follow_symlinks=False)
+        if (status.st_dev, status.st_ino) != identity or status.st_uid != owner:
+            return
+        for name in os.listdir(descriptor):
+            if layout.parse_own_name(name) == key and _is_own(descriptor, name, owner):
+                os.unlink(name, dir_fd=descriptor)
+        _remove_request(descriptor, *key)
+    except OSError:
+        pass  # gone, or not ours to remove
+    finally:
+        os.close(descriptor)
+
+
+def open_requests(directory: Path) -> int:
+    """Return a descriptor of the daemon's own folder in a rank directory. Raise OSError; PermissionError when it is
+    somebody else's."""
+    return _open_requests(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW), directory)
+
+
+def _open_requests(parent: int, directory: Path, *, keep: bool = False) -> int:
+    try:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(layout.REQUESTS, flags, dir_fd=parent)
+    finally:
+        if not keep:
+            os.close(parent)
+    owner = os.fstat(descriptor).st_uid
+    if owner not in (0, os.geteuid()):
+        os.close(descriptor)
+        raise PermissionError(13, f"belongs to uid {owner}, who keeps ranks from being asked", f"{directory}/.daemon")
+    return descriptor
+
+
+def _remove_request(directory: int, rank: int, key: str) -> None:
+    folder = _open_requests(directory, Path(), keep=True)
+    try:
+        os.unlink(layout.request_name(rank, key), dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _is_own(directory: int, name: str, owner: int) -> bool:
+    try:
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_uid == owner
