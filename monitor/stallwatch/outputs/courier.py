@@ -43,6 +43,16 @@ class Words(Protocol):
     def test(self) -> Mapping[str, object]: ...
 
 
+class HeldBack(NamedTuple):
+    """What waits, and why."""
+
+    output: str
+    owner: str
+    messages: int
+    reason: str
+    until_wall_ns: int
+
+
 class _Batch(NamedTuple):
     """What goes out together: one message, or all that wait as a digest."""
 
@@ -115,7 +125,11 @@ class Courier:
     def _queue(self, incident: Incident, step: Step, report: NodeReport) -> None:
         body = msgspec.Raw(msgspec.json.encode(self._words.message(incident, step, report)))
         line = self._words.line(incident, step)
-        message = Message(incident.incident_id, step, self._clock.wall_ns(), body, line)
+        critical = incident.severity == "critical" and step in ("told", "escalated")
+        job, queued_ns = incident.job, self._clock.wall_ns()
+        message = Message(
+            incident.incident_id, step, queued_ns, body, line, False, job.owner, job.training_job, critical
+        )
         self._spool, dropped = self._spool.with_message(message, covered(incident, step), verdict_key(incident))
         self._counts["dropped"] += dropped
 
@@ -140,6 +154,14 @@ class Courier:
 
     def queued(self) -> int:
         return len(self._spool.queue)
+
+    def held(self) -> tuple[HeldBack, ...]:
+        """Whose messages wait, and for what."""
+        now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
+        return tuple(
+            HeldBack(self.name, one.owner, one.messages, self._cap.reason, wall_ns + max(one.until_ns - now_ns, 0))
+            for one in self._cap.held(self._spool.queue, now_ns)
+        )
 
     def close(self, seconds: float) -> None:
         with self._changed:
@@ -171,14 +193,17 @@ class Courier:
             if self._closing or not self._is_due():
                 return None
             self._drop_old()
-            count = self._cap.together(len(self._spool.queue), self._clock.monotonic_ns())
-            waiting = self._spool.queue[:count]
+            waiting = self._cap.chosen(self._spool.queue, self._clock.monotonic_ns())
+            if not waiting:
+                return None
+            self._cap.served(waiting)
+            places = [place for place, one in enumerate(self._spool.queue) if any(one is other for other in waiting)]
             self._spool = self._spool.begun(waiting, begun=True)
             doubted = any(message.begun for message in waiting)
-            return _Batch(self._spool.queue[:count], doubted) if waiting else None
+            return _Batch(tuple(self._spool.queue[place] for place in places), doubted)
 
     def _due_ns(self) -> int:
-        return max(self._not_before_ns, self._cap.not_before_ns())
+        return max(self._not_before_ns, self._cap.not_before_ns(self._spool.queue, self._clock.monotonic_ns()))
 
     def _is_due(self) -> bool:
         return bool(self._spool.queue) and self._clock.monotonic_ns() >= self._due_ns()
@@ -202,7 +227,7 @@ class Courier:
         self._attempts = self._attempts + 1 if isinstance(outcome, Later) else 0
         self._not_before_ns = now_ns + int(_wait_seconds(outcome, self._attempts) * 1e9)
         if isinstance(outcome, Delivered):
-            self._cap.sent(now_ns)
+            self._cap.sent(messages, now_ns)
             self._finish(messages, "repeated" if batch.doubted else "delivered", None, outcome.thread)
             return
         first = messages[0]

@@ -2,8 +2,10 @@
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -11,7 +13,7 @@ from msgspec.structs import replace
 from stallwatch.node.disk import Disk
 from stallwatch.outputs.telling import Step
 
-_MOST_MESSAGES = 200  # some hours of a very bad day; the oldest is dropped first
+_MOST_MESSAGES = 200  # some hours of a very bad day; the oldest of who has the most is dropped first
 _MOST_INCIDENTS = 2000
 
 
@@ -22,6 +24,9 @@ class Message(msgspec.Struct, frozen=True):
     body: msgspec.Raw
     line: str = ""  # the message in one line, for a digest
     begun: bool = False  # an attempt was begun of which nobody knows what became
+    owner: str = ""  # whose job it tells of
+    training_job: str = ""
+    critical: bool = False
 
 
 class Spool(msgspec.Struct, frozen=True):
@@ -32,17 +37,22 @@ class Spool(msgspec.Struct, frozen=True):
     queue: tuple[Message, ...] = ()
     verdicts: dict[str, str] = {}  # by incident: the verdict that was told last
     threads: dict[str, str] = {}  # by incident: the thread of its first message
+    owners: dict[str, str] = {}  # by incident: whose job it is of
 
     def with_message(self, message: Message, steps: tuple[Step, ...], verdict: str = "") -> tuple["Spool", int]:
         """Return the spool with a message queued and its steps noted, and how many messages were dropped for it."""
         told = dict(self.told)
         told[message.incident_id] = (*told.pop(message.incident_id, ()), *steps)
+        owners = {**self.owners, message.incident_id: message.owner}
         while len(told) > _MOST_INCIDENTS:
-            del told[next(iter(told))]
-        queue = (*self.queue, message)
-        kept = queue[-_MOST_MESSAGES:]
+            del told[_oldest_of_most({one: owners.get(one, "") for one in told})]
+        queue = [*self.queue, message]
+        while len(queue) > _MOST_MESSAGES:
+            del queue[_oldest_of_most({place: one.owner for place, one in enumerate(queue)})]
+        dropped = len(self.queue) + 1 - len(queue)
         verdicts = {**self.verdicts, message.incident_id: verdict}
-        return replace(self, told=told, queue=kept, verdicts=verdicts), len(queue) - len(kept)
+        owners = {incident_id: owner for incident_id, owner in owners.items() if incident_id in told}
+        return replace(self, told=told, queue=tuple(queue), verdicts=verdicts, owners=owners), dropped
 
     def without(self, messages: Sequence[Message]) -> "Spool":
         gone = {id(message) for message in messages}
@@ -71,7 +81,17 @@ class Spool(msgspec.Struct, frozen=True):
             return self
         threads = {incident_id: thread for incident_id, thread in self.threads.items() if incident_id in told}
         verdicts = {incident_id: verdict for incident_id, verdict in self.verdicts.items() if incident_id in told}
-        return replace(self, told=told, threads=threads, verdicts=verdicts)
+        owners = {incident_id: owner for incident_id, owner in self.owners.items() if incident_id in told}
+        return replace(self, told=told, threads=threads, verdicts=verdicts, owners=owners)
+
+
+Key = TypeVar("Key")
+
+
+def _oldest_of_most(owners: dict[Key, str]) -> Key:
+    """Given whose each is, oldest first, return the oldest of who has the most: nobody's rubbish costs another's."""
+    most, _ = Counter(owners.values()).most_common(1)[0]
+    return next(key for key, owner in owners.items() if owner == most)
 
 
 _SPOOL = msgspec.json.Decoder(Spool)
