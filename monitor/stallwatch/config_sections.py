@@ -219,7 +219,7 @@ class SlackSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     channel: Annotated[str, Meta(description="Where the bot writes: a channel's id or name.")] = ""
     api_url: Annotated[str, Meta(description="Slack's API, for a GovSlack of your own.")] = "https://slack.com/api/"
     messages_per_hour: Annotated[
-        int, Meta(description="More than these wait and arrive as one digest.", ge=1, le=1000)
+        int, Meta(description="Of each user; more than these wait and arrive as one digest.", ge=1, le=1000)
     ] = 20
 
 

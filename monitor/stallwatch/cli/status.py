@@ -14,6 +14,7 @@ from stallwatch.cli.terminal import (
     SEVERITY_STYLES,
     STATE_STYLES,
     console,
+    local_time,
     safe,
     seconds,
     severity_word,
@@ -26,7 +27,7 @@ from stallwatch.incidents.names import incident_id
 from stallwatch.model.incident import UNTOLD
 from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs.client import Client
-from stallwatch.outputs.documents import IncidentDocument, IncidentList, RankDocument, RankList
+from stallwatch.outputs.documents import HeldBack, IncidentDocument, IncidentList, RankDocument, RankList
 
 _COLUMNS = ("job", "rank", "state", "step", "step time", "since step", "limit", "phase", "pid")
 _NUMBERS = ("rank", "step", "step time", "since step", "limit", "pid")
@@ -67,13 +68,19 @@ def status_document(ranks: RankList, incidents: IncidentList) -> dict[str, objec
 def status_view(ranks: RankList, incidents: IncidentList, lines: int | None = None) -> RenderableType:
     """Given how many lines there are for ranks, only those that differ are listed of more, below the incidents."""
     head: list[RenderableType] = [_head(ranks), *_sensors(ranks)]
-    head += [Text(safe(problem), style="yellow") for problem in ranks.problems]
+    head += [Text(safe(problem), style="yellow") for problem in (*ranks.problems, *map(_held, ranks.held))]
     standing = sorted((one for one in incidents.incidents if one.state != "resolved"), key=_urgency)
     told = _standing(standing, bool(ranks.ranks))
     blamed = {Who(one.training_job, one.epoch, one.owner, rank) for one in standing for rank in _culprits(one)}
     if lines is None:  # what was printed last is nearest to the prompt
         return Group(*head, *_rank_parts(ranks.ranks, blamed, None), Text(), *told)
     return Group(*head, Text(), *told, *_rank_parts(ranks.ranks, blamed, lines))  # a screen cuts at its lower end
+
+
+def _held(held: HeldBack) -> str:
+    whose = f" about jobs of {held.owner}" if held.owner else ""
+    count = f"{held.messages} {'message waits' if held.messages == 1 else 'messages wait'}"
+    return f"{held.output}: {count}{whose} until {local_time(held.until)}: {held.reason}"
 
 
 def _urgency(incident: IncidentDocument) -> int:

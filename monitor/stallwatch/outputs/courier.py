@@ -16,6 +16,7 @@ from stallwatch.errors import UsageError
 from stallwatch.model.incident import Incident, NodeReport, Severity
 from stallwatch.node.disk import DiskHangs
 from stallwatch.outputs.delivery import Delivered, Later, Outcome, Poster
+from stallwatch.outputs.documents import HeldBack, iso
 from stallwatch.outputs.rate_cap import NoCap, RateCap
 from stallwatch.outputs.spool import Message, Spool, SpoolFile
 from stallwatch.outputs.telling import Step, covered, due, verdict_key
@@ -41,16 +42,6 @@ class Words(Protocol):
     def digest(self, lines: Sequence[str]) -> Mapping[str, object]: ...
 
     def test(self) -> Mapping[str, object]: ...
-
-
-class HeldBack(NamedTuple):
-    """What waits, and why."""
-
-    output: str
-    owner: str
-    messages: int
-    reason: str
-    until_wall_ns: int
 
 
 class _Batch(NamedTuple):
@@ -159,7 +150,7 @@ class Courier:
         """Whose messages wait, and for what."""
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
         return tuple(
-            HeldBack(self.name, one.owner, one.messages, self._cap.reason, wall_ns + max(one.until_ns - now_ns, 0))
+            HeldBack(self.name, one.owner, one.messages, self._cap.reason, iso(wall_ns + max(one.until_ns - now_ns, 0)))
             for one in self._cap.held(self._spool.queue, now_ns)
         )
 

@@ -74,6 +74,16 @@ class RankDocument(msgspec.Struct, frozen=True):
     owner: str = ""
 
 
+class HeldBack(msgspec.Struct, frozen=True):
+    """Messages of one user that wait for room in his budget."""
+
+    output: str
+    owner: str
+    messages: int
+    reason: str
+    until: str  # when the next may go
+
+
 class RankList(msgspec.Struct, frozen=True):
     schema_version: int
     tool_version: str
@@ -83,6 +93,7 @@ class RankList(msgspec.Struct, frozen=True):
     ranks: tuple[RankDocument, ...]
     sensors: tuple[SensorStatus, ...]
     problems: tuple[str, ...] = ()  # outputs that do not deliver
+    held: tuple[HeldBack, ...] = ()
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -136,7 +147,7 @@ def incident_list(report: NodeReport, past: Iterable[Incident] = ()) -> Incident
     return IncidentList(SCHEMA_VERSION, report.snapshot.node, documents)
 
 
-def rank_list(report: NodeReport, problems: tuple[str, ...] = ()) -> RankList:
+def rank_list(report: NodeReport, problems: tuple[str, ...] = (), held: tuple[HeldBack, ...] = ()) -> RankList:
     snapshot = report.snapshot
     return RankList(
         SCHEMA_VERSION,
@@ -147,6 +158,7 @@ def rank_list(report: NodeReport, problems: tuple[str, ...] = ()) -> RankList:
         tuple(_rank(view) for view in report.ranks),
         snapshot.sensors,
         problems,
+        held,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
+from stallwatch.outputs.documents import HeldBack
 from stallwatch.outputs.metric_samples import OutputHealth
 from stallwatch.outputs.output import Output
 
@@ -21,8 +22,14 @@ class Delivers(Protocol):
         """Messages that wait."""
         ...
 
+    def held(self) -> tuple[HeldBack, ...]:
+        """Those of them that wait for room in their user's budget."""
+        ...
+
 
 def health(output: Output) -> OutputHealth:
     if isinstance(output, Delivers):
-        return OutputHealth(output.name, output.problem(), output.deliveries(), output.queued(), output.tells_people)
+        return OutputHealth(
+            output.name, output.problem(), output.deliveries(), output.queued(), output.tells_people, output.held()
+        )
     return OutputHealth(output.name, output.problem())

@@ -36,10 +36,11 @@ class Latest:
 
     def publish(self, report: NodeReport, outputs: tuple[OutputHealth, ...]) -> None:
         problems = [(output.name, output.problem) for output in outputs if output.problem is not None]
+        held = tuple(one for output in outputs for one in output.held)
         self._published = Published(
             report,
             render(report, outputs, self._memory, self._external_url),
-            msgspec.json.encode(rank_list(report, tuple(f"{name}: {problem}" for name, problem in problems))),
+            msgspec.json.encode(rank_list(report, tuple(f"{name}: {problem}" for name, problem in problems), held)),
             msgspec.json.encode(incident_list(report)),
             readiness(report, problems),
         )

@@ -12,6 +12,7 @@ from stallwatch.model.incident import Incident, NodeReport, RankView
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import CulpritProcess, GroupRef, Verdict
+from stallwatch.outputs.documents import HeldBack
 from stallwatch.outputs.metric_gpus import gpu_samples
 from stallwatch.outputs.metric_memory import Memory, RankKey, slow_scores
 from stallwatch.outputs.metric_sample import Labels, Sample
@@ -28,6 +29,7 @@ class OutputHealth(NamedTuple):
     deliveries: Mapping[str, int] | None = None
     queued: int | None = None
     tells_people: bool = False
+    held: tuple[HeldBack, ...] = ()
 
 
 def samples(
@@ -216,6 +218,8 @@ def _itself(report: NodeReport, outputs: Sequence[OutputHealth]) -> Iterator[Sam
             yield Sample("stallwatch_output_deliveries_total", (output.name, result), count)
         if output.queued is not None:
             yield Sample("stallwatch_output_queue_messages", (output.name,), output.queued)
+        for held in output.held:
+            yield Sample("stallwatch_output_held_messages", (output.name, held.owner), held.messages)
     for stage in report.stage_errors:
         yield Sample("stallwatch_stage_errors_total", (stage.stage, stage.name), stage.errors_total)
     yield Sample("stallwatch_ticks_total", (), report.snapshot.tick)

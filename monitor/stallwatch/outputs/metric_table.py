@@ -196,6 +196,12 @@ FAMILIES: tuple[Family, ...] = (
         "ended in the midst of its attempt), retried, refused, dropped.",
     ),
     Family("stallwatch_output_queue_messages", "gauge", ("output",), "Messages that wait for delivery."),
+    Family(
+        "stallwatch_output_held_messages",
+        "gauge",
+        ("output", "owner"),
+        "Messages of a user's jobs that wait because his budget of an hour is used up; absent while none do.",
+    ),
     Family("stallwatch_stage_errors_total", "counter", ("stage", "name"), "Errors caught at the guard of a stage."),
     Family("stallwatch_ticks_total", "counter", (), "Looks at the node since the daemon started."),
     Family("stallwatch_tick_late_seconds", "gauge", (), "How late the daemon's last look at the node was."),

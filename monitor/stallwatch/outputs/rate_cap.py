@@ -1,7 +1,7 @@
 """How many messages a channel gets in a while, and whose turn it is: pure.
 
-Each user has a budget of his own: what one of them causes, in any number, delays no other's. What is more waits and goes
-out together. Ends of incidents have a budget beside that of news: a message that something is over costs nobody the next.
+Each user has a budget of his own: what one of them causes, in any number, delays no other's. What is more waits and
+goes out together. Ends of incidents have a budget beside that of news: that something is over costs nobody the next.
 """
 
 from collections import deque
@@ -59,7 +59,8 @@ class RateCap:
     def sent(self, messages: Sequence[Message], now_ns: int) -> None:
         """These went out, as one."""
         first = messages[0]
-        of_owner = self._sent.setdefault(_purse(first), deque(maxlen=2 * self._messages))
+        purse = _Purse(first.owner, all(_purse(message).endings for message in messages))
+        of_owner = self._sent.setdefault(purse, deque(maxlen=2 * self._messages))
         of_owner.append(_Sent(now_ns, first.training_job))
         for purse in [purse for purse, sent in self._sent.items() if sent[-1].at_ns + self._window_ns <= now_ns]:
             del self._sent[purse]

@@ -7,6 +7,7 @@ import pytest
 
 from stallwatch.errors import UsageError
 from stallwatch.model.incident import Incident, NodeReport
+from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs import spool as spools
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import Delivered, Later, Outcome, Refused
@@ -334,3 +335,77 @@ def test_more_than_the_cap_arrive_as_one_digest_and_the_rest_of_the_hour_has_roo
     capped.answer(Delivered("ok"))
     capped.publish()
     capped.settled(delivered=64)
+
+
+def of_user(owner: str, number: int = 1, **changes: object) -> Incident:
+    name = f"{owner}-{number}"
+    job = JobKey(changes.pop("name", name), "epoch", owner)  # type: ignore[arg-type]
+    return incident(incident_id=name, job=job, **changes)
+
+
+def test_what_one_user_causes_in_any_number_delays_no_critical_message_of_another(capped: Bench) -> None:
+    capped.publish(*[of_user("ben", number) for number in range(300)])
+    assert capped.attempt() == "digest"  # under way when another's job is told
+    capped.publish(*[of_user("ben", number) for number in range(400)], of_user("anna"))
+    capped.answer(Delivered("ok"))
+    assert msgspec.json.decode(capped.poster.attempts.get(timeout=WAIT)) == {"id": "anna-1", "step": "told"}
+
+
+def test_a_message_that_a_server_never_takes_does_not_stand_before_another_users(bench: Bench) -> None:
+    bench.publish(of_user("ben"))
+    assert bench.attempt() == "told"
+    bench.publish(of_user("ben"), of_user("anna"))
+    bench.answer(Later("500"))
+    bench.settled(retried=1)
+    bench.clock.advance(2)
+    bench.publish(of_user("ben"), of_user("anna"))
+    assert msgspec.json.decode(bench.poster.attempts.get(timeout=WAIT))["id"] == "anna-1"
+
+
+def test_rubbish_of_one_user_pushes_no_message_and_no_memory_of_anothers_out(bench: Bench) -> None:
+    bench.publish(of_user("ben", 0))
+    assert bench.attempt() == "told"  # and nobody answers
+    bench.publish(of_user("anna"), *[of_user("ben", number) for number in range(3000)])
+    assert [one.incident_id for one in bench.courier._spool.queue if one.owner == "anna"] == ["anna-1"]
+    assert "anna-1" in bench.courier._spool.told
+
+
+def test_that_incidents_are_over_costs_no_news(capped: Bench) -> None:
+    for number in range(3):
+        mine = of_user("anna", number, severity="warning")
+        for step in (mine, msgspec.structs.replace(mine, state="resolved")):
+            capped.answer(Delivered("ok"))
+            capped.publish(step)
+            assert capped.attempt() == ("told" if step is mine else "resolved")
+            capped.settled(delivered=2 * number + (1 if step is mine else 2))
+    assert capped.courier.held() == ()
+
+
+def test_a_noisy_job_does_not_silence_a_critical_one_of_the_same_user_and_what_waits_is_said(capped: Bench) -> None:
+    for number in range(3):
+        capped.answer(Delivered("ok"))
+        capped.publish(of_user("ben", number, name="noisy"))
+        assert capped.attempt() == "told"
+        capped.settled(delivered=number + 1)
+    capped.publish(of_user("ben", 3, name="noisy"))
+    capped.publish(of_user("ben", 3, name="noisy"), of_user("ben", 4, name="important"))
+    assert msgspec.json.decode(capped.poster.attempts.get(timeout=WAIT))["id"] == "ben-4"
+    capped.answer(Delivered("ok"))
+    capped.settled(delivered=4)
+    (held,) = capped.courier.held()
+    assert (held.output, held.owner, held.messages) == ("slack", "ben", 1)
+    assert "3 messages that a user has in 3600 s are used up" in held.reason
+
+
+def test_what_became_of_an_incident_is_not_told_before_it(capped: Bench) -> None:
+    for number in range(3):
+        capped.answer(Delivered("ok"))
+        capped.publish(of_user("ben", number, severity="warning"))
+        capped.settled(delivered=number + 1)
+        capped.attempt()
+    late = of_user("ben", 3, severity="warning")
+    capped.publish(late)
+    capped.publish(msgspec.structs.replace(late, state="resolved"))
+    with pytest.raises(queue.Empty):
+        capped.poster.attempts.get(timeout=0.05)
+    assert [(one.owner, one.messages) for one in capped.courier.held()] == [("ben", 2)]

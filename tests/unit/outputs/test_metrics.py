@@ -10,6 +10,7 @@ from stallwatch.model.incident import NodeReport
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import GpuEvent, GroupCounter, HostSample, JobKey, KernelNotice
 from stallwatch.model.verdict import GroupRef
+from stallwatch.outputs.documents import HeldBack
 from stallwatch.outputs.metric_memory import Memory, slow_scores
 from stallwatch.outputs.metric_samples import OutputHealth
 from stallwatch.outputs.metric_table import FAMILIES, reference
@@ -17,7 +18,8 @@ from stallwatch.outputs.metrics import render
 from tests.unit.detectors.nodes import with_beat
 from tests.unit.outputs.reports import GPU, JOB, diagnosis, incident, node_report, sample, verdict, view, with_snapshot
 
-SLACK = OutputHealth("slack", "not delivered yet: 500", {"delivered": 3, "retried": 1}, 1, tells_people=True)
+HELD = HeldBack("slack", "ben", 7, "his budget is used up", "2026-08-01T03:21:10Z")
+SLACK = OutputHealth("slack", "not delivered yet: 500", {"delivered": 3, "retried": 1}, 1, True, (HELD,))
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -86,6 +88,10 @@ def test_each_culprit_has_a_series_even_when_nothing_is_known_of_its_process() -
     both = incident(report=diagnosis(verdict(culprits=(2, 5), culprit_processes=())))
     labels = labels_of(exported(node_report(both)), "stallwatch_culprit")
     assert sorted(label["rank"] for label in labels) == ["2", "5"]
+
+
+def test_what_is_held_back_and_whose_is_a_series() -> None:
+    assert value(exported(node_report()), "stallwatch_output_held_messages", output="slack", owner="ben") == 7
 
 
 def test_a_resolved_incident_and_a_rank_that_left_have_no_series() -> None:

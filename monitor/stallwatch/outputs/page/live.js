@@ -83,7 +83,8 @@ let notesKey = "";
 function showNotes(ranks) {
   const notes = [
     ...byReason(ranks.sensors.filter(sensor => !sensor.up && sensor.required)),
-    ...ranks.problems];
+    ...ranks.problems,
+    ...ranks.held.map(held => `${held.output}: ${held.messages} messages${held.owner ? ` about jobs of ${held.owner}` : ""} wait until ${clock(held.until)}: ${held.reason}`)];
   const key = JSON.stringify(notes);
   if (key === notesKey) return;
   notesKey = key;
