@@ -138,6 +138,7 @@ def fleet() -> board.Dashboard:
             "short",
             query("sum by (output, result) (stallwatch_output_deliveries_total)", "{{output}} {{result}}"),
             query("sum by (output) (stallwatch_output_queue_messages)", "{{output}} waiting", "B"),
+            query("sum by (output, owner) (stallwatch_output_held_messages)", "{{output}} held of {{owner}}", "C"),
             width=8,
         ),
         graph(
