@@ -55,12 +55,17 @@ def tell(event: dict[str, Any]) -> None:
 
 def serve() -> None:
     jobs: list[RankProcesses] = []
+    requests, received = sys.stdin.fileno(), b""  # not by sys.stdin: what waits in its buffer is not seen by select
     tell({"what": "ready"})
     while True:
-        if select.select([sys.stdin], [], [], POLL_SECONDS if jobs else None)[0]:
-            line = sys.stdin.readline()
-            if not line:
+        if select.select([requests], [], [], POLL_SECONDS if jobs else None)[0]:
+            data = os.read(requests, 1 << 16)
+            if not data:
                 break
+            *lines, received = (received + data).split(b"\n")
+        else:
+            lines = []
+        for line in lines:
             request = json.loads(line)
             pids = [start_rank(rank, request) for rank in range(request["ranks"])]
             jobs.append(RankProcesses(request["job"], pids))
