@@ -174,8 +174,8 @@ class SlowDetector:
         if len(watched.looks.looks) < window:
             return before  # it stands still, evaluates, or its record is new: nothing is known otherwise
         slowness = _measured(watched.looks, before.ranks, window, alive)
-        left, _ = _difference(watched.looks, before.ranks, window)
-        if left < max(_LEFT * before.share, self._searched_share / 2):
+        left, error = _difference(watched.looks, before.ranks, window)
+        if left + error < max(_LEFT * before.share, self._searched_share / 2):
             return None
         return msgspec.structs.replace(before, slowness=slowness or before.slowness)
 
