@@ -24,6 +24,7 @@ from stallwatch.model.snapshot import (
     ProcessSample,
     RankSample,
 )
+from stallwatch.progress.outside import Outside, seen_from_outside
 from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND
 from stallwatch.progress.ticks import (
     Moment,
@@ -55,6 +56,7 @@ class RankHistory(msgspec.Struct, frozen=True):
     # Of the last half minute or so: share of ticks at which its main thread was ready to run and got hardly any CPU.
     contended_share: float = 0.0
     traced_ns: int | None = None  # when it was last seen under a tracer
+    outside: Outside | None = None  # where it has no hook, and its process can be read
 
     @property
     def alive(self) -> bool:
@@ -76,6 +78,8 @@ class RankHistory(msgspec.Struct, frozen=True):
     @property
     def begun(self) -> bool:
         """It is past its start: it has stepped or, where nobody counts steps, its collectives have a rhythm."""
+        if self.outside is not None:
+            return self.outside.has_worked
         return self.counts_steps or self.gap_times.learned
 
     @property
@@ -127,14 +131,18 @@ def advance(before: NodeHistory | None, snapshot: NodeSnapshot) -> NodeHistory:
     known = {_identity(rank.sample): rank for rank in before.ranks} if before else {}
     late_ns = int(snapshot.late_seconds * SECOND_NS) if snapshot.late_seconds >= LATE_SECONDS else 0
     moment = Moment(snapshot.at_ns, before.at_ns if before else snapshot.at_ns, late_ns)
-    ranks = [_with_tracer(known.get(_identity(sample)), sample, moment) for sample in snapshot.ranks]
+    gpus = snapshot.gpus.value if isinstance(snapshot.gpus, Known) else ()
+    gpu_of = {pid: gpu for gpu in gpus for pid in gpu.compute_pids or ()}
+    ranks = [
+        _with_tracer(known.get(_identity(sample)), sample, moment, gpu_of.get(sample.pid)) for sample in snapshot.ranks
+    ]
     ranks.sort(key=lambda rank: (rank.sample.job, rank.sample.rank, rank.sample.pid))
     return NodeHistory(
         snapshot.at_ns,
         snapshot.late_seconds,
         snapshot.node,
         tuple(ranks),
-        snapshot.gpus.value if isinstance(snapshot.gpus, Known) else (),
+        gpus,
         snapshot.host.value.notices if isinstance(snapshot.host, Known) else (),
         snapshot.host.value if isinstance(snapshot.host, Known) else None,
         snapshot.drifts,
@@ -145,8 +153,12 @@ def _identity(sample: RankSample) -> tuple[JobKey, int, int, int]:
     return sample.job, sample.rank, sample.pid, sample.start_ticks
 
 
-def _with_tracer(before: RankHistory | None, sample: RankSample, moment: Moment) -> RankHistory:
+def _with_tracer(before: RankHistory | None, sample: RankSample, moment: Moment, gpu: GpuSample | None) -> RankHistory:
     after = _advance_rank(before, sample, moment)
+    if after.heartbeat is None:
+        was = before.outside if before else None
+        now = seen_from_outside(was, _process(sample), gpu, moment.at_ns, moment.late_ns)
+        after = msgspec.structs.replace(after, outside=now)
     traced = isinstance(sample.process, Known) and sample.process.value.tracer_pid != 0
     traced_ns = moment.at_ns if traced else before.traced_ns if before else None
     return after if after.traced_ns == traced_ns else msgspec.structs.replace(after, traced_ns=traced_ns)

@@ -210,6 +210,7 @@ class GpuSample(msgspec.Struct, frozen=True):
     remapped_rows: tuple[int, int] | None = None  # correctable, uncorrectable
     remap_pending: bool | None = None
     remap_failed: bool | None = None
+    memory_utilization_percent: int | None = None  # of the memory controller: what a spinning kernel leaves at rest
     recovery_action: int | None = None  # NVML_GPU_RECOVERY_ACTION_*: 0 none, 1 reset the GPU, 2 reboot the node, …
 
 

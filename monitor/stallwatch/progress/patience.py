@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from stallwatch.config import Config
 from stallwatch.model.incident import Severity
-from stallwatch.model.verdict import Cause, Verdict
+from stallwatch.model.verdict import Cause, EndsByItself, Verdict
 from stallwatch.progress.kinds import patience_with
 
 # Cannot resolve themselves: there is nothing to wait for. A mere "possible" is not enough to wake somebody at once.
@@ -18,6 +18,8 @@ AT_ONCE: frozenset[Cause] = frozenset(
 STUCK: frozenset[Cause] = frozenset({"not_entered", "data_exhausted", "init_missing", "gpu_kernel_stuck", "comm_stuck"})
 OPEN: frozenset[Cause] = frozenset({"undecided", "waiting", "healthy"})
 _SECOND_NS = 1_000_000_000
+# What a rank does that waits for requests, for messages of an actor or for a person.
+_IDLE: frozenset[EndsByItself] = frozenset({"network", "sleep"})
 _AS_LONG_AGAIN = 1.5  # times the longest of a phase's past: a checkpoint that always takes 20 min surprises nobody
 
 
@@ -67,6 +69,10 @@ def plan(standstill: Standstill, config: Config) -> Plan:
         if verdict.confidence == "possible":
             return Plan(((wait.until_ns, "warning"), (max(later_ns, wait.until_ns), "critical")), wait.why)
         return Plan(((wait.until_ns, "critical"),), wait.why)
+    if not standstill.hooked and not standstill.begun:
+        return Plan((), "a job without a hook that was never seen to work")
+    if not standstill.hooked and verdict.ends_by_itself in _IDLE:
+        return Plan((), "without a hook an idle server looks the same")
     if verdict.cause in STUCK:
         wait = _longest(
             standstill.known_ns, [_start(standstill, config), _kind(standstill, config), _settling(standstill, config)]
@@ -112,7 +118,8 @@ def _settling(standstill: Standstill, config: Config) -> _Wait | None:
     verdict, seconds = standstill.verdict, config.tell.settle_seconds
     # It waits for a program at both looks, and yet works in between: an evaluation, a converter.
     busy = verdict.where == "user_code" and standstill.works
-    if verdict.confidence == "possible" or busy or standstill.in_phase or verdict.where == "init":
+    seen_once = verdict.confidence == "possible" or not standstill.hooked
+    if seen_once or busy or standstill.in_phase or verdict.where == "init":
         until_ns = standstill.known_ns + int(seconds * _SECOND_NS)
         return _Wait(until_ns, f"it must be seen so for {seconds:g} s (tell.settle_seconds)")
     return None
@@ -124,6 +131,9 @@ def _undecided(standstill: Standstill, config: Config) -> _Wait | None:
         return _kind(standstill, config)
     if verdict.waiting or (standstill.hooked and verdict.missing):
         seconds = tell.undecided_seconds
+        if not standstill.hooked:  # each look must say the same: its stacks are all there is
+            until_ns = standstill.known_ns + int(seconds * _SECOND_NS)
+            return _Wait(until_ns, f"nothing but its stacks is known ({seconds:g} s, tell.undecided_seconds)")
         return _after(
             standstill, seconds, f"it is not known what holds the job up ({seconds:g} s, tell.undecided_seconds)"
         )

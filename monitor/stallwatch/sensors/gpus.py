@@ -76,6 +76,7 @@ class GpuSensor:
             pci_bus_id=fixed.pci_bus_id,
             power_limit_watts=fixed.power_limit_watts,
             utilization_percent=None if utilization is None else utilization.gpu,
+            memory_utilization_percent=None if utilization is None else utilization.memory,
             memory_used_bytes=None if memory is None else memory.used,
             memory_total_bytes=None if memory is None else memory.total,
             power_watts=None if power is None else power / 1000,

@@ -2,9 +2,10 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
 
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import ChildSample, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import ChildSample, GpuSample, NodeSnapshot, RankSample
 from tests.unit.detectors.nodes import START, found, four, job_run, process, run
 
 Fields = Callable[[float, int], dict[str, Any]]
@@ -71,3 +72,46 @@ def test_rank_that_cannot_be_read_is_unknown_and_not_quiet() -> None:
         for shot in hookless(works_until(20))
     ]
     assert not found(run(shots), "quiet")
+
+
+def on_gpus(seconds: float, gpu_at: Callable[[float], tuple[int, int, float]]) -> list[NodeSnapshot]:
+    """A job without hooks whose threads spin all the time; `gpu_at`: utilisation, memory controller, watts."""
+    shots = hookless(lambda second, rank: {"cpu_ticks": int(400 * second)}, seconds)
+    return [
+        msgspec.structs.replace(shot, gpus=Known(tuple(gpu(rank, *gpu_at(tick)) for rank in range(4)), shot.at_ns))
+        for tick, shot in enumerate(shots)
+    ]
+
+
+def gpu(rank: int, used: int, memory: int, watts: float) -> GpuSample:
+    return GpuSample(
+        rank, f"GPU-{rank}", utilization_percent=used, memory_utilization_percent=memory, power_watts=watts,
+        compute_pids=(1000 + rank,),
+    )  # fmt: skip
+
+
+def test_a_wait_under_nccl_is_seen_by_gpus_that_spin() -> None:
+    trains, waits = (90, 30, 400.0), (100, 0, 170.0)
+    findings = found(run(on_gpus(120, lambda second: trains if second < 20 else waits)), "quiet")
+    assert 80 <= findings[0][0] <= 82
+    assert findings[0][1].ranks == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "works",
+    [
+        lambda second: (95, 20, 300.0),
+        lambda second: (95, 0, 300.0 + 40 * (int(second) % 3)),
+        lambda second: (5, 0, 90.0),
+    ],
+    ids=["its memory is used", "its power varies", "it computes on the CPU"],
+)
+def test_what_works_under_nccl_is_not_looked_at(works: Callable[[float], tuple[int, int, float]]) -> None:
+    assert not found(run(on_gpus(150, works)), "quiet")
+
+
+def test_a_job_that_was_never_seen_to_work_has_not_begun() -> None:
+    idle = run(hookless(lambda second, rank: {}, 80))
+    assert not idle[-1][1].jobs[0].begun
+    assert not idle[-1][1].jobs[0].hooked
+    assert run(hookless(works_until(20), 80))[-1][1].jobs[0].begun

@@ -110,6 +110,11 @@ def test_without_a_hook_only_a_wait_is_told() -> None:
     outside = [facts(hooked=False)]
     assert told_after("undecided", 4000, jobs=outside, waiting="") == "none"
     assert told_after("undecided", 300, jobs=outside, waiting="0-3") == "warning"
+    assert told_after("not_entered", 20, jobs=outside, where="lock") == "none", "its stacks are all there is"
+    assert told_after("not_entered", 45, jobs=outside, where="lock") == "warning"
+    assert told_after("not_entered", 4000, jobs=outside, where="socket", ends_by_itself="network") == "none"
+    never = [facts(hooked=False, begun=False)]
+    assert told_after("not_entered", 4000, jobs=never, where="lock") == "none", "it was never seen to work"
 
 
 def test_a_guess_must_be_seen_for_a_while_too() -> None:
