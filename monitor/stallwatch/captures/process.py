@@ -120,8 +120,17 @@ def _threads(directory: ProcessDirectory) -> list[ThreadState]:
         except PermissionError:
             wchan, inner = None, ()
         own = inner[-1] if len(inner) > 1 else None
-        threads.append(ThreadState(tid, stat.command, stat.state, stat.cpu_ticks, wchan, own))
+        threads.append(ThreadState(tid, stat.command, stat.state, stat.cpu_ticks, wchan, own, _wakes(directory, tid)))
     return threads
+
+
+def _wakes(directory: ProcessDirectory, tid: int) -> int | None:
+    """Voluntary context switches (proc_pid_status(5)); None where nothing tells."""
+    try:
+        _, _, rest = directory.read(f"task/{tid}/status").partition(b"\nvoluntary_ctxt_switches:")
+        return int(rest.split(b"\n", 1)[0])
+    except (OSError, ValueError):
+        return None
 
 
 def _wchan(pid: int, proc: str) -> str | None:

@@ -68,6 +68,7 @@ def _thread(said: dict[str, Any]) -> ThreadState:
         cpu_ticks=integer(said.get("cpu_ticks")),
         wchan=text(said.get("wchan")),
         namespace_tid=integer(said.get("namespace_tid")),
+        wakes=integer(said.get("wakes")),
     )
 
 

@@ -94,6 +94,7 @@ class ThreadState(msgspec.Struct, frozen=True):
     cpu_ticks: int | None = None
     wchan: str | None = None
     namespace_tid: int | None = None  # in its process' own PID namespace; None: it lives in ours
+    wakes: int | None = None  # how often it has gone to sleep of its own will, so far: a wait that ends, ends in one
 
 
 class ChildProcess(msgspec.Struct, frozen=True):

@@ -38,4 +38,6 @@ class Observation(NamedTuple):
     cpu_ticks: int | None = None  # of the judged thread
     read_bytes: int | None = None
     write_bytes: int | None = None
+    receives: bool = False  # it stands in a blocking receive or send of a socket: each wake of it is bytes that came
+    wakes: int | None = None  # of the judged thread, so far
     children: tuple[Child, ...] = ()

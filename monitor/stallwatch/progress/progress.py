@@ -14,6 +14,7 @@ _WORKING_SHARE = 0.05
 CLOCK_TICKS_PER_SECOND = 100  # sysconf(_SC_CLK_TCK) of every Linux that runs torch
 _ASSUMED_SECONDS = 5.0  # between looks that carry no times
 _PROGRESS_BYTES = 1 << 20
+_FLOWS_WAKES = 2  # one may be the time-out of a client that then asks again
 
 Answer = Literal["moves", "stands", "unknown"]
 
@@ -39,6 +40,7 @@ def compare(first: Observation, last: Observation, operations: bool | None) -> P
         _stack(first, last),
         _cpu(share, last),
         _bytes(first, last),
+        _flow(first, last),
         _children(first, last, seconds),
     ]
     facts = tuple(sign for sign in signs if sign)
@@ -105,6 +107,16 @@ def _bytes(first: Observation, last: Observation) -> Fact | None:
         if old is not None and new is not None and new - old >= _PROGRESS_BYTES:
             return Fact(f"its process {done} {(new - old) / (1 << 20):.0f} MiB between the two looks", "/proc")
     return None
+
+
+def _flow(first: Observation, last: Observation) -> Fact | None:
+    """A blocking receive sleeps until bytes are there. What a polling loop or a time-out wakes is none."""
+    if not (first.receives and last.receives) or first.wakes is None or last.wakes is None:
+        return None
+    woke = last.wakes - first.wakes
+    if woke < _FLOWS_WAKES:
+        return None
+    return Fact(f"bytes came over its socket {woke} times between the two looks", "/proc")
 
 
 def _children(first: Observation, last: Observation, seconds: float) -> Fact | None:

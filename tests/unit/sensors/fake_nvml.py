@@ -74,7 +74,7 @@ class FakeNvml:
             "nvmlDeviceGetEnforcedPowerLimit": 700_000,
             "nvmlDeviceGetTotalEccErrors": 0,
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=1_745_682_432, total=85_520_809_984),
-            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=100),
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=100, memory=40),
             "nvmlDeviceGetPowerUsage": 118_917,
             "nvmlDeviceGetComputeRunningProcesses": [
                 SimpleNamespace(pid=479, usedGpuMemory=1_233_125_376),

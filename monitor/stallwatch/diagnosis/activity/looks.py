@@ -12,6 +12,7 @@ class ThreadLook(NamedTuple):
     state: str | None
     wchan: str | None
     cpu_ticks: int | None
+    wakes: int | None = None
 
 
 class Look(NamedTuple):
@@ -77,7 +78,7 @@ def thread_look(process: ProcessLook | None, thread: ThreadStack | None, *, main
         state, wchan = state or process.state, wchan or process.wchan
     if process.state in ("T", "t", "Z", "X"):
         state = process.state
-    return ThreadLook(state, wchan, found.cpu_ticks if found else None)
+    return ThreadLook(state, wchan, found.cpu_ticks if found else None, found.wakes if found else None)
 
 
 def _thread_state(process: ProcessLook, thread: ThreadStack | None, *, main: bool) -> ThreadState | None:

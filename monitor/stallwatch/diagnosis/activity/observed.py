@@ -35,8 +35,21 @@ def observed(moment: Moment) -> Observation:
         cpu_ticks=moment.kernel.cpu_ticks,
         read_bytes=process.read_bytes if process else None,
         write_bytes=process.write_bytes if process else None,
+        receives=_receives(moment.thread),
+        wakes=moment.kernel.wakes,
         children=_children(moment.look),
     )
+
+
+# Calls of Python's library that block in one receive or send; an event loop's poll wakes for other reasons too.
+_BLOCKING = {"socket": frozenset({"readinto", "sendfile"}), "ssl": frozenset({"read", "recv_into", "recv", "send"})}
+
+
+def _receives(thread: ThreadStack | None) -> bool:
+    if thread is None or not thread.frames:
+        return False
+    inner = thread.frames[0]
+    return function(inner.name) in _BLOCKING.get(place(inner.filename).module, ())
 
 
 def _children(look: Look) -> tuple[Child, ...]:

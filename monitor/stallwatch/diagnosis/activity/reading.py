@@ -79,7 +79,7 @@ def read_activity(rank: RankEvidence) -> Activity:
         tracer_pid=process.tracer_pid or None if process else None,
         uninterruptible=now.kernel.state == "D",
         gone=gone,
-        exit_code=_last(process.exit_code for process in ended),
+        exit_code=_exit_code(rank) if gone else None,
         exit_signal=_last(process.exit_signal for process in ended),
         out_of_memory=_last(process.out_of_memory for process in ended),
         joined=has_joined(rank),
@@ -147,6 +147,14 @@ def _last(values: Iterable[T | None]) -> T | None:
     for value in values:
         found = value if value is not None else found
     return found
+
+
+def _exit_code(rank: RankEvidence) -> int | None:
+    """As somebody saw it; else the hook's last word, where no signal ended it."""
+    looks_ = sorted(rank.processes, key=lambda process: process.look)
+    if (seen := _last(look.exit_code for look in looks_)) is not None or any(look.exit_signal for look in looks_):
+        return seen
+    return next((beat.exit_code for beat in reversed(rank.heartbeat) if beat.ended and not beat.is_child), None)
 
 
 def _is_gone(process: ProcessLook | None, seen: tuple[Look, ...]) -> bool:

@@ -1,5 +1,7 @@
 """A process is gone. Peers that died of it are victims: their logs say so, or they ended after it."""
 
+import msgspec
+
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, main_wait, named, operation_of
 from stallwatch.diagnosis.story import Story
@@ -78,7 +80,12 @@ def end_of(story: Story, rank: int) -> ProcessLook | None:
     evidence = story.case.evidence.get(rank)
     looks = [look for look in evidence.processes if evidence] if evidence else []
     ended = [look for look in looks if look.exit_code is not None or look.exit_signal is not None]
-    return max(ended or looks, key=lambda look: look.look, default=None)
+    last = max(ended or looks, key=lambda look: look.look, default=None)
+    beats = evidence.heartbeat if evidence else ()
+    said = next((beat for beat in reversed(beats) if beat.ended and not beat.is_child), None)
+    if ended or last is None or said is None or said.exit_code is None:
+        return last
+    return msgspec.structs.replace(last, exit_code=said.exit_code, exit_source="hook")  # its last word
 
 
 def exit_code(end: ProcessLook | None) -> int | None:

@@ -1,0 +1,50 @@
+"""Two observations of a rank: it moves, it stands, or nothing tells."""
+
+from typing import Any
+
+from stallwatch.progress.observation import Child, Observation, Stack
+from stallwatch.progress.progress import Progress, compare
+
+_LINE = Stack(7, (("train.py", "main", 10),), (("train.py", 10),), (("train.py", "main", 0),), is_in_job=True)
+
+
+def between(first: dict[str, Any], last: dict[str, Any], operations: bool | None = None, **both: Any) -> Progress:
+    """What moved in two seconds."""
+    fixed = {"stack": _LINE, "where": "socket", **both}
+    one, other = (Observation(**{**fixed, **look, "at_ns": second * 10**9}) for look, second in ((first, 1), (last, 3)))
+    return compare(one, other, operations)
+
+
+def test_the_same_at_both_looks_stands() -> None:
+    assert between({}, {}).answer == "stands"
+
+
+def test_steps_and_own_operations_move() -> None:
+    assert between({"step": 4}, {"step": 5}).answer == "moves"
+    assert between({}, {}, operations=True).answer == "moves"
+
+
+def test_a_flowing_download_moves_though_its_stack_is_the_same() -> None:
+    assert between({"wakes": 100}, {"wakes": 180}, receives=True).answer == "moves"
+    assert between({"wakes": 100}, {"wakes": 101}, receives=True).answer == "stands", "a time-out, or nothing"
+    assert between({"wakes": 100}, {"wakes": 180}, receives=False).answer == "stands", "an event loop polls"
+    assert between({}, {"wakes": 180}, receives=True).answer == "stands"
+
+
+def test_a_busy_loop_is_told_from_nothing() -> None:
+    assert between({"cpu_ticks": 0}, {"cpu_ticks": 200}, where="busy_loop").answer == "unknown"
+
+
+def test_work_of_the_judged_thread_moves_outside_of_waits_that_spin() -> None:
+    assert between({"cpu_ticks": 0}, {"cpu_ticks": 20}, where="user_code").answer == "moves"
+    assert between({"cpu_ticks": 0}, {"cpu_ticks": 200}, where="collective", in_collective=True).answer == "stands"
+
+
+def test_children_count_where_they_are_waited_for() -> None:
+    before, after = {"children": (Child(9, 0),)}, {"children": (Child(9, 100),)}
+    assert between(before, after, waits_for_children=True).answer == "moves"
+    assert between(before, after).answer == "stands"
+
+
+def test_a_look_without_a_stack_tells_nothing() -> None:
+    assert between({}, {"stack": None}).answer == "unknown"
