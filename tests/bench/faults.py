@@ -1,7 +1,7 @@
 """Every fault of the demo, several runs each, with a daemon in its default configuration: a table, and JSON.
 
     python tests/bench/faults.py --runs 3 [--fault lock] [--backend nccl] [--launcher torchrun] [--ranks 4]
-                                 [--json faults.json] [--keep DIRECTORY]
+                                 [--beside] [--json faults.json] [--keep DIRECTORY]
 
 Needs no test framework and no installation, only stallwatch's dependencies on PYTHONPATH and py-spy on PATH: it runs as
 it is on a machine with GPUs. Exit code 0 when every verdict was right.
@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
 from stallwatch.demo.catalogue import FAULTS, Fault, culprits, find
-from stallwatch.demo.job import Launch, TorchrunJob
+from stallwatch.demo.job import Job, Launch, TorchrunJob
 from stallwatch.demo.outcome import Outcome
 from stallwatch.demo.play import play
 from stallwatch.errors import StallwatchError
@@ -72,7 +73,8 @@ def main() -> int:
     options = _options()
     faults = [find(name) for name in options.fault] or list(FAULTS)
     runs: list[Run] = []
-    with _launcher(options.launcher) as launch:
+    with _launcher(options.launcher) as plain:
+        launch = partial(_beside, plain) if options.beside else plain
         for fault in faults:
             for number in range(options.runs):
                 runs.append(_run(fault, number, options, launch))
@@ -151,6 +153,13 @@ def _launcher(name: str) -> Iterator[Launch]:
         yield server.launch
 
 
+def _beside(
+    launch: Launch, program: Path, arguments: list[str], ranks: int, environment: dict[str, str], log: Path
+) -> Job:
+    """The same program, with a second thread that keeps a group of its own busy."""
+    return launch(Path(__file__).with_name("beside.py"), [str(program), *arguments], ranks, environment, log)
+
+
 def _write(runs: list[Run], path: Path | None) -> None:
     if path is not None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(runs)))
@@ -164,6 +173,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the first run; each next run takes the next")
     parser.add_argument("--backend", choices=("gloo", "nccl"))
     parser.add_argument("--launcher", choices=("torchrun", "forkserver"), default="torchrun")
+    parser.add_argument("--beside", action="store_true", help="a second thread keeps a group of its own busy")
     parser.add_argument("--json", type=Path, help="every outcome, verdicts included")
     parser.add_argument("--keep", type=Path, help="folder for bundles and logs of every run")
     parser.add_argument("--verbose", action="store_true", help="show what the daemon says as it says it")

@@ -1,5 +1,8 @@
 """What the situations of this folder share: a rank's set-up, steps, and work of one kind or another.
 
+CONTROL_SECONDS is how long a situation is quiet; without end it is its twin, a fault of the same kind. CONTROL_BACKEND
+is gloo or nccl; several NCCL ranks share one GPU, each taken for another host.
+
 A program registers its situations with `@situation` and ends with `main()`; `python PROGRAM NAME` is one rank. Times
 are those of a small machine: quiet for longer than any limit that was learned, shorter than a test's patience.
 """
@@ -15,12 +18,17 @@ from collections.abc import Callable
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 
-import stallwatch
+import stallwatch.hook.beat
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 QUIET_SECONDS = float(os.environ.get("CONTROL_SECONDS", "18"))
 STEP_SECONDS = 0.05
-beat = stallwatch.attach()
+BACKEND = os.environ.get("CONTROL_BACKEND", "gloo")
+if BACKEND == "nccl":
+    os.environ["NCCL_HOSTID"] = f"node{RANK}"
+DEVICE = torch.device("cuda" if BACKEND == "nccl" else "cpu")
+# Without a hook nothing but the processes themselves is seen.
+beat = stallwatch.hook.beat.OFF if os.environ.get("CONTROL_HOOK") == "off" else stallwatch.attach()
 _SITUATIONS: dict[str, Callable[[], None]] = {}
 _BEFORE: dict[str, Callable[[], None]] = {}
 
@@ -41,6 +49,31 @@ def before_rendezvous(name: str) -> Callable[[Callable[[], None]], Callable[[], 
     return register
 
 
+def one_rank_waits(function: Callable[[float], None]) -> Callable[[float], None]:
+    """Register a situation in which rank 1 does this, for so many seconds, in the middle of training."""
+
+    def program() -> None:
+        train(80)
+        if RANK == 1:
+            function(QUIET_SECONDS)
+        train(60)
+
+    _SITUATIONS[function.__name__] = program
+    return function
+
+
+def every_rank_waits(function: Callable[[float], None]) -> Callable[[float], None]:
+    """Register a situation in which all ranks do this at once."""
+
+    def program() -> None:
+        train(80)
+        function(QUIET_SECONDS)
+        train(60)
+
+    _SITUATIONS[function.__name__] = program
+    return function
+
+
 def busy(seconds: float) -> None:
     """Work on the CPU in Python."""
     until, digest = time.monotonic() + seconds, b""
@@ -56,10 +89,11 @@ def compute(seconds: float) -> None:
 
 
 def step(seconds: float = STEP_SECONDS) -> None:
-    gradient = torch.ones(1024)
+    gradient = torch.ones(1024, device=DEVICE)
     time.sleep(seconds)
     dist.all_reduce(gradient)
     gradient.div_(WORLD)
+    gradient.sum().item()
     beat.step()
 
 
@@ -84,7 +118,7 @@ def main() -> None:
     torch.set_num_threads(1)
     name = sys.argv[1]
     _BEFORE.get(name, lambda: None)()
-    dist.init_process_group("gloo")
+    dist.init_process_group(BACKEND)
     _SITUATIONS[name]()
     if dist.is_initialized():
         dist.barrier()

@@ -1,11 +1,14 @@
 """Situations that are no hang, beside a real daemon that must tell nobody.
 
-    python tests/controls/controls.py [--runs 3] [--name checkpoint] [--at-once 3] [--launcher torchrun] [--lane 0/4]
-                                      [--clock-jumps] [--json controls.json] [--keep FOLDER] [--list]
+    python tests/controls/controls.py [--twins] [--backend nccl] [--no-hook] [--runs 3] [--name checkpoint]
+                                      [--at-once 3] [--launcher torchrun] [--lane 0/4] [--clock-jumps]
+                                      [--json controls.json] [--keep FOLDER] [--list]
 
 Jobs are forked (tests/bench/jobs.py) or started by torchrun; several run at once under one daemon in its default
 configuration. Exit code 0 when nobody was told and every job ended well. What was thought, and told to nobody, is
-printed. `--clock-jumps` sets the daemon's wall clock an hour ahead and two hours back while it watches.
+printed. `--twins` runs the same situations without an end: each must be told within ten seconds of the moment that was
+shown (`tell_at`), with patience shortened to SHORT_PATIENCE where its kind has more. `--clock-jumps` sets the daemon's
+wall clock an hour ahead and two hours back while it watches.
 """
 
 import argparse
@@ -21,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -38,10 +42,22 @@ from tests.controls.outcome import Control, line, table
 
 PROGRAMS = tuple(
     Path(__file__).with_name(f"{name}.py")
-    for name in ("situations", "one_rank_works", "rhythms", "starts_and_ends", "people")
+    for name in (
+        "situations",
+        "one_rank_works",
+        "rhythms",
+        "starts_and_ends",
+        "people",
+        "ends_by_itself",
+        "other_threads",
+    )
 )
 SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = 4
+FOR_EVER = "1000000"
+SHORT_PATIENCE = 30  # seconds, for twins: hours of patience are not waited for
+_PATIENCE = ("sleep", "compute", "first_use", "storage", "network", "data", "compile", "import", "tracker", "idle",
+             "undecided", "waiting", "start")  # fmt: skip
 ENOUGH_SECONDS = 240.0
 AFTERMATH_SECONDS = 6.0  # a job has ended: what would the daemon still say?
 STRIKE_SECONDS = 8.0  # after its first step: its rhythm is known
@@ -53,6 +69,7 @@ DONE_TO_IT = {
     "terminated": "SIGTERM to all ranks, and no new life",
     "elastic": "N15: a second node joins, and leaves again; torchrun restarts the ranks each time",
 }
+REGISTER = ("situation", "one_rank_waits", "every_rank_waits")  # decorators of common.py
 IN_TERMINAL = ("asks_a_person", "breaks_into_pdb", "suspended_in_terminal")
 # What the wall clock of a daemon does whose node's clock is set; monotonic clocks know nothing of it.
 CLOCK_JUMPS = """
@@ -99,6 +116,8 @@ class Runner:
                 over_at = now + AFTERMATH_SECONDS
             if over_at is not None and now > over_at:
                 break
+            if control.is_twin and control.told_at is not None:
+                break
         control.exit_code = job.exit_code()
         control.seconds = round(time.monotonic() - began, 1)
         job.stop()
@@ -113,6 +132,8 @@ class Runner:
             "PYTHONPATH": os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH", "")))),
             "STALLWATCH_DIR": str(self._daemon.rank_directory),
             "STALLWATCH_JOB": control.job,
+            **{name: os.environ[name] for name in ("CONTROL_BACKEND", "CONTROL_HOOK") if name in os.environ},
+            **({"CONTROL_SECONDS": FOR_EVER} if control.is_twin else {}),
         }
         situation = "restarts_itself" if control.name in DONE_TO_IT else control.name
         path = next(path for path in PROGRAMS if situation in _situations(path))
@@ -183,6 +204,12 @@ class Runner:
         mine = [incident for incident in incidents if incident.training_job == control.job]
         said = (_said(one) for one in mine if one.verdicts)
         control.thought = tuple(dict.fromkeys((*control.thought, *said)))
+        for one in mine:
+            if one.severity == "none" and one.tell_at is not None:
+                control.promised_at = datetime.fromisoformat(one.tell_at).timestamp()
+                control.reason = one.tell_reason
+            if one.severity != "none" and control.told_at is None:
+                control.told_at = time.time()
         told = (_said(one) for one in mine if one.severity != "none")
         control.told = tuple(dict.fromkeys((*control.told, *told)))
 
@@ -216,7 +243,7 @@ def _situations(program: Path) -> dict[str, str]:
     return {
         node.name: (ast.get_docstring(node) or "").splitlines()[0]
         for node in tree.body
-        if isinstance(node, ast.FunctionDef) and any(ast.unparse(one) == "situation" for one in node.decorator_list)
+        if isinstance(node, ast.FunctionDef) and any(ast.unparse(one) in REGISTER for one in node.decorator_list)
     }
 
 
@@ -231,12 +258,17 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{name:32} {what}" for name, what in situations().items()))
         return 0
+    os.environ["CONTROL_BACKEND"] = options.backend
+    if options.no_hook:
+        os.environ["CONTROL_HOOK"] = "off"
     lane, lanes = map(int, options.lane.split("/"))
     wanted = [
-        Control(name, run, f"{name}-{run}") for run in range(options.runs) for name in options.name or situations()
+        Control(name, run, f"{name}-{run}", is_twin=options.twins)
+        for run in range(options.runs)
+        for name in options.name or situations()
     ][lane::lanes]
     with tempfile.TemporaryDirectory(prefix="stallwatch-controls-") as folder, _server(options.launcher) as server:
-        daemon = DaemonChild(Path(folder), _environment(Path(folder), jumps=options.clock_jumps))
+        daemon = DaemonChild(Path(folder), _environment(Path(folder), jumps=options.clock_jumps, twins=options.twins))
         daemon.start()
         try:
             runner = Runner(daemon, server, Path(folder))
@@ -245,7 +277,7 @@ def main() -> int:
             with ThreadPoolExecutor(options.at_once) as pool:
                 for control in pool.map(runner.run, wanted):
                     print(line(control), flush=True)
-                    if not control.ended_well:
+                    if not control.ended_well and not control.is_twin:
                         print(runner.log(control), flush=True)
         finally:
             daemon.stop()
@@ -254,8 +286,8 @@ def main() -> int:
     if options.json:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(wanted)))
     print(table(wanted))
-    quiet = sum(control.quiet for control in wanted)
-    print(f"nobody told in {quiet} of {len(wanted)} runs; load {os.getloadavg()[0]:.1f}")
+    quiet = sum(control.right for control in wanted)
+    print(f"right in {quiet} of {len(wanted)} runs; load {os.getloadavg()[0]:.1f}")
     return 0 if quiet == len(wanted) else 1
 
 
@@ -268,7 +300,10 @@ def _server(launcher: str) -> Iterator[jobs.Server | None]:
         yield server
 
 
-def _environment(folder: Path, *, jumps: bool) -> dict[str, str]:
+def _environment(folder: Path, *, jumps: bool, twins: bool) -> dict[str, str]:
+    if twins:
+        short = {f"STALLWATCH_TELL_{kind}_SECONDS".upper(): str(SHORT_PATIENCE) for kind in _PATIENCE}
+        return {**os.environ, **short, "STALLWATCH_TELL_WAITING_SHARE": str(SHORT_PATIENCE / 1800)}
     if not jumps:
         return dict(os.environ)
     clock = folder / "clock"
@@ -284,6 +319,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("--launcher", choices=("forkserver", "torchrun"), default="forkserver")
     parser.add_argument("--lane", default="0/1", help="which part of the runs: I/N")
+    parser.add_argument("--twins", action="store_true", help="the same without an end: each must be told")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
+    parser.add_argument("--no-hook", action="store_true", help="ranks do not attach")
     parser.add_argument("--clock-jumps", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="folder for the bundles of what was looked at")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+MOST_LATE = 10.0  # seconds after the printed moment
 TERMINATED = ("terminated", "preempted")  # torchrun itself then ends with an error
 
 
@@ -16,6 +17,22 @@ class Control(msgspec.Struct):
     thought: tuple[str, ...] = ()
     stepped: bool = False
     seconds: float = 0.0
+    is_twin: bool = False  # it never ends, and must be told within what was promised
+    promised_at: float | None = None  # the last "tell_at" that was shown, seconds of the epoch
+    told_at: float | None = None
+    reason: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Nobody was told of what ends; somebody of what never does, and in time."""
+        return self.late_seconds is not None and self.late_seconds <= MOST_LATE if self.is_twin else self.quiet
+
+    @property
+    def late_seconds(self) -> float | None:
+        """After the promised moment; at once where none was shown."""
+        if self.told_at is None:
+            return None
+        return max(0.0, self.told_at - self.promised_at) if self.promised_at is not None else 0.0
 
     @property
     def quiet(self) -> bool:
@@ -28,16 +45,20 @@ class Control(msgspec.Struct):
 
 def table(controls: Sequence[Control]) -> str:
     """One line per situation, in Markdown."""
-    lines = ["| situation | runs | nobody told | thought, told to nobody |", "| --- | --- | --- | --- |"]
+    lines = ["| situation | runs | right | thought, told to nobody |", "| --- | --- | --- | --- |"]
     for name in dict.fromkeys(control.name for control in controls):
         mine = [control for control in controls if control.name == name]
         thought = dict.fromkeys(one for control in mine for one in (control.told or control.thought))
-        lines.append(f"| {name} | {len(mine)} | {sum(c.quiet for c in mine)} | {'; '.join(thought)} |")
+        lines.append(f"| {name} | {len(mine)} | {sum(c.right for c in mine)} | {'; '.join(thought)} |")
     return "\n".join(lines)
 
 
 def line(control: Control) -> str:
     thought = f" | thought: {'; '.join(control.thought)}" if control.thought else ""
+    if control.is_twin:
+        late = "NEVER TOLD" if control.late_seconds is None else f"told, {control.late_seconds:.1f} s late"
+        thought = "; ".join(control.thought)
+        return f"{control.name:26} twin,  {control.seconds:5.1f} s: {late} | {thought} | {control.reason}"
     outcome = "quiet" if control.quiet else f"TOLD {'; '.join(control.told)} exit {control.exit_code}"
     outcome += "" if control.stepped else ", never seen to step"
     return f"{control.name:26} run {control.run + 1}, {control.seconds:5.1f} s: {outcome}{thought}"
