@@ -7,8 +7,8 @@
 Jobs are forked (tests/bench/jobs.py) or started by torchrun; several run at once under one daemon in its default
 configuration. Exit code 0 when nobody was told and every job ended well. What was thought, and told to nobody, is
 printed. `--twins` runs the same situations without an end: each must be told within ten seconds of the moment that was
-shown (`tell_at`), with patience shortened to SHORT_PATIENCE where its kind has more. `--clock-jumps` sets the daemon's
-wall clock an hour ahead and two hours back while it watches.
+shown (`tell_at`). `--short` shortens every patience to half a minute: hours are not waited for. `--clock-jumps` sets
+the daemon's wall clock an hour ahead and two hours back while it watches.
 """
 
 import argparse
@@ -55,9 +55,11 @@ PROGRAMS = tuple(
 SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = 4
 FOR_EVER = "1000000"
-SHORT_PATIENCE = 30  # seconds, for twins: hours of patience are not waited for
-_PATIENCE = ("sleep", "compute", "first_use", "storage", "network", "data", "compile", "import", "tracker", "idle",
-             "undecided", "waiting", "start")  # fmt: skip
+SHORT_PATIENCE = "30"  # seconds
+_PATIENT = ("sleep", "compute", "first_use", "storage", "network", "data", "compile", "import", "tracker", "idle",
+            "undecided", "waiting", "start")  # fmt: skip
+# The share is of torch's own time-out: half an hour with gloo.
+SHORT = {f"{kind}_seconds": SHORT_PATIENCE for kind in _PATIENT} | {"waiting_share": "0.017"}
 ENOUGH_SECONDS = 240.0
 AFTERMATH_SECONDS = 6.0  # a job has ended: what would the daemon still say?
 STRIKE_SECONDS = 8.0  # after its first step: its rhythm is known
@@ -268,7 +270,8 @@ def main() -> int:
         for name in options.name or situations()
     ][lane::lanes]
     with tempfile.TemporaryDirectory(prefix="stallwatch-controls-") as folder, _server(options.launcher) as server:
-        daemon = DaemonChild(Path(folder), _environment(Path(folder), jumps=options.clock_jumps, twins=options.twins))
+        environment = _environment(Path(folder), jumps=options.clock_jumps)
+        daemon = DaemonChild(Path(folder), environment, {"tell": SHORT} if options.short else None)
         daemon.start()
         try:
             runner = Runner(daemon, server, Path(folder))
@@ -300,10 +303,7 @@ def _server(launcher: str) -> Iterator[jobs.Server | None]:
         yield server
 
 
-def _environment(folder: Path, *, jumps: bool, twins: bool) -> dict[str, str]:
-    if twins:
-        short = {f"STALLWATCH_TELL_{kind}_SECONDS".upper(): str(SHORT_PATIENCE) for kind in _PATIENCE}
-        return {**os.environ, **short, "STALLWATCH_TELL_WAITING_SHARE": str(SHORT_PATIENCE / 1800)}
+def _environment(folder: Path, *, jumps: bool) -> dict[str, str]:
     if not jumps:
         return dict(os.environ)
     clock = folder / "clock"
@@ -320,6 +320,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--launcher", choices=("forkserver", "torchrun"), default="forkserver")
     parser.add_argument("--lane", default="0/1", help="which part of the runs: I/N")
     parser.add_argument("--twins", action="store_true", help="the same without an end: each must be told")
+    parser.add_argument("--short", action="store_true", help="every patience is shortened, for twins of hours")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--no-hook", action="store_true", help="ranks do not attach")
     parser.add_argument("--clock-jumps", action="store_true")

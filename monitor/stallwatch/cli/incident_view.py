@@ -39,6 +39,7 @@ def _head(incident: IncidentDocument) -> Text:
     head.append(f"  {incident.state}  ")
     head.append(severity_word(incident.severity), style=SEVERITY_STYLES[incident.severity])
     head.append("  muted" if incident.muted else "")
+    head.append(f"  told at {incident.tell_at} unless it moves" if incident.tell_at else "", style="dim")
     head.append(safe(f"  acknowledged by {incident.acknowledged_by}" if incident.acknowledged_by else ""))
     head.append(safe(f"  job {incident.training_job}{_of(incident.owner)} on {incident.node}"), style="dim")
     return head
