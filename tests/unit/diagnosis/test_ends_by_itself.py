@@ -1,0 +1,75 @@
+"""What a culprit does may end by itself: the verdict says its kind, and nothing certain."""
+
+import msgspec
+import pytest
+
+from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.activity import read_activity
+from tests.unit.detectors.nodes import heartbeat
+from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, transfer, world
+from tests.unit.diagnosis.rank_evidence import MODULE, Frames, rank, stack
+from tests.unit.diagnosis.test_judge_processes import CLOSED
+
+STEPS = loop(world(4), 5)
+WAITING = [Rank(r, (*STEPS, STEPS[0]), len(STEPS)) for r in (0, 1, 2)]
+WANDB = "/v/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
+
+
+@pytest.mark.parametrize(
+    ("frames", "wchan", "kind"),
+    [
+        (stack("fetch@JOB:4", MODULE), "hrtimer_nanosleep", "sleep"),
+        (stack("Condition.wait@PY/threading.py:327", f"finish@{WANDB}:9", MODULE), "futex_wait_queue", "tracker"),
+        (stack("get_data@<frozen importlib._bootstrap_external>:1073", MODULE), "folio_wait_bit", "import"),
+        (stack("SocketIO.readinto@PY/socket.py:706", "fetch@JOB:4", MODULE), "wait_woken", "network"),
+        (stack("acquire@JOB:4", MODULE), "futex_wait_queue", None),
+    ],
+)
+def test_the_stack_and_the_kernel_tell_the_kind(frames: Frames, wchan: str, kind: str | None) -> None:
+    assert read_activity(rank(frames, "S", wchan)).ends_by_itself == kind
+
+
+def test_what_computes_with_the_gil_may_end_and_what_sleeps_with_it_does_not() -> None:
+    frames = stack("collect@JOB:4", MODULE)
+    still = (heartbeat(2, pulse_count=9, pulse_ns=10**9), heartbeat(2, pulse_count=9, pulse_ns=10**9))
+    computes = rank(frames, "R", None, active=True, owns_gil=True, heartbeat=still)
+    sleeps = rank(frames, "S", "hrtimer_nanosleep", owns_gil=True, heartbeat=still)
+    assert read_activity(computes).ends_by_itself == "compute"
+    assert read_activity(sleeps).where == "gil"
+    assert read_activity(sleeps).ends_by_itself is None
+
+
+def test_a_verdict_carries_the_kind_of_its_culprits_and_is_not_certain() -> None:
+    verdict = judge(evidence(*WAITING, Rank(3, STEPS, frames=SLEEPS))).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (3,), "likely")
+    assert verdict.ends_by_itself == "sleep"
+
+
+@pytest.mark.parametrize(("before", "kind"), [(0, "first_use"), (3, None)])
+def test_the_first_use_of_a_communicator_connects_its_ranks(before: int, kind: str | None) -> None:
+    pair = world(2)
+    sends = {0: transfer(pair, ("send", 1)), 1: transfer(pair, ("recv", 0))}
+    stuck = {0: transfer(pair, ("recv", 1)), 1: transfer(pair, ("recv", 0))}
+    past = {0: transfer(pair, ("recv", 1)), 1: transfer(pair, ("send", 0))}
+    ranks = [Rank(r, (*(sends[r], past[r]) * before, stuck[r]), 2 * before) for r in (0, 1)]
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert (verdict.cause, verdict.ends_by_itself) == ("p2p_unmatched", kind)
+    assert kind is None or verdict.confidence != "certain"
+
+
+def test_who_died_has_not_failed_to_enter() -> None:
+    """Its log says only that it lost its peers, and every peer lives and waits for it."""
+    died = Rank(3, dumped=False, state="X", exit_signal=6, log=CLOSED)
+    verdict = judge(evidence(*WAITING, died)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (3,))
+    assert not any("py-spy" in step for step in verdict.next_steps)
+
+
+def test_the_hooks_last_word_tells_how_its_process_ended() -> None:
+    ended = msgspec.structs.replace(
+        Rank(3, dumped=False, state="X").evidence(), heartbeat=(heartbeat(3, ended=True, exit_code=0),)
+    )
+    told = evidence(*WAITING)
+    verdict = judge(msgspec.structs.replace(told, ranks=(*told.ranks, ended), world_size=4)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (3,))
+    assert "not known" not in verdict.summary
