@@ -22,7 +22,7 @@ from stallwatch.detectors.waiting import (
 from stallwatch.detectors.why_slow import why_slow
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
-from stallwatch.model.verdict import Slowness
+from stallwatch.model.verdict import Slowness, cost_of
 
 _HOLD_TICKS = 10  # a rank that fell behind by its steps outlives single looks that dissent
 # The needed difference is less than the cost that is told: what is found so is measured before anybody hears of it.
@@ -147,7 +147,7 @@ class SlowDetector:
         reason = (
             f"{_named(least.ranks)} the others back: in the last {least.looks} looks they stood waiting in a "
             f"collective {least.peers_share:.0%} of the time, {_ranks(least.ranks)} {least.share:.0%}"
-            f"{_price(slowness, 'at most' if watched.looks.nccl else 'about')}{why_slow(least.ranks[0], alive, seen)}"
+            f"{_price(slowness, at_most=watched.looks.nccl)}{why_slow(least.ranks[0], alive, seen)}"
         )
         since_ns = before.since_ns if before and same else least.since_ns
         took_ns = before.took_ns if before and same else seen.at_ns - least.since_ns
@@ -260,13 +260,10 @@ def _within(durations_ns: Sequence[int], span_ns: int) -> Sequence[int]:
     return durations_ns[len(durations_ns) - count :]
 
 
-def _price(slowness: Slowness | None, about: str) -> str:
+def _price(slowness: Slowness | None, *, at_most: bool) -> str:
     if slowness is None:
         return ""
-    return (
-        f"; it costs the job {about} {slowness.cost_seconds:.2g} s of each step of {slowness.step_seconds:.2g} s "
-        f"({slowness.share:.0%})"
-    )
+    return f"; {'at most, ' if at_most else ''}{cost_of(slowness)}"
 
 
 def _named(ranks: Sequence[int]) -> str:

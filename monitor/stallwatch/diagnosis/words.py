@@ -13,7 +13,7 @@ from stallwatch.diagnosis.phrases import (
     shorten,
     waiters,
 )
-from stallwatch.model.verdict import Cause, Verdict
+from stallwatch.model.verdict import Cause, Verdict, cost_of
 
 Activities = Mapping[int, Activity]
 _UNSEEN = "any evidence of "  # as the arbiter words what is missing
@@ -213,6 +213,8 @@ def _slow_rank(verdict: Verdict, culprits: Culprits) -> str:
     shown = next((fact.fact for fact in verdict.because), "")
     doing = culprits.doing(again=True)
     lead = f"{culprits.who()} {'holds' if culprits.single else 'hold'} the job back, which still moves"
+    if verdict.slowness is not None:
+        return f"{lead}: {cost_of(verdict.slowness)}"
     return f"{lead}{': ' + shorten(shown, 200) if shown else ''}{'; ' + doing if doing and not shown else ''}"
 
 
