@@ -43,7 +43,7 @@ def test_metrics_health_and_readiness_are_open(node: Served) -> None:
     metrics = node.get("/metrics")
     assert metrics.status == 200
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert b'stallwatch_culprit{training_job="llama-7b",owner="anna",rank="2"' in metrics.body
+    assert b'stallwatch_culprit{training_job="llama-7b",owner="",rank="2"' in metrics.body
     assert node.get("/healthz").json == {"healthy": True, "reason": ""}
     ready = node.get("/readyz")
     assert ready.status == 200
