@@ -20,6 +20,7 @@ from stallwatch.errors import StallwatchError
 from stallwatch.incidents.engine import Engine, Now
 from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import Event
+from stallwatch.incidents.tally import Tally
 from stallwatch.loop.archive import joined, make_room, taken_over
 from stallwatch.loop.bundles import Bundles
 from stallwatch.loop.desk import Desk
@@ -81,6 +82,7 @@ class Daemon:
         self._hands = Hands(config, Bundles(store, spare, self._guard), self._ring, starter, self._guard)
         self._detection, self._remembered, self._detected = Detection(config), DetectionState(), Detected((), (), ())
         self._engine, self._lives, self._took_over = Engine(config), Lives(), False
+        self._tally = Tally()
         self._outputs: tuple[Output, ...] = ()
         self._started_wall_ns = clock.wall_ns()
         self.desk = Desk(store, clock, self._wakeup.ring)
@@ -193,15 +195,21 @@ class Daemon:
         usage = self._guard.run("daemon", "usage", own_usage)
         disk = self._store.problem()
         state = SensorStatus("state_directory", not disk, disk, 0.0, 0)
+        incidents = self._lives.incidents()
+        tallied = partial(self._tally.step, self._detected.ranks, snapshot.ranks, incidents)
+        self._tally = self._guard.run("incidents", "tally", tallied) or self._tally
         return NodeReport(
             snapshot=replace(snapshot, sensors=(*snapshot.sensors, state)),
             ranks=self._detected.ranks,
             findings=self._detected.findings,
-            incidents=self._lives.incidents(),
+            incidents=incidents,
             stage_errors=self._guard.errors(),
             daemon_cpu_seconds=usage.cpu_seconds if usage else None,
             daemon_resident_bytes=usage.resident_bytes if usage else None,
             started_wall_ns=self._started_wall_ns,
+            incident_counts=self._tally.counts,
+            xid_counts=self._detected.xid_counts,
+            job_labels=self._tally.labels,
         )
 
     @property

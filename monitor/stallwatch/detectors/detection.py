@@ -16,12 +16,13 @@ from stallwatch.detectors.init import InitDetector
 from stallwatch.detectors.job_facts import JobFacts, job_facts
 from stallwatch.detectors.job_pace import JobPaceDetector
 from stallwatch.detectors.quiet import QuietDetector
-from stallwatch.detectors.slow import SlowDetector
+from stallwatch.detectors.slow import SlowDetector, SlowState
 from stallwatch.detectors.stall import StallDetector
 from stallwatch.detectors.stopped import StoppedDetector
 from stallwatch.detectors.views import rank_views
+from stallwatch.detectors.xids import XidState, count, totals
 from stallwatch.model.finding import Finding
-from stallwatch.model.incident import RankView
+from stallwatch.model.incident import RankView, XidCount
 from stallwatch.model.snapshot import NodeSnapshot
 
 Detectors = tuple[Detector[Any], ...]
@@ -48,6 +49,7 @@ class DetectionState(msgspec.Struct, frozen=True):
 
     history: NodeHistory | None = None
     of_detectors: tuple[tuple[str, Any], ...] = ()
+    xids: XidState = XidState()
 
 
 class DetectorError(msgspec.Struct, frozen=True):
@@ -60,6 +62,7 @@ class Detected(msgspec.Struct, frozen=True):
     ranks: tuple[RankView, ...]
     jobs: tuple[JobFacts, ...]
     errors: tuple[DetectorError, ...] = ()
+    xid_counts: tuple[XidCount, ...] = ()
     due_ns: int | None = None  # CLOCK_MONOTONIC of the look that would change something, if it comes before the next
 
 
@@ -89,8 +92,12 @@ class Detection:
                 continue
             findings += found
         found_all = tuple(findings)
-        views = rank_views(seen, snapshot, found_all, self._stall)
+        slow = states.get(SlowDetector.name)
+        shares = slow.shares() if isinstance(slow, SlowState) else {}
+        views = rank_views(seen, snapshot, found_all, self._stall, shares)
+        xids = count(state.xids, snapshot)
+        due_ns = next_due(found_all, seen, self._stall)
         return (
-            DetectionState(seen, tuple(states.items())),
-            Detected(found_all, views, job_facts(seen), tuple(errors), next_due(found_all, seen, self._stall)),
+            DetectionState(seen, tuple(states.items()), xids),
+            Detected(found_all, views, job_facts(seen), tuple(errors), totals(xids), due_ns),
         )

@@ -9,6 +9,7 @@ from stallwatch.config import SlowSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks, Member, looked, peers_of
+from stallwatch.detectors.shares import Shares, shares_of
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
     LEAST_LOOKS,
@@ -30,6 +31,7 @@ _SEARCHED = 0.65
 # It is over when what is left is less than this part of what was found, for as long as it took to find.
 _LEFT = 0.34
 _SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
+_SHOWN_LOOKS = 64  # what people see of ranks of which nothing was found
 _LAG_LOOKS = 8
 _LAG_STEPS = 10
 
@@ -46,6 +48,7 @@ class _Watched(msgspec.Struct, frozen=True):
     lagging: tuple[_Lagging, ...] = ()
     # By the shortest window that spans enough time, then by WINDOWS.
     by_window: tuple[Least | None, ...] = (None,) * (1 + len(WINDOWS))
+    shares: tuple[tuple[int, int, Shares], ...] = ()  # rank, pid
 
     @property
     def least(self) -> Least | None:
@@ -68,6 +71,15 @@ class _Slow(msgspec.Struct, frozen=True):
 class SlowState(msgspec.Struct, frozen=True):
     watched: tuple[_Watched, ...] = ()
     slow: tuple[_Slow, ...] = ()
+
+    def shares(self) -> dict[tuple[JobKey, int, int], Shares]:
+        """By (job, rank, pid): of a rank that was found slow what is told of it, of any other what its looks say."""
+        told = {(one.job, rank): one.slowness.share for one in self.slow if one.slowness for rank in one.ranks}
+        return {
+            (watched.job, rank, pid): Shares(shares.communication, told.get((watched.job, rank), shares.slow))
+            for watched in self.watched
+            for rank, pid, shares in watched.shares
+        }
 
 
 class SlowDetector:
@@ -105,7 +117,7 @@ class SlowDetector:
 
     def _watch(self, before: _Watched, alive: Sequence[RankHistory]) -> _Watched:
         looks = looked(before.looks, alive)
-        by_window = before.by_window
+        by_window, shares = before.by_window, before.shares if looks.members else ()
         if looks.count != before.looks.count:
             shortest = max(LEAST_LOOKS, looks.within(SPAN_NS))
             begun_anew = looks.count < before.looks.count
@@ -118,7 +130,9 @@ class SlowDetector:
                     for window, least in zip(WINDOWS, by_window[1:], strict=True)
                 ),
             )
-        return _Watched(before.job, looks, _lags(before.lagging, alive), by_window)
+            if begun_anew or not shares or is_due(_SHOWN_LOOKS, before.looks.count, looks.count):
+                shares = shares_of(looks, _SHOWN_LOOKS)
+        return _Watched(before.job, looks, _lags(before.lagging, alive), by_window, shares)
 
     def _least(self, looks: Looks, window: int) -> Least | None:
         if not window or len(looks.looks) < window:
@@ -208,7 +222,7 @@ def _begun_anew(watched: _Watched, over: _Slow) -> _Watched:
     """What is over must not be found again in the looks of the time when it was so."""
     looks = watched.looks
     kept = looks.looks[-max(LEAST_LOOKS, looks.within(over.took_ns)) :]
-    return _Watched(watched.job, msgspec.structs.replace(looks, looks=kept), watched.lagging)
+    return _Watched(watched.job, msgspec.structs.replace(looks, looks=kept), watched.lagging, shares=watched.shares)
 
 
 def _by_steps(watched: _Watched, alive: Sequence[RankHistory], before: _Slow | None, seen: NodeHistory) -> _Slow | None:

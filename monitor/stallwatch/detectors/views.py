@@ -1,5 +1,6 @@
 """Ranks as people see them: state, ages, and the limit in force with its reason."""
 
+from collections.abc import Mapping
 from statistics import median
 
 from stallwatch.config import StallSection
@@ -7,28 +8,41 @@ from stallwatch.detectors.deaths import is_ending
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.rank_limit import rank_limit
+from stallwatch.detectors.shares import Shares
 from stallwatch.model.finding import Finding, RankState
 from stallwatch.model.incident import RankView
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GpuSample, NodeSnapshot
+from stallwatch.model.snapshot import GpuSample, JobKey, NodeSnapshot
 
 _WAITING_NS = 2 * SECOND_NS  # an operation pending for longer is worth showing
 
 
 def rank_views(
-    seen: NodeHistory, snapshot: NodeSnapshot, findings: tuple[Finding, ...], stall: StallSection
+    seen: NodeHistory,
+    snapshot: NodeSnapshot,
+    findings: tuple[Finding, ...],
+    stall: StallSection,
+    shares: Mapping[tuple[JobKey, int, int], Shares],
 ) -> tuple[RankView, ...]:
-    """Given what is known and what was found, return one view per rank's process."""
+    """Given what is known and what was found (`shares`: detectors.slow), return one view per rank's process."""
     gpus = snapshot.gpus.value if isinstance(snapshot.gpus, Known) else ()
     views = []
     for _, ranks in seen.jobs():
         ending = is_ending(ranks)
-        views += [_view(rank, seen.at_ns, _state(rank, seen.at_ns, findings, ending), gpus, stall) for rank in ranks]
+        for rank in ranks:
+            state = _state(rank, seen.at_ns, findings, ending)
+            of_rank = shares.get((rank.sample.job, rank.sample.rank, rank.sample.pid))
+            views.append(_view(rank, seen.at_ns, state, gpus, stall, of_rank))
     return tuple(views)
 
 
 def _view(
-    rank: RankHistory, at_ns: int, state: RankState, gpus: tuple[GpuSample, ...], stall: StallSection
+    rank: RankHistory,
+    at_ns: int,
+    state: RankState,
+    gpus: tuple[GpuSample, ...],
+    stall: StallSection,
+    shares: Shares | None,
 ) -> RankView:
     sample, heartbeat = rank.sample, rank.heartbeat
     limit = rank_limit(rank, stall)
@@ -49,6 +63,8 @@ def _view(
         limit_seconds=limit.seconds if limit.learned else None,
         limit_reason=limit.reason if rank.has_words else "no hook and no recorder: nothing to watch but the process",
         gpu_uuid=next((gpu.uuid for gpu in gpus if sample.pid in (gpu.compute_pids or ())), None),
+        communication_share=shares.communication if shares else None,
+        slow_share=shares.slow if shares else None,
     )
 
 

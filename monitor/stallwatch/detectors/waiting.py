@@ -1,6 +1,7 @@
 """Who waits least: in synchronous training the rank that others wait for, and that itself hardly ever waits."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from statistics import median, stdev
 
@@ -49,7 +50,7 @@ def who_waits_least(columns: Sequence[tuple[int, Column]], minimum_share: float,
     """
     if len(columns) < 2:
         return None
-    shares = sorted((_share(column), rank) for rank, column in columns)
+    shares = sorted((waited_share(column), rank) for rank, column in columns)
     known = dict(columns)
     for size in range(1, max(1, (len(columns) - 1) // 2) + 1):
         slow, rest = shares[:size], shares[size:]
@@ -63,6 +64,35 @@ def who_waits_least(columns: Sequence[tuple[int, Column]], minimum_share: float,
         if nats >= SUSPECT_NATS and all(_lasts(known[rank], others) for rank in ranks):
             return Least(ranks, nats, len(columns[0][1]), since_ns, most, typical)
     return None
+
+
+def leads(columns: Sequence[tuple[int, Column]]) -> dict[int, float]:
+    """Given (rank, column) of peers, return for each the `difference` of it alone: its share of the time in which they
+    wait and it does not, by the median of the others in each look."""
+    ranks = [rank for rank, _ in columns]
+    sums = dict.fromkeys(ranks, 0.0)
+    places = len(columns[0][1]) if columns else 0
+    if len(columns) < 2 or not places:
+        return {}
+    for place in range(places):
+        shares = [column[place][1] / column[place][0] for _, column in columns]
+        ordered = sorted(shares)
+        for rank, share in zip(ranks, shares, strict=True):
+            sums[rank] += _median_without(ordered, share) - share
+    return {rank: total / places for rank, total in sums.items()}
+
+
+def _median_without(ordered: Sequence[float], one: float) -> float:
+    """The median of sorted numbers once one of them is left out."""
+    rest = len(ordered) - 1
+    left_out = bisect_left(ordered, one)
+    low, high = ((rest - 1) // 2, rest // 2)
+    return (ordered[low + (low >= left_out)] + ordered[high + (high >= left_out)]) / 2
+
+
+def waited_share(column: Column) -> float:
+    """Each step counts the same: one that stood for long is one."""
+    return sum(waited / ticks for ticks, waited in column) / len(column)
 
 
 def difference(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> tuple[float, float]:
@@ -80,11 +110,6 @@ def difference(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> t
     return middle, stdev(each) / math.sqrt(len(each)) if len(each) > 1 else abs(middle)
 
 
-def _share(column: Column) -> float:
-    """Each step counts the same: one that stood for long is one."""
-    return sum(waited / ticks for ticks, waited in column) / len(column)
-
-
 def _lasts(mine: Column, others: Sequence[Column]) -> bool:
     size = len(mine) // _BLOCKS
     whole = _less(mine, others)
@@ -94,8 +119,8 @@ def _lasts(mine: Column, others: Sequence[Column]) -> bool:
 
 def _less(mine: Column, others: Sequence[Column]) -> float:
     """By how much less it waits than its median peer."""
-    waited = sorted(_share(other) for other in others)
-    return waited[len(waited) // 2] - _share(mine)
+    waited = sorted(waited_share(other) for other in others)
+    return waited[len(waited) // 2] - waited_share(mine)
 
 
 def _evidence(mine: Column, others: Sequence[Column], minimum_share: float) -> float:

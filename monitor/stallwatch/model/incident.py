@@ -6,7 +6,7 @@ import msgspec
 
 from stallwatch.model.finding import Finding, RankState
 from stallwatch.model.snapshot import JobKey, NodeSnapshot
-from stallwatch.model.verdict import Report, Verdict
+from stallwatch.model.verdict import Cause, Report, Verdict
 
 IncidentState = Literal["suspect", "open", "resolved"]
 Severity = Literal["none", "warning", "critical"]
@@ -60,12 +60,29 @@ class RankView(msgspec.Struct, frozen=True):
     limit_seconds: float | None  # the learned limit in force, None: not learned yet
     limit_reason: str
     gpu_uuid: str | None = None
+    # By the slow detector's looks; None where they are too few, or it has no peer on this node.
+    communication_share: float | None = None  # of its recent looks, in which it stood in a collective
+    slow_share: float | None = None  # what it costs its job by making its peers wait, as in Slowness.share
 
 
 class StageErrors(msgspec.Struct, frozen=True):
     stage: str
     name: str
     errors_total: int
+
+
+class IncidentCount(msgspec.Struct, frozen=True):
+    training_job: str  # as it is labelled: NodeReport.job_labels
+    owner: str
+    cause: Cause
+    total: int
+
+
+class XidCount(msgspec.Struct, frozen=True):
+    gpu: str  # its index; "" for one that NVML does not know
+    gpu_uuid: str  # of such a one "pci:" and its address
+    xid: int
+    total: int
 
 
 class NodeReport(msgspec.Struct, frozen=True):
@@ -79,3 +96,8 @@ class NodeReport(msgspec.Struct, frozen=True):
     daemon_cpu_seconds: float | None  # its children included; None: could not be read
     daemon_resident_bytes: int | None
     started_wall_ns: int
+    # Since the daemon started:
+    incident_counts: tuple[IncidentCount, ...] = ()
+    xid_counts: tuple[XidCount, ...] = ()
+    # Jobs that go by another's name, and what each is called where a name must be one job's: incidents.tally.
+    job_labels: tuple[tuple[JobKey, str], ...] = ()

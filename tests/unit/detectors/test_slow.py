@@ -1,6 +1,7 @@
 import pytest
 
 from stallwatch.config import Config, SlowSection
+from stallwatch.detectors.waiting import difference, leads
 from stallwatch.model.snapshot import RankSample
 from tests.unit.detectors.nodes import SimulatedRank, found, four, job_run, run, with_beat
 
@@ -85,3 +86,28 @@ def test_what_it_costs_is_measured_with_its_interval() -> None:
     assert cost is not None
     assert cost.low_seconds < 0.3 * cost.step_seconds < cost.high_seconds
     assert cost.share == pytest.approx(cost.cost_seconds / (cost.step_seconds - cost.cost_seconds))
+
+
+def test_what_people_see_of_a_slow_rank_is_what_is_told_of_it() -> None:
+    slow = [0.66, 0.66, 0.66, 0.0]
+    *_, (_, last) = run(job_run(held_back(slow), 60))
+    (finding,) = [one for one in last.findings if one.detector == "slow"]
+    assert finding.slowness is not None
+    shown = {rank.rank: (rank.communication_share, rank.slow_share) for rank in last.ranks}
+    assert shown[3] == (0.0, finding.slowness.share)
+    assert all(communication == pytest.approx(0.66, abs=0.1) for communication, _ in list(shown.values())[:3])
+    assert all(cost == 0.0 for _, cost in list(shown.values())[:3])
+
+
+def test_of_ranks_that_are_not_slow_it_is_what_the_same_looks_say_and_nothing_of_few_looks() -> None:
+    *_, (_, last) = run(job_run(held_back([0.3, 0.3, 0.3, 0.25]), 60))
+    assert not last.findings
+    assert all(rank.slow_share is not None and 0.0 <= rank.slow_share < 0.1 for rank in last.ranks)
+    *_, (_, early) = run(job_run(held_back([0.3, 0.3, 0.3, 0.25]), 6))
+    assert all(rank.slow_share is None and rank.communication_share is None for rank in early.ranks)
+
+
+@pytest.mark.parametrize("waited", [[2, 9], [3, 1, 7], [5, 5, 1, 9], [2, 2, 8, 4, 4], [1, 1, 1, 9]])
+def test_the_lead_of_each_is_the_difference_of_it_alone(waited: list[int]) -> None:
+    columns = [(rank, tuple((10, (count * look) % 11) for look in range(1, 30))) for rank, count in enumerate(waited)]
+    assert leads(columns) == pytest.approx({rank: difference(columns, (rank,))[0] for rank, _ in columns})
