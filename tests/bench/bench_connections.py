@@ -1,5 +1,6 @@
-"""How a scrape and a probe fare while another user of the node holds connections: silent, slow, not reading, or new ones
-all the time. Run as root for another user, else it is the same one: `python -m tests.bench.bench_connections [seconds]`.
+"""How a scrape and a probe fare while another user of the node holds connections: silent, slow, not reading, new ones.
+
+Run as root for another user, else it is the same one: `python -m tests.bench.bench_connections [seconds]`.
 """
 
 import contextlib
