@@ -179,7 +179,7 @@ def collective_stalls() -> board.Dashboard:
         ),
         graph(
             "Which rank do the others wait for while the job moves?",
-            "How much less of its time than its peers a rank waits in collectives: what a slow rank costs the others.",
+            "What a rank costs its job by making its peers on its node wait: 10 % is a job that is 10 % slower for it.",
             "percentunit",
             query(f"max by (training_job, owner, rank) (stallwatch_rank_slow_score_ratio{{{_RANK}}})", "rank {{rank}}"),
         ),

@@ -1,16 +1,15 @@
 """The endpoints. TCP and the control socket are two applications: what only the socket may do does not exist on TCP."""
 
-import gzip
 import re
 from collections.abc import Callable
 from typing import Any
 
 import anyio
 import anyio.to_thread
-import msgspec
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -18,12 +17,12 @@ from starlette.routing import Route
 from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.model.incident import Incident
 from stallwatch.node.disk import DiskHangs
-from stallwatch.outputs import metrics
 from stallwatch.outputs.bodies import Acknowledgement, BadBody, CaptureRequest, MuteRequest, read_body
 from stallwatch.outputs.bundle_archive import archive
-from stallwatch.outputs.documents import incident_document, incident_list
+from stallwatch.outputs.documents import encoded, incident_document, incident_list
 from stallwatch.outputs.guard import Endpoint, HostCheck, SecurityHeaders, TokenGuard
 from stallwatch.outputs.latest import Latest, Published
+from stallwatch.outputs.metrics import negotiated
 from stallwatch.outputs.output import Control
 from stallwatch.outputs.peers import Peer
 from stallwatch.outputs.timeline import read_timeline
@@ -45,6 +44,8 @@ class Endpoints:
         self._control = control
         self._page = page
         self._page_url = page_url
+        # Of its own: what waits for a disk holds the others.
+        self._renderers = anyio.CapacityLimiter(1)
 
     def open_routes(self) -> list[Route]:
         return [
@@ -57,13 +58,14 @@ class Endpoints:
         api: Callable[[Endpoint], Endpoint] = guard.api if guard else _unguarded
         page: Callable[[Endpoint], Endpoint] = guard.page if guard else _unguarded
         one = "/api/v1/incidents/{incident_id}"
+        large = [Middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM_BYTES, compresslevel=1)]
         return [
             Route("/", page(self.page), methods=["GET"]),
-            Route("/api/v1/ranks", api(self.ranks), methods=["GET"]),
-            Route("/api/v1/incidents", api(self.incidents), methods=["GET"]),
-            Route(one, api(self.incident), methods=["GET"]),
+            Route("/api/v1/ranks", api(self.ranks), methods=["GET"], middleware=large),
+            Route("/api/v1/incidents", api(self.incidents), methods=["GET"], middleware=large),
+            Route(one, api(self.incident), methods=["GET"], middleware=large),
             Route(f"{one}/acknowledge", api(self.acknowledge), methods=["POST"]),
-            Route(f"{one}/timeline", api(self.timeline), methods=["GET"]),
+            Route(f"{one}/timeline", api(self.timeline), methods=["GET"], middleware=large),
             Route(f"{one}/bundle.tar.gz", api(self.bundle), methods=["GET"]),
         ]
 
@@ -79,7 +81,12 @@ class Endpoints:
         published = self._latest.get()
         if published is None:
             return _refusal(503, "nothing has been published yet", "Ask again in a second.")
-        return Response(published.metrics, media_type=metrics.CONTENT_TYPE)
+        content_type = negotiated(request.headers.get("accept", ""))
+        text = published.text(content_type)
+        if text is None:
+            text = await anyio.to_thread.run_sync(published.render, content_type, limiter=self._renderers)
+        # Not as media_type, to which a charset would be added a second time.
+        return Response(text, headers={"content-type": content_type, "vary": "Accept"})
 
     async def healthz(self, request: Request) -> Response:
         problem = self._latest.loop_problem()
@@ -87,14 +94,14 @@ class Endpoints:
 
     async def readyz(self, request: Request) -> Response:
         ready = self._latest.ready()
-        return _json(request, msgspec.json.encode(ready), 200 if ready.ready else 503)
+        return _json(encoded(ready), 200 if ready.ready else 503)
 
     async def page(self, request: Request) -> Response:
         return self._page
 
     async def ranks(self, request: Request) -> Response:
         published = self._latest.get()
-        return _json(request, published.ranks) if published else _not_yet()
+        return _json(published.ranks) if published else _not_yet()
 
     async def incidents(self, request: Request) -> Response:
         """Open and recent ones; with ?past=N also the store's last N."""
@@ -105,10 +112,10 @@ class Endpoints:
         if not past.isdecimal() or len(past) > 4:
             return _refusal(400, f"past={past!r} is not a number", f"For instance past={_PAST_INCIDENTS}.")
         if int(past) == 0:
-            return _json(request, published.incidents)
-        return await self._answer(lambda: self._with_past(request, published, int(past)))
+            return _json(published.incidents)
+        return await self._answer(lambda: self._with_past(published, int(past)))
 
-    def _with_past(self, request: Request, published: Published, limit: int) -> Response:
+    def _with_past(self, published: Published, limit: int) -> Response:
         past: tuple[Incident, ...] = ()
         problem = ""
         try:
@@ -116,7 +123,7 @@ class Endpoints:
         except OSError as error:  # what is open is known all the same
             problem = f"past incidents cannot be read: {error.strerror}"
         documents = replace(incident_list(published.report, past), problem=problem)
-        return _json(request, msgspec.json.encode(documents))
+        return _json(encoded(documents))
 
     async def incident(self, request: Request) -> Response:
         return await self._answer(lambda: self._one(request))
@@ -125,7 +132,7 @@ class Endpoints:
         incident = _find(self._control, request.path_params["incident_id"])
         if incident is None:
             return _unknown_incident(request.path_params["incident_id"])
-        return _json(request, msgspec.json.encode(incident_document(incident)))
+        return _json(encoded(incident_document(incident)))
 
     async def acknowledge(self, request: Request) -> Response:
         """The only change that the page may ask for. A form of another site cannot send JSON, nor the cookie."""
@@ -147,7 +154,7 @@ class Endpoints:
         if incident is None:
             return _unknown_incident(request.path_params["incident_id"])
         made = read_timeline(incident.incident_id, incident.job, incident.bundle)
-        return _json(request, msgspec.json.encode(made))
+        return _json(encoded(made))
 
     async def bundle(self, request: Request) -> Response:
         return await self._answer(lambda: self._archive(request))
@@ -249,12 +256,8 @@ def _find(control: Control, incident_id: str) -> Any:
     return control.incident(incident_id) if _INCIDENT_ID.match(incident_id) else None
 
 
-def _json(request: Request, body: bytes, status: int = 200) -> Response:
-    headers = {}
-    if len(body) >= _COMPRESS_FROM_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
-        body = gzip.compress(body, compresslevel=1)
-        headers["content-encoding"] = "gzip"
-    return Response(body, status, headers, media_type="application/json")
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type="application/json")
 
 
 def _refusal(status: int, error: str, help: str) -> Response:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -171,6 +171,22 @@ def readiness(report: NodeReport, output_problems: Iterable[tuple[str, str]]) ->
     ]
     problems += [Problem("output", name, reason, required=False) for name, reason in output_problems]
     return Readiness(not any(problem.required for problem in problems), tuple(problems))
+
+
+def encoded(document: object) -> bytes:
+    """JSON of a document. A text that no UTF-8 can hold costs its own characters and nothing else."""
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_holdable(msgspec.to_builtins(document)))
+
+
+def _holdable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_holdable(key): _holdable(one) for key, one in value.items()}
+    return [_holdable(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def iso(wall_ns: int) -> str:

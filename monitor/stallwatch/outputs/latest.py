@@ -1,13 +1,11 @@
-"""What was published last, as bytes ready to serve, and whether that is recent."""
+"""What was published last, what people asked of it, and whether it is recent. Nothing is made that nobody asks for."""
 
-from typing import NamedTuple
-
-import msgspec
+import threading
+from functools import cached_property
 
 from stallwatch.clock import Clock
 from stallwatch.model.incident import NodeReport
-from stallwatch.outputs.documents import Problem, Readiness, incident_list, rank_list, readiness
-from stallwatch.outputs.metric_memory import Memory
+from stallwatch.outputs.documents import Problem, Readiness, encoded, incident_list, rank_list, readiness
 from stallwatch.outputs.metric_samples import OutputHealth
 from stallwatch.outputs.metrics import render
 
@@ -15,12 +13,40 @@ _STALE_TICKS = 5
 _STALE_FLOOR_SECONDS = 10.0  # a loaded node may skip some ticks; one that skips ten seconds of them is not well
 
 
-class Published(NamedTuple):
-    report: NodeReport
-    metrics: bytes
-    ranks: bytes
-    incidents: bytes
-    readiness: Readiness
+class Published:
+    """A report, and each answer about it: made when it is first asked for, the same for all who ask."""
+
+    def __init__(self, report: NodeReport, outputs: tuple[OutputHealth, ...], external_url: str) -> None:
+        self.report = report
+        self._outputs = outputs
+        self._external_url = external_url
+        self._problems = [(output.name, output.problem) for output in outputs if output.problem is not None]
+        self._texts: dict[str, bytes] = {}
+        self._one_renders = threading.Lock()
+
+    @cached_property
+    def ranks(self) -> bytes:
+        held = tuple(one for output in self._outputs for one in output.held)
+        return encoded(rank_list(self.report, tuple(f"{name}: {problem}" for name, problem in self._problems), held))
+
+    @cached_property
+    def incidents(self) -> bytes:
+        return encoded(incident_list(self.report))
+
+    @cached_property
+    def readiness(self) -> Readiness:
+        return readiness(self.report, self._problems)
+
+    def text(self, content_type: str) -> bytes | None:
+        """The metrics as they were rendered before, None when they were not."""
+        return self._texts.get(content_type)
+
+    def render(self, content_type: str) -> bytes:
+        """The metrics; takes some tenths of a second for a thousand ranks. From any thread."""
+        with self._one_renders:
+            if content_type not in self._texts:
+                self._texts[content_type] = render(self.report, self._outputs, self._external_url, content_type)
+            return self._texts[content_type]
 
 
 class Latest:
@@ -29,21 +55,12 @@ class Latest:
     def __init__(self, clock: Clock, tick_seconds: float, external_url: str = "") -> None:
         self._clock = clock
         self._stale_seconds = max(_STALE_TICKS * tick_seconds, _STALE_FLOOR_SECONDS)
-        self._memory = Memory()
         self._external_url = external_url
         self._published: Published | None = None
         self._changed_ns = clock.monotonic_ns()
 
     def publish(self, report: NodeReport, outputs: tuple[OutputHealth, ...]) -> None:
-        problems = [(output.name, output.problem) for output in outputs if output.problem is not None]
-        held = tuple(one for output in outputs for one in output.held)
-        self._published = Published(
-            report,
-            render(report, outputs, self._memory, self._external_url),
-            msgspec.json.encode(rank_list(report, tuple(f"{name}: {problem}" for name, problem in problems), held)),
-            msgspec.json.encode(incident_list(report)),
-            readiness(report, problems),
-        )
+        self._published = Published(report, outputs, self._external_url)
         self._changed_ns = self._clock.monotonic_ns()
 
     def get(self) -> Published | None:
@@ -58,10 +75,10 @@ class Latest:
 
     def ready(self) -> Readiness:
         """Ready when something was published lately and every required sensor answers."""
-        problem = self.loop_problem()
-        if self._published is None:
+        problem, published = self.loop_problem(), self._published
+        if published is None:
             problem = problem or "the daemon has not looked at the node yet"
-        known = self._published.readiness if self._published else Readiness(ready=False, problems=())
+        known = published.readiness if published else Readiness(ready=False, problems=())
         if problem is None:
             return known
         return Readiness(ready=False, problems=(Problem("loop", "loop", problem, required=True), *known.problems))

@@ -1,24 +1,45 @@
 """What the metrics say about one report: pure, and nothing for what is unknown or gone."""
 
 import hashlib
+import logging
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from stallwatch import __version__
 from stallwatch.model.incident import Incident, NodeReport, RankView
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import JobKey
+from stallwatch.model.snapshot import GpuSample, JobKey
 from stallwatch.model.verdict import CulpritProcess, GroupRef, Verdict
 from stallwatch.outputs.documents import HeldBack
-from stallwatch.outputs.metric_gpus import gpu_samples
-from stallwatch.outputs.metric_memory import Memory, RankKey, slow_scores
-from stallwatch.outputs.metric_sample import Labels, Sample
 from stallwatch.outputs.safety import deadline
 
+log = logging.getLogger(__name__)
+
+_MOST_SAID = 100
+_said: set[str] = set()  # errors that are in the log
 _MOST_PENDING_GROUPS = 8  # of one rank: a job with hundreds of groups waits in a few of them at a time
+# nvmlClocksEventReasons of nvml.h; without idleness and the application's own setting, which slow nothing down.
+_SLOWED_BY: dict[str, int] = {
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal": 0x20,
+    "hw_thermal": 0x40,
+    "hw_power_brake": 0x80,
+}
+
+Labels = tuple[str, ...]
+
+
+class Sample(NamedTuple):
+    """One value of one series."""
+
+    name: str
+    labels: Labels  # values, in the order of the family's labels
+    value: float
 
 
 class OutputHealth(NamedTuple):
@@ -32,19 +53,43 @@ class OutputHealth(NamedTuple):
     held: tuple[HeldBack, ...] = ()
 
 
-def samples(
-    report: NodeReport, outputs: Sequence[OutputHealth], memory: Memory, external_url: str = ""
-) -> Iterator[Sample]:
-    """Given a report, how the outputs do, and what was counted so far, return every sample to export."""
+def samples(report: NodeReport, outputs: Sequence[OutputHealth], external_url: str = "") -> Iterator[Sample]:
+    """Given a report and how the outputs do, return every sample to export."""
+    names = JobNames(report)
+    told_by, url = ",".join(output.name for output in outputs if output.tells_people), external_url.rstrip("/")
     yield Sample("stallwatch_build_info", (__version__, platform.python_version(), report.snapshot.node), 1)
-    yield from _ranks(report, memory)
-    told_by = ",".join(output.name for output in outputs if output.tells_people)
-    yield from _incidents(report, memory.incidents.totals, told_by, external_url.rstrip("/"))
-    yield from gpu_samples(report.snapshot, memory.xids)
-    yield from _itself(report, outputs)
+    yield from _whole(_ranks(report, names))
+    yield from _whole(_counts(report, names))
+    for incident in report.incidents:
+        if incident.state == "open":
+            yield from _whole(_incident(incident, names, told_by, f"{url}/#{incident.incident_id}" if url else ""))
+    for gpu in report.snapshot.gpus.value if isinstance(report.snapshot.gpus, Known) else ():
+        yield from _whole(_gpu(gpu))
+    yield from _whole(_itself(report, outputs))
 
 
-def current_ranks(views: Sequence[RankView]) -> Iterator[RankView]:
+def _whole(part: Iterator[Sample]) -> Iterator[Sample]:
+    """All samples of a part, or those before what cannot be worked out: the other parts are exported all the same."""
+    try:
+        yield from part
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"[:200]
+        if what not in _said and len(_said) < _MOST_SAID:
+            _said.add(what)
+            log.exception("part of the metrics cannot be worked out")
+
+
+class JobNames:
+    """The values of metric_table's labels of a job: name and owner, or what the report calls it instead."""
+
+    def __init__(self, report: NodeReport) -> None:
+        self._labels = dict(report.job_labels)
+
+    def __call__(self, job: JobKey) -> tuple[str, str]:
+        return self._labels.get(job, job.training_job), job.owner
+
+
+def current_ranks(views: Sequence[RankView], names: Callable[[JobKey], tuple[str, str]]) -> Iterator[RankView]:
     """One view for each job and rank: the life of a restarted job that is not over hides the ones that are.
 
     Two series with the same labels would make Prometheus drop one of them by chance.
@@ -52,7 +97,7 @@ def current_ranks(views: Sequence[RankView]) -> Iterator[RankView]:
     over = ("gone", "ending")
     chosen: dict[tuple[tuple[str, str], int], RankView] = {}
     for view in views:
-        key = (view.job.name, view.rank)
+        key = (names(view.job), view.rank)
         other = chosen.get(key)
         if other is None or (view.state not in over, view.job.epoch, view.pid) > (
             other.state not in over,
@@ -63,15 +108,10 @@ def current_ranks(views: Sequence[RankView]) -> Iterator[RankView]:
     yield from chosen.values()
 
 
-def _job(job: JobKey) -> tuple[str, str]:
-    """The values of metric_table's labels of a job."""
-    return job.training_job, job.owner
-
-
-def _ranks(report: NodeReport, memory: Memory) -> Iterator[Sample]:
-    views = list(current_ranks(report.ranks))
+def _ranks(report: NodeReport, names: JobNames) -> Iterator[Sample]:
+    views = list(current_ranks(report.ranks, names))
     for view in views:
-        labels = (*_job(view.job), str(view.rank))
+        labels = (*names(view.job), str(view.rank))
         yield Sample(
             "stallwatch_rank_info",
             (*labels, view.job.epoch, str(view.local_rank), report.snapshot.node, str(view.pid), view.gpu_uuid or ""),
@@ -86,31 +126,26 @@ def _ranks(report: NodeReport, memory: Memory) -> Iterator[Sample]:
             ("stallwatch_rank_beat_age_seconds", view.beat_age_seconds),
             ("stallwatch_rank_pulse_age_seconds", view.pulse_age_seconds),
             ("stallwatch_rank_limit_seconds", view.limit_seconds),
+            ("stallwatch_rank_communication_ratio", view.communication_share),
+            ("stallwatch_rank_slow_score_ratio", view.slow_share),
         ):
             if value is not None:
                 yield Sample(name, labels, value)
     shown = {(view.job, view.rank, view.pid) for view in views}
-    yield from _operations(report, shown)
-    yield from _communication(memory, shown)
-    for job in {_job(view.job): None for view in views}:
-        members = [view for view in views if _job(view.job) == job]
+    yield from _operations(report, shown, names)
+    members_of: dict[tuple[str, str], list[RankView]] = {}
+    for view in views:
+        members_of.setdefault(names(view.job), []).append(view)
+    for job, members in members_of.items():
         yield Sample("stallwatch_job_ranks", job, len(members))
         yield Sample("stallwatch_job_world_size", job, max(view.world_size for view in members))
 
 
-def _communication(memory: Memory, shown: set[RankKey]) -> Iterator[Sample]:
-    shares = {key: share for key, share in memory.communication.shares().items() if key in shown}
-    for (job, rank, _), share in shares.items():
-        yield Sample("stallwatch_rank_communication_ratio", (*_job(job), str(rank)), share)
-    for (job, rank, _), score in slow_scores(shares):
-        yield Sample("stallwatch_rank_slow_score_ratio", (*_job(job), str(rank)), score)
-
-
-def _operations(report: NodeReport, shown: set[RankKey]) -> Iterator[Sample]:
+def _operations(report: NodeReport, shown: set[tuple[JobKey, int, int]], names: JobNames) -> Iterator[Sample]:
     for rank in report.snapshot.ranks:
         if (rank.job, rank.rank, rank.pid) not in shown or not isinstance(rank.heartbeat, Known):
             continue
-        labels = (*_job(rank.job), str(rank.rank))
+        labels = (*names(rank.job), str(rank.rank))
         groups = rank.heartbeat.value.groups
         for recorder in sorted({group.recorder for group in groups}):
             own = [group for group in groups if group.recorder == recorder]
@@ -127,27 +162,31 @@ def _operations(report: NodeReport, shown: set[RankKey]) -> Iterator[Sample]:
             )
 
 
-def _incidents(report: NodeReport, seen: Mapping[Labels, int], told_by: str, url: str) -> Iterator[Sample]:
+def _counts(report: NodeReport, names: JobNames) -> Iterator[Sample]:
     symptoms: Counter[Labels] = Counter(
-        (*_job(finding.job), finding.detector, finding.stage) for finding in report.findings
+        (*names(finding.job), finding.detector, finding.stage) for finding in report.findings
+    )
+    so_far: Counter[Labels] = Counter(
+        {(count.training_job, count.owner, count.cause): count.total for count in report.incident_counts}
     )
     open_now: Counter[Labels] = Counter()
     for incident in report.incidents:
         if incident.state == "open":
             cause = incident.verdict.cause if incident.verdict else ""
-            open_now[(*_job(incident.job), cause, incident.severity)] += 1
-            yield from _incident(incident, told_by, f"{url}/#{incident.incident_id}" if url else "")
+            open_now[(*names(incident.job), cause, incident.severity)] += 1
     for name, counts in (
         ("stallwatch_findings", symptoms),
         ("stallwatch_incidents_open", open_now),
-        ("stallwatch_incidents_total", seen),
+        ("stallwatch_incidents_total", so_far),
     ):
         for labels, count in sorted(counts.items()):
             yield Sample(name, labels, count)
+    for xid in report.xid_counts:
+        yield Sample("stallwatch_gpu_xid_total", (xid.gpu, xid.gpu_uuid, str(xid.xid)), xid.total)
 
 
-def _incident(incident: Incident, told_by: str, url: str) -> Iterator[Sample]:
-    labels = (*_job(incident.job), incident.incident_id)
+def _incident(incident: Incident, names: JobNames, told_by: str, url: str) -> Iterator[Sample]:
+    labels = (*names(incident.job), incident.incident_id)
     yield Sample("stallwatch_incident_start_timestamp_seconds", labels, incident.opened_wall_ns / 1e9)
     if incident.report is None or incident.verdict is None:
         return
@@ -174,7 +213,7 @@ def _incident(incident: Incident, told_by: str, url: str) -> Iterator[Sample]:
         ),
         1,
     )
-    yield from _culprits(incident, verdict)
+    yield from _culprits(incident, verdict, names)
 
 
 def group_name(group: GroupRef) -> str:
@@ -184,7 +223,7 @@ def group_name(group: GroupRef) -> str:
     return f"{group.description} {hashlib.sha256(members.encode()).hexdigest()[:8]}"
 
 
-def _culprits(incident: Incident, verdict: Verdict) -> Iterator[Sample]:
+def _culprits(incident: Incident, verdict: Verdict, names: JobNames) -> Iterator[Sample]:
     processes = {process.rank: process for process in verdict.culprit_processes}
     for rank in verdict.culprits:
         process = processes.get(rank) or CulpritProcess(rank)
@@ -192,7 +231,7 @@ def _culprits(incident: Incident, verdict: Verdict) -> Iterator[Sample]:
         yield Sample(
             "stallwatch_culprit",
             (
-                *_job(incident.job),
+                *names(incident.job),
                 str(rank),
                 incident.incident_id,
                 verdict.cause,
@@ -204,6 +243,36 @@ def _culprits(incident: Incident, verdict: Verdict) -> Iterator[Sample]:
             ),
             1,
         )
+
+
+def _gpu(gpu: GpuSample) -> Iterator[Sample]:
+    """Nothing for what the driver did not say."""
+    labels = (str(gpu.index), gpu.uuid)
+    yield Sample("stallwatch_gpu_up", labels, float(gpu.unavailable is None))
+    yield Sample("stallwatch_gpu_info", (*labels, gpu.name or "", gpu.serial or "", gpu.pci_bus_id or ""), 1)
+    for name, value, factor in (
+        ("stallwatch_gpu_utilization_ratio", gpu.utilization_percent, 0.01),
+        ("stallwatch_gpu_memory_used_bytes", gpu.memory_used_bytes, 1),
+        ("stallwatch_gpu_memory_total_bytes", gpu.memory_total_bytes, 1),
+        ("stallwatch_gpu_power_watts", gpu.power_watts, 1),
+        ("stallwatch_gpu_power_limit_watts", gpu.power_limit_watts, 1),
+        ("stallwatch_gpu_temperature_celsius", gpu.temperature_celsius, 1),
+        ("stallwatch_gpu_sm_clock_hertz", gpu.sm_clock_mhz, 1_000_000),
+        ("stallwatch_gpu_clock_event_reasons", gpu.clock_event_reasons, 1),
+        ("stallwatch_gpu_ecc_uncorrected_total", gpu.ecc_uncorrected_total, 1),
+        ("stallwatch_gpu_last_xid", gpu.xid_last, 1),
+        ("stallwatch_gpu_pcie_replays_total", gpu.pcie_replays, 1),
+        ("stallwatch_gpu_recovery_action", gpu.recovery_action, 1),
+    ):
+        if value is not None:
+            yield Sample(name, labels, value * factor)
+    if gpu.clock_event_reasons is not None:
+        for reason, bit in _SLOWED_BY.items():
+            yield Sample("stallwatch_gpu_slowed", (*labels, reason), float(bool(gpu.clock_event_reasons & bit)))
+    for reason, so_far_ns in gpu.throttle_ns or ():
+        yield Sample("stallwatch_gpu_slowed_seconds_total", (*labels, reason), so_far_ns / 1e9)
+    for kind, count in gpu.nvlink_errors or ():
+        yield Sample("stallwatch_gpu_nvlink_errors_total", (*labels, kind), count)
 
 
 def _itself(report: NodeReport, outputs: Sequence[OutputHealth]) -> Iterator[Sample]:

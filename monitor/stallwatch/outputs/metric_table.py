@@ -76,8 +76,8 @@ FAMILIES: tuple[Family, ...] = (
         "stallwatch_rank_slow_score_ratio",
         "gauge",
         _RANK,
-        "How much less of its time than the median of its peers on this node the rank waits in collectives: the share "
-        "of their time that it costs them.",
+        "What the rank costs its job by making its peers on this node wait in collectives: 0.1 is a job that is 10 % "
+        "slower for it, as findings and verdicts say; 0 for one that makes nobody wait.",
     ),
     Family("stallwatch_job_world_size", "gauge", _JOB, "Ranks of the whole training job."),
     Family("stallwatch_job_ranks", "gauge", _JOB, "Ranks of the training job on this node."),

@@ -43,7 +43,7 @@ def test_metrics_health_and_readiness_are_open(node: Served) -> None:
     metrics = node.get("/metrics")
     assert metrics.status == 200
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert b'stallwatch_culprit{training_job="llama-7b",owner="",rank="2"' in metrics.body
+    assert re.search(rb'stallwatch_culprit{[^}]*rank="2",training_job="llama-7b"', metrics.body)
     assert node.get("/healthz").json == {"healthy": True, "reason": ""}
     ready = node.get("/readyz")
     assert ready.status == 200
@@ -399,3 +399,19 @@ def test_closing_removes_the_socket_and_ends_the_thread() -> None:
         assert made.output.problem() is None
     assert not path.exists()
     assert [thread.name for thread in threading.enumerate() if thread not in before and thread.name == "http"] == []
+
+
+def test_prometheus_gets_openmetrics_when_it_asks_for_it(node: Served) -> None:
+    accept = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3"
+    asked = node.get("/metrics", Accept=accept)
+    assert asked.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    assert asked.body.endswith(b"# EOF\n")
+    assert node.get("/metrics", Accept="application/openmetrics-text;version=x").status == 200
+
+
+def test_a_text_that_no_utf_8_can_hold_costs_nothing_else() -> None:
+    odd = node_report(incident(resolution="a\udcff"), ranks=(view(0, phase="b\udcff"), view(1)))
+    with served(odd) as made:
+        assert [one["phase"] for one in made.ask("/api/v1/ranks").json["ranks"]] == ["b?", ""]
+        assert made.ask("/api/v1/incidents").json["incidents"][0]["resolution"] == "a?"
+        assert b'stallwatch_rank_step{owner="",rank="0"' in made.get("/metrics").body

@@ -1,4 +1,8 @@
+import pytest
+
+from stallwatch.outputs import latest as module
 from stallwatch.outputs.latest import Latest
+from stallwatch.outputs.metrics import OLDEST
 from tests.unit.outputs.reports import FakeClock, node_report
 
 
@@ -31,3 +35,26 @@ def test_a_daemon_that_never_looked_is_not_ready_and_after_a_while_not_alive() -
     assert latest.loop_problem() is None  # it is starting
     clock.advance(60)
     assert latest.loop_problem() is not None
+
+
+def test_what_nobody_asks_for_is_not_made_and_what_many_ask_for_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    for name in ("render", "rank_list", "incident_list", "readiness"):
+
+        def note(*given: object, name: str = name, real: object = getattr(module, name)) -> object:
+            made.append(name)
+            return real(*given)  # type: ignore[operator]
+
+        monkeypatch.setattr(module, name, note)
+    latest = Latest(FakeClock(), tick_seconds=1.0)
+    latest.publish(node_report(), ())
+    published = latest.get()
+    assert published is not None
+    assert made == []
+    assert published.text(OLDEST) is None
+    for _ in range(3):
+        assert published.render(OLDEST) == published.text(OLDEST)
+        assert published.ranks
+        assert published.incidents
+        assert published.readiness.ready
+    assert sorted(made) == ["incident_list", "rank_list", "readiness", "render"]

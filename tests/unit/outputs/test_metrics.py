@@ -1,31 +1,35 @@
 import math
 import re
-from statistics import median
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from stallwatch.model.incident import NodeReport
+from stallwatch.model.incident import IncidentCount, NodeReport, XidCount
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import GpuEvent, GroupCounter, HostSample, JobKey, KernelNotice
+from stallwatch.model.snapshot import GroupCounter, JobKey
 from stallwatch.model.verdict import GroupRef
 from stallwatch.outputs.documents import HeldBack
-from stallwatch.outputs.metric_memory import Memory, slow_scores
 from stallwatch.outputs.metric_samples import OutputHealth
 from stallwatch.outputs.metric_table import FAMILIES, reference
-from stallwatch.outputs.metrics import render
+from stallwatch.outputs.metrics import OLDEST, negotiated, render
 from tests.unit.detectors.nodes import with_beat
 from tests.unit.outputs.reports import GPU, JOB, diagnosis, incident, node_report, sample, verdict, view, with_snapshot
 
 HELD = HeldBack("slack", "ben", 7, "his budget is used up", "2026-08-01T03:21:10Z")
 SLACK = OutputHealth("slack", "not delivered yet: 500", {"delivered": 3, "retried": 1}, 1, True, (HELD,))
 
+Parser = Callable[[str], Iterable[Metric]]
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def exported(report: NodeReport, memory: Memory | None = None, url: str = "") -> Series:
-    text = render(report, (SLACK,), memory or Memory(), url).decode()
+def exported(report: NodeReport, url: str = "") -> Series:
+    text = render(report, (SLACK,), url).decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -46,11 +50,86 @@ def labels_of(series: Series, name: str) -> list[dict[str, str]]:
     return [dict(labels) for given, labels in series if given == name]
 
 
+def complete() -> NodeReport:
+    """Everything that may be known is."""
+    ranks = tuple(view(rank, phase="checkpoint", communication_share=0.75, slow_share=0.1) for rank in range(4))
+    return node_report(
+        incident(),
+        ranks=ranks,
+        incident_counts=(IncidentCount("llama-7b", "", "not_entered", 1),),
+        xid_counts=(XidCount("0", "GPU-0", 31, 1),),
+    )
+
+
 def test_every_family_of_the_table_is_exported_when_everything_is_known_and_nothing_else() -> None:
-    memory = Memory()
-    for pulse in range(8):
-        memory.see(node_report(pulse=pulse))
-    assert names(exported(node_report(incident(), pulse=8), memory)) == {family.name for family in FAMILIES}
+    assert names(exported(complete())) == {family.name for family in FAMILIES}
+
+
+def families(text: str, parse: Parser = text_string_to_metric_families) -> dict[str, Any]:
+    return {
+        family.name: (
+            family.type,
+            family.documentation,
+            sorted((sample.name, sorted(sample.labels.items()), sample.value) for sample in family.samples),
+        )
+        for family in parse(re.sub(r'python="[^"]*"', 'python="3"', text))
+    }
+
+
+def test_it_says_what_it_always_said() -> None:
+    """The text was written when it was made by hand: dashboards and rules of others rest on every word of it."""
+    shares = {"communication_share": 1.0, "slow_share": 0.0}
+    ranks = (*(view(rank, **shares) for rank in range(3)), view(3, phase="checkpoint", state="phase", **shares))
+    report = msgspec.structs.replace(complete(), ranks=ranks)
+    golden = (Path(__file__).parent / "metrics.golden.txt").read_text()
+    assert families(render(report, (SLACK,), "https://n1:9477/").decode()) == families(golden)
+
+
+def test_who_asks_for_openmetrics_gets_the_same_families() -> None:
+    prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3"
+    content_type = negotiated(prometheus)
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    text = render(complete(), (SLACK,), "", content_type).decode()
+    assert text.endswith("# EOF\n")
+    assert families(text, openmetrics_families) == families(render(complete(), (SLACK,)).decode())
+
+
+@pytest.mark.parametrize(
+    "accept",
+    ["", "*/*", "text/html", "application/openmetrics-text;version=x", "application/openmetrics-text;version=77.0"],
+)
+def test_who_asks_for_what_there_is_not_gets_what_everything_reads(accept: str) -> None:
+    assert negotiated(accept) in (OLDEST, "application/openmetrics-text; version=1.0.0; charset=utf-8")
+    assert len({negotiated(f"application/openmetrics-text;version={number}.0.0") for number in range(50)}) <= 2
+
+
+@pytest.mark.parametrize("bad", ["a\udcff", 3])
+def test_a_text_that_nothing_can_hold_costs_its_sample_alone(bad: Any) -> None:
+    series = exported(node_report(ranks=(view(0, phase=bad), view(1, phase="eval"))))
+    assert [labels["rank"] for labels in labels_of(series, "stallwatch_rank_phase")] == ["1"]
+    assert value(series, "stallwatch_rank_step", rank="0") == 412
+
+
+@pytest.mark.parametrize("bad", ["many", 10**400])
+def test_a_number_that_is_none_costs_its_sample_alone(bad: Any) -> None:
+    series = exported(node_report(ranks=(view(0, step=bad), view(1))))
+    assert [labels["rank"] for labels in labels_of(series, "stallwatch_rank_step")] == ["1"]
+
+
+def test_what_cannot_be_worked_out_of_one_incident_costs_that_incident() -> None:
+    odd = incident(incident_id="odd", report=diagnosis(deadline="soon"))
+    series = exported(node_report(odd, incident()))
+    shown = {labels["incident_id"] for labels in labels_of(series, "stallwatch_incident_info")}
+    assert "llama-7b-1" in shown
+    assert value(series, "stallwatch_incidents_open") == 2
+    assert value(series, "stallwatch_ticks_total") == 7
+
+
+def test_of_two_samples_with_the_same_labels_one_is_exported() -> None:
+    twice = node_report(incident(), incident(severity="warning"))
+    text = render(twice, (SLACK, SLACK)).decode()
+    lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(lines) == len(set(lines))
 
 
 def test_names_follow_prometheus_conventions() -> None:
@@ -140,22 +219,17 @@ def test_the_life_that_goes_on_hides_the_one_that_ended() -> None:
 TWIN = JobKey(JOB.training_job, "127.0.0.1:29500:4:0:none, the 2nd of this name")
 
 
-def together(*, looks: int, memory: Memory) -> Series:
-    """A job, and beside it a younger one of the same name, seen so often."""
+def test_a_job_that_is_called_otherwise_has_series_of_its_own() -> None:
     views = (view(0, step=900), view(0, job=TWIN, pid=9, step=3))
-    ranks = (sample(0), msgspec.structs.replace(sample(0), job=TWIN, pid=9, start_ticks=sample(0).start_ticks + 1))
-    report = with_snapshot(node_report(incident(job=TWIN), ranks=views), ranks=ranks)
-    return [exported(report, memory) for _ in range(looks)][-1]
-
-
-def test_two_live_jobs_of_one_name_have_series_of_their_own() -> None:
-    series = together(looks=6, memory=Memory())
-    steps = {labels["training_job"] for labels in labels_of(series, "stallwatch_rank_step")}
-    (other,) = steps - {"llama-7b"}
-    assert re.fullmatch(r"llama-7b#[0-9a-f]{8}", other)
+    ranks = (sample(0), msgspec.structs.replace(sample(0), job=TWIN, pid=9))
+    labelled = node_report(incident(job=TWIN), ranks=views, job_labels=((TWIN, "llama-7b#12ab34cd"),))
+    series = exported(with_snapshot(labelled, ranks=ranks))
+    other = "llama-7b#12ab34cd"
     assert value(series, "stallwatch_rank_step", training_job="llama-7b") == 900
     assert value(series, "stallwatch_rank_step", training_job=other) == 3
     assert value(series, "stallwatch_rank_operations_enqueued", training_job=other, recorder="gloo") == 419
+    for name in ("stallwatch_culprit", "stallwatch_incident_info", "stallwatch_findings"):
+        assert {labels["training_job"] for labels in labels_of(series, name)} <= {other, "llama-7b"}
     assert {labels["training_job"] for labels in labels_of(series, "stallwatch_culprit")} == {other}
 
 
@@ -166,32 +240,6 @@ def test_a_job_of_the_same_name_by_another_user_takes_nobodys_series() -> None:
     assert value(series, "stallwatch_rank_step", training_job="llama-7b", owner="ben") == 3
     assert value(series, "stallwatch_job_ranks", owner="ben") == 1
     assert {labels["owner"] for labels in labels_of(series, "stallwatch_incident_info")} == {"ben"}
-
-
-def test_the_second_keeps_its_label_when_the_first_has_ended() -> None:
-    memory = Memory()
-    together(looks=6, memory=memory)
-    alone = node_report(ranks=(view(0, state="gone"), view(0, job=TWIN, pid=9, step=4)))
-    series = exported(alone, memory)
-    (label,) = {labels["training_job"] for labels in labels_of(series, "stallwatch_rank_step")} - {"llama-7b"}
-    assert value(series, "stallwatch_rank_step", training_job=label) == 4
-
-
-def test_a_restart_seen_for_a_moment_beside_the_old_life_keeps_the_name() -> None:
-    memory = Memory()
-    together(looks=3, memory=memory)
-    new = node_report(ranks=(view(0, state="gone"), view(0, job=TWIN, pid=9, step=4)))
-    assert value(exported(new, memory), "stallwatch_rank_step", training_job="llama-7b") == 4
-
-
-def test_incidents_are_counted_once_and_only_those_of_this_daemon() -> None:
-    counter = Memory()
-    before = incident(incident_id="llama-7b-0", state="resolved")
-    exported(node_report(before), counter)
-    exported(node_report(incident(report=None, severity="none", state="suspect"), before), counter)
-    exported(node_report(incident(), before), counter)
-    series = exported(node_report(incident(state="resolved"), before), counter)
-    assert value(series, "stallwatch_incidents_total", cause="not_entered") == 1
 
 
 def test_what_a_job_writes_cannot_break_the_text_format() -> None:
@@ -241,52 +289,9 @@ def test_a_group_has_a_series_only_while_something_is_pending_and_a_rank_at_most
 
 
 def test_a_rank_has_at_most_forty_series() -> None:
-    memory = Memory()
-    for pulse in range(9):
-        series = exported(node_report(incident(), pulse=pulse), memory)
+    series = exported(complete())
     of_rank = [name for name, labels in series if ("rank", "3") in labels and "group" not in dict(labels)]
     assert 10 < len(of_rank) <= 40
-
-
-def test_who_hardly_waits_in_a_moving_job_has_the_score_of_what_it_costs_the_others() -> None:
-    memory = Memory()
-    for pulse in range(12):
-        waits = GroupCounter("nccl", 0, pulse + 1, pulse if pulse % 4 else pulse + 1)  # 3 of 4 looks
-        works = GroupCounter("nccl", 0, pulse, pulse)
-        ranks = tuple(sample(rank, groups=(works if rank == 2 else waits,), pulse=pulse) for rank in range(4))
-        series = exported(with_snapshot(node_report(), ranks=ranks), memory)
-    assert value(series, "stallwatch_rank_communication_ratio", rank="0") == 0.75
-    assert value(series, "stallwatch_rank_slow_score_ratio", rank="2") == 0.75
-    assert value(series, "stallwatch_rank_slow_score_ratio", rank="0") == 0.0
-
-
-def test_a_still_pulse_is_one_look_and_few_looks_are_no_share() -> None:
-    memory = Memory()
-    for _ in range(50):
-        series = exported(node_report(pulse=1), memory)
-    assert "stallwatch_rank_communication_ratio" not in names(series)
-
-
-def xid(
-    memory: Memory, *events: GpuEvent, notices: tuple[KernelNotice, ...] = ()
-) -> list[tuple[dict[str, str], float]]:
-    host = Known(HostSample(notices, None, None, None, None, None), 0)
-    gpus = Known((msgspec.structs.replace(GPU, events=events),), 0)
-    series = exported(with_snapshot(node_report(), gpus=gpus, host=host), memory)
-    return [(dict(labels), count) for (name, labels), count in series.items() if name == "stallwatch_gpu_xid_total"]
-
-
-def test_an_xid_is_counted_once_by_code_whoever_tells_of_it_and_stays_counted() -> None:
-    memory = Memory()
-    first, again = GpuEvent("xid", 10, "GPU-0", 79), GpuEvent("xid", 20, "GPU-0", 79)
-    notice = KernelNotice("xid", 11, "NVRM: Xid 79", xid=79, pci_bus_id="0000:18:00")
-    gpu0 = {"gpu": "0", "gpu_uuid": "GPU-0", "xid": "79"}
-    assert xid(memory, first, notices=(notice,)) == [(gpu0, 1)]
-    assert xid(memory, first, notices=(notice,)) == [(gpu0, 1)]
-    assert xid(memory, first, again) == [(gpu0, 2)]
-    assert xid(memory) == [(gpu0, 2)]
-    gone = KernelNotice("xid", 30, "NVRM: Xid 79", xid=79, pci_bus_id="0000:3b:00")
-    assert ({"gpu": "", "gpu_uuid": "pci:0000:3b:00", "xid": "79"}, 1) in xid(memory, notices=(gone,))
 
 
 def test_a_gpu_that_is_slowed_says_why() -> None:
@@ -294,23 +299,3 @@ def test_a_gpu_that_is_slowed_says_why() -> None:
     series = exported(with_snapshot(node_report(), gpus=Known((slowed,), 0)))
     assert value(series, "stallwatch_gpu_slowed", reason="hw_thermal") == 1
     assert value(series, "stallwatch_gpu_slowed", reason="sw_power_cap") == 0
-
-
-def test_the_score_compares_with_the_median_of_the_others_for_any_number_of_ranks() -> None:
-    for shares in ([0.5], [0.1, 0.9], [0.2, 0.2, 0.8], [0.9, 0.1, 0.5, 0.5], [0.3, 0.1, 0.7, 0.9, 0.4]):
-        known = {(JOB, rank, 100 + rank): share for rank, share in enumerate(shares)}
-        others = {rank: shares[:rank] + shares[rank + 1 :] for rank in range(len(shares))}
-        expected = {rank: max(median(rest) - shares[rank], 0.0) for rank, rest in others.items() if rest}
-        assert {rank: score for (_, rank, _), score in slow_scores(known)} == pytest.approx(expected)
-
-
-def test_names_of_series_are_written_anew_when_labels_change_and_forgotten_with_their_objects() -> None:
-    memory = Memory()
-    many = node_report(ranks=tuple(view(rank) for rank in range(64)))
-    assert value(exported(many, memory), "stallwatch_rank_step", rank="63") == 412
-    few = node_report(ranks=(view(0, step=413, phase='"new\n'),))
-    series = exported(few, memory)
-    assert value(series, "stallwatch_rank_step", rank="0") == 413
-    assert value(series, "stallwatch_rank_phase", rank="0", phase='"new\n') == 1
-    assert exported(few, memory) == series
-    assert len(memory.series.of("stallwatch_rank_step", (("llama-7b", "0"),))) <= 2
