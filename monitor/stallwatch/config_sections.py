@@ -12,6 +12,13 @@ class DaemonSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
     state_directory: Annotated[str, Meta(description="Incidents, spool and daemon state.")] = "/var/lib/stallwatch"
     run_directory: Annotated[str, Meta(description="Control socket and page token.")] = "/run/stallwatch"
+    privileged_socket: Annotated[
+        str,
+        Meta(
+            description="Where the privileged side listens that is a unit of its own; empty: the daemon starts one "
+            "with the rights that it was given, and keeps none."
+        ),
+    ] = ""
     tick_seconds: Annotated[float, Meta(description="Time between two looks at the node.", gt=0, le=60)] = 1.0
     minimum_world_size: Annotated[int, Meta(description="Jobs with fewer ranks are shown but never told.", ge=1)] = 2
 
@@ -166,7 +173,7 @@ class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CaptureSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     py_spy: Annotated[
         str,
-        Meta(description="py-spy's executable; empty: the one beside our own interpreter, else from PATH."),
+        Meta(description="py-spy's executable, its whole path; empty: the one of our own installation."),
     ] = ""
     stack_seconds: Annotated[float, Meta(description="Deadline of one stack capture.", gt=0)] = 5.0
     dump_seconds: Annotated[float, Meta(description="How long a rank may take to answer a dump request.", gt=0)] = 8.0
@@ -182,6 +189,13 @@ class CaptureSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Ask NCCL's RAS service: auto from 2.28.9 on, always, off (older versions may crash)."),
     ] = "auto"
     seconds: Annotated[float, Meta(description="Deadline of a whole look; what is missing then is said.", gt=0)] = 25.0
+    ranks_of_root: Annotated[
+        bool,
+        Meta(
+            description="Look into ranks that run as root too, where the service itself does not: for containers whose "
+            "root is the node's. Their hooks tell of them all the same."
+        ),
+    ] = False
 
 
 class DiagnosisSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

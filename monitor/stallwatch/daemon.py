@@ -262,6 +262,7 @@ class Daemon:
         except StallwatchError as error:
             raise StallwatchError(f"the old configuration stays: {error}. {error.help}") from error
         if self._renewal is not None:
+            self._guard.run("privileged", "renew", self._renewal.privileged)
             if renews:
                 self._renew_telling(sending)
             if renews_sensors(keys):

@@ -31,6 +31,7 @@ from stallwatch.node.heartbeat_file import prepare, read_heartbeat
 from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.sensors.ranks import RanksSensor
 from stallwatch.sensors.sensor import Options
+from tests.programs.privileged import side_that_knows
 
 ENDING = threading.Event()  # SIGTERM has come
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
@@ -164,7 +165,7 @@ def many(count: int, folder: Path, seed: int) -> Figures:
     config = Config(capture=CaptureSection(dump_seconds=2.0, stack_seconds=5.0, nccl_ras="off"))
     rng = random.Random(seed)
     figures = Figures(count)
-    with ranks(STEPPER, 2, folder / "ranks") as samples:
+    with ranks(STEPPER, 2, folder / "ranks") as samples, side_that_knows(*samples, config=config) as side:
         begin = [work(rank) for rank in samples]
         ENDING.wait(10)
         figures.step_microseconds_alone = cost_of_a_step(samples, begin)
@@ -172,7 +173,7 @@ def many(count: int, folder: Path, seed: int) -> Figures:
         for number in range(count):
             if ENDING.is_set():
                 break
-            run = CaptureRun(folder / "bundle", samples, 1 + number % 3, config, node="node0")
+            run = CaptureRun(folder / "bundle", samples, 1 + number % 3, config, node="node0", side=side)
             end_at = time.monotonic() + rng.uniform(0.0, 1.2) if number % 3 == 0 else None
             hard = number % 2 == 0
             while not (state := run.poll()).done:
@@ -180,7 +181,7 @@ def many(count: int, folder: Path, seed: int) -> Figures:
                     figures.ended_midway += 1
                     end_at = None
                     if hard:
-                        run._kill()  # as the kernel would for memory: no handler runs
+                        os.kill(run.looking_pid, signal.SIGKILL)  # as the kernel would for memory: no handler runs
                     else:
                         run.cancel()
                 time.sleep(0.01)
@@ -232,7 +233,7 @@ def side_by_side(sets: int, captures: int, seed: int) -> Figures:
 
 def full_rings(folder: Path) -> None:
     """8 ranks whose rings are full of entries with 60-frame stacks, one of them not in the collective."""
-    with ranks(RING, 8, folder / "rings") as samples:
+    with ranks(RING, 8, folder / "rings") as samples, side_that_knows(*samples) as side:
         deadline = time.monotonic() + 300
         while min(work(rank)[1] for rank in samples) < 2_100:
             if ENDING.is_set():
@@ -243,7 +244,7 @@ def full_rings(folder: Path) -> None:
         time.sleep(3)
         for look in (1, 2, 3):
             bundle, began_ns = folder / "bundle8", time.monotonic_ns()
-            run = CaptureRun(bundle, samples, look, Config(), node="node0")
+            run = CaptureRun(bundle, samples, look, Config(), node="node0", side=side)
             first = complete = None
             while not (state := run.poll()).done:
                 now = (time.monotonic_ns() - began_ns) / 1e9

@@ -1,30 +1,31 @@
-"""A look, in its own process: `python -m stallwatch.captures.child [FD]` with a Spec on standard input; the descriptor
-is a socket to the process that may ask NCCL's RAS. Tells a CaptureState a line whenever it changes. Decisive and cheap
-evidence first; what hangs is left behind at its deadline."""
+"""A look, in its own process on the privileged side: `python -m stallwatch.captures.child ORDER`, with the daemon's
+side (captures.keeper) at its standard input and output. Decisive and cheap evidence first; what hangs is left behind at
+its deadline. It looks at ranks that its own side knows, and writes nothing anywhere."""
 
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch.bundle.writer import write_atomically, write_json
 from stallwatch.captures import process, torch_dumps, user_files
+from stallwatch.captures.channel import NODE, Note, Progress, Sending, Told
 from stallwatch.captures.flight_recorder import EXTRA, FIRST_LOOK, LATER_LOOK, RecorderRequest
-from stallwatch.captures.folder import Folder, NotCaptured, RankFolder
+from stallwatch.captures.folder import Folder, NotCaptured
+from stallwatch.captures.held import Held
 from stallwatch.captures.kernel_log import read_kernel_log
 from stallwatch.captures.ras_capture import RasCapture
+from stallwatch.captures.roots import refusal
 from stallwatch.captures.sources import lines_of_stacks
-from stallwatch.captures.spec import CaptureState, Spec
+from stallwatch.captures.spec import CaptureState, Order
 from stallwatch.captures.stacks import StackCapture
 from stallwatch.captures.surroundings import look_around
 from stallwatch.config import CaptureSection
@@ -35,6 +36,7 @@ from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node import untrusted
 from stallwatch.node.heartbeat_file import read_heartbeat
+from stallwatch.node.known_ranks import read_known
 from stallwatch.node.no_network import give_up_network
 
 # Recorders are asked when every stack is taken, for a dump holds the GIL and would show itself in them; but not later
@@ -45,28 +47,42 @@ _USER_FILES_SECONDS = 4.0
 # Call sites hold the GIL for 3–10 s the first time (symbols): a minute into a hang, when a passing wait has passed.
 _STACKS_LOOK = 3
 _PIPE_LOOKS = 2  # a byte into the user's dump pipe costs the job a dump with stacks
-_RAS_SECONDS = 3.0  # beyond all that a look waits for anyway
+_UNKNOWN = "process {pid} is no rank that the privileged side has seen"
+
+
+class Place(NamedTuple):
+    """What every rank's look is given."""
+
+    look: int
+    section: CaptureSection
+    sending: Sending
+    held: Held
+    told: Told = Told()
 
 
 class RankLook:
     """Everything that is asked of one rank at this look."""
 
-    def __init__(self, sample: RankSample, bundle: Path, look: int, section: CaptureSection) -> None:
+    def __init__(self, sample: RankSample, place: Place) -> None:
         self.sample = sample
-        self.look = look
-        self.folder = RankFolder(bundle, sample.rank, look)
-        self._section = section
-        self.stacks = StackCapture(sample, self.folder, section)
-        self.recorder = RecorderRequest(sample, self.folder, section.dump_seconds)
+        self.look = place.look
+        self.folder = Folder(place.sending, sample.rank, place.look, place.told.before.get(sample.rank))
+        self._section = place.section
+        self.stacks = StackCapture(sample, self.folder, place.section, place.held)
+        self.recorder = RecorderRequest(sample, self.folder, place.section.dump_seconds)
         self.gone = sample.end is not None
-        # The daemon has not seen its process: that we do not either proves no end.
-        self.hidden = not self.gone and isinstance(sample.process, Unavailable)
+        self.refused = refusal(sample, place.section.ranks_of_root)
+        # The reader of ranks has not seen its process: that we do not either proves no end.
+        self.hidden = not self.gone and (bool(self.refused) or isinstance(sample.process, Unavailable))
         self._children: tuple[ChildProcess, ...] = ()
         self._process: ProcessLook | None = None
         self._around: dict[str, Any] = {}
 
     def look_at_process(self) -> None:
         asked_ns = time.monotonic_ns()
+        if self.refused:
+            self.folder.note("process", asked_ns, False, self.refused)
+            return
         if not self.gone:
             try:
                 state = process.look_at(self.sample.pid, self.sample.start_ticks, self.look, own=self._own_bytes())
@@ -96,10 +112,12 @@ class RankLook:
             self.folder.write_json("process.json", replace(self._process, **self._around))
 
     def _own_bytes(self) -> process.OwnBytes:
-        before = self.folder.last_process()
+        before = self.folder.before
         if before is None or before.pid != self.sample.pid:
             return process.NOTHING_YET
-        return process.own_bytes_since(before, isinstance(self.sample.heartbeat, Known), time.monotonic_ns())
+        return process.own_bytes_since(
+            before.own, before.at_ns, isinstance(self.sample.heartbeat, Known), time.monotonic_ns()
+        )
 
     def count_answers(self) -> None:
         """Note what the rank read and wrote for us, so that the next look does not take it for work."""
@@ -170,29 +188,30 @@ class RankLook:
 class Look:
     """All ranks of a look, taken in parallel."""
 
-    def __init__(self, spec: Spec, ras: RasCapture, tell: Callable[[CaptureState], None]) -> None:
-        self._spec = spec
-        self._ras = ras
-        self._tell = tell
-        self._problems: list[str] = []
-        self._node = Folder(Path(spec.bundle) / "nodes" / spec.node, spec.look)
+    def __init__(self, order: Order, targets: Sequence[RankSample], place: Place, unknown: Sequence[int] = ()) -> None:
+        """`unknown`: pids that were asked for and are no ranks."""
+        self._order = order
+        self._sending = place.sending
+        self._ras = RasCapture(targets, order.look, order.capture, place.sending)
+        self._problems = [_UNKNOWN.format(pid=pid) for pid in unknown]
+        self._node = Folder(place.sending, NODE, order.look)
         # A folder holds one process; where two say that they are one rank, the first speaks and the other is named.
         by_rank: dict[int, RankSample] = {}
-        for sample in spec.targets:
+        for sample in targets:
             if by_rank.setdefault(sample.rank, sample) is not sample:
                 self._problems.append(f"process {sample.pid} is rank {sample.rank} too and was not looked at")
-        self.ranks = [RankLook(sample, Path(spec.bundle), spec.look, spec.capture) for sample in by_rank.values()]
+        self.ranks = [RankLook(sample, place) for sample in by_rank.values()]
 
     def take(self) -> None:
-        section = self._spec.capture
-        node = self._start([self._node_files])
+        section = self._order.capture
+        node = self._start([self._kernel_log])
         report = self._start([self._nccl_ras])
         _join(self._start([rank.look_at_process for rank in self.ranks]), _PROCESS_SECONDS)
         _join(self._start([rank.take_heartbeat for rank in self.ranks]), _PROCESS_SECONDS)
         around = self._start([rank.look_around for rank in self.ranks])
         stacks = self._start([rank.take_stacks for rank in self.ranks])
         _join(stacks, _STACKS_FIRST_SECONDS)
-        rungs = FIRST_LOOK if self._spec.look == 1 else LATER_LOOK
+        rungs = FIRST_LOOK if self._order.look == 1 else LATER_LOOK
         recorders = self._start([partial(rank.ask_recorder, rungs) for rank in self.ranks])
         # Two looks of a rank, each with its own deadline, and its children.
         _join(stacks, 4 * section.stack_seconds)
@@ -201,10 +220,9 @@ class Look:
         blind = [rank for rank in self.ranks if not rank.is_complete()]
         _join(self._start([rank.ask_for_stacks for rank in blind]), section.dump_seconds + 1)
         _join(files, _USER_FILES_SECONDS + 1)
-        _join(around + node, 1.0)
-        _join(report, _RAS_SECONDS)
+        _join(around + node + report, 1.0)
         self._tell(self.state(done=False))
-        if self._spec.look >= _STACKS_LOOK and section.recorder_stacks:
+        if self._order.look >= _STACKS_LOOK and section.recorder_stacks:
             extra = [partial(rank.ask_recorder, (EXTRA,)) for rank in self.ranks if not rank.recorder.missing]
             _join(self._start(extra), section.dump_seconds + 1)
         _join(self._start([rank.count_answers for rank in self.ranks]), 1.0)
@@ -230,37 +248,37 @@ class Look:
         except Exception as error:  # noqa: BLE001 - the guard of a thread: what it raises is said and costs its rank
             self._problems.append(name_of(f"a part of this look failed: {type(error).__name__}: {error}"))
 
+    def _tell(self, state: CaptureState) -> None:
+        self._sending.send(Progress(state))
+
     def abandon(self) -> None:
-        self._ras.abandon()
         for rank in self.ranks:
             rank.stacks.abandon()
 
     def _nccl_ras(self) -> None:
-        for attempt in self._ras.take():
-            self._note_of_node(attempt)
+        """Whom to ask, which takes our rights; that is done by who has a network."""
+        self._ras.take()
 
     def _user_files(self) -> None:
         """One reader a user: it becomes that user once and for all."""
-        wanted = ((rank.sample, rank.gone, rank.folder, lines_of_stacks(rank.stacks.frames)) for rank in self.ranks)
+        wanted = (
+            (rank.sample, rank.gone, rank.folder, lines_of_stacks(rank.stacks.frames))
+            for rank in self.ranks
+            if not rank.refused
+        )
         readers = user_files.readers([user_files.Subject(*one) for one in wanted], _USER_FILES_SECONDS)
         _join(self._start(readers), _USER_FILES_SECONDS)
 
-    def _node_files(self) -> None:
-        folder = Path(self._spec.bundle) / "nodes" / self._spec.node
-        if self._spec.gpus:
-            write_json(folder / "gpus.json", self._spec.gpus)
+    def _kernel_log(self) -> None:
         asked_ns = time.monotonic_ns()
         try:
             lines = read_kernel_log()
         except NotCaptured as error:
-            attempt = Attempt("kernel_log", self._spec.look, asked_ns, False, f"{error}. {error.help}")
+            attempt = Attempt("kernel_log", self._order.look, asked_ns, False, f"{error}. {error.help}")
         else:
-            write_atomically(folder / "kernel_log.txt", "".join(f"{line}\n" for line in lines).encode())
-            attempt = Attempt("kernel_log", self._spec.look, asked_ns, True)
-        self._note_of_node(attempt)
-
-    def _note_of_node(self, attempt: Attempt) -> None:
-        self._node.note(attempt.what, attempt.asked_at_ns, attempt.answered, attempt.detail)
+            self._node.write("kernel_log.txt", "".join(f"{line}\n" for line in lines).encode(), of_look=False)
+            attempt = Attempt("kernel_log", self._order.look, asked_ns, True)
+        self._sending.send(Note(NODE, attempt))
 
 
 def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
@@ -269,20 +287,15 @@ def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _print(state: CaptureState) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        os.write(sys.stdout.fileno(), msgspec.json.encode(state) + b"\n")
-
-
 def main() -> None:
-    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=Spec)
+    order = msgspec.json.decode(sys.argv[1], type=Order)
     give_up_network()
-    line = socket.socket(fileno=int(sys.argv[1])) if len(sys.argv) > 1 else None  # to the process that asks RAS
-    if line is not None:
-        line.set_inheritable(False)
-    node = Path(spec.bundle) / "nodes" / spec.node
-    ras = RasCapture(spec.targets, node, spec.look, spec.capture.nccl_ras, line)
-    look = Look(spec, ras, _print)
+    sending = Sending(sys.stdin.fileno(), sys.stdout.fileno())
+    known = read_known(order.known)
+    targets = [known[rank] for rank in dict.fromkeys(order.ranks) if rank in known]
+    unknown = [pid for pid, ticks in order.ranks if (pid, ticks) not in known]
+    told = sending.told() if order.look > 1 else Told()
+    look = Look(order, targets, Place(order.look, order.capture, sending, Held(order.held), told), unknown)
 
     def stop(number: int, frame: object) -> None:
         look.abandon()

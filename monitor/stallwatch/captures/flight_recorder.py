@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.captures.folder import NotCaptured, RankFolder
+from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.errors import StallwatchError
 from stallwatch.hook import layout
 from stallwatch.model.evidence import ANSWERED_WITHOUT_DUMP, REFUSED
@@ -43,7 +43,7 @@ _Take = Callable[[int, tuple[int, str], int], str]
 class RecorderRequest:
     """Asks one rank, rung by rung; every answer replaces the poorer one before it."""
 
-    def __init__(self, sample: RankSample, folder: RankFolder, seconds: float, at_ns: int = 0) -> None:
+    def __init__(self, sample: RankSample, folder: Folder, seconds: float, at_ns: int = 0) -> None:
         """Ask `sample` within `seconds`; the hook dumps at `at_ns` (CLOCK_MONOTONIC), or at once."""
         self._sample = sample
         self._at_ns = at_ns

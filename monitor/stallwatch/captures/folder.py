@@ -1,22 +1,17 @@
-"""A rank's folder in the bundle: names its files by look, and keeps the list of what was asked and what answered."""
+"""A rank's folder in the bundle, as the capture fills it: files named by look, and what was asked and what answered."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from stallwatch.bundle.writer import write_atomically, write_json
+from stallwatch.bundle.writer import as_json
+from stallwatch.captures.channel import Before, Note, Removal, Sending
 from stallwatch.errors import StallwatchError
 from stallwatch.formats.outside_text import text_of
-from stallwatch.model.evidence import Attempt, ProcessLook
-
-_ATTEMPTS = msgspec.json.Decoder(list[Attempt])
-
-_PROCESS_LOOK = msgspec.json.Decoder(ProcessLook)
+from stallwatch.model.evidence import Attempt
 
 
 class NotCaptured(StallwatchError):
@@ -30,33 +25,28 @@ def name_of_look(name: str, look: int) -> str:
 
 
 class Folder:
-    """Of a rank or of the node; written by several threads of a capture. The looks of an incident follow each other."""
+    """Of a rank or of the node, as a capture sees it: it sends what belongs there; where that lies is not its own to
+    know. Written by several threads."""
 
-    def __init__(self, path: Path, look: int) -> None:
-        self.path = path
+    def __init__(self, sending: Sending, place: int, look: int, before: Before | None = None) -> None:
+        """`before`: what the look before this one knew of the rank's process."""
         self.look = look
-        self._lock = threading.Lock()
-        self._attempts = _read_attempts(self.path / "attempts.json")
+        self.before = before
+        self._sending = sending
+        self._place = place
 
     def write(self, name: str, data: bytes, *, of_look: bool = True) -> None:
-        write_atomically(self.path / (name_of_look(name, self.look) if of_look else name), data)
+        self._sending.send_file(self._place, name_of_look(name, self.look) if of_look else name, data)
 
     def write_json(self, name: str, value: Any) -> None:
-        write_json(self.path / name_of_look(name, self.look), value)
+        self.write(name, as_json(value))
 
-    def last_process(self) -> ProcessLook | None:
-        """What the look before this one saw of the process; None at the first."""
-        for look in range(self.look - 1, 0, -1):
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
-                data = (self.path / name_of_look("process.json", look)).read_bytes()
-                return _PROCESS_LOOK.decode(data)
-        return None
+    def remove(self, name: str) -> None:
+        self._sending.send(Removal(self._place, name_of_look(name, self.look)))
 
     def note(self, what: str, asked_at_ns: int | None, answered: bool, detail: str = "") -> None:
-        """Add an attempt; the list on disk is complete at every moment."""
-        with self._lock:
-            self._attempts.append(Attempt(what, self.look, asked_at_ns, answered, text_of(detail)))
-            write_json(self.path / "attempts.json", self._attempts)
+        """Add an attempt."""
+        self._sending.send(Note(self._place, Attempt(what, self.look, asked_at_ns, answered, text_of(detail))))
 
     @contextlib.contextmanager
     def attempt(self, what: str) -> Iterator[None]:
@@ -72,15 +62,3 @@ class Folder:
             self.note(what, asked_at_ns, False, f"{type(error).__name__}: {error}")
         else:
             self.note(what, asked_at_ns, True)
-
-
-class RankFolder(Folder):
-    def __init__(self, bundle: Path, rank: int, look: int) -> None:
-        super().__init__(bundle / "ranks" / str(rank), look)
-
-
-def _read_attempts(path: Path) -> list[Attempt]:
-    try:
-        return _ATTEMPTS.decode(path.read_bytes())
-    except (OSError, msgspec.MsgspecError):
-        return []

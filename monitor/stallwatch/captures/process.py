@@ -59,10 +59,11 @@ def look_at(pid: int, start_ticks: int, look: int, proc: str = "/proc", own: Own
         )
 
 
-def own_bytes_since(before: ProcessLook, has_hook: bool, now_ns: int) -> OwnBytes:
-    """Given an earlier look, return what was ours until now: what that look knew, and our hook's records since."""
-    seconds = max(0, now_ns - before.at_ns) / 1e9 if before.at_ns is not None and has_hook else 0.0
-    return OwnBytes(before.own_read_bytes, before.own_write_bytes + int(seconds * _HOOK_BYTES_PER_SECOND))
+def own_bytes_since(before: OwnBytes, at_ns: int | None, has_hook: bool, now_ns: int) -> OwnBytes:
+    """Given what was ours at an earlier look, at `at_ns`, return what was until now: that, and our hook's records
+    since."""
+    seconds = max(0, now_ns - at_ns) / 1e9 if at_ns is not None and has_hook else 0.0
+    return OwnBytes(before.read, before.written + int(seconds * _HOOK_BYTES_PER_SECOND))
 
 
 def with_answers(look: ProcessLook, pid: int, proc: str = "/proc") -> ProcessLook:

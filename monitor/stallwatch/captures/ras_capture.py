@@ -1,23 +1,23 @@
-"""NCCL's RAS report of a node in the bundle: who is asked, by which process, and where the answer lies."""
+"""NCCL's RAS report of a node in the bundle: a capture finds out whom to ask, which takes its rights, and the daemon's
+side, which has a network, asks."""
 
 import os
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterable
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from stallwatch.bundle.writer import write_atomically
-from stallwatch.captures.folder import NotCaptured, name_of_look
+from stallwatch.captures.channel import NODE, Asks, Note, Sending
+from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
 from stallwatch.captures.ras_targets import ras_ask
+from stallwatch.captures.roots import refusal
+from stallwatch.config import CaptureSection
 from stallwatch.model.evidence import Attempt
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
+from stallwatch.node.children import module_of_ours
 
 _ANSWERS = msgspec.json.Decoder(tuple[RasAnswer, ...])
 
@@ -35,44 +35,18 @@ def may_use_nccl(targets: Iterable[RankSample]) -> bool:
     )
 
 
-class Reader(NamedTuple):
-    process: "subprocess.Popen[bytes]"
-    line: socket.socket  # the capture's end
-
-
-def start_reader(targets: Iterable[RankSample], mode: str) -> Reader | None:
-    """Start the process that may use the network, and nothing else: whoever captures has none. None where there is
-    nobody to ask. Raise OSError."""
-    if mode == "off" or not may_use_nccl(targets):
-        return None
-    ours, theirs = socket.socketpair()
-    with theirs:
-        command = [sys.executable, "-P", "-m", "stallwatch.captures.nccl_ras", str(_SECONDS)]
-        try:
-            process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True)
-        except OSError:
-            ours.close()
-            raise
-    return Reader(process, ours)
-
-
 class RasCapture:
-    """Finds out whom to ask, which takes the capture's rights, and has the reader ask, at the other end of `line`."""
-
-    def __init__(
-        self, targets: Iterable[RankSample], folder: Path, look: int, mode: str, line: socket.socket | None
-    ) -> None:
-        self._targets = tuple(rank for rank in targets if rank.end is None)
-        self._folder = folder
+    def __init__(self, targets: Iterable[RankSample], look: int, section: CaptureSection, sending: Sending) -> None:
+        self._targets = tuple(rank for rank in targets if rank.end is None and not refusal(rank, section.ranks_of_root))
         self._look = look
-        self._mode = mode
-        self._line = line
+        self._mode = section.nccl_ras
+        self._sending = sending
 
-    def take(self) -> list[Attempt]:
-        """Ask every service that the ranks' environments name, and keep the reports. Return what was tried."""
+    def take(self) -> None:
+        """Have every service asked that the ranks' environments name, and note whose is not."""
+        if self._mode == "off" or not may_use_nccl(self._targets):
+            return
         asked_ns = time.monotonic_ns()
-        if self._line is None:
-            return []
         asks: dict[RasAsk, None] = {}
         refusals: dict[str, None] = {}
         seen: set[tuple[str, int, int | None]] = set()
@@ -86,50 +60,26 @@ class RasCapture:
             if (key := (ask.host, ask.port, network)) not in seen:
                 seen.add(key)
                 asks[ask] = None
-        attempts = [Attempt("nccl_ras", self._look, asked_ns, False, "; ".join(list(refusals)[:3]))] if refusals else []
-        try:
-            answers = self._ask(tuple(asks))
-        except NotCaptured as error:
-            return [*attempts, Attempt("nccl_ras", self._look, asked_ns, False, str(error))]
-        return attempts + [self._keep(answer, first=n == 0, asked_ns=asked_ns) for n, answer in enumerate(answers)]
+        if refusals:
+            said = "; ".join(list(refusals)[:3])
+            self._sending.send(Note(NODE, Attempt("nccl_ras", self._look, asked_ns, False, said)))
+        if asks:
+            self._sending.send(Asks(asked_ns, tuple(asks)))
 
-    def abandon(self) -> None:
-        if self._line is not None:
-            self._line.close()
 
-    def _ask(self, asks: tuple[RasAsk, ...]) -> tuple[RasAnswer, ...]:
-        assert self._line is not None
-        said = bytearray()
-        deadline = time.monotonic() + _SECONDS + _EXIT_SECONDS
-        try:
-            self._line.settimeout(_SECONDS + _EXIT_SECONDS)
-            if asks:
-                self._line.sendall(msgspec.json.encode(asks))
-            self._line.shutdown(socket.SHUT_WR)  # its end of file
-            while data := self._line.recv(1 << 16):
-                said += data
-                self._line.settimeout(max(deadline - time.monotonic(), 0.001))
-        except TimeoutError as error:
-            raise NotCaptured(f"NCCL's RAS service did not answer within {_SECONDS:.0f} s") from error
-        except OSError as error:
-            raise NotCaptured(f"the process that asks NCCL's RAS has ended ({error.strerror})") from error
-        finally:
-            self._line.close()
-        if not asks:
-            return ()
-        try:
-            answers = _ANSWERS.decode(bytes(said))
-        except msgspec.MsgspecError as error:
-            raise NotCaptured("the process that asks NCCL's RAS failed") from error
-        return tuple(sorted(answers, key=lambda answer: not answer.report))
-
-    def _keep(self, answer: RasAnswer, *, first: bool, asked_ns: int) -> Attempt:
-        if not answer.report:
-            return Attempt("nccl_ras", self._look, asked_ns, False, f"port {answer.port}: {answer.problem}")
-        kind = "json" if answer.report.lstrip()[:1] in (b"{", b"[") else "txt"
-        # One service is the rule; those of more ports (several jobs in one container) lie beside it.
-        name = f"nccl_ras.{kind}" if first else f"nccl_ras.{answer.port}.{kind}"
-        write_atomically(self._folder / name_of_look(name, self._look), answer.report)
-        return Attempt(
-            "nccl_ras", self._look, asked_ns, True, f"port {answer.port}: {len(answer.report)} bytes, {kind}"
-        )
+def ask(asks: Sequence[RasAsk]) -> tuple[RasAnswer, ...]:
+    """On the daemon's side: have a process ask that can reach nothing else while it listens, and return the answers,
+    reports first. Raise NotCaptured, or OSError when it cannot be started."""
+    running = subprocess.Popen(
+        module_of_ours("stallwatch.captures.nccl_ras", str(_SECONDS)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        said, _ = running.communicate(msgspec.json.encode(asks), timeout=_SECONDS + _EXIT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        running.kill()
+        raise NotCaptured(f"NCCL's RAS service did not answer within {_SECONDS:.0f} s") from error
+    try:
+        answers = _ANSWERS.decode(said)
+    except msgspec.MsgspecError as error:
+        raise NotCaptured("the process that asks NCCL's RAS failed") from error
+    return tuple(sorted(answers, key=lambda answer: not answer.report))

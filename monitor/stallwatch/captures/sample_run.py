@@ -1,10 +1,10 @@
-"""One sample of a moving job, taken by a child process that the daemon is willing to lose."""
+"""One sample of a moving job: asked by the privileged side, judged by a child of ours that the loop is willing to
+lose."""
 
 import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 
 import msgspec
@@ -12,11 +12,13 @@ import msgspec
 from stallwatch.captures.sample_spec import SampleResult, SampleSpec
 from stallwatch.clock import Clock
 from stallwatch.diagnosis.drifted import Memory
-from stallwatch.node.children import Start, start_here
+from stallwatch.model.snapshot import RankSample
+from stallwatch.node.children import module_of_ours
 from stallwatch.node.memory_file import memory_file
+from stallwatch.node.privileged_client import Privileged
 
 _RESULT = msgspec.json.Decoder(SampleResult)
-_COMMAND = (sys.executable, "-P", "-m", "stallwatch.captures.sample_child")
+_COMMAND = module_of_ours("stallwatch.captures.sample_child")
 _MAXIMUM_RESULT_BYTES = 16 << 20
 
 
@@ -25,21 +27,37 @@ class SampleRun:
 
     def __init__(
         self,
-        spec: SampleSpec,
+        targets: Sequence[RankSample],
+        at_ns: int,
+        before: Memory,
         seconds: float,
         clock: Clock,
+        side: Privileged,
         command: Sequence[str] = _COMMAND,
-        start: Start = start_here,
     ) -> None:
-        """Take the sample that `spec` describes; the child, which `start` starts, is ended after `seconds`."""
-        self._before: Memory = spec.before
+        """Have the `targets`, of one job, dump at `at_ns` (CLOCK_MONOTONIC), and compare; given up after `seconds`.
+        `command` replaces our child in tests."""
+        self._before = before
         self._clock = clock
         self._seconds = seconds
         self._deadline_ns = clock.monotonic_ns() + int(seconds * 1e9)
+        spec = SampleSpec(tuple(rank.rank for rank in targets), targets[0].world_size, before)
+        self._asking = side.start("sample", at_ns=at_ns, ranks=[(rank.pid, rank.start_ticks) for rank in targets])
         # A file, not a pipe: a child that prints much must not wait for a loop that polls.
         self._output = memory_file()
-        with memory_file(msgspec.json.encode(spec)) as file:
-            self._child = start(command, file.fileno(), self._output.fileno())
+        try:
+            with self._asking.channel as channel, memory_file(msgspec.json.encode(spec)) as file:
+                self._child = subprocess.Popen(
+                    [*command, str(channel.fileno())],
+                    stdin=file,
+                    stdout=self._output,
+                    pass_fds=(channel.fileno(),),
+                    start_new_session=True,
+                )
+        except OSError:
+            self._asking.kill()
+            self._output.close()
+            raise
 
     def poll(self) -> SampleResult | None:
         """Return the result, None while there is none; a child past its deadline is ended."""
@@ -49,6 +67,7 @@ class SampleRun:
                 return None
             self.cancel()
             return SampleResult(0, (), self._before, f"no sample within {self._seconds:.0f} s (drift.seconds)")
+        self._asking.kill()
         try:
             self._output.seek(0)
             return _RESULT.decode(self._output.read(_MAXIMUM_RESULT_BYTES))
@@ -58,7 +77,8 @@ class SampleRun:
             self._output.close()
 
     def cancel(self) -> None:
-        """End the child; what it asked of ranks is answered into nowhere."""
+        """End both; what was asked of ranks is answered into nowhere."""
+        self._asking.kill()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

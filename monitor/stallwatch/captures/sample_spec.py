@@ -3,14 +3,12 @@
 import msgspec
 
 from stallwatch.diagnosis.drifted import Memory
-from stallwatch.model.snapshot import RankSample
 from stallwatch.model.verdict import Verdict
 
 
 class SampleSpec(msgspec.Struct, frozen=True):
-    targets: tuple[RankSample, ...]  # of one job
-    at_ns: int  # CLOCK_MONOTONIC: all ranks dump at this moment
-    seconds: float  # how long a rank may take to answer
+    ranks: tuple[int, ...]  # of one job
+    world_size: int
     before: Memory
 
 

@@ -1,18 +1,37 @@
-"""What a capture's child process is told, as JSON on its standard input, and what it tells back, a line at a time."""
+"""What a capture is told on the privileged side, what the daemon's own end of it is told, and what comes of both."""
 
 import msgspec
 
 from stallwatch.config import CaptureSection
-from stallwatch.model.snapshot import GpuSample, RankSample
+from stallwatch.model.snapshot import GpuSample
 
 
-class Spec(msgspec.Struct, frozen=True):
+class Settings(msgspec.Struct, frozen=True):
+    """What captures are told by their own side alone."""
+
+    capture: CaptureSection
+    seconds: float  # of a whole look, after which it is ended
+    sample_seconds: float
+
+
+class Order(Settings, frozen=True, kw_only=True):
+    """To a capture: its side's settings, and of a request its words."""
+
+    ranks: tuple[tuple[int, int], ...]  # pid and start ticks, as the daemon asked
+    known: int  # the descriptor of node.known_ranks
+    held: int  # that of its table of ranks that are paused (captures.held)
+    look: int = 1
+    at_ns: int = 0  # CLOCK_MONOTONIC, of a sample: all ranks dump at this moment
+
+
+class KeepSpec(msgspec.Struct, frozen=True):
+    """To the process that writes down what a capture sends."""
+
     bundle: str
     look: int
     node: str
-    targets: tuple[RankSample, ...]
-    gpus: tuple[tuple[GpuSample, ...], ...]
-    capture: CaptureSection
+    ranks: tuple[int, ...]
+    gpus: tuple[tuple[GpuSample, ...], ...] = ()
 
 
 class CaptureState(msgspec.Struct, frozen=True):

@@ -1,17 +1,20 @@
 """Python stacks by py-spy: first without pausing anything, then, where that is safe, with a pause of milliseconds."""
 
+import contextlib
+import functools
 import os
-import shutil
 import subprocess
 import sys
 import threading
 import time
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 from stallwatch.captures import process
-from stallwatch.captures.folder import NotCaptured, RankFolder, name_of_look
-from stallwatch.captures.release import release
+from stallwatch.captures.folder import Folder, NotCaptured
+from stallwatch.captures.held import Held
+from stallwatch.captures.release import end_pause, let_go_on
 from stallwatch.config import CaptureSection
 from stallwatch.formats.outside_text import text_of
 from stallwatch.formats.tolerant import decode_json
@@ -46,24 +49,40 @@ _NO_NAME = "get process executable name"
 
 
 def py_spy(configured: str) -> str:
-    """Return py-spy's path: configured, beside our interpreter, or from PATH. Raise NotCaptured when there is none."""
-    beside = Path(sys.executable).parent / "py-spy"
-    found = configured or (str(beside) if beside.exists() else shutil.which("py-spy"))
-    if not found or not os.access(found, os.X_OK):
-        raise NotCaptured(f"py-spy is not there ({configured or 'not beside the interpreter, not in PATH'})",
-                          "Install stallwatch[daemon] or set capture.py_spy.")  # fmt: skip
+    """Return py-spy's path: as the privileged side's own configuration says, else the one of this installation; never
+    one of PATH, for it runs with our rights. Raise NotCaptured when there is none."""
+    found = configured or _installed()
+    if not os.path.isabs(found):
+        raise NotCaptured(f"capture.py_spy is no absolute path ({found})", "Give the whole path.")
+    if not os.access(found, os.X_OK):
+        raise NotCaptured(f"py-spy is not there ({found})", "Install stallwatch[daemon] or set capture.py_spy.")
     return found
+
+
+@functools.cache
+def _installed() -> str:
+    """Beside our interpreter; else where the distribution that we would import has put it (a user's or a system's
+    Python)."""
+    beside = Path(sys.executable).parent / "py-spy"
+    if not beside.exists():
+        with contextlib.suppress(PackageNotFoundError):
+            for file in distribution("py-spy").files or ():
+                if file.name == "py-spy":
+                    return os.path.normpath(file.locate())
+    return str(beside)
 
 
 class StackCapture:
     """Takes the stacks of one rank and of the Python children that it may wait for."""
 
-    def __init__(self, sample: RankSample, folder: RankFolder, section: CaptureSection) -> None:
+    def __init__(self, sample: RankSample, folder: Folder, section: CaptureSection, held: Held) -> None:
+        """`held` is told of this rank while it is paused."""
         self._sample = sample
         self._folder = folder
         self._section = section
+        self._held = held
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._pausing = False
+        self._pausing: subprocess.Popen[bytes] | None = None
         self.answered = False
         self.frames: list[Any] = []  # the decoded stacks, for the source lines
 
@@ -99,7 +118,7 @@ class StackCapture:
         if not isinstance(threads, list) or not threads:
             raise NotCaptured("its hook saw no thread")
         self._keep("stacks.json", data)
-        (self._folder.path / name_of_look("stacks.error.json", self._folder.look)).unlink(missing_ok=True)
+        self._folder.remove("stacks.error.json")
 
     def _capture_children(self, children: tuple[ChildProcess, ...]) -> None:
         """Those that stand still for a reason first: a loader's worker in the kernel tells more than an idle one."""
@@ -130,38 +149,44 @@ class StackCapture:
             _check_pausable(pid, start_ticks)
         except ProcessLookupError as error:
             raise NotCaptured(f"process {pid} has ended") from error
-        self._pausing = True
-        try:
-            return self._run(pid)
-        finally:
-            if release(pid, start_ticks):
-                self._folder.note("release", time.monotonic_ns(), True, f"py-spy left {pid} stopped; SIGCONT sent")
-            self._pausing = False
+        with self._held.paused(pid, start_ticks):
+            return self._run(pid, pauses=start_ticks)
 
     def abandon(self) -> None:
         """End what is under way and leave the rank running; called when the capture itself has to end."""
+        pausing = self._pausing
+        if pausing is not None:
+            end_pause(self._sample.pid, self._sample.start_ticks, pausing.pid, pausing.kill)
         for running in list(self._running):
             running.kill()
-        if self._pausing:
-            release(self._sample.pid, self._sample.start_ticks)
 
-    def _run(self, pid: int, *flags: str) -> bytes:
+    def _run(self, pid: int, *flags: str, pauses: int | None = None) -> bytes:
+        """`pauses`: the start ticks of a process that py-spy is to pause."""
         command = [py_spy(self._section.py_spy), "dump", "--json", "--pid", str(pid), *flags]
         seconds = self._section.stack_seconds
         with _AT_ONCE:
             try:
-                running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                running = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                )
             except OSError as error:
                 raise NotCaptured(f"py-spy cannot be started: {error.strerror}") from error
             self._running.add(running)
+            self._pausing = None if pauses is None else running
             try:
                 stdout, stderr = running.communicate(timeout=seconds)
             except subprocess.TimeoutExpired as error:
-                running.kill()
+                if pauses is None:
+                    running.kill()
+                else:
+                    self._said_released(end_pause(pid, pauses, running.pid, running.kill))
                 running.communicate()
                 raise NotCaptured(f"py-spy did not answer within {seconds:.0f} s") from error
             finally:
                 self._running.discard(running)
+                self._pausing = None
+        if running.returncode < 0 and pauses is not None:  # somebody else has killed it, in the middle for all we know
+            self._said_released(let_go_on(pid, pauses))
         if running.returncode != 0:
             raise explain_failure(text_of(stderr), pid)
         if len(stdout) > _OUTPUT_LIMIT_BYTES:
@@ -173,6 +198,11 @@ class StackCapture:
         if not threads:
             raise NotCaptured("py-spy saw no Python thread: the interpreter is starting or ending")
         return stdout
+
+    def _said_released(self, sent: bool) -> None:
+        if sent:
+            said = f"py-spy left {self._sample.pid} stopped; SIGCONT sent"
+            self._folder.note("release", time.monotonic_ns(), True, said)
 
 
 def explain_failure(stderr: str, pid: int) -> NotCaptured:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from stallwatch.captures.as_user import Request, Wanted, read_as_user
-from stallwatch.captures.folder import NotCaptured, RankFolder
+from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.model.evidence import SHARED_LOG
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.procfs import ProcessDirectory
@@ -19,7 +19,7 @@ User = tuple[int, int, tuple[int, ...]]  # uid, gid, groups
 class Subject(NamedTuple):
     sample: RankSample
     gone: bool
-    folder: RankFolder
+    folder: Folder
     lines: list[tuple[str, int]]  # source lines that its stacks name
 
 
@@ -35,7 +35,7 @@ def readers(subjects: Iterable[Subject], seconds: float) -> list[Callable[[], No
 
 def _user_of(subject: Subject) -> User | None:
     if subject.gone:
-        outputs = subject.sample.outputs
+        outputs = subject.sample.outputs  # noted by the privileged side while the process lived
         return None if outputs is None else (outputs.uid, outputs.gid, outputs.groups)
     try:
         with ProcessDirectory(subject.sample.pid) as directory:

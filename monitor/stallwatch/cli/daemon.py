@@ -10,16 +10,15 @@ from stallwatch import config as configuration
 from stallwatch.clock import Clock, SystemClock
 from stallwatch.config import Config
 from stallwatch.daemon import Daemon
-from stallwatch.errors import EXIT_CRASH, Denied, UsageError
+from stallwatch.errors import EXIT_CRASH, UsageError
 from stallwatch.incidents.far_file import read_regular
 from stallwatch.incidents.far_store import FarStore
 from stallwatch.loop.notify import take_from
 from stallwatch.loop.parts import RealStarter
+from stallwatch.loop.privileged import make_rank_directory, side_of
 from stallwatch.loop.sampling import Sampler
-from stallwatch.node.children import Start
 from stallwatch.node.disk import DiskHangs
-from stallwatch.node.heartbeat_file import prepare, rank_directories
-from stallwatch.node.launched import Launcher, part_with_capabilities
+from stallwatch.node.privileged_client import Privileged
 from stallwatch.outputs.build import build, notify_test, telling
 from stallwatch.outputs.output import Control, Output
 from stallwatch.outputs.sockets import SOCKET_NAME, make_way
@@ -56,8 +55,7 @@ def command(path: Path | None, verbose: bool) -> int:
 
     config = read(again=False)
     service = take_from(configuration.current_environment())  # before the first child
-    start = part_with_capabilities()  # this process talks to the network; those that read other users' processes do not
-    launcher = start if isinstance(start, Launcher) else None
+    side = side_of(config, path)  # this process talks to the network; those that read other users' processes do not
     clock = SystemClock()
     make_way(Path(config.daemon.run_directory) / SOCKET_NAME)  # before we touch what a daemon that runs has on disk
     store = FarStore(Path(config.daemon.state_directory))
@@ -69,9 +67,10 @@ def command(path: Path | None, verbose: bool) -> int:
         log.warning("watching without a store: %s", error.strerror)  # until it answers
     except OSError as error:
         raise no_store(error, config.daemon.state_directory) from error
-    make_rank_directory(config.daemon.rank_directory)
-    panel = Panel(config, clock, start)
-    starter, sampler = RealStarter(config, clock, start), Sampler(config.drift, clock, start_child=start)
+    if side.is_ours:
+        make_rank_directory(config.daemon.rank_directory)
+    panel = Panel(config, clock, side)
+    starter, sampler = RealStarter(config, clock, side), Sampler(config.drift, clock, side)
     daemon = Daemon(
         config,
         clock,
@@ -80,10 +79,10 @@ def command(path: Path | None, verbose: bool) -> int:
         store,
         service,
         reload=read,
-        renewal=_Renewal(clock, start),
+        renewal=_Renewal(clock, side),
         sampler=sampler,
         spare=spare,
-        cannot_go_on=lambda: launcher is not None and launcher.has_ended(),
+        cannot_go_on=side.has_ended,
     )
     daemon.handle_signals()
     try:
@@ -96,11 +95,10 @@ def command(path: Path | None, verbose: bool) -> int:
     daemon.run(outputs)
     store.close()
     spare.close()
-    if launcher is not None and launcher.has_ended():
+    if side.has_ended():
         log.error("the process that holds the capabilities has ended, and without it nothing can be seen: start again")
         return EXIT_CRASH
-    if launcher is not None:
-        launcher.close()
+    side.close()
     log.info("stopped")
     return 0
 
@@ -142,26 +140,17 @@ def take_home(store: FarStore, run_directory: Path) -> None:
 
 
 class _Renewal:
-    def __init__(self, clock: Clock, start: Start) -> None:
+    def __init__(self, clock: Clock, side: Privileged) -> None:
         self._clock = clock
-        self._start = start
+        self._side = side
+
+    def privileged(self) -> None:
+        self._side.renew()
 
     def panel(self, config: Config) -> Panel:
-        make_rank_directory(config.daemon.rank_directory)
-        return Panel(config, self._clock, self._start)
+        if self._side.is_ours:
+            make_rank_directory(config.daemon.rank_directory)
+        return Panel(config, self._clock, self._side)
 
     def telling(self, config: Config, control: Control) -> tuple[Output, ...]:
         return telling(config, control, self._clock)
-
-
-def make_rank_directory(configured: str) -> None:
-    """Before anybody is told that we are ready: a job that starts then must find it. Without one the sensor goes on
-    trying; that is said, and is no reason not to start."""
-    refusals = []
-    for directory in rank_directories(configured):
-        try:
-            prepare(directory)
-            return
-        except Denied as error:
-            refusals.append(f"{error}. {error.help}")
-    log.warning("no rank directory yet: %s", "; ".join(refusals))

@@ -11,7 +11,7 @@ from stallwatch.incidents.store import Left
 from stallwatch.loop.judging import JudgeRun, JudgeState
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import GpuSample, NodeSnapshot, RankSample
-from stallwatch.node.children import Start, start_here
+from stallwatch.node.privileged_client import Privileged
 
 
 class Looks(Protocol):
@@ -105,9 +105,9 @@ class RealStarter:
     """While there are ranks a child waits that has imported all it needs to judge: on a busy node the imports took most
     of the time between a stop and its verdict."""
 
-    def __init__(self, config: Config, clock: Clock, start: Start = start_here) -> None:
+    def __init__(self, config: Config, clock: Clock, side: Privileged) -> None:
         self._config = config
-        self._start = start
+        self._side = side
         self._clock = clock
         self._warm: JudgeRun | None = None
 
@@ -115,7 +115,7 @@ class RealStarter:
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[GpuSample, ...]]
     ) -> Capturing:
         bundle = Path(incident.bundle)
-        return CaptureRun(bundle, targets, look, self._config, node=incident.node, gpus=gpus, start=self._start)
+        return CaptureRun(bundle, targets, look, self._config, node=incident.node, gpus=gpus, side=self._side)
 
     def judge(self, incident: Incident) -> Judging:
         judge, self._warm = self._warm_up(), None

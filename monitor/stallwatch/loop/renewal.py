@@ -20,6 +20,10 @@ _FIXED = (
 class Renewal(Protocol):
     """Makes what the loop cannot change in place."""
 
+    def privileged(self) -> None:
+        """Have the privileged side read its own configuration again."""
+        ...
+
     def panel(self, config: Config) -> Looks: ...
 
     def telling(self, config: Config, control: Control) -> tuple[Output, ...]:

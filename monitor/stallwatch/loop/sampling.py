@@ -1,19 +1,19 @@
 """When jobs that move are sampled: each at the same moments of the wall clock on every node, so that the milliseconds
 for which its ranks stand still fall together."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import msgspec
 
 from stallwatch.captures.sample_run import SampleRun
-from stallwatch.captures.sample_spec import SampleResult, SampleSpec
+from stallwatch.captures.sample_spec import SampleResult
 from stallwatch.clock import Clock
 from stallwatch.config import DriftSection
 from stallwatch.diagnosis.drifted import Memory
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobDrift, JobKey, NodeSnapshot, RankSample
-from stallwatch.node.children import Start as StartChild
-from stallwatch.node.children import start_here
+from stallwatch.node.privileged_client import Privileged
 
 # The child must be up, and hooks must have seen the request, before the moment at which all dump.
 _LEAD_NS = 2_500_000_000
@@ -21,7 +21,7 @@ _SECOND_NS = 1_000_000_000
 _LEAST_RANKS = 2
 MOVES_ALL_THE_SAME = ("slow", "health")  # findings of these families do not keep a job from being sampled
 
-Start = Callable[[SampleSpec], SampleRun]
+Start = Callable[[Sequence[RankSample], int, Memory], SampleRun]  # targets, moment, what was known before
 
 
 class _Job(msgspec.Struct):
@@ -35,13 +35,11 @@ class _Job(msgspec.Struct):
 class Sampler:
     """Called once a tick. Never blocks."""
 
-    def __init__(
-        self, section: DriftSection, clock: Clock, start: Start | None = None, start_child: StartChild = start_here
-    ) -> None:
+    def __init__(self, section: DriftSection, clock: Clock, start: "Start | Privileged") -> None:
+        """`start`: the privileged side, or who starts samples in its stead."""
         self._section = section
         self._clock = clock
-        self._start = start or self._real_start
-        self._start_child = start_child
+        self._start = partial(self._real_start, start) if isinstance(start, Privileged) else start
         self._jobs: dict[JobKey, _Job] = {}
 
     def configure(self, section: DriftSection) -> None:
@@ -81,11 +79,10 @@ class Sampler:
         return True
 
     def _begin(self, state: _Job, members: list[RankSample]) -> None:
-        spec = SampleSpec(tuple(members), state.at_ns, self._section.seconds / 2, state.memory)
-        state.run = self._start(spec)
+        state.run = self._start(members, state.at_ns, state.memory)
 
-    def _real_start(self, spec: SampleSpec) -> SampleRun:
-        return SampleRun(spec, self._section.seconds, self._clock, start=self._start_child)
+    def _real_start(self, side: Privileged, members: Sequence[RankSample], at_ns: int, before: Memory) -> SampleRun:
+        return SampleRun(members, at_ns, before, self._section.seconds, self._clock, side)
 
     def _poll(self, job: JobKey, state: _Job) -> None:
         result: SampleResult | None = state.run.poll() if state.run is not None else None

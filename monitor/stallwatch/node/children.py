@@ -1,8 +1,11 @@
-"""How the loop starts children that read other users' processes: by itself, or by the launcher that holds the
-capabilities in its stead."""
+"""How children are started that talk to their parent over a socket: by the loop itself, or by the privileged side in
+its stead (node.privileged_client)."""
 
+import socket
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 
@@ -23,15 +26,40 @@ class Child(Protocol):
     def kill(self) -> None: ...
 
 
-class Start(Protocol):
-    """`stdin`, `stdout` and `more` are descriptors, which stay ours too; the numbers that those of `more` have in the
-    child are its last arguments. The child leads a session of its own. Raise OSError when it cannot be started."""
+class Talking(Protocol):
+    """A child and our end of the stream socket that is its standard input and output."""
 
-    def __call__(self, command: Sequence[str], stdin: int, stdout: int | None, more: Sequence[int] = ()) -> Child: ...
+    @property
+    def child(self) -> Child: ...
+
+    @property
+    def channel(self) -> socket.socket: ...
 
 
-def start_here(command: Sequence[str], stdin: int, stdout: int | None, more: Sequence[int] = ()) -> Child:
-    """As a child of this process, with its rights."""
-    return subprocess.Popen(
-        [*command, *map(str, more)], stdin=stdin, stdout=stdout, pass_fds=tuple(more), start_new_session=True
-    )
+# Raise OSError when it cannot be started.
+Start = Callable[[], Talking]
+
+
+class OwnChild:
+    """A process of ours, with our rights."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        """It leads a session of its own. Raise OSError."""
+        self.channel, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self.child: Child = subprocess.Popen(
+                    list(command), stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
+                )
+            except OSError:
+                self.channel.close()
+                raise
+
+
+def module_of_ours(module: str, *arguments: str) -> tuple[str, ...]:
+    """The command that runs a module of this very installation."""
+    return (sys.executable, "-P", "-m", module, *arguments)
+
+
+def start_own(command: Sequence[str]) -> Start:
+    return partial(OwnChild, command)

@@ -12,6 +12,7 @@ from stallwatch.clock import SystemClock
 from stallwatch.config import Config
 from stallwatch.errors import StallwatchError
 from stallwatch.loop.judging import JudgeRun, JudgeState
+from stallwatch.loop.privileged import own_side
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import GpuSample, JobKey, NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
@@ -41,7 +42,8 @@ class Investigation:
 
     def judge(self, pids: Mapping[int, int]) -> Judgement:
         """Given the process of each rank, look at them and judge. Raise StallwatchError or OSError."""
-        panel = Panel(self._config, self._clock)
+        side = own_side(self._config)
+        panel = Panel(self._config, self._clock, side)
         try:
             targets = self._see(panel, pids, _SEE_SECONDS)
             if not targets:
@@ -54,6 +56,7 @@ class Investigation:
             writer.write_timeline(self._snapshots)
         finally:
             panel.close()
+            side.close()
         state = self._verdict()
         if state.report is not None:
             writer.write_verdict(state.report)
@@ -76,13 +79,17 @@ class Investigation:
 
     def _look(self, writer: BundleWriter, targets: Sequence[RankSample], look: int) -> tuple[str, ...]:
         writer.write_description(targets, incident_id="selftest", wall_ns=self._clock.wall_ns())
-        capture = CaptureRun(
-            self._bundle, targets, look, self._config, node=self._snapshots[-1].node, gpus=self._gpus()
-        )
+        side = own_side(self._config, targets)  # it knows those too that no sensor takes for ranks yet
         try:
-            _until(lambda: capture.poll().done, self._config.capture.seconds + 10)
+            capture = CaptureRun(
+                self._bundle, targets, look, self._config, node=self._snapshots[-1].node, side=side, gpus=self._gpus()
+            )
+            try:
+                _until(lambda: capture.poll().done, self._config.capture.seconds + 10)
+            finally:
+                capture.cancel()
         finally:
-            capture.cancel()
+            side.close()
         state = capture.poll()
         return (*state.missing, *((state.problem,) if state.problem else ()))
 

@@ -11,16 +11,18 @@ from typing import Any
 import msgspec
 
 from stallwatch.formats.outside_text import name_of
-from stallwatch.sensors.frames import NEWS, Answer, Unpacker, pack
+from stallwatch.node.frames import Unpacker, pack
+from stallwatch.sensors.frames import NEWS, Answer
 from stallwatch.sensors.sensor import Absent, Options, Sensor
 
 
 def _ranks(options: Options) -> Sensor[Any]:
+    from stallwatch.node.known_ranks import KnownRanks
     from stallwatch.node.no_network import give_up_network
     from stallwatch.sensors.ranks import RanksSensor
 
     give_up_network()
-    return RanksSensor(options)
+    return RanksSensor(options, known=None if options.known < 0 else KnownRanks(options.known))
 
 
 def _gpus(options: Options) -> Sensor[Any]:

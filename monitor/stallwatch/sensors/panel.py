@@ -10,10 +10,10 @@ from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import GpuEvent, GpuSample, HostSample, NodeSnapshot, RankSample, SensorStatus
-from stallwatch.node.children import Start, start_here
-from stallwatch.node.heartbeat_file import rank_directories
+from stallwatch.node.children import Start, module_of_ours, start_own
+from stallwatch.node.privileged_client import Privileged
 from stallwatch.sensors.ranks import RanksLook
-from stallwatch.sensors.sensor import Options, PartStatus
+from stallwatch.sensors.sensor import PartStatus
 from stallwatch.sensors.supervised import SupervisedSensor
 
 _NOT_YET = PartStatus(False, "", 0.0, 0)
@@ -22,32 +22,28 @@ _NOT_YET = PartStatus(False, "", 0.0, 0)
 class Panel:
     """Owns the sensors' child processes and joins what they answer into one snapshot a tick."""
 
-    def __init__(self, config: Config, clock: Clock, start: Start = start_here) -> None:
-        """Start nothing yet: the first look does. `start` starts those that read other users' processes."""
+    def __init__(self, config: Config, clock: Clock, side: Privileged) -> None:
+        """Start nothing yet: the first look does. `side` starts those that read other users' processes."""
         self._clock = clock
         self._deadline_seconds = config.sensors.deadline_seconds
         self._tick_seconds = config.daemon.tick_seconds
         self._node = socket.gethostname()
-        options = Options(
-            directories=tuple(str(path) for path in rank_directories(config.daemon.rank_directory)),
-            keep_ended_seconds=config.sensors.keep_ended_seconds,
-            discover_seconds=config.sensors.discover_seconds,
-            node=self._node,
-        )
-        self._ranks = SupervisedSensor("ranks", "the reader of ranks", RanksLook, options, clock, start=start)
+        self._ranks = SupervisedSensor("ranks", "the reader of ranks", RanksLook, side.starting("ranks"), clock)
         self._gpus = (
-            SupervisedSensor("gpus", "NVML", tuple[GpuSample, ...], options, clock, required=False)
+            SupervisedSensor("gpus", "NVML", tuple[GpuSample, ...], _own("gpus"), clock, required=False)
             if config.sensors.gpus
             else None
         )
         # When a GPU falls off the bus the other calls into the driver may hang: its word must come all the same.
         self._gpu_events = (
-            SupervisedSensor("gpu_events", "NVML's event set", tuple[GpuEvent, ...], options, clock, required=False)
+            SupervisedSensor(
+                "gpu_events", "NVML's event set", tuple[GpuEvent, ...], _own("gpu_events"), clock, required=False
+            )
             if config.sensors.gpus
             else None
         )
         self._host = (
-            SupervisedSensor("host", "the reader of the node", HostSample, options, clock, required=False, start=start)
+            SupervisedSensor("host", "the reader of the node", HostSample, side.starting("host"), clock, required=False)
             if config.sensors.host
             else None
         )
@@ -166,6 +162,11 @@ class Panel:
             closed = "; ".join(f"{source}: {why}" for source, why in reading.value.missing)
             status = replace(status, reason=closed)  # up, and says what it cannot see
         return reading, (status,)
+
+
+def _own(name: str) -> Start:
+    """The driver asks for no capability; a child of ours reads it."""
+    return start_own(module_of_ours("stallwatch.sensors.child", name, "{}"))
 
 
 def _with_events(

@@ -10,6 +10,7 @@ import msgspec
 from stallwatch.formats.outside_text import name_of
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import Heartbeat, JobKey, ProcessEnd, ProcessSample, RankSample
+from stallwatch.node.known_ranks import KnownRanks
 from stallwatch.sensors.deaths import DeathWatch
 from stallwatch.sensors.environ import RankNames
 from stallwatch.sensors.exits import note_traces
@@ -39,8 +40,14 @@ class RanksSensor:
     facts are, so that a pid is checked before and after it is looked at."""
 
     def __init__(
-        self, options: Options, proc: str = "/proc", monotonic_ns: Callable[[], int] = time.monotonic_ns
+        self,
+        options: Options,
+        proc: str = "/proc",
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        known: KnownRanks | None = None,
     ) -> None:
+        """`known`: where captures read which processes are ranks."""
+        self._known = known
         self._options = options
         self._proc = proc
         self._now_ns = monotonic_ns
@@ -87,6 +94,8 @@ class RanksSensor:
         done_ns = self._now_ns()
         samples += self._not_found(look.heartbeats, samples, refusals, began_ns)
         samples.sort(key=lambda sample: (sample.job, sample.rank, sample.pid))
+        if self._known is not None:
+            self._known.note(samples)
         return RanksLook(
             tuple(samples),
             PartStatus(look.up, look.reason, (records_ns - began_ns) / 1e9, look.errors_total),

@@ -43,6 +43,7 @@ class Options(msgspec.Struct, frozen=True):
     keep_ended_seconds: float = 120.0
     discover_seconds: float = 5.0
     node: str = ""
+    known: int = -1  # the descriptor of node.known_ranks, on the privileged side
 
 
 class PartStatus(msgspec.Struct, frozen=True):

@@ -1,9 +1,7 @@
 """The panel's end of a sensor that runs in a child process which the loop is willing to lose."""
 
-import os
+import socket
 import subprocess
-import sys
-from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -11,9 +9,9 @@ import msgspec
 from stallwatch.clock import Clock
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import SensorStatus
-from stallwatch.node.children import Child, Start, start_here
-from stallwatch.sensors.frames import NEWS, Answer, Unpacker, pack
-from stallwatch.sensors.sensor import Options
+from stallwatch.node.children import Child, Start
+from stallwatch.node.frames import Unpacker, pack
+from stallwatch.sensors.frames import NEWS, Answer
 
 T = TypeVar("T")
 
@@ -37,15 +35,13 @@ class SupervisedSensor(Generic[T]):
         name: str,
         title: str,
         answer_type: type[T],
-        options: Options,
+        start: Start,
         clock: Clock,
         *,
         required: bool = True,
-        command: Sequence[str] | None = None,
-        start: Start = start_here,
     ) -> None:
-        """`title` is how sentences name it ("NVML"); one that is not `required` may be absent, but has to answer where
-        it is not; `command` replaces the child in tests; `start` starts it, with the rights that it needs."""
+        """`title` is how sentences name it ("NVML"); `start` starts its child, with the rights that it needs; one that
+        is not `required` may be absent, but has to answer where it is not."""
         self.name = name
         self._title = title
         self._decoder = msgspec.msgpack.Decoder(answer_type)
@@ -53,13 +49,9 @@ class SupervisedSensor(Generic[T]):
         self._clock = clock
         self._required = required
         self._present = False  # the node has the thing, so that not to answer is a fault
-        self._command = command or [
-            *(sys.executable, "-P", "-m", "stallwatch.sensors.child", name),
-            msgspec.json.encode(options).decode(),
-        ]
         self._start_child = start
         self._process: Child | None = None
-        self._requests = self._replies = -1  # our ends of its pipes
+        self._channel: socket.socket | None = None  # our end of its standard input and output
         self._unpacker = Unpacker()
         self._request = 0
         self._asked_ns: int | None = None  # when the request was made that is not answered yet
@@ -79,14 +71,12 @@ class SupervisedSensor(Generic[T]):
     @property
     def descriptor(self) -> int | None:
         """What to poll for reading while this look's answer is missing."""
-        if self._settled or self._process is None:
-            return None
-        return self._replies
+        return None if self._settled else self.news_descriptor
 
     @property
     def news_descriptor(self) -> int | None:
         """What to poll between looks for the child's word that something happened."""
-        return None if self._process is None else self._replies
+        return None if self._channel is None else self._channel.fileno()
 
     def news(self) -> bool:
         """Between looks: return whether the child said since the last look that it should be asked soon."""
@@ -112,7 +102,8 @@ class SupervisedSensor(Generic[T]):
             return
         self._request += 1
         try:
-            os.write(self._requests, pack(msgspec.msgpack.encode(self._request)))
+            assert self._channel is not None
+            self._channel.send(pack(msgspec.msgpack.encode(self._request)))
             self._asked_ns = now_ns
         except OSError:
             self._ended()
@@ -120,11 +111,14 @@ class SupervisedSensor(Generic[T]):
     def collect(self, late: bool = False) -> None:
         """Take what the child has said; `late` drops it, for it answers a question of an earlier look."""
         assert self._process is not None
+        assert self._channel is not None
         while True:
             try:
-                data = os.read(self._replies, 1 << 18)
+                data = self._channel.recv(1 << 18)
             except BlockingIOError:
                 return
+            except ConnectionResetError:  # it has ended, and left a question unread
+                data = b""
             if not data:
                 self._ended()
                 return
@@ -158,7 +152,7 @@ class SupervisedSensor(Generic[T]):
         process, self._process = self._process, None
         if process is None:
             return
-        self._close_pipes()
+        self._close_channel()
         for end in (None, process.kill):
             if end is not None:
                 end()
@@ -173,24 +167,19 @@ class SupervisedSensor(Generic[T]):
         self._unpacker = Unpacker()
         self._asked_ns = None
         self._starts += 1
-        requests, self._requests = os.pipe()
-        self._replies, replies = os.pipe()
         try:
-            self._process = self._start_child(self._command, requests, replies)
+            started = self._start_child()
         except OSError as error:
-            self._close_pipes()
             self._fail(f"{self._title}: its process cannot be started: {error.strerror}")
             self._delay(now_ns)
             return
-        finally:
-            os.close(requests)
-            os.close(replies)
-        for descriptor in (self._requests, self._replies):
-            os.set_blocking(descriptor, False)
+        self._process, self._channel = started.child, started.channel
+        self._channel.setblocking(False)
 
-    def _close_pipes(self) -> None:
-        os.close(self._requests)
-        os.close(self._replies)
+    def _close_channel(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
 
     def _take(self, answer: Answer, late: bool) -> None:
         self._has_news |= answer.request == NEWS
@@ -218,7 +207,7 @@ class SupervisedSensor(Generic[T]):
         process, self._process = self._process, None
         self._asked_ns = None
         assert process is not None
-        self._close_pipes()
+        self._close_channel()
         try:
             code = process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:

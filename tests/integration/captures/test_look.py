@@ -4,8 +4,9 @@ import errno
 import os
 import shutil
 import signal
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from stallwatch.hook import layout
 from stallwatch.model.evidence import Attempt, ProcessLook
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import Outputs, ProcessEnd, RankSample
-from stallwatch.node.launched import Launcher
 from tests.integration.captures.subjects import (
     HOLDS_GIL,
     SLEEPS,
@@ -29,20 +29,16 @@ from tests.integration.captures.subjects import (
     Subject,
     running,
 )
+from tests.programs.privileged import side_that_knows
 
+TRACER = Path(__file__).parents[2] / "programs" / "tracer.py"
 CONFIG = Config(capture=CaptureSection(dump_seconds=2.0, stack_seconds=10.0, seconds=60.0))
 
 
-@pytest.fixture
-def launcher() -> Iterator[Launcher]:
-    started = Launcher()
-    yield started
-    started.close()
-
-
 def take(bundle: Path, *samples: RankSample, look: int = 1, config: Config = CONFIG) -> CaptureState:
-    run = CaptureRun(bundle, samples, look, config, node="node0")
-    return wait(run, lambda: None)
+    with side_that_knows(*samples, config=config) as side:
+        run = CaptureRun(bundle, samples, look, config, node="node0", side=side)
+        return wait(run, lambda: None)
 
 
 def wait(run: CaptureRun, meanwhile: Callable[[], None]) -> CaptureState:
@@ -189,9 +185,9 @@ def test_recorder_is_asked_up_the_ladder_and_the_fullest_dump_is_kept(tmp_path: 
     with running(SLEEPS, tmp_path / "d") as subject:
         hook = AnsweringHook(subject)
         sample = subject.sample(with_hook=True)
-        wait(CaptureRun(tmp_path / "b", [sample], 1, CONFIG, node="node0"), hook)
-        wait(CaptureRun(tmp_path / "b", [sample], 2, CONFIG, node="node0"), hook)
-        wait(CaptureRun(tmp_path / "b", [sample], 3, CONFIG, node="node0"), hook)
+        with side_that_knows(sample, config=CONFIG) as side:
+            for look in (1, 2, 3):
+                wait(CaptureRun(tmp_path / "b", [sample], look, CONFIG, node="node0", side=side), hook)
         left = [path.name for path in subject.directory.iterdir() if path.name.endswith(".dump")]
     assert hook.rungs == ["active", "entries", "entries", "entries", "stacks"]
     assert (tmp_path / "b/ranks/0/flight_recorder.gloo.pickle").read_bytes() == b"entries"
@@ -221,21 +217,26 @@ def test_a_hook_that_could_not_create_its_answer_says_so_and_its_torch_is_not_bl
                 subject.write_record(number, refused_errno=errno.ENOSPC)
 
         sample = subject.sample(with_hook=True)
-        wait(CaptureRun(tmp_path / "b", [sample], 1, CONFIG, node="node0"), refused)
+        with side_that_knows(sample, config=CONFIG) as side:
+            wait(CaptureRun(tmp_path / "b", [sample], 1, CONFIG, node="node0", side=side), refused)
     asked = attempts(tmp_path / "b", "flight_recorder")[0]
     assert not asked.answered
     assert "could not create the file of its answer: No space left on device" in asked.detail
     assert "torch" not in asked.detail
 
 
+def hanging_py_spy(folder: Path, tracer: str = "attaches", **section: Any) -> Config:
+    """One that hangs in the middle of its pause."""
+    program = folder / "py-spy"
+    program.write_text(f'#!/bin/sh\nTRACER={tracer} exec {sys.executable} {TRACER} "$@"\n')
+    program.chmod(0o755)
+    return Config(capture=CaptureSection(py_spy=str(program), dump_seconds=1.0, **{"seconds": 60.0, **section}))
+
+
 def test_py_spy_that_hangs_is_given_up_and_the_rank_runs_on(tmp_path: Path) -> None:
-    slow = tmp_path / "py-spy"
-    slow.write_text('#!/bin/sh\ncase "$*" in *nonblocking*) exit 1;; esac\nkill -STOP $4\nexec sleep 600\n')
-    slow.chmod(0o755)
-    section = CaptureSection(py_spy=str(slow), stack_seconds=0.5, dump_seconds=1.0, seconds=60.0)
     with running(SLEEPS, tmp_path / "d") as subject:
         subject.wait_for_state("S")
-        state = take(tmp_path / "b", subject.sample(), config=Config(capture=section))
+        state = take(tmp_path / "b", subject.sample(), config=hanging_py_spy(tmp_path, stack_seconds=2.0))
         subject.wait_for_state("SR")
     assert not state.evidence_complete
     assert state.missing[0] == "rank 0: no stack"
@@ -243,49 +244,86 @@ def test_py_spy_that_hangs_is_given_up_and_the_rank_runs_on(tmp_path: Path) -> N
     assert (tmp_path / "b/ranks/0/stacks.error.json").exists()
 
 
-def test_capture_that_is_killed_leaves_no_rank_stopped(tmp_path: Path) -> None:
-    command = ["sh", "-c", "exec sleep 600"]
+@pytest.mark.parametrize("tracer", ["attaches", "waited"])
+def test_who_was_stopped_by_somebody_else_in_our_pause_stays_stopped(tmp_path: Path, tracer: str) -> None:
+    with running(SLEEPS, tmp_path / "d") as subject:
+        subject.wait_for_state("S")
+        config, sample = hanging_py_spy(tmp_path, tracer, stack_seconds=3.0), subject.sample()
+        with side_that_knows(sample, config=config) as side:
+            run = CaptureRun(tmp_path / "b", [sample], 1, config, node="node0", side=side)
+            subject.wait_for_state("t")
+            os.kill(subject.pid, signal.SIGSTOP)
+            wait(run, lambda: None)
+        subject.wait_for_state("T")
+    assert not attempts(tmp_path / "b", "release")
+
+
+@pytest.mark.parametrize("ends", ["cancel", "SIGKILL"])
+def test_capture_that_ends_in_its_pause_leaves_no_rank_stopped(tmp_path: Path, ends: str) -> None:
+    config = hanging_py_spy(tmp_path, stack_seconds=60.0)
     with running(SLEEPS, tmp_path / "d") as subject:
         subject.wait_for_state("S")
         sample = subject.sample()
-        run = CaptureRun(tmp_path / "b", [sample], 1, CONFIG, node="node0", command=command)
-        os.kill(subject.pid, signal.SIGSTOP)  # what a py-spy that was killed leaves behind
-        run.cancel()
-        assert subject.state() in "SR"
+        with side_that_knows(sample, config=config) as side:
+            run = CaptureRun(tmp_path / "b", [sample], 1, config, node="node0", side=side)
+            subject.wait_for_state("t")
+            if ends == "cancel":
+                run.cancel()
+            else:
+                os.kill(run.looking_pid, signal.SIGKILL)  # as the kernel would for memory: no handler runs
+                while not run.poll().done:
+                    time.sleep(0.02)
+            assert subject.state() in "SR"
     assert run.poll().done
-    assert run.poll().problem == "cancelled"
+    assert run.poll().problem in ("cancelled", "the capture ended early (exit code -9)")
 
 
-def test_capture_by_the_launcher_is_whole_and_its_line_to_ras_arrives(tmp_path: Path, launcher: Launcher) -> None:
+def test_what_a_capture_had_paused_goes_on_when_its_side_ends(tmp_path: Path) -> None:
+    config = hanging_py_spy(tmp_path, stack_seconds=60.0)
+    with running(SLEEPS, tmp_path / "d") as subject:
+        subject.wait_for_state("S")
+        sample = subject.sample()
+        with side_that_knows(sample, config=config) as side:
+            run = CaptureRun(tmp_path / "b", [sample], 1, config, node="node0", side=side)
+            subject.wait_for_state("t")
+        assert subject.state() in "SR"
+    run.cancel()
+
+
+def test_capture_past_its_deadline_is_ended(tmp_path: Path) -> None:
+    config = hanging_py_spy(tmp_path, stack_seconds=60.0, seconds=3.0)
+    with running(SLEEPS, tmp_path / "d") as subject:
+        state = take_with_problem(tmp_path / "b", subject.sample(), config)
+        assert subject.state() in "SR"
+    assert "did not end within" in state.problem
+    assert not state.evidence_complete
+
+
+def take_with_problem(bundle: Path, sample: RankSample, config: Config) -> CaptureState:
+    with side_that_knows(sample, config=config) as side:
+        run = CaptureRun(bundle, [sample], 1, config, node="node0", side=side)
+        while not (state := run.poll()).done:
+            time.sleep(0.02)
+        return state
+
+
+def test_a_capture_has_its_line_to_ras(tmp_path: Path) -> None:
     with running(WAITS_FOR_LOCK, tmp_path / "d") as subject:
         subject.wait_for_state("S")
         sample = replace(subject.sample(), heartbeat=Unavailable("no hook", 0))  # it may use NCCL, for all we know
-        run = CaptureRun(tmp_path / "b", [sample], 1, CONFIG, node="node0", start=launcher)
-        assert wait(run, lambda: None).evidence_complete
+        assert take(tmp_path / "b", sample).evidence_complete
     assert "take_lock" in functions(tmp_path / "b/ranks/0/stacks.json")
     said = (tmp_path / "b/nodes/node0/attempts.json").read_bytes()
     assert "nccl_ras" in {attempt.what for attempt in msgspec.json.decode(said, type=list[Attempt])}
 
 
-def test_capture_by_the_launcher_that_is_cancelled_leaves_no_rank_stopped(tmp_path: Path, launcher: Launcher) -> None:
-    stops = tmp_path / "py-spy"
-    stops.write_text('#!/bin/sh\ncase "$*" in *nonblocking*) exit 1;; esac\nkill -STOP $4\nexec sleep 600\n')
-    stops.chmod(0o755)
-    config = Config(capture=CaptureSection(py_spy=str(stops), seconds=60.0))
-    with running(SLEEPS, tmp_path / "d") as subject:
-        subject.wait_for_state("S")
-        run = CaptureRun(tmp_path / "b", [subject.sample()], 1, config, node="node0", start=launcher)
-        subject.wait_for_state("T")
-        run.cancel()
-        assert subject.state() in "SR"
-    assert run.poll().done
-
-
-def test_capture_past_its_deadline_is_ended(tmp_path: Path) -> None:
-    config = Config(capture=CaptureSection(seconds=0.2))
-    with running(SLEEPS, tmp_path / "d") as subject:
-        run = CaptureRun(tmp_path / "b", [subject.sample()], 1, config, node="node0", command=["sleep", "600"])
-        while not (state := run.poll()).done:
-            time.sleep(0.02)
-    assert "did not end within" in state.problem
-    assert not state.evidence_complete
+def test_a_process_that_is_no_rank_is_not_looked_at(tmp_path: Path) -> None:
+    with running(SLEEPS, tmp_path / "d") as subject, running(SLEEPS, tmp_path / "d") as other:
+        rank, sample = subject.sample(), other.sample()
+        with side_that_knows(rank, config=CONFIG) as side:
+            run = CaptureRun(tmp_path / "b", [replace(sample, rank=1), rank], 1, CONFIG, node="node0", side=side)
+            while not (state := run.poll()).done:
+                time.sleep(0.02)
+    assert f"process {sample.pid} is no rank" in state.problem
+    assert not (tmp_path / "b/ranks/1").exists()
+    assert (tmp_path / "b/ranks/0/stacks.json").exists()

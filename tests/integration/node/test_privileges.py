@@ -72,7 +72,7 @@ def test_who_talks_to_the_network_has_no_capability_and_who_has_them_has_no_netw
     numbers = {"kill": 5, "dac_read_search": 2, "sys_ptrace": 19, "syslog": 34}
     whole = sum(1 << numbers[name] for name in granted)
     root = psutil.Process(daemon.pid)
-    holders = [*called(root, "stallwatch.node.launcher"), *called(root, "ranks"), *called(root, "host")]
+    holders = [*called(root, "stallwatch.node.privileged_server"), *called(root, "ranks"), *called(root, "host")]
     assert len(holders) == 3
     for holder in holders:
         assert sets_of(holder.pid, "CapPrm", "CapEff", "CapBnd") == (whole,) * 3
@@ -89,7 +89,7 @@ def test_the_daemon_can_take_no_capability_from_those_that_hold_them(
 ) -> None:
     """Memory and descriptors of a process of the same user are open to it, unless that one holds more than it does."""
     assert daemon.pid is not None
-    (holder,) = called(psutil.Process(daemon.pid), "stallwatch.node.launcher")
+    (holder,) = called(psutil.Process(daemon.pid), "stallwatch.node.privileged_server")
     reads = f"open('/proc/{holder.pid}/mem', 'rb')"
     without = [*as_user(SERVICE), "--bounding-set=-all", "--no-new-privs", *python.command, "-c", reads]
     done = subprocess.run(without, env=python.environment, capture_output=True, text=True, check=False)
@@ -100,7 +100,7 @@ def test_when_the_holder_of_capabilities_ends_the_daemon_says_so_and_ends(daemon
     """The service manager starts both again."""
     assert daemon.pid is not None
     root = psutil.Process(daemon.pid)
-    (holder,) = called(root, "stallwatch.node.launcher")
+    (holder,) = called(root, "stallwatch.node.privileged_server")
     os.kill(holder.pid, signal.SIGKILL)
     with pytest.raises(StallwatchError, match=f"exit code {EXIT_CRASH}"):
         daemon.until(lambda: False, "its end")
@@ -119,7 +119,7 @@ def test_evidence_of_another_users_rank(daemon: ServiceDaemon, job: UserJob) -> 
     incident_id = daemon.client.capture(JOB)
     daemon.until(lambda: bool(daemon.client.incident(incident_id).verdicts), "a verdict")
     rank = daemon.folder / "state" / "incidents" / incident_id / "ranks" / "1"
-    daemon.until(lambda: (rank / "stacks-2.json").exists(), "the second look")
+    daemon.until(lambda: (rank / "sources-2.json").exists(), "the second look")
     frames = [
         frame["name"] for thread in json.loads((rank / "stacks-2.json").read_text()) for frame in thread["frames"]
     ]

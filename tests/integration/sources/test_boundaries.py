@@ -17,17 +17,19 @@ from stallwatch.captures.run import CaptureRun, CaptureState
 from stallwatch.config import CaptureSection, Config
 from stallwatch.diagnosis.activity.threads import main_thread
 from stallwatch.formats import py_spy
+from stallwatch.loop.privileged import settings_of
 from stallwatch.model.evidence import Attempt, ProcessLook
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import ProcessEnd, RankSample
 from stallwatch.node.heartbeat_file import prepare
+from stallwatch.node.known_ranks import known_file
+from stallwatch.node.privileged_client import COMMAND, start_side
 from stallwatch.sensors.host import HostSensor
 from stallwatch.sensors.ranks import NO_HOOK
 from tests.integration.sources.ranks import HOOKED, can, hooked, seen, sensor_of, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces, cgroups and capabilities need root")
 CONFIG = Config(capture=CaptureSection(dump_seconds=8.0, stack_seconds=10.0, seconds=60.0))
-CHILD = (sys.executable, "-P", "-m", "stallwatch.captures.child")
 NOBODY = 65534
 
 
@@ -40,13 +42,20 @@ def directory(tmp_path: Path) -> Path:
     return folder
 
 
-def take(bundle: Path, sample: RankSample, command: tuple[str, ...] | None = None) -> CaptureState:
-    run = CaptureRun(bundle, [sample], 1, CONFIG, node="node0", command=command)
+def take(bundle: Path, sample: RankSample, prefix: tuple[str, ...] = ()) -> CaptureState:
+    """By a privileged side that is started with `prefix` before it."""
+    known = known_file([sample])
+    with open(known, "rb"):
+        side = start_side(settings_of(CONFIG), known, (*prefix, *COMMAND))
+    try:
+        run = CaptureRun(bundle, [sample], 1, CONFIG, node="node0", side=side)
 
-    def state() -> CaptureState | None:
-        return one if (one := run.poll()).done else None
+        def state() -> CaptureState | None:
+            return one if (one := run.poll()).done else None
 
-    return until(state, "the look is done")
+        return until(state, "the look is done")
+    finally:
+        side.close()
 
 
 def functions(bundle: Path) -> list[str]:
@@ -176,7 +185,7 @@ def test_reader_without_ptrace_gets_the_stacks_from_the_hook(directory: Path, tm
     if not can(*without("sys_ptrace")):
         pytest.skip("no setpriv here")
     with hooked(directory), sensor_of(directory) as sensor:
-        state = take(tmp_path / "b", seen(sensor), (*without("sys_ptrace"), *CHILD))
+        state = take(tmp_path / "b", seen(sensor), without("sys_ptrace"))
     assert state.evidence_complete
     assert any(name.endswith("read_shard") for name in functions(tmp_path / "b"))
     *refused, own = attempts(tmp_path / "b", "stacks")
@@ -190,7 +199,7 @@ def test_reader_without_ptrace_and_rank_without_hook_say_what_either_needs(direc
         pytest.skip("no setpriv here")
     with hooked(directory), sensor_of(directory) as sensor:
         sample = msgspec.structs.replace(seen(sensor), heartbeat=Unavailable(NO_HOOK, 0))
-        state = take(tmp_path / "b", sample, (*without("sys_ptrace"), *CHILD))
+        state = take(tmp_path / "b", sample, without("sys_ptrace"))
     assert not state.evidence_complete
     details = " ".join(attempt.detail for attempt in attempts(tmp_path / "b", "stacks"))
     assert "CAP_SYS_PTRACE" in details
@@ -200,6 +209,12 @@ def test_reader_without_ptrace_and_rank_without_hook_say_what_either_needs(direc
 def runs_python(prefix: tuple[str, ...], module: str) -> bool:
     command = [*prefix, sys.executable, "-c", f"import {module}"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def may_run_again(prefix: tuple[str, ...]) -> bool:
+    """Whether such a user may start our interpreter, not only go on in it."""
+    again = "import subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)"
+    return subprocess.run([*prefix, sys.executable, "-c", again], capture_output=True, check=False).returncode == 0
 
 
 def test_rank_of_another_user_is_found_and_looked_at(directory: Path, tmp_path: Path) -> None:
@@ -219,13 +234,8 @@ def test_rank_of_another_user_is_found_and_looked_at(directory: Path, tmp_path: 
 def test_look_by_a_user_without_rights_says_which_it_needs(directory: Path, tmp_path: Path) -> None:
     as_nobody = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
     bundle = tmp_path / "b"
-    bundle.mkdir()
-    os.chown(bundle, NOBODY, NOBODY)
-    probe = subprocess.run(
-        [*as_nobody, *CHILD[:1], "-c", "import stallwatch.captures.child"], capture_output=True, check=False
-    )
-    if probe.returncode != 0:
+    if not runs_python(as_nobody, "stallwatch.captures.child") or not may_run_again(as_nobody):
         pytest.skip("another user cannot run our interpreter here")
     with hooked(directory), sensor_of(directory) as sensor:
-        take(bundle, seen(sensor), (*as_nobody, *CHILD))
+        take(bundle, seen(sensor), as_nobody)
     assert "CAP_SYS_PTRACE" in attempts(bundle, "stacks")[0].detail

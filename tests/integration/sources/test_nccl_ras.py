@@ -7,17 +7,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
 from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
-from stallwatch.captures.ras_capture import RasCapture, start_reader
+from stallwatch.captures.ras_capture import RasCapture
+from stallwatch.config import CaptureSection
 from stallwatch.formats import ras
 from stallwatch.model.evidence import Attempt
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import JobKey, RankSample
+from tests.unit.captures.kept import NODE, attempts, kept
 from tests.unit.sensors.records import start_ticks_of
 
 REPORT: dict[str, Any] = {
@@ -183,13 +185,10 @@ def sample_of(process: "subprocess.Popen[bytes]", rank: int = 0) -> RankSample:
     )
 
 
-def take(folder: Path, mode: str, *samples: RankSample) -> list[Attempt]:
-    reader = start_reader(samples, mode)
-    try:
-        return RasCapture(samples, folder, 1, mode, None if reader is None else reader.line).take()
-    finally:
-        if reader is not None:
-            reader.process.wait(20)
+def take(bundle: Path, mode: Literal["auto", "always"], *samples: RankSample) -> list[Attempt]:
+    with kept(bundle) as sending:
+        RasCapture(samples, 1, CaptureSection(nccl_ras=mode), sending).take()
+    return attempts(bundle / "nodes" / NODE)
 
 
 def free_port() -> int:
@@ -205,10 +204,10 @@ def test_services_of_two_ports_are_both_kept(services: list[Service], tmp_path: 
         port = free_port()
         services.append(Service(kind, report, tmp_path, port=str(port), NCCL_RAS_ADDR=f"localhost:{port}"))
     samples = [sample_of(service.process, rank) for rank, service in enumerate(services)]
-    attempts = take(tmp_path / "node", "always", *samples)
-    assert [attempt.answered for attempt in attempts] == [True, True]
+    asked = take(tmp_path / "b", "always", *samples)
+    assert [attempt.answered for attempt in asked] == [True, True]
     ports = sorted(service.port for service in services)
-    names = {path.name for path in (tmp_path / "node").iterdir()}
+    names = {path.name for path in (tmp_path / "b/nodes" / NODE).iterdir()} - {"attempts.json"}
     assert len(names) == 2
     assert any(f"nccl_ras.{port}." in name for port in ports for name in names)
 
@@ -216,15 +215,15 @@ def test_services_of_two_ports_are_both_kept(services: list[Service], tmp_path: 
 def test_nccl_of_unknown_version_is_not_asked(services: list[Service], tmp_path: Path) -> None:
     port = free_port()
     services.append(Service("json", JSON, tmp_path, port=str(port), NCCL_RAS_ADDR=f"localhost:{port}"))
-    (attempt,) = take(tmp_path / "node", "auto", sample_of(services[0].process))
+    (attempt,) = take(tmp_path / "b", "auto", sample_of(services[0].process))
     assert not attempt.answered
     assert "is not known" in attempt.detail
-    assert not (tmp_path / "node").exists()
+    assert [path.name for path in (tmp_path / "b/nodes" / NODE).iterdir()] == ["attempts.json"]
 
 
 def test_ras_that_is_off_is_said(services: list[Service], tmp_path: Path) -> None:
     services.append(Service("json", JSON, tmp_path, NCCL_RAS_ENABLE="0"))
-    (attempt,) = take(tmp_path / "node", "always", sample_of(services[0].process))
+    (attempt,) = take(tmp_path / "b", "always", sample_of(services[0].process))
     assert "NCCL_RAS_ENABLE=0" in attempt.detail
 
 
@@ -234,5 +233,5 @@ def test_rank_in_another_network_namespace_is_asked_there(services: list[Service
     if subprocess.run([*up, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("no network namespaces here")
     services.append(Service("json", JSON, tmp_path, *up, port="28028", NCCL_RAS_ADDR="localhost:28028"))
-    (attempt,) = take(tmp_path / "node", "always", sample_of(services[0].process))
+    (attempt,) = take(tmp_path / "b", "always", sample_of(services[0].process))
     assert (attempt.answered, attempt.detail) == (True, f"port 28028: {len(JSON)} bytes, json")

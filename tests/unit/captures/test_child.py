@@ -1,11 +1,14 @@
+import os
 from pathlib import Path
 
 import msgspec
 
-from stallwatch.captures.child import RankLook
+from stallwatch.captures.child import Place, RankLook
+from stallwatch.captures.held import Held
 from stallwatch.config import CaptureSection
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
+from tests.unit.captures.kept import kept
 from tests.unit.detectors.nodes import process
 from tests.unit.outputs.reports import sample
 
@@ -13,9 +16,10 @@ NO_SUCH_PID = 4_194_303  # just below PID_MAX_LIMIT
 
 
 def looked_at(rank: RankSample, bundle: Path) -> RankLook:
-    look = RankLook(rank, bundle, 1, CaptureSection())
-    look.look_at_process()
-    look.take_stacks()
+    with kept(bundle, rank.rank) as sending, open(os.devnull, "wb") as nothing:
+        look = RankLook(rank, Place(1, CaptureSection(), sending, Held(nothing.fileno())))
+        look.look_at_process()
+        look.take_stacks()
     return look
 
 

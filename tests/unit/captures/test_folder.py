@@ -1,10 +1,10 @@
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from stallwatch.captures.folder import NotCaptured, RankFolder, name_of_look
+from stallwatch.captures.folder import Folder, NotCaptured, name_of_look
 from stallwatch.model.evidence import Attempt
+from tests.unit.captures.kept import attempts, kept
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,11 @@ def test_number_of_the_look_stands_before_the_extension(name: str, look: int, ex
     assert name_of_look(name, look) == expected
 
 
-def read(bundle: Path) -> list[Attempt]:
-    return msgspec.json.decode((bundle / "ranks/3/attempts.json").read_bytes(), type=list[Attempt])
-
-
 def test_attempts_of_all_looks_are_kept(tmp_path: Path) -> None:
-    RankFolder(tmp_path, 3, 1).note("stacks", 5, True)
-    RankFolder(tmp_path, 3, 2).note("stacks", 6, False, "why")
-    assert read(tmp_path) == [Attempt("stacks", 1, 5, True), Attempt("stacks", 2, 6, False, "why")]
+    for look, answered, why in ((1, True, ""), (2, False, "why")):
+        with kept(tmp_path, 3, look=look) as sending:
+            Folder(sending, 3, look).note("stacks", 4 + look, answered, why)
+    assert attempts(tmp_path / "ranks/3") == [Attempt("stacks", 1, 5, True), Attempt("stacks", 2, 6, False, "why")]
 
 
 @pytest.mark.parametrize(
@@ -43,12 +40,12 @@ def test_what_goes_wrong_is_noted_and_the_rest_goes_on(tmp_path: Path, error: Ex
     def fail() -> None:
         raise error
 
-    with RankFolder(tmp_path, 3, 1).attempt("log"):
+    with kept(tmp_path, 3) as sending, Folder(sending, 3, 1).attempt("log"):
         fail()
-    (attempt,) = read(tmp_path)
+    (attempt,) = attempts(tmp_path / "ranks/3")
     assert (attempt.answered, attempt.detail) == (False, detail)
 
 
 def test_error_of_our_own_is_not_hidden(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError), RankFolder(tmp_path, 3, 1).attempt("log"):
+    with pytest.raises(AssertionError), kept(tmp_path, 3) as sending, Folder(sending, 3, 1).attempt("log"):
         raise AssertionError

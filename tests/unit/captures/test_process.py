@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch.captures.process import ended, look_at, own_bytes_since, with_answers
+from stallwatch.captures.process import NOTHING_YET, OwnBytes, ended, look_at, own_bytes_since, with_answers
 from stallwatch.hook.layout import PUBLISH_NS, RECORD_BYTES
+from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import JobKey, ProcessEnd, RankSample
 from tests.unit.sensors.fake_proc import FakeProc, stat_line
@@ -57,6 +58,11 @@ def test_end_is_told_as_far_as_it_is_known(end: ProcessEnd | None, source: str, 
     assert look.ended_ns is not None
 
 
+def until_now(before: ProcessLook) -> OwnBytes:
+    own = OwnBytes(before.own_read_bytes, before.own_write_bytes)
+    return own_bytes_since(own, before.at_ns, False, 10**18)
+
+
 def moved(proc: Path, read: int, written: int) -> None:
     (proc / "50/io").write_text(f"rchar: {read}\nwchar: {written}\n")
 
@@ -69,13 +75,13 @@ def test_what_a_rank_reads_and_writes_to_answer_us_is_no_work_of_its_own(tmp_pat
     moved(tmp_path, 31_000, 2_500)  # it dumped its recorder for us
     first = with_answers(first, 50, str(tmp_path))
     moved(tmp_path, 31_007, 2_509)
-    second = look_at(50, 1000, 2, str(tmp_path), own_bytes_since(first, False, 10**18))
+    second = look_at(50, 1000, 2, str(tmp_path), until_now(first))
     assert (first.read_bytes, first.write_bytes) == (1_000, 2_000)
     assert (second.read_bytes, second.write_bytes) == (1_007, 2_009)
     moved(tmp_path, 61_007, 2_510)
     second = with_answers(second, 50, str(tmp_path))
     moved(tmp_path, 61_009, 2_513)
-    third = look_at(50, 1000, 3, str(tmp_path), own_bytes_since(second, False, 10**18))
+    third = look_at(50, 1000, 3, str(tmp_path), until_now(second))
     assert (third.read_bytes, third.write_bytes) == (1_009, 2_012)
 
 
@@ -85,5 +91,5 @@ def test_records_of_the_hook_are_no_work_of_the_rank(tmp_path: Path) -> None:
     assert before.at_ns is not None
     later_ns = before.at_ns + 10 * 10**9
     published = int(10 * 10**9 * RECORD_BYTES / PUBLISH_NS)
-    assert own_bytes_since(before, True, later_ns).written == published
-    assert own_bytes_since(before, False, later_ns).written == 0
+    assert own_bytes_since(NOTHING_YET, before.at_ns, True, later_ns).written == published
+    assert own_bytes_since(NOTHING_YET, before.at_ns, False, later_ns).written == 0

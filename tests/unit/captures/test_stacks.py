@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch.captures import stacks
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.stacks import explain_failure, py_spy
 
@@ -47,3 +48,23 @@ def test_py_spy_that_is_not_there_says_what_to_install() -> None:
     with pytest.raises(NotCaptured) as caught:
         py_spy("/nonexistent/py-spy")
     assert "stallwatch[daemon]" in caught.value.help
+
+
+def test_py_spy_is_the_one_of_this_installation_and_never_one_of_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs with the service's rights, and what PATH is may be another's to say."""
+    mine = tmp_path / "py-spy"
+    mine.write_text("")
+    mine.chmod(0o755)
+    installed = py_spy("")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for configured in ("py-spy", "./py-spy"):
+        with pytest.raises(NotCaptured, match="no absolute path"):
+            py_spy(configured)
+    stacks._installed.cache_clear()
+    assert py_spy("") == installed
+    monkeypatch.setattr("sys.executable", str(tmp_path / "elsewhere" / "python"))
+    stacks._installed.cache_clear()
+    assert os.path.samefile(py_spy(""), installed), "where its distribution lies"
+    stacks._installed.cache_clear()

@@ -18,8 +18,12 @@ CALM = job_run(four(), 20)
 class FakeRenewal:
     def __init__(self, sending: tuple[FakeOutput, ...] = (), *, refuses: bool = False) -> None:
         self.panels: list[FakePanel] = []
+        self.renewed = 0
         self.sending = sending
         self.refuses = refuses
+
+    def privileged(self) -> None:
+        self.renewed += 1
 
     def panel(self, config: Config) -> Looks:
         self.panels.append(FakePanel(CALM, FakeClock()))

@@ -1,12 +1,13 @@
 """When a moving job is sampled, and what becomes of the samples."""
 
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
 from stallwatch.captures.sample_run import SampleRun
-from stallwatch.captures.sample_spec import SampleResult, SampleSpec
+from stallwatch.captures.sample_spec import SampleResult
 from stallwatch.config import DriftSection
 from stallwatch.diagnosis.drifted import Memory
 from stallwatch.diagnosis.step_counts import GroupId, Offset
@@ -21,8 +22,9 @@ REMEMBERED = Memory((Offset(0, GroupId("default_pg", "gloo", ()), 0, 1),))
 
 
 class FakeRun:
-    def __init__(self, spec: SampleSpec) -> None:
-        self.spec = spec
+    def __init__(self, at_ns: int, before: Memory) -> None:
+        self.at_ns = at_ns
+        self.before = before
         self.result: SampleResult | None = None
         self.cancelled = False
 
@@ -42,8 +44,8 @@ class Bench:
         self.sampler = Sampler(DriftSection(every_seconds=every), self.clock, self._start)
         self.ranks = [sample(rank, SimulatedRank(rank).at(10)) for rank in range(4)]
 
-    def _start(self, spec: SampleSpec) -> SampleRun:
-        self.runs.append(FakeRun(spec))
+    def _start(self, targets: Sequence[RankSample], at_ns: int, before: Memory) -> SampleRun:
+        self.runs.append(FakeRun(at_ns, before))
         return cast("SampleRun", self.runs[-1])
 
     def tick(self, times: int = 1, *, quiet: bool = False) -> tuple[JobDrift, ...]:
@@ -71,18 +73,18 @@ def test_all_nodes_sample_at_the_same_moments_of_the_wall_clock() -> None:
     bench = Bench()
     bench.tick(600)
     wall_minus_monotonic = bench.clock.wall_ns() - bench.clock.monotonic_ns()
-    at_ns = bench.runs[0].spec.at_ns + wall_minus_monotonic
+    at_ns = bench.runs[0].at_ns + wall_minus_monotonic
     assert at_ns % (300 * 10**9) == 0
 
 
 def test_what_one_sample_remembers_goes_into_the_next() -> None:
     bench = Bench()
     bench.tick(310)
-    assert bench.runs[0].spec.before == Memory()
+    assert bench.runs[0].before == Memory()
     bench.runs[0].result = SampleResult(4, (PARTED,), REMEMBERED)
-    assert bench.tick() == (JobDrift(JOB, bench.runs[0].spec.at_ns, 4, (PARTED,)),)
+    assert bench.tick() == (JobDrift(JOB, bench.runs[0].at_ns, 4, (PARTED,)),)
     bench.tick(300)
-    assert bench.runs[1].spec.before == REMEMBERED
+    assert bench.runs[1].before == REMEMBERED
 
 
 def test_zero_seconds_is_never() -> None:

@@ -8,8 +8,9 @@ import time
 
 import msgspec
 
+from stallwatch.node.frames import pack
 from stallwatch.sensors.child import serve
-from stallwatch.sensors.frames import Answer, pack
+from stallwatch.sensors.frames import Answer
 from stallwatch.sensors.sensor import Absent
 
 

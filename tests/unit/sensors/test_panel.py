@@ -8,12 +8,14 @@ import pytest
 
 from stallwatch.clock import SystemClock
 from stallwatch.config import Config, DaemonSection, SensorsSection
+from stallwatch.loop.privileged import own_side
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import GpuEvent, GpuSample, NodeSnapshot
+from stallwatch.node.children import start_own
+from stallwatch.node.privileged_client import Privileged
 from stallwatch.sensors import panel as panel_module
 from stallwatch.sensors.panel import Panel
 from stallwatch.sensors.ranks import RanksLook
-from stallwatch.sensors.sensor import Options
 from stallwatch.sensors.supervised import SupervisedSensor
 from tests.unit.sensors.records import start_ticks_of, write_record
 
@@ -21,8 +23,15 @@ CONFIG = SensorsSection(deadline_seconds=20.0, discover_seconds=3600, gpus=False
 
 
 @pytest.fixture
-def panel(tmp_path: Path) -> Iterator[Panel]:
-    panel = Panel(Config(daemon=DaemonSection(rank_directory=str(tmp_path)), sensors=CONFIG), SystemClock())
+def side(tmp_path: Path) -> Iterator[Privileged]:
+    side = own_side(Config(daemon=DaemonSection(rank_directory=str(tmp_path)), sensors=CONFIG))
+    yield side
+    side.close()
+
+
+@pytest.fixture
+def panel(tmp_path: Path, side: Privileged) -> Iterator[Panel]:
+    panel = Panel(Config(daemon=DaemonSection(rank_directory=str(tmp_path)), sensors=CONFIG), SystemClock(), side)
     yield panel
     panel.close()
 
@@ -30,7 +39,7 @@ def panel(tmp_path: Path) -> Iterator[Panel]:
 def with_child(panel: Panel, *arguments: str, deadline_seconds: float) -> SupervisedSensor[RanksLook]:
     """Put a child of the test's own in the place of the reader of ranks."""
     command = [sys.executable, str(Path(__file__).with_name("children.py")), *arguments]
-    sensor = SupervisedSensor("ranks", "the reader of ranks", RanksLook, Options(), SystemClock(), command=command)
+    sensor = SupervisedSensor("ranks", "the reader of ranks", RanksLook, start_own(command), SystemClock())
     panel._ranks.close()
     panel._ranks = sensor
     panel.sensors = (sensor,)
@@ -72,7 +81,7 @@ def test_look_ends_at_its_deadline_and_ranks_do_not_vanish(panel: Panel, tmp_pat
     assert [s.up for s in snapshot.sensors] == [False, False, False, False]
 
 
-def test_tick_that_came_late_says_how_late(tmp_path: Path) -> None:
+def test_tick_that_came_late_says_how_late(tmp_path: Path, side: Privileged) -> None:
     class Clock:
         now_ns = 10**12
 
@@ -84,7 +93,7 @@ def test_tick_that_came_late_says_how_late(tmp_path: Path) -> None:
 
     clock = Clock()
     config = Config(daemon=DaemonSection(rank_directory=str(tmp_path), tick_seconds=1.0), sensors=CONFIG)
-    panel = Panel(config, clock)
+    panel = Panel(config, clock, side)
     late = []
     for seconds in (0.0, 1.0, 4.0):
         clock.now_ns += int(seconds * 1e9)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.sensors.sensor import Options
+from stallwatch.node.children import start_own
 from stallwatch.sensors.supervised import SupervisedSensor
 
 Make = Callable[..., SupervisedSensor[int]]
@@ -37,7 +37,7 @@ def make(clock: Clock) -> Iterator[Make]:
 
     def build(*arguments: str) -> SupervisedSensor[int]:
         command = [sys.executable, str(Path(__file__).with_name("children.py")), *arguments]
-        made.append(SupervisedSensor("gpus", "NVML", int, Options(), clock, required=False, command=command))
+        made.append(SupervisedSensor("gpus", "NVML", int, start_own(command), clock, required=False))
         return made[-1]
 
     yield build
@@ -149,7 +149,7 @@ def test_nonsense_is_an_error_of_the_sensor(make: Make, kind: str) -> None:
 
 
 def test_program_that_is_not_there_is_a_reason(clock: Clock) -> None:
-    sensor = SupervisedSensor("gpus", "NVML", int, Options(), clock, command=["/nonexistent/python"])
+    sensor = SupervisedSensor("gpus", "NVML", int, start_own(["/nonexistent/python"]), clock)
     reading = look(sensor)
     assert isinstance(reading, Unavailable)
     assert "cannot be started" in reading.reason

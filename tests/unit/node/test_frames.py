@@ -1,6 +1,6 @@
 import pytest
 
-from stallwatch.sensors.frames import LIMIT_BYTES, Unpacker, pack
+from stallwatch.node.frames import LIMIT_BYTES, Unpacker, pack
 
 
 def test_messages_come_whole_however_they_are_cut() -> None:

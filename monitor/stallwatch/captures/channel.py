@@ -1,0 +1,131 @@
+"""What a capture on the privileged side sends to the daemon's side, which writes it down, and the one thing that it is
+told: each message in msgpack, framed by node.frames."""
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from stallwatch.captures.nccl_ras import RasAsk
+from stallwatch.captures.process import OwnBytes
+from stallwatch.captures.spec import CaptureState
+from stallwatch.model.evidence import Attempt
+from stallwatch.node.frames import Unpacker, pack
+
+NODE = -1  # the place of what belongs to no rank
+_PIECE_BYTES = 8 << 20
+_TOLD_SECONDS = 2.0
+
+
+class FilePiece(msgspec.Struct, frozen=True, tag="file"):
+    """A file of a rank (its number), or of the node. Its pieces follow each other."""
+
+    place: int
+    name: str
+    data: bytes
+    is_last: bool = True
+
+
+class Removal(msgspec.Struct, frozen=True, tag="removal"):
+    place: int
+    name: str
+
+
+class Note(msgspec.Struct, frozen=True, tag="note"):
+    place: int
+    attempt: Attempt
+
+
+class Asks(msgspec.Struct, frozen=True, tag="asks"):
+    """NCCL's RAS services, for who has a network to ask them."""
+
+    asked_at_ns: int
+    asks: tuple[RasAsk, ...]
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    state: CaptureState
+
+
+Message = FilePiece | Removal | Note | Asks | Progress
+
+
+class Before(msgspec.Struct, frozen=True):
+    """What the look before this one knew of a rank's process: numbers for what it read and wrote for us."""
+
+    pid: int | None
+    own: OwnBytes
+    at_ns: int | None
+
+
+class Told(msgspec.Struct, frozen=True):
+    """By rank; the daemon's word, which can spoil its own figures and nothing else."""
+
+    before: dict[int, Before] = {}
+
+
+_TOLD = msgspec.msgpack.Decoder(Told)
+_MESSAGE: "msgspec.msgpack.Decoder[Message]" = msgspec.msgpack.Decoder(Message)
+
+
+class Sending:
+    """The capture's end; used by several threads. One that nobody reads any more swallows what is sent."""
+
+    def __init__(self, requests: int, answers: int) -> None:
+        self._requests = requests
+        self._answers = answers
+        self._lock = threading.Lock()
+
+    def send(self, *messages: Message) -> None:
+        data = b"".join(pack(msgspec.msgpack.encode(message)) for message in messages)
+        with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while data:
+                data = data[os.write(self._answers, data) :]
+
+    def send_file(self, place: int, name: str, data: bytes) -> None:
+        with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for start in range(0, len(data) or 1, _PIECE_BYTES):
+                piece = data[start : start + _PIECE_BYTES]
+                last = start + _PIECE_BYTES >= len(data)
+                left = memoryview(pack(msgspec.msgpack.encode(FilePiece(place, name, piece, last))))
+                while left:
+                    left = left[os.write(self._answers, left) :]
+
+    def told(self) -> Told:
+        """Wait for the word of the other end; nothing when it does not come, or is none."""
+        unpacker = Unpacker(1 << 20)
+        deadline = time.monotonic() + _TOLD_SECONDS
+        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+            while select.select([self._requests], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                data = os.read(self._requests, 1 << 16)
+                if not data:
+                    break
+                for message in unpacker.feed(data):
+                    return _TOLD.decode(message)
+        return Told()
+
+
+def messages(channel: Any) -> Iterator[Message]:
+    """Yield what arrives at the daemon's end of a channel (a socket) until its end. Raise ValueError for nonsense."""
+    unpacker = Unpacker()
+    while True:
+        try:
+            data = channel.recv(1 << 18)
+        except ConnectionResetError:
+            return
+        if not data:
+            return
+        for message in unpacker.feed(data):
+            try:
+                yield _MESSAGE.decode(message)
+            except msgspec.MsgspecError as error:
+                raise ValueError(f"a message that is none: {error}") from error
+
+
+def tell(channel: Any, told: Told) -> None:
+    channel.sendall(pack(msgspec.msgpack.encode(told)))

@@ -1,0 +1,180 @@
+"""Writes down what a capture sends: `python -m stallwatch.captures.keeper` with a KeepSpec on standard input and the
+number of the capture's socket as argument. Tells a CaptureState a line whenever it changes. A process of the daemon's
+own, for a disk may hang; without capabilities, for where things lie is the daemon's own to say."""
+
+import contextlib
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.bundle.writer import write_atomically, write_json
+from stallwatch.captures.channel import (
+    NODE,
+    Asks,
+    Before,
+    FilePiece,
+    Message,
+    Note,
+    Progress,
+    Removal,
+    Told,
+    messages,
+    tell,
+)
+from stallwatch.captures.folder import NotCaptured, name_of_look
+from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
+from stallwatch.captures.process import OwnBytes
+from stallwatch.captures.ras_capture import ask
+from stallwatch.captures.spec import CaptureState, KeepSpec
+from stallwatch.model.evidence import Attempt, ProcessLook
+
+_ATTEMPTS = msgspec.json.Decoder(list[Attempt])
+_PROCESS_LOOK = msgspec.json.Decoder(ProcessLook)
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_FILE_LIMIT_BYTES = 300 << 20  # the largest dump is 256 MiB
+# A verdict waits so long for NCCL's word, beyond all that a look waits for anyway.
+_RAS_SECONDS = 3.0
+_RAS_LAST_SECONDS = 6.0
+
+
+class Keeper:
+    def __init__(self, bundle: Path, node: str, ranks: Collection[int], look: int) -> None:
+        """`ranks`: those that this look is of; nobody else has a folder made."""
+        self._folders = {NODE: bundle / "nodes" / node, **{rank: bundle / "ranks" / str(rank) for rank in ranks}}
+        self._look = look
+        self._attempts: dict[int, list[Attempt]] = {}
+        self._parts: dict[tuple[int, str], bytearray] = {}
+        self._lock = threading.Lock()
+        self._asking: list[tuple[threading.Thread, float]] = []
+        self.problems: dict[str, None] = {}
+
+    def told(self) -> Told:
+        """What the look before this one knew of each rank."""
+        before = {}
+        for rank, folder in self._folders.items():
+            last = _last_process(folder, self._look)
+            if rank != NODE and last is not None:
+                own = OwnBytes(last.own_read_bytes, last.own_write_bytes)
+                before[rank] = Before(last.pid, own, last.at_ns)
+        return Told(before)
+
+    def take(self, message: Message) -> CaptureState | None:
+        """Do what it says; return the state that it tells. What a disk takes from one file it does not take from
+        others. Raise ValueError for what no capture sends."""
+        match message:
+            case FilePiece(place, name, data, is_last):
+                path = self._path(place, name)
+                whole = self._parts.setdefault((place, name), bytearray())
+                whole += data
+                if len(whole) > _FILE_LIMIT_BYTES:
+                    raise ValueError(f"{name} is longer than {_FILE_LIMIT_BYTES} bytes")
+                if is_last:
+                    del self._parts[place, name]
+                    with self._guarded():
+                        write_atomically(path, bytes(whole))
+            case Removal(place, name):
+                with self._guarded():
+                    self._path(place, name).unlink(missing_ok=True)
+            case Note(place, attempt):
+                self._note(place, attempt)
+            case Asks(asked_at_ns, asks):
+                thread = threading.Thread(target=self._ask, args=(asked_at_ns, asks), daemon=True)
+                thread.start()
+                self._asking.append((thread, time.monotonic()))
+            case Progress(state):
+                self.wait_for_answers(_RAS_LAST_SECONDS if state.done else _RAS_SECONDS)
+                problem = "; ".join(filter(None, (state.problem, *self.problems)))
+                return msgspec.structs.replace(state, problem=problem)
+        return None
+
+    def wait_for_answers(self, seconds: float) -> None:
+        for thread, began in self._asking:
+            thread.join(max(0.0, began + seconds - time.monotonic()))
+
+    def _path(self, place: int, name: str) -> Path:
+        folder = self._folders.get(place)
+        if folder is None or not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} of {place} has no place in this look")
+        return folder / name
+
+    def _note(self, place: int, attempt: Attempt) -> None:
+        path = self._path(place, "attempts.json")
+        with self._lock, self._guarded():
+            attempts = self._attempts.setdefault(place, _read_attempts(path))
+            attempts.append(attempt)
+            write_json(path, attempts)
+
+    def _ask(self, asked_ns: int, asks: tuple[RasAsk, ...]) -> None:
+        try:
+            answers = ask(asks)
+        except (NotCaptured, OSError) as error:
+            self._note(NODE, Attempt("nccl_ras", self._look, asked_ns, False, str(error)))
+            return
+        for number, answer in enumerate(answers):
+            self._keep(answer, first=number == 0, asked_ns=asked_ns)
+
+    def _keep(self, answer: RasAnswer, *, first: bool, asked_ns: int) -> None:
+        if not answer.report:
+            said = f"port {answer.port}: {answer.problem}"
+            self._note(NODE, Attempt("nccl_ras", self._look, asked_ns, False, said))
+            return
+        kind = "json" if answer.report.lstrip()[:1] in (b"{", b"[") else "txt"
+        # One service is the rule; those of more ports (several jobs in one container) lie beside it.
+        name = f"nccl_ras.{kind}" if first else f"nccl_ras.{answer.port}.{kind}"
+        with self._guarded():
+            write_atomically(self._path(NODE, name_of_look(name, self._look)), answer.report)
+        said = f"port {answer.port}: {len(answer.report)} bytes, {kind}"
+        self._note(NODE, Attempt("nccl_ras", self._look, asked_ns, True, said))
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.problems[f"{error.filename or 'capture'}: {error.strerror}"] = None
+
+
+def _last_process(folder: Path, look: int) -> ProcessLook | None:
+    """What the look before this one saw of the process; None at the first."""
+    for number in range(look - 1, 0, -1):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            return _PROCESS_LOOK.decode((folder / name_of_look("process.json", number)).read_bytes())
+    return None
+
+
+def _read_attempts(path: Path) -> list[Attempt]:
+    try:
+        return _ATTEMPTS.decode(path.read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return []
+
+
+def main() -> None:
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=KeepSpec)
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel.set_inheritable(False)
+    keeper = Keeper(Path(spec.bundle), spec.node, spec.ranks, spec.look)
+    if spec.look > 1:
+        with contextlib.suppress(OSError):
+            tell(channel, keeper.told())
+    if spec.gpus:
+        with contextlib.suppress(OSError):
+            write_json(Path(spec.bundle) / "nodes" / spec.node / "gpus.json", spec.gpus)
+    for message in messages(channel):
+        state = keeper.take(message)
+        if state is not None:
+            os.write(sys.stdout.fileno(), msgspec.json.encode(state) + b"\n")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BrokenPipeError:
+        os._exit(0)  # the daemon has gone; a traceback would tell nobody anything

@@ -1,0 +1,404 @@
+"""The privileged side: the one process that holds the capabilities. It has no network, and offers verbs.
+
+    python -P -m stallwatch.node.privileged_server --inherit FD                for the daemon that started it
+    python -P -m stallwatch.node.privileged_server --listen PATH --user NAME   a unit of its own
+
+The daemon, which talks to the network, holds no capability, and cannot take any from here: a request names a verb,
+ranks by pid and start ticks, and numbers that are bounded; never a program, a module, a path, a user, a descriptor.
+Which py-spy is run, what directories hold records, what is read is this side's own: its Settings, JSON on standard
+input. Which processes are ranks, and who owned what of those that are gone, its own reader of ranks remembers in a file
+in memory that lives here, so a new reader still knows. Evidence goes back over a socket, of which the daemon gets the
+other end.
+
+Standard library only: it lives as long as the daemon, beside it.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pwd
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from stallwatch.node.no_network import give_up_network
+from stallwatch.node.privileged_verbs import MOST_RANKS, VERBS, NotAllowed, Verb, number_of
+
+MESSAGE_LIMIT_BYTES = 1 << 16
+MOST_CONNECTIONS = 4  # of which three are of a daemon that is going, or of root
+_MOST_LOOKS_A_MINUTE = 60  # at one rank; an incident takes some of them, twelve at most
+_END_SECONDS = 2.0  # between SIGTERM and SIGKILL
+_RENEW_SECONDS = 10.0
+_LAST_SECONDS = 5.0  # for what is under way when this process has to end
+_PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_LISTEN_FD = 3  # sd_listen_fds(3)
+_HELD = struct.Struct("<QQ")  # pid and start ticks of a rank that a py-spy pauses; zeros: none
+HELD_BYTES = _HELD.size * MOST_RANKS
+
+
+class _Child:
+    def __init__(self, name: str, process: "subprocess.Popen[bytes]", held: int, deadline: float | None) -> None:
+        self.name = name
+        self.process = process
+        self.held = held  # a descriptor of its table of ranks that are paused; -1: it pauses none
+        self.deadline = deadline
+        self.told_to_end = False
+        self.releasing: subprocess.Popen[bytes] | None = None
+
+    def end(self, force: bool) -> None:
+        """Its own process alone: who is paused by what it started is let go on by `release`."""
+        if self.process.returncode is None:  # not reaped: the pid is its own. Popen's own methods would reap it
+            os.kill(self.process.pid, signal.SIGKILL if force else signal.SIGTERM)
+
+    def has_ended(self) -> bool:
+        """Whether it is gone and has left no rank stopped. It is reaped last: until then its process group is its
+        own."""
+        if self.process.returncode is None:
+            if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return False
+            if self.releasing is None and (held := self._left_held()):
+                command = _module("stallwatch.captures.release", str(self.process.pid), *held)
+                with contextlib.suppress(OSError):
+                    self.releasing = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+            if self.releasing is not None and self.releasing.poll() is None:
+                return False
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)  # its readers that hang
+            self.process.wait()
+        return True
+
+    def _left_held(self) -> list[str]:
+        if self.held < 0:
+            return []
+        data = os.pread(self.held, HELD_BYTES, 0)
+        return [
+            f"{pid}:{ticks}" for pid, ticks in _HELD.iter_unpack(data[: len(data) // _HELD.size * _HELD.size]) if pid
+        ]
+
+    def close(self) -> None:
+        if self.held >= 0:
+            os.close(self.held)
+            self.held = -1
+
+
+class Connection:
+    """One daemon, and the children that it asked for; they end with it."""
+
+    def __init__(self, connection: socket.socket, side: "PrivilegedSide") -> None:
+        connection.setblocking(False)
+        self.socket = connection
+        self._side = side
+        self._children: dict[int, _Child] = {}
+        self._number = 0
+        self.open = True
+
+    @property
+    def is_over(self) -> bool:
+        return not self.open and not self._children
+
+    def take(self) -> None:
+        """Answer what has been asked. What makes no sense is refused with a sentence, or not heard."""
+        for _ in range(64):
+            try:
+                data, descriptors, flags, _ = socket.recv_fds(
+                    self.socket, MESSAGE_LIMIT_BYTES, 16, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+                )
+            except BlockingIOError:
+                return
+            except OSError:
+                self.close()
+                return
+            for descriptor in descriptors:  # nothing is wanted of anybody
+                os.close(descriptor)
+            if not data:
+                self.close()
+                return
+            if flags & socket.MSG_TRUNC:
+                continue
+            try:
+                request = json.loads(data)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(request, dict):
+                self._answer(request)
+            if self._side.is_to_renew:
+                return
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        number = request.get("number")
+        if type(number) is not int:
+            number = 0
+        try:
+            if request.get("verb") == "renew":
+                self._side.renew()
+                return
+            if request.get("verb") == "end":
+                child = self._children.get(number_of(request, "child", 1, 1 << 62))
+                if child is not None:
+                    child.end(request.get("force") is True)
+                return
+            identifier, theirs = self._start(request)
+        except NotAllowed as error:
+            self._tell({"number": number, "errno": 1, "error": str(error)})
+        except OSError as error:
+            self._tell({"number": number, "errno": error.errno, "error": error.strerror})
+        else:
+            with theirs:
+                self._tell(
+                    {"number": number, "child": identifier, "pid": self._children[identifier].process.pid}, theirs
+                )
+
+    def _start(self, request: dict[str, Any]) -> tuple[int, socket.socket]:
+        name = request.get("verb")
+        verb = VERBS.get(name) if isinstance(name, str) else None
+        if verb is None or not isinstance(name, str):
+            raise NotAllowed("there is no such verb")
+        if sum(child.name == name for child in self._children.values()) >= verb.most:
+            raise NotAllowed(f"{verb.most} of {name} are under way")
+        words = verb.words(request) if verb.words is not None else {}
+        self._side.check_pace(words.get("ranks", ()))
+        self._number += 1
+        child, theirs = self._side.start(name, verb, words)
+        self._children[self._number] = child
+        return self._number, theirs
+
+    def look_after_children(self, now: float) -> None:
+        """Tell of ends; end what is late."""
+        for identifier, child in list(self._children.items()):
+            if child.has_ended():
+                del self._children[identifier]
+                child.close()
+                if self.open:
+                    self._tell({"ended": identifier, "code": child.process.returncode})
+            elif child.deadline is not None and now > child.deadline:
+                child.end(force=child.told_to_end)
+                child.told_to_end, child.deadline = True, now + _END_SECONDS
+
+    def next_deadline(self) -> float | None:
+        waits = [child.deadline for child in self._children.values() if child.deadline is not None]
+        if any(child.releasing is not None for child in self._children.values()):
+            waits.append(time.monotonic() + 0.05)
+        return min(waits, default=None)
+
+    def close(self) -> None:
+        """A capture lets its ranks go on, and ends."""
+        if self.open:
+            self.open = False
+            self.socket.close()
+            for child in self._children.values():
+                child.end(force=False)
+                child.deadline, child.told_to_end = time.monotonic() + _END_SECONDS, True
+
+    def _tell(self, message: dict[str, Any], *sockets: socket.socket) -> None:
+        try:
+            socket.send_fds(self.socket, [json.dumps(message).encode()], [each.fileno() for each in sockets])
+        except OSError:  # it has gone, or does not listen
+            self.close()
+
+
+class _Renewing(NamedTuple):
+    process: "subprocess.Popen[bytes]"
+    output: int  # a file in memory
+    deadline: float
+
+
+class PrivilegedSide:
+    def __init__(self, settings: Mapping[str, Any], known: int) -> None:
+        """`settings`: what each part of VERBS is given, as a dictionary, and `renew`: the command that prints them
+        anew. `known`: the file in memory that the reader of ranks writes and captures read."""
+        self._settings = dict(settings)
+        self._known = known
+        self._looks: dict[int, list[float]] = {}
+        self._connections: list[Connection] = []
+        self._renewing: _Renewing | None = None
+        self._stopping = self.is_to_renew = False
+
+    def serve(
+        self, wakeup: int, connection: socket.socket | None, listening: socket.socket | None, uids: set[int]
+    ) -> None:
+        """Until told to stop; with a `connection`, until that is over. `wakeup` is readable after a signal."""
+        if connection is not None:
+            self._connections.append(Connection(connection, self))
+        end = None
+        while True:
+            self._connections = [one for one in self._connections if not one.is_over]
+            if self._stopping and listening is not None and end is None:
+                end = time.monotonic() + _LAST_SECONDS
+                for one in self._connections:
+                    one.close()
+            if (end is not None or connection is not None) and not self._connections:
+                return
+            if end is not None and time.monotonic() > end:
+                return
+            self._wait(wakeup, None if end is not None else listening)
+            self._end_renewing()
+            if listening is not None and end is None:
+                self._accept(listening, uids)
+            for one in self._connections:
+                if one.open and self._renewing is None:  # what is asked meanwhile is to have the new settings
+                    one.take()
+                one.look_after_children(time.monotonic())
+            if self.is_to_renew:
+                self.is_to_renew = False
+                self._begin_to_renew()
+
+    def stop(self, *_: object) -> None:
+        self._stopping = True
+
+    def renew(self, *_: object) -> None:
+        self.is_to_renew = True
+
+    def start(self, name: str, verb: Verb, words: Mapping[str, Any]) -> tuple[_Child, socket.socket]:
+        """Start what a verb stands for; return it and the daemon's end of its socket. Raise OSError."""
+        ours, theirs = socket.socketpair()
+        settings = self._settings[verb.part]
+        lends = [self._known]
+        held = os.memfd_create("stallwatch-held", os.MFD_CLOEXEC) if verb.part == "captures" else -1
+        if held >= 0:
+            os.ftruncate(held, HELD_BYTES)
+            lends.append(held)
+        given = {**settings, **words, "known": self._known, **({"held": held} if held >= 0 else {})}
+        try:
+            with ours:
+                process = subprocess.Popen(
+                    _module(verb.module, *(() if verb.words else (name,)), json.dumps(given)),
+                    stdin=ours.fileno(),
+                    stdout=ours.fileno(),
+                    pass_fds=lends,
+                    start_new_session=True,
+                )
+        except OSError:
+            theirs.close()
+            if held >= 0:
+                os.close(held)
+            raise
+        seconds = settings.get(verb.seconds)
+        return _Child(name, process, held, None if seconds is None else time.monotonic() + seconds), theirs
+
+    def check_pace(self, ranks: Sequence[tuple[int, int]]) -> None:
+        """Raise NotAllowed for who would have ranks looked at without end."""
+        now = time.monotonic()
+        self._looks = {
+            pid: recent for pid, all_ in self._looks.items() if (recent := [t for t in all_ if now - t < 60])
+        }
+        if len(self._looks) > 4 * MOST_RANKS or any(
+            len(self._looks.get(pid, ())) >= _MOST_LOOKS_A_MINUTE for pid, _ in ranks
+        ):
+            raise NotAllowed(f"a rank is looked at {_MOST_LOOKS_A_MINUTE} times a minute at most")
+        for pid, _ in ranks:
+            self._looks.setdefault(pid, []).append(now)
+
+    def _wait(self, wakeup: int, listening: socket.socket | None) -> None:
+        poll = select.poll()
+        poll.register(wakeup, select.POLLIN)
+        if listening is not None:
+            poll.register(listening.fileno(), select.POLLIN)
+        for one in self._connections:
+            if one.open and self._renewing is None:
+                poll.register(one.socket.fileno(), select.POLLIN)
+        deadlines = [deadline for one in self._connections if (deadline := one.next_deadline()) is not None]
+        if self._stopping:
+            deadlines.append(time.monotonic() + 1)
+        if self._renewing is not None:
+            deadlines.append(self._renewing.deadline)
+        poll.poll(max(0.0, min(deadlines) - time.monotonic()) * 1e3 + 1 if deadlines else None)
+        with contextlib.suppress(BlockingIOError):
+            os.read(wakeup, 4096)
+
+    def _accept(self, listening: socket.socket, uids: set[int]) -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = listening.accept()
+            _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            if uid not in uids or len(self._connections) >= MOST_CONNECTIONS:
+                connection.close()
+                return
+            self._connections.append(Connection(connection, self))
+
+    def _begin_to_renew(self) -> None:
+        command = self._settings.get("renew")
+        if not command or self._renewing is not None:
+            return
+        output = os.memfd_create("stallwatch-settings", os.MFD_CLOEXEC)
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output)
+            self._renewing = _Renewing(process, output, time.monotonic() + _RENEW_SECONDS)
+        except OSError:
+            os.close(output)
+
+    def _end_renewing(self) -> None:
+        renewing = self._renewing
+        if renewing is None:
+            return
+        if renewing.process.poll() is None:
+            if time.monotonic() > renewing.deadline:
+                renewing.process.kill()
+            return
+        self._renewing = None
+        with open(renewing.output, "rb") as file:
+            file.seek(0)
+            if renewing.process.returncode == 0:
+                with contextlib.suppress(ValueError):
+                    self._settings = json.load(file)
+
+
+def _module(module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def _listen(path: str) -> socket.socket:
+    """The socket that the service manager made (sd_listen_fds(3)), else one of our own for our user alone."""
+    if os.environ.pop("LISTEN_PID", "") == str(os.getpid()):
+        listening = socket.socket(fileno=_LISTEN_FD)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listening.bind(path)
+        listening.listen(MOST_CONNECTIONS)
+    listening.set_inheritable(False)
+    listening.setblocking(False)
+    return listening
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="privileged_server", description="the process that holds the capabilities")
+    parser.add_argument("--inherit", type=int)
+    parser.add_argument("--known", type=int)
+    parser.add_argument("--listen")
+    parser.add_argument("--user", default="")
+    options = parser.parse_args(argv)
+    settings = json.load(sys.stdin)
+    connection = listening = None
+    if options.inherit is not None:
+        connection = socket.socket(fileno=options.inherit)
+        connection.set_inheritable(False)
+    else:
+        listening = _listen(options.listen)
+    known = os.memfd_create("stallwatch-known", os.MFD_CLOEXEC) if options.known is None else options.known
+    os.set_inheritable(known, False)
+    give_up_network()
+    wakeup, write = os.pipe()
+    for end in (wakeup, write):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    side = PrivilegedSide(settings, known)
+    # Handled, not ignored: what is ignored stays so in children. Where the daemon has started us, whoever ends the
+    # service tells all its processes; the daemon still needs us to let ranks go on, and ends us by closing the socket.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, side.stop)
+    signal.signal(signal.SIGHUP, side.renew)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    side.serve(
+        wakeup, connection, listening, {0, os.geteuid(), *([pwd.getpwnam(options.user).pw_uid] if options.user else [])}
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
