@@ -21,7 +21,12 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option("--deepspeed", multiple=True, type=_PATH, metavar="FILE", help="DeepSpeed's JSON configuration.")
 @click.option(
-    "--script", "scripts", multiple=True, type=_PATH, help="Launch or training script to read for bad advice."
+    "--script",
+    "scripts",
+    multiple=True,
+    type=_PATH,
+    metavar="PATH",
+    help="Launch or training script, guide, or a folder of them, to read for what hangs and for bad advice.",
 )
 @click.option("--python", default="", metavar="EXE", help="The training interpreter; else a running rank's, else ours.")
 @click.option("--pid", type=int, help="Read the environment of this running rank only.")
@@ -92,8 +97,11 @@ def command(
         python_given=bool(python),
     )
     # What a person named must be readable: that is an error of the command, not a finding.
-    for path in (*deepspeed, *scripts):
+    for path in deepspeed:
         _must_be_file(path)
+    for path in scripts:
+        if not path.is_dir():
+            _must_be_file(path)
     for path in deepspeed:
         read_config(path)
     around = survey(question, environment, rank_directories(settings.daemon.rank_directory), python, pid)

@@ -1,5 +1,6 @@
 """All checks, written out. A new one is a class in its area's folder and a line here."""
 
+from stallwatch.doctor.advice.launching import FewerGpusThanRanks, LoopbackLaunch
 from stallwatch.doctor.advice.scripts import HarmfulAdvice
 from stallwatch.doctor.advice.variables import VariablesInScripts
 from stallwatch.doctor.check import Check
@@ -51,5 +52,5 @@ CHECKS: tuple[Check, ...] = (
     DeepSpeedSettings(), DeepSpeedTimeout(),
     RankConditionalCollective(), SwallowedCollective(), ShardedSave(), ProcessGroupCall(), LateDevice(),
     GlobalRankDevice(), LateVisibleDevices(), UnshardedLoader(), SamplerEpoch(), UnevenShards(), AnomalyDetection(),
-    HarmfulAdvice(), VariablesInScripts(),
+    HarmfulAdvice(), VariablesInScripts(), LoopbackLaunch(), FewerGpusThanRanks(),
 )  # fmt: skip

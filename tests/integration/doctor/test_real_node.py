@@ -168,7 +168,8 @@ def test_a_machine_as_it_is_gives_no_warning() -> None:
 # A network of its own in which nothing ever answers: the far end is nobody with that link address.
 SILENT_NETWORK = (
     "ip link set lo up && ip link add silent0 type veth peer name far0 && ip addr add 10.77.0.1/24 dev silent0 && "
-    'ip link set silent0 up && ip link set far0 up && ip neigh add 10.77.0.9 lladdr 02:00:00:00:00:09 dev silent0 && exec "$@"'
+    "ip link set silent0 up && ip link set far0 up && "
+    'ip neigh add 10.77.0.9 lladdr 02:00:00:00:00:09 dev silent0 && exec "$@"'
 )
 
 

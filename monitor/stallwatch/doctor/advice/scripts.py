@@ -1,5 +1,6 @@
 """Scripts that a person named, or that running ranks were started with: advice that harms."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,13 +9,18 @@ from typing import ClassVar
 import msgspec
 
 from stallwatch.doctor import data
-from stallwatch.doctor.advice.settings import settings
+from stallwatch.doctor.advice.documents import commands, parts
+from stallwatch.doctor.advice.settings import settings_of
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.finding import Area, FindingRecord, Severity
 from stallwatch.doctor.surroundings import Surroundings
 
 _LIMIT_BYTES = 2 << 20
-_SAID = re.compile(r"\s*(?:echo|printf)\s[^|>]*$")  # a shell's words for people
+_MOST_FILES = 500
+_SUFFIXES = frozenset((
+    ".py", ".sh", ".bash", ".sbatch", ".slurm", ".md", ".rst", ".yaml", ".yml", ".json", ".env", ".conf",
+))  # fmt: skip
+_LEFT_OUT = frozenset(("node_modules", "__pycache__", "venv", "env", "site-packages", "build", "dist", "wandb"))
 
 
 class Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,9 +36,9 @@ class Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def script_paths(surroundings: Surroundings) -> tuple[Path, ...]:
-    """Files named by --script, else the scripts of running ranks."""
+    """Files that --script names, those of a folder that it names, else the scripts of running ranks."""
     if surroundings.question.scripts:
-        return surroundings.question.scripts
+        return tuple(dict.fromkeys(file for path in surroundings.question.scripts for file in _files(path)))
     found = []
     for rank in surroundings.ranks:
         name = next((one for one in rank.argv if one.endswith((".py", ".sh")) and "stallwatch" not in one), None)
@@ -40,6 +46,23 @@ def script_paths(surroundings: Surroundings) -> tuple[Path, ...]:
         if rank.alive and name and rank.working_directory and rank.uid == surroundings.user_id:
             found.append(Path(rank.working_directory) / name)
     return tuple(dict.fromkeys(found))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """A file, or what a folder holds that people write for training: no hidden folder, no environment, no link."""
+    if not path.is_dir():
+        yield path
+        return
+    count = 0
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(one for one in folders if not one.startswith(".") and one not in _LEFT_OUT)
+        for name in sorted(names):
+            file = Path(folder) / name
+            if (file.suffix in _SUFFIXES or name.startswith("Dockerfile")) and not file.is_symlink():
+                count += 1
+                if count > _MOST_FILES:
+                    return
+                yield file
 
 
 def texts(surroundings: Surroundings) -> list[tuple[Path, str]]:
@@ -59,19 +82,11 @@ def texts(surroundings: Surroundings) -> list[tuple[Path, str]]:
     return texts
 
 
-def code_lines(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, comments left out: a warning against advice is not the advice."""
-    comment = re.compile(r"^\s*(#|//|--\s|<!--)") if path.suffix != ".md" else re.compile(r"^\s*<!--")
-    for number, line in enumerate(text.splitlines(), 1):
-        if not comment.match(line) and not _SAID.match(line):
-            yield number, re.sub(r"\s#\s.*$", "", line)
-
-
 class HarmfulAdvice:
     name: ClassVar[str] = "harmful_advice"
     area: ClassVar[Area] = "advice"
     looks_for: ClassVar[str] = (
-        "scripts with advice that harms: blocking wait, P2P or IB off, firewall off, pkill -f, tcp_fin_timeout"
+        "scripts and guides with advice that harms: blocking wait, P2P or IB off, firewall off, kill by name or port"
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
@@ -81,17 +96,18 @@ class HarmfulAdvice:
         found = []
         for path, text in texts(surroundings):
             hits: dict[str, tuple[Advice, list[int], str]] = {}
-            for number, line in code_lines(path, text):
-                for pattern, advice in known:
-                    if pattern.search(line):
-                        hits.setdefault(advice.what, (advice, [], line.strip()))[1].append(number)
-            lines = text.splitlines()
-            for setting in settings(code_lines(path, text), is_python=path.suffix == ".py"):
-                if told := of_variables.get((setting.name, setting.value.lower())):
-                    line = lines[setting.line - 1].strip()
-                    if setting.name not in line:  # Kubernetes: the name stands in another line
-                        line = f"{setting.name}={setting.value}"
-                    hits.setdefault(told.what, (told, [], line))[1].append(setting.line)
+            for part in parts(path, text):
+                for number, line in commands(part):
+                    for pattern, advice in known:
+                        if pattern.search(line):
+                            hits.setdefault(advice.what, (advice, [], line.strip()))[1].append(number)
+                lines = dict(part.lines)
+                for setting in settings_of(part):
+                    if told := of_variables.get((setting.name, setting.value.lower())):
+                        line = lines[setting.line].strip()
+                        if setting.name not in line:  # Kubernetes: the name stands in another line
+                            line = f"{setting.name}={setting.value}"
+                        hits.setdefault(told.what, (told, [], line))[1].append(setting.line)
             for advice, numbers, line in hits.values():
                 found.append(
                     finding(

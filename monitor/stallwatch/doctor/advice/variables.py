@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import msgspec
 
-from stallwatch.doctor.advice.scripts import code_lines, texts
-from stallwatch.doctor.advice.settings import Setting, settings
+from stallwatch.doctor.advice.documents import parts
+from stallwatch.doctor.advice.scripts import texts
+from stallwatch.doctor.advice.settings import Setting, settings_of
 from stallwatch.doctor.check import Check
 from stallwatch.doctor.environment.catalogue import catalogue
 from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
 from stallwatch.doctor.environment.syntax import WrongSyntax
-from stallwatch.doctor.environment.together import Contradictions
+from stallwatch.doctor.environment.together import Contradictions, RecorderOff
 from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
@@ -21,7 +22,7 @@ from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 # What a file alone decides. Interfaces, ports and devices are those of the node where the job will run.
 _CHECKS: tuple[Check, ...] = (
     InventedVariables(), RemovedVariables(), RenamedVariables(), UnknownVariables(), OutOfRange(), WrongSyntax(),
-    DebugLeftOn(), Contradictions(),
+    DebugLeftOn(), RecorderOff(), Contradictions(),
 )  # fmt: skip
 # harmful_advice tells these, with the better way.
 _ADVISED = frozenset((
@@ -41,26 +42,39 @@ class VariablesInScripts:
         return tuple(record for path, text in texts(surroundings) for record in self._file(surroundings, path, text))
 
     def _file(self, surroundings: Surroundings, path: Path, text: str) -> Iterator[FindingRecord]:
-        known = catalogue()
-        found = [
-            one
-            for one in settings(code_lines(path, text), is_python=path.suffix == ".py")
-            if one.name in known.real or one.name in known.variables or known.is_ours_to_judge(one.name)
-            or known.meant(one.name)
-        ]  # fmt: skip
-        values = {one.name: one.value for one in found}
-        around = replace(surroundings, environments=(NamedEnvironment(str(path), values, is_file=True),))
         told: set[str] = set()
-        for check in _CHECKS:
-            for record in check.look(around):
-                setting = _meant(found, record)
-                if setting and (setting.name in told or (check.name == "debug_left_on" and setting.name in _ADVISED)):
-                    continue
-                if check.name == "unknown_variable" and record.severity == "info":
-                    continue  # like no real name: a script's own
-                told.add(setting.name if setting else "")
-                place = f"{path}:{setting.line}" if setting else str(path)
-                yield msgspec.structs.replace(record, check=self.name, area=self.area, subject=place)
+        for found in _environments(path, text):
+            values = {one.name: one.value for one in found}
+            around = replace(surroundings, environments=(NamedEnvironment(str(path), values, is_file=True),))
+            for check in _CHECKS:
+                for record in check.look(around):
+                    setting = _meant(found, record)
+                    name = setting.name if setting else record.seen
+                    if name in told or (check.name == "debug_left_on" and name in _ADVISED):
+                        continue
+                    if check.name == "unknown_variable" and record.severity == "info":
+                        continue  # like no real name: a script's own
+                    if check.name == "recorder_off" and setting is None:
+                        continue  # of the version, not of this file
+                    told.add(name)
+                    place = f"{path}:{setting.line}" if setting else str(path)
+                    yield msgspec.structs.replace(record, check=self.name, area=self.area, subject=place)
+
+
+def _environments(path: Path, text: str) -> Iterator[list[Setting]]:
+    """Settings that hold together: of a script all, the last of each name; of a guide those of a block, for a guide
+    shows one way after the other. What is set to several values is judged with each."""
+    of_parts = [[one for one in settings_of(part) if _is_judged(one.name)] for part in parts(path, text)]
+    together = of_parts if len(of_parts) > 1 else [[one for settings in of_parts for one in settings]]
+    for settings in filter(None, together):
+        yield settings
+        last = {one.name: one.value for one in settings}
+        yield from ([one] for one in settings if one.value != last[one.name])
+
+
+def _is_judged(name: str) -> bool:
+    known = catalogue()
+    return name in known.real or name in known.variables or known.is_ours_to_judge(name) or bool(known.meant(name))
 
 
 def _meant(found: list[Setting], record: FindingRecord) -> Setting | None:

@@ -1,0 +1,110 @@
+"""How a script starts its job: nodes, ranks of a node, the address of rank 0, the GPUs that it names. Pure."""
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from stallwatch.doctor.advice.documents import Line
+
+_LAUNCHER: Final = re.compile(
+    r"(?<![\w./-])(?:[\w./-]*/)?(?:torchrun|deepspeed|accelerate\s+launch|mpirun|mpiexec|srun|horovodrun|"
+    r"python[\d.]*\s+-m\s+torch\.distributed\.(?:run|launch)|composer|colossalai\s+run)(?![\w.])"
+)
+_OPTION: Final = r"(?<![\w-])--?(?:{})(?:[=\s]+)[\"']?(?P<value>[^\s\"'\\]+)"
+_NODES: Final = re.compile(_OPTION.format("nnodes|num[_-]nodes|num[_-]machines|nodes|N"))
+_LOCAL: Final = re.compile(
+    _OPTION.format("nproc[_-]per[_-]node|num[_-]gpus|npernode|ntasks-per-node|gpus-per-node|nproc")
+)
+_MASTER: Final = re.compile(_OPTION.format("master[_-]addr|main[_-]process[_-]ip|rdzv[_-]endpoint"))
+_INCLUDE: Final = re.compile(_OPTION.format("include|i"))
+_HOSTS: Final = re.compile(_OPTION.format("H|host|hosts|hostlist|w|nodelist"))
+_BATCH: Final = re.compile(r"^\s*#SBATCH\s+(?P<rest>.*)")
+_VISIBLE: Final = re.compile(r"(?:^|[\s;&(])CUDA_VISIBLE_DEVICES=[\"']?(?P<value>[\w,/-]*)[\"']?(?P<rest>.*)")
+
+
+class Launch(NamedTuple):
+    """One command that starts ranks. None is "not said", or known only when it runs."""
+
+    line: int
+    nodes: int | None
+    local_ranks: int | None
+    master: str  # "" where nothing is said
+    visible: tuple[str, ...] | None  # names in CUDA_VISIBLE_DEVICES when it starts
+    visible_line: int = 0
+    ignores_visible: bool = False  # DeepSpeed with --include, --exclude, --num_gpus
+
+
+def launches(lines: Iterable[Line], comments: Iterable[Line] = ()) -> list[Launch]:
+    """Given the commands of a script, and its comments (#SBATCH), return what it starts."""
+    found = []
+    batch = " ".join(match["rest"] for _, line in comments if (match := _BATCH.match(line)))
+    values: dict[str, str] = {}
+    visible: tuple[str, ...] | None = None
+    visible_line = 0
+    for number, line in lines:
+        for name, value in re.findall(r"(?:^|[\s;])(?:export\s+)?([A-Za-z_]\w*)=[\"']?([\w.:,-]+)", line):
+            values[name] = value
+        match = _VISIBLE.search(line)
+        names = tuple(filter(None, match["value"].split(","))) if match else visible
+        launcher = _LAUNCHER.search(line)
+        # In front of another command it is that command's alone.
+        if match and not launcher and (re.match(r"\s*(?:[;&#]|[A-Z_]+=|$)", match["rest"]) or "export" in line):
+            visible, visible_line = names, number
+        if re.match(r"\s*unset\b.*\bCUDA_VISIBLE_DEVICES\b", line):
+            visible = None
+        if not launcher:
+            continue
+        rest = _expanded(line[launcher.end() :], values)
+        found.append(
+            Launch(
+                line=number,
+                nodes=_nodes(rest, batch, values),
+                local_ranks=_local(launcher[0], rest),
+                master=_host(_first(_MASTER, rest)) or values.get("MASTER_ADDR", ""),
+                visible=names,
+                visible_line=number if match else visible_line,
+                ignores_visible="deepspeed" in launcher[0]
+                and re.search(r"--(?:include|exclude|num_gpus)\b|\s-[ie]\s", rest) is not None,
+            )
+        )
+    return found
+
+
+def _expanded(text: str, values: dict[str, str]) -> str:
+    return re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda match: values.get(match[1], match[0]), text)
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return match["value"] if match else ""
+
+
+def _nodes(rest: str, batch: str, values: dict[str, str]) -> int | None:
+    """Of an elastic range "1:4" the most."""
+    for said in (_first(_NODES, rest), _first(_NODES, batch), values.get("NNODES", ""), values.get("PET_NNODES", "")):
+        last = said.rpartition(":")[2]
+        if last.isdecimal():
+            return int(last)
+    hosts = [one for one in _first(_HOSTS, rest).split(",") if one]
+    if len(hosts) > 1:
+        return len(hosts)
+    included = [one for one in _first(_INCLUDE, rest).split("@") if one]
+    return len(included) if len(included) > 1 else None
+
+
+def _local(launcher: str, rest: str) -> int | None:
+    included = _first(_INCLUDE, rest) if "deepspeed" in launcher else ""
+    if included and "@" not in included and ":" in included:
+        return len([one for one in included.partition(":")[2].split(",") if one])
+    said = _first(_LOCAL, rest)
+    if said.isdecimal():
+        return int(said)
+    processes = re.search(r"--num[_-]processes[=\s]+(\d+)", rest)
+    machines = re.search(r"--num[_-]machines[=\s]+(\d+)", rest)
+    if processes and (machines is None or machines[1] == "1"):
+        return int(processes[1])
+    return None
+
+
+def _host(endpoint: str) -> str:
+    return re.sub(r":\d+$", "", endpoint)

@@ -1,0 +1,99 @@
+"""How scripts start their jobs: loopback addresses for several nodes, fewer GPUs than ranks."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Final
+
+from stallwatch.diagnosis.address_words import kind_of_address
+from stallwatch.doctor.advice.documents import Part, commands, parts, statements
+from stallwatch.doctor.advice.launches import Launch, launches
+from stallwatch.doctor.advice.scripts import texts
+from stallwatch.doctor.advice.settings import Setting, settings
+from stallwatch.doctor.check import finding
+from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.surroundings import Surroundings
+
+_INTERFACES: Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+class LoopbackLaunch:
+    name: ClassVar[str] = "loopback_launch"
+    area: ClassVar[Area] = "advice"
+    looks_for: ClassVar[str] = "in launch scripts: the loopback interface or address for a job of several nodes"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(
+            record
+            for path, text in texts(surroundings)
+            for part in parts(path, text)
+            if part.language in ("shell", "prose")
+            for record in self._part(surroundings, path, part)
+        )
+
+    def _part(self, surroundings: Surroundings, path: Path, part: Part) -> Iterator[FindingRecord]:
+        started = launches(commands(part), part.lines)
+        nodes = max((one.nodes or 1 for one in started), default=1)
+        nodes = max(nodes, surroundings.question.nodes or 1)
+        if nodes < 2:
+            return
+        set_here = list(settings(statements(part)))
+        for setting in set_here:
+            if setting.name in _INTERFACES and setting.value.lstrip("=") == "lo":
+                yield self._interface(path, setting, nodes)
+        masters = [(one.line, one.master) for one in started if one.master]
+        masters += [(one.line, one.value) for one in set_here if one.name in ("MASTER_ADDR", "PET_MASTER_ADDR")]
+        lines = sorted(line for line, master in masters if kind_of_address(master) == "loopback")
+        if lines:
+            also = f" (also line {', '.join(map(str, lines[1:]))})" if lines[1:] else ""
+            yield finding(
+                self, "error", f"{path}:{lines[0]}",
+                seen=f"rank 0's address is this node's own loopback, and the job has {nodes} nodes{also}.",
+                why="Every node then waits for a store of its own.",
+                remedy="export MASTER_ADDR=<host name of the first node, as the others resolve it>",
+                source="PyTorch documentation, torchrun",
+            )  # fmt: skip
+
+    def _interface(self, path: Path, setting: Setting, nodes: int) -> FindingRecord:
+        return finding(
+            self, "error", f"{path}:{setting.line}",
+            seen=f"{setting.name}={setting.value}, and the job has {nodes} nodes.",
+            why="Ranks of other nodes cannot be reached by the loopback interface: they wait until they time out.",
+            remedy=f"unset {setting.name}, or export {setting.name}=<the interface between the nodes: ip -br addr>",
+            source="NCCL user guide, NCCL_SOCKET_IFNAME",
+        )  # fmt: skip
+
+
+class FewerGpusThanRanks:
+    name: ClassVar[str] = "gpus_of_launch"
+    area: ClassVar[Area] = "advice"
+    looks_for: ClassVar[str] = "in launch scripts: fewer GPUs in CUDA_VISIBLE_DEVICES than ranks that are started"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(
+            record
+            for path, text in texts(surroundings)
+            for part in parts(path, text)
+            if part.language in ("shell", "prose")
+            for launch in launches(commands(part), part.lines)
+            for record in self._launch(path, launch)
+        )
+
+    def _launch(self, path: Path, launch: Launch) -> Iterator[FindingRecord]:
+        ranks, visible = launch.local_ranks, launch.visible
+        if ranks is None or visible is None or not visible or len(visible) >= ranks:
+            return
+        names = ",".join(visible)
+        yield finding(
+            self, "warning" if launch.ignores_visible else "error", f"{path}:{launch.line}",
+            seen=f"{ranks} ranks are started, and CUDA_VISIBLE_DEVICES={names} (line {launch.visible_line}) names "
+            f"{len(visible)} {'GPU' if len(visible) == 1 else 'GPUs'}.",
+            why="DeepSpeed's launcher ignores CUDA_VISIBLE_DEVICES where --include, --exclude or --num_gpus is given: "
+            "the job takes GPUs that the variable keeps for others."
+            if launch.ignores_visible
+            else "cuda:LOCAL_RANK does not exist for some ranks (\"invalid device ordinal\"), or two of them share a "
+            "GPU; the others wait for them.",
+            remedy=f"say it once: --include localhost:{names} without CUDA_VISIBLE_DEVICES"
+            if launch.ignores_visible
+            else f"--nproc-per-node={len(visible)}, or name {ranks} GPUs in CUDA_VISIBLE_DEVICES",
+            source="DeepSpeed launcher/runner.py" if launch.ignores_visible else "CUDA programming guide",
+        )  # fmt: skip
