@@ -4,15 +4,17 @@ from stallwatch.doctor.advice.launching import FewerGpusThanRanks, LoopbackLaunc
 from stallwatch.doctor.advice.scripts import HarmfulAdvice
 from stallwatch.doctor.advice.variables import VariablesInScripts
 from stallwatch.doctor.check import Check
+from stallwatch.doctor.environment.by_version import NotReadByThisVersion, RecorderOff
 from stallwatch.doctor.environment.files import NamedFiles
 from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
 from stallwatch.doctor.environment.ranks import RanksDiffer
 from stallwatch.doctor.environment.syntax import WrongSyntax
-from stallwatch.doctor.environment.together import Contradictions, NotReadByThisVersion, RecorderOff
+from stallwatch.doctor.environment.together import Contradictions
 from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange
 from stallwatch.doctor.failed_run.history import DecisionTree
 from stallwatch.doctor.failed_run.logs import FailedRun
-from stallwatch.doctor.frameworks.deepspeed import DeepSpeedKeys, DeepSpeedSettings, DeepSpeedTimeout
+from stallwatch.doctor.frameworks.deepspeed import DeepSpeedSettings, DeepSpeedTimeout
+from stallwatch.doctor.frameworks.deepspeed_keys import DeepSpeedKeys
 from stallwatch.doctor.frameworks.versions import Compatible, DriverSupportsCuda, KnownBugs, TorchPresent
 from stallwatch.doctor.gpu.health import DeviceAnswers, DriverAnswers, MemoryErrors, Throttled
 from stallwatch.doctor.gpu.links import FabricReady, PcieWidth, PeerRedirect, Topology

@@ -125,6 +125,7 @@ class Training(msgspec.Struct, frozen=True):
     hip: str = ""
     nccl: str = ""  # as torch was linked or loads it: "2.28.9"
     conflicts: tuple[str, ...] = ()  # "deepspeed 0.12 requires pydantic<2, found 2.9"
+    not_compared: str = ""  # why nobody knows of conflicts; "": `conflicts` are all
     loads_torch: str = ""  # the error, where importing torch's metadata failed
 
 

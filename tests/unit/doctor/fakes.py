@@ -109,8 +109,11 @@ class FakeTraining:
 
 def training(torch: str = "2.11.0", nccl: str = "2.30.7", cuda: str = "12.8", **others: Any) -> Training:
     versions = {"torch": torch} if torch else {}
-    conflicts = others.pop("conflicts", ())
-    return Training("/venv/bin/python", "3.11.4", versions | others, cuda=cuda, nccl=nccl, conflicts=conflicts)
+    conflicts, not_compared = others.pop("conflicts", ()), others.pop("not_compared", "")
+    return Training(
+        "/venv/bin/python", "3.11.4", versions | others, cuda=cuda, nccl=nccl, conflicts=conflicts,
+        not_compared=not_compared,
+    )  # fmt: skip
 
 
 def gpus(*changes: Mapping[str, Any], count: int = 2, **state: Any) -> GpuState:

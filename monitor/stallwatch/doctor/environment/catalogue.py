@@ -13,6 +13,10 @@ from stallwatch.doctor.finding import Severity
 Status = Literal["real", "renamed", "removed", "invented"]
 Kind = Literal["integer", "boolean", "choice", "tokens", "algorithms", "interfaces", "text"]
 
+# The recorder's ring, by its newer and its older name.
+BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+RECORDER_ON = "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
+
 # Beyond these prefixes a variable is nobody's that we know. CUDA_ and PYTORCH_ are not among them: programs invent such
 # names for themselves, and only those listed as invented are told.
 _OWNED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DIST", "GLOO_", "TP_SOCKET_", "ACCELERATE_", "DS_ACC")

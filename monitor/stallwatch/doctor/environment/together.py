@@ -1,19 +1,16 @@
-"""Variables looked at together: contradictions, a recorder that is off, versions that do not read them."""
+"""Variables looked at together: what defeats what, and rank variables that do not add up."""
 
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, NamedTuple
 
-from stallwatch.doctor.check import Inapplicable, finding
-from stallwatch.doctor.environment.catalogue import catalogue
+from stallwatch.doctor.check import finding
+from stallwatch.doctor.environment.catalogue import BUFFER_SIZES, RECORDER_ON, catalogue
 from stallwatch.doctor.finding import Area, FindingRecord, Severity
+from stallwatch.doctor.network.names import spans_nodes
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
-from stallwatch.doctor.versions import in_range, parse_version
-from stallwatch.model.reading import Known
 
 _TRUE = frozenset(("1", "y", "yes", "t", "true", "on"))
 _OF_EVERY_NODE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::")  # noqa: S104 - nothing is bound
-_BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-_TURNED_ON = "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
 _TORCH_TIMEOUT_SECONDS = 600  # NCCL groups' default since 2.2
 
 
@@ -39,6 +36,7 @@ class Contradictions:
             for environment in surroundings.environments
             for said in (
                 *_contradictions(environment.values),
+                *_loopback(surroundings, environment.values),
                 *(_incomplete(environment.values) if _is_shell(environment) else ()),
             )
         )  # fmt: skip
@@ -94,13 +92,31 @@ def _contradictions(values: Mapping[str, str]) -> Iterator[_Said]:
     yield from _infiniband_wait(values)
     yield from _ranks_add_up(values)
     dumps = values.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "").lower() in _TRUE
-    if dumps and "0" in (values.get(name) for name in _BUFFER_SIZES):
+    if dumps and "0" in (values.get(name) for name in BUFFER_SIZES):
         yield _Said(
             "warning",
             "TORCH_NCCL_DUMP_ON_TIMEOUT is on and the recorder's buffer has 0 entries.",
             "There is nothing to dump.",
-            _TURNED_ON,
+            RECORDER_ON,
         )
+
+
+def _loopback(surroundings: Surroundings, values: Mapping[str, str]) -> Iterator[_Said]:
+    local, world = _number(values, "LOCAL_WORLD_SIZE"), _number(values, "WORLD_SIZE")
+    if local is not None and world is not None and local < world:
+        how = f"with {local} of {world} ranks on this node"
+    elif spans_nodes(surroundings):
+        how = "and the job spans nodes"
+    else:
+        return
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        if values.get(name, "").lstrip("=") == "lo":
+            yield _Said(
+                "error",
+                f"{name}=lo {how}.",
+                "Ranks of other nodes cannot be reached by the loopback interface.",
+                f"unset {name}, or name the interface that leads to the other nodes",
+            )
 
 
 def _is_shell(environment: NamedEnvironment) -> bool:
@@ -183,91 +199,6 @@ def _ranks_add_up(values: Mapping[str, str]) -> Iterator[_Said]:
             "Every node then waits for a store of its own.",
             "export MASTER_ADDR=<host name of the first node>",
         )
-    if several_nodes and values.get("NCCL_SOCKET_IFNAME", "").lstrip("=") == "lo":
-        yield _Said(
-            "error",
-            f"NCCL_SOCKET_IFNAME=lo with {local} of {world} ranks on this node.",
-            "Ranks of other nodes cannot be reached by the loopback interface.",
-            "unset NCCL_SOCKET_IFNAME, or name the interface that leads to the other nodes",
-        )
-
-
-class RecorderOff:
-    name: ClassVar[str] = "recorder_off"
-    area: ClassVar[Area] = "environment"
-    looks_for: ClassVar[str] = "PyTorch's flight recorder turned off, or off by default in this version"
-
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        training = surroundings.training.ask()
-        torch = training.value.versions.get("torch", "") if isinstance(training, Known) else ""
-        # On by default since 2.11 (measured on 2.10 and 2.11); no recorder before 2.2.
-        off_by_default = in_range(torch, "2.2", "2.11")
-        # The newer name counts where both are set and it is known.
-        names = _BUFFER_SIZES[1:] if in_range(torch, "", "2.8") else _BUFFER_SIZES
-        found = [
-            finding(
-                self, "warning", environment.place,
-                seen=f"{name}=0 turns the flight recorder off.",
-                why="After a hang nothing tells which rank had entered which collective.",
-                remedy=_TURNED_ON
-                if off_by_default
-                else "unset " + " ".join(catalogue().names_set(name, environment.values))
-                + "  (stallwatch.attach() then chooses; it costs about 1 µs per collective)",
-                source="torch/csrc/distributed/c10d/FlightRecorder",
-            )
-            for environment in surroundings.environments
-            if (name := next((one for one in names if one in environment.values), ""))
-            and environment.values[name].strip() == "0"
-        ]  # fmt: skip
-        if found or not off_by_default or self._is_set(surroundings):
-            return tuple(found)
-        return (
-            finding(
-                self, "info", f"torch {torch}",
-                seen="The flight recorder is off unless TORCH_FR_BUFFER_SIZE is set; torch 2.11 is the first with it "
-                "on.",
-                why="Without stallwatch's hook nothing tells which rank had entered which collective.",
-                remedy=f"call stallwatch.attach() in the training script (it turns the recorder on), or {_TURNED_ON}",
-            ),
-        )  # fmt: skip
-
-    def _is_set(self, surroundings: Surroundings) -> bool:
-        return any(one.values.get(name) for one in surroundings.environments for name in _BUFFER_SIZES)
-
-
-class NotReadByThisVersion:
-    name: ClassVar[str] = "variable_too_new"
-    area: ClassVar[Area] = "environment"
-    looks_for: ClassVar[str] = "variables that this NCCL or PyTorch is too old to read"
-
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        training = surroundings.training.ask()
-        if not isinstance(training, Known):
-            raise Inapplicable(f"the versions are not known: {training.reason}")
-        versions = {"NCCL": training.value.nccl, "PyTorch": training.value.versions.get("torch", "")}
-        found = []
-        for environment in surroundings.environments:
-            for name, value in sorted(environment.values.items()):
-                variable = catalogue().variables.get(name)
-                if variable is None or variable.status != "real" or not variable.since:
-                    continue
-                have = versions.get(variable.owner, "")
-                names = catalogue().names_set(name, environment.values)
-                if len(names) > 1 and len({environment.values[one] for one in names}) == 1:
-                    continue  # the old name says the same: right for versions on both sides of the change
-                if parse_version(have) and in_range(have, "", variable.since):
-                    found.append(
-                        finding(
-                            self,
-                            "warning",
-                            environment.place,
-                            seen=f"{name}={value}: read since {variable.owner} {variable.since}; here is {have}.",
-                            why="It is ignored without a word.",
-                            remedy=f"unset {name}, or upgrade {variable.owner} to {variable.since} or newer",
-                            source=variable.source,
-                        )
-                    )
-        return tuple(found)
 
 
 def _number(values: Mapping[str, str], name: str) -> int | None:

@@ -1,22 +1,27 @@
 """DeepSpeed's configuration file: unknown keys, time-outs that are not what people think, settings that stall."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stallwatch.doctor import data
+from stallwatch.doctor.advice.documents import parts
+from stallwatch.doctor.advice.scripts import texts
 from stallwatch.doctor.check import Inapplicable, finding
-from stallwatch.doctor.environment.catalogue import edit_distance
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
-from stallwatch.doctor.versions import in_range
 from stallwatch.errors import UnusableInput
 from stallwatch.model.reading import Known
 
 _MAXIMUM_BYTES = 4 << 20
 _SMALL_BUCKET = 1_000_000  # elements: below it a step is a storm of tiny collectives
-_SOURCE = "DeepSpeed 0.19.8 sources"
+SOURCE = "DeepSpeed 0.19.8 sources"
+# One of these at the top of a JSON object makes it a configuration of DeepSpeed.
+_OF_DEEPSPEED = frozenset((
+    "zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "wall_clock_breakdown",
+    "gradient_accumulation_steps", "activation_checkpointing", "zero_allow_untested_optimizer", "flops_profiler",
+))  # fmt: skip
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -34,78 +39,27 @@ def read_config(path: Path) -> dict[str, Any]:
     return value
 
 
-class DeepSpeedKeys:
-    name: ClassVar[str] = "deepspeed_keys"
-    area: ClassVar[Area] = "frameworks"
-    looks_for: ClassVar[str] = (
-        "keys that DeepSpeed does not know, misspelt, removed or invented, with the nearest real one"
-    )
-
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        if not surroundings.question.deepspeed:
-            raise Inapplicable("no --deepspeed FILE")
-        version = deepspeed_version(surroundings)
-        return tuple(
-            record
-            for path in surroundings.question.deepspeed
-            for record in self._section(path, "", read_config(path), version)
-        )
-
-    def _section(self, path: Path, section: str, body: dict[str, Any], version: str) -> Iterator[FindingRecord]:
-        known = data.read("deepspeed.toml")
-        names = known["sections"].get(section)
-        for key, value in body.items():
-            place = f"{section}.{key}" if section else key
-            if names is not None and key not in names:
-                yield from self._unknown(path, section, key, known, version)
-            elif isinstance(value, dict):
-                yield from self._section(path, "bf16" if place == "bfloat16" else place, value, version)
-
-    def _unknown(
-        self, path: Path, section: str, key: str, known: dict[str, Any], version: str
-    ) -> Iterator[FindingRecord]:
-        place = f"{section}.{key}" if section else key
-        if not section and key in known["removed"]:
-            instead = known["removed"][key]
-            gone = not version or in_range(version, "0.19", "")
-            yield finding(
-                self, "error" if version and gone else "info", str(path),
-                seen=f"\"{place}\" was removed in DeepSpeed 0.19" + (f"; here is {version}." if version else "."),
-                why="Newer releases refuse the configuration: the job does not start.",
-                remedy=f"remove it{'; ' + instead if instead else ''}",
-                source=_SOURCE,
-            )  # fmt: skip
-            return
-        if key in known["older"]:
-            return
-        invented = known["invented"].get(key, "") if not section else ""
-        nearest = _nearest(key, known["sections"][section])
-        refused = section not in known["silent"]
-        rename = f'rename it to "{nearest}"' if nearest else "remove it"
-        yield finding(
-            self, "error" if refused else "warning", str(path),
-            seen=f"\"{place}\" is no key of DeepSpeed"
-            + (f"; the nearest is \"{nearest}\"." if nearest and not invented else "."),
-            why="DeepSpeed refuses the configuration: the job does not start."
-            if refused
-            else "It is ignored without a word: what it was set for does not happen.",
-            remedy=f"remove it; use {invented}" if invented else rename,
-            source=_SOURCE,
-        )  # fmt: skip
+def configurations(surroundings: Surroundings) -> list[tuple[str, dict[str, Any]]]:
+    """What `--deepspeed` names, and what scripts, folders and guides (`--script`) hold of the kind, with its place.
+    Raise Inapplicable where there is none."""
+    found = [(str(path), read_config(path)) for path in surroundings.question.deepspeed]
+    if surroundings.question.scripts:
+        for path, text in texts(surroundings):
+            for part in parts(path, text):
+                if part.language == "json" and (config := _configuration(part.text)) is not None:
+                    found.append((f"{path}:{part.lines[0][0]}", config))
+    if not found:
+        raise Inapplicable("no --deepspeed FILE")
+    return found
 
 
-def _nearest(key: str, names: list[str]) -> str:
-    """The key with the fewest edits, or one that holds this one whole ("gather_16bit…" in "stage3_gather_16bit…")."""
-    limit = max(2, len(key) // 5)
-    best = min(sorted(names), key=lambda name: edit_distance(key, name, limit + 1), default="")
-    if best and edit_distance(key, best, limit + 1) <= limit:
-        return best
-    return next((name for name in sorted(names, key=len) if len(key) > 6 and (key in name or name in key)), "")
-
-
-def deepspeed_version(surroundings: Surroundings) -> str:
-    reading = surroundings.training.ask()
-    return reading.value.versions.get("deepspeed", "") if isinstance(reading, Known) else ""
+def _configuration(text: str) -> dict[str, Any] | None:
+    """JSON that is DeepSpeed's, by its keys; comments of a guide are taken away."""
+    try:
+        value = json.loads(re.sub(r"^\s*(?://|#).*$|\s//\s.*$", "", text, flags=re.MULTILINE))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and not _OF_DEEPSPEED.isdisjoint(value) else None
 
 
 class DeepSpeedSettings:
@@ -116,16 +70,22 @@ class DeepSpeedSettings:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        if not surroundings.question.deepspeed:
-            raise Inapplicable("no --deepspeed FILE")
         return tuple(
             record
-            for path in surroundings.question.deepspeed
-            for record in self._one(surroundings, str(path), read_config(path))
+            for place, config in configurations(surroundings)
+            for record in self._one(surroundings, place, config)
         )
 
     def _one(self, surroundings: Surroundings, path: str, config: dict[str, Any]) -> Iterator[FindingRecord]:
         zero = config.get("zero_optimization")
+        if isinstance(zero, bool):
+            yield finding(
+                self, "error", path,
+                seen=f"zero_optimization is {str(zero).lower()}, not an object.",
+                why="That is the form of DeepSpeed's first releases: newer ones refuse it.",
+                remedy="\"zero_optimization\": {\"stage\": 1}",
+                source=SOURCE,
+            )  # fmt: skip
         zero = zero if isinstance(zero, dict) else {}
         yield from self._batches(surroundings, path, config)
         if _on(config.get("fp16")) and (_on(config.get("bf16")) or _on(config.get("bfloat16"))):
@@ -134,7 +94,7 @@ class DeepSpeedSettings:
                 seen="fp16 and bf16 are both enabled.",
                 why="DeepSpeed refuses the configuration.",
                 remedy="enable one of them",
-                source=_SOURCE,
+                source=SOURCE,
             )  # fmt: skip
         if config.get("wall_clock_breakdown") is True:
             yield finding(
@@ -142,7 +102,7 @@ class DeepSpeedSettings:
                 seen="wall_clock_breakdown is on.",
                 why="It synchronises the device around forward, backward and step: no overlap.",
                 remedy="\"wall_clock_breakdown\": false once you have the numbers",
-                source=_SOURCE,
+                source=SOURCE,
             )  # fmt: skip
         comms = config.get("comms_logger")
         if isinstance(comms, dict) and comms.get("enabled") is True:
@@ -151,7 +111,7 @@ class DeepSpeedSettings:
                 seen="comms_logger is on.",
                 why="Every collective is followed by a device synchronisation to time it.",
                 remedy="\"comms_logger\": {\"enabled\": false} once you have the numbers",
-                source=_SOURCE,
+                source=SOURCE,
             )  # fmt: skip
         for key in ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size"):
             size = zero.get(key)
@@ -161,7 +121,7 @@ class DeepSpeedSettings:
                     seen=f"zero_optimization.{key} is {size:g} elements.",
                     why="A step becomes thousands of tiny collectives and looks like a stall.",
                     remedy=f"\"{key}\": 5e8, or 5e7 where memory is short",
-                    source=_SOURCE,
+                    source=SOURCE,
                 )  # fmt: skip
         for part in ("offload_optimizer", "offload_param"):
             yield from self._offload(surroundings, path, part, zero.get(part))
@@ -177,8 +137,7 @@ class DeepSpeedSettings:
     def _batches(self, surroundings: Surroundings, path: str, config: dict[str, Any]) -> Iterator[FindingRecord]:
         names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
         total, micro, steps = (config.get(name) for name in names)
-        said = surroundings.variable("WORLD_SIZE")
-        world = int(said[0]) if said and said[0].isdigit() else 0
+        world = world_size(surroundings)
         if all(isinstance(one, int) and not isinstance(one, bool) for one in (total, micro, steps)):
             assert isinstance(total, int)
             assert isinstance(micro, int)
@@ -189,8 +148,9 @@ class DeepSpeedSettings:
                     self, "error", path,
                     seen=f"train_batch_size {total} is not {micro} × {steps} × {world or 'the number of ranks'}.",
                     why="DeepSpeed refuses it with an assertion on every rank.",
-                    remedy="leave one of the three out: DeepSpeed computes it",
-                    source=_SOURCE,
+                    remedy="leave one of the three out: DeepSpeed computes it"
+                    + (f"; for {world} ranks train_batch_size is {micro * steps * world}" if world else ""),
+                    source=SOURCE,
                 )  # fmt: skip
 
     def _offload(self, surroundings: Surroundings, path: str, part: str, body: object) -> Iterator[FindingRecord]:
@@ -203,7 +163,7 @@ class DeepSpeedSettings:
                 seen=f"{part} goes to nvme and nvme_path is not set.",
                 why="DeepSpeed fails at its first swap.",
                 remedy="\"nvme_path\": \"/local_nvme\"",
-                source=_SOURCE,
+                source=SOURCE,
             )  # fmt: skip
             return
         reading = surroundings.disks.space(folder)
@@ -238,6 +198,14 @@ class DeepSpeedTimeout:
                 source="DeepSpeed 0.19.8 constants.py",
             ),
         )  # fmt: skip
+
+
+def world_size(surroundings: Surroundings) -> int:
+    """Ranks of the whole job: by --ranks and --nodes, else by WORLD_SIZE; 0 where nothing says."""
+    if surroundings.question.local_ranks:
+        return surroundings.question.local_ranks * (surroundings.question.nodes or 1)
+    said = surroundings.variable("WORLD_SIZE")
+    return int(said[0]) if said and said[0].isdecimal() else 0
 
 
 def _on(section: object) -> bool:

@@ -41,8 +41,8 @@ def main() -> None:
         answer["loads_torch"] = "%s: %s" % (type(error).__name__, error)
     try:
         answer["conflicts"] = conflicts(metadata, versions)
-    except Exception:
-        pass
+    except Exception as error:
+        answer["not_compared"] = "%s: %s" % (type(error).__name__, error)
     print(json.dumps(answer))
 
 
@@ -85,16 +85,27 @@ def linked_nccl(folder: str) -> str:
     return ""
 
 
+def requirement_class() -> Any:
+    """packaging's, else the copy that pip or setuptools brings."""
+    from importlib import import_module
+
+    for name in ("packaging", "pip._vendor.packaging", "setuptools._vendor.packaging"):
+        try:
+            return import_module(name + ".requirements").Requirement
+        except ImportError:
+            continue
+    raise ImportError("neither packaging nor pip nor setuptools is installed")
+
+
 def conflicts(metadata: Any, have: "dict[str, str]") -> "list[str]":
     """What the frameworks ask of each other and do not get."""
-    from packaging.requirements import Requirement
-
+    requirement = requirement_class()
     found = []
     for name in ("torch", "deepspeed", "lightning", "pytorch-lightning", "accelerate"):
         if name not in have:
             continue
         for text in metadata.requires(name) or ():
-            need = Requirement(text)
+            need = requirement(text)
             if need.marker is not None and not need.marker.evaluate({"extra": ""}):
                 continue
             try:

@@ -78,8 +78,12 @@ class DriverSupportsCuda:
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
         state, training = gpu_state(surroundings), training_of(surroundings)
         driver, torch = parse_version(state.cuda), parse_version(training.cuda)
+        if not torch:
+            raise Inapplicable("this PyTorch was built without CUDA")
+        if not driver:
+            raise Undetermined("the driver does not tell which CUDA it supports")
         # Within a major version a newer toolkit runs on an older driver (CUDA minor version compatibility).
-        if not driver or not torch or torch[0] <= driver[0]:
+        if torch[0] <= driver[0]:
             return ()
         return (
             finding(
@@ -132,6 +136,8 @@ class Compatible:
                     remedy="unset LD_PRELOAD, or set it in the launcher for all nodes",
                 )
             )  # fmt: skip
+        if training.not_compared and not found:
+            raise Undetermined(f"what the frameworks ask of each other was not compared: {training.not_compared}")
         return tuple(found)
 
 
@@ -167,7 +173,7 @@ class KnownBugs:
             driver, architecture = "", None
         versions = {"NCCL": training.nccl, "torch": training.versions.get("torch", ""), "driver": driver}
         bugs = data.entries("bugs.toml", "bug", Bug)
-        return tuple(
+        found = tuple(
             finding(
                 self, bug.severity, f"{bug.what} {versions[bug.what]}",
                 seen=bug.seen,
@@ -183,3 +189,6 @@ class KnownBugs:
             and (not bug.architecture or (architecture is not None and architecture >= bug.architecture))
             and (not bug.several_nodes or spans_nodes(surroundings) is not False)
         )  # fmt: skip
+        if not found and training.cuda and not training.nccl:
+            raise Undetermined("NCCL's version is not known: its bugs were not looked up")
+        return found

@@ -1,14 +1,14 @@
 """Who uses which GPU: left-over processes, visible devices against local ranks, two ranks on one GPU."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import ClassVar
 
-from stallwatch.doctor.check import Inapplicable, finding
+from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.gpu.health import gpu_state, label
 from stallwatch.doctor.processes import command_of, process_state
-from stallwatch.doctor.surroundings import RankFacts, Surroundings
+from stallwatch.doctor.surroundings import Gpu, NamedEnvironment, RankFacts, Surroundings
 
 _HELD_BYTES = 1 << 30  # contexts of monitors take some hundred MiB
 # nvidia-persistenced, DCGM, Xorg and the like hold devices for good reasons.
@@ -61,58 +61,69 @@ class VisibleDevices:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        state = gpu_state(surroundings)
-        uuids = [gpu.uuid for gpu in state.gpus]
-        found = []
-        for environment in surroundings.environments:
-            value = environment.values.get("CUDA_VISIBLE_DEVICES")
-            if value is None or environment.is_file:
-                continue
-            entries = [entry.strip() for entry in value.split(",") if entry.strip()]
-            indexes = [_index(entry, uuids) for entry in entries]
+        try:
+            gpus: tuple[Gpu, ...] | None = gpu_state(surroundings).gpus
+        except (Inapplicable, Undetermined):
+            gpus = None  # how many names there are can be counted without them
+        found = tuple(
+            record
+            for environment in surroundings.environments
+            if not environment.is_file and (value := environment.values.get("CUDA_VISIBLE_DEVICES")) is not None
+            for record in self._one(surroundings, environment, value, gpus)
+        )
+        if not found and gpus is None:
+            gpu_state(surroundings)  # says why nothing could be compared
+        return found
+
+    def _one(
+        self, surroundings: Surroundings, environment: NamedEnvironment, value: str, gpus: tuple[Gpu, ...] | None
+    ) -> Iterator[FindingRecord]:
+        entries = [entry.strip() for entry in value.split(",") if entry.strip()]
+        named: list[object] = list(entries)
+        if gpus is not None:
+            indexes = [_index(entry, [gpu.uuid for gpu in gpus]) for entry in entries]
             missing = [entry for entry, index in zip(entries, indexes, strict=True) if index is None]
             if missing:
-                found.append(
-                    finding(
-                        self, "error", environment.place,
-                        seen=f"CUDA_VISIBLE_DEVICES={value}: {', '.join(missing)} is not on this node "
-                        f"({len(state.gpus)} GPUs).",
-                        why="CUDA stops reading at the first entry that does not exist: \"invalid device ordinal\" on "
-                        "later "
-                        "ranks, and the others wait for them.",
-                        remedy="export CUDA_VISIBLE_DEVICES=" + ",".join(str(gpu.index) for gpu in state.gpus),
-                        source="CUDA programming guide",
-                    )
+                yield finding(
+                    self, "error", environment.place,
+                    seen=f"CUDA_VISIBLE_DEVICES={value}: {', '.join(missing)} is not on this node "
+                    f"({len(gpus)} GPUs).",
+                    why="CUDA stops reading at the first entry that does not exist: \"invalid device ordinal\" on "
+                    "later ranks, and the others wait for them.",
+                    remedy="export CUDA_VISIBLE_DEVICES=" + ",".join(str(gpu.index) for gpu in gpus),
+                    source="CUDA programming guide",
                 )  # fmt: skip
-            elif len(set(indexes)) < len(indexes):
-                found.append(
-                    finding(
-                        self, "error", environment.place,
-                        seen=f"CUDA_VISIBLE_DEVICES={value} names a GPU twice.",
-                        why="CUDA then shows no device at all.",
-                        remedy="name each GPU once",
-                        source="CUDA programming guide",
-                    )
-                )  # fmt: skip
-            else:
-                found += self._ranks(environment.place, environment.values, len(entries))
-        return tuple(found)
+                return
+            named = list(indexes)
+        if len(set(named)) < len(named):
+            yield finding(
+                self, "error", environment.place,
+                seen=f"CUDA_VISIBLE_DEVICES={value} names a GPU twice.",
+                why="CUDA then shows no device at all.",
+                remedy="name each GPU once",
+                source="CUDA programming guide",
+            )  # fmt: skip
+            return
+        yield from self._ranks(surroundings, environment, len(entries))
 
-    def _ranks(self, place: str, values: Mapping[str, str], visible: int) -> list[FindingRecord]:
-        local_rank, local_size = values.get("LOCAL_RANK", ""), values.get("LOCAL_WORLD_SIZE", "")
-        # One device for each rank (set by Slurm or Ray) is as right as all devices for all.
-        if local_size.isdigit() and 1 < visible < int(local_size):
-            return [
-                finding(
-                    self, "error", place,
-                    seen=f"{visible} GPUs are visible to {local_size} local ranks (LOCAL_RANK={local_rank}).",
-                    why="cuda:LOCAL_RANK does not exist for some ranks, or two of them share a GPU, which NCCL "
-                    "answers with an "
-                    "error or a hang.",
-                    remedy=f"torchrun --nproc-per-node={visible}, or make {local_size} GPUs visible",
-                )
-            ]  # fmt: skip
-        return []
+    def _ranks(
+        self, surroundings: Surroundings, environment: NamedEnvironment, visible: int
+    ) -> Iterator[FindingRecord]:
+        said = environment.values.get("LOCAL_WORLD_SIZE", "")
+        ranks, least = (int(said), 2) if said.isdecimal() else (surroundings.question.local_ranks or 0, 1)
+        least = 2 if environment.rank is not None else least
+        # One device for each rank (set by Slurm or Ray) is as right as all devices for all; what a launcher's shell
+        # says is for all of its ranks.
+        if least <= visible < ranks:
+            rank = environment.values.get("LOCAL_RANK", "")
+            yield finding(
+                self, "error", environment.place,
+                seen=f"{visible} {'GPU is' if visible == 1 else 'GPUs are'} visible to {ranks} local ranks"
+                + (f" (LOCAL_RANK={rank})." if rank else "."),
+                why="cuda:LOCAL_RANK does not exist for some ranks, or two of them share a GPU, which NCCL answers "
+                "with an error or a hang.",
+                remedy=f"torchrun --nproc-per-node={visible}, or make {ranks} GPUs visible",
+            )  # fmt: skip
 
 
 def _index(entry: str, uuids: list[str]) -> int | None:

@@ -67,6 +67,7 @@ class WrittenVersions:
             cuda=versions.get("cuda", ""),
             hip=versions.get("hip", ""),
             nccl=versions.get("nccl", ""),
+            not_compared="the interpreter is another user's, and its hook wrote versions alone",
         )
         return Known(written, time.monotonic_ns())
 

@@ -5,8 +5,10 @@ import pytest
 from msgspec.structs import replace
 
 from stallwatch.doctor.check import Inapplicable, Undetermined
+from stallwatch.doctor.environment.by_version import NotReadByThisVersion, RecorderOff
 from stallwatch.doctor.environment.ranks import RanksDiffer
-from stallwatch.doctor.environment.together import Contradictions, NotReadByThisVersion, RecorderOff
+from stallwatch.doctor.environment.together import Contradictions
+from stallwatch.doctor.surroundings import Question
 from tests.unit.doctor.fakes import FakeTraining, Node, one, rank, training
 
 
@@ -78,7 +80,8 @@ def test_a_variable_newer_than_the_library_is_told(node: Node) -> None:
     new = node.around({"NCCL_LAUNCH_ORDER_IMPLICIT": "1"}, training=FakeTraining(training(nccl="2.26.2")))
     assert NotReadByThisVersion().look(new) == ()
     unknown = node.around({"NCCL_LAUNCH_ORDER_IMPLICIT": "1"}, training=FakeTraining(training(nccl="")))
-    assert NotReadByThisVersion().look(unknown) == ()
+    with pytest.raises(Undetermined, match="NCCL's version"):
+        NotReadByThisVersion().look(unknown)
 
 
 def test_ranks_that_must_agree_and_do_not_are_an_error(node: Node) -> None:
@@ -139,3 +142,13 @@ def test_ranks_of_two_jobs_are_not_compared(node: Node, other: dict[str, Any]) -
     environment = {"NCCL_ALGO": "Tree"} | other.get("environment", {})
     ranks += [rank(number, 500 + number, environment=environment, **changes) for number in range(2)]
     assert RanksDiffer().look(node.around(ranks=tuple(ranks))) == ()
+
+
+@pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"])
+def test_the_loopback_interface_is_wrong_for_several_nodes_however_they_are_told(node: Node, name: str) -> None:
+    several = node.around({name: "lo"}, question=Question(nodes=2))
+    assert one(Contradictions().look(several)).seen == f"{name}=lo and the job spans nodes."
+    by_slurm = node.around({name: "lo", "SLURM_JOB_NUM_NODES": "2"})
+    assert one(Contradictions().look(by_slurm)).severity == "error"
+    assert Contradictions().look(node.around({name: "lo"}, question=Question(nodes=1))) == ()
+    assert Contradictions().look(node.around({name: "lo"})) == ()

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from stallwatch.doctor.check import Inapplicable
-from stallwatch.doctor.frameworks.deepspeed import DeepSpeedKeys, DeepSpeedSettings, DeepSpeedTimeout, read_config
+from stallwatch.doctor.frameworks.deepspeed import DeepSpeedSettings, DeepSpeedTimeout, read_config
+from stallwatch.doctor.frameworks.deepspeed_keys import DeepSpeedKeys
 from stallwatch.doctor.surroundings import Question, Surroundings
 from stallwatch.errors import UnusableInput
 from tests.unit.doctor.fakes import FakeDisks, FakeTraining, Node, one, training
@@ -123,3 +124,91 @@ def test_a_timeout_in_seconds_where_minutes_are_read_is_told(node: Node) -> None
     assert DeepSpeedTimeout().look(node.around({"DEEPSPEED_TIMEOUT": "30"})) == ()
     with pytest.raises(Inapplicable):
         DeepSpeedTimeout().look(node.around())
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"zero_optimization": {"stage": 2, "cpu_offload": True}}, '"offload_optimizer": {"device": "cpu"}'),
+        ({"zero_optimization": {"stage": 3, "cpu_offload_param": True}}, '"offload_param": {"device": "cpu"}'),
+        (
+            {"zero_optimization": {"stage": 3, "stage3_gather_fp16_weights_on_model_save": True}},
+            "stage3_gather_16bit_weights_on_model_save",
+        ),
+        ({"bfloat16": {"enabled": True}}, '"bf16"'),
+        ({"fp32_allreduce": True}, "communication_data_type"),
+    ],
+)
+def test_a_deprecated_key_carries_the_new_one(node: Node, config: dict[str, object], words: str) -> None:
+    assert words in one(DeepSpeedKeys().look(around(node, config))).remedy
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"per_device_train_batch_size": 4}, "Hugging Face's TrainingArguments"),
+        ({"zero3_init_flag": True}, "accelerate"),
+        ({"gradient_clip_val": 1.0}, "Lightning"),
+        ({"find_unused_parameters": True}, "DistributedDataParallel"),
+        ({"tensor_model_parallel_size": 2}, "Megatron-LM"),
+        ({"bf16": {"enabled": True, "loss_scale": 0}}, '"fp16"'),
+        ({"overlap_comm": True}, '"zero_optimization"'),
+        ({"zero_optimization": {"stage": 2, "stage3_max_live_parameters": 1e9}}, "ZeRO stage 3"),
+        ({"zero_optimization": {"stage": 3, "round_robin_gradients": True}}, "ZeRO stage 1 and 2"),
+    ],
+)
+def test_a_key_of_another_stage_section_or_library_says_whose(
+    node: Node, config: dict[str, object], words: str
+) -> None:
+    assert words in one(DeepSpeedKeys().look(around(node, config))).seen
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GOOD,
+        {
+            "train_batch_size": "auto", "zero_optimization": {
+                "stage": 2, "overlap_comm": True, "allgather_partitions": True, "allgather_bucket_size": 5e8,
+                "reduce_scatter": True, "contiguous_gradients": True,
+            },
+            "fp16": {
+                "enabled": "auto", "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16,
+                "hysteresis": 2, "min_loss_scale": 1,
+            },
+        },
+        {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "sub_group_size": 1e9,
+         "stage3_max_live_parameters": 1e9, "stage3_max_reuse_distance": 1e9, "offload_param": {"device": "cpu"}}},
+        {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 1}, "bf16": {"enabled": True}},
+        {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2},
+    ],
+)  # fmt: skip
+def test_right_configurations_are_silent(node: Node, config: dict[str, object]) -> None:
+    for check in (DeepSpeedKeys(), DeepSpeedSettings()):
+        assert check.look(around(node, config)) == ()
+
+
+def test_ranks_and_nodes_of_the_command_line_are_the_world(node: Node) -> None:
+    path = node.write(
+        "ds.json", '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}'
+    )
+    told = node.around(question=Question(deepspeed=(path,), local_ranks=4, nodes=2))
+    assert "is not 8 × 2 × 8" in one(DeepSpeedSettings().look(told)).seen
+    assert "train_batch_size is 128" in one(DeepSpeedSettings().look(told)).remedy
+    right = node.around(question=Question(deepspeed=(path,), local_ranks=2))
+    assert DeepSpeedSettings().look(right) == ()
+
+
+def test_the_old_form_of_zero_is_refused(node: Node) -> None:
+    assert one(DeepSpeedSettings().look(around(node, {"zero_optimization": True}))).severity == "error"
+
+
+def test_json_in_a_guide_is_held_to_deepspeeds_rules(node: Node) -> None:
+    text = '# ZeRO\n\n```json\n{\n  // two stages\n  "zero_optimization": {"stage": 2, "overlap_com": true}\n}\n```\n'
+    guide = node.around(question=Question(scripts=(node.write("guide.md", text),)))
+    found = one(DeepSpeedKeys().look(guide))
+    assert "overlap_comm" in found.remedy
+    assert found.subject.endswith("guide.md:4")
+    for other in ('```json\n{"name": "x"}\n```\n', "```json\n{ …\n```\n", "no code"):
+        with pytest.raises(Inapplicable):
+            DeepSpeedKeys().look(node.around(question=Question(scripts=(node.write("g.md", other),))))

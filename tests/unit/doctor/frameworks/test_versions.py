@@ -1,3 +1,9 @@
+import json
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
 import pytest
 
 from stallwatch.doctor.check import Inapplicable, Undetermined
@@ -90,6 +96,26 @@ def test_nvls_counts_on_gpus_that_have_it(node: Node) -> None:
     assert KnownBugs().look(node.around(training=old, gpus=ampere)) == ()
 
 
-def test_versions_without_known_bugs_and_unknown_ones_are_silent(node: Node) -> None:
+def test_versions_without_known_bugs_are_silent(node: Node) -> None:
     assert KnownBugs().look(node.around(gpus=FakeGpus(gpus()))) == ()
-    assert KnownBugs().look(node.around(training=FakeTraining(training("2.11.0", nccl="")))) == ()
+
+
+def test_what_was_not_compared_is_unknown_and_never_right(node: Node) -> None:
+    without_packaging = FakeTraining(training(not_compared="ImportError: neither packaging nor pip is installed"))
+    with pytest.raises(Undetermined, match="was not compared: ImportError"):
+        Compatible().look(node.around(training=without_packaging))
+    without_nccl = FakeTraining(training(nccl=""))
+    with pytest.raises(Undetermined, match="NCCL's version is not known"):
+        KnownBugs().look(node.around(training=without_nccl))
+    assert KnownBugs().look(node.around(training=FakeTraining(training(nccl="", cuda="")))) == ()
+
+
+def test_an_interpreter_without_packaging_says_that_it_compared_nothing(tmp_path: Path) -> None:
+    """As training's interpreter runs it, with the three that know requirements hidden."""
+    program = resources.files("stallwatch.doctor.frameworks").joinpath("interpreter.py").read_text(encoding="utf-8")
+    for name in ("packaging", "pip", "setuptools"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('hidden')\n")
+    done = subprocess.run(
+        (sys.executable, "-c", program), env={"PYTHONPATH": str(tmp_path)}, capture_output=True, check=True, timeout=60
+    )
+    assert "neither packaging nor pip" in json.loads(done.stdout)["not_compared"]

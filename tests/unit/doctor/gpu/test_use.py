@@ -2,6 +2,7 @@ import pytest
 
 from stallwatch.doctor.check import Inapplicable
 from stallwatch.doctor.gpu.use import LeftOverProcesses, SharedGpu, VisibleDevices
+from stallwatch.doctor.surroundings import Question
 from tests.unit.doctor.fakes import GIB, FakeGpus, Node, gpus, one, rank
 
 
@@ -75,3 +76,25 @@ def test_one_gpu_for_each_rank_is_silent(node: Node) -> None:
 def test_ranks_of_two_jobs_may_share(node: Node) -> None:
     ranks = (rank(0), rank(1, environment={"MASTER_PORT": "9"}))
     assert SharedGpu().look(node.around(gpus=FakeGpus(gpus({"pids": (100, 101)})), ranks=ranks)) == ()
+
+
+def test_fewer_names_than_ranks_are_told_without_nvml_too(node: Node) -> None:
+    question = Question(local_ranks=4)
+    found = one(VisibleDevices().look(node.around({"CUDA_VISIBLE_DEVICES": "0,1"}, question=question)))
+    assert found.seen == "2 GPUs are visible to 4 local ranks."
+    assert one(VisibleDevices().look(node.around({"CUDA_VISIBLE_DEVICES": "0"}, question=question)))
+    by_torchrun = {"CUDA_VISIBLE_DEVICES": "0,1", "LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "3"}
+    assert "(LOCAL_RANK=3)" in one(VisibleDevices().look(node.around(by_torchrun))).seen
+
+
+def test_names_enough_or_one_for_each_rank_are_right_without_nvml_too(node: Node) -> None:
+    for values, ranks in (
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4),
+        ({"CUDA_VISIBLE_DEVICES": "2", "LOCAL_WORLD_SIZE": "4"}, None),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 4),
+    ):
+        with pytest.raises(Inapplicable):
+            VisibleDevices().look(node.around(values, question=Question(local_ranks=ranks)))
+    of_slurm = rank(1, environment={"CUDA_VISIBLE_DEVICES": "1"})
+    with pytest.raises(Inapplicable):
+        VisibleDevices().look(node.around(ranks=(of_slurm,), question=Question(local_ranks=4)))
