@@ -6,12 +6,16 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from stallwatch.config import current_environment
 from stallwatch.errors import EXIT_CRASH, EXIT_OK, EXIT_VERDICT
+
+if TYPE_CHECKING:
+    from stallwatch.selftest.result import NodeFinding, SelfTestReport
 
 _SIZE = re.compile(r"([0-9]+)\s*([KMG]?)(i?B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -94,6 +98,9 @@ def command(
         program=rank_program,
     )
     report = SelfTest(options, current_environment(), tell).run()
+    if report.trial is not None and report.trial.failed_at_start:
+        tell("the start failed: looking at the node")
+        report = msgspec.structs.replace(report, node_findings=_node_findings(report, ranks))
     if as_json:
         click.echo(msgspec.json.encode(report))
     else:
@@ -101,6 +108,26 @@ def command(
     if report.ok is None:
         return EXIT_CRASH
     return EXIT_OK if report.ok else EXIT_VERDICT
+
+
+def _node_findings(report: "SelfTestReport", ranks: int | None) -> "tuple[NodeFinding, ...]":
+    """Errors and warnings of `doctor`'s checks of this node, the worst first; some seconds at most."""
+    from stallwatch.clock import SystemClock
+    from stallwatch.doctor.checks import CHECKS
+    from stallwatch.doctor.examine import examine
+    from stallwatch.doctor.live.survey import survey
+    from stallwatch.doctor.surroundings import Question
+    from stallwatch.selftest.result import NodeFinding
+
+    checks = [check for check in CHECKS if check.area in ("gpu", "network", "host", "environment", "frameworks")]
+    # The test's own ranks meet at the loopback address, whatever this shell is told.
+    environment = {name: value for name, value in current_environment().items() if not name.startswith("MASTER_")}
+    around = survey(Question(local_ranks=ranks, nodes=1), environment, (), report.python)
+    return tuple(
+        NodeFinding(one.check, one.severity, one.subject, one.seen, one.why, one.remedy)
+        for one in examine(checks, around, SystemClock()).findings
+        if one.severity != "info"
+    )
 
 
 def _interrupted(signal_number: int, frame: FrameType | None) -> None:

@@ -46,6 +46,7 @@ class Ranks:
         self._offsets = dict.fromkeys(range(plan.ranks), 0)
         self.processes: list[subprocess.Popen[bytes]] = []
         shared = self._environment(environment, rank_directory)
+        self.master = f"{shared['MASTER_ADDR']}:{shared['MASTER_PORT']}"
         for rank in range(plan.ranks):
             own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             try:

@@ -150,7 +150,8 @@ def _run(options: argparse.Namespace, place: Place, report: StepReport) -> int:
         device = open_device(torch, backend, index)
     except Exception as error:
         return _failed(report, error)
-    report.end("ok", "", backend=backend, index=index, **device_facts(torch, device))
+    facts = device_facts(torch, device)
+    report.end("ok", "", backend=backend, index=index, **facts)
 
     deadline.step()
     report.begin("store", None)
@@ -163,7 +164,11 @@ def _run(options: argparse.Namespace, place: Place, report: StepReport) -> int:
 
     report.begin("meeting", None)
     try:
-        meeting.gather_all()
+        on_gpu = f"GPU {index} {facts.get('device', '')} {facts.get('uuid', '')}".rstrip()
+        meeting.gather_all(on_gpu if device.type == "cuda" else "CPU")
+        if place.rank == 0 and not options.report:
+            for line in meeting.who():
+                _say(f"  {line}")
     except Absent as error:
         return _failed(report, error)
     report.end("ok")

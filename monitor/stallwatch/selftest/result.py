@@ -8,6 +8,7 @@ from stallwatch.errors import StallwatchError
 from stallwatch.model.verdict import Verdict
 
 SCHEMA_VERSION = 1
+BEFORE_COLLECTIVES = ("start", "device", "store", "meeting", "init")
 
 Outcome = Literal["ok", "wrong", "error", "unsupported", "unfinished"]
 FailureKind = Literal["absent", "stalled", "wrong", "error", "died"]
@@ -38,6 +39,17 @@ class Device(msgspec.Struct, frozen=True):
     uuid: str | None = None
 
 
+class NodeFinding(msgspec.Struct, frozen=True):
+    """What the node checks (`stallwatch doctor`) found where a step before the process group failed."""
+
+    check: str
+    severity: str
+    subject: str
+    seen: str
+    why: str
+    remedy: str
+
+
 class Failure(msgspec.Struct, frozen=True):
     """The first thing that was not as it must be; what follows from it is left out."""
 
@@ -61,10 +73,16 @@ class TrialResult(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     torch: str | None = None
     nccl: str | None = None
+    master: str = ""  # address:port of the store at which they met
 
     @property
     def ok(self) -> bool:
         return self.failure is None
+
+    @property
+    def failed_at_start(self) -> bool:
+        """Whether a step before the first collective failed: then the node's own faults come first."""
+        return self.failure is not None and self.failure.step in BEFORE_COLLECTIVES
 
 
 class BisectTrial(msgspec.Struct, frozen=True):
@@ -99,6 +117,7 @@ class SelfTestReport(msgspec.Struct, frozen=True):
     node: str
     python: str = ""
     trial: TrialResult | None = None
+    node_findings: tuple[NodeFinding, ...] = ()  # the worst first; asked for only where the start failed
     warnings: tuple[str, ...] = ()
     bisection: Bisection | None = None
     nccl_tests: NcclTests | None = None

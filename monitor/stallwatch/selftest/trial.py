@@ -1,14 +1,16 @@
 """One job from start to end: watch what its ranks tell, and when nothing moves find out why and end it."""
 
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stallwatch.errors import StallwatchError
+from stallwatch.selftest.advice import about_the_node
 from stallwatch.selftest.evidence import Investigation, Judgement
 from stallwatch.selftest.launching import Plan, Ranks
 from stallwatch.selftest.progress import Progress, failure_at_end
-from stallwatch.selftest.result import Failure, OwnFailure, TrialResult
+from stallwatch.selftest.result import Device, Failure, OwnFailure, TrialResult
 from stallwatch.selftest.worker.report import name_of
 
 _POLL_SECONDS = 0.05
@@ -55,10 +57,20 @@ class Trial:
             ranks=self._plan.ranks,
             seconds=round(time.monotonic() - began, 2),
             steps=self._progress.steps(),
-            devices=self._progress.devices(),
+            devices=self._devices(ranks),
             failure=failure,
             torch=first.get("torch"),
             nccl=first.get("nccl"),
+            master=ranks.master,
+        )
+
+    def _devices(self, ranks: Ranks) -> tuple[Device, ...]:
+        """Who is who, by what each rank told; of one that told nothing, what was started."""
+        told = {device.rank: device for device in self._progress.devices()}
+        given = dict(enumerate(self._plan.devices))
+        return tuple(
+            told.get(rank) or Device(rank, socket.gethostname(), process.pid, given.get(rank))
+            for rank, process in enumerate(ranks.processes)
         )
 
     def _watch(self, ranks: Ranks, records: Path) -> Failure | None:
@@ -110,6 +122,7 @@ class Trial:
         self._tell(f"nothing has moved for {seconds:.0f} s in step {where}" + (": looking at the ranks" * self._look))
         judgement = self._investigate(ranks) if self._look else Judgement(None)
         verdict = judgement.report.verdicts[0] if judgement.report and judgement.report.verdicts else None
+        verdict = about_the_node(verdict) if verdict is not None else None
         if silent:
             summary = f"{_ranks(silent)} told nothing within {seconds:.0f} s of the start; the others wait in {where}"
         elif behind:

@@ -9,6 +9,12 @@ _MARKS = {"passes": "passes", "fails": "fails", "fails_otherwise": "fails otherw
 
 
 def lines(report: SelfTestReport) -> Iterator[str]:
+    for finding in report.node_findings:
+        yield f"This node, {finding.severity}: {finding.subject}: {finding.seen}"
+        yield f"  why: {finding.why}"
+        yield f"  do:  {finding.remedy}"
+    if report.node_findings:
+        yield ""
     if report.trial is not None:
         yield from _job(report.trial)
         yield from _steps(report.trial)
@@ -53,8 +59,13 @@ def _job(trial: TrialResult) -> Iterator[str]:
     versions = [f", {name} {version}" for name, version in (("torch", trial.torch), ("NCCL", trial.nccl)) if version]
     yield f"{trial.ranks} ranks, {trial.backend or 'backend unknown'}" + "".join(versions)
     for device in trial.devices:
-        if device.name:
-            yield f"  rank {device.rank}: GPU {device.index} {device.name} {device.uuid or ''}".rstrip()
+        if device.index is None and device.name is None:
+            on = "CPU"
+        else:
+            on = " ".join(filter(None, (f"GPU {device.index}", device.name, device.uuid)))
+        yield f"  rank {device.rank}: pid {device.pid} on {device.host or 'this node'}, {on}"
+    if trial.master:
+        yield f"  master: {trial.master}"
 
 
 def _steps(trial: TrialResult) -> Iterator[str]:

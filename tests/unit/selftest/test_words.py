@@ -5,8 +5,10 @@ import msgspec
 from stallwatch.selftest.result import (
     Bisection,
     BisectTrial,
+    Device,
     Failure,
     NcclTests,
+    NodeFinding,
     SelfTestReport,
     StepResult,
     TrialResult,
@@ -64,3 +66,24 @@ def test_trials_of_a_bisection_are_listed() -> None:
 
 def test_the_report_survives_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(GOOD), type=SelfTestReport) == GOOD
+
+
+def test_everybody_is_named_with_pid_host_and_device_and_the_place_where_they_meet() -> None:
+    devices = (Device(0, "node7", 41, 2, "H100", "GPU-a"), Device(1, "node7", 42))
+    trial = msgspec.structs.replace(TrialResult("nccl", 2, 1.0, STEPS, devices), master="127.0.0.1:41234")
+    text = list(lines(msgspec.structs.replace(GOOD, trial=trial)))
+    assert "  rank 0: pid 41 on node7, GPU 2 H100 GPU-a" in text
+    assert "  rank 1: pid 42 on node7, CPU" in text
+    assert "  master: 127.0.0.1:41234" in text
+
+
+def test_what_is_wrong_with_the_node_comes_before_the_failure_that_it_caused() -> None:
+    failure = Failure("error", "device", None, (0,), "rank 0 failed in step device")
+    trial = TrialResult("nccl", 2, 1.0, STEPS, (), failure)
+    found = NodeFinding("driver_answers", "error", "NVIDIA driver", "NVML refuses: mismatch.", "why", "reboot")
+    report = msgspec.structs.replace(GOOD, ok=False, trial=trial, node_findings=(found,))
+    text = list(lines(report))
+    assert text[0] == "This node, error: NVIDIA driver: NVML refuses: mismatch."
+    assert "What failed: rank 0 failed in step device" in text
+    assert trial.failed_at_start
+    assert not GOOD.trial or not GOOD.trial.failed_at_start

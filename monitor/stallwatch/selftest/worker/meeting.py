@@ -40,9 +40,9 @@ class Meeting:
                 f"{first_line(error)}"
             ) from error
 
-    def gather_all(self) -> None:
-        """Wait for every rank. Raise Absent with those that did not come in time."""
-        self.say("arrived", f"{os.uname().nodename} {os.getpid()}")
+    def gather_all(self, device: str) -> None:
+        """Wait for every rank. Raise Absent with those that did not come in time. `device`: what this one works on."""
+        self.say("arrived", f"pid {os.getpid()} on {os.uname().nodename}, {device}")
         others = [rank for rank in range(self._place.world_size) if rank != self._place.rank]
         if not others:
             return
@@ -53,6 +53,15 @@ class Meeting:
             absent = [rank for rank in others if not self._ask(partial(self.words.check, [f"arrived/{rank}"]))]
             why = f"{ranks_text(absent)} never came within {self._seconds:.0f} s" if absent else first_line(error)
             raise Absent(f"at the store, {why}") from error
+
+    def who(self) -> "list[str]":
+        """Rank, pid, host and device of everybody, once all have come, and where they met."""
+        ranks = range(self._place.world_size)
+        return [*(f"rank {rank}: {self.await_word('arrived', rank)}" for rank in ranks), f"master: {self.place}"]
+
+    @property
+    def place(self) -> str:
+        return f"{self._address}:{self._port}"
 
     def say(self, key: str, value: str) -> None:
         self._ask(lambda: self.words.set(f"{key}/{self._place.rank}", value))
