@@ -8,10 +8,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from stallwatch.cli.terminal import local_time, safe
+from stallwatch.diagnosis.safety import deadline, safety
 from stallwatch.diagnosis.stacktree import render
 from stallwatch.model.verdict import CulpritProcess, Report, Verdict
 from stallwatch.outputs.documents import IncidentDocument
-from stallwatch.outputs.safety import deadline, safety
 
 _MOST_CULPRITS = 8
 _MOST_CAVEATS = 12

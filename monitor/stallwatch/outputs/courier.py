@@ -13,13 +13,13 @@ import msgspec
 
 from stallwatch.clock import Clock
 from stallwatch.errors import UsageError
+from stallwatch.incidents.delivery_steps import Step, covered, due, verdict_key
 from stallwatch.model.incident import Incident, NodeReport, Severity
 from stallwatch.node.disk import DiskHangs
 from stallwatch.outputs.delivery import Delivered, Later, Outcome, Poster
 from stallwatch.outputs.documents import HeldBack, iso
 from stallwatch.outputs.rate_cap import NoCap, RateCap
 from stallwatch.outputs.spool import Message, Spool, SpoolFile
-from stallwatch.outputs.telling import Step, covered, due, verdict_key
 
 logger = logging.getLogger("stallwatch.outputs")
 

@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import NamedTuple
 
 from stallwatch import __version__
+from stallwatch.diagnosis.safety import deadline
 from stallwatch.model.incident import Incident, NodeReport, RankView
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GpuSample, JobKey
 from stallwatch.model.verdict import CulpritProcess, GroupRef, Verdict
 from stallwatch.outputs.documents import HeldBack
-from stallwatch.outputs.safety import deadline
 
 log = logging.getLogger(__name__)
 

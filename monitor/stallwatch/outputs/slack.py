@@ -9,6 +9,7 @@ import msgspec
 from stallwatch.clock import Clock
 from stallwatch.config import Config, SlackSection
 from stallwatch.errors import UsageError
+from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import ChildPoster
@@ -27,7 +28,6 @@ from stallwatch.outputs.slack_message import (
 )
 from stallwatch.outputs.slack_reactions import HINT, SlackReactions
 from stallwatch.outputs.spool import FarSpoolFile
-from stallwatch.outputs.telling import Step
 
 _HOUR_SECONDS = 3600.0
 

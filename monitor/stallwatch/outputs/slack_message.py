@@ -8,14 +8,14 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from stallwatch.diagnosis.safety import deadline, safety
 from stallwatch.diagnosis.stacktree import render
+from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GpuSample
 from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
 from stallwatch.outputs.documents import iso
-from stallwatch.outputs.safety import deadline, safety
-from stallwatch.outputs.telling import Step
 
 # https://docs.slack.dev/reference/block-kit/blocks: a longer text makes Slack refuse the whole message.
 _HEADER_CHARACTERS = 150

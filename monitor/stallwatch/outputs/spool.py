@@ -10,8 +10,8 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from stallwatch.incidents.delivery_steps import Step
 from stallwatch.node.disk import Disk
-from stallwatch.outputs.telling import Step
 
 _MOST_MESSAGES = 200  # some hours of a very bad day; the oldest of who has the most is dropped first
 _MOST_INCIDENTS = 2000

@@ -9,6 +9,7 @@ import msgspec
 from stallwatch import __version__
 from stallwatch.clock import Clock
 from stallwatch.config import Config
+from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import ChildPoster
@@ -16,7 +17,6 @@ from stallwatch.outputs.documents import incident_document
 from stallwatch.outputs.poster import Request
 from stallwatch.outputs.secret import secret_url
 from stallwatch.outputs.spool import FarSpoolFile
-from stallwatch.outputs.telling import Step
 
 
 def webhook(config: Config, clock: Clock) -> Courier | None:

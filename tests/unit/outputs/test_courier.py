@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from stallwatch.errors import UsageError
+from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs import spool as spools
@@ -13,7 +14,6 @@ from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import Delivered, Later, Outcome, Refused
 from stallwatch.outputs.rate_cap import RateCap
 from stallwatch.outputs.spool import SpoolFile
-from stallwatch.outputs.telling import Step
 from tests.unit.outputs.reports import FakeClock, diagnosis, incident, node_report, verdict
 
 WAIT = 10.0  # a test that needs this long has failed

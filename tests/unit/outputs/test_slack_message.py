@@ -4,6 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident
 from stallwatch.model.reading import Known
 from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, StackNode
@@ -16,7 +17,6 @@ from stallwatch.outputs.slack_message import (
     slack_message,
     slack_test_message,
 )
-from stallwatch.outputs.telling import Step
 from tests.unit.outputs.reports import GPU, JOB, diagnosis, finding, incident, node_report, verdict, with_snapshot
 
 

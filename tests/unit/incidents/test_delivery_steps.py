@@ -2,8 +2,8 @@ import itertools
 
 import pytest
 
+from stallwatch.incidents.delivery_steps import Step, covered, due
 from stallwatch.model.incident import Incident, Severity
-from stallwatch.outputs.telling import Step, covered, due
 from tests.unit.outputs.reports import incident
 
 
