@@ -1,6 +1,7 @@
 """How long Prometheus waits for /metrics while the daemon publishes: `python -m tests.bench.bench_scrape`.
 
-Prints what one reader sees, a publication and a scrape ten times a second; absolute numbers belong to the machine.
+Prints what one reader sees, a publication and a scrape ten times a second (each scrape is rendered for), and what a
+publication each second and a rendering every 15 s cost. Absolute numbers belong to the machine.
 """
 
 import http.client
@@ -15,12 +16,14 @@ import msgspec
 
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.reading import Known
+from stallwatch.outputs.metrics import render
 from tests.integration.outputs.page_reports import stalled_node
 from tests.integration.outputs.serving import served
 from tests.unit.outputs.reports import GPU, incident, sample, with_snapshot
 
 SECONDS = 20.0
 PERIOD_SECONDS = 0.1
+SCRAPED_EVERY_SECONDS = 15
 
 
 def node_of(ranks: int, pulse: int = 0) -> NodeReport:
@@ -66,11 +69,25 @@ def measure(ranks: int) -> tuple[list[float], int, float]:
     return taken, size, statistics.median(spent)
 
 
+def rendered(ranks: int) -> float:
+    """CPU seconds of one rendering."""
+    spent = []
+    for pulse in range(10):
+        report = node_of(ranks, pulse)
+        before = time.thread_time()
+        render(report, ())
+        spent.append(time.thread_time() - before)
+    return statistics.median(spent)
+
+
 if __name__ == "__main__":
     for ranks in (8, 1024):
         taken, size, publication = measure(ranks)
         p99 = sorted(taken)[int(len(taken) * 0.99)]
+        rendering = rendered(ranks)
         print(
-            f"{ranks} ranks: {len(taken)} scrapes of {size / 1000:.0f} kB, a publication {publication * 1e3:.1f} ms CPU"
+            f"{ranks} ranks: {len(taken)} scrapes of {size / 1000:.0f} kB; "
+            f"a publication {publication * 1e3:.3f} ms CPU, a rendering {rendering * 1e3:.1f} ms: "
+            f"{(publication + rendering / SCRAPED_EVERY_SECONDS) * 1e3:.2f} ms of CPU a second"
         )
         print(f"  median {statistics.median(taken) * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms")

@@ -89,7 +89,10 @@ def _is_from_foreign_page(request: Request) -> bool:
 
 class HostCheck:
     """On a loopback address, answer only to loopback names and to external_url's: a page on the internet whose name
-    was rebound to 127.0.0.1 then reads nothing, not even the open endpoints."""
+    was rebound to 127.0.0.1 then reads nothing, not even the open endpoints.
+
+    Not Starlette's TrustedHostMiddleware: it cannot say 127.0.0.0/8, and cuts "[::1]:9477" at its first colon.
+    """
 
     def __init__(self, app: ASGIApp, external_url: str) -> None:
         self._app = app

@@ -9,7 +9,11 @@ _HEADER_SECONDS = 1.0  # how old the Date of an answer may be
 
 
 class WebServer(uvicorn.Server):
-    """Serves until `leave`; at rest it wakes once a second (two servers of uvicorn's own take 0.1 % of a core)."""
+    """Serves until `leave`; at rest it wakes once a second (two servers of uvicorn's own take 0.1 % of a core).
+
+    A uvicorn that calls `main_loop` no more looks at its clock again as its own does, and ends all the same: by
+    `should_exit`.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
