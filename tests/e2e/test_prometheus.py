@@ -30,7 +30,7 @@ QUIET = (
     r"rule Stallwatch(RankLost|HardwareFault|RankBehind|JobStandsStill|GpuSlowedByHeat)",
     r"rule Stallwatch(DaemonAbsent|SensorDead|DeliveryFailing)",
     r"stallwatch_rank_(communication|slow_score)_ratio",  # a report that stands still has one pulse, which is no share
-    r"stallwatch_output_(deliveries|queue)",
+    r"stallwatch_output_(deliveries|queue|held)",
     r"uncorrected ECC|ecc_uncorrected_total\{[^}]*\} > 0",
     r"runs slower|Is one slowed down, and why\? \(B\)",
     r"blind or dumb",

@@ -115,8 +115,8 @@ def test_notify_test_says_what_became_of_it(node: Node) -> None:
 
 
 def test_mute_keeps_a_job_quiet_and_is_over_when_it_is_ended(node: Node) -> None:
-    assert f"Nobody is told about {OTHER} for 30 min." in node.said("mute", OTHER)
-    assert f"{OTHER} is told about again." in node.said("mute", OTHER, "--for", "0")
+    assert f"Nobody is told about {OTHER} of uid {ALICE} for 30 min." in node.said("mute", OTHER)
+    assert f"{OTHER} of uid {ALICE} is told about again." in node.said("mute", OTHER, "--for", "0")
 
 
 def test_the_socket_is_open_to_the_daemons_group_alone(node: Node) -> None:

@@ -1,5 +1,6 @@
 """An environment that was enabled: ranks of mp.spawn attach by themselves, and their launcher does not."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from stallwatch.cli.app import run
 from stallwatch.demo.job import end_processes
 from stallwatch.hook import layout
+from stallwatch.hook.layout import LayoutError
 from stallwatch.node.heartbeat_file import read_heartbeat
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -41,11 +43,11 @@ def test_ranks_of_mp_spawn_attach_by_themselves(tmp_path: Path) -> None:
         deadline = time.monotonic() + SECONDS
         while True:
             assert process.poll() is None
-            found = sorted(
-                (beat.rank, beat.world_size, beat.is_child)
-                for path in records.glob("*.beat")
-                if (beat := read_heartbeat(path)).world_size > 1
-            )
+            beats = []
+            for path in records.glob("*.beat"):
+                with contextlib.suppress(LayoutError):  # it is being created
+                    beats.append(read_heartbeat(path))
+            found = sorted((beat.rank, beat.world_size, beat.is_child) for beat in beats if beat.world_size > 1)
             if found == [(0, 2, False), (1, 2, False)]:
                 break
             assert time.monotonic() < deadline, f"{found} {sorted(records.iterdir())}"
