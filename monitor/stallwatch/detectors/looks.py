@@ -18,6 +18,7 @@ _KEPT_SAMPLES = 12  # a record may be read a moment before its newest look: that
 _TOGETHER_NS = 150_000_000  # looks further apart are of different moments, and their counts cannot be compared
 _ABOUT_TOGETHER_NS = 600_000_000  # where each rank's own words say that it waits: on a busy machine hooks come late
 _KEPT_OFFSETS = 64
+_STEPS_LATELY = 2  # of another rank in the samples that are kept: who has counted none does not step
 _ENOUGH_OFFSETS = 4
 _ERRORS = 4  # standard errors of two counts' distance that are surely more than none
 _SETTLE_STEPS = 3  # the first steps compile and warm up, each rank as it will
@@ -85,13 +86,22 @@ class Looks(msgspec.Struct, frozen=True):
 
 
 def peers_of(members: Sequence[Member]) -> list[list[Member]]:
-    """Divide the members by what program they run: stages of a pipeline wait unequally by design."""
-    groups, left = [], list(members)
+    """Divide the members by what program they run: stages of a pipeline wait unequally by design, and who has no more
+    batches only shadows the collectives of those that have (torch's Join)."""
+    groups, left = [], _that_step(members)
     while left:
         peers = [member for member in left if _same_role(member.role, left[0].role)]
         left = [member for member in left if member not in peers]
         groups.append(peers)
     return groups
+
+
+def _that_step(members: Sequence[Member]) -> list[Member]:
+    """All of them, where none has counted two steps lately."""
+    counted = [member.samples[-1].step - member.samples[0].step if member.samples else 0 for member in members]
+    if max(counted, default=0) < _STEPS_LATELY:
+        return list(members)
+    return [member for member, steps in zip(members, counted, strict=True) if steps > 0]
 
 
 def looked(before: Looks, alive: Sequence[RankHistory]) -> Looks:

@@ -28,8 +28,10 @@ from stallwatch.model.verdict import Slowness, cost_of
 _HOLD_TICKS = 10  # a rank that fell behind by its steps outlives single looks that dissent
 # The needed difference is less than the cost that is told: what is found so is measured before anybody hears of it.
 _SEARCHED = 0.65
-# It is over when what is left is less than this part of what was found, for as long as it took to find.
+# It is over when what is left is less than this part of what was found, for as long as it took to find, and at least
+# for so long: a large difference is found in seconds, and gaps of seconds come by chance.
 _LEFT = 0.34
+_OVER_NS = 15 * SECOND_NS
 _SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
 _SHOWN_LOOKS = 64  # what people see of ranks of which nothing was found
 _LAG_LOOKS = 8
@@ -173,7 +175,7 @@ class SlowDetector:
             reason,
             slowness,
             least.peers_share - least.share,
-            max(took_ns, SPAN_NS),
+            max(took_ns, _OVER_NS),
         )
 
     def _held(self, before: _Slow, watched: _Watched, alive: Sequence[RankHistory], *, moved: bool) -> _Slow | None:

@@ -19,7 +19,7 @@ from stallwatch.hook.rank_file import RankFile, remove_stale_files, write_privat
 from stallwatch.hook.requests import Request, Requests
 
 LOOKS_PER_PULSE = 4
-SPREAD_NS = 64_000_000
+SPREAD_NS = layout.PUBLISH_NS  # all of it: a step as long as the distance of looks is seen at each of its moments
 FORK_SECONDS = 0.2  # how long a fork may wait for our thread; it takes some 0.1 ms unless a disk is dead
 EXIT_SECONDS = 2.0  # how long the end of the process may wait for our threads: a dump in progress, a dead disk
 

@@ -1,7 +1,9 @@
+import msgspec
 import pytest
 
 from stallwatch.config import Config, SlowSection
 from stallwatch.detectors.waiting import difference, leads
+from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
 from tests.unit.detectors.nodes import SimulatedRank, found, four, job_run, run, with_beat
 
@@ -111,3 +113,15 @@ def test_of_ranks_that_are_not_slow_it_is_what_the_same_looks_say_and_nothing_of
 def test_the_lead_of_each_is_the_difference_of_it_alone(waited: list[int]) -> None:
     columns = [(rank, tuple((10, (count * look) % 11) for look in range(1, 30))) for rank, count in enumerate(waited)]
     assert leads(columns) == pytest.approx({rank: difference(columns, (rank,))[0] for rank, _ in columns})
+
+
+def test_ranks_that_have_no_more_batches_wait_for_nobody() -> None:
+    """torch's Join: they shadow the collectives of the one that goes on, and count no steps."""
+
+    def shadowing(second: float, rank: RankSample) -> RankSample:
+        if rank.rank == 3 or not isinstance(rank.heartbeat, Known):
+            return rank
+        looks = tuple(msgspec.structs.replace(look, step=100) for look in rank.heartbeat.value.looks)
+        return with_beat(rank, step=100, looks=looks)
+
+    assert not found(run(job_run(held_back([0.66, 0.66, 0.66, 0.0]), 60, edit=shadowing)), "slow")
