@@ -134,6 +134,10 @@ class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tracker_seconds: Annotated[
         float, Meta(description="An experiment tracker that finishes its upload is told after this.", ge=0)
     ] = 600.0
+    child_seconds: Annotated[
+        float,
+        Meta(description="A program that a rank started and waits for (a copy, a converter) is told after this.", ge=0),
+    ] = 120.0
     idle_seconds: Annotated[
         float,
         Meta(

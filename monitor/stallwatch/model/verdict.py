@@ -18,7 +18,7 @@ Where = Literal[
 Confidence = Literal["certain", "likely", "possible"]
 # What may end by itself: it is told when the patience with its kind ends (configuration, [tell]).
 EndsByItself = Literal[
-    "sleep", "compute", "first_use", "storage", "network", "data", "compile", "import", "tracker",
+    "sleep", "compute", "first_use", "storage", "network", "data", "compile", "import", "tracker", "child",
 ]  # fmt: skip
 
 

@@ -26,6 +26,7 @@ _WORDS: dict[EndsByItself, str] = {
     "compile": "it compiles",
     "import": "it imports",
     "tracker": "its experiment tracker finishes",
+    "child": "it waits for a program that it started",
 }
 
 
@@ -35,6 +36,7 @@ class Doing(NamedTuple):
     where: Where
     tracker: bool = False  # it is inside of an experiment tracker
     imports: bool = False
+    child: bool = False  # it waits for a process that it started
     sleeps: bool = False  # by the kernel, or by the text of its line
     on_cpu: bool = False
 
@@ -50,6 +52,8 @@ def kind_of(doing: Doing) -> EndsByItself | None:
         return "tracker"
     if doing.imports:
         return "import"
+    if doing.child:
+        return "child"
     if doing.where == "busy_loop" or (doing.on_cpu and doing.where in _COMPUTES):
         return "compute"
     if doing.sleeps and doing.where in _BACKS_OFF:

@@ -22,6 +22,7 @@ WANDB = "/v/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
         (stack("Condition.wait@PY/threading.py:327", f"finish@{WANDB}:9", MODULE), "futex_wait_queue", "tracker"),
         (stack("get_data@<frozen importlib._bootstrap_external>:1073", MODULE), "folio_wait_bit", "import"),
         (stack("SocketIO.readinto@PY/socket.py:706", "fetch@JOB:4", MODULE), "wait_woken", "network"),
+        (stack("Popen._try_wait@PY/subprocess.py:2015", "upload@JOB:4", MODULE), "do_wait", "child"),
         (stack("acquire@JOB:4", MODULE), "futex_wait_queue", None),
     ],
 )

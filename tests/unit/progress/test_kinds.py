@@ -20,6 +20,7 @@ from stallwatch.progress.kinds import Doing, kind_of, of_all, patience_with
         (Doing("dataloader"), "data"),
         (Doing("compile", on_cpu=True), "compile"),
         (Doing("socket", tracker=True), "tracker"),
+        (Doing("user_code", child=True), "child"),
         (Doing("teardown", tracker=True), "tracker"),
         (Doing("filesystem", imports=True), "import"),
     ],

@@ -101,9 +101,11 @@ def _doing(now: Moment, standing: Standing, sources: tuple[SourceLine, ...]) -> 
     wait = kernel_wait(now.kernel.wchan, now.kernel.state)
     said = hint(source_text(sources, frames[0])) if frames else None
     on_cpu = bool(now.thread and now.thread.active) or (not frames and now.kernel.state == "R")
+    roles = {found.role for frame in frames if (found := meaning(frame))}
     return Doing(
         where=standing.where,
-        tracker=any(found.role == "tracker" for frame in frames if (found := meaning(frame))),
+        child="child" in roles,
+        tracker="tracker" in roles,
         imports=any(frame.filename.startswith("<frozen importlib") for frame in frames[:own]),
         sleeps=wait == "sleep" or (said == "sleep" and not on_cpu),
         on_cpu=on_cpu,
