@@ -56,8 +56,8 @@ SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = 4
 FOR_EVER = "1000000"
 SHORT_PATIENCE = "30"  # seconds
-_PATIENT = ("sleep", "compute", "first_use", "storage", "network", "data", "compile", "import", "tracker", "child", "idle",
-            "undecided", "waiting", "start")  # fmt: skip
+_PATIENT = ("sleep", "compute", "first_use", "storage", "network", "data", "compile", "import", "tracker",
+            "child", "idle", "undecided", "waiting", "start")  # fmt: skip
 # The share is of torch's own time-out: half an hour with gloo.
 SHORT = {f"{kind}_seconds": SHORT_PATIENCE for kind in _PATIENT} | {"waiting_share": "0.017"}
 ENOUGH_SECONDS = 240.0
