@@ -1,5 +1,6 @@
 """How incidents begin and end: what may open one, what resolves it, and which suspicions are dropped."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from msgspec.structs import replace
@@ -9,6 +10,7 @@ from stallwatch.incidents.life import Cooldown, Family, Life, Lives
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import Action, CancelCapture, Discard
 from stallwatch.model.finding import Finding
+from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 from stallwatch.progress.patience import OPEN
 
@@ -19,7 +21,8 @@ _VERDICT_SECONDS = 90.0  # how long a job's end waits for the verdict on what en
 _REQUEST_SECONDS = 120.0
 _ADOPTED_SECONDS = 60.0
 _UNSEEN_SECONDS = 10.0  # the first look after a start may come before the sensors' children are up
-_KEPT_PAST = 20
+_KEPT_PAST = 20  # of each user: nobody's rubbish is the end of another's past
+_MOST_OPEN = 32  # of each user on one node
 _COOLDOWN_SECONDS = 30.0
 _LONGEST_COOLDOWN_SECONDS = 3600.0
 
@@ -30,6 +33,8 @@ def may_open(lives: Lives, job: JobKey, family: Family, facts: JobFacts | None, 
         return False
     if any(c.job == job and c.family == family and c.until_ns > at_ns for c in lives.cooldowns):
         return False
+    if sum(life.incident.job.owner == job.owner for life in lives.active) >= _MOST_OPEN:
+        return False  # its turn comes when others of its user are over
     over = facts is not None and not facts.alive
     return not (over and any(past.job == job and _exited(past.findings) for past in lives.past))
 
@@ -79,7 +84,17 @@ def end(lives: Lives, life: Life, why: str, at_ns: int, wall_ns: int, actions: l
         )
     resolved = replace(life.incident, state="resolved", resolved_wall_ns=wall_ns, resolution=why)
     resolved = noted(resolved, f"resolved: {why}", wall_ns, actions)
-    return replace(lives, past=(resolved, *lives.past)[:_KEPT_PAST])
+    return replace(lives, past=_kept((resolved, *lives.past)))
+
+
+def _kept(past: tuple[Incident, ...]) -> tuple[Incident, ...]:
+    seen: Counter[str] = Counter()
+    kept = []
+    for incident in past:
+        seen[incident.job.owner] += 1
+        if seen[incident.job.owner] <= _KEPT_PAST:
+            kept.append(incident)
+    return tuple(kept)
 
 
 def _cooled(cooldowns: tuple[Cooldown, ...], life: Life, at_ns: int) -> tuple[Cooldown, ...]:

@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -129,19 +131,28 @@ class IncidentStore:
         return tuple(names)
 
     def retain(self, keep_bytes: int, oldest_wall_ns: int, keep: Collection[str]) -> tuple[str, ...]:
-        """Remove folders older than `oldest_wall_ns`, then the oldest until all take at most `keep_bytes`.
+        """Remove folders older than `oldest_wall_ns`, then, until all take at most `keep_bytes`, the oldest of whose
+        take the most: what one user causes is not the end of another's evidence.
 
         Never one of `keep`. Return the names of what went.
         """
-        folders = [(_modified(folder), size_of(folder), folder) for folder in self._folders()]
-        total, gone = sum(size for _, size, _ in folders), []
-        for modified_ns, size, folder in sorted(folders, key=lambda one: (one[0], one[2].name)):
-            if folder.name in keep or (modified_ns >= oldest_wall_ns and total <= keep_bytes):
-                continue
-            self.discard(folder.name)
-            total -= size
-            gone.append(folder.name)
-        return tuple(gone)
+        folders = [_Folder(folder, _modified(folder), size_of(folder)) for folder in self._folders()]
+        gone = [one for one in folders if one.modified_ns < oldest_wall_ns and one.path.name not in keep]
+        kept = sorted((one for one in folders if one not in gone), key=lambda one: (one.modified_ns, one.path.name))
+        total = sum(one.size for one in kept)
+        if total > keep_bytes:
+            owners = {one: self._owner(one.path) for one in kept}
+            while total > keep_bytes and (first := _oldest_of_most(owners, keep)) is not None:
+                gone.append(first)
+                del owners[first]
+                total -= first.size
+        for one in gone:
+            self.discard(one.path.name)
+        return tuple(one.path.name for one in gone)
+
+    def _owner(self, folder: Path) -> str:
+        incident = self._read(folder)
+        return incident.job.owner if incident is not None else ""
 
     def _folders(self) -> Iterator[Path]:
         try:
@@ -163,6 +174,22 @@ class IncidentStore:
         except (OSError, msgspec.MsgspecError) as error:
             log.warning("incident unreadable path=%s reason=%s", path, error)
             return None
+
+
+class _Folder(NamedTuple):
+    path: Path
+    modified_ns: int
+    size: int
+
+
+def _oldest_of_most(owners: dict[_Folder, str], keep: Collection[str]) -> _Folder | None:
+    """Given whose each folder is, oldest first, return the one to remove next; None where none may go."""
+    sizes: Counter[str] = Counter()
+    for folder, owner in owners.items():
+        sizes[owner] += folder.size
+    may_go = [(folder, owner) for folder, owner in owners.items() if folder.path.name not in keep]
+    most = max((sizes[owner] for _, owner in may_go), default=0)
+    return next((folder for folder, owner in may_go if sizes[owner] == most), None)
 
 
 def looks_in(bundle: Path) -> int:

@@ -31,9 +31,15 @@ from stallwatch.model.verdict import Report
 log = logging.getLogger("stallwatch.incidents")
 
 
+# Of each user at a time: his incidents, in any number, cost the looks and verdicts of others no core.
+_MOST_LOOKS = 2
+_MOST_JUDGEMENTS = 2
+
+
 class _Look:
-    def __init__(self, number: int, capture: Capturing) -> None:
+    def __init__(self, number: int, capture: Capturing, owner: str) -> None:
         self.number = number
+        self.owner = owner
         self.capture = capture
         self.complete = False  # and said so
 
@@ -49,12 +55,13 @@ class Hands:
         self._guard = guard
         self._looks: dict[str, _Look] = {}
         self._judgements: dict[str, tuple[Incident, int, Judging]] = {}
+        self._waiting: list[StartCapture | Judge] = []  # until others of their user are done
         self._news: list[Event] = []  # what could not even be started, and what moved
 
     @property
     def busy(self) -> bool:
         """Children are under way: poll soon."""
-        return bool(self._looks or self._judgements or self._news)
+        return bool(self._looks or self._judgements or self._waiting or self._news)
 
     def do(self, actions: Sequence[Action]) -> None:
         """Carry out each action; one that fails is counted and, where the engine waits for it, becomes an event."""
@@ -72,6 +79,8 @@ class Hands:
             events += self._polled_look(incident_id)
         for incident_id in list(self._judgements):
             events += self._polled_judgement(incident_id)
+        waiting, self._waiting = self._waiting, []
+        self.do(waiting)
         return events
 
     def configure(self, config: Config) -> None:
@@ -87,10 +96,13 @@ class Hands:
             self._guard.run("diagnosis", "cancel", judging.cancel)
         self._looks.clear()
         self._judgements.clear()
+        self._waiting.clear()
         self._guard.run("diagnosis", "close", self._starter.close)
 
     def _do(self, action: Action) -> None:
         match action:
+            case StartCapture() | Judge() if self._must_wait(action):
+                self._waiting.append(action)
             case StartCapture(incident=incident, look=look):
                 self._capture(incident, look)
             case CancelCapture(incident_id=incident_id):
@@ -104,6 +116,13 @@ class Hands:
             case Note(incident_id=incident_id, what=what):
                 log.debug("incident=%s | %s", incident_id, what)
 
+    def _must_wait(self, action: StartCapture | Judge) -> bool:
+        owner = action.incident.job.owner
+        if isinstance(action, Judge):
+            return sum(known.job.owner == owner for known, _, _ in self._judgements.values()) >= _MOST_JUDGEMENTS
+        others = (look for incident_id, look in self._looks.items() if incident_id != action.incident.incident_id)
+        return sum(look.owner == owner for look in others) >= _MOST_LOOKS
+
     def _capture(self, incident: Incident, look: int) -> None:
         self._cancel_look(incident.incident_id)
         targets = self._ring.last_ranks_of(incident.job)
@@ -115,7 +134,7 @@ class Hands:
             problem = f"look {look} could not be started: {error}"
             self._news.append(Captured(incident.incident_id, look, complete=False, done=True, problem=problem))
             raise
-        self._looks[incident.incident_id] = _Look(look, capture)
+        self._looks[incident.incident_id] = _Look(look, capture, incident.job.owner)
 
     def _describe(self, incident: Incident, targets: Sequence[RankSample], writer: BundleWriter) -> None:
         if targets:
@@ -173,12 +192,16 @@ class Hands:
         writer.write_verdict(report)
 
     def _cancel_look(self, incident_id: str) -> None:
+        self._waiting = [
+            one for one in self._waiting if isinstance(one, Judge) or one.incident.incident_id != incident_id
+        ]
         look = self._looks.pop(incident_id, None)
         if look is not None:
             look.capture.cancel()
 
     def _discard(self, incident: Incident) -> None:
         self._cancel_look(incident.incident_id)
+        self._waiting = [one for one in self._waiting if one.incident.incident_id != incident.incident_id]
         judgement = self._judgements.pop(incident.incident_id, None)
         if judgement is not None:
             judgement[2].cancel()

@@ -1,5 +1,6 @@
 """What the loop needs of its parts: roles, so that tests bring their own."""
 
+from collections import deque
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -101,6 +102,10 @@ class Starter(Protocol):
         ...
 
 
+_MOST_WARM = 4
+_WARM_NS = 10_000_000_000
+
+
 class RealStarter:
     """While there are ranks a child waits that has imported all it needs to judge: on a busy node the imports took most
     of the time between a stop and its verdict."""
@@ -110,6 +115,7 @@ class RealStarter:
         self._side = side
         self._clock = clock
         self._warm: JudgeRun | None = None
+        self._taken: deque[tuple[str, int]] = deque(maxlen=_MOST_WARM)  # who took a warm one, and when
 
     def capture(
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[GpuSample, ...]]
@@ -118,7 +124,13 @@ class RealStarter:
         return CaptureRun(bundle, targets, look, self._config, node=incident.node, gpus=gpus, side=self._side)
 
     def judge(self, incident: Incident) -> Judging:
-        judge, self._warm = self._warm_up(), None
+        owner, now_ns = incident.job.owner, self._clock.monotonic_ns()
+        recent = [taken for taken in self._taken if taken[0] == owner and now_ns - taken[1] < _WARM_NS]
+        if len(recent) < _MOST_WARM:
+            judge, self._warm = self._warm_up(), None
+            self._taken.append((owner, now_ns))
+        else:  # one user's many incidents leave it to the others
+            judge = JudgeRun(self._config.diagnosis, self._clock)
         judge.begin(Path(incident.bundle))
         return judge
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch.incidents.delivery_steps import Step
+from stallwatch.incidents.delivery_steps import LAST, Step
 from stallwatch.node.disk import Disk
 
 _MOST_MESSAGES = 200  # some hours of a very bad day; the oldest of who has the most is dropped first
@@ -45,13 +45,14 @@ class Spool(msgspec.Struct, frozen=True):
         told[message.incident_id] = (*told.pop(message.incident_id, ()), *steps)
         owners = {**self.owners, message.incident_id: message.owner}
         while len(told) > _MOST_INCIDENTS:
-            del told[_oldest_of_most({one: owners.get(one, "") for one in told})]
+            gone = _oldest_of_most({one: owners.get(one, "") for one in told})
+            del told[gone]
+            owners.pop(gone, None)
         queue = [*self.queue, message]
         while len(queue) > _MOST_MESSAGES:
             del queue[_oldest_of_most({place: one.owner for place, one in enumerate(queue)})]
         dropped = len(self.queue) + 1 - len(queue)
         verdicts = {**self.verdicts, message.incident_id: verdict}
-        owners = {incident_id: owner for incident_id, owner in owners.items() if incident_id in told}
         return replace(self, told=told, queue=tuple(queue), verdicts=verdicts, owners=owners), dropped
 
     def without(self, messages: Sequence[Message]) -> "Spool":
@@ -75,7 +76,7 @@ class Spool(msgspec.Struct, frozen=True):
         told = {
             incident_id: steps
             for incident_id, steps in self.told.items()
-            if incident_id in present or incident_id in waiting or "resolved" not in steps
+            if incident_id in present or incident_id in waiting or not set(LAST) & set(steps)
         }
         if len(told) == len(self.told):
             return self

@@ -15,6 +15,7 @@ from stallwatch.incidents.messages import (
     Save,
     StartCapture,
 )
+from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 from tests.unit.incidents.stories import JOB, SECOND, START, Story, facts, finding, of, report, slow_report, stall
 
@@ -359,6 +360,29 @@ def test_a_mute_is_of_one_users_job_and_no_other_of_its_name() -> None:
     story.hear(MuteWanted(JOB.training_job, START + 500 * SECOND, "anna"))
     assert story.incident.muted
     assert len(story.lives.mutes) == 2
+
+
+def test_one_users_incidents_are_bounded_and_cost_no_other_user_his_or_his_past() -> None:
+    story, annas = Story(), replace(JOB, owner="anna")
+    bens = [replace(JOB, training_job=f"job-{number}", owner="ben") for number in range(100)]
+    story.lives = replace(story.lives, past=tuple(replace(resolved_of(annas), incident_id=f"a-{n}") for n in range(3)))
+    story.at(6, *[stall(job=job) for job in bens], stall(job=annas), jobs=[facts(job) for job in (*bens, annas)])
+    owners = [life.incident.job.owner for life in story.lives.active]
+    assert (owners.count("ben"), owners.count("anna")) == (32, 1)
+    for life in story.lives.active:
+        told = replace(life.incident, severity="critical", state="open", report=report("rank_exited"))
+        story.lives = replace(
+            story.lives, active=tuple(replace(x, incident=told) if x is life else x for x in story.lives.active)
+        )
+    story.at(20, jobs=[facts(job, alive=()) for job in bens])
+    past = [incident.job.owner for incident in story.lives.past]
+    assert (past.count("ben"), past.count("anna")) == (20, 4)
+
+
+def resolved_of(job: JobKey) -> Incident:
+    story = Story()
+    story.hang("not_entered")
+    return replace(story.incident, job=job, state="resolved")
 
 
 def test_another_users_job_of_the_same_name_is_no_restart_of_a_job_that_ended() -> None:

@@ -29,8 +29,8 @@ def store(tmp_path: Path) -> IncidentStore:
     return made
 
 
-def kept(store: IncidentStore, name: str, size: int, age: int) -> None:
-    store.save(resolved(told(name)))
+def kept(store: IncidentStore, name: str, size: int, age: int, owner: str = "") -> None:
+    store.save(resolved(told(name, msgspec.structs.replace(JOB, owner=owner))))
     (store.folder / name / "dump").write_bytes(b"x" * size)
     os.utime(store.folder / name, (1_000_000 - age, 1_000_000 - age))
 
@@ -85,6 +85,14 @@ def test_the_oldest_go_when_all_take_too_much(store: IncidentStore) -> None:
         kept(store, name, 100_000, age)
     assert store.retain(250_000, 0, ()) == ("old-1",)
     assert store.load("middle-1") is not None
+
+
+def test_room_is_made_by_whose_incidents_take_the_most(store: IncidentStore) -> None:
+    kept(store, "annas-1", 100_000, 5, owner="anna")
+    for number in range(4):
+        kept(store, f"bens-{number}", 100_000, number, owner="ben")
+    assert store.retain(250_000, 0, ()) == ("bens-3", "bens-2", "bens-1")
+    assert store.load("annas-1") is not None
 
 
 def test_what_is_too_old_goes_whatever_the_room(store: IncidentStore) -> None:
