@@ -48,7 +48,7 @@ def collective_stalls() -> board.Dashboard:
             [
                 query(
                     "max by (training_job, owner, waiting, operation, group, culprit_ranks, cause, where, confidence, "
-                    f"severity, incident_id, node, url) (stallwatch_incident_info{{{_JOB}}})",
+                    f'severity, incident_id, node, url) (stallwatch_incident_info{{{_JOB}, state="open"}})',
                     now=True,
                 )
             ],

@@ -22,7 +22,7 @@ def fleet() -> board.Dashboard:
             "Does any job stand still?",
             "Open incidents that somebody was told about.",
             "short",
-            f'count(stallwatch_incident_info{{{_JOB}, severity!="none", muted="false"}}) or vector(0)',
+            f'count(stallwatch_incident_info{{{_JOB}, state="open", severity!="none", muted="false"}}) or vector(0)',
             bad_from=1,
             width=6,
             link=STALLS,
@@ -57,7 +57,7 @@ def fleet() -> board.Dashboard:
             [
                 query(
                     "max by (training_job, owner, cause, culprit_ranks, where, operation, waiting, confidence, "
-                    f"severity, muted, incident_id, node, url) (stallwatch_incident_info{{{_JOB}}})",
+                    f'severity, muted, incident_id, node, url) (stallwatch_incident_info{{{_JOB}, state="open"}})',
                     now=True,
                 )
             ],

@@ -80,7 +80,8 @@ def query(expression: str, legend: str = "", ref: str = "A", *, now: bool = Fals
 def incidents_annotation(selector: str) -> board.AnnotationQuery:
     """Marks on every graph while an incident is open; generate.py adds how Prometheus' plugin words them."""
     expression = (
-        f"max by (training_job, owner, incident_id, cause, culprit_ranks) (stallwatch_incident_info{{{selector}}})"
+        "max by (training_job, owner, incident_id, cause, culprit_ranks) "
+        f'(stallwatch_incident_info{{{selector}, state="open"}})'
     )
     made = board.AnnotationQuery().name("Incidents").datasource(DATASOURCE).enable(True).icon_color("red")
     return made.expr(expression)

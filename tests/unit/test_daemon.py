@@ -144,11 +144,11 @@ def test_a_daemon_restarted_in_the_middle_of_an_incident_goes_on_with_it(tmp_pat
     assert not second.starter.captured, "the verdict stands, nobody is disturbed again"
 
 
-def test_a_job_that_ended_while_no_daemon_ran_is_resolved(tmp_path: Path) -> None:
+def test_an_incident_of_a_job_that_ended_while_no_daemon_ran_has_ended_and_is_not_well(tmp_path: Path) -> None:
     Bench(tmp_path, HANG).run()
     empty = [msgspec.structs.replace(shot, ranks=()) for shot in HANG]
     after = Bench(tmp_path, empty).run()
-    assert only_incident(after).state == "resolved"
+    assert only_incident(after).state == "ended"
 
 
 def test_a_capture_on_request_answers_with_its_incident(tmp_path: Path) -> None:

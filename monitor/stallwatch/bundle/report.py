@@ -1,13 +1,15 @@
 """The report of an incident: the verdicts, and what a person needs beside them. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from stallwatch import __version__, diagnosis
 from stallwatch.diagnosis.stacktree import merge
 from stallwatch.model.evidence import Evidence
 from stallwatch.model.summary import RankSummary
-from stallwatch.model.verdict import SCHEMA_VERSION, Report, Verdict
+from stallwatch.model.verdict import SCHEMA_VERSION, Report
+
+_ASKED = {"flight_recorder", "stacks"}  # of a rank, in a whole look
 
 
 def make_report(evidence: Evidence) -> Report:
@@ -23,18 +25,27 @@ def make_report(evidence: Evidence) -> Report:
         epoch=evidence.epoch,
         captured_at=_iso(max(captured)) if captured else None,
         deadline=_deadline(judgement.summaries.values()),
-        evidence_complete=_is_complete(evidence, judgement.verdicts),
+        evidence_complete=_is_complete(evidence, judgement),
         verdicts=judgement.verdicts,
         stacks=merge(stacks),
         caveats=evidence.caveats,
     )
 
 
-def _is_complete(evidence: Evidence, verdicts: Sequence[Verdict]) -> bool:
-    """Nothing that would say more is still missing: the job may be killed without loss of evidence."""
+def _is_complete(evidence: Evidence, judgement: diagnosis.Judgement) -> bool:
+    """No further look could add anything: the job may be ended without loss of evidence. Not that nothing is missing:
+    who is gone, or was asked and did not answer, has said all that it will; ranks of other nodes are theirs to ask."""
     observed = {rank.rank for rank in evidence.ranks if rank.recorders or rank.stacks or rank.processes}
-    world = set(range(evidence.world_size)) if evidence.world_size else observed
-    return bool(observed) and world <= observed and not (verdicts and verdicts[0].missing)
+    gone = {rank for rank, activity in judgement.activities.items() if activity.gone}
+    asked = {
+        rank.rank for rank in evidence.ranks if {"flight_recorder", "stacks"} <= {one.what for one in rank.attempts}
+    }
+    here = {rank for node in evidence.nodes for rank in node.ranks}
+    ours = here or (set(range(evidence.world_size)) if evidence.world_size else observed)
+    verdicts = judgement.verdicts
+    if bool(observed) and ours <= observed and not (verdicts and verdicts[0].missing):
+        return True
+    return bool(here) and here <= gone | (asked & observed)
 
 
 def _deadline(summaries: Iterable[RankSummary]) -> str | None:

@@ -23,7 +23,7 @@ def command(client: Client, as_json: bool, incident_id: str | None, name: str | 
 
 
 def _only_open(client: Client) -> str:
-    open_now = [one.incident_id for one in client.incidents().incidents if one.state != "resolved"]
+    open_now = [one.incident_id for one in client.incidents().incidents if not one.is_over]
     if len(open_now) != 1:
         there = f"Open: {', '.join(open_now)}." if open_now else "`stallwatch incidents` lists past ones."
         raise UsageError(f"{len(open_now) or 'no'} incidents are open; say which", there)

@@ -12,6 +12,7 @@ from stallwatch.model.verdict import Report
 
 _EXIT_CODES = {
     "healthy": EXIT_OK,
+    "job_ended": EXIT_OK,
     "undecided": EXIT_UNDECIDED,
     "slow_rank": EXIT_SLOW_OR_WAITING,
     "waiting": EXIT_SLOW_OR_WAITING,
@@ -36,7 +37,7 @@ def _report(paths: Sequence[Path]) -> Report:
 def command(paths: tuple[Path, ...], as_json: bool) -> int:
     """Say what hung: from an incident bundle, a folder of dumps, dumps, logs, or several node folders of one incident.
 
-    Exit code: 0 healthy, 10 a verdict, 11 undecided, 12 slow or waiting; 65 when nothing could be read.
+    Exit code: 0 healthy or over, 10 a verdict, 11 undecided, 12 slow or waiting; 65 when nothing could be read.
     """
     if as_json:
         report = _report(paths)

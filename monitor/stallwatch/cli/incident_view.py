@@ -23,8 +23,8 @@ def _parts(incident: IncidentDocument) -> Iterator[RenderableType]:
     yield Text("\nhistory", style="bold")
     for event in incident.events:
         yield Text(f"  {local_time(event.at)}  {safe(event.what)}")
-    if incident.resolved_at and not any(event.what.startswith("resolved") for event in incident.events):
-        yield Text(f"  {local_time(incident.resolved_at)}  resolved: {safe(incident.resolution)}")
+    if incident.resolved_at and not any(event.what.startswith(f"{incident.state}:") for event in incident.events):
+        yield Text(f"  {local_time(incident.resolved_at)}  {incident.state}: {safe(incident.resolution)}")
     if incident.bundle:
         yield Text(safe(f"\n{incident.bundle}"), style="dim")
 

@@ -57,8 +57,8 @@ def list_view(incidents: IncidentList) -> RenderableType:
 def _block(incident: IncidentDocument) -> Iterator[RenderableType]:
     head = Text(safe(incident.incident_id), style="bold")
     head.append("  ")
-    if incident.state == "resolved":
-        head.append("resolved", style="green")
+    if incident.is_over:
+        head.append(incident.state, style="green" if incident.state == "resolved" else "not bold")
     else:
         head.append(severity_word(incident.severity), style=SEVERITY_STYLES[incident.severity])
         head.append(f"  {incident.state}", style="not bold")

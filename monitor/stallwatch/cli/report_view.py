@@ -16,7 +16,9 @@ from stallwatch.outputs.documents import IncidentDocument
 _MOST_CULPRITS = 8
 _MOST_CAVEATS = 12
 _MOST_STACK_LINES = 40
-_STYLES = {"healthy": "bold green", "waiting": "bold yellow", "slow_rank": "bold yellow", "undecided": "bold yellow"}
+_STYLES = dict.fromkeys(("healthy", "job_ended"), "bold green") | dict.fromkeys(
+    ("waiting", "slow_rank", "undecided"), "bold yellow"
+)
 
 
 def report_parts(report: Report | IncidentDocument) -> Iterator[RenderableType]:

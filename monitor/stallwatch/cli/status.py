@@ -69,7 +69,7 @@ def status_view(ranks: RankList, incidents: IncidentList, lines: int | None = No
     """Given how many lines there are for ranks, only those that differ are listed of more, below the incidents."""
     head: list[RenderableType] = [_head(ranks), *_sensors(ranks)]
     head += [Text(safe(problem), style="yellow") for problem in (*ranks.problems, *map(_held, ranks.held))]
-    standing = sorted((one for one in incidents.incidents if one.state != "resolved"), key=_urgency)
+    standing = sorted((one for one in incidents.incidents if not one.is_over), key=_urgency)
     told = _standing(standing, bool(ranks.ranks))
     blamed = {Who(one.training_job, one.epoch, one.owner, rank) for one in standing for rank in _culprits(one)}
     if lines is None:  # what was printed last is nearest to the prompt

@@ -65,7 +65,7 @@ def _steps(scene: Scene, activities: Mapping[int, Activity]) -> list[str]:
             return slow(scene)
         case "waiting":
             return _waiting(scene)
-        case "healthy":
+        case "healthy" | "job_ended":
             return []
         case "undecided":
             if activities and all(activity.in_store_or_init for activity in activities.values()):

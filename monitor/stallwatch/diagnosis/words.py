@@ -227,6 +227,11 @@ def _waiting(verdict: Verdict, culprits: Culprits) -> str:
     return f"{lead} and makes progress; {waits}: long, but nothing shows that it is stuck"
 
 
+def _job_ended(verdict: Verdict, culprits: Culprits) -> str:
+    shown = next((fact.fact for fact in verdict.because), "")
+    return f"the job is over, and no rank is to blame{': ' + shorten(shown, 200) if shown else ''}"
+
+
 def _healthy(verdict: Verdict, culprits: Culprits) -> str:
     return "nothing is wrong: every rank that was seen moves"
 
@@ -296,6 +301,7 @@ _SENTENCES: dict[Cause, Callable[[Verdict, Culprits], str]] = {
     "comm_stuck": _comm_stuck,
     "slow_rank": _slow_rank,
     "waiting": _waiting,
+    "job_ended": _job_ended,
     "healthy": _healthy,
     "undecided": _undecided,
 }

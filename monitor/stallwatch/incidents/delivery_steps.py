@@ -5,7 +5,8 @@ from typing import Literal
 
 from stallwatch.model.incident import Incident, Severity
 
-Step = Literal["told", "updated", "escalated", "acknowledged", "resolved"]
+Step = Literal["told", "updated", "escalated", "acknowledged", "resolved", "ended"]
+LAST: tuple[Step, ...] = ("resolved", "ended")
 _MOST_UPDATES = 3  # of one incident: a verdict that cannot decide must not fill a channel
 _ORDER: dict[Severity, int] = {"none": 0, "warning": 1, "critical": 2}
 
@@ -18,8 +19,8 @@ def due(incident: Incident, done: Sequence[Step], minimum: Severity, told_of: st
     """
     if incident.muted:
         return None
-    if incident.state == "resolved":
-        return "resolved" if "told" in done and "resolved" not in done else None
+    if incident.state == "resolved" or incident.state == "ended":
+        return incident.state if "told" in done and not set(LAST) & set(done) else None
     if incident.severity == "none" or _ORDER[incident.severity] < _ORDER[minimum]:
         return None
     if "told" not in done:

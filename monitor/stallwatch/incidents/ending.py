@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -39,24 +40,28 @@ def may_open(lives: Lives, job: JobKey, family: Family, facts: JobFacts | None, 
     return not (over and any(past.job == job and _exited(past.findings) for past in lives.past))
 
 
-def resolution(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, JobFacts], at_ns: int) -> str | None:
-    """Return why the incident is over, None while it is not."""
+class End(NamedTuple):
+    state: Literal["resolved", "ended"]
+    why: str
+
+
+def end_of(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, JobFacts], at_ns: int) -> End | None:
+    """Return how the incident is over, None while it is not."""
     job = life.incident.job
     facts = jobs.get(job)
     working = life.capturing or life.judging or life.next_look_ns is not None
     if life.family == "request":
         over = life.looks > 1 and life.judged_look >= life.looks and not working
-        return "captured on request" if over or _age(life.incident.since_ns, at_ns) > _REQUEST_SECONDS else None
+        done = over or _age(life.incident.since_ns, at_ns) > _REQUEST_SECONDS
+        return End("resolved", "captured on request") if done else None
     adopted_seconds = None if life.adopted_ns is None else _age(life.adopted_ns, at_ns)
     if facts is None and adopted_seconds is not None and adopted_seconds < _UNSEEN_SECONDS:
         return None
     if facts is None or not facts.alive:
-        owed = life.confirmed_ns is not None and life.incident.report is None and not life.judgements_failed
-        owed = owed and life.family != "health"
-        if owed and _age(life.confirmed_ns or at_ns, at_ns) < _VERDICT_SECONDS:
+        if _is_owed(life, findings, at_ns):
             return None
         again = any(o.job.name == job.name and o.job != job and o.alive for o in jobs.values())
-        return "the job was restarted" if again else "the job ended"
+        return End("ended", "the job was restarted" if again else "the job ended")
     if findings or life.family == "drift":
         return None  # what a job has computed since it drifted stays wrong
     if adopted_seconds is not None and adopted_seconds < _ADOPTED_SECONDS and not facts.moved:
@@ -64,27 +69,62 @@ def resolution(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, 
     if life.quiet_since_ns is None or (at_ns - life.quiet_since_ns < _QUIET_NS and not facts.moved):
         return None
     if life.family == "health":
-        return "what was found is no longer so" if at_ns - life.quiet_since_ns >= _HEALTHY_AGAIN_NS else None
+        again_well = at_ns - life.quiet_since_ns >= _HEALTHY_AGAIN_NS
+        return End("resolved", "what was found is no longer so") if again_well else None
     if life.family == "slow":
-        return "the job is no longer held back"
+        return End("resolved", "the job is no longer held back")
     stood = _age(life.incident.since_ns, at_ns)
-    return f"the job moves again after {stood:.0f} s" if facts.moved else "the symptom is gone"
+    return End("resolved", f"the job moves again after {stood:.0f} s" if facts.moved else "the symptom is gone")
 
 
-def end(lives: Lives, life: Life, why: str, at_ns: int, wall_ns: int, actions: list[Action]) -> Lives:
-    """Return the state without this life: kept among the past when it said something, else dismissed."""
+def _is_owed(life: Life, findings: tuple[Finding, ...], at_ns: int) -> bool:
+    """A verdict on what ended the job is still to come."""
+    if life.confirmed_ns is None or life.judgements_failed or life.family == "health":
+        return False
+    verdict = life.incident.verdict
+    if verdict is None:
+        return _age(life.confirmed_ns, at_ns) < _VERDICT_SECONDS
+    # It died of something after a look that did not tell why it stood.
+    looks = life.capturing or life.judging or (life.next_look_ns is not None and life.next_look_ns <= at_ns)
+    asked = verdict.cause in OPEN and _exited(findings) and (looks or life.judged_look < life.looks)
+    return asked and _age(max(life.look_ns, life.confirmed_ns), at_ns) < _VERDICT_SECONDS
+
+
+def is_to_be_judged(life: Life, facts: JobFacts | None) -> bool:
+    """A job that stood, not for long enough to be sure, and is gone now: what was seen of it is all that there will
+    be. One that ended in order had moved again."""
+    gone = facts is None or not facts.alive
+    in_order = facts is not None and facts.finished
+    looked = life.looks > 0 and life.adopted_ns is None
+    return gone and not in_order and looked and life.family == "hang" and life.confirmed_ns is None
+
+
+def end(
+    lives: Lives, life: Life, end: End, facts: JobFacts | None, at_ns: int, wall_ns: int, actions: list[Action]
+) -> Lives:
+    """Return the state without this life: kept among the past when it said something or the job ended as it stood,
+    else dismissed."""
     if life.capturing:
         actions.append(CancelCapture(life.incident.incident_id))
     verdict = life.incident.verdict
     said_something = verdict is not None and verdict.cause not in OPEN
-    if life.incident.severity == "none" and not said_something and life.family != "request":
+    if not (life.incident.severity != "none" or said_something or life.family == "request" or _stood(life, end, facts)):
         actions.append(Discard(life.incident))
         return replace(
             lives, dismissed_total=lives.dismissed_total + 1, cooldowns=_cooled(lives.cooldowns, life, at_ns)
         )
-    resolved = replace(life.incident, state="resolved", resolved_wall_ns=wall_ns, resolution=why)
-    resolved = noted(resolved, f"resolved: {why}", wall_ns, actions)
-    return replace(lives, past=_kept((resolved, *lives.past)))
+    over = replace(
+        life.incident, state=end.state, resolved_wall_ns=wall_ns, resolution=end.why, tell_wall_ns=None, tell_reason=""
+    )
+    over = noted(over, f"{end.state}: {end.why}", wall_ns, actions)
+    return replace(lives, past=_kept((over, *lives.past)))
+
+
+def _stood(life: Life, end: End, facts: JobFacts | None) -> bool:
+    """Somebody, or something, ended a job that stood still: that is when its evidence is needed."""
+    verdict = life.incident.verdict
+    moved = (facts is not None and facts.finished) or (verdict is not None and verdict.cause == "healthy")
+    return end.state == "ended" and life.family == "hang" and life.looks > 0 and not moved
 
 
 def _kept(past: tuple[Incident, ...]) -> tuple[Incident, ...]:

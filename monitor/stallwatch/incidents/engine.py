@@ -69,12 +69,13 @@ class Engine:
         kept = []
         for life in lives.active:
             lived = self._live(life, lives, now, actions)
-            resolution = ending.resolution(lived, now.of(lived.incident.job, lived.family), now.jobs, now.at_ns)
+            end = ending.end_of(lived, now.of(lived.incident.job, lived.family), now.jobs, now.at_ns)
             # What is told now must be seen as open once, or outputs would never tell it.
-            if resolution is None or lived.incident.severity != life.incident.severity:
+            if end is None or lived.incident.severity != life.incident.severity:
                 kept.append(lived)
             else:
-                lives = ending.end(lives, lived, resolution, now.at_ns, now.wall_ns, actions)
+                facts = now.jobs.get(lived.incident.job)
+                lives = ending.end(lives, lived, end, facts, now.at_ns, now.wall_ns, actions)
         return replace(lives, active=tuple(kept)), tuple(actions)
 
     def _heard(self, lives: Lives, event: Event, now: Now, actions: list[Action]) -> Lives:
@@ -140,6 +141,8 @@ class Engine:
 
     def _live(self, life: Life, lives: Lives, now: Now, actions: list[Action]) -> Life:
         life = _with_findings(life, now.of(life.incident.job, life.family), now.at_ns)
+        if ending.is_to_be_judged(life, now.jobs.get(life.incident.job)):
+            life = replace(life, confirmed_ns=now.at_ns)
         life = looking.look_and_judge(life, self._config, now.at_ns, actions)
         return self._told(life, lives, now, actions)
 

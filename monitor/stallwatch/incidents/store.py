@@ -90,7 +90,7 @@ class IncidentStore:
         left = []
         for folder in self._folders():
             incident = self._read(folder)
-            if incident is None or incident.state == "resolved":
+            if incident is None or incident.is_over:
                 continue
             # Of health and pace there is no report: findings are the whole of it.
             if incident.state == "suspect" or (incident.report is None and incident.severity == "none"):

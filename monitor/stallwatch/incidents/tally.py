@@ -47,7 +47,7 @@ class Tally(msgspec.Struct, frozen=True):
     ) -> tuple[frozenset[str], tuple[IncidentCount, ...]]:
         known = self.known
         if known is None:
-            known = frozenset(incident.incident_id for incident in incidents if incident.state == "resolved")
+            known = frozenset(incident.incident_id for incident in incidents if incident.is_over)
         new = [one for one in incidents if one.verdict is not None and one.incident_id not in known]
         counts = {(one.training_job, one.owner, one.cause): one.total for one in self.counts}
         for incident in new:

@@ -12,6 +12,8 @@ from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Verdict
 from stallwatch.progress.patience import AT_ONCE, Plan, Standstill, plan
 
+# What a job dies of. Whoever ended one that merely stood knows that it is over.
+_DEADLY = ("rank_exited", "rank_raised", "gpu_fault", "fabric_fault")
 _ORDER: dict[Severity, int] = {"none": 0, "warning": 1, "critical": 2}
 _SECOND_NS = 1_000_000_000
 
@@ -39,6 +41,8 @@ def planned(life: Life, facts: JobFacts | None, config: Config, now: Moment) -> 
         # A job on its way out gets its time; then the exit detector speaks.
         return Plan((), f"the job is ending ({config.tell.ending_seconds:g} s, tell.ending_seconds)")
     verdict = life.incident.verdict
+    if life.family == "hang" and (facts is None or not facts.alive) and not _died(verdict):
+        return Plan((), "the job is over, and did not die of what was found")
     if life.family in ("health", "drift"):
         return Plan(((now.at_ns, "warning"),))
     if life.family == "slow":
@@ -49,6 +53,10 @@ def planned(life: Life, facts: JobFacts | None, config: Config, now: Moment) -> 
         at_ns = life.incident.since_ns + int(config.tell.undecided_seconds * _SECOND_NS)
         return Plan(((at_ns, "warning"),) if failed else ())
     return plan(_standstill(life, verdict, facts, now), config)
+
+
+def _died(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.cause in _DEADLY
 
 
 def deserved(before: Severity, plan: Plan, now_ns: int) -> Severity:

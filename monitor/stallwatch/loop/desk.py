@@ -88,7 +88,7 @@ class Desk:
 
     def acknowledge(self, incident_id: str, by: str) -> None:
         report = self._report
-        known = {one.incident_id for one in report.incidents if one.state != "resolved"} if report else set()
+        known = {one.incident_id for one in report.incidents if not one.is_over} if report else set()
         if incident_id not in known:
             raise UsageError(
                 f"no open incident {incident_id!r} on this node", f"Open: {', '.join(sorted(known)) or 'none'}."

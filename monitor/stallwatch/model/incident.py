@@ -8,7 +8,9 @@ from stallwatch.model.finding import Finding, RankState
 from stallwatch.model.snapshot import JobKey, NodeSnapshot
 from stallwatch.model.verdict import Cause, Report, Verdict
 
-IncidentState = Literal["suspect", "open", "resolved"]
+# "resolved": the job moves again. "ended": it died of what was found, or was ended while it stood: nothing is well.
+IncidentState = Literal["suspect", "open", "resolved", "ended"]
+OVER: frozenset[IncidentState] = frozenset({"resolved", "ended"})
 Severity = Literal["none", "warning", "critical"]
 UNTOLD = "nobody is told"  # how an event begins that says why nobody is told
 
@@ -31,12 +33,16 @@ class Incident(msgspec.Struct, frozen=True):
     bundle: str  # folder with the raw evidence
     verdict_since_ns: int | None = None  # CLOCK_MONOTONIC since when cause and culprits are the same
     muted: bool = False
-    resolved_wall_ns: int | None = None
+    resolved_wall_ns: int | None = None  # when it was over, by whatever way
     resolution: str = ""
     events: tuple[IncidentEvent, ...] = ()
     tell_wall_ns: int | None = None  # when somebody is told, unless it moves; None: told, or time alone does not
     tell_reason: str = ""  # why not sooner
     acknowledged_by: str = ""  # who said that he is on it; nobody is paged a second time then
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in OVER
 
     @property
     def verdict(self) -> Verdict | None:

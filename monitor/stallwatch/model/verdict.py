@@ -9,7 +9,7 @@ SCHEMA_VERSION = 1
 Cause = Literal[
     "not_entered", "collective_mismatch", "data_exhausted", "group_order", "p2p_unmatched", "rank_exited",
     "rank_raised", "process_stopped", "init_missing", "gpu_kernel_stuck", "gpu_fault", "fabric_fault", "comm_stuck",
-    "slow_rank", "waiting", "healthy", "undecided",
+    "slow_rank", "waiting", "job_ended", "healthy", "undecided",
 ]  # fmt: skip
 Where = Literal[
     "user_code", "busy_loop", "lock", "gil", "dataloader", "checkpoint", "filesystem", "store", "socket", "init",

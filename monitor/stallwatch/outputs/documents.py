@@ -8,7 +8,7 @@ import msgspec
 
 from stallwatch import __version__
 from stallwatch.model.finding import Finding, RankState
-from stallwatch.model.incident import Incident, IncidentState, NodeReport, RankView, Severity
+from stallwatch.model.incident import OVER, Incident, IncidentState, NodeReport, RankView, Severity
 from stallwatch.model.snapshot import SensorStatus
 from stallwatch.model.verdict import SCHEMA_VERSION, Report, StackNode, Verdict
 
@@ -44,6 +44,11 @@ class IncidentDocument(msgspec.Struct, frozen=True):
     events: tuple[EventDocument, ...]
     acknowledged_by: str = ""
     owner: str = ""  # the user whose job it is, as the node knows him
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in OVER
+
     tell_at: str | None = None  # when somebody is told, unless it moves
     tell_reason: str = ""  # why not sooner
 

@@ -56,8 +56,8 @@ class LogOutput:
         )
 
     def _is_old(self, incident: Incident) -> bool:
-        """Resolved before this daemon could have said a word about it."""
-        return incident.state == "resolved" and incident.incident_id not in self._said
+        """Over before this daemon could have said a word about it."""
+        return incident.is_over and incident.incident_id not in self._said
 
     def problem(self) -> str | None:
         return None
@@ -77,8 +77,8 @@ def line(incident: Incident) -> str:
     if verdict is not None:
         words.append(f"cause={verdict.cause}")
         words.append(f"culprits={','.join(map(str, verdict.culprits)) or 'none'}")
-    if incident.state == "resolved":
-        sentence = incident.resolution or "resolved"
+    if incident.is_over:
+        sentence = incident.resolution or incident.state
     elif verdict is not None:
         sentence = verdict.summary
     else:
@@ -93,7 +93,7 @@ def _position(incident: Incident) -> tuple[object, ...]:
 
 
 def _level(incident: Incident) -> int:
-    if incident.state == "resolved":
+    if incident.is_over:
         return logging.INFO
     return {"none": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}[incident.severity]
 

@@ -42,6 +42,9 @@ class Sample(NamedTuple):
     value: float
 
 
+_FRESH_NS = 300_000_000_000  # what is over stays for so long: longer than scrapes are apart
+
+
 class OutputHealth(NamedTuple):
     """How an output does; `deliveries` and `queued` are None for one that delivers no messages."""
 
@@ -61,7 +64,7 @@ def samples(report: NodeReport, outputs: Sequence[OutputHealth], external_url: s
     yield from _whole(_ranks(report, names))
     yield from _whole(_counts(report, names))
     for incident in report.incidents:
-        if incident.state == "open":
+        if incident.state == "open" or _is_fresh(incident, report.snapshot.wall_ns):
             yield from _whole(_incident(incident, names, told_by, f"{url}/#{incident.incident_id}" if url else ""))
     for gpu in report.snapshot.gpus.value if isinstance(report.snapshot.gpus, Known) else ():
         yield from _whole(_gpu(gpu))
@@ -185,14 +188,21 @@ def _counts(report: NodeReport, names: JobNames) -> Iterator[Sample]:
         yield Sample("stallwatch_gpu_xid_total", (xid.gpu, xid.gpu_uuid, str(xid.xid)), xid.total)
 
 
+def _is_fresh(incident: Incident, wall_ns: int) -> bool:
+    """Over so lately that a crash between two scrapes is still seen."""
+    over_ns = incident.resolved_wall_ns
+    return over_ns is not None and incident.is_over and wall_ns - over_ns < _FRESH_NS
+
+
 def _incident(incident: Incident, names: JobNames, told_by: str, url: str) -> Iterator[Sample]:
     labels = (*names(incident.job), incident.incident_id)
     yield Sample("stallwatch_incident_start_timestamp_seconds", labels, incident.opened_wall_ns / 1e9)
     if incident.report is None or incident.verdict is None:
         return
-    yield Sample("stallwatch_incident_evidence_complete", labels, float(incident.report.evidence_complete))
-    if ends := deadline(incident.report):
-        yield Sample("stallwatch_incident_deadline_timestamp_seconds", labels, _unix(ends))
+    if not incident.is_over:  # nobody asks any more whether that job may be ended
+        yield Sample("stallwatch_incident_evidence_complete", labels, float(incident.report.evidence_complete))
+        if ends := deadline(incident.report):
+            yield Sample("stallwatch_incident_deadline_timestamp_seconds", labels, _unix(ends))
     verdict = incident.verdict
     yield Sample(
         "stallwatch_incident_info",
@@ -200,6 +210,7 @@ def _incident(incident: Incident, names: JobNames, told_by: str, url: str) -> It
             *labels,
             verdict.cause,
             incident.severity,
+            incident.state,
             "true" if incident.muted else "false",
             verdict.confidence,
             ",".join(map(str, verdict.culprits)),

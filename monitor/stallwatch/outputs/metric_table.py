@@ -105,10 +105,12 @@ FAMILIES: tuple[Family, ...] = (
         "gauge",
         (
             *_INCIDENT,
-            *("cause", "severity", "muted", "confidence", "culprit_ranks", "where", "operation", "group"),
+            *("cause", "severity", "state", "muted", "confidence", "culprit_ranks", "where", "operation", "group"),
             *("waiting", "node", "told_by", "url"),
         ),
-        "Always 1; an open incident with its verdict. severity is none while nobody is told; told_by names the chats "
+        "Always 1; an incident with its verdict, until five minutes after its end. state is suspect, open, resolved "
+        "(it moves again) or ended (it died, or was ended as it stood); severity is none while nobody is told; told_by "
+        "names the chats "
         "to which this daemon writes by itself, so that Alertmanager need not; group is the process group's "
         "description and a hash of its members, the same on every node; url is the incident on the status page.",
     ),
@@ -116,13 +118,13 @@ FAMILIES: tuple[Family, ...] = (
         "stallwatch_culprit",
         "gauge",
         (*_RANK, "incident_id", "cause", "where", "node", "pid", "gpu_uuid", "code"),
-        "Always 1; a rank that the verdict of an open incident names, with the line of code it stands in.",
+        "Always 1; a rank that the verdict of an incident names, with the line of code it stands in.",
     ),
     Family(
         "stallwatch_incident_start_timestamp_seconds",
         "gauge",
         _INCIDENT,
-        "When the open incident was opened (Unix time).",
+        "When the incident was opened (Unix time).",
     ),
     Family(
         "stallwatch_incident_deadline_timestamp_seconds",

@@ -82,7 +82,7 @@ class SlackWords:
         if step == "acknowledged" and not self._to:
             return slack_acknowledged(incident, self._external_url)
         whole = slack_message(incident, step, self._external_url, report)
-        if self._to and incident.state != "resolved" and not incident.acknowledged_by:
+        if self._to and not incident.is_over and not incident.acknowledged_by:
             whole = {**whole, "blocks": [*whole["blocks"], slack_context(HINT)]}
         if not self._to or step == "told":
             return {**self._to, **whole}

@@ -10,7 +10,7 @@ from typing import Any
 
 from stallwatch.diagnosis.safety import deadline, safety
 from stallwatch.diagnosis.stacktree import render
-from stallwatch.incidents.delivery_steps import Step
+from stallwatch.incidents.delivery_steps import LAST, Step
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GpuSample
@@ -28,7 +28,9 @@ _MOST_LINES = 50
 _STACK_LINES = 40
 _QUIET_NOW = "It is told again only if its verdict changes or it ends."
 _OVER = "The job moves again or has ended."
+_ENDED = "⚫"  # neither well nor to be acted on
 
+_PREFIXES = {"updated": "now ", "escalated": "still ", "resolved": "resolved, ", "ended": "the job is over, it was "}
 _MARKS = {"none": "⚪", "warning": "🟠", "critical": "🔴"}
 
 Block = dict[str, Any]
@@ -43,11 +45,11 @@ def slack_message(
     """
     headline = _headline(incident, step)
     blocks = [{"type": "header", "text": {"type": "plain_text", "text": _clip(headline, _HEADER_CHARACTERS)}}]
-    blocks += _resolved(incident) if step == "resolved" else _standing(incident, _gpus(report))
+    blocks += _resolved(incident) if step in LAST else _standing(incident, _gpus(report))
     blocks.append(_context(_footer(incident, external_url)))
-    sentence = incident.resolution if step == "resolved" else _sentence(incident)
+    sentence = incident.resolution if step in LAST else _sentence(incident)
     message = {"text": _notification(incident, step, headline, sentence), "blocks": blocks}
-    if step != "resolved" and incident.report is not None and incident.report.stacks is not None:
+    if step not in LAST and incident.report is not None and incident.report.stacks is not None:
         message["attachments"] = [_stacks(incident.report.stacks)]
     return message
 
@@ -55,7 +57,7 @@ def slack_message(
 def _notification(incident: Incident, step: Step, headline: str, sentence: str) -> str:
     """What a locked phone shows, and the first lines must be enough: job, rank, cause, code line; may it be killed; the
     sentence."""
-    safe = incident.report is not None and incident.verdict is not None and step != "resolved"
+    safe = incident.report is not None and incident.verdict is not None and step not in LAST
     lines = [headline, _safety(incident) if safe else "", sentence]
     return escape(_clip("\n".join(filter(None, lines)), _FALLBACK_CHARACTERS))
 
@@ -67,7 +69,7 @@ def slack_answer(incident: Incident, step: Step) -> dict[str, Any]:
         return {"text": text, "blocks": [_section(text)]}
     text = f"*{escape(_headline(incident, step))}*\n{escape(_now(incident, step))}"
     blocks = [_section(text)]
-    if incident.report is not None and step != "resolved":
+    if incident.report is not None and step not in LAST:
         blocks.append(_context([_safety(incident)]))
     return {"text": _clip(text, _FALLBACK_CHARACTERS), "blocks": blocks, "reply_broadcast": step == "escalated"}
 
@@ -115,13 +117,13 @@ def escape(text: str) -> str:
 
 
 def _headline(incident: Incident, step: Step) -> str:
-    mark = "🟢" if step == "resolved" else _MARKS[incident.severity]
+    mark = {"resolved": "🟢", "ended": _ENDED}.get(step, _MARKS[incident.severity])
     verdict = incident.verdict
     standing = any(finding.family in ("hang", "slow") for finding in incident.findings)
     what = "stalled, no verdict yet" if standing else "a warning, nothing hangs"
     if verdict is not None:
-        what = f"{_who(verdict)}: {verdict.cause}{_place(verdict) if step != 'resolved' else ''}"
-    prefix = {"told": "", "updated": "now ", "escalated": "still ", "acknowledged": "", "resolved": "resolved, "}[step]
+        what = f"{_who(verdict)}: {verdict.cause}{_place(verdict) if step not in LAST else ''}"
+    prefix = _PREFIXES.get(step, "")
     return f"{mark} {incident.job.training_job}: {prefix}{what}"
 
 
@@ -154,7 +156,7 @@ def _sentence(incident: Incident) -> str:
 def _now(incident: Incident, step: Step) -> str:
     if step == "acknowledged":
         return f"{incident.acknowledged_by} is on it"
-    return (incident.resolution or _OVER) if step == "resolved" else _sentence(incident)
+    return (incident.resolution or _OVER) if step in LAST else _sentence(incident)
 
 
 def _resolved(incident: Incident) -> Iterator[Block]:
@@ -252,9 +254,9 @@ def _link(incident: Incident, external_url: str) -> str:
 
 def _footer(incident: Incident, external_url: str) -> Iterator[str]:
     if external_url:
-        words = "Open" if incident.state == "resolved" or incident.acknowledged_by else "Open or acknowledge"
+        words = "Open" if incident.is_over or incident.acknowledged_by else "Open or acknowledge"
         yield f"<{_link(incident, external_url)}|{words} the incident>"
-    if incident.acknowledged_by and incident.state != "resolved":
+    if incident.acknowledged_by and not incident.is_over:
         yield f"👀 {_person(incident.acknowledged_by)} is on it"
     whose = f" of `{_plain(incident.job.owner)}`" if incident.job.owner else ""
     yield f"job `{_plain(incident.job.training_job)}`{whose}"  # with Slurm its name and number, in Kubernetes the pod
@@ -262,7 +264,7 @@ def _footer(incident: Incident, external_url: str) -> Iterator[str]:
     yield f"since {iso(incident.opened_wall_ns)[:19].replace('T', ' ')} UTC"
     if incident.bundle:
         yield f"evidence: `{_plain(incident.bundle)}`"
-    if incident.state != "resolved":
+    if not incident.is_over:
         owner = f" --owner {shlex.quote(incident.job.owner)}" if incident.job.owner else ""
         yield f"silence: `stallwatch mute {_plain(shlex.quote(incident.job.training_job) + owner)} --for 2h`"
 

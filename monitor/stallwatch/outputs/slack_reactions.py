@@ -65,7 +65,7 @@ class SlackReactions:
         wanted = tuple(
             _Asked(one.incident_id, one.job, bool(one.acknowledged_by), threads[one.incident_id])
             for one in report.incidents
-            if one.state != "resolved" and one.incident_id in threads and not (one.acknowledged_by and one.muted)
+            if not one.is_over and one.incident_id in threads and not (one.acknowledged_by and one.muted)
         )
         self._muted &= {one.incident_id for one in report.incidents}
         if wanted:

@@ -16,7 +16,7 @@ AT_ONCE: frozenset[Cause] = frozenset(
 )  # fmt: skip
 # Stuck as far as two looks can tell: a warning, and critical when it still stands later.
 STUCK: frozenset[Cause] = frozenset({"not_entered", "data_exhausted", "init_missing", "gpu_kernel_stuck", "comm_stuck"})
-OPEN: frozenset[Cause] = frozenset({"undecided", "waiting", "healthy"})
+OPEN: frozenset[Cause] = frozenset({"undecided", "waiting", "healthy", "job_ended"})
 _SECOND_NS = 1_000_000_000
 # What a rank does that waits for requests, for messages of an actor or for a person.
 _IDLE: frozenset[EndsByItself] = frozenset({"network", "sleep"})
@@ -78,7 +78,7 @@ def plan(standstill: Standstill, config: Config) -> Plan:
             standstill.known_ns, [_start(standstill, config), _kind(standstill, config), _settling(standstill, config)]
         )
         return Plan(((wait.until_ns, "warning"), (max(later_ns, wait.until_ns), "critical")), wait.why)
-    if verdict.cause not in OPEN or verdict.cause == "healthy":
+    if verdict.cause not in OPEN or verdict.cause in ("healthy", "job_ended"):
         return Plan()
     if not standstill.begun:
         return Plan((), "the job has not begun to step, and nothing shows that it is stuck")

@@ -178,9 +178,9 @@ def test_every_cause_is_one_plain_sentence(
     assert "\n" not in text
     for wrong in ("None", "  ", " ;", " ,", "fixed by", "()", "unknown at"):
         assert wrong not in text, text
-    if culprits and cause not in ("healthy", "undecided", "comm_stuck"):
+    if culprits and cause not in ("healthy", "job_ended", "undecided", "comm_stuck"):
         assert "4-5,9" in text if len(culprits) > 1 else "ank 2" in text, text
-    if known and waiting and cause not in ("healthy", "comm_stuck", "collective_mismatch", "slow_rank"):
+    if known and waiting and cause not in ("healthy", "job_ended", "comm_stuck", "collective_mismatch", "slow_rank"):
         assert waiting in text or len(culprits) > 1, text
 
 

@@ -65,7 +65,8 @@ def _look(rank: RankEvidence, number: int, process: ProcessLook | None, beat: He
 def thread_key(thread: ThreadStack) -> tuple[object, ...]:
     """An order of threads that does not depend on the order in which they were read."""
     frames = tuple((frame.filename, frame.line, frame.name) for frame in thread.frames)
-    return (thread.os_thread_id or 0, thread.name or "", frames, thread.owns_gil, thread.active, thread.ident or 0)
+    numbers = tuple((number is None, number or 0) for number in (thread.os_thread_id, thread.ident, thread.pid))
+    return (thread.os_thread_id or 0, thread.name or "", frames, thread.owns_gil, thread.active, numbers)
 
 
 def thread_look(process: ProcessLook | None, thread: ThreadStack | None, *, main: bool) -> ThreadLook:

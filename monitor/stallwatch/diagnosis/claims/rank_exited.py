@@ -5,7 +5,7 @@ import msgspec
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, main_wait, named, operation_of
 from stallwatch.diagnosis.story import Story
-from stallwatch.model.evidence import ProcessLook
+from stallwatch.model.evidence import NodeEvidence, ProcessLook
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 _SIGABRT, _SIGKILL, _SIGTERM, _SIGINT, _SIGHUP = 6, 9, 15, 2, 1
@@ -16,6 +16,9 @@ _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8:
 }
 # Lower is nearer to a first cause. torch's watchdog aborts (6), agents terminate (15) the ranks that are left.
 _KILLED, _FAILED, _ABORTED, _ENDED, _TERMINATED, _CONSEQUENCE = range(6)
+_TOGETHER_NS = 1_000_000_000
+_OWN_FAULTS = {4, 5, 6, 7, 8, 11, 13, 31}  # SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGPIPE, SIGSYS
+_SHELL_SIGNAL = 128  # a shell in between says 128 + signal
 _CLEARLY_LATER_NS = 300_000_000  # a peer's end is felt by the others within less
 
 
@@ -29,6 +32,8 @@ def claim(story: Story) -> Saying:
             return Rejected("rank_exited", "every process ended with exit code 0")
         if not story.hangs:
             return Rejected("rank_exited", f"{named(gone)} ended with exit code 0 and nobody waits for them")
+    if (alike := _ended_alike(story, gone, ends)) is not None:
+        return alike
     classes = {rank: _class(story, activity, ends[rank]) for rank, activity in gone.items()}
     classes |= dict.fromkeys(_outlived_victims(story, classes, ends), _CONSEQUENCE)
     first = min(classes.values())
@@ -49,6 +54,54 @@ def claim(story: Story) -> Saying:
         operation=operation_of(story, wait) if wait else None,
         seq=wait.point.seq or None if wait else None,
     )
+
+
+def _ended_alike(story: Story, gone: dict[int, Activity], ends: dict[int, ProcessLook | None]) -> Saying:
+    """The whole job was ended from outside: by one signal within a second, or asked to end (SIGTERM) and left in order.
+
+    Nothing that a job dies of by itself may be seen: a kill for memory, a fault of a GPU, an exception, another first
+    death. What the ranks did before is another question: where they stood, that is the story.
+    """
+    whole = len(gone) == len(story.case.observed) > 1
+    if not whole or any(_has_fault(node) for node in story.case.nodes):
+        return None
+    known = [end for end in ends.values() if end is not None]
+    raised = any(activity.exception is not None for activity in gone.values())
+    if len(known) < len(gone) or raised or any(end.out_of_memory for end in known):
+        return None
+    signals = {_signal(end) for end in known}
+    if signals & _OWN_FAULTS:
+        return None
+    together = _are_together(story, ends)
+    asked = all(_signal(end) == _SIGTERM or (_signal(end) is None and end.exit_code == 0) for end in known)
+    if not (asked and _SIGTERM in signals) and not (together and len(signals) == 1 and None not in signals):
+        return None
+    names = " or ".join(_SIGNALS.get(signal, f"signal {signal}") if signal else "exit code 0" for signal in signals)
+    fact = Fact(f"all {len(gone)} ranks ended by {names}{' within a second' if together else ''}", _source(known[0]))
+    if story.hangs:
+        return Rejected("rank_exited", f"{fact.fact}: the job was ended as it stood")
+    return Claim(cause="job_ended", culprits=(), confidence="likely", because=(fact,))
+
+
+def _are_together(story: Story, ends: dict[int, ProcessLook | None]) -> bool:
+    """On each host, by its own clock; one rank of a host shows nothing."""
+    times: dict[str | None, list[int]] = {}
+    for rank, end in ends.items():
+        if end is None or end.ended_ns is None:
+            return False
+        times.setdefault(story.case.activity(rank).host, []).append(end.ended_ns)
+    return all(len(of_host) > 1 and max(of_host) - min(of_host) <= _TOGETHER_NS for of_host in times.values())
+
+
+def _has_fault(node: NodeEvidence) -> bool:
+    return any(event.kind in ("xid", "sxid", "off_bus", "oom_kill") for event in node.kernel_events)
+
+
+def _signal(end: ProcessLook) -> int | None:
+    if end.exit_signal is not None:
+        return end.exit_signal
+    shell = end.exit_code is not None and end.exit_code > _SHELL_SIGNAL
+    return end.exit_code - _SHELL_SIGNAL if shell and end.exit_code is not None else None
 
 
 def _is_last_cause(story: Story, gone: dict[int, Activity]) -> bool:
@@ -98,9 +151,7 @@ def _class(story: Story, activity: Activity, end: ProcessLook | None) -> int:
     evidence = story.case.evidence.get(activity.rank)
     if evidence is not None and any(event.kind == "gloo_size_mismatch" for event in evidence.log_events):
         return _CONSEQUENCE  # gloo aborts the neighbour of the rank that brought the wrong size
-    signal = end.exit_signal if end else None
-    if end is not None and signal is None and end.exit_code is not None and end.exit_code > 128:
-        signal = end.exit_code - 128  # a shell in between says 128 + signal
+    signal = _signal(end) if end is not None else None
     if signal is not None and signal not in (_SIGABRT, _SIGTERM, _SIGINT, _SIGHUP):
         return _KILLED
     if activity.exception is not None:

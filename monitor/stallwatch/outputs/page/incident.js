@@ -46,8 +46,9 @@ function history(incident) {
   box.append(element("p", "", link), element("p", "soft mono", incident.bundle));
   return box;
 }
+function isOver(incident) { return incident.state === "resolved" || incident.state === "ended"; }  // ended: dead, and not well again
 function safety(incident) {
-  if (!incident.verdicts.length || incident.state === "resolved") return null;
+  if (!incident.verdicts.length || isOver(incident)) return null;
   const cause = incident.verdicts[0].cause, moves = MOVES.has(cause);
   const [className, words] = !incident.evidence_complete ? ["unsafe", "Evidence not complete: ending the job now loses some of it"]
     : ["safe", moves ? "Evidence complete; the job moves, nothing has to be ended"
@@ -64,7 +65,7 @@ function countDown(now) {  // a deadline is felt as the time that is left
   }
 }
 function silence(incident) {  // whoever may silence a job is a member of the socket's group; the page's token only reads
-  if (incident.state === "resolved") return null;
+  if (isOver(incident)) return null;
   const command = words => element("code", "", `stallwatch mute ${shellWord(incident.training_job)}${incident.owner ? ` --owner ${shellWord(incident.owner)}` : ""} --for ${words}`);
   return incident.muted
     ? element("p", "soft", "Muted: nobody is told of this job. On the node ", command("0"), " ends that.")
@@ -72,7 +73,7 @@ function silence(incident) {  // whoever may silence a job is a member of the so
 }
 function shellWord(text) { return /^[\w@%+=:,.\/-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`; }
 function acknowledgement(incident) {
-  if (incident.state === "resolved") return null;
+  if (isOver(incident)) return null;
   if (incident.acknowledged_by) return element("p", "", element("span", "safe", `${person(incident.acknowledged_by)} is on it`));
   const button = element("button", "all", "Acknowledge"), said = element("span", "soft", "");
   said.setAttribute("role", "status");
@@ -93,7 +94,7 @@ function acknowledgement(incident) {
 function person(name) { return name.startsWith("slack:") ? "somebody in Slack" : name; }
 function incidentCard(incident, timeline, ranks) {
   const verdict = incident.verdicts[0];
-  const standing = incident.state === "resolved" ? "resolved" : incident.severity;
+  const standing = isOver(incident) ? incident.state : incident.severity;
   const card = element("article", standing);
   card.id = incident.incident_id;
   card.append(element("div", "tags",
@@ -104,7 +105,7 @@ function incidentCard(incident, timeline, ranks) {
     element("span", "", `job ${incident.training_job}${incident.owner ? ` of ${incident.owner}` : ""}`),
     element("span", "soft", `${incident.incident_id} on ${incident.node} · since ${clock(incident.opened_at)}`)));
   card.append(element("p", "sentence", ...prose(verdict ? verdict.summary : incident.findings.map(finding => finding.reason).join("; ") || "No verdict yet")));
-  if (incident.state === "resolved") card.append(element("p", "", `Resolved: ${incident.resolution}`));
+  if (isOver(incident)) card.append(element("p", "", `${incident.state === "ended" ? "Ended" : "Resolved"}: ${incident.resolution}`));
   card.append(...[safety(incident), acknowledgement(incident)].filter(Boolean));  // what to do with the job is asked first
   if (verdict) card.append(...verdictParts(verdict).filter(Boolean));
   if (incident.stacks) card.append(stacks(incident.stacks, verdict));

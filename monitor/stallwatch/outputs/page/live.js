@@ -17,7 +17,7 @@ addEventListener("hashchange", () => { linked = decodeURIComponent(location.hash
 
 const URGENCY = {critical: 0, warning: 1, none: 2};
 async function showIncidents(incidents, ranks) {
-  const open = incidents.filter(incident => incident.state !== "resolved").sort((a, b) => URGENCY[a.severity] - URGENCY[b.severity]);
+  const open = incidents.filter(incident => !isOver(incident)).sort((a, b) => URGENCY[a.severity] - URGENCY[b.severity]);
   const shown = [...open];
   if (linked && !open.some(incident => incident.incident_id === linked)) {
     const past = incidents.find(incident => incident.incident_id === linked) || await api(`incidents/${encodeURIComponent(linked)}`).catch(() => null);
@@ -35,7 +35,7 @@ async function showIncidents(incidents, ranks) {
   const told = open.filter(incident => incident.severity !== "none");
   setText(byId("news"), open.length ? join(open.map(incident => incident.verdicts.length ? incident.verdicts[0].summary : "")) : "");
   document.title = told.length ? `(${told.length}) stalled · stallwatch` : "stallwatch";
-  showPast(incidents.filter(incident => incident.state === "resolved"));
+  showPast(incidents.filter(isOver));
 }
 const summary = element("nav", "overview");
 summary.setAttribute("aria-label", "Open incidents");
@@ -69,7 +69,7 @@ function showPast(past) {
     const link = element("a", "", incident.incident_id);
     link.href = `#${encodeURIComponent(incident.incident_id)}`;
     const verdict = incident.verdicts[0];
-    return element("li", "", link, " ", element("span", "soft", join([`resolved ${clock(incident.resolved_at)}`, incident.resolution])),
+    return element("li", "", link, " ", element("span", "soft", join([`${incident.state} ${clock(incident.resolved_at)}`, incident.resolution])),
       element("div", "", ...prose(verdict ? verdict.summary : "")));
   }));
 }

@@ -1,0 +1,170 @@
+"""The end of every incident: how far it had come, and how its job went on or ended."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.incidents.delivery_steps import due
+from stallwatch.incidents.messages import Discard, Judge
+from stallwatch.model.finding import Finding
+from stallwatch.model.incident import Incident
+from stallwatch.model.verdict import Report
+from stallwatch.outputs.metrics import render
+from stallwatch.outputs.slack_message import slack_message
+from tests.unit.incidents.stories import Story, facts, finding, of, report, stall
+from tests.unit.outputs.reports import node_report, with_snapshot
+
+
+class Way(NamedTuple):
+    """How a job goes on: the facts of it, and the findings that it leaves."""
+
+    facts: dict[str, Any]
+    findings: tuple[Finding, ...] = ()
+    judged: str = ""  # the cause that a look after it is judged to be
+
+
+DIED = finding("exit", resolvable=False, since=19)
+MOVES = Way({"moved": True})
+KILLED = Way({"alive": ()}, (DIED,), "job_ended")  # all alike, from outside
+TERMINATED = Way({"alive": (), "ending": True})
+FINISHED = Way({"alive": (), "ending": True, "finished": True})
+CRASHED = Way({"alive": ()}, (DIED,), "rank_exited")
+
+
+def suspected(story: Story) -> None:
+    """Not for long enough to be sure; the first look has been taken."""
+    story.at(6, stall())
+    story.looked()
+
+
+def stood_without_a_verdict(story: Story) -> None:
+    suspected(story)
+    story.at(9, stall("confirmed"))
+    story.looked()
+    story.judged(report("undecided", (), "possible"))
+
+
+def told(story: Story) -> None:
+    story.hang("not_entered")
+    assert story.severity == "warning"
+
+
+def looked_healthy(story: Story) -> None:
+    suspected(story)
+    story.at(9, stall("confirmed"))
+    story.looked()
+    story.judged(report("healthy", ()))
+
+
+def stepping(story: Story) -> None:
+    story.at(6)
+
+
+def goes_on(story: Story, way: Way) -> Incident | None:
+    """Let the job go that way for two minutes, answering every look and judgement; return the incident that is left."""
+    after: Report | None = report(way.judged, (3,) if way.judged != "job_ended" else ()) if way.judged else None
+    jobs: Sequence[JobFacts] = (facts(**way.facts),)
+    for second in range(20, 140):
+        story.at(second, *way.findings, jobs=jobs)
+        if story.lives.active and story.life.capturing:
+            story.looked()
+        if story.lives.active and story.life.judging:
+            story.judged(after or story.incident.report or report("undecided", (), "possible"))
+    assert not story.lives.active
+    assert len(story.lives.past) <= 1
+    return story.lives.past[0] if story.lives.past else None
+
+
+@pytest.mark.parametrize(
+    ("before", "way", "state", "severity"),
+    [
+        (suspected, MOVES, None, ""),
+        (stood_without_a_verdict, MOVES, None, ""),
+        (looked_healthy, MOVES, None, ""),
+        (told, MOVES, "resolved", "warning"),
+        (suspected, FINISHED, None, ""),
+        (stood_without_a_verdict, FINISHED, None, ""),
+        (looked_healthy, FINISHED, None, ""),
+        (told, FINISHED, "ended", "warning"),
+        (suspected, TERMINATED, "ended", "none"),
+        (stood_without_a_verdict, TERMINATED, "ended", "none"),
+        (looked_healthy, TERMINATED, None, ""),
+        (told, TERMINATED, "ended", "warning"),
+        (suspected, KILLED, "ended", "none"),
+        (stood_without_a_verdict, KILLED, "ended", "none"),
+        (told, KILLED, "ended", "warning"),
+        (stepping, KILLED, "ended", "none"),
+        (suspected, CRASHED, "ended", "critical"),
+        (stood_without_a_verdict, CRASHED, "ended", "critical"),
+        (told, CRASHED, "ended", "warning"),
+        (stepping, CRASHED, "ended", "critical"),
+    ],
+)
+def test_how_an_incident_ends(before: Any, way: Way, state: str | None, severity: str) -> None:
+    story = Story()
+    before(story)
+    left = goes_on(story, way)
+    if state is None:
+        assert left is None
+        return
+    assert left is not None
+    assert (left.state, left.severity) == (state, severity)
+    assert left.events[-1].what.startswith(f"{state}: ")
+    assert not of(story.actions, Discard)  # its evidence stays
+    assert left.tell_wall_ns is None
+
+
+def test_what_was_seen_of_a_job_that_somebody_ended_before_it_was_sure_is_judged() -> None:
+    story = Story()
+    suspected(story)
+    actions = story.at(20, jobs=[facts(alive=(), ending=True)])
+    assert of(actions, Judge)
+    story.judged(report("not_entered"))
+    story.at(21)
+    assert story.lives.past[0].verdict is not None
+    assert story.lives.past[0].severity == "none"
+
+
+def test_exits_of_which_nobody_can_say_anything_open_one_incident_and_no_more() -> None:
+    story = Story()
+    for second in range(6, 200):
+        story.at(second, finding("exit", resolvable=False), jobs=[facts(alive=())])
+        if story.lives.active and story.life.capturing:
+            story.looked()
+        if story.lives.active and story.life.judging:
+            story.judged(None, "the report holds no verdict")
+    assert [incident.state for incident in story.lives.past] == ["ended"]
+    assert not of(story.actions, Discard)
+
+
+@pytest.mark.parametrize(("way", "mark"), [(MOVES, "🟢"), (TERMINATED, "⚫"), (KILLED, "⚫")])
+def test_people_are_told_that_a_job_is_well_again_only_when_it_is(way: Way, mark: str) -> None:
+    story = Story()
+    told(story)
+    left = goes_on(story, way)
+    assert left is not None
+    step = due(left, ("told",), "warning")
+    assert step == left.state
+    message = slack_message(left, step)
+    assert message["text"].startswith(mark)
+    assert "vidence" not in message["text"]  # nobody asks any more whether it may be ended
+    assert due(left, ("told", step), "warning") is None
+
+
+@pytest.mark.parametrize(("way", "state"), [(MOVES, "resolved"), (CRASHED, "ended")])
+def test_a_scrape_within_five_minutes_sees_what_was_over_between_two(way: Way, state: str) -> None:
+    story = Story()
+    (told if way is MOVES else stepping)(story)
+    left = goes_on(story, way)
+    assert left is not None and left.resolved_wall_ns is not None
+
+    def scraped(seconds: float) -> str:
+        wall_ns = (left.resolved_wall_ns or 0) + int(seconds * 1e9)
+        return render(with_snapshot(node_report(left), wall_ns=wall_ns), ()).decode()
+
+    assert f'state="{state}"' in scraped(299)
+    assert "stallwatch_incident_evidence_complete{" not in scraped(299)
+    assert "stallwatch_incident_info{" not in scraped(301)
+    assert "stallwatch_incidents_open{" not in scraped(1)
