@@ -96,7 +96,8 @@ class _History:
 
     def _measure(self) -> int:
         """How many entries from the start are plain, settled, and not among the newest."""
-        plain = [_is_plain(kind) for kind in self._kinds]
+        settles = any(kind.state in ("completed", "started") for kind in self._kinds)
+        plain = [_is_plain(kind, settles) for kind in self._kinds]
         groups = len({kind.pg_id for kind in self._kinds})
         newest = max(_KEPT_ENTRIES, groups * _KEPT_ENTRIES_PER_GROUP)
         end = max(0, len(self._kind_of) - newest)
@@ -124,9 +125,10 @@ def _group(kind: CallKind) -> tuple[str, str]:
     return kind.group_description, kind.group_name
 
 
-def _is_plain(kind: CallKind) -> bool:
-    """A collective by itself that is over: nothing but its place in the stream is of interest."""
-    over = kind.state == "completed" or (kind.backend == "gloo" and kind.retired)
+def _is_plain(kind: CallKind, settles: bool) -> bool:
+    """A collective by itself that is over: nothing but its place in the stream is of interest. `settles`: states tell
+    that, as in diagnosis.completion."""
+    over = kind.state == "completed" or (kind.retired and not settles)
     return over and not kind.is_p2p and kind.name != "coalesced"
 
 

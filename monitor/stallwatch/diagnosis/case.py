@@ -14,9 +14,10 @@ from stallwatch.diagnosis.outdated import outdated_ranks
 from stallwatch.diagnosis.ras import ranks_behind
 from stallwatch.diagnosis.sisters import completed
 from stallwatch.diagnosis.streams import GroupStream, first_difference
+from stallwatch.diagnosis.untold import doubt, prove, untold_backends
 from stallwatch.model.evidence import LogEvent, NodeEvidence, RankEvidence
 from stallwatch.model.meeting import NO_MEETING, Meeting
-from stallwatch.model.summary import Call, PairCount, Pending, RankSummary, Stream, Transfer
+from stallwatch.model.summary import ANY, Call, PairCount, Pending, RankSummary, Stream, Transfer
 
 _DEFAULT_NAMES = ("", "0")
 _DEFAULT_DESCRIPTIONS = ("default_pg", "", "undefined")
@@ -66,6 +67,8 @@ class Case:
         self._world = tuple(range(world_size)) if world_size else self.observed
         self._identify()
         self._complete_families()
+        self.untold = untold_backends(self.summaries, self.streams)  # back ends whose recorders tell of no end
+        doubt(self)
         self._sizes: dict[str, set[int]] = {}
         for group in self.groups:
             if group.members_known:
@@ -77,6 +80,7 @@ class Case:
                 group = self.groups[self.group_of[rank, pair.stream]]
                 ends = self._global_ends(group, rank, pair.source, pair.destination, pair.outgoing)
                 self._pairs[(rank, group.index, *ends)] = pair
+        prove(self)
         self._waiting_stacks = {
             self.activity(rank).stack for rank, summary in self.summaries.items() if summary.pending
         }
@@ -149,6 +153,8 @@ class Case:
     ) -> tuple[int, int]:
         """Given the ends of a transfer as a rank named them, return global ranks. torch names ranks of the group; a
         wrapper or another back end may name global ones: the rank's own end tells which."""
+        if ANY in (source, destination):
+            return (rank, ANY) if outgoing else (ANY, rank)
         if group.index not in self._places:
             self._places[group.index] = {member: place for place, member in enumerate(group.ranks)}
         places = self._places[group.index]
@@ -173,6 +179,10 @@ class Case:
     def pair(self, rank: int, group: int, source: int, destination: int) -> PairCount | None:
         """How often the rank recorded transfers of this direction between these two global ranks in the group."""
         return self._pairs.get((rank, group, source, destination))
+
+    def names_no_peer(self, rank: int, group: int) -> bool:
+        """True when the rank recorded transfers of the group that do not say with whom."""
+        return (rank, group, ANY, rank) in self._pairs or (rank, group, rank, ANY) in self._pairs
 
     def ends(self, rank: int, pending: Pending, transfer: Transfer) -> tuple[int, int]:
         """Source and destination of a transfer that a rank recorded, as global ranks."""

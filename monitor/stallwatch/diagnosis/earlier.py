@@ -12,6 +12,7 @@ Key = tuple[int, tuple[int, int]]  # group id and the numbers of a node in it
 class Before(NamedTuple):
     pending: set[Key]  # at any earlier look
     first: set[Key]  # of each lane, at the look before this one
+    all: set[Key]  # that were recorded at any earlier look
 
 
 def first_of_lanes(nodes: Iterable[Node], lanes: Lanes) -> set[Key]:

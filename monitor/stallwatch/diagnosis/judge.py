@@ -7,6 +7,7 @@ from stallwatch.diagnosis.activity import Activity, read_activity
 from stallwatch.diagnosis.activity.transfer import with_transfer
 from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.claims.claim import Claim
+from stallwatch.diagnosis.claims.doubt import doubtful
 from stallwatch.diagnosis.former_life import of_this_life
 from stallwatch.diagnosis.hookless import what_a_hook_adds
 from stallwatch.diagnosis.phrases import Aside
@@ -54,6 +55,7 @@ def judge_case(case: Case) -> Verdict:
     """Given a case, return its verdict."""
     story = tell(case)
     claim, rejected = arbiter.decide(story)
+    claim = doubtful(case, claim)
     return _verdict(story, claim, rejected, case.activities)
 
 

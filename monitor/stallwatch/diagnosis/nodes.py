@@ -1,14 +1,16 @@
 """A flight recorder's entries as nodes: one per collective, single transfer, or batch; what is done, what is not.
 
-The traps that live here: members of a batch never complete, its closing entry does; gloo's `state` never changes;
-entries of a group that was destroyed or started anew are no longer pending.
+The traps that live here: members of a batch never complete, its closing entry does; an entry whose CUDA events are not
+recorded yet, for its host is still inside the call, reads "completed"; entries of a group that was destroyed or
+started anew are no longer pending.
 """
 
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from stallwatch.model.evidence import Operation, Recorder
+from stallwatch.diagnosis.completion import Completion, completion_of
+from stallwatch.model.evidence import GroupStatus, Operation, Recorder
 
 _CLOSING = "coalesced"
 _RESET_DISTANCE = 4  # numbers of one group may swap by a few when two threads record; a restart begins at 0 or 1
@@ -29,6 +31,7 @@ class Node(msgspec.Struct, frozen=True):
     done: bool
     timed_out: bool
     launched: bool
+    retired: bool
     first: Operation
 
     @property
@@ -36,25 +39,35 @@ class Node(msgspec.Struct, frozen=True):
         return not self.calls
 
 
-def read_nodes(recorder: Recorder) -> list[Node]:
-    """Given a recorder, return its nodes in order of recording; older lives of a group are left out."""
-    settles = _states_settle(recorder)
-    completed = {status.pg_id: status.completed for status in recorder.status}
-    nodes = [
-        node
-        for pg_id, operations in _by_group(recorder.operations).items()
-        for node in _group_nodes(operations, settles, completed.get(pg_id))
-    ]
+def read_nodes(recorder: Recorder, completion: Completion | None = None) -> list[Node]:
+    """Given a recorder and how its looks tell that something has ended, return its nodes in order of recording; older
+    lives of a group are left out."""
+    settles = (completion or completion_of((recorder,))) == "states"
+    told = {status.pg_id: status for status in recorder.status}
+    nodes = []
+    for pg_id, operations in _by_group(recorder.operations).items():
+        status = told.get(pg_id)
+        of_group = _group_nodes(operations, settles, status.completed if status else None)
+        if settles and of_group and told:
+            of_group[-1] = _still_inside(of_group, status)
+        nodes += of_group
     nodes.sort(key=lambda node: node.record)
     return nodes
 
 
-def _states_settle(recorder: Recorder) -> bool:
-    """NCCL moves entries to "completed"; gloo leaves them "scheduled" for ever and tells by `retired` and pg_status."""
-    backends = {operation.backend for operation in recorder.operations} | {recorder.backend}
-    if "gloo" in backends:
-        return False
-    return "nccl" in backends or any(operation.state == "completed" for operation in recorder.operations)
+def _still_inside(nodes: Sequence[Node], status: GroupStatus | None) -> Node:
+    """The newest node of a group, not done where its host has not come back from the call. Only then is it enqueued,
+    and before that its events are not recorded, and such an event reads as one that is over."""
+    last = nodes[-1]
+    before = _number(nodes[-2]) if len(nodes) > 1 else None
+    enqueued = status.enqueued if status else -1
+    inside = enqueued != _number(last) and (enqueued == before if before is not None else enqueued <= 0)
+    return msgspec.structs.replace(last, done=False) if last.done and not last.retired and inside else last
+
+
+def _number(node: Node) -> int:
+    """As pg_status counts: transfers by themselves."""
+    return node.key[1] if node.is_transfer else node.key[0]
 
 
 def _by_group(operations: Iterable[Operation]) -> dict[int, list[Operation]]:
@@ -130,6 +143,7 @@ def _node(
         done=done,
         timed_out=timed_out,
         launched=closed or not closes or done,
+        retired=last.retired,
         first=first,
     )
 

@@ -1,18 +1,23 @@
 """One rank's recorders reduced to a RankSummary: linear in the entries, small in the result."""
 
 from array import array
+from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import median
 
+from msgspec.structs import replace
+
 from stallwatch.diagnosis import signature
+from stallwatch.diagnosis.completion import UNTOLD, Completion, completion_of
 from stallwatch.diagnosis.earlier import Before, Key, first_of_lanes
 from stallwatch.diagnosis.lanes import Lanes
-from stallwatch.diagnosis.looks import backend_of, latest_of, same_source
+from stallwatch.diagnosis.looks import backend_of, by_backend, latest_of, same_source
 from stallwatch.diagnosis.lost_entries import has_outrun, reaches_its_end
 from stallwatch.diagnosis.nodes import Node, read_nodes
+from stallwatch.formats.tested import newer_than_tested
 from stallwatch.model.evidence import Operation, RankEvidence, Recorder
-from stallwatch.model.summary import NO_CALL, Arrival, Call, PairCount, Pending, RankSummary, Stream, Transfer
+from stallwatch.model.summary import ANY, NO_CALL, Arrival, Call, PairCount, Pending, RankSummary, Stream, Transfer
 
 _PENDING_KEPT = 64  # a CPU that runs ahead enqueues hundreds; a wait needs the first few of each lane and group
 _ARRIVALS_KEPT = 256
@@ -23,16 +28,18 @@ def reduce_rank(rank: RankEvidence) -> RankSummary:
     """Given one rank's evidence, return what its recorders say at the latest look that each of them answered whole."""
     if rank.summary is not None:
         return rank.summary  # made of the whole rings where they were read
-    latest = latest_of(rank.recorders)
+    recorders = by_backend(rank.recorders)
+    latest = latest_of(recorders)
     training = next((beat.training_ident for beat in reversed(rank.heartbeat) if beat.training_ident), None)
-    reduction = _Reduction(rank.rank, rank.recorders, training)
-    for index, recorder in enumerate(latest):
+    reduction = _Reduction(rank.rank, recorders, training)
+    for recorder in latest:
+        completion = completion_of(other for other in recorders if same_source(other, recorder))
         earlier = [
             other
-            for other in rank.recorders
+            for other in recorders
             if other.look < recorder.look and same_source(other, recorder) and not other.cut_short
         ]
-        reduction.add(index, recorder, [] if recorder.cut_short else earlier)
+        reduction.add(recorder, [] if recorder.cut_short else earlier, completion)
     return reduction.result(
         look=max((recorder.look for recorder in latest), default=0), captured_at_ns=rank.captured_at_ns
     )
@@ -44,11 +51,14 @@ class _Reduction:
     def __init__(self, rank: int, recorders: Iterable[Recorder], training: int | None) -> None:
         self.rank = rank
         self.backends: list[str] = []
+        self.completion: list[Completion] = []
+        self.untested: set[str] = set()
         self.calls: list[Call] = []
         self._call_ids: dict[tuple[object, ...], int] = {}
         self._sites: dict[int, str] = {}
         self.streams: list[Stream] = []
         self.pending: list[Pending] = []
+        self.issued: list[Pending] = []
         self.pairs: list[PairCount] = []
         self.program: dict[int, list[tuple[int, int, int]]] = {}  # lane → (created, order, call)
         self.whole = True
@@ -59,26 +69,30 @@ class _Reduction:
         self._order = 0
         self.lanes = Lanes(recorders, training)
 
-    def add(self, index: int, recorder: Recorder, earlier: Sequence[Recorder]) -> None:
+    def add(self, recorder: Recorder, earlier: Sequence[Recorder], completion: Completion) -> None:
         self.backends.append(backend_of(recorder))
-        nodes = read_nodes(recorder)
+        self.untested |= set(_untested(recorder))
+        self.completion.append(completion)
+        nodes = read_nodes(recorder, completion)
         whole = not recorder.operations or recorder.operations[0].record_id == 0
         self.whole = self.whole and whole
         self.cut_short = self.cut_short or recorder.cut_short
-        before = self._before(recorder, nodes, earlier)
+        before = self._before(recorder, nodes, earlier, completion)
         groups: dict[int, list[Node]] = {}
         for node in nodes:
             groups.setdefault(node.pg_id, []).append(node)
         for group in groups.values():
-            self._add_group(recorder, group, before, whole)
+            self._add_group(recorder, group, before, whole, completion)
         self.outran = self.outran or (not whole and has_outrun(recorder, nodes))
 
-    def _before(self, recorder: Recorder, nodes: Sequence[Node], earlier: Sequence[Recorder]) -> Before | None:
+    def _before(
+        self, recorder: Recorder, nodes: Sequence[Node], earlier: Sequence[Recorder], completion: Completion
+    ) -> Before | None:
         """What was pending at any earlier look, or None when there was none; notes what advanced since the last."""
         if not earlier:
             return None
         earlier = sorted(earlier, key=lambda look: look.look)
-        read = [read_nodes(look) for look in earlier]
+        read = [read_nodes(look, completion) for look in earlier]
         keys: set[Key] = {(node.pg_id, node.key) for old in read for node in old if not node.done}
         last, before = earlier[-1], read[-1]
         known = last.operations[-1].record_id if last.operations else -1
@@ -91,7 +105,7 @@ class _Reduction:
             # Without threads, what another group records beside the one that stands may be another thread's.
             if operation.thread_id is not None or not stands or operation.pg_id in stands:
                 self.advanced_lanes.add(self.lanes.of(operation))
-        return Before(keys, first)
+        return Before(keys, first, {(node.pg_id, node.key) for old in read for node in old})
 
     def _moved(self, old: tuple[Recorder, Sequence[Node]], new: tuple[Recorder, Sequence[Node]]) -> bool:
         """Whether the training thread's operations went on between two looks; where an entry names no thread, whether
@@ -107,7 +121,9 @@ class _Reduction:
         ]
         return words[0] != words[1]
 
-    def _add_group(self, recorder: Recorder, nodes: Sequence[Node], before: Before | None, whole: bool) -> None:
+    def _add_group(
+        self, recorder: Recorder, nodes: Sequence[Node], before: Before | None, whole: bool, completion: Completion
+    ) -> None:
         stream = len(self.streams)
         first = nodes[0]
         collectives = [node for node in nodes if not node.is_transfer]
@@ -118,6 +134,7 @@ class _Reduction:
         ordinals: dict[tuple[int, int], int] = {}
         counts: dict[tuple[int, int], list[int]] = {}
         outgoing: dict[tuple[int, int], bool] = {}
+        newest: deque[Pending] = deque(maxlen=_PENDING_KEPT)
         for node in nodes:
             lane = self.lanes.of(node.first)
             transfers: list[Transfer] = []
@@ -127,8 +144,6 @@ class _Reduction:
                     call = self._call(stream, entry, (entry,))
                     self._note(lane, entry.created_ns, call)
                     ends = transfer_ends(entry.name)
-                    if ends is None:
-                        continue
                     ordinals[ends] = ordinals.get(ends, 0) + 1
                     counts.setdefault(ends, [0, 0])[0 if node.done else 1] += 1
                     outgoing[ends] = "send" in entry.name
@@ -142,15 +157,21 @@ class _Reduction:
             if not node.done:
                 open_nodes.append((node, call, lane))
                 if len(open_nodes) <= _PENDING_KEPT:
-                    self._add_pending(stream, node, call, lane, tuple(transfers), before)
-        if backend_of(recorder) != "gloo":
+                    self.pending.append(_pending(stream, node, call, lane, tuple(transfers), before))
+            if completion in UNTOLD:
+                issued = _pending(stream, node, call, lane, tuple(transfers), before)
+                newest.append(
+                    replace(issued, seen_before=before and (node.pg_id, node.key) in before.all, was_first=None)
+                )
+        self.issued += newest
+        if completion == "states":
             self.pending = [
                 item
                 for item in self.pending
                 if item.stream != stream or item.transfers or item.timed_out or item.seq > completed
             ]
         first_open = min((node.seq for node, _, _ in open_nodes if not node.is_transfer), default=None)
-        if first_open is not None and backend_of(recorder) == "gloo":
+        if first_open is not None and completion != "states":
             completed = min(completed, first_open - 1)
         self.streams.append(
             Stream(
@@ -175,32 +196,6 @@ class _Reduction:
         )
         for ends, (done, pending) in sorted(counts.items()):
             self.pairs.append(PairCount(stream, ends[0], ends[1], done, pending, whole, outgoing[ends]))
-
-    def _add_pending(
-        self,
-        stream: int,
-        node: Node,
-        call: int,
-        lane: int,
-        transfers: tuple[Transfer, ...],
-        before: Before | None,
-    ) -> None:
-        self.pending.append(
-            Pending(
-                record=node.record,
-                lane=lane,
-                stream=stream,
-                call=call,
-                seq=0 if node.is_transfer else node.seq,
-                transfers=transfers,
-                created_ns=node.first.created_ns,
-                timeout_ms=node.first.timeout_ms,
-                timed_out=node.timed_out,
-                launched=node.launched,
-                seen_before=None if before is None else (node.pg_id, node.key) in before.pending,
-                was_first=None if before is None else (node.pg_id, node.key) in before.first,
-            )
-        )
 
     def _note(self, lane: int, created_ns: int | None, call: int) -> None:
         self.program.setdefault(lane, []).append((created_ns or 0, self._order, call))
@@ -238,7 +233,10 @@ class _Reduction:
             backends=tuple(self.backends),
             calls=tuple(self.calls),
             streams=tuple(self.streams),
-            pending=tuple(sorted(self.pending, key=lambda p: (p.lane, p.created_ns or 0, p.record))),
+            pending=_in_order(self.pending),
+            issued=_in_order(self.issued),
+            completion=tuple(self.completion),
+            untested=tuple(sorted(self.untested)),
             pairs=tuple(self.pairs),
             program=tuple(
                 array("H", [call for _, _, call in sorted(self.program.get(lane, []))]).tobytes() for lane in lanes
@@ -252,14 +250,45 @@ class _Reduction:
         )
 
 
-def transfer_ends(name: str) -> tuple[int, int] | None:
-    """Given "send 0->1" or "recv 0<-1", return (source, destination) as ranks of the group."""
+def _pending(
+    stream: int, node: Node, call: int, lane: int, transfers: tuple[Transfer, ...], before: Before | None
+) -> Pending:
+    return Pending(
+        record=node.record,
+        lane=lane,
+        stream=stream,
+        call=call,
+        seq=0 if node.is_transfer else node.seq,
+        transfers=transfers,
+        created_ns=node.first.created_ns,
+        timeout_ms=node.first.timeout_ms,
+        timed_out=node.timed_out,
+        launched=node.launched,
+        seen_before=None if before is None else (node.pg_id, node.key) in before.pending,
+        was_first=None if before is None else (node.pg_id, node.key) in before.first,
+    )
+
+
+def _untested(recorder: Recorder) -> list[str]:
+    library = "NCCL" if backend_of(recorder) == "nccl" else ""
+    versions = {"flight recorder dump": recorder.version, library: recorder.comm_lib_version}
+    return [f"{what} {version}" for what, version in versions.items() if what and newer_than_tested(what, version)]
+
+
+def _in_order(pending: Iterable[Pending]) -> tuple[Pending, ...]:
+    return tuple(sorted(pending, key=lambda p: (p.lane, p.created_ns or 0, p.record)))
+
+
+def transfer_ends(name: str) -> tuple[int, int]:
+    """Given "send 0->1" or "recv 0<-1", return (source, destination) as ranks of the group; ANY for an end that is not
+    told: "recv 0<-?" takes from whoever sends, and a hook on a process group writes "send" alone."""
     _, _, ends = name.partition(" ")
     for arrow, reverse in (("->", False), ("<-", True)):
-        left, found, right = ends.partition(arrow)
-        if found and left.strip().isdecimal() and right.strip().isdecimal():
-            return (int(right), int(left)) if reverse else (int(left), int(right))
-    return None
+        left, found, right = (part.strip() for part in ends.partition(arrow))
+        if found:
+            own, other = (int(part) if part.isdecimal() else ANY for part in (left, right))
+            return (other, own) if reverse else (own, other)
+    return ANY, ANY
 
 
 def _dense(ids: dict[int, int]) -> bytes:

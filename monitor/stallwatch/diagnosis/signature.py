@@ -21,8 +21,8 @@ _BARRIERS = ("barrier",)
 
 
 def is_transfer(operation: str) -> bool:
-    """ "send 0->1" and "recv 1<-0"; a coalesced collective is "all_reduce (batch of 2)"."""
-    return operation.startswith(("send ", "recv "))
+    """ "send 0->1", "recv 1<-?" and "send" alone; a coalesced collective is "all_reduce (batch of 2)"."""
+    return operation.partition(" ")[0] in ("send", "recv")
 
 
 def elements(operation: Operation) -> int | None:

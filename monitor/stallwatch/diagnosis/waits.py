@@ -12,10 +12,10 @@ import msgspec
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.case import Case, Group, family
 from stallwatch.diagnosis.pace import Pace
-from stallwatch.model.summary import Pending, Transfer
+from stallwatch.model.summary import ANY, Pending, RankSummary, Transfer
 
 _TRANSFERS = ("send", "recv", "p2p")
-# Calls that gloo carries out without recording them.
+# Calls that are carried out without being recorded, by gloo for one.
 _UNRECORDED = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait", "p2p", "work", "monitored_barrier")
 
 
@@ -137,16 +137,29 @@ def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
         return True  # what it stands in may be among the entries that the file has lost
     if not case.summaries[rank].streams:
         return True  # an NCCL communicator is made before its first operation is recorded
-    backends = case.summaries[rank].backends
     name = activity.collective or ""
-    return "gloo" in backends and (not name or any(part in name.lower() for part in _UNRECORDED))
+    if any(part in name.lower() for part in _TRANSFERS) and not case.summaries[rank].pairs:
+        return True
+    if case.untold.intersection(case.summaries[rank].backends) and activity.moving is not False:
+        return False  # it may be in what it issued, and that may end
+    unnamed = not name or any(part in name.lower() for part in _UNRECORDED)
+    return unnamed and _may_hide_transfers(case.summaries[rank])
 
 
 def _may_wait(case: Case, rank: int, waiting: set[int]) -> bool:
     """gloo's Work.wait is a native call below a line of the job's own: nothing tells it from another lock."""
     activity = case.activity(rank)
-    gloo = not case.recorded(rank) or "gloo" in case.summaries[rank].backends
-    return bool(gloo and rank not in waiting and activity.in_collective is None and activity.moving is False)
+    hidden = not case.recorded(rank) or _may_hide_transfers(case.summaries[rank])
+    return bool(hidden and rank not in waiting and activity.in_collective is None and activity.moving is False)
+
+
+def _may_hide_transfers(summary: RankSummary) -> bool:
+    """True for a back end whose calls block their host, as gloo's do, and that has recorded no transfer."""
+    recording = {summary.streams[pair.stream].backend for pair in summary.pairs}
+    return any(
+        completion != "states" and backend not in recording
+        for backend, completion in zip(summary.backends, summary.completion, strict=False)
+    )
 
 
 def _collective_blockers(
@@ -249,6 +262,11 @@ def _transfer_blockers(
         peer = next((end for end in ends if end != wait.rank), None)
         if peer is None:
             continue
+        if peer == ANY:
+            for other in case.group(wait.rank, wait.pending).ranks:
+                if other != wait.rank:
+                    worst.setdefault(other, Blocker(other, 0, Strength.SUPPOSED))  # any of them would do
+            continue
         blocker = _peer(case, wait, transfer, peer, frontiers)
         if blocker is None:
             if not case.recorded(peer) and peer not in unknown:
@@ -270,6 +288,8 @@ def _peer(
     lane = member.stream.lane
     ends = case.ends(wait.rank, wait.pending, transfer)
     mine, theirs = case.pair(wait.rank, wait.point.group, *ends), case.pair(peer, wait.point.group, *ends)
+    if case.names_no_peer(peer, wait.point.group):
+        return Blocker(peer, lane, Strength.SUPPOSED)  # what it issued may be this or another's
     if theirs is None or mine is None:
         return Blocker(peer, lane, Strength.RECORDED)
     place = transfer.ordinal - mine.done  # the place-th pending one of this pair and direction

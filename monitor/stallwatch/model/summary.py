@@ -7,6 +7,7 @@ No struct here can be part of a cycle, hence gc=False: the collector would visit
 import msgspec
 
 SCHEMA_VERSION = 1
+ANY = -1  # an end of a transfer that was not told
 NO_CALL = 0xFFFF  # a sequence number inside the window that the ring does not hold
 
 
@@ -24,7 +25,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 class Transfer(msgspec.Struct, frozen=True, gc=False):
     """One point-to-point operation: `ordinal` counts from 1 within (group, source, destination) of this dump."""
 
-    source: int  # rank within the group
+    source: int  # rank within the group, or ANY
     destination: int
     ordinal: int
     outgoing: bool | None = None  # a send of the rank that recorded it; None: not said
@@ -105,3 +106,7 @@ class RankSummary(msgspec.Struct, frozen=True, gc=False):
     captured_at_ns: int | None = None  # wall clock
     cut_short: bool = False  # a dump of it broke off: what is not in it may have been called
     outran: bool = False  # something has not completed by pg_status, and its entry is no longer in the ring
+    completion: tuple[str, ...] = ()  # how each of `backends` tells that something has ended: diagnosis.completion
+    # The newest operations of recorders that may tell of no end, ended or not; by lane and order of recording.
+    issued: tuple[Pending, ...] = ()
+    untested: tuple[str, ...] = ()  # "NCCL 2.31.2": versions by its dumps that are newer than any that was tried

@@ -52,9 +52,31 @@ def test_gloo_tells_by_group_status_too() -> None:
 
 
 def test_retired_and_not_completed_has_timed_out() -> None:
-    entries = tuple(msgspec.structs.replace(entry, retired=True) for entry in operations(0, (Call(W2),), 0))
-    (node,) = read_nodes(_with(entries))
+    entries = tuple(msgspec.structs.replace(entry, retired=True) for entry in operations(0, (Call(W2),) * 2, 1))
+    _, node = read_nodes(_with(entries))
     assert (node.done, node.timed_out) == (False, True)
+
+
+def _statuses(enqueued: int, completed: int) -> tuple[GroupStatus, ...]:
+    return (GroupStatus(0, enqueued, -1, completed),)
+
+
+def test_an_entry_that_is_not_enqueued_yet_has_not_completed_whatever_its_state_says() -> None:
+    """Its host is inside the call, its events are not recorded, and such an event reads as one that is over."""
+    entries = operations(0, (Call(W2),) * 3, 3)
+    entries = (*entries[:2], msgspec.structs.replace(entries[2], retired=False))
+    assert _pending(read_nodes(_with(entries, status=_statuses(2, 2)))) == [3]
+    assert _pending(read_nodes(_with(entries, status=_statuses(3, 2)))) == [], "the watchdog comes by later"
+    assert _pending(read_nodes(_with(entries, status=()))) == [], "nothing tells"
+
+
+def test_a_transfer_counts_by_itself() -> None:
+    calls = (Call(W2), Call(W2), transfer(W2, ("send", 1)))
+    entries = operations(0, calls, 3)
+    entries = (*entries[:2], msgspec.structs.replace(entries[2], retired=False))
+    inside, enqueued = (read_nodes(_with(entries, status=_statuses(number, 2))) for number in (2, 1))
+    assert [node.done for node in inside] == [True, True, False]
+    assert [node.done for node in enqueued] == [True, True, True]
 
 
 def test_numbers_that_start_again_are_a_new_life() -> None:

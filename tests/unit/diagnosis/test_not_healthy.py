@@ -169,10 +169,17 @@ def test_stacks_that_change_are_threads_that_move_and_no_proof_of_a_job_that_doe
 
 
 def test_calls_that_end_on_every_rank_are() -> None:
-    """All ranks, or it is not certain."""
+    """All ranks, or it is not certain; nor where no entry was ever seen unfinished."""
     steps = loop(world(4), 8)
     ranks = [_saved_between_looks(rank, steps, len(steps)) for rank in range(4)]
     verdict = _first(*ranks)
+    assert (verdict.cause, verdict.confidence) == ("healthy", "likely")
+    begun = [_saved_between_looks(rank, steps, len(steps) - 1) for rank in range(4)]
+    ended = [
+        msgspec.structs.replace(new, recorders=(old.recorders[0], new.recorders[1]))
+        for old, new in zip(begun, ranks, strict=True)
+    ]
+    verdict = _first(*ended)
     assert (verdict.cause, verdict.confidence) == ("healthy", "certain")
     unread = _at_work(Rank(3, dumped=False, frames=SLEEPS).evidence())
     verdict = _first(*ranks[:3], unread)

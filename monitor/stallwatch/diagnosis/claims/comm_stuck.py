@@ -22,6 +22,8 @@ def claim(story: Story) -> Saying:
         return Rejected("comm_stuck", f"{named(moving)} make progress: what is entered will end")
     stuck = {wait.point for wait in story.graph.waits if wait.stuck}
     point = next((point for point in story.roots.closed if point in stuck), story.roots.closed[0])
+    if story.case.groups[point.group].backend in story.case.untold:
+        return Rejected("comm_stuck", "the recorder does not tell whether what was entered ends")
     if story.graph.unknown[point]:
         return Rejected("comm_stuck", f"nothing tells whether {named(story.graph.unknown[point])} entered")
     if not story.whole_world_seen:

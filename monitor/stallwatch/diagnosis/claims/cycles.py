@@ -5,6 +5,7 @@ from stallwatch.diagnosis.claims.claim import Claim, Saying, group_name, is_firs
 from stallwatch.diagnosis.program import Departure
 from stallwatch.diagnosis.roots import Cycle
 from stallwatch.diagnosis.story import Story
+from stallwatch.diagnosis.waits import Strength
 from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
 
 
@@ -14,6 +15,8 @@ def claim(story: Story) -> Saying:
     if not story.roots.cycles:
         return Rejected("group_order", "no cycle of waits")
     cycle = max(story.roots.cycles, key=lambda c: (len(c.ranks), c.nodes))
+    if all(b.strength == Strength.SUPPOSED for point in cycle.points for b in story.graph.blockers[point]):
+        return Rejected("p2p_unmatched", "whom they wait for no recorder tells")
     ranks = set(cycle.ranks)
     departures = [d for d in story.departures if d.rank in story.case.summaries]
     inside = [d for d in departures if d.rank in ranks] or departures

@@ -14,7 +14,10 @@ from stallwatch.model.verdict import Fact, Rejected
 def claim(story: Story) -> Saying:
     case = story.case
     if any(
-        stream.completed for rank in case.observed if case.recorded(rank) for stream in case.summaries[rank].streams
+        stream.completed or stream.backend in case.untold
+        for rank in case.observed
+        if case.recorded(rank)
+        for stream in case.summaries[rank].streams
     ):
         return None  # the job has communicated: nobody is missing from its start
     without = _without_group(story)
