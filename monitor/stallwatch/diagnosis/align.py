@@ -3,6 +3,7 @@
 A minority is only a hint. Where there is none, what the group did in earlier steps tells, then its sister groups.
 """
 
+from array import array
 from typing import Literal
 
 import msgspec
@@ -13,7 +14,7 @@ from stallwatch.diagnosis.followers import Followers
 from stallwatch.diagnosis.streams import GroupStream, Key, key
 from stallwatch.model.summary import Call
 
-Decider = Literal["majority", "history", "sisters", "line", "site", "start", "nothing"]
+Decider = Literal["majority", "history", "sisters", "line", "site", "start", "nothing", "threads"]
 Kind = Literal["op", "size", "dtype", "count"]
 
 
@@ -32,6 +33,7 @@ class Divergence(msgspec.Struct, frozen=True):
     open: bool  # at least one member still waits in it
     found_is_new: bool  # the culprits had never called this in the group before
     expected_recurs: bool
+    parts: tuple[tuple[Call, tuple[int, ...]], ...]  # who called what, the most first
 
 
 def find_divergences(case: Case) -> tuple[Divergence, ...]:
@@ -48,8 +50,22 @@ def find_divergences(case: Case) -> tuple[Divergence, ...]:
             }
             firsts[group.index] = (seq, calls)
     for index, (seq, calls) in firsts.items():
-        found.append(_judge(case, index, seq, calls))
+        if not _is_begun_batch(case, index, seq, calls):
+            found.append(_judge(case, index, seq, calls))
     return tuple(sorted(found, key=lambda d: (not d.open, d.group)))
+
+
+def _is_begun_batch(case: Case, group: int, seq: int, calls: dict[int, Call]) -> bool:
+    """True when those that differ have recorded no more than the first member of the batch of the others: their hosts
+    are inside the call, and nothing else was called."""
+    batches = {call.members for call in calls.values() if call.members}
+    members = case.streams[group]
+    begun = [rank for rank, call in calls.items() if not call.members]
+    return len(batches) == 1 and all(
+        members[rank].stream.last_seq == seq > members[rank].stream.completed
+        and calls[rank].operation == next(iter(batches))[0].partition(" of ")[0]
+        for rank in begun
+    )
 
 
 def _judge(case: Case, group: int, seq: int, calls: dict[int, Call]) -> Divergence:
@@ -57,19 +73,25 @@ def _judge(case: Case, group: int, seq: int, calls: dict[int, Call]) -> Divergen
     for rank, call in sorted(calls.items()):
         classes.setdefault(key(call), []).append(rank)
     expected, by = _expected(case, group, seq, classes, calls)
+    if _is_race(case, group, seq, calls):
+        by = "threads"
     culprits = tuple(rank for what, ranks in classes.items() if what != expected for rank in ranks)
-    if by == "nothing":
-        culprits = tuple(sorted(calls))
+    if by in ("nothing", "threads"):
+        culprits = ()
     representative = {what: calls[ranks[0]] for what, ranks in classes.items()}
     odd = next(what for what in sorted(classes, key=lambda w: (len(classes[w]), str(w))) if what != expected)
     members = case.streams[group]
     before = [set(member.keys_before(seq)) for member in members.values()]
-    culprits_before = [set(members[rank].keys_before(seq)) for rank in culprits]
+    culprits_before = [set(members[rank].keys_before(seq)) for rank in culprits or classes[odd]]
     return Divergence(
         group=group,
         seq=seq,
         culprits=tuple(sorted(culprits)),
         kind=_kind(representative[expected], representative[odd]),
+        parts=tuple(
+            (representative[what], tuple(ranks))
+            for what, ranks in sorted(classes.items(), key=lambda item: (-len(item[1]), item[1]))
+        ),
         expected=representative[expected],
         found=representative[odd],
         decided_by=by,
@@ -142,17 +164,48 @@ def _sisters(case: Case, group: int, seq: int) -> set[Key]:
     }
 
 
+def _is_race(case: Case, group: int, seq: int, calls: dict[int, Call]) -> bool:
+    """True when all called the same two things under this number and the next, from two threads each: which thread
+    comes first is chance, and nobody took another branch."""
+    pairs = []
+    for rank, call in calls.items():
+        member = case.streams[group][rank]
+        after = member.call_at(seq + 1)
+        if after is None or not _from_two_threads(member, call, after):
+            return False
+        pairs.append(frozenset({(*key(call), call.site), (*key(after), after.site)}))
+    return len(set(pairs)) == 1 and len(pairs[0]) == 2
+
+
+def _from_two_threads(member: GroupStream, one: Call, other: Call) -> bool:
+    calls = member.summary.calls
+    lanes = [{calls[value] for value in array("H", lane) if value < len(calls)} for lane in member.summary.program]
+    of_one, of_other = ({number for number, lane in enumerate(lanes) if call in lane} for call in (one, other))
+    return bool(of_one and of_other) and not of_one & of_other
+
+
 def _kind(expected: Call, found: Call) -> Kind:
     if expected.operation != found.operation:
         return "op"
-    return "size" if expected.elements != found.elements else "dtype"
+    return "size" if (expected.elements, expected.members) != (found.elements, found.members) else "dtype"
+
+
+def odd_member(expected: Call, found: Call) -> tuple[int, str, str] | None:
+    """Given two batches of as many members, return the place of the first that differs, from 1, and what it is in each;
+    None for calls that are no batch."""
+    pairs = zip(expected.members, found.members, strict=False)
+    return next(((place, one, other) for place, (one, other) in enumerate(pairs, 1) if one != other), None)
 
 
 def describe(call: Call) -> str:
-    """A call for people: "all_reduce of 1000 Float at train.py:94 train_step"."""
+    """A call for people: "all_reduce of 1000 elements Float at train.py:94 train_step"."""
+    return describe_call(call) + (f" at {_short(call.site)}" if call.site else "")
+
+
+def describe_call(call: Call) -> str:
+    """Without its place: "all_reduce of 1000 elements Float"."""
     size = "" if call.elements is None or signature.is_barrier(call.operation) else f" of {call.elements} elements"
-    kind = f" {call.dtype}" if call.dtype else ""
-    return f"{call.operation}{size}{kind}" + (f" at {_short(call.site)}" if call.site else "")
+    return f"{call.operation}{size}" + (f" {call.dtype}" if call.dtype else "")
 
 
 def _short(site: str) -> str:

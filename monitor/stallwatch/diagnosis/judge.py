@@ -1,5 +1,7 @@
 """From evidence to verdicts: reduce each rank, build the case, tell the story, let the arbiter decide, word it."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from stallwatch.diagnosis import arbiter
@@ -10,7 +12,7 @@ from stallwatch.diagnosis.claims.claim import Claim
 from stallwatch.diagnosis.claims.doubt import doubtful
 from stallwatch.diagnosis.former_life import of_this_life
 from stallwatch.diagnosis.hookless import what_a_hook_adds
-from stallwatch.diagnosis.phrases import Aside
+from stallwatch.diagnosis.phrases import Aside, frame_of, place
 from stallwatch.diagnosis.playbook import next_steps
 from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.reduce import reduce_rank
@@ -112,7 +114,47 @@ def _aside(story: Story, claim: Claim, waiting: list[int]) -> Aside:
         if claim.seq and (wait.point.group, wait.point.seq) == (claim.group, claim.seq)
     }
     shown = [rank for rank in waiting if rank in direct]
-    return Aside(claim.site, rank_ranges(shown), rank_ranges(set(waiting) - direct), claim.steps_past, claim.apart)
+    return Aside(
+        site=claim.site,
+        direct=rank_ranges(shown),
+        behind=rank_ranges(set(waiting) - direct),
+        steps_past=claim.steps_past,
+        apart=claim.apart,
+        parts=tuple((rank_ranges(ranks), what, _called_at(story, ranks, site)) for ranks, what, site in claim.parts),
+        race=claim.race,
+        others_at=_others_at(story, claim, shown or waiting),
+    )
+
+
+def _called_at(story: Story, ranks: Sequence[int], site: str = "") -> str:
+    """Where ranks made a call: by the recorder's line, else by that of the first that stands in communication."""
+    recorded = frame_of(site)
+    for rank in ranks:
+        activity = story.case.activity(rank)
+        same = recorded is None or (activity.frame and activity.frame.line == recorded.line)
+        if activity.frame and activity.in_collective and same:
+            return place(activity.frame)  # with its text
+    return place(recorded)
+
+
+def _stands_at(story: Story, rank: int, site: str) -> str:
+    activity = story.case.activity(rank)
+    called = _called_at(story, (rank,), site)
+    if called:
+        return f"called at {called}"
+    return f"standing at {place(activity.frame)}" if activity.gpu_sync and activity.frame else ""
+
+
+def _others_at(story: Story, claim: Claim, waiting: Sequence[int]) -> str:
+    """The line of the call in which most of those stand that wait; "" where they stand at several."""
+    sites: dict[int, str] = {}
+    for wait in story.graph.waits:
+        call = story.case.call(wait.rank, wait.pending)
+        if call is not None and (not claim.seq or (wait.point.group, wait.point.seq) == (claim.group, claim.seq)):
+            sites.setdefault(wait.rank, call.site)
+    places = [_stands_at(story, rank, sites.get(rank, "")) for rank in waiting]
+    most = max(sorted(set(places)), key=places.count, default="")
+    return most if 2 * places.count(most) > len(places) else ""
 
 
 def _process(story: Story, rank: int) -> CulpritProcess:
@@ -120,7 +162,7 @@ def _process(story: Story, rank: int) -> CulpritProcess:
     gpu = story.gpus.get(rank)
     return CulpritProcess(
         rank=rank,
-        host=activity.host,
+        host=activity.host or next((node.host for node in story.case.nodes if rank in node.ranks), None),
         pid=activity.pid,
         gpu_uuid=gpu.uuid if gpu else None,
         where=activity.where if activity.known else None,

@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterable
 
 from stallwatch.diagnosis.case import Case
+from stallwatch.diagnosis.frames import Origin, place
 
 _LOOPS = ("for", "while")
-_OVER_DATA = re.compile(r"load|data|batch|sampl|shard|stream|fetch|\biter", re.IGNORECASE)
+# What is looped over, not what it is called in the loop: "for shard in self.layers" is no loop over data.
+_OVER_DATA = re.compile(r"\bin\b.*(?:loader|dataset|datapipe|datamodule|sampler)", re.IGNORECASE)
 _OVER_STAGES = re.compile(r"epoch|stage|phase|fold|trial|round", re.IGNORECASE)
 _Loop = tuple[str, str, int, str]  # file, function, line, header
 
@@ -15,7 +17,10 @@ def have_left(case: Case, ranks: Iterable[int], others: Iterable[int]) -> bool |
     """True when none of `ranks` is in the loop in which all `others` are, False when they are in it; None: not told.
 
     Of a loop within a loop only one over data counts, or one within epochs: rounds within a step are the step's own.
+    So are the loops of what a step calls: the loop that was left belongs to a function that `ranks` are still in, or to
+    one that all of these were called from outside of any loop.
     """
+    ranks, others = tuple(ranks), tuple(others)
     theirs = [loops for rank in others if (loops := _loops(case, rank))]
     mine = [_loops(case, rank) for rank in ranks]
     if not theirs or not mine or any(loops is None for loops in mine):
@@ -26,9 +31,26 @@ def have_left(case: Case, ranks: Iterable[int], others: Iterable[int]) -> bool |
     missing = [loop for loop in common if not any(loops and loop in loops for loops in mine)]
     if not missing:
         return False
-    if missing[0] is common[0] or _OVER_STAGES.search(common[common.index(missing[0]) - 1][3]):
+    if missing[0] is common[0]:
+        return True if _is_in(case, ranks, missing[0]) or not _is_called_by_library(case, others) else None
+    if _OVER_STAGES.search(common[common.index(missing[0]) - 1][3]):
         return True
     return any(_OVER_DATA.search(header) for _, _, _, header in missing)
+
+
+def _is_in(case: Case, ranks: Iterable[int], loop: _Loop) -> bool:
+    """True when all of them stand in the function that holds the loop."""
+    return all(any((f.filename, f.name) == loop[:2] for f in case.activity(rank).stack) for rank in ranks)
+
+
+def _is_called_by_library(case: Case, ranks: Iterable[int]) -> bool:
+    """True when the job's own code is called back from a framework, whose own loops nobody has read."""
+    for rank in ranks:
+        origins = [place(frame.filename).origin for frame in case.activity(rank).stack]
+        own = [index for index, origin in enumerate(origins) if origin is Origin.JOB]
+        if own and any(origin is Origin.LIBRARY for origin in origins[own[0] : own[-1]]):
+            return True
+    return False
 
 
 def handles(case: Case, rank: int) -> bool:

@@ -48,6 +48,13 @@ def place(frame: Frame | None) -> str:
     return f"{file}:{frame.line}{inside}{source}"
 
 
+def frame_of(site: str) -> Frame | None:
+    """The frame that a recorder's call site ("file:line function") names, if it names one."""
+    file, _, rest = site.rpartition(":")
+    line, _, function = rest.partition(" ")
+    return Frame(file, int(line), function) if line.isdecimal() else None
+
+
 def waiters(ranges: str, verb: str = "wait") -> str:
     """ "ranks 0-1,3 wait", "rank 0 waits"; without a verb only the ranks."""
     one = ranges.isdecimal()
@@ -93,6 +100,9 @@ class Aside(NamedTuple):
     behind: str = ""  # and those that wait for them in turn, elsewhere
     steps_past: int | None = None  # steps that the culprits counted beyond those that wait for them
     apart: str = ""  # where the culprits meet, and where the others
+    parts: tuple[tuple[str, str, str], ...] = ()  # who called what, where: ranks, call, place
+    race: bool = False
+    others_at: str = ""  # "called at …" or "standing at …": the line of those that wait in the operation of the verdict
 
 
 NOTHING_ASIDE = Aside()
@@ -166,9 +176,8 @@ class Culprits:
 
     def call_site(self, lead: str = " at ") -> str:
         """ " at train.py:133 in step" by the recorder, "" where it kept no call site."""
-        file, _, rest = self.aside.site.rpartition(":")
-        line, _, function = rest.partition(" ")
-        return f"{lead}{place(Frame(file, int(line), function))}" if line.isdecimal() else ""
+        frame = frame_of(self.aside.site)
+        return f"{lead}{place(frame)}" if frame else ""
 
     def called(self) -> tuple[str, str]:
         """Where the first culprit called the operation, and where it stands now, if that is elsewhere.
@@ -238,6 +247,9 @@ class Culprits:
         if not doing:
             return f"stands at {at}" if at else ""
         text = f"{doing} at {at}" if at else doing
+        if activity and same and activity.polls:
+            text += f", again and again in `{shorten(activity.polls, _SOURCE_LIMIT)}`"
         if activity and activity.child_frame and activity.child_pid is not None:
-            text += f" (its child process {activity.child_pid} is at {place(activity.child_frame)})"
+            doing = activity.child_detail or "is"
+            text += f" (its child process {activity.child_pid} {doing} at {place(activity.child_frame)})"
         return text

@@ -151,7 +151,8 @@ class _Reduction:
             else:
                 call = self._call(stream, node.calls[0], node.calls)
                 self._note(lane, node.first.created_ns, call)
-                ids[node.seq] = call
+                if node.launched:
+                    ids[node.seq] = call  # of a batch that is still open nobody knows what it will hold
                 if node.done:
                     completed = max(completed, node.seq)
             if not node.done:
@@ -218,6 +219,7 @@ class _Reduction:
             dtype=signature.dtype(first),
             site=place,
             shape=signature.shape(first),
+            members=tuple(map(signature.member, members)) if len(members) > 1 else (),
         )
         index = self._call_ids.setdefault(("call", call), len(self.calls))
         if index == len(self.calls):

@@ -43,6 +43,12 @@ def dtype(operation: Operation) -> str:
     return kinds[0] if kinds else ""
 
 
+def member(operation: Operation) -> str:
+    """What one member of a coalesced collective is, as far as it must be the same on all ranks."""
+    count = elements(operation)
+    return f"{operation.name} of {'any size' if count is None else count} {dtype(operation)}".strip()
+
+
 def shape(operation: Operation) -> str:
     sizes = operation.input_sizes or operation.output_sizes
     return "" if not sizes else str(list(sizes[0])) + (f" and {len(sizes) - 1} more" if len(sizes) > 1 else "")

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from stallwatch.model.summary import NO_CALL, Call, RankSummary, Stream
 
-Key = tuple[str, int | None, str]  # operation, elements by its own rule, dtype: what must agree
+# Operation, elements by its own rule, dtype, members of a batch one by one: what must agree.
+Key = tuple[str, int | None, str, tuple[str, ...]]
 
 
 class GroupStream(NamedTuple):
@@ -37,7 +38,7 @@ class GroupStream(NamedTuple):
 
 
 def key(call: Call) -> Key:
-    return call.operation, call.elements, call.dtype
+    return call.operation, call.elements, call.dtype, call.members
 
 
 def first_difference(members: Mapping[int, GroupStream], tables: dict[tuple[Call, ...], int]) -> int | None:

@@ -16,6 +16,7 @@ from stallwatch.diagnosis.phrases import (
 from stallwatch.model.verdict import Cause, Verdict, cost_of
 
 Activities = Mapping[int, Activity]
+_PARTS_SHOWN = 4
 _UNSEEN = "any evidence of "  # as the arbiter words what is missing
 
 
@@ -48,6 +49,8 @@ def _not_entered(verdict: Verdict, culprits: Culprits) -> str:
 
 def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
     mismatch = verdict.mismatch
+    if culprits.aside.parts:
+        return _parted(verdict, culprits.aside)
     if not verdict.culprits and mismatch is not None and mismatch.kind == "size":
         received = (
             f"{shorten(mismatch.found, 60)} bytes in a collective where it expected {shorten(mismatch.expected, 60)}"
@@ -57,7 +60,8 @@ def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
             "or data types, and the one that was aborted may be an innocent one"
         )
     at, now = culprits.called()
-    tail = (f"{now}; {_others_wait(verdict)} in vain" if verdict.waiting else now) + _hedge(verdict, culprits)
+    waits = f"; {_others_wait(verdict)} in vain in theirs{_others_at(culprits)}" if verdict.waiting else ""
+    tail = now + waits + _hedge(verdict, culprits)
     if mismatch is None:
         return (
             f"{culprits.who()} entered another operation{at} than the others, which are in {_operation(verdict)}{tail}"
@@ -74,12 +78,28 @@ def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
     return f"{culprits.who()} entered {_operation(verdict)}{at} {differs}{tail}"
 
 
+def _parted(verdict: Verdict, aside: Aside) -> str:
+    said = "; ".join(
+        f"{waiters(ranges, verb='')} called {shorten(operation_name(what), 60)}{' at ' + at if at else ''}"
+        for ranges, what, at in aside.parts[:_PARTS_SHOWN]
+    )
+    more = f"; {len(aside.parts) - _PARTS_SHOWN} more" if len(aside.parts) > _PARTS_SHOWN else ""
+    number = f"as number {verdict.seq}{of_group(verdict.process_group)}"
+    if aside.race:
+        return (
+            f"{number} {said}{more}: each of them makes both calls, from two threads in one process group, so which "
+            "comes first is chance; no rank is to blame"
+        )
+    return f"{number} {said}{more}: nothing tells which of them is right"
+
+
 def _data_exhausted(verdict: Verdict, culprits: Culprits) -> str:
     doing = culprits.doing() or f"{culprits.who()} {culprits.has()} left the training loop"
     first = culprits.first
     if verdict.mismatch is not None and not (first and first.in_collective):
         doing = f"{culprits.who()} called {operation_name(verdict.mismatch.found)}{culprits.call_site()}"
-    rest = f"{_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else "the other ranks still train"
+    waits = f"{_others_wait(verdict)} in {_operation(verdict)}{_others_at(culprits)}"
+    rest = waits if verdict.waiting else "the other ranks still train"
     return f"{doing}, though {rest}: consistent with {culprits.its()} data having ended before theirs"
 
 
@@ -262,9 +282,15 @@ def _wait_for(verdict: Verdict, culprits: Culprits) -> str:
 def _wait_in(verdict: Verdict, culprits: Culprits, reason: str = "") -> str:
     """Who waits in the operation of the verdict; those that wait for these in turn wait somewhere else."""
     direct, behind = culprits.aside.direct, culprits.aside.behind
+    where = f"{_operation(verdict)}{_others_at(culprits)}"
     if not (direct and behind):
-        return f"{_others_wait(verdict)}{reason} in {_operation(verdict)}"
-    return f"{waiters(direct)}{reason} in {_operation(verdict)}, and {waiters(behind)} behind that"
+        return f"{_others_wait(verdict)}{reason} in {where}"
+    return f"{waiters(direct)}{reason} in {where}, and {waiters(behind)} behind that"
+
+
+def _others_at(culprits: Culprits) -> str:
+    """The other half of the story: where they called what the culprits did not."""
+    return f", {culprits.aside.others_at}" if culprits.aside.others_at else ""
 
 
 def _is_certain(verdict: Verdict) -> bool:

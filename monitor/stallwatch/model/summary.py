@@ -20,6 +20,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     dtype: str  # "" where it is not comparable
     site: str  # "file:line function" of the job's own innermost frame; "" when not recorded
     shape: str = ""  # for people: "[32, 256]"
+    members: tuple[str, ...] = ()  # of a coalesced collective, in order: "_broadcast_oop of 300 Float"
 
 
 class Transfer(msgspec.Struct, frozen=True, gc=False):

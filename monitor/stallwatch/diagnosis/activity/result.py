@@ -36,6 +36,7 @@ class Activity(msgspec.Struct, frozen=True):
     # (file, function, block) around the lines of its stack, outermost first; None: its source was not read.
     blocks: tuple[tuple[str, str, SourceBlock], ...] | None = None
     ends_by_itself: EndsByItself | None = None  # what it does is of this kind
+    polls: str = ""  # the loop in which it sleeps and looks again: "while not path.exists():"
     moving: bool | None = None  # over two looks; None: one look, or they do not tell (a busy loop)
     io_known: bool = False  # what it read and wrote between the looks is known
     cpu_share: float | None = None  # cores used by the judged thread between the looks

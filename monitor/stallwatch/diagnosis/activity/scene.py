@@ -11,14 +11,17 @@ from stallwatch.model.verdict import Fact, Frame
 
 # Ways to leave a loop that are no failure: the data has ended, or the program asked to end.
 _ORDERLY = frozenset({"StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit", "EOFError"})
+_SLEEPS = "sleeps"  # as activity.standing words it
 _LAST_LINES = 12  # of a log: what ranks that stand print no more
 
 
 def with_scene(activity: Activity, rank: RankEvidence, ident: str) -> Activity:
     """Given what a rank does and the ident of the thread that was judged, add what is told beside its stack."""
+    blocks = _blocks(activity.stack, rank.sources)
     activity = msgspec.structs.replace(
         activity,
-        blocks=_blocks(activity.stack, rank.sources),
+        blocks=blocks,
+        polls=_polls(activity, blocks or ()),
         logged_beside=None if activity.gone else _logged_beside(rank),
     )
     scene = max(rank.scenes, key=lambda scene: (scene.look, scene.source), default=None)
@@ -81,6 +84,17 @@ def _blocks(
     if not known:
         return None
     return tuple((frame.filename, frame.name, block) for frame, blocks in reversed(known) for block in blocks or ())
+
+
+def _polls(activity: Activity, blocks: tuple[tuple[str, str, SourceBlock], ...]) -> str:
+    """The header of the loop around a sleep: what it sleeps for stands there, not in the line of the sleep."""
+    own = [block for file, name, block in blocks if activity.stack and (file, name) == _function(activity.stack[0])]
+    loop = own[-1] if own and own[-1].kind in ("for", "while") else None
+    return loop.text.strip() if loop is not None and activity.detail == _SLEEPS else ""
+
+
+def _function(frame: CodeFrame) -> tuple[str, str]:
+    return frame.filename, frame.name
 
 
 def _logged_beside(rank: RankEvidence) -> str | None:

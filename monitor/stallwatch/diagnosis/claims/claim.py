@@ -30,6 +30,9 @@ class Claim(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()
     ends_by_itself: EndsByItself | None = None  # by the claim itself; else by what its culprits do
     apart: str = ""  # where the culprits meet, and where the others
+    # Who called what, where nothing tells who is right: ranks, what they called, "file:line function" or "".
+    parts: tuple[tuple[tuple[int, ...], str, str], ...] = ()
+    race: bool = False  # two threads of each rank call in a group, in an order that is chance
     steps_past: int | None = None  # steps that the culprits counted beyond those that wait for them
     slowness: Slowness | None = None
 

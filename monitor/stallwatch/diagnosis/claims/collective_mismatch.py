@@ -18,10 +18,12 @@ def claim(story: Story) -> Saying:
             or one_off.in_what_all_entered(story)
             or Rejected("collective_mismatch", "operation, size and dtype agree wherever members can be compared")
         )
-    slipped = one_off.before(story, divergence)
+    slipped = one_off.before(story, divergence) if divergence.decided_by != "threads" else None
     if slipped is not None:
         return slipped
     culprits, confidence = _who(story, divergence)
+    if not culprits:
+        return _parted(story, divergence)
     absent = {rank for rank, _ in story.roots.absent}
     if not divergence.open and story.proven_stuck and absent and not absent & set(culprits):
         return Rejected(
@@ -56,6 +58,29 @@ def claim(story: Story) -> Saying:
         operation=divergence.expected.operation,
         seq=divergence.seq,
         site=divergence.found.site,
+    )
+
+
+def _parted(story: Story, divergence: Divergence) -> Claim:
+    """Nothing tells who is right: who called what, and nobody is named."""
+    name = group_name(story.case, story.case.groups[divergence.group])
+    facts = tuple(
+        Fact(f"under #{divergence.seq} of {name} {named(ranks)} called {align.describe(call)}", "flight recorders")
+        for call, ranks in divergence.parts
+    )
+    return Claim(
+        cause="collective_mismatch",
+        culprits=(),
+        confidence="possible",
+        because=(*facts, Fact(_reason(divergence), "flight recorders"), *waiting_facts(story)),
+        where="collective",
+        mismatch=Mismatch(divergence.kind, _value(divergence, True), _value(divergence, False)),
+        group=divergence.group,
+        operation=divergence.expected.operation,
+        seq=divergence.seq,
+        parts=tuple((ranks, _value_of(divergence, call), call.site) for call, ranks in divergence.parts),
+        missing=() if divergence.decided_by == "threads" else ("an earlier step, or a third member to compare with",),
+        race=divergence.decided_by == "threads",
     )
 
 
@@ -129,7 +154,7 @@ def choose(story: Story) -> Divergence | None:
     }
     return min(
         story.divergences,
-        key=lambda d: (not d.open, d.group not in ends, d.decided_by == "nothing", d.seq, d.group),
+        key=lambda d: (not d.open, d.group not in ends, not d.culprits, d.seq, d.group),
         default=None,
     )
 
@@ -137,10 +162,11 @@ def choose(story: Story) -> Divergence | None:
 def _who(story: Story, divergence: Divergence) -> tuple[tuple[int, ...], Confidence]:
     members = len(story.case.groups[divergence.group].ranks)
     departed = tuple(d.rank for d in story.departures if d.rank in story.case.streams[divergence.group])
+    if divergence.decided_by == "threads":
+        return (), "likely"
     if divergence.decided_by == "nothing":
-        if departed and set(departed) < set(divergence.culprits):
-            return departed, "likely"
-        return divergence.culprits, "possible"
+        called = {rank for _, ranks in divergence.parts for rank in ranks}
+        return (departed, "likely") if departed and set(departed) < called else ((), "possible")
     if divergence.decided_by == "majority":
         full = divergence.voters == members and 3 * len(divergence.culprits) <= members
         return divergence.culprits, "certain" if full and members > 2 else "likely"
@@ -156,14 +182,22 @@ def _reason(divergence: Divergence) -> str:
         "site": "the group had never called anything from the line of the others before",
         "start": "the expected call is the one that the group began with, as a loop that goes round again would",
         "sisters": "groups of the same kind called the expected thing under this number",
-        "nothing": "nothing tells which of them is right: no third member, no earlier step",
+        "nothing": "nothing tells which of them is right: no majority, no earlier step",
+        "threads": "all members called the same two things, each from two threads: which comes first is chance",
     }[divergence.decided_by]
 
 
 def _value(divergence: Divergence, expected: bool) -> str:
-    call = divergence.expected if expected else divergence.found
+    return _value_of(divergence, divergence.expected if expected else divergence.found)
+
+
+def _value_of(divergence: Divergence, call: Call) -> str:
     if divergence.kind == "op":
-        return call.operation
+        alone = len({other.operation for other, _ in divergence.parts}) == len(divergence.parts)
+        return call.operation if alone else align.describe_call(call)
+    odd = align.odd_member(divergence.expected, divergence.found)
+    if odd is not None and call.members:
+        return f"{call.members[odd[0] - 1]} as member {odd[0]} of {len(call.members)}"
     return call.dtype if divergence.kind == "dtype" else _size(call)
 
 

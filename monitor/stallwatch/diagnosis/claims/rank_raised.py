@@ -66,7 +66,7 @@ def _source(story: Story, rank: int) -> str:
 def _parted(story: Story) -> tuple[int, ...]:
     """Ranks that called something else than most, somewhere where somebody still waits."""
     divergence = choose(story)
-    return divergence.culprits if divergence and divergence.open and divergence.decided_by != "nothing" else ()
+    return divergence.culprits if divergence and divergence.open else ()
 
 
 def _handler(story: Story) -> Claim | None:
