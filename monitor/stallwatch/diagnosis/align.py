@@ -50,22 +50,8 @@ def find_divergences(case: Case) -> tuple[Divergence, ...]:
             }
             firsts[group.index] = (seq, calls)
     for index, (seq, calls) in firsts.items():
-        if not _is_begun_batch(case, index, seq, calls):
-            found.append(_judge(case, index, seq, calls))
+        found.append(_judge(case, index, seq, calls))
     return tuple(sorted(found, key=lambda d: (not d.open, d.group)))
-
-
-def _is_begun_batch(case: Case, group: int, seq: int, calls: dict[int, Call]) -> bool:
-    """True when those that differ have recorded no more than the first member of the batch of the others: their hosts
-    are inside the call, and nothing else was called."""
-    batches = {call.members for call in calls.values() if call.members}
-    members = case.streams[group]
-    begun = [rank for rank, call in calls.items() if not call.members]
-    return len(batches) == 1 and all(
-        members[rank].stream.last_seq == seq > members[rank].stream.completed
-        and calls[rank].operation == next(iter(batches))[0].partition(" of ")[0]
-        for rank in begun
-    )
 
 
 def _judge(case: Case, group: int, seq: int, calls: dict[int, Call]) -> Divergence:

@@ -19,6 +19,7 @@ from stallwatch.diagnosis.claims import (
     rank_exited,
     rank_raised,
     told_by_logs,
+    transfer_size,
     unrecorded_transfers,
     wrong_root,
 )
@@ -38,6 +39,7 @@ PRECEDENCE: tuple[Callable[[Story], Saying], ...] = (
     init_missing.claim,
     wrong_root.claim,
     collective_mismatch.claim,
+    transfer_size.claim,
     cycles.claim,
     unrecorded_transfers.claim,
     comm_stuck.claim,

@@ -10,6 +10,7 @@ import msgspec
 
 from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.begun import take_back
 from stallwatch.diagnosis.outdated import outdated_ranks
 from stallwatch.diagnosis.ras import ranks_behind
 from stallwatch.diagnosis.sisters import completed
@@ -67,6 +68,7 @@ class Case:
         self._world = tuple(range(world_size)) if world_size else self.observed
         self._identify()
         self._complete_families()
+        take_back(self)
         self.untold = untold_backends(self.summaries, self.streams)  # back ends whose recorders tell of no end
         doubt(self)
         self._sizes: dict[str, set[int]] = {}

@@ -32,6 +32,7 @@ class Node(msgspec.Struct, frozen=True):
     timed_out: bool
     launched: bool
     retired: bool
+    closed: bool  # False: a batch whose closing entry is not there
     first: Operation
 
     @property
@@ -144,6 +145,7 @@ def _node(
         timed_out=timed_out,
         launched=closed or not closes or done,
         retired=last.retired,
+        closed=closed,
         first=first,
     )
 

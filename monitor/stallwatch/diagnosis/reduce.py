@@ -9,6 +9,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import signature
+from stallwatch.diagnosis.begun import OPEN
 from stallwatch.diagnosis.completion import UNTOLD, Completion, completion_of
 from stallwatch.diagnosis.earlier import Before, Key, first_of_lanes
 from stallwatch.diagnosis.lanes import Lanes
@@ -147,12 +148,12 @@ class _Reduction:
                     ordinals[ends] = ordinals.get(ends, 0) + 1
                     counts.setdefault(ends, [0, 0])[0 if node.done else 1] += 1
                     outgoing[ends] = "send" in entry.name
-                    transfers.append(Transfer(ends[0], ends[1], ordinals[ends], outgoing[ends]))
+                    count = signature.transferred(entry)
+                    transfers.append(Transfer(ends[0], ends[1], ordinals[ends], outgoing[ends], count))
             else:
-                call = self._call(stream, node.calls[0], node.calls)
+                call = self._call(stream, node.calls[0], node.calls, node.closed)
                 self._note(lane, node.first.created_ns, call)
-                if node.launched:
-                    ids[node.seq] = call  # of a batch that is still open nobody knows what it will hold
+                ids[node.seq] = call
                 if node.done:
                     completed = max(completed, node.seq)
             if not node.done:
@@ -202,7 +203,7 @@ class _Reduction:
         self.program.setdefault(lane, []).append((created_ns or 0, self._order, call))
         self._order += 1
 
-    def _call(self, stream: int, first: Operation, members: Sequence[Operation]) -> int:
+    def _call(self, stream: int, first: Operation, members: Sequence[Operation], closed: bool = True) -> int:
         place = self._sites.get(id(first.frames))
         if place is None:
             place = self._sites[id(first.frames)] = signature.site(first.frames)
@@ -211,10 +212,10 @@ class _Reduction:
         if known is not None:
             return known
         sizes = [signature.elements(member) for member in members]
-        operation = first.name if len(members) == 1 else f"{first.name} (batch of {len(members)})"
+        batch = f" ({'batch' if closed else OPEN} of {len(members)})" if len(members) > 1 else ""
         call = Call(
             stream=stream,
-            operation=operation,
+            operation=first.name + batch,
             elements=None if None in sizes else sum(size for size in sizes if size is not None),
             dtype=signature.dtype(first),
             site=place,

@@ -35,6 +35,13 @@ def elements(operation: Operation) -> int | None:
     return None
 
 
+def transferred(operation: Operation) -> int | None:
+    """Return the number of elements of a send or receive, None where none were recorded. Both ends of one have equal
+    numbers; from one to the next they may differ."""
+    sizes = operation.input_sizes or operation.output_sizes
+    return _total(sizes) if sizes else None
+
+
 def dtype(operation: Operation) -> str:
     """Return the element type, "" where nothing was recorded: scatter's non-roots have no input."""
     if is_barrier(operation.name):

@@ -123,6 +123,15 @@ def _p2p_unmatched(verdict: Verdict, culprits: Culprits) -> str:
         pairs = f"in sends and receives that do not match{posted + ')' if posted else ''}, so none can finish"
         return f"{_each_other(verdict, culprits)} {pairs}{': ' + stands if stands else ''}"
     lead = stands or culprits.who()
+    if not culprits.ranks:
+        return f"{_others_wait(verdict)}, at least one of them in a send or receive whose other side has not come"
+    if verdict.mismatch is not None or not _is_transfer(verdict):
+        sizes = verdict.mismatch
+        what = f": {sizes.found} where the other side has {sizes.expected}" if sizes else ""
+        posted = culprits.call_site(" (posted at ")
+        waits = f", while {_others_wait(verdict)}{_others_at(culprits)}" if verdict.waiting else ""
+        unlike = f"sends or receives{posted + ')' if posted else ''} that do not match those of its peers{what}"
+        return f"{stands or culprits.who() + ' waits'}{waits}: consistent with {unlike}"
     if verdict.process_group is None and not _is_certain(verdict):
         rest = f"; {_others_wait(verdict)} for it" if verdict.waiting else ""
         return (
@@ -136,6 +145,11 @@ def _p2p_unmatched(verdict: Verdict, culprits: Culprits) -> str:
         if _is_certain(verdict)
         else f"{lead}, consistent with not having posted {side}"
     )
+
+
+def _is_transfer(verdict: Verdict) -> bool:
+    name = verdict.operation or "point-to-point"
+    return any(part in name for part in ("send", "recv", "p2p", "point-to-point"))
 
 
 def _each_other(verdict: Verdict, culprits: Culprits) -> str:

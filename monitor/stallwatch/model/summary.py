@@ -30,6 +30,7 @@ class Transfer(msgspec.Struct, frozen=True, gc=False):
     destination: int
     ordinal: int
     outgoing: bool | None = None  # a send of the rank that recorded it; None: not said
+    elements: int | None = None  # None: not recorded
 
 
 class Pending(msgspec.Struct, frozen=True, gc=False):

@@ -72,7 +72,9 @@ def _cause(story: Story, cycle: Cycle, departures: list[Departure]) -> Cause:
     if any(rank in story.graph.peers for rank in cycle.ranks):
         return "p2p_unmatched"  # one of its waits is a send or receive
     if departures:
-        return departed_cause(story, departures[0])
+        cause = departed_cause(story, departures[0])
+        one_group = len({point.group for point in cycle.points}) == 1
+        return "p2p_unmatched" if cause == "group_order" and one_group and transfers else cause
     if len(transfers) == len(cycle.points):
         return "p2p_unmatched"
     collectives = {point.group for point in cycle.points if point.seq}

@@ -30,10 +30,11 @@ def claim(story: Story) -> Saying:
         return _departed(story, left, transfers)
     if unseen:
         return None
-    # Two may wait for each other, or one for the other and that one for a third: the peers are nowhere.
+    # A message has two ends, and two that stand in one alone may be these. One that stands there waits for somebody,
+    # and of many each may wait for the next: who, is nowhere.
     return Claim(
         cause="p2p_unmatched",
-        culprits=tuple(transfers),
+        culprits=tuple(transfers) if len(transfers) == 2 else (),
         confidence="possible",
         because=(
             _standing(transfers),
