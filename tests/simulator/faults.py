@@ -87,7 +87,7 @@ def _skip(rng: random.Random, program: Program, rank: int, step: int, fault: str
     if program.backend == "gloo":
         # What gloo shows of a rank that skipped a call and went on to a transfer: it stands in that, as if its
         # message had not come. The rank is right, and which of the two it is nothing recorded tells.
-        others += _all("p2p_unmatched", rank)
+        others += (*_all("p2p_unmatched", rank), ("p2p_unmatched", ()))
     truth = Truth("collective_mismatch", (rank,), others, True, len(group.ranks), step, group.name)
     return Case(_edit(program, rank, (*calls[:at], *calls[at + 1 :])), truth, fault)
 
@@ -169,7 +169,7 @@ def _lost_message(rng: random.Random, program: Program, rank: int, step: int, fa
     peer = calls[at].peers[0][1]
     ends = [("p2p_unmatched", tuple(sorted((rank, peer))))]
     if program.backend == "gloo":
-        ends.append(("p2p_unmatched", (peer,)))
+        ends += [("p2p_unmatched", (peer,)), ("p2p_unmatched", ())]
     truth = Truth("p2p_unmatched", (rank,), (*others, *ends), True, 2, step)
     return Case(_edit(program, rank, (*calls[:at], *calls[at + 1 :])), truth, fault)
 
