@@ -249,6 +249,8 @@ class Culprits:
         text = f"{doing} at {at}" if at else doing
         if activity and same and activity.polls:
             text += f", again and again in `{shorten(activity.polls, _SOURCE_LIMIT)}`"
+        if activity and activity.awaited_frame:
+            text += f" (that thread {activity.awaited_detail or 'is'} at {place(activity.awaited_frame)})"
         if activity and activity.child_frame and activity.child_pid is not None:
             doing = activity.child_detail or "is"
             text += f" (its child process {activity.child_pid} {doing} at {place(activity.child_frame)})"

@@ -197,6 +197,48 @@ def test_synchronize_is_a_gpu_wait() -> None:
     assert (activity.where, activity.gpu_sync, activity.in_collective) == ("gpu_sync", True, False)
 
 
+_FUTURE = (
+    "Condition.wait@PY/threading.py:327", "Future.result@PY/concurrent/futures/_base.py:451", *STEP,
+)  # fmt: skip
+_POOL = (
+    "_WorkItem.run@PY/concurrent/futures/thread.py:58", "_worker@PY/concurrent/futures/thread.py:83",
+    "Thread.run@PY/threading.py:982", "Thread._bootstrap@PY/threading.py:1002",
+)  # fmt: skip
+
+
+def _pooled(*lines: str, tid: int) -> ThreadStack:
+    return thread(stack(*lines, *_POOL), name=f"save_{tid}", tid=tid)
+
+
+def test_a_future_is_followed_to_the_line_of_the_thread_that_works_on_it() -> None:
+    main = thread(stack(*_FUTURE), ident=11)
+    at_work = _pooled("put@JOB:77", tid=702)
+    idle = thread(stack(*_POOL[1:]), name="save_1", tid=703)
+    calls = (recorder(1, (0, "11")),)  # the thread that waits is the one that calls collectives
+    look = stacks(main, at_work, idle)
+    activity = read_activity(rank(stacks=(look,), processes=(process("S", "futex_do_wait"),), recorders=calls))
+    assert activity.frame is not None
+    assert activity.frame.line != 77
+    assert activity.awaited_frame is not None
+    assert (activity.awaited_frame.line, activity.awaited_frame.function) == (77, "put")
+    assert any("which is at /srv/job/train.py:77" in fact.fact for fact in activity.why)
+
+
+def test_of_several_threads_at_work_nothing_tells_which_is_awaited() -> None:
+    main = thread(stack(*_FUTURE))
+    working = [_pooled("put@JOB:77", tid=702), _pooled("put@JOB:78", tid=703)]
+    activity = read_activity(rank(stacks=(stacks(main, *working),), processes=(process("S", "futex_do_wait"),)))
+    assert activity.awaited_frame is None
+
+
+def test_a_thread_beside_one_that_waits_for_a_lock_is_not_followed() -> None:
+    main = thread(stack("Condition.wait@PY/threading.py:327", *STEP))
+    activity = read_activity(
+        rank(stacks=(stacks(main, _pooled("put@JOB:77", tid=702)),), processes=(process("S", "futex_do_wait"),))
+    )
+    assert activity.awaited_frame is None
+
+
 def test_a_sleeping_owner_of_the_gil_holds_it() -> None:
     activity = read_activity(rank(stack(*STEP), "S", "hrtimer_nanosleep", owns_gil=True))
     assert activity.where == "gil"

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
+from stallwatch.diagnosis.activity.awaited import with_awaited_thread
 from stallwatch.diagnosis.activity.children import with_child
 from stallwatch.diagnosis.activity.ended import with_logged_end
 from stallwatch.diagnosis.activity.exceptions import Raised, is_consequence, last_exception
@@ -89,6 +90,7 @@ def read_activity(rank: RankEvidence) -> Activity:
     )
     if standing.waits_for_children or standing.where == "dataloader":
         activity = with_child(activity, now.look, rank.sources)
+    activity = with_awaited_thread(activity, now.look, rank.sources)
     activity = _with_exception(with_logged_end(activity, rank.log_events), raised)
     return with_scene(activity, rank, ident)
 

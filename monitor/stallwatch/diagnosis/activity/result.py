@@ -36,6 +36,8 @@ class Activity(msgspec.Struct, frozen=True):
     # (file, function, block) around the lines of its stack, outermost first; None: its source was not read.
     blocks: tuple[tuple[str, str, SourceBlock], ...] | None = None
     ends_by_itself: EndsByItself | None = None  # what it does is of this kind
+    awaited_frame: Frame | None = None  # of the thread of its own process that it waits for
+    awaited_detail: str = ""
     polls: str = ""  # the loop in which it sleeps and looks again: "while not path.exists():"
     moving: bool | None = None  # over two looks; None: one look, or they do not tell (a busy loop)
     io_known: bool = False  # what it read and wrote between the looks is known
