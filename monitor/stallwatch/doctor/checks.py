@@ -15,7 +15,13 @@ from stallwatch.doctor.failed_run.history import DecisionTree
 from stallwatch.doctor.failed_run.logs import FailedRun
 from stallwatch.doctor.frameworks.deepspeed import DeepSpeedSettings, DeepSpeedTimeout
 from stallwatch.doctor.frameworks.deepspeed_keys import DeepSpeedKeys
-from stallwatch.doctor.frameworks.versions import Compatible, DriverSupportsCuda, KnownBugs, TorchPresent
+from stallwatch.doctor.frameworks.versions import (
+    Compatible,
+    DriverSupportsCuda,
+    KnownBugs,
+    NewerThanTested,
+    TorchPresent,
+)
 from stallwatch.doctor.gpu.health import DeviceAnswers, DriverAnswers, MemoryErrors, Throttled
 from stallwatch.doctor.gpu.links import FabricReady, PcieWidth, PeerRedirect, Topology
 from stallwatch.doctor.gpu.use import LeftOverProcesses, SharedGpu, VisibleDevices
@@ -50,8 +56,8 @@ CHECKS: tuple[Check, ...] = (
     FabricPorts(), RasPort(),
     OpenFiles(), LockedMemory(), SharedMemory(), DiskSpace(), StaleBuildLocks(), NetworkCaches(), SocketsAllowed(),
     PtraceAllowed(), PySpyReads(), KernelLogReadable(), ClockInSync(), Cpus(), CgroupMemory(), ContainerNetwork(),
-    TorchPresent(), DriverSupportsCuda(), Compatible(), KnownBugs(), DeepSpeedKeys(),
-    DeepSpeedSettings(), DeepSpeedTimeout(),
+    TorchPresent(), DriverSupportsCuda(), Compatible(), KnownBugs(), NewerThanTested(),
+    DeepSpeedKeys(), DeepSpeedSettings(), DeepSpeedTimeout(),
     RankConditionalCollective(), SwallowedCollective(), ShardedSave(), ProcessGroupCall(), LateDevice(),
     GlobalRankDevice(), LateVisibleDevices(), UnshardedLoader(), SamplerEpoch(), UnevenShards(), AnomalyDetection(),
     HarmfulAdvice(), VariablesInScripts(), LoopbackLaunch(), FewerGpusThanRanks(),

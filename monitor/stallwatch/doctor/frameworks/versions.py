@@ -11,6 +11,7 @@ from stallwatch.doctor.gpu.health import gpu_state
 from stallwatch.doctor.network.names import spans_nodes
 from stallwatch.doctor.surroundings import Surroundings, Training
 from stallwatch.doctor.versions import in_range, parse_version
+from stallwatch.formats.tested import NEWEST_TESTED, newer_than_tested
 from stallwatch.model.reading import Known
 
 
@@ -139,6 +140,26 @@ class Compatible:
         if training.not_compared and not found:
             raise Undetermined(f"what the frameworks ask of each other was not compared: {training.not_compared}")
         return tuple(found)
+
+
+class NewerThanTested:
+    name: ClassVar[str] = "newer_than_tested"
+    area: ClassVar[Area] = "frameworks"
+    looks_for: ClassVar[str] = "a PyTorch or NCCL newer than any whose flight recorder stallwatch was tried with"
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        training = training_of(surroundings)
+        versions = {"torch": training.versions.get("torch", ""), "NCCL": training.nccl}
+        return tuple(
+            finding(
+                self, "info", f"{what} {version}",
+                seen=f"The newest {what} that was tried is {'.'.join(map(str, NEWEST_TESTED[what]))}.",
+                why="A newer one may record in another way: verdicts from its dumps are called likely at most.",
+                remedy="upgrade stallwatch when a release names this version; until then look at the stacks, too",
+            )
+            for what, version in versions.items()
+            if newer_than_tested(what, version)
+        )  # fmt: skip
 
 
 class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

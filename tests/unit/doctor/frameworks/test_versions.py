@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from stallwatch.doctor.check import Inapplicable, Undetermined
-from stallwatch.doctor.frameworks.versions import Compatible, DriverSupportsCuda, KnownBugs, TorchPresent
+from stallwatch.doctor.frameworks.versions import (
+    Compatible,
+    DriverSupportsCuda,
+    KnownBugs,
+    NewerThanTested,
+    TorchPresent,
+)
 from stallwatch.doctor.surroundings import Question
 from stallwatch.doctor.versions import in_range, parse_version
 from tests.unit.doctor.fakes import FakeGpus, FakeTraining, Node, gpus, one, training
@@ -119,3 +125,13 @@ def test_an_interpreter_without_packaging_says_that_it_compared_nothing(tmp_path
         (sys.executable, "-c", program), env={"PYTHONPATH": str(tmp_path)}, capture_output=True, check=True, timeout=60
     )
     assert "neither packaging nor pip" in json.loads(done.stdout)["not_compared"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "nccl", "subjects"),
+    [("2.14.1+cu130", "2.28.9", []), ("2.99.0", "2.28.9", ["torch 2.99.0"]), ("2.11.0", "2.99.1", ["NCCL 2.99.1"])],
+)
+def test_versions_that_nobody_has_tried_are_told(node: Node, torch: str, nccl: str, subjects: list[str]) -> None:
+    found = NewerThanTested().look(node.around(training=FakeTraining(training(torch, nccl=nccl))))
+    assert [record.subject for record in found] == subjects
+    assert all(record.severity == "info" for record in found)
