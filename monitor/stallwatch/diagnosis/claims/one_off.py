@@ -1,6 +1,8 @@
 """A call too many or too few that happened to pair with another: the difference that shows comes later, elsewhere, or,
 where sizes may differ in health, not at all."""
 
+from itertools import pairwise
+
 from stallwatch.diagnosis import align
 from stallwatch.diagnosis.align import Divergence
 from stallwatch.diagnosis.claims.claim import Claim, group_name, operation_of, waiting_facts
@@ -48,7 +50,17 @@ def _alone(story: Story, group: int, seq: int) -> Departure | None:
         return None
     first = min(departed, key=lambda departure: departure.seq)
     alone = sum(departure.seq == first.seq for departure in departed) == 1
-    return first if alone and first.seq < seq and first.expected else None
+    known = alone and first.seq < seq and bool(first.expected) and (len(members.ranks) > 2 or _is_habit(story, first))
+    return first if known else None
+
+
+def _is_habit(story: Story, departure: Departure) -> bool:
+    """True when the rank had gone the usual way more than once: of two members, a habit of one round is the other's
+    word against its own."""
+    calls = program(story.case, departure.rank)[: departure.place]
+    before = calls[-1]
+    usual = set(departure.expected)
+    return sum(here == before and after in usual for here, after in pairwise(calls)) > 1
 
 
 def _claim(
