@@ -11,7 +11,7 @@ class DaemonSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ""
     )
     state_directory: Annotated[str, Meta(description="Incidents, spool and daemon state.")] = "/var/lib/stallwatch"
-    run_directory: Annotated[str, Meta(description="Control socket and page token.")] = "/run/stallwatch"
+    run_directory: Annotated[str, Meta(description="Control socket and page token.")] = "/run/stallwatch/daemon"
     privileged_socket: Annotated[
         str,
         Meta(

@@ -5,6 +5,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import msgspec
 
@@ -14,6 +15,7 @@ from stallwatch.captures.sources import read_lines
 from stallwatch.formats.outside_text import name_of
 from stallwatch.model.evidence import SourceLine
 from stallwatch.node import capabilities
+from stallwatch.node.mount_roots import open_root_in
 from stallwatch.node.permission import Person
 from stallwatch.node.procfs import ProcessDirectory
 
@@ -24,6 +26,7 @@ class Wanted(msgspec.Struct, frozen=True):
     start_ticks: int
     lines: tuple[tuple[str, int], ...]
     ended_outputs: tuple[str, ...] | None = None  # of a process that is gone: where its output went
+    mount_namespace: str = ""  # that these paths mean
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -31,6 +34,7 @@ class Request(msgspec.Struct, frozen=True):
     gid: int
     groups: tuple[int, ...]
     ranks: tuple[Wanted, ...]
+    living: tuple[int, ...] = ()  # processes of this user, some of which may see the files of those that are gone
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -78,10 +82,13 @@ def become(uid: int, gid: int, groups: tuple[int, ...]) -> Person | None:
     return Person(uid, frozenset((gid, *groups))) if capabilities.has(capabilities.DAC_READ_SEARCH) else None
 
 
-def _find(wanted: Wanted, person: Person | None) -> Found:
+def _find(wanted: Wanted, person: Person | None, roots: Mapping[str, int]) -> Found:
     if wanted.ended_outputs is not None:
+        root = roots.get(wanted.mount_namespace)
+        if root is None:
+            return Found(wanted.rank, log_problem="its log lies where nobody lives any more: its container is gone")
         try:
-            lines, files = read_tail_of_ended(wanted.ended_outputs, person)
+            lines, files = read_tail_of_ended(wanted.ended_outputs, person, root)
         except (NotCaptured, OSError) as error:
             return Found(wanted.rank, log_problem=name_of(str(error)))
         return Found(wanted.rank, tuple(lines), log_files=tuple(files))
@@ -111,8 +118,13 @@ def _find(wanted: Wanted, person: Person | None) -> Found:
 
 def main() -> None:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    roots: dict[str, int] = {}  # opened before: to be led there takes rights that this user has not
+    for wanted in request.ranks:
+        if wanted.ended_outputs is not None and wanted.mount_namespace not in roots:
+            with contextlib.suppress(OSError):
+                roots[wanted.mount_namespace] = open_root_in(wanted.mount_namespace, request.living)
     person = become(request.uid, request.gid, request.groups)
-    answer = msgspec.json.encode([_find(wanted, person) for wanted in request.ranks])
+    answer = msgspec.json.encode([_find(wanted, person, roots) for wanted in request.ranks])
     sys.stdout.buffer.write(answer)
     sys.stdout.buffer.flush()
 

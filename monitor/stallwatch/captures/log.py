@@ -46,13 +46,15 @@ def read_tail(process: ProcessDirectory, person: Person | None = None) -> list[s
     return tails
 
 
-def read_tail_of_ended(paths: Iterable[str], person: Person | None = None) -> tuple[list[str], list[FileId]]:
-    """Given the paths of an ended process' output (`path_of`), return the last lines of the files, and which files
-    those are. Raise NotCaptured when none can be read."""
+def read_tail_of_ended(
+    paths: Iterable[str], person: Person | None = None, root: int | None = None
+) -> tuple[list[str], list[FileId]]:
+    """Given the paths of an ended process' output (`path_of`), and the root directory that it had where that is not
+    ours, return the last lines of the files, and which files those are. Raise NotCaptured when none can be read."""
     tails: list[str] = []
     files: list[FileId] = []
     problem = "its output went to no file"
-    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    root = os.dup(root) if root is not None else os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for path in map(os.fsdecode, map(path_bytes, paths)):
             check = None if person is None else partial(check_file, person, root, path)

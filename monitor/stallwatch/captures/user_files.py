@@ -54,11 +54,13 @@ def _read(user: User, subjects: Sequence[Subject], seconds: float) -> None:
             subject.sample.start_ticks,
             tuple(subject.lines),
             subject.sample.outputs.paths if subject.gone and subject.sample.outputs else None,
+            subject.sample.outputs.mount_namespace if subject.sample.outputs else "",
         )
         for subject in subjects
     )
+    living = tuple(subject.sample.pid for subject in subjects if not subject.gone)
     try:
-        found = read_as_user(Request(*user, ranks=wanted), seconds)
+        found = read_as_user(Request(*user, ranks=wanted, living=living), seconds)
     except (NotCaptured, OSError) as error:
         for subject in subjects:
             subject.folder.note("log", asked_ns, False, str(error))

@@ -34,12 +34,12 @@ def command(path: Path | None, listen: str | None, user: str, only_print: bool) 
         click.echo(settings)
         return
     listen = listen or config.daemon.privileged_socket
-    if not listen:
+    if not listen and os.environ.get("LISTEN_PID") != str(os.getpid()):
         raise UsageError("no socket to listen at", "Give --socket, or set daemon.privileged_socket.")
     make_rank_directory(config.daemon.rank_directory)
     # The server needs none of what was imported for this: it takes the process over, and with it the manager's socket.
     file = memory_file(settings.encode())
     os.dup2(file.fileno(), sys.stdin.fileno())
     os.execv(  # noqa: S606  our own program
-        COMMAND[0], [*COMMAND, "--listen", listen, *(("--user", user) if user else ())]
+        COMMAND[0], [*COMMAND, "--listen", listen or "", *(("--user", user) if user else ())]
     )

@@ -128,6 +128,7 @@ class Outputs(msgspec.Struct, frozen=True):
     uid: int
     gid: int
     groups: tuple[int, ...]
+    mount_namespace: str = ""  # as /proc/<pid>/ns/mnt names it: in a container the same path is another file
 
 
 class ProcessEnd(msgspec.Struct, frozen=True):

@@ -22,6 +22,8 @@ class _Data(ctypes.Structure):
 def drop(*numbers: int) -> None:
     """Give up these capabilities for good; all of them without arguments. Raise OSError."""
     data = _get()
+    if not any(half.permitted | half.inheritable for half in data):
+        return  # a service that never had any may not even make the call
     for half in range(2):
         gone = sum(1 << (number - 32 * half) for number in numbers if number // 32 == half) if numbers else 0xFFFFFFFF
         data[half].effective &= ~gone & 0xFFFFFFFF

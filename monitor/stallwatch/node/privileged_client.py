@@ -178,7 +178,7 @@ class Privileged:
             raise _ended()
         self._socket = connect(self._path)
         self._socket.setblocking(False)
-        self.lost = self._has_answered = False
+        self.lost = False  # and it may not be there yet: the socket is its manager's
 
     def _answered(self) -> PrivilegedChild:
         asked = self._asked = time.monotonic()

@@ -29,6 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from stallwatch.node.no_network import give_up_network
+from stallwatch.node.privileged_process import HELD_BYTES, PrivilegedProcess, module_command
 from stallwatch.node.privileged_verbs import MOST_RANKS, VERBS, NotAllowed, Verb, number_of
 
 MESSAGE_LIMIT_BYTES = 1 << 16
@@ -39,53 +40,6 @@ _RENEW_SECONDS = 10.0
 _LAST_SECONDS = 5.0  # for what is under way when this process has to end
 _PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _LISTEN_FD = 3  # sd_listen_fds(3)
-_HELD = struct.Struct("<QQ")  # pid and start ticks of a rank that a py-spy pauses; zeros: none
-HELD_BYTES = _HELD.size * MOST_RANKS
-
-
-class _Child:
-    def __init__(self, name: str, process: "subprocess.Popen[bytes]", held: int, deadline: float | None) -> None:
-        self.name = name
-        self.process = process
-        self.held = held  # a descriptor of its table of ranks that are paused; -1: it pauses none
-        self.deadline = deadline
-        self.told_to_end = False
-        self.releasing: subprocess.Popen[bytes] | None = None
-
-    def end(self, force: bool) -> None:
-        """Its own process alone: who is paused by what it started is let go on by `release`."""
-        if self.process.returncode is None:  # not reaped: the pid is its own. Popen's own methods would reap it
-            os.kill(self.process.pid, signal.SIGKILL if force else signal.SIGTERM)
-
-    def has_ended(self) -> bool:
-        """Whether it is gone and has left no rank stopped. It is reaped last: until then its process group is its
-        own."""
-        if self.process.returncode is None:
-            if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                return False
-            if self.releasing is None and (held := self._left_held()):
-                command = _module("stallwatch.captures.release", str(self.process.pid), *held)
-                with contextlib.suppress(OSError):
-                    self.releasing = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-            if self.releasing is not None and self.releasing.poll() is None:
-                return False
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)  # its readers that hang
-            self.process.wait()
-        return True
-
-    def _left_held(self) -> list[str]:
-        if self.held < 0:
-            return []
-        data = os.pread(self.held, HELD_BYTES, 0)
-        return [
-            f"{pid}:{ticks}" for pid, ticks in _HELD.iter_unpack(data[: len(data) // _HELD.size * _HELD.size]) if pid
-        ]
-
-    def close(self) -> None:
-        if self.held >= 0:
-            os.close(self.held)
-            self.held = -1
 
 
 class Connection:
@@ -95,7 +49,7 @@ class Connection:
         connection.setblocking(False)
         self.socket = connection
         self._side = side
-        self._children: dict[int, _Child] = {}
+        self._children: dict[int, PrivilegedProcess] = {}
         self._number = 0
         self.open = True
 
@@ -255,7 +209,7 @@ class PrivilegedSide:
     def renew(self, *_: object) -> None:
         self.is_to_renew = True
 
-    def start(self, name: str, verb: Verb, words: Mapping[str, Any]) -> tuple[_Child, socket.socket]:
+    def start(self, name: str, verb: Verb, words: Mapping[str, Any]) -> tuple[PrivilegedProcess, socket.socket]:
         """Start what a verb stands for; return it and the daemon's end of its socket. Raise OSError."""
         ours, theirs = socket.socketpair()
         settings = self._settings[verb.part]
@@ -268,7 +222,7 @@ class PrivilegedSide:
         try:
             with ours:
                 process = subprocess.Popen(
-                    _module(verb.module, *(() if verb.words else (name,)), json.dumps(given)),
+                    module_command(verb.module, *(() if verb.words else (name,)), json.dumps(given)),
                     stdin=ours.fileno(),
                     stdout=ours.fileno(),
                     pass_fds=lends,
@@ -280,7 +234,7 @@ class PrivilegedSide:
                 os.close(held)
             raise
         seconds = settings.get(verb.seconds)
-        return _Child(name, process, held, None if seconds is None else time.monotonic() + seconds), theirs
+        return PrivilegedProcess(name, process, held, None if seconds is None else time.monotonic() + seconds), theirs
 
     def check_pace(self, ranks: Sequence[tuple[int, int]]) -> None:
         """Raise NotAllowed for who would have ranks looked at without end."""
@@ -348,8 +302,8 @@ class PrivilegedSide:
                     self._settings = json.load(file)
 
 
-def _module(module: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", module, *arguments]
+def _uids(user: str) -> list[int]:
+    return [int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid] if user else []
 
 
 def _listen(path: str) -> socket.socket:
@@ -385,8 +339,8 @@ def main(argv: Sequence[str]) -> None:
     os.set_inheritable(known, False)
     give_up_network()
     wakeup, write = os.pipe()
-    for end in (wakeup, write):
-        os.set_blocking(end, False)
+    os.set_blocking(wakeup, False)
+    os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     side = PrivilegedSide(settings, known)
     # Handled, not ignored: what is ignored stays so in children. Where the daemon has started us, whoever ends the
@@ -395,9 +349,7 @@ def main(argv: Sequence[str]) -> None:
         signal.signal(number, side.stop)
     signal.signal(signal.SIGHUP, side.renew)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    side.serve(
-        wakeup, connection, listening, {0, os.geteuid(), *([pwd.getpwnam(options.user).pw_uid] if options.user else [])}
-    )
+    side.serve(wakeup, connection, listening, {0, os.geteuid(), *_uids(options.user)})
 
 
 if __name__ == "__main__":

@@ -16,6 +16,15 @@ from stallwatch.sensors.frames import NEWS, Answer
 from stallwatch.sensors.sensor import Absent, Options, Sensor
 
 
+def _keep_devices_alone() -> None:
+    """The driver's library is not ours: it gets neither capabilities nor a network."""
+    from stallwatch.node.capabilities import drop_unless_root
+    from stallwatch.node.no_network import give_up_network
+
+    drop_unless_root()
+    give_up_network()
+
+
 def _ranks(options: Options) -> Sensor[Any]:
     from stallwatch.node.known_ranks import KnownRanks
     from stallwatch.node.no_network import give_up_network
@@ -28,12 +37,14 @@ def _ranks(options: Options) -> Sensor[Any]:
 def _gpus(options: Options) -> Sensor[Any]:
     from stallwatch.sensors.gpus import GpuSensor
 
+    _keep_devices_alone()
     return GpuSensor()
 
 
 def _gpu_events(options: Options) -> Sensor[Any]:
     from stallwatch.sensors.gpu_events import GpuEventsSensor
 
+    _keep_devices_alone()
     return GpuEventsSensor()
 
 

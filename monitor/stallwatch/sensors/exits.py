@@ -1,5 +1,6 @@
 """How a process ended that is not our child: the kernel first, then what the process and its launcher left behind."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -10,6 +11,7 @@ from stallwatch.formats.outside_text import path_of
 from stallwatch.model.snapshot import Heartbeat, Outputs, ProcessEnd
 from stallwatch.node import untrusted
 from stallwatch.node.cgroups import events_file, memory_group, out_of_memory_kills
+from stallwatch.node.mount_roots import mount_namespace, open_root_in
 from stallwatch.node.procfs import wait_status
 from stallwatch.sensors.processes import ProcessWatch
 
@@ -28,12 +30,16 @@ class Traces(NamedTuple):
     memory_events: str  # cgroup file that counts out-of-memory kills, "" when there is none
     out_of_memory_kills: int | None
     outputs: Outputs | None = None
+    mount_namespace: str = ""  # where the paths lead
 
 
 def note_traces(watch: ProcessWatch, cgroups: str = "/sys/fs/cgroup") -> Traces:
     """Note where a process' end will leave its traces; nothing here can fail. Its error file becomes known later."""
     memory_events = _memory_events(watch, cgroups)
-    return Traces("", memory_events, _kills(memory_events), _outputs(watch))
+    namespace = ""
+    with contextlib.suppress(OSError):
+        namespace = mount_namespace(watch.directory)
+    return Traces("", memory_events, _kills(memory_events), _outputs(watch), namespace)
 
 
 def _outputs(watch: ProcessWatch) -> Outputs | None:
@@ -42,16 +48,14 @@ def _outputs(watch: ProcessWatch) -> Outputs | None:
     directory = watch.directory
     try:
         status = directory.status()
-        # In a container of its own the same path is another file.
-        if os.readlink("ns/mnt", dir_fd=directory.descriptor) != os.readlink("/proc/self/ns/mnt"):
-            return None
+        namespace = mount_namespace(directory)
         for number in (1, 2):
             path = os.readlink(f"fd/{number}", dir_fd=directory.descriptor)
             if path.startswith("/") and not path.startswith("/dev/") and not path.endswith(" (deleted)"):
                 paths[path_of(path)] = None
     except (OSError, ValueError):
         return None
-    return Outputs(tuple(paths), status.uids[0], status.gids[0], status.groups) if paths else None
+    return Outputs(tuple(paths), status.uids[0], status.gids[0], status.groups, namespace) if paths else None
 
 
 def explain(
@@ -64,7 +68,7 @@ def explain(
         code, source = heartbeat.exit_code, "hook"
     kills = _kills(traces.memory_events)
     killed = None if kills is None or traces.out_of_memory_kills is None else kills > traces.out_of_memory_kills
-    if source == "unknown" and _raised(watch, traces.error_file):
+    if source == "unknown" and _raised(traces):
         code, source = 1, "torchrun error file"
     if source == "unknown" and killed:
         signal, source = _SIGKILL, "cgroup"
@@ -93,21 +97,20 @@ def _kernel(watch: ProcessWatch, pidfd: int | None) -> tuple[int | None, int | N
     return None, None, "unknown"
 
 
-def _raised(watch: ProcessWatch, error_file: str) -> bool:
+def _raised(traces: Traces) -> bool:
     """Whether torchrun's @record left an exception there: a JSON object with a message."""
-    if not error_file.startswith("/"):
+    if not traces.error_file.startswith("/"):
         return False
     try:
-        directory = os.open(os.path.dirname(error_file), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        data, _ = untrusted.read_regular(directory, os.path.basename(error_file), _ERROR_FILE_LIMIT_BYTES)
-        return "message" in json.loads(data)
+        root = open_root_in(traces.mount_namespace)
+        try:
+            descriptor = untrusted.open_in_root(root, traces.error_file, _ERROR_FILE_LIMIT_BYTES)
+        finally:
+            os.close(root)
+        with open(descriptor, "rb") as file:
+            return "message" in json.loads(file.read(_ERROR_FILE_LIMIT_BYTES))
     except (OSError, untrusted.Refused, ValueError, TypeError, RecursionError):
         return False
-    finally:
-        os.close(directory)
 
 
 def _memory_events(watch: ProcessWatch, cgroups: str) -> str:

@@ -10,7 +10,6 @@ from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import GpuEvent, GpuSample, HostSample, NodeSnapshot, RankSample, SensorStatus
-from stallwatch.node.children import Start, module_of_ours, start_own
 from stallwatch.node.privileged_client import Privileged
 from stallwatch.sensors.ranks import RanksLook
 from stallwatch.sensors.sensor import PartStatus
@@ -30,14 +29,19 @@ class Panel:
         self._node = socket.gethostname()
         self._ranks = SupervisedSensor("ranks", "the reader of ranks", RanksLook, side.starting("ranks"), clock)
         self._gpus = (
-            SupervisedSensor("gpus", "NVML", tuple[GpuSample, ...], _own("gpus"), clock, required=False)
+            SupervisedSensor("gpus", "NVML", tuple[GpuSample, ...], side.starting("gpus"), clock, required=False)
             if config.sensors.gpus
             else None
         )
         # When a GPU falls off the bus the other calls into the driver may hang: its word must come all the same.
         self._gpu_events = (
             SupervisedSensor(
-                "gpu_events", "NVML's event set", tuple[GpuEvent, ...], _own("gpu_events"), clock, required=False
+                "gpu_events",
+                "NVML's event set",
+                tuple[GpuEvent, ...],
+                side.starting("gpu_events"),
+                clock,
+                required=False,
             )
             if config.sensors.gpus
             else None
@@ -162,11 +166,6 @@ class Panel:
             closed = "; ".join(f"{source}: {why}" for source, why in reading.value.missing)
             status = replace(status, reason=closed)  # up, and says what it cannot see
         return reading, (status,)
-
-
-def _own(name: str) -> Start:
-    """The driver asks for no capability; a child of ours reads it."""
-    return start_own(module_of_ours("stallwatch.sensors.child", name, "{}"))
 
 
 def _with_events(

@@ -4,30 +4,36 @@ them. And ranks of other users. Users are mere numbers: nothing is added to the 
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
+import psutil
 import pytest
 
 from stallwatch.demo.daemon_child import DaemonChild
 from stallwatch.outputs.documents import IncidentDocument, RankDocument
+from tests.programs import sandbox
 from tests.programs.everybody import PythonForEverybody, python_for_everybody
 
-UNIT = Path(__file__).parents[3] / "deploy" / "systemd" / "stallwatch.service"
+UNITS = Path(__file__).parents[3] / "deploy" / "systemd"
+UNIT, PRIVILEGED_UNIT = UNITS / "stallwatch.service", UNITS / "stallwatch-privileged.service"
+SANDBOX = Path(__file__).parents[2] / "programs" / "sandbox.py"
 STEPS = Path(__file__).parents[2] / "programs" / "steps.py"
-SERVICE, ALICE, BOB = 64210, 64211, 64212
+PRIVILEGED, SERVICE, ALICE, BOB = 64209, 64210, 64211, 64212
 SECONDS = 60.0  # a machine that tests run on may be busy
 
 
-def unit(section: str) -> dict[str, list[str]]:
-    """The unit's directives of a section; one that is repeated has several values."""
+def unit(section: str, path: Path = UNIT) -> dict[str, list[str]]:
+    """A unit's directives of a section; one that is repeated has several values."""
     found: dict[str, list[str]] = {}
     current = ""
-    for line in UNIT.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
             current = line.strip("[]")
         elif current == section and line and not line.startswith("#"):
@@ -40,17 +46,29 @@ def as_user(uid: int) -> list[str]:
     return ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
 
 
-def as_service() -> list[str]:
-    """How systemd starts the unit's process, as a command to put before it."""
-    service = unit("Service")
-    ambient, bounding = (
-        ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in service[key][0].split())])
-        for key in ("AmbientCapabilities", "CapabilityBoundingSet")
+def as_unit(path: Path, uid: int, python: PythonForEverybody, listen: int | None = None) -> list[str]:
+    """How systemd starts the unit's process, as a command to put before it: its user, exactly its capabilities, its
+    umask, its filter of system calls, and of its tree of files what a test can see: a /tmp of its own."""
+    service = unit("Service", path)
+    bounding, ambient = (
+        ",".join(
+            ["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in " ".join(service.get(key, [])).split())]
+        )
+        for key in ("CapabilityBoundingSet", "AmbientCapabilities")
     )
     assert service["NoNewPrivileges"] == ["yes"]
     privileges = [f"--inh-caps={ambient}", f"--ambient-caps={ambient}", f"--bounding-set={bounding}", "--no-new-privs"]
+    tree = "mount -t tmpfs tmpfs /tmp" if service["PrivateTmp"] == ["yes"] else ":"
+    if service.get("ProtectProc") == ["invisible"]:
+        tree += " && mount -t proc -o hidepid=invisible proc /proc"
+    mounts = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", f'{tree} && exec "$@"', "sh"]
     with_umask = ["sh", "-c", f'umask {service["UMask"][0]}; exec "$@"', "sh"]
-    return [*as_user(SERVICE), *privileges, *with_umask]
+    user = ["setpriv", "--reuid", str(uid), "--regid", str(SERVICE), "--clear-groups"]
+    command = [*mounts, *user, *privileges, *with_umask]
+    if not sandbox.is_possible():
+        return command
+    listens = [] if listen is None else ["--listen", str(listen)]
+    return [*command, *python.command, str(SANDBOX), str(path), *listens, "--"]
 
 
 def need_root() -> PythonForEverybody:
@@ -60,8 +78,63 @@ def need_root() -> PythonForEverybody:
     return python_for_everybody() or pytest.skip("no Python here that another user may run")
 
 
+class PrivilegedSide:
+    """The other unit, with the socket that systemd makes for it."""
+
+    def __init__(self, folder: Path, python: PythonForEverybody) -> None:
+        self.path = folder / "privileged.socket"
+        self._folder, self._python = folder, python
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        if self._process is not None:
+            return
+        if self._socket is None:
+            self.path.unlink(missing_ok=True)
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._socket.bind(str(self.path))
+            self._socket.listen()
+            os.chown(self.path, SERVICE, SERVICE)
+            self.path.chmod(0o600)
+        command = [*self._python.command, "-m", "stallwatch.cli", "privileged", "--config", "stallwatch.toml"]
+        number = self._socket.fileno()
+        self._process = subprocess.Popen(
+            [*as_unit(PRIVILEGED_UNIT, PRIVILEGED, self._python, number), *command, "--user", str(SERVICE)],
+            cwd=self._folder,
+            env=dict(self._python.environment),
+            pass_fds=(number,),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def kill(self) -> None:
+        """As the kernel would, out of memory; the manager's socket stays."""
+        if self._process is not None:
+            side = psutil.Process(self._process.pid)
+            for one in (*side.children(recursive=True), side):
+                one.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(30)
+            self._process = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
 class ServiceDaemon(DaemonChild):
-    """Its state is closed to others, its run directory open to look into, both its own."""
+    """Its state is closed to others, its run directory open to look into, both its own; and its privileged side, which
+    has the directory of records."""
 
     def __init__(
         self,
@@ -70,14 +143,26 @@ class ServiceDaemon(DaemonChild):
         settings: Mapping[str, Mapping[str, str]] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        command = (*as_service(), *python.command, "-m", "stallwatch.cli")
+        self.side = PrivilegedSide(folder, python)
+        where = f"STALLWATCH_DAEMON_PRIVILEGED_SOCKET={self.side.path}"
+        command = (*as_unit(UNIT, SERVICE, python), "env", where, *python.command, "-m", "stallwatch.cli")
         super().__init__(folder, {**python.environment, **(environment or {})}, settings, command)
         self.folder = folder
         for name, mode in (("state", 0o750), ("run", 0o755)):
             os.chown(folder / name, SERVICE, SERVICE)
             (folder / name).chmod(mode)
-        # RuntimeDirectory= of the unit: the daemon makes the rank directory in it.
-        os.chown(folder, SERVICE, SERVICE)
+        (folder / "stallwatch.toml").chmod(0o640)
+        os.chown(folder / "stallwatch.toml", 0, SERVICE)
+        # RuntimeDirectory= of the privileged unit: it makes the directory of records in it.
+        os.chown(folder, PRIVILEGED, SERVICE)
+
+    def start(self) -> None:
+        self.side.start()
+        super().start()
+
+    def stop(self) -> None:
+        super().stop()
+        self.side.stop()
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
         end = time.monotonic() + seconds
@@ -94,7 +179,7 @@ class ServiceDaemon(DaemonChild):
         """As the kernel would, out of memory."""
         assert self.pid is not None
         os.kill(self.pid, signal.SIGKILL)
-        self.stop()
+        super().stop()
 
     def incidents(self, job: str) -> list[IncidentDocument]:
         """A job's incidents, oldest first."""
@@ -112,7 +197,7 @@ class ServiceDaemon(DaemonChild):
 @contextmanager
 def node_folder() -> Iterator[Path]:
     """Not below pytest's own, which other users cannot enter; short, for a socket lies in it."""
-    folder = Path(tempfile.mkdtemp(prefix="sw-node-"))
+    folder = Path(tempfile.mkdtemp(prefix="sw-node-", dir="/run"))  # not /tmp, of which the units have their own
     folder.chmod(0o755)
     try:
         yield folder
@@ -123,13 +208,22 @@ def node_folder() -> Iterator[Path]:
 class UserJob:
     """A job of a user, of ranks that step until they are told otherwise."""
 
-    def __init__(self, python: PythonForEverybody, uid: int, job: str, ranks: int, directory: Path) -> None:
+    def __init__(
+        self,
+        python: PythonForEverybody,
+        uid: int,
+        job: str,
+        ranks: int,
+        directory: Path,
+        stderr: IO[str] | None = None,
+    ) -> None:
         self.job = job
         self.processes = [
             subprocess.Popen(
                 [*as_user(uid), *python.command, str(STEPS)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
+                stderr=stderr,
                 env={
                     **python.environment,
                     "STALLWATCH_DIR": str(directory),

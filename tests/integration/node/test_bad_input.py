@@ -16,7 +16,7 @@ import pytest
 
 from stallwatch.hook import layout
 from stallwatch.outputs.documents import RankList
-from tests.integration.node.service import ALICE, BOB, SERVICE, ServiceDaemon, UserJob
+from tests.integration.node.service import ALICE, BOB, PRIVILEGED, SERVICE, ServiceDaemon, UserJob
 from tests.programs.everybody import PythonForEverybody
 
 pytestmark = pytest.mark.slow
@@ -99,7 +99,7 @@ def test_a_rank_directory_that_is_removed_is_made_again(
 ) -> None:
     shutil.rmtree(daemon.rank_directory)
     daemon.until(lambda: (daemon.rank_directory / ".daemon").is_dir(), "it is there again")
-    assert daemon.rank_directory.stat().st_uid == SERVICE
+    assert daemon.rank_directory.stat().st_uid == PRIVILEGED
     with job_of(BOB, "bobs-job", daemon, python):
         daemon.until(lambda: daemon.steps("bobs-job"), "a new job is seen in it")
     daemon.until(lambda: daemon.steps(JOB), "the old one publishes again")

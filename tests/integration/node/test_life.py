@@ -13,7 +13,7 @@ import pytest
 
 from stallwatch.outputs.spool import load
 from tests.e2e.webhook import Webhook
-from tests.integration.node.service import ALICE, SERVICE, ServiceDaemon, UserJob
+from tests.integration.node.service import ALICE, PRIVILEGED, ServiceDaemon, UserJob
 from tests.programs.everybody import PythonForEverybody
 
 pytestmark = pytest.mark.slow
@@ -135,7 +135,7 @@ def test_a_daemon_that_was_killed_knows_a_running_job_again(daemon: ServiceDaemo
     daemon.until(lambda: daemon.steps(JOB), "the ranks step")
     assert {(rank.rank, rank.pid, rank.epoch) for rank in daemon.ranks(JOB)} == before
     assert daemon.incidents(JOB) == []
-    assert (daemon.rank_directory.stat().st_ino, daemon.rank_directory.stat().st_uid) == (inode, SERVICE)
+    assert (daemon.rank_directory.stat().st_ino, daemon.rank_directory.stat().st_uid) == (inode, PRIVILEGED)
     job.send(1, signal.SIGSTOP)
     daemon.until(lambda: any(one.verdicts for one in daemon.incidents(JOB)), "and sees what happens to it")
 

@@ -11,10 +11,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stallwatch.errors import EXIT_CRASH, StallwatchError
 from stallwatch.model.evidence import Attempt, SourceLine
 from tests.bench import jobs
-from tests.integration.node.service import ALICE, SERVICE, ServiceDaemon, UserJob, as_user, unit
+from tests.integration.node.service import (
+    ALICE,
+    PRIVILEGED,
+    PRIVILEGED_UNIT,
+    SERVICE,
+    ServiceDaemon,
+    UserJob,
+    as_user,
+    unit,
+)
 from tests.programs.everybody import PythonForEverybody
 
 pytestmark = pytest.mark.slow
@@ -72,49 +80,81 @@ def called(root: psutil.Process, word: str) -> list[psutil.Process]:
 
 def test_who_talks_to_the_network_has_no_capability_and_who_has_them_has_no_network(daemon: ServiceDaemon) -> None:
     assert daemon.pid is not None
-    granted = {name.removeprefix("CAP_").lower() for name in unit("Service")["AmbientCapabilities"][0].split()}
-    numbers = {"kill": 5, "dac_read_search": 2, "sys_ptrace": 19, "syslog": 34}
+    granted = unit("Service", PRIVILEGED_UNIT)["AmbientCapabilities"][0].split()
+    numbers = {"CAP_KILL": 5, "CAP_DAC_READ_SEARCH": 2, "CAP_SYS_PTRACE": 19, "CAP_SYSLOG": 34}
     whole = sum(1 << numbers[name] for name in granted)
-    root = psutil.Process(daemon.pid)
-    holders = [*called(root, "stallwatch.node.privileged_server"), *called(root, "ranks"), *called(root, "host")]
+    root, side = psutil.Process(daemon.pid), psutil.Process(daemon.side.pid)
+    holders = [side, *called(side, "ranks"), *called(side, "host")]
     assert len(holders) == 3
     for holder in holders:
         assert sets_of(holder.pid, "CapPrm", "CapEff", "CapBnd") == (whole,) * 3
-        assert status_of(holder.pid)["Seccomp"] == "2", "no network"
-    held = {holder.pid for holder in holders}
-    for other in (root, *(child for child in root.children(recursive=True) if child.pid not in held)):
+    for one in (side, *side.children(recursive=True)):
+        assert status_of(one.pid)["Seccomp"] == "2", "no network"
+        assert status_of(one.pid)["Uid"].split() == [str(PRIVILEGED)] * 4
+    for other in (root, *root.children(recursive=True), *called(side, "gpus")):
         assert sets_of(other.pid, "CapInh", "CapPrm", "CapEff", "CapAmb") == (0,) * 4, other.cmdline()
         assert status_of(other.pid)["NoNewPrivs"] == "1", other.cmdline()
-    assert status_of(daemon.pid)["Uid"].split() == [str(SERVICE)] * 4
+    for other in (root, *root.children(recursive=True)):
+        assert status_of(other.pid)["Uid"].split() == [str(SERVICE)] * 4
 
 
-def test_the_daemon_can_take_no_capability_from_those_that_hold_them(
-    daemon: ServiceDaemon, python: PythonForEverybody
+@pytest.mark.parametrize(
+    "does",
+    [
+        "open('/proc/{pid}/mem', 'rb')",
+        "import os; os.kill({pid}, 19)",  # a py-spy that it stopped would hold a rank
+        "import os; os.pidfd_open({pid}); os.setpriority(os.PRIO_PROCESS, {pid}, 19)",
+        "open('{ranks}/.daemon/x', 'w')",
+        "import os; os.rename('{ranks}', '{ranks}-mine')",
+        "import os; os.unlink('{ranks}/.daemon')",
+    ],
+)
+def test_the_daemons_user_can_do_nothing_to_the_privileged_side_nor_to_what_is_its_own(
+    daemon: ServiceDaemon, python: PythonForEverybody, does: str
 ) -> None:
-    """Memory and descriptors of a process of the same user are open to it, unless that one holds more than it does."""
-    assert daemon.pid is not None
-    (holder,) = called(psutil.Process(daemon.pid), "stallwatch.node.privileged_server")
-    reads = f"open('/proc/{holder.pid}/mem', 'rb')"
-    without = [*as_user(SERVICE), "--bounding-set=-all", "--no-new-privs", *python.command, "-c", reads]
+    program = does.format(pid=daemon.side.pid, ranks=daemon.rank_directory)
+    without = [*as_user(SERVICE), "--bounding-set=-all", "--no-new-privs", *python.command, "-c", program]
     done = subprocess.run(without, env=python.environment, capture_output=True, text=True, check=False)
     assert "PermissionError" in done.stderr
 
 
-def test_when_the_holder_of_capabilities_ends_the_daemon_says_so_and_ends(daemon: ServiceDaemon) -> None:
-    """The service manager starts both again."""
-    assert daemon.pid is not None
-    root = psutil.Process(daemon.pid)
-    (holder,) = called(root, "stallwatch.node.privileged_server")
-    os.kill(holder.pid, signal.SIGKILL)
-    with pytest.raises(StallwatchError, match=f"exit code {EXIT_CRASH}"):
-        daemon.until(lambda: False, "its end")
-    assert "the process that holds the capabilities has ended" in daemon.log_text()
+def test_when_the_privileged_side_ends_that_is_said_and_the_next_one_is_found(
+    daemon: ServiceDaemon, job: UserJob
+) -> None:
+    daemon.until(lambda: daemon.steps(JOB), "the ranks step")
+    daemon.side.kill()
+    daemon.until(lambda: not daemon.steps(JOB), "nothing is known of them")
+    daemon.side.start()
+    daemon.until(lambda: daemon.steps(JOB), "they are seen again")
+
+
+def test_the_log_of_a_rank_that_has_ended_is_found_where_the_rank_saw_it(
+    daemon: ServiceDaemon, python: PythonForEverybody, tmp_path: Path
+) -> None:
+    """In /tmp, of which the service has one of its own."""
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    log = tmp_path / "log"
+    log.write_text("ValueError: bad batch\n")
+    os.chown(log, ALICE, ALICE)
+    log.chmod(0o600)
+    with log.open("a") as file:
+        running = UserJob(python, ALICE, JOB, 2, daemon.rank_directory, stderr=file)
+    try:
+        daemon.until(lambda: daemon.steps(JOB), "the ranks step")
+        running.send(1, signal.SIGKILL)
+        incident_id = daemon.client.capture(JOB)
+        rank = daemon.folder / "state" / "incidents" / incident_id / "ranks" / "1"
+        daemon.until(lambda: (rank / "log.txt").exists(), "its log")
+        assert (rank / "log.txt").read_text() == "ValueError: bad batch\n"
+    finally:
+        running.end()
 
 
 def test_ranks_of_every_user_have_a_place_that_the_daemon_owns(daemon: ServiceDaemon) -> None:
     directory, requests = (path.stat() for path in (daemon.rank_directory, daemon.rank_directory / ".daemon"))
-    assert (directory.st_uid, stat.S_IMODE(directory.st_mode)) == (SERVICE, 0o1777)
-    assert (requests.st_uid, stat.S_IMODE(requests.st_mode)) == (SERVICE, 0o755)
+    assert (directory.st_uid, stat.S_IMODE(directory.st_mode)) == (PRIVILEGED, 0o1777)
+    assert (requests.st_uid, stat.S_IMODE(requests.st_mode)) == (PRIVILEGED, 0o755)
 
 
 def test_evidence_of_another_users_rank(daemon: ServiceDaemon, job: UserJob) -> None:
@@ -181,11 +221,3 @@ def test_the_verdict_about_another_users_job_is_certain(daemon: ServiceDaemon, p
         assert own > 0, "the dumps that it wrote for us are counted as ours"
     finally:
         server.close()
-
-
-def test_a_configuration_that_only_root_may_read_is_read(folder: Path, python: PythonForEverybody) -> None:
-    """The unit's rights reach it, and it may hold a secret. access(2) would say that it does not."""
-    daemon = ServiceDaemon(folder, python)
-    (folder / "stallwatch.toml").chmod(0o600)
-    daemon.start()
-    daemon.stop()

@@ -1,28 +1,31 @@
-"""The systemd unit: what it grants is what the daemon uses, and nothing in it takes away what the daemon needs."""
+"""The systemd units: what they grant is what each side uses, and nothing in them takes away what it needs."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.integration.node.service import UNIT, unit
+from tests.integration.node.service import PRIVILEGED_UNIT, UNIT, UNITS, unit
 
 SYSUSERS = UNIT.with_suffix(".sysusers")
 NEEDED = {"CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CAP_KILL", "CAP_SYSLOG"}
+NAMES = ("stallwatch.service", "stallwatch-privileged.service", "stallwatch-privileged.socket")
 
 
-def test_systemd_reads_the_unit_without_a_complaint(tmp_path: Path) -> None:
+def test_systemd_reads_the_units_without_a_complaint(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze here")
     program = tmp_path / "stallwatch"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    # It insists that the program is there; everything else is the unit as it ships.
-    text = UNIT.read_text(encoding="utf-8").replace("/opt/stallwatch/bin/stallwatch", str(program))
-    (tmp_path / UNIT.name).write_text(text)
+    for name in NAMES:
+        # It insists that the program is there; everything else is the unit as it ships.
+        text = (UNITS / name).read_text(encoding="utf-8").replace("/opt/stallwatch/bin/stallwatch", str(program))
+        (tmp_path / name).write_text(text)
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(tmp_path / UNIT.name)],
+        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in NAMES)],
         capture_output=True,
         text=True,
         check=False,
@@ -30,46 +33,90 @@ def test_systemd_reads_the_unit_without_a_complaint(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_user_is_made_by_sysusers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("path", "most"), [(UNIT, 2.0), (PRIVILEGED_UNIT, 2.6)])
+def test_systemd_finds_little_that_a_unit_leaves_open(path: Path, most: float) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze here")
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert found is not None, done.stderr
+    assert float(found[1]) <= most
+
+
+def test_the_users_are_made_by_sysusers(tmp_path: Path) -> None:
     if shutil.which("systemd-sysusers") is None:
         pytest.skip("no systemd-sysusers here")
     (tmp_path / "etc").mkdir()
     subprocess.run(["systemd-sysusers", f"--root={tmp_path}", str(SYSUSERS)], check=True, capture_output=True)
     users = [line.split(":")[0] for line in (tmp_path / "etc/passwd").read_text().splitlines()]
-    service = unit("Service")
-    assert service["User"] == service["Group"] == ["stallwatch"]
-    assert users == ["stallwatch"]
+    assert sorted(users) == ["stallwatch", "stallwatch-privileged"]
+    assert unit("Service")["User"] == unit("Service")["Group"] == ["stallwatch"]
+    assert unit("Service", PRIVILEGED_UNIT)["User"] == ["stallwatch-privileged"]
+    assert unit("Service", PRIVILEGED_UNIT)["Group"] == ["stallwatch"], "it reads the configuration"
 
 
-def test_it_grants_four_capabilities_and_no_way_to_more() -> None:
-    service = unit("Service")
+def test_one_has_four_capabilities_and_the_other_none_and_neither_a_way_to_more() -> None:
+    service = unit("Service", PRIVILEGED_UNIT)
     assert set(service["AmbientCapabilities"][0].split()) == NEEDED
     assert set(service["CapabilityBoundingSet"][0].split()) == NEEDED
-    assert service["NoNewPrivileges"] == ["yes"]
+    assert "AmbientCapabilities" not in unit("Service")
+    assert unit("Service")["CapabilityBoundingSet"] == [""]
+    for path in (UNIT, PRIVILEGED_UNIT):
+        assert unit("Service", path)["NoNewPrivileges"] == ["yes"]
+    assert unit("Service", PRIVILEGED_UNIT)["RestrictAddressFamilies"] == ["none"]
 
 
-def test_the_loop_feeds_the_watchdog_and_the_run_directory_outlives_a_restart() -> None:
+def test_the_daemon_finds_the_socket_that_only_its_user_may_use() -> None:
+    listening = unit("Socket", UNITS / "stallwatch-privileged.socket")
+    path = listening["ListenSequentialPacket"][0]
+    assert unit("Service")["Environment"] == [f"STALLWATCH_DAEMON_PRIVILEGED_SOCKET={path}"]
+    assert (listening["SocketUser"], listening["SocketMode"]) == (unit("Service")["User"], ["0600"])
+    assert "--user stallwatch" in unit("Service", PRIVILEGED_UNIT)["ExecStart"][0]
+
+
+def test_the_loop_feeds_the_watchdog_and_the_run_directories_outlive_a_restart() -> None:
     service = unit("Service")
     assert service["Type"] == ["notify"]
     assert service["NotifyAccess"] == ["main"]
     assert int(service["WatchdogSec"][0]) >= 10, "a loaded node may skip ticks"
-    assert service["RuntimeDirectoryPreserve"] == ["yes"]
-    assert {"RuntimeDirectory", "StateDirectory"} <= service.keys()
+    for path in (UNIT, PRIVILEGED_UNIT):
+        assert unit("Service", path)["RuntimeDirectoryPreserve"] == ["yes"]
+    # Whose the directory is in which the records lie may do with them as it likes.
+    assert unit("Service", PRIVILEGED_UNIT)["RuntimeDirectory"] == ["stallwatch"]
+    assert service["RuntimeDirectory"] == ["stallwatch/daemon"]
+    assert "StateDirectory" in service
 
 
 @pytest.mark.parametrize(
     ("directive", "takes"),
     [
         ("PrivateDevices", "GPUs and the kernel log"),
-        ("ProtectClock", "the same, before systemd 253"),
-        ("DeviceAllow", "every device that it does not name"),
         ("ProtectKernelLogs", "the kernel log"),
-        ("PrivateTmp", "records in /dev/shm, py-spy's look at files in /tmp"),
         ("ProtectProc", "other users' processes, where hidepid is not"),
+        ("ProcSubset", "what NVML reads of the driver"),
         ("PrivateUsers", "every capability over other users"),
-        ("PrivateNetwork", "alerts and metrics"),
-        ("MemoryDenyWriteExecute", "ctypes"),
+        ("PrivateNetwork", "the node's network counters, and whose network a rank has"),
     ],
 )
-def test_it_does_not_take_away_what_the_daemon_needs(directive: str, takes: str) -> None:
+def test_the_privileged_side_keeps_what_it_reads(directive: str, takes: str) -> None:
+    assert directive not in unit("Service", PRIVILEGED_UNIT), takes
+    assert f"# {directive}=" in PRIVILEGED_UNIT.read_text(encoding="utf-8"), "said where it is missed"
+
+
+@pytest.mark.parametrize(
+    ("directive", "takes"),
+    [
+        ("PrivateNetwork", "alerts and metrics"),
+        ("IPAddressDeny", "the same"),
+        ("PrivateUsers", "who asks at the control socket"),
+        ("ProcSubset", "its own memory limits"),
+    ],
+)
+def test_the_daemon_keeps_its_network_and_knows_who_asks(directive: str, takes: str) -> None:
     assert directive not in unit("Service"), takes
+    assert directive in UNIT.read_text(encoding="utf-8"), "said where it is missed"
