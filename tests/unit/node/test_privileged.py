@@ -236,7 +236,6 @@ def stranger() -> Iterator["subprocess.Popen[bytes]"]:
         {"verb": None},
         {},
         {"module": "os", "arguments": [], "has_stdout": True},
-        {"verb": "gpus"},
         {"verb": "release", "ranks": [[1, 1]]},
         {"verb": "look"},
         {"verb": "look", "look": 1, "ranks": []},
