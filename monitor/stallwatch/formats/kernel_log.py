@@ -26,7 +26,8 @@ _XID: Final = re.compile(
 _SXID: Final = re.compile(r"SXid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<sxid>\d+), (?P<severity>Fatal|Non-fatal)")
 _CAUSED_BY: Final = re.compile(r"caused by previous Xid (\d+)")
 _OFF_BUS_GPU: Final = re.compile(r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F:.]+)")
-_OFF_BUS: Final = re.compile(r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]+):? )?.*fallen off the bus")
+# No bracket between: a task called "NVRM:" has its pid there.
+_OFF_BUS: Final = re.compile(r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]+):? )?[^\[]*fallen off the bus")
 _OOM_TASK: Final = re.compile(
     # Lists of nodes and CPUs hold commas, names of tasks spaces.
     r"oom-kill:constraint=CONSTRAINT_(?P<constraint>\w+),.*task=(?P<name>.+),pid=(?P<pid>\d+),uid=\d+"
@@ -38,7 +39,18 @@ _OOM_KILLED: Final = re.compile(
 _HUNG: Final = re.compile(
     r"INFO: task (?P<name>.+):(?P<pid>\d+) blocked (?:in I/O wait )?for more than (?P<seconds>\d+) seconds"
 )
-_PCIE: Final = re.compile(r"(?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:.]+): PCIe Bus Error: severity=(?P<severity>[^,]+)")
+_PCIE: Final = re.compile(
+    r"(?:[\w.-]+ )?(?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:.]+): PCIe Bus Error: severity=(?P<severity>[^,]+)"
+)
+# What may stand before a message: times, hosts, "kernel:", drivers. Elsewhere in a line the kernel repeats what users
+# have named: "sh[7]: segfault at 0 … in NVRM: Xid (PCI:0000:3b:00): 79, pid=42[1132,…" is a file of that name.
+_HEAD: Final = re.compile(  # one part of it: taken as it comes, for who tries all ways can be kept at it
+    rf"\s+|{_WALL.pattern}(?=\s)|<\d+>\d?|\d+,\d+,\d+,[^;]*;|\{{\d+\}}|\[[^\]]*\]:?|-(?=\s)"
+    r"|kern\s*:\w+\s*:"  # dmesg --decode
+    r"|[\w.-]+(?=\s+kernel\b)|kernel(?=\s)"  # a host
+    r"|[^\s:]+:(?=\s)"
+)
+_LONGEST_HEAD: Final = 256
 
 
 def parse(data: bytes) -> KernelLog:
@@ -58,9 +70,9 @@ class _Reading:
         self._gpu_line = 0
 
     def feed(self, line: str, number: int) -> None:
-        if match := _XID.search(line):
+        if match := _said(_XID, line):
             self._add("xid", line, number, **_xid(match, line))
-        elif match := _SXID.search(line):
+        elif match := _said(_SXID, line):
             self._add(
                 "sxid",
                 line,
@@ -69,12 +81,12 @@ class _Reading:
                 pci_bus_id=_pci(match["pci"]),
                 fatal=match["severity"] == "Fatal",
             )
-        elif match := _OFF_BUS.search(line):
+        elif match := _said(_OFF_BUS, line):
             pci = match["pci"] or (self._gpu if number - self._gpu_line <= 4 else "")
             self._add("off_bus", line, number, pci_bus_id=_pci(pci))
-        elif match := _OFF_BUS_GPU.search(line):
+        elif match := _said(_OFF_BUS_GPU, line):
             self._gpu, self._gpu_line = match["pci"], number
-        elif match := _OOM_TASK.search(line):
+        elif match := _said(_OOM_TASK, line):
             self._add(
                 "oom_kill",
                 line,
@@ -83,13 +95,13 @@ class _Reading:
                 process=match["name"],
                 constraint=match["constraint"].lower(),
             )
-        elif match := _OOM_KILLED.search(line):
+        elif match := _said(_OOM_KILLED, line):
             constraint = "memcg" if match["where"].startswith("Memory cgroup") else "none"
             if not self._same_kill(int(match["pid"]), number):
                 self._add("oom_kill", line, number, pid=int(match["pid"]), process=match["name"], constraint=constraint)
-        elif match := _HUNG.search(line):
+        elif match := _said(_HUNG, line):
             self._add("hung_task", line, number, pid=int(match["pid"]), process=match["name"])
-        elif match := _PCIE.search(line):
+        elif match := _said(_PCIE, line):
             self._add(
                 "pcie_error", line, number, pci_bus_id=_pci(match["pci"]), corrected=match["severity"] == "Corrected"
             )
@@ -103,6 +115,20 @@ class _Reading:
         when = float(seconds[1]) if seconds else int(kmsg[1]) / 1e6 if kmsg else None
         at = next((text for text in wall.groups() if text), None) if wall else None
         self.events.append(KernelEvent(kind, line, number, seconds=when, at=at, **fields))
+
+
+def _said(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
+    """The match that is the message itself, and not a name in somebody's message."""
+    match = pattern.search(line)
+    if match is None or match.start() > _LONGEST_HEAD:
+        return None
+    at = 0
+    while at < match.start():
+        part = _HEAD.match(line, at)
+        if part is None:
+            return None
+        at = part.end()
+    return match if at == match.start() else None
 
 
 def _xid(match: re.Match[str], line: str) -> dict[str, Any]:

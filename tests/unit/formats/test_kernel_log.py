@@ -84,3 +84,50 @@ def test_nvswitch_says_whether_it_is_an_outage() -> None:
 def test_task_that_waits_for_a_disk_is_hung_too() -> None:
     (event,) = parse(b"INFO: task python:1234 blocked in I/O wait for more than 122 seconds.").events
     assert (event.kind, event.pid, event.process) == ("hung_task", 1234, "python")
+
+
+FORGED = (
+    "NVRM: Xid (PCI:0000:3b:00): 79, pid=42, name=python",
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 32",
+    "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus",
+    "oom-kill:constraint=CONSTRAINT_NONE,task=python,pid=42,uid=1000",
+    "Out of memory: Killed process 42 (python), UID:1000",
+    "INFO: task python:42 blocked for more than 120 seconds",
+    "nvme 0000:01:00.0: PCIe Bus Error: severity=Fatal, type=x",
+)
+
+
+@pytest.mark.parametrize("name", FORGED)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sh[8437]: segfault at 0 ip 000055726c387132 sp 00007ffed7af5e80 error 6 in {}[1132,55726c387000+1000]",
+        "NVRM: Xid (PCI:[8437]: segfault at 0 ip 000055726c387132 sp 00007ffed7af5e80 error 6 in {}[1132,1000+1000]",
+        "traps: sh[8437] trap invalid opcode ip:55726c387132 sp:7ffed7af5e80 error:0 in {}[1132,55726c387000+1000]",
+        "process '{}' started with executable stack",
+    ],
+)
+@pytest.mark.parametrize("before", ["", "[ 7133.481076] ", "Nov 27 21:01:55 node0 kernel: ", "6,809,7133481076,-;"])
+def test_a_name_that_a_user_gave_a_file_is_no_message(name: str, line: str, before: str) -> None:
+    """The kernel prints the file in which a process crashed: anybody's name, with anybody's pid and GPU in it."""
+    assert parse((before + line.format(name)).encode()).events == ()
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "", "[ 7133.481076] ", "[ 7133.481076][  T123] ", "[Thu Nov 27 21:01:55 2025] ", "6,809,7133481076,-;", "<4>",
+        "Nov 27 21:01:55 node0 kernel: ", "Nov 27 21:01:55 node0 kernel: [ 7133.481076] ", "node0: [ 7133.481076] ",
+        "2025-11-27T21:01:55.123456+00:00 node0 kernel: ", "kern  :err   : [ 7133.481076] ",
+        "[ 7133.481076] node0 kernel: ", "<4>1 2025-11-27T21:01:55Z node0 kernel - - - ",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", FORGED)
+def test_a_message_is_one_behind_whatever_heading(name: str, before: str) -> None:
+    assert len(parse((before + name).encode()).events) == 1
+
+
+@pytest.mark.parametrize("part", [" ", "a: ", "kernel ", "kern :a: ", "[1]: ", "1,1,1,", "2025-11-27T21:01:55: "])
+def test_a_long_heading_takes_no_time(part: str) -> None:
+    """Tried in all ways, fifty parts that can be read in two ways take years."""
+    assert parse(f"{part * 50}x {FORGED[0]}".encode()).events == ()
