@@ -8,14 +8,16 @@ import pytest
 from tests.e2e.panels import every_expression_has_data
 from tests.e2e.prometheus import Prometheus, needs_prometheus, prometheus_server, until
 from tests.integration.outputs.serving import Served, served
-from tests.unit.outputs.reports import incident, node_report
+from tests.unit.outputs.reports import COUNTED, incident, node_report, view
 
 pytestmark = needs_prometheus
 
 
 @pytest.fixture
 def node() -> Iterator[Served]:
-    with served(node_report(incident())) as made:
+    shares = {"communication_share": 0.75, "slow_share": 0.0}
+    ranks = (*(view(rank, **shares) for rank in range(3)), view(3, phase="checkpoint", state="phase", **shares))
+    with served(node_report(incident(), ranks=ranks, **COUNTED)) as made:
         yield made
 
 
@@ -29,7 +31,6 @@ def prometheus(node: Served, tmp_path: Path) -> Iterator[Prometheus]:
 QUIET = (
     r"rule Stallwatch(RankLost|HardwareFault|RankBehind|JobStandsStill|GpuSlowedByHeat)",
     r"rule Stallwatch(DaemonAbsent|SensorDead|DeliveryFailing)",
-    r"stallwatch_rank_(communication|slow_score)_ratio",  # a report that stands still has one pulse, which is no share
     r"stallwatch_output_(deliveries|queue|held)",
     r"uncorrected ECC|ecc_uncorrected_total\{[^}]*\} > 0",
     r"runs slower|Is one slowed down, and why\? \(B\)",
@@ -58,7 +59,7 @@ def test_promql_returns_the_culprit_the_rules_fire_and_both_end_with_the_inciden
     assert alert["annotations"]["summary"] == "llama-7b: not_entered, rank 2"
     assert "/home/anna/locks.py:41 take_lock" in alert["annotations"]["description"]
 
-    node.output.publish(node_report(incident(state="resolved")))
+    node.output.publish(node_report(incident(state="resolved"), **COUNTED))
     until(lambda: not prometheus.query("stallwatch_culprit"), "the culprit outlives its incident")
     until(lambda: not prometheus.alerts("StallwatchCollectiveStall"), "the alert outlives its incident")
     assert prometheus.query("stallwatch_incidents_total")[0]["value"][1] == "1"

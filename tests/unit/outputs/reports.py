@@ -6,7 +6,15 @@ import msgspec
 
 from stallwatch.errors import UsageError
 from stallwatch.model.finding import Finding
-from stallwatch.model.incident import Incident, IncidentEvent, NodeReport, RankView, StageErrors
+from stallwatch.model.incident import (
+    Incident,
+    IncidentCount,
+    IncidentEvent,
+    NodeReport,
+    RankView,
+    StageErrors,
+    XidCount,
+)
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import (
     GpuEvent,
@@ -260,3 +268,15 @@ def node_report(*incidents: Incident, pulse: int = 0, **changes: Any) -> NodeRep
 
 def with_snapshot(report: NodeReport, **changes: Any) -> NodeReport:
     return msgspec.structs.replace(report, snapshot=msgspec.structs.replace(report.snapshot, **changes))
+
+
+def complete() -> NodeReport:
+    """Everything that may be known is."""
+    ranks = tuple(view(rank, phase="checkpoint", communication_share=0.75, slow_share=0.1) for rank in range(4))
+    return node_report(incident(), ranks=ranks, **COUNTED)
+
+
+COUNTED: dict[str, Any] = {
+    "incident_counts": (IncidentCount(JOB.training_job, "", "not_entered", 1),),
+    "xid_counts": (XidCount("0", "GPU-0", 31, 1),),
+}

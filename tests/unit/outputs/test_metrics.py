@@ -10,7 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from stallwatch.model.incident import IncidentCount, NodeReport, XidCount
+from stallwatch.model.incident import NodeReport
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import GroupCounter, JobKey
 from stallwatch.model.verdict import GroupRef
@@ -19,7 +19,18 @@ from stallwatch.outputs.metric_samples import OutputHealth
 from stallwatch.outputs.metric_table import FAMILIES, reference
 from stallwatch.outputs.metrics import OLDEST, negotiated, render
 from tests.unit.detectors.nodes import with_beat
-from tests.unit.outputs.reports import GPU, JOB, diagnosis, incident, node_report, sample, verdict, view, with_snapshot
+from tests.unit.outputs.reports import (
+    GPU,
+    JOB,
+    complete,
+    diagnosis,
+    incident,
+    node_report,
+    sample,
+    verdict,
+    view,
+    with_snapshot,
+)
 
 HELD = HeldBack("slack", "ben", 7, "his budget is used up", "2026-08-01T03:21:10Z")
 SLACK = OutputHealth("slack", "not delivered yet: 500", {"delivered": 3, "retried": 1}, 1, True, (HELD,))
@@ -48,17 +59,6 @@ def value(series: Series, name: str, **labels: str) -> float:
 
 def labels_of(series: Series, name: str) -> list[dict[str, str]]:
     return [dict(labels) for given, labels in series if given == name]
-
-
-def complete() -> NodeReport:
-    """Everything that may be known is."""
-    ranks = tuple(view(rank, phase="checkpoint", communication_share=0.75, slow_share=0.1) for rank in range(4))
-    return node_report(
-        incident(),
-        ranks=ranks,
-        incident_counts=(IncidentCount("llama-7b", "", "not_entered", 1),),
-        xid_counts=(XidCount("0", "GPU-0", 31, 1),),
-    )
 
 
 def test_every_family_of_the_table_is_exported_when_everything_is_known_and_nothing_else() -> None:
