@@ -31,6 +31,7 @@ class Traces(NamedTuple):
     out_of_memory_kills: int | None
     outputs: Outputs | None = None
     mount_namespace: str = ""  # where the paths lead
+    uid: int | None = None  # whose process it was
 
 
 def note_traces(watch: ProcessWatch, cgroups: str = "/sys/fs/cgroup") -> Traces:
@@ -39,7 +40,10 @@ def note_traces(watch: ProcessWatch, cgroups: str = "/sys/fs/cgroup") -> Traces:
     namespace = ""
     with contextlib.suppress(OSError):
         namespace = mount_namespace(watch.directory)
-    return Traces("", memory_events, _kills(memory_events), _outputs(watch), namespace)
+    uid = None
+    with contextlib.suppress(OSError, ValueError):
+        uid = watch.directory.status().uids[0]
+    return Traces("", memory_events, _kills(memory_events), _outputs(watch), namespace, uid)
 
 
 def _outputs(watch: ProcessWatch) -> Outputs | None:
@@ -98,7 +102,8 @@ def _kernel(watch: ProcessWatch, pidfd: int | None) -> tuple[int | None, int | N
 
 
 def _raised(traces: Traces) -> bool:
-    """Whether torchrun's @record left an exception there: a JSON object with a message."""
+    """Whether torchrun's @record left an exception of this user there: a JSON object with a message. Another's file may
+    lie where our rights reach and the rank's do not."""
     if not traces.error_file.startswith("/"):
         return False
     try:
@@ -108,7 +113,8 @@ def _raised(traces: Traces) -> bool:
         finally:
             os.close(root)
         with open(descriptor, "rb") as file:
-            return "message" in json.loads(file.read(_ERROR_FILE_LIMIT_BYTES))
+            is_own = os.fstat(descriptor).st_uid == traces.uid
+            return is_own and "message" in json.loads(file.read(_ERROR_FILE_LIMIT_BYTES))
     except (OSError, untrusted.Refused, ValueError, TypeError, RecursionError):
         return False
 

@@ -97,8 +97,21 @@ def test_error_file_of_torchrun_tells_that_it_raised(failed: Ended, tmp_path: Pa
     failed.process.wait()
     error = tmp_path / "error.json"
     error.write_bytes(msgspec.json.encode({"message": {"message": "ValueError: x"}}))
-    end = explain(failed.watch, None, Traces(str(error), "", None), None, 77)
+    end = explain(failed.watch, None, Traces(str(error), "", None, uid=os.getuid()), None, 77)
     assert (end.exit_code, end.source) == (1, "torchrun error file")
+
+
+def test_an_error_file_of_another_user_tells_nothing(failed: Ended, tmp_path: Path) -> None:
+    """A rank says where it lies: we would tell whether there is such a file in a folder that is closed to its user."""
+    failed.process.wait()
+    error = tmp_path / "error.json"
+    error.write_bytes(msgspec.json.encode({"message": {"message": "ValueError: x"}}))
+    traces = Traces(str(error), "", None, uid=os.getuid() + 1)
+    assert explain(failed.watch, None, traces, None, 77).source == "unknown"
+
+
+def test_whose_process_it_was_is_noted(failed: Ended) -> None:
+    assert note_traces(failed.watch).uid == os.getuid()
 
 
 def memory_events(tmp_path: Path, kills: int) -> str:
@@ -141,7 +154,7 @@ def test_memory_events_of_both_cgroup_versions_are_found(tmp_path: Path, line: s
     counter = tmp_path / "cgroup" / path
     counter.parent.mkdir(parents=True)
     counter.write_text("under_oom 0\noom_kill 2\n")
-    assert note_traces(ProcessWatch(50, str(proc)), str(tmp_path / "cgroup")) == Traces("", str(counter), 2)
+    assert note_traces(ProcessWatch(50, str(proc)), str(tmp_path / "cgroup"))[:3] == ("", str(counter), 2)
 
 
 def test_where_its_output_went_is_noted_while_it_lives(tmp_path: Path) -> None:
