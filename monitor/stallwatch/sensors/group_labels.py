@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.model.snapshot import GroupCounter, Heartbeat
-from stallwatch.sensors.rank_facts import FactsNames, read_facts
+from stallwatch.sensors.rank_facts import FactsNames, Stamp, read_facts, stamp_of
 
 MOST_GROUPS = 8  # of one rank: a job with hundreds of groups waits in a few of them at a time
 _LONGEST_NAME = 100  # characters; the hook's own are shorter
@@ -20,6 +20,7 @@ class _Known:
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
         self.wait_ns = _FIRST_WAIT_NS
+        self.stamp: Stamp | None = None  # of the facts that said so
         self.again_ns = 0
 
 
@@ -48,8 +49,13 @@ class GroupLabels:
 
 
 def _ask(known: _Known, beat: Heartbeat, now_ns: int, of_facts: Sequence[str] | None) -> None:
-    facts = read_facts(Path(beat.path), beat.uid, of_facts)
-    names = {} if facts is None else {key: name[:_LONGEST_NAME] for key, name in facts.process_groups.items()}
+    record = Path(beat.path)
+    stamp = stamp_of(record, of_facts)
+    names = known.names
+    if stamp is None or stamp != known.stamp:
+        facts = read_facts(record, beat.uid, of_facts)
+        names = {} if facts is None else {key: name[:_LONGEST_NAME] for key, name in facts.process_groups.items()}
+    known.stamp = stamp
     # A group that has no name may never get one: it is asked for less and less often.
     known.wait_ns = _FIRST_WAIT_NS if names != known.names else min(2 * known.wait_ns, _LONGEST_WAIT_NS)
     known.names = names

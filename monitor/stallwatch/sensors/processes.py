@@ -40,7 +40,7 @@ class ProcessWatch:
         self._thread_children: tuple[int, ...] = ()
         self._io_is_ours = True
 
-    def sample(self, training_tid: int | None = None) -> ProcessSample:
+    def sample(self, training_tid: int | None = None, most_children: int = _MOST_CHILDREN) -> ProcessSample:
         """Raise ProcessLookupError when it is gone. What is not ours to read is None. `training_tid`: the thread that
         trains; None: the main thread."""
         stat = self.directory.stat()
@@ -64,7 +64,7 @@ class ProcessWatch:
             resident_bytes=stat.resident_pages * _PAGE_BYTES,
             threads=stat.threads,
             has_terminal=stat.terminal != 0 or self._launcher_has_terminal(stat.parent_pid),
-            children=tuple(self._children()),
+            children=tuple(self._children(min(most_children, _MOST_CHILDREN))),
             open_files=self._files(),
         )
 
@@ -120,14 +120,14 @@ class ProcessWatch:
                 self._launcher_terminal = False
         return self._launcher_terminal
 
-    def _children(self) -> Iterator[ChildSample]:
+    def _children(self, most: int) -> Iterator[ChildSample]:
         """Descendants, nearest first."""
         if self._samples % _ALL_THREADS_EVERY == 0:
             self._thread_children = children_of(self.pid, self._proc)
         self._samples += 1
         waiting = list(dict.fromkeys((*children_of(self.pid, self._proc, threads=False), *self._thread_children)))
         seen = {self.pid}
-        while waiting and len(seen) <= _MOST_CHILDREN:
+        while waiting and len(seen) <= most:
             pid = waiting.pop(0)
             if pid in seen:
                 continue

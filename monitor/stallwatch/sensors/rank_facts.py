@@ -4,6 +4,8 @@ Ranks are started from one environment; a variable that reaches only some of the
 job that hangs or diverges later. Only what differs is passed on, so that snapshots stay small.
 """
 
+import contextlib
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from stallwatch.node import rank_files, untrusted
 
 _LIMIT_BYTES = 256 << 10
 _AGAIN_NS = 60_000_000_000  # facts are written anew when torch is loaded: a rank's are looked at once a minute
+_MOST_READ_OF_USER = 16  # in one look: what somebody writes there costs the others no time
 _MOST_NAMES = 5
 _TEXT_CHARACTERS = 80
 _PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "UCX_", "FI_", "PYTORCH_")
@@ -33,6 +36,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 FactsNames = Mapping[str, Sequence[str]]  # by record's path, the names of files that may be its facts
+Stamp = tuple[tuple[str, int, int, int, int], ...]
 Differences = tuple[tuple[str, str], ...]
 
 
@@ -40,7 +44,8 @@ class RankFacts:
     """Remembers each record's facts by the identity of its process."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], tuple[int, dict[str, str]]] = {}  # when read, values by name
+        self._known: dict[tuple[str, int], _Kept] = {}
+        self._left: dict[int, int] = {}  # of this look, by user: how many files are read yet
 
     def compared(
         self, heartbeats: Sequence[Heartbeat], now_ns: int, names: FactsNames | None = None
@@ -48,6 +53,7 @@ class RankFacts:
         """Return the heartbeats, each with its values of the names that differ within its job here."""
         live = {(beat.path, beat.start_ticks) for beat in heartbeats}
         self._known = {key: kept for key, kept in self._known.items() if key in live}
+        self._left.clear()
         jobs: defaultdict[tuple[int, str, str], list[Heartbeat]] = defaultdict(list)
         for beat in heartbeats:
             if not (beat.is_child or beat.ended):
@@ -62,12 +68,26 @@ class RankFacts:
         )
 
     def _of(self, beat: Heartbeat, now_ns: int, names: FactsNames | None) -> dict[str, str]:
-        key = (beat.path, beat.start_ticks)
-        read_ns, values = self._known.get(key, (None, {}))
-        if read_ns is None or now_ns - read_ns >= _AGAIN_NS or not values:
-            values = _read(Path(beat.path), beat.uid, None if names is None else names.get(beat.path, ())) or values
-            self._known[key] = now_ns, values
-        return values
+        kept = self._known.setdefault((beat.path, beat.start_ticks), _Kept())
+        left = self._left.setdefault(beat.uid, _MOST_READ_OF_USER)
+        if (kept.read_ns is None or now_ns - kept.read_ns >= _AGAIN_NS or not kept.values) and left > 0:
+            record, of_facts = Path(beat.path), None if names is None else names.get(beat.path, ())
+            stamp = stamp_of(record, of_facts)
+            if stamp is None or stamp != kept.stamp:
+                self._left[beat.uid] = left - 1
+                kept.stamp = stamp
+                kept.values = _read(record, beat.uid, of_facts) or kept.values
+            kept.read_ns = now_ns
+        return kept.values
+
+
+class _Kept:
+    """What a record's facts said when they were read, and which file that was: the same is not read again."""
+
+    def __init__(self) -> None:
+        self.read_ns: int | None = None
+        self.stamp: Stamp | None = None
+        self.values: dict[str, str] = {}
 
 
 def differing(values: dict[str, dict[str, str]]) -> dict[str, Differences]:
@@ -96,6 +116,20 @@ def is_compared(name: str) -> bool:
         return True
     own = name.endswith(_OWN_ENDINGS) or any(word in name for word in _OWN_WORDS)
     return name.startswith(_PREFIXES) and not own
+
+
+def stamp_of(record: Path, names: Iterable[str] | None) -> Stamp | None:
+    """Given a record's path and the names of files that may be its facts, return what tells these files from others and
+    from older ones; None where nobody knows the names. Facts are written whole and renamed into place: the same file
+    says the same."""
+    if names is None:
+        return None
+    found = []
+    for name in names:
+        with contextlib.suppress(OSError):
+            status = os.stat(record.with_name(name), follow_symlinks=False)
+            found.append((name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return tuple(found)
 
 
 def read_facts(record: Path, uid: int, names: Iterable[str] | None = None) -> Facts | None:

@@ -26,6 +26,10 @@ from stallwatch.sensors.unseen import REASON, Unseen, rank_of_record
 
 # A stop must be told within two seconds, so it cannot wait for the next tick; one pread a rank.
 _STATE_SECONDS = 0.25
+# Of one user: no node has so many ranks, and each costs some files and 150 µs of a read.
+_MOST_OF_USER = 512
+_MOST_CHILDREN_OF_USER = 4096
+_MOST_REMOVED = 16  # in one read: each looks through the directory, which may be full
 NO_HOOK = "no hook: add stallwatch.attach() for steps and phases"
 
 
@@ -62,6 +66,8 @@ class RanksSensor:
         self._owners = Owners()
         self._full = ""  # why a rank with a hook may have no record
         self._process_errors = 0
+        self._crowds: set[int] = set()  # users with more ranks than are followed
+        self._children_left: dict[int, int] = {}  # of this read, by user: how many of his ranks' children are looked at
         self._unseen = Unseen(options.keep_ended_seconds)
 
     def wait(self, descriptor: int) -> bool:
@@ -79,10 +85,13 @@ class RanksSensor:
         look = self._scan.read()
         self._full = look.full
         self._not_believed.clear()
+        self._crowds.clear()
+        self._children_left.clear()
         refusals: list[str] = []
+        pids = {rank.heartbeat.path: key for key, rank in self._ranks.items() if rank.heartbeat is not None}
         for heartbeat in look.heartbeats:
             with _one_ranks_fault(heartbeat.path, refusals):
-                self._take(heartbeat, began_ns)
+                self._take(heartbeat, pids.get(heartbeat.path), began_ns)
         self._take_slow()
         tell_apart(self._ranks.values())
         self._drop_followed()
@@ -91,8 +100,14 @@ class RanksSensor:
         paths = {heartbeat.path for heartbeat in look.heartbeats}
         samples = [self._sample(rank, paths, refusals) for rank in list(self._ranks.values())]
         self._drop_ended(began_ns)
+        refusals += (f"uid {uid} has more ranks than the {_MOST_OF_USER} that are followed" for uid in self._crowds)
         done_ns = self._now_ns()
         samples += self._not_found(look.heartbeats, samples, refusals, began_ns)
+        self._scan.speaking = frozenset(
+            sample.heartbeat.value.path
+            for sample in samples
+            if sample.end is None and isinstance(sample.heartbeat, Known)
+        )
         samples.sort(key=lambda sample: (sample.job, sample.rank, sample.pid))
         if self._known is not None:
             self._known.note(samples)
@@ -137,10 +152,12 @@ class RanksSensor:
             msgspec.structs.replace(look.processes, reason=told, errors_total=self._process_errors),
         )
 
-    def _take(self, heartbeat: Heartbeat, now_ns: int) -> None:
+    def _take(self, heartbeat: Heartbeat, known: tuple[int, int] | None, now_ns: int) -> None:
+        """Take in a record; `known`: whose it was at the last read."""
         if heartbeat.is_child:
             return
-        pid = self._known_pid(heartbeat) or self._translation.find(heartbeat, now_ns)
+        is_known = known is not None and known[1] == heartbeat.start_ticks
+        pid = known[0] if known is not None and is_known else self._translation.find(heartbeat, now_ns)
         if pid is None:
             if not (heartbeat.ended or heartbeat.path in self._missing_since):
                 self._missing_since[heartbeat.path] = now_ns
@@ -174,12 +191,6 @@ class RanksSensor:
             self._not_believed.add(rank.heartbeat.path)
         return rank
 
-    def _known_pid(self, heartbeat: Heartbeat) -> int | None:
-        for (pid, start_ticks), rank in self._ranks.items():
-            if start_ticks == heartbeat.start_ticks and rank.heartbeat and rank.heartbeat.path == heartbeat.path:
-                return pid
-        return None
-
     def _follow(self, pid: int, start_ticks: int, names: RankNames, known: FollowedRank | None) -> FollowedRank | None:
         """Begin to follow a process; None when it is gone or another one by now."""
         if known is not None:
@@ -192,6 +203,10 @@ class RanksSensor:
             watch.close()
             return None
         uid = watch.directory.status().uids[0]
+        if sum(rank.uid == uid for rank in self._ranks.values()) >= _MOST_OF_USER:
+            watch.close()
+            self._crowds.add(uid)
+            return None
         parent, began_ns = watch.directory.stat().parent_pid, self._now_ns() - age_ns(start_ticks)
         traces = note_traces(watch)
         rank = FollowedRank(names, uid, self._owners.name_of(uid), watch, traces, parent, began_ns, self._proc)
@@ -238,7 +253,9 @@ class RanksSensor:
         process: Known[ProcessSample] | Unavailable
         if rank.end is None:
             try:
-                process = Known(rank.watch.sample(_training_tid(rank)), self._now_ns())
+                left = self._children_left.setdefault(rank.uid, _MOST_CHILDREN_OF_USER)
+                process = Known(rank.watch.sample(_training_tid(rank), left), self._now_ns())
+                self._children_left[rank.uid] = left - len(process.value.children)
                 if rank.pidfd is None and process.value.state in "ZX":
                     rank.ended(now_ns)
             except ProcessLookupError:
@@ -285,7 +302,12 @@ class RanksSensor:
         began_ns = {job: min(r.began_ns for r in self._ranks.values() if r.job == job) for job in living}
         successors = {(sample.job, sample.rank) for sample in samples if sample.end is None}
         self._owners.keep({*(r.uid for r in self._ranks.values()), *(beat.uid for beat in heartbeats)})
-        self._unseen.keep({heartbeat.path for heartbeat in heartbeats if heartbeat.path not in followed})
+        here = {heartbeat.path for heartbeat in heartbeats}
+        self._unseen.keep(here - followed)
+        if len(self._missing_since) > len(here):
+            knows = self._scan.knows
+            self._missing_since = {path: at_ns for path, at_ns in self._missing_since.items() if knows(path)}
+        litter: list[str] = []
         for heartbeat in heartbeats:
             if heartbeat.is_child or heartbeat.path in followed:
                 continue
@@ -304,8 +326,9 @@ class RanksSensor:
                 reason = f"process {heartbeat.pid} had ended before it could be looked at"
                 yield rank_of_record(heartbeat, names, job, reason, end, now_ns)
             elif now_ns - since_ns > self._options.keep_ended_seconds * 1e9:
-                self._scan.remove(heartbeat.path)
-                del self._missing_since[heartbeat.path]
+                litter.append(heartbeat.path)
+        for path in litter[:_MOST_REMOVED]:
+            self._scan.remove(path)
 
     def _drop_ended(self, now_ns: int) -> None:
         """A rank that ended stays for as long as others of its job live: they may hang because of it."""
@@ -327,6 +350,7 @@ class RanksSensor:
         rank.close()
 
     def close(self) -> None:
+        self._scan.close()
         for key in list(self._ranks):
             self._forget(key)
 

@@ -1,10 +1,12 @@
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from stallwatch.hook import layout
-from stallwatch.sensors import heartbeats
+from stallwatch.node import untrusted
+from stallwatch.sensors import record_names
 from stallwatch.sensors.heartbeats import HeartbeatScan
 from tests.unit.sensors.records import record_bytes, write_record
 
@@ -55,7 +57,7 @@ def flood(directory: Path, count: int, uid: int | None = None) -> None:
 def test_a_directory_full_of_names_hides_no_record_that_was_read_before(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeats, "_MOST_RECORDS", 16)
+    monkeypatch.setattr(record_names, "MOST_OF_USER", 16)
     scan = HeartbeatScan((str(directory),))
     scan.read()
     write_record(directory, 9, 50, 9)
@@ -63,12 +65,12 @@ def test_a_directory_full_of_names_hides_no_record_that_was_read_before(
     flood(directory, 100)
     looks = [scan.read() for _ in range(5)]
     assert [len(look.heartbeats) for look in looks] == [1] * 5
-    assert f"{directory} holds 101 records, of which 16 are read at a time" in looks[-1].reason
+    assert f"{directory} holds 101 records of uid {os.geteuid()}, of which 16 are read at a time" in looks[-1].reason
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="files of another user need root")
 def test_one_users_names_do_not_hide_anothers_records(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeats, "_MOST_RECORDS", 16)
+    monkeypatch.setattr(record_names, "MOST_OF_USER", 16)
     scan = HeartbeatScan((str(directory),))
     scan.read()
     flood(directory, 100, uid=64211)
@@ -78,7 +80,7 @@ def test_one_users_names_do_not_hide_anothers_records(directory: Path, monkeypat
 
 
 def test_among_ones_own_names_a_new_record_is_found_in_time(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeats, "_MOST_RECORDS", 16)
+    monkeypatch.setattr(record_names, "MOST_OF_USER", 16)
     scan = HeartbeatScan((str(directory),))
     scan.read()
     flood(directory, 100)
@@ -215,3 +217,94 @@ def test_directory_that_was_removed_is_made_again(scan: HeartbeatScan, directory
     directory.rmdir()
     assert scan.read().up
     assert (directory / ".daemon").is_dir()
+
+
+class Reads:
+    """Counts what is read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = self.bytes = 0
+        read = untrusted.read_bounded
+
+        def counted(descriptor: int, limit_bytes: int) -> bytes:
+            data = read(descriptor, limit_bytes)
+            self.count, self.bytes = self.count + 1, self.bytes + len(data)
+            return data
+
+        monkeypatch.setattr(untrusted, "read_bounded", counted)
+
+
+def test_what_has_not_changed_is_not_read_again(
+    scan: HeartbeatScan, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_names, "SETTLED_NS", 0)
+    for number in range(20):
+        with (directory / f"rank-0-{number}.beat").open("wb") as file:
+            file.truncate(1 << 20)  # sparse: nothing on disk, a megabyte to read
+    good = write_record(directory, 1, 50, 9)
+    reads = Reads(monkeypatch)
+    first = scan.read()
+    assert reads.bytes <= 3 * 21 * layout.RECORD_BYTES
+    reads.count = 0
+    again = [scan.read() for _ in range(3)]
+    assert reads.count == 0
+    assert [look.heartbeats for look in again] == [first.heartbeats] * 3
+    with good.open("r+b") as file:
+        file.write(record_bytes(1, 50, 9, step=7))
+    assert scan.read().heartbeats[0].step == 7
+    assert reads.count == 1
+
+
+def test_what_was_written_just_now_is_read_again_though_its_time_is_the_same(
+    scan: HeartbeatScan, directory: Path
+) -> None:
+    path = write_record(directory, 1, 50, 9, step=5)
+    now_ns = time.time_ns()
+    os.utime(path, ns=(now_ns, now_ns))
+    scan.read()
+    with path.open("r+b") as file:
+        file.write(record_bytes(1, 50, 9, step=7))
+    os.utime(path, ns=(now_ns, now_ns))
+    assert scan.read().heartbeats[0].step == 7
+
+
+def test_one_users_records_cost_no_more_than_his_share(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_names, "MOST_OF_USER", 16)
+    monkeypatch.setattr(record_names, "MOST_KEPT_OF_USER", 64)
+    scan = HeartbeatScan((str(directory),))
+    scan.read()
+    for rank in range(100):
+        write_record(directory, rank, 50, 9)
+    reads = Reads(monkeypatch)
+    seen = set()
+    for _ in range(40):
+        reads.count = 0
+        seen |= {heartbeat.rank for heartbeat in scan.read().heartbeats}
+        assert reads.count <= 16
+    assert len(seen) > 16, "each has its turn"
+
+
+def test_the_record_of_a_followed_rank_is_read_at_every_look(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_names, "MOST_OF_USER", 4)
+    scan = HeartbeatScan((str(directory),))
+    scan.read()
+    path = write_record(directory, 7, 50, 9)
+    scan.read()
+    scan.speaking = frozenset({str(path)})
+    for rank in range(100, 200):
+        write_record(directory, rank, 50, 9)
+    assert all(7 in {beat.rank for beat in scan.read().heartbeats} for _ in range(20))
+
+
+def test_a_directory_of_many_names_is_listed_a_part_at_a_time(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_names, "MOST_ENTRIES", 10)
+    scan = HeartbeatScan((str(directory),))
+    scan.read()
+    for number in range(95):
+        (directory / f"other-{number}").touch()
+    write_record(directory, 7, 50, 9)
+    looks = [scan.read().heartbeats for _ in range(30)]
+    assert looks[-1][0].rank == 7
+    (directory / "rank-7-50.beat").unlink()
+    assert scan.read().heartbeats == ()
+    scan.close()
