@@ -94,9 +94,16 @@ def _opener(file: Found) -> Callable[[], int]:
 def _open(path: Path, limit_bytes: int) -> int:
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return untrusted.open_regular(folder, path.name, limit_bytes)
+        descriptor = untrusted.open_regular(folder, path.name, limit_bytes)
     finally:
         os.close(folder)
+    if limit_bytes != _UNLIMITED:
+        try:
+            untrusted.check_holes(descriptor, readable(path.name))
+        except untrusted.Refused:
+            os.close(descriptor)
+            raise
+    return descriptor
 
 
 def _unusable(paths: Sequence[Path], files: int, caveats: Sequence[str]) -> UnusableInput:

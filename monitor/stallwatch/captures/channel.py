@@ -80,6 +80,7 @@ class Sending:
         self._requests = requests
         self._answers = answers
         self._lock = threading.Lock()
+        self.turn = threading.Lock()  # of who holds a large answer in memory, before it is sent
 
     def send(self, *messages: Message) -> None:
         data = b"".join(pack(msgspec.msgpack.encode(message)) for message in messages)

@@ -164,11 +164,13 @@ class RecorderRequest:
             self._folder.write("scene.json", self._read_answer(directory, ends, _SCENE_LIMIT_BYTES))
         copied = []
         for recorder in layout.RECORDERS:
-            try:
-                data = self._read_answer(directory, layout.answer_ends(*key, request_id, recorder), _DUMP_LIMIT_BYTES)
-            except FileNotFoundError:
-                continue
-            self._folder.write(f"flight_recorder.{recorder}.pickle", data)
+            ends = layout.answer_ends(*key, request_id, recorder)
+            with self._folder.turn():
+                try:
+                    data = self._read_answer(directory, ends, _DUMP_LIMIT_BYTES)
+                except FileNotFoundError:
+                    continue
+                self._folder.write(f"flight_recorder.{recorder}.pickle", data)
             copied.append(f"{recorder} {len(data)} bytes")
         return ", ".join(copied) or f"{ANSWERED_WITHOUT_DUMP}: torch is not loaded or has no recorder"
 
@@ -176,12 +178,19 @@ class RecorderRequest:
         """Read an answer and remove it. Raise FileNotFoundError when there is none of the rank's user."""
         owners = self._owners()
         name = rank_files.find(directory, ends, owners)
-        data, status = untrusted.read_regular(directory, name, limit_bytes)
-        if status.st_uid not in owners:
-            raise NotCaptured(f"{name} belongs to uid {status.st_uid}, not to the rank's user")
-        with contextlib.suppress(OSError):
-            os.unlink(name, dir_fd=directory)
-        return data
+        try:
+            descriptor = untrusted.open_regular(directory, name, limit_bytes)
+            try:
+                status = os.fstat(descriptor)
+                if status.st_uid not in owners:
+                    raise NotCaptured(f"{name} belongs to uid {status.st_uid}, not to the rank's user")
+                untrusted.check_holes(descriptor, name)
+                return untrusted.read_bounded(descriptor, limit_bytes)
+            finally:
+                os.close(descriptor)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=directory)
 
     def _owners(self) -> tuple[int, ...]:
         with ProcessDirectory(self._sample.pid) as directory:

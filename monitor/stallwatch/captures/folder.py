@@ -38,6 +38,10 @@ class Folder:
     def write(self, name: str, data: bytes, *, of_look: bool = True) -> None:
         self._sending.send_file(self._place, name_of_look(name, self.look) if of_look else name, data)
 
+    def turn(self) -> contextlib.AbstractContextManager[object]:
+        """While it is held nobody else of this look holds a large answer in memory."""
+        return self._sending.turn
+
     def write_json(self, name: str, value: Any) -> None:
         self.write(name, as_json(value))
 

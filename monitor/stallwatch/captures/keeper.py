@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.bundle.writer import write_atomically, write_json
+from stallwatch.captures.allowance import Allowance, Limits
 from stallwatch.captures.channel import (
     NODE,
     Asks,
@@ -45,15 +46,20 @@ _RAS_LAST_SECONDS = 6.0
 
 
 class Keeper:
-    def __init__(self, bundle: Path, node: str, ranks: Collection[int], look: int) -> None:
-        """`ranks`: those that this look is of; nobody else has a folder made."""
+    def __init__(
+        self, bundle: Path, node: str, ranks: Collection[int], look: int, allowance: Allowance | None = None
+    ) -> None:
+        """`ranks`: those that this look is of; nobody else has a folder made. `allowance` bounds what is written."""
         self._folders = {NODE: bundle / "nodes" / node, **{rank: bundle / "ranks" / str(rank) for rank in ranks}}
         self._look = look
+        self._allowance = allowance or Allowance(bundle, "", Limits.of(0))
+        self._refused: dict[tuple[int, str], str] = {}
         self._attempts: dict[int, list[Attempt]] = {}
         self._parts: dict[tuple[int, str], bytearray] = {}
         self._lock = threading.Lock()
         self._asking: list[tuple[threading.Thread, float]] = []
         self.problems: dict[str, None] = {}
+        self.missing: dict[str, None] = {}  # what was refused
 
     def told(self) -> Told:
         """What the look before this one knew of each rank."""
@@ -70,15 +76,7 @@ class Keeper:
         others. Raise ValueError for what no capture sends."""
         match message:
             case FilePiece(place, name, data, is_last):
-                path = self._path(place, name)
-                whole = self._parts.setdefault((place, name), bytearray())
-                whole += data
-                if len(whole) > _FILE_LIMIT_BYTES:
-                    raise ValueError(f"{name} is longer than {_FILE_LIMIT_BYTES} bytes")
-                if is_last:
-                    del self._parts[place, name]
-                    with self._guarded():
-                        write_atomically(path, bytes(whole))
+                self._take_piece(self._path(place, name), place, name, data, is_last)
             case Removal(place, name):
                 with self._guarded():
                     self._path(place, name).unlink(missing_ok=True)
@@ -91,8 +89,35 @@ class Keeper:
             case Progress(state):
                 self.wait_for_answers(_RAS_LAST_SECONDS if state.done else _RAS_SECONDS)
                 problem = "; ".join(filter(None, (state.problem, *self.problems)))
-                return msgspec.structs.replace(state, problem=problem)
+                return msgspec.structs.replace(state, problem=problem, missing=(*state.missing, *self.missing))
         return None
+
+    def _take_piece(self, path: Path, place: int, name: str, data: bytes, is_last: bool) -> None:
+        """A file that is too much is dropped at its first piece that is, and said."""
+        rank = None if place == NODE else place
+        whole = self._parts.setdefault((place, name), bytearray())
+        whole += data
+        if len(whole) > _FILE_LIMIT_BYTES:
+            raise ValueError(f"{name} is longer than {_FILE_LIMIT_BYTES} bytes")
+        why = self._refused.get((place, name)) or self._allowance.refusal(rank, len(whole))
+        if why:
+            self._refused[place, name] = why
+            whole.clear()
+        if not is_last:
+            return
+        del self._parts[place, name]
+        if self._refused.pop((place, name), ""):
+            whose = "the node" if rank is None else f"rank {rank}"
+            self.missing[f"{whose}: {name} was not kept: {why}"] = None
+            self._note(place, Attempt(name.partition(".")[0], self._look, None, False, f"not kept: {why}"))
+            return
+        with self._guarded():
+            write_atomically(path, bytes(whole))
+            self._allowance.add(rank, len(whole))
+
+    def held_bytes(self) -> int:
+        """What is in memory, of files that are not whole yet."""
+        return sum(map(len, self._parts.values()))
 
     def wait_for_answers(self, seconds: float) -> None:
         for thread, began in self._asking:
@@ -128,6 +153,9 @@ class Keeper:
         kind = "json" if answer.report.lstrip()[:1] in (b"{", b"[") else "txt"
         # One service is the rule; those of more ports (several jobs in one container) lie beside it.
         name = f"nccl_ras.{kind}" if first else f"nccl_ras.{answer.port}.{kind}"
+        if why := self._allowance.refusal(None, len(answer.report)):
+            self._note(NODE, Attempt("nccl_ras", self._look, asked_ns, False, f"{name} was not kept: {why}"))
+            return
         with self._guarded():
             write_atomically(self._path(NODE, name_of_look(name, self._look)), answer.report)
         said = f"port {answer.port}: {len(answer.report)} bytes, {kind}"
@@ -160,7 +188,8 @@ def main() -> None:
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=KeepSpec)
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
-    keeper = Keeper(Path(spec.bundle), spec.node, spec.ranks, spec.look)
+    allowance = Allowance(Path(spec.bundle), spec.owner, Limits.of(spec.keep_bytes))
+    keeper = Keeper(Path(spec.bundle), spec.node, spec.ranks, spec.look, allowance)
     if spec.look > 1:
         with contextlib.suppress(OSError):
             tell(channel, keeper.told())

@@ -57,7 +57,8 @@ class CaptureRun:
         self._told_to_end = False
         self._keep_until: float | None = None
         ranks = tuple(dict.fromkeys(rank.rank for rank in targets))
-        spec = KeepSpec(str(bundle), look, node, ranks, tuple(gpus))
+        owner = targets[0].job.owner if targets else ""
+        spec = KeepSpec(str(bundle), look, node, ranks, tuple(gpus), owner, config.incidents.keep_bytes)
         self._looking = side.start("look", look=look, ranks=[(rank.pid, rank.start_ticks) for rank in targets])
         read, write = os.pipe()
         self._stdout = open(read, "rb", buffering=0)  # noqa: SIM115  closed at the child's end

@@ -12,6 +12,7 @@ import msgspec
 
 from stallwatch.bundle.reader import load
 from stallwatch.bundle.writer import write_json
+from stallwatch.captures.allowance import Allowance, Limits
 from stallwatch.captures.channel import messages
 from stallwatch.captures.keeper import Keeper
 from stallwatch.captures.sample_spec import SampleResult, SampleSpec
@@ -22,6 +23,7 @@ from stallwatch.node.no_network import give_up_network
 from stallwatch.node.scratch import scratch_folder
 
 _MEMORY_BYTES = 2 << 30
+_LIMITS = Limits(rank=32 << 20, incident=256 << 20, owner=256 << 20, whole=256 << 20)  # of memory: nothing is kept
 
 
 def judge(spec: SampleSpec, folder: Path, answered: int) -> SampleResult:
@@ -46,12 +48,12 @@ def main() -> None:
     give_up_network()
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     with scratch_folder() as name:
-        keeper = Keeper(Path(name), "node", spec.ranks, 1)
+        keeper = Keeper(Path(name), "node", spec.ranks, 1, Allowance(Path(name), "", _LIMITS))
         answered = 0
         for message in messages(channel):
             state = keeper.take(message)
             if state is not None:
-                answered = len(set(spec.ranks)) - len(state.missing)
+                answered = len(set(spec.ranks)) - len(state.missing) + len(keeper.missing)
         result = judge(spec, Path(name), answered)
     os.write(sys.stdout.fileno(), msgspec.json.encode(result))
 

@@ -32,6 +32,8 @@ class KeepSpec(msgspec.Struct, frozen=True):
     node: str
     ranks: tuple[int, ...]
     gpus: tuple[tuple[GpuSample, ...], ...] = ()
+    owner: str = ""  # of the job, as the incident has it
+    keep_bytes: int = 2 << 30  # incidents.keep_bytes
 
 
 class CaptureState(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ _RESOLVE_IN_ROOT = 0x10  # links are followed, but "/" and ".." end at the direc
 
 _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
+_SPARSE_BYTES = 1 << 20
 _NO_OPENAT2 = (errno.ENOSYS, errno.EPERM)  # an old kernel, a container's filter
 
 # File systems that hold no data of anybody's but what the kernel says, to each reader by *his* rights and not by mode
@@ -201,6 +202,21 @@ def read_regular(directory: int, name: str, limit_bytes: int) -> tuple[bytes, os
         return read_bounded(descriptor, limit_bytes), os.fstat(descriptor)
     finally:
         os.close(descriptor)
+
+
+def check_holes(descriptor: int, name: str) -> None:
+    """Raise Refused for a large file with holes: it costs its writer nothing and its reader all that it announces.
+    Nobody writes a dump so; a log that was cut at its beginning may be so."""
+    size = os.fstat(descriptor).st_size
+    if size <= _SPARSE_BYTES:
+        return
+    try:
+        hole = os.lseek(descriptor, 0, os.SEEK_HOLE)
+    except OSError:
+        return  # a file system that does not tell
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    if hole < size:
+        raise Refused(f"{name}: {size} bytes, with holes; not read")
 
 
 def _check(status: os.stat_result, name: str, limit_bytes: int) -> None:

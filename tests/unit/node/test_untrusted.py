@@ -148,3 +148,21 @@ def test_a_containers_root_is_reached_through_proc_and_its_files_are_its_own(tmp
         os.close(descriptor)
     finally:
         os.close(root)
+
+
+def test_a_large_file_with_holes_is_refused_where_it_should_be_whole(tmp_path: Path) -> None:
+    path = tmp_path / "dump"
+    with path.open("wb") as file:
+        file.write(b"\x80")
+        file.truncate(8 << 20)
+        file.seek(0, os.SEEK_END)
+        file.write(b".")
+    descriptor = os.open(path, os.O_RDONLY)
+    with pytest.raises(untrusted.Refused, match="with holes"):
+        untrusted.check_holes(descriptor, "dump")
+    os.close(descriptor)
+    path.write_bytes(b"\x80" * (2 << 20))
+    descriptor = os.open(path, os.O_RDONLY)
+    untrusted.check_holes(descriptor, "dump")
+    assert os.read(descriptor, 1) == b"\x80"
+    os.close(descriptor)
