@@ -7,6 +7,7 @@ import msgspec
 
 from stallwatch.bundle.description import Description
 from stallwatch.bundle.finding import Found
+from stallwatch.bundle.limits import MOST_CAVEATS, MOST_RANKS, is_rank, is_world
 from stallwatch.bundle.meeting import others_of_job
 from stallwatch.bundle.one_incident import OF_A_LOOK, Parsed, looks_of_former_lives, older_incidents
 from stallwatch.bundle.thread_ids import as_the_node_numbers
@@ -70,14 +71,15 @@ class Assembly:
         for rank in sorted({*self._parts, *(rank for rank in events if rank is not None)}):
             ranks.append(self._rank(rank, events.get(rank, [])))
         world_size = self._world_size(ranks)
-        ranks = [_with_world(rank, world_size) for rank in ranks]
+        world = tuple(range(world_size)) if world_size else ()
+        ranks = [_with_world(rank, world) for rank in ranks]
         description = self._merged()
         return Evidence(
             world_size=world_size,
             backend=description.backend or _backend(ranks),
             ranks=tuple(ranks),
             nodes=self._node_evidence(),
-            caveats=tuple(sorted(self.caveats)),
+            caveats=_shown(self.caveats),
             incident_id=description.incident_id,
             training_job=description.training_job,
             epoch=description.epoch,
@@ -175,7 +177,7 @@ class Assembly:
         events: dict[int | None, list[LogEvent]] = defaultdict(list)
         for parsed in sorted(self._loose_logs, key=lambda parsed: parsed.file.source):
             for event in parsed.value.events:
-                events[event.rank].append(event)
+                events[event.rank if is_rank(event.rank) else None].append(event)
         return events
 
     def _add_heartbeats_of_timeline(self) -> None:
@@ -195,7 +197,7 @@ class Assembly:
                 bundles[beside.bundle].append(Parsed(file, "heartbeat", sample.heartbeat.value))
 
     def _world_size(self, ranks: list[RankEvidence]) -> int | None:
-        said = {d.world_size for d in self._descriptions.values() if d.world_size}
+        said = self._believed({d.world_size for d in self._descriptions.values() if d.world_size})
         if len(said) > 1:
             self.caveats.append(f"the given folders disagree about the world size: {', '.join(map(str, sorted(said)))}")
         if said:
@@ -208,7 +210,12 @@ class Assembly:
             for group in recorder.groups
             if group.description == "default_pg" and group.ranks
         ]
-        return max(sizes) if sizes else None
+        return max(self._believed(set(sizes)), default=None)
+
+    def _believed(self, sizes: set[int]) -> set[int]:
+        for size in sorted(size for size in sizes if not is_world(size)):
+            self.caveats.append(f"a world of {size} ranks is not believed: at most {MOST_RANKS} are")
+        return {size for size in sizes if is_world(size)}
 
     def _merged(self) -> Description:
         """The first description that says it, for what must be one thing in all of them."""
@@ -234,6 +241,12 @@ class Assembly:
             _node(host, tuple(sorted(ranks[host])), self._nodes.get(host, []))
             for host in sorted({*ranks, *self._nodes})
         )
+
+
+def _shown(caveats: list[str]) -> tuple[str, ...]:
+    shown = sorted(caveats)[:MOST_CAVEATS]
+    more = len(caveats) - len(shown)
+    return (*shown, f"and {more} more of these") if more else tuple(shown)
 
 
 def _is_of(job: JobKey, description: Description) -> bool:
@@ -278,9 +291,8 @@ def _backend(ranks: list[RankEvidence]) -> str | None:
     return "nccl" if "nccl" in named else max(sorted(named), key=lambda name: named[name], default=None)
 
 
-def _with_world(rank: RankEvidence, world_size: int | None) -> RankEvidence:
+def _with_world(rank: RankEvidence, world: tuple[int, ...]) -> RankEvidence:
     """gloo configures the first group of a process under the name "": where that is the whole world, say so."""
-    world = tuple(range(world_size)) if world_size else ()
     recorders = []
     for recorder in rank.recorders:
         unnamed = [group for group in recorder.groups if group.name == "" and group.ranks == world]

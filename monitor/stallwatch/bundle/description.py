@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from stallwatch.bundle.limits import is_rank
 from stallwatch.formats.tolerant import decode_json, integer, items, mapping, text
 from stallwatch.formats.unreadable import Unreadable
 
@@ -30,7 +31,7 @@ def parse(data: bytes) -> Description:
     if type(said) is not dict:
         raise Unreadable("it is not a description of a bundle")
     nodes = {
-        host: tuple(sorted({rank for rank in map(integer, items(ranks)) if rank is not None and rank >= 0}))
+        host: tuple(sorted({rank for rank in map(integer, items(ranks)) if rank is not None and is_rank(rank)}))
         for host, ranks in mapping(said.get("nodes")).items()
     }
     world_size = integer(said.get("world_size"))
@@ -50,4 +51,4 @@ def parse(data: bytes) -> Description:
 
 def _by_rank(value: Any) -> dict[int, int]:
     pairs = ((integer(rank), integer(number)) for rank, number in mapping(value).items())
-    return {rank: number for rank, number in pairs if rank is not None and number is not None}
+    return {rank: number for rank, number in pairs if rank is not None and is_rank(rank) and number is not None}

@@ -27,12 +27,14 @@ _START: Final = (
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one file may cost."""
+    """What one file may cost, and all of them."""
 
     # Interpreter and imports take about 60 MiB of addresses; a whole 256 MiB dump and its columns fit below this.
     address_space_bytes: int = 1536 << 20
     seconds: float = 20.0
     bytes_per_second: int = 2 << 20  # a slow, shared machine still parses this much: larger files get longer
+    lost_seconds: float = 120.0  # spent on files that were too much in all; then the others are not tried any more
+    answers_bytes: int = 512 << 20  # what all files say; in memory it takes several times as much
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -72,18 +74,44 @@ class Task(msgspec.Struct):
 def parse_all(tasks: Sequence[Task], limits: Limits = DEFAULT_LIMITS) -> None:
     """Run every task; each file gets its `done` exactly once, in this thread. What a file does never raises here."""
     waiting = deque(tasks)
+    spent = _Spent(limits)
     total_bytes = sum(task.size_bytes for task in tasks)
     count = min(_MAXIMUM_WORKERS, os.cpu_count() or 1, len(tasks), 1 + total_bytes // _BYTES_PER_WORKER)
     with selectors.DefaultSelector() as selector:
-        workers = [_Worker(selector, limits, waiting) for _ in range(count)]
+        workers = [_Worker(selector, limits, waiting, spent) for _ in range(count)]
         try:
             while waiting or any(worker.task for worker in workers):
+                if clause := spent.all():
+                    _refuse(waiting, clause)
                 for worker in workers:
                     worker.take_next()
                 _serve(selector, workers)
         finally:
             for worker in workers:
                 worker.end()
+
+
+class _Spent:
+    """What reading has cost so far, over all workers."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.lost_seconds = 0.0
+        self.answers_bytes = 0
+
+    def all(self) -> str:
+        """A clause when nothing more may be read, "" otherwise."""
+        if self.lost_seconds > self._limits.lost_seconds:
+            return "not read: files before it were too much for their reader, and took too long together"
+        if self.answers_bytes > self._limits.answers_bytes:
+            return "not read: the files before it say more than fits into memory"
+        return ""
+
+
+def _refuse(waiting: deque[Task], clause: str) -> None:
+    while waiting:
+        for file in waiting.popleft().files:
+            file.done(None, clause)
 
 
 def _serve(selector: selectors.BaseSelector, workers: Sequence["_Worker"]) -> None:
@@ -103,8 +131,10 @@ def _serve(selector: selectors.BaseSelector, workers: Sequence["_Worker"]) -> No
 class _Worker:
     """One child, replaced when a file was too much for it."""
 
-    def __init__(self, selector: selectors.BaseSelector, limits: Limits, waiting: deque[Task]) -> None:
+    def __init__(self, selector: selectors.BaseSelector, limits: Limits, waiting: deque[Task], spent: _Spent) -> None:
         self.task: Task | None = None
+        self._spent = spent
+        self._given = 0.0
         self.deadline = 0.0
         self._limits = limits
         self._waiting = waiting
@@ -141,6 +171,7 @@ class _Worker:
     def lose(self, clause: str) -> None:
         """The task has cost us the child. Of several files each is tried again alone, so that only one is lost."""
         task, self.task = self.task, None
+        self._spent.lost_seconds += time.monotonic() - self._given
         self._restart()
         if task is None:
             return
@@ -178,6 +209,7 @@ class _Worker:
 
     def _give(self, task: Task, descriptors: Sequence[int]) -> None:
         self.task = task
+        self._given = time.monotonic()
         seconds = self._limits.seconds + task.size_bytes / self._limits.bytes_per_second
         self.deadline = time.monotonic() + seconds
         try:
@@ -203,7 +235,11 @@ class _Worker:
             self.lose("the process that read it answered nonsense")
             return
         self.task = None
+        self._spent.answers_bytes += sum(len(memoryview(part.value)) for part in answer.parts) + len(
+            memoryview(answer.summary)
+        )
         if answer.spent:
+            self._spent.lost_seconds += time.monotonic() - self._given
             self._restart()
         for file, part in zip(task.files, answer.parts, strict=True):
             file.done(None if part.problem else part.value, part.problem)

@@ -1,0 +1,16 @@
+"""What an incident may hold: a bundle may be anybody's, and what it announces costs whoever reads it."""
+
+from typing import Final
+
+# The largest jobs have some 100,000 ranks.
+MOST_RANKS: Final = 1 << 18
+MOST_CAVEATS: Final = 500
+
+
+def is_world(size: int | None) -> bool:
+    """Whether a job may have so many ranks."""
+    return size is not None and 0 < size <= MOST_RANKS
+
+
+def is_rank(rank: int | None) -> bool:
+    return rank is not None and 0 <= rank < MOST_RANKS
