@@ -17,6 +17,7 @@ from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import GroupStatus, RecordedGroup, Recorder
 
 _MAXIMUM_GROUPS: Final = 65_536
+_MAXIMUM_MEMBERS: Final = 4_000_000  # of all groups; of those beyond it nobody knows the members
 _RANKS: Final = re.compile(r"\s*\[\s*(?:[0-9]{1,9}\s*(?:,\s*[0-9]{1,9}\s*)*)?,?\s*\]\s*")
 _SHARED_ITEMS: Final = 1_000_000  # how much more than its own length a dump may refer to, see EntryReader
 
@@ -152,13 +153,15 @@ def _groups(config: object) -> tuple[RecordedGroup, ...]:
     if type(config) is not dict:
         return ()
     groups = []
+    left = _MAXIMUM_MEMBERS
     for key, value in list(config.items())[:_MAXIMUM_GROUPS]:
         name, description = text(key), ""
         ranks: tuple[int, ...] = ()
         if type(value) is dict:
             name = text(value.get("name")) or name
             description = text(value.get("desc"))
-            ranks = _ranks(value.get("ranks"))
+            ranks = _ranks(value.get("ranks")) if left > 0 else ()
+            left -= len(ranks)
         groups.append(RecordedGroup(name, description, ranks))
     return tuple(groups)
 
