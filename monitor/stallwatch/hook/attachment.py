@@ -3,11 +3,10 @@
 import atexit
 import os
 import sys
-import threading
 from time import monotonic_ns
 from typing import Optional
 
-from stallwatch.hook import ending, identity, recorder_switch
+from stallwatch.hook import ending, identity, native, recorder_switch
 from stallwatch.hook.beat import OFF, Beat, Phases, step_counter
 from stallwatch.hook.guard import Guard, say
 from stallwatch.hook.publication import Publication
@@ -37,7 +36,7 @@ class _Attached:
 
 
 _attached: Optional[_Attached] = None
-_turn = threading.RLock()  # again in the same thread: a signal handler may attach too
+_turn = native.RLock()  # again in the same thread: a signal handler may attach too
 _watches_process = False
 _parent_world: "Optional[identity.World]" = None  # in a forked child: what its parent is
 
@@ -113,7 +112,7 @@ def _resume() -> None:
 def _detach() -> None:
     """In a forked child (a data loader's worker): nothing here is ours to write."""
     global _attached, _parent_world, _turn
-    _turn = threading.RLock()  # a thread that had it may be no more
+    _turn = native.RLock()  # a thread that had it may be no more
     if _attached is not None:
         _parent_world = _attached.world
         _attached.publication.abandon()

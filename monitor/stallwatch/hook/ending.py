@@ -10,6 +10,8 @@ import sys
 import threading
 from typing import Callable, Optional
 
+from stallwatch.hook import native
+
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 _exit_status: "Optional[tuple[object]]" = None  # what the main thread last gave to sys.exit
 _is_script = False  # run as `python train.py`: __main__ had a __file__ and no __spec__
@@ -26,7 +28,7 @@ def watch_exit_status() -> None:
 
     def exit(status: object = None, /) -> None:
         global _exit_status
-        if threading.get_ident() == main:
+        if native.get_ident() == main:
             _exit_status = (status,)
         original(status)
 

@@ -1,11 +1,10 @@
 """What is published about this process, and its one file: made, kept alive, moved, closed."""
 
 import os
-import threading
 from time import monotonic_ns
 from typing import Callable, Optional
 
-from stallwatch.hook import layout
+from stallwatch.hook import layout, native
 from stallwatch.hook.beat import Phases
 from stallwatch.hook.ending import uncaught_exception
 from stallwatch.hook.guard import Guard
@@ -51,7 +50,7 @@ class Publication:
         self._guard = guard
         self.training = training
         self._retry_ns = 0
-        self._lock = threading.Lock()
+        self._lock = native.allocate_lock()
 
     def beat(self, at_ns: int) -> None:
         self._pulse_count += 1

@@ -6,11 +6,10 @@ It stops with the GIL and goes on when only the main thread is stuck: the pair o
 import os
 import signal
 import sys
-import threading
 from time import monotonic_ns
 from typing import Optional
 
-from stallwatch.hook import ending, facts, layout, recorder
+from stallwatch.hook import ending, facts, layout, native, recorder
 from stallwatch.hook.group_names import GroupNames
 from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import world_of
@@ -58,10 +57,10 @@ class Pulse:
         self._pulse_number = 0  # of the moment from which the next pulse is due
         self._is_tidy = False
         self._facts_of: tuple[object, ...] = ()
-        self._stopping = threading.Event()
-        self._handover = threading.Lock()
-        self._thread: Optional[threading.Thread] = None  # None: at rest
-        self._dump_thread: Optional[threading.Thread] = None
+        self._stopping = native.Flag()
+        self._handover = native.allocate_lock()
+        self._thread: Optional[native.Thread] = None  # None: at rest
+        self._dump_thread: Optional[native.Thread] = None
 
     def start(self) -> None:
         """Publish for the first time and start the thread. Raise RuntimeError when no thread can be had."""
@@ -89,7 +88,7 @@ class Pulse:
                 self._start_thread()
 
     def _start_thread(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="stallwatch", daemon=True)
+        self._thread = native.Thread(self._run)
         try:
             self._thread.start()
         except RuntimeError:
@@ -154,10 +153,7 @@ class Pulse:
             request = self._guard.run("dump request", self._requests.poll, publication.file)
             if request is not None:
                 publication.dump_started_ns = monotonic_ns()
-                arguments = (publication.file, request)
-                self._dump_thread = threading.Thread(
-                    target=self._answer, args=arguments, name="stallwatch-dump", daemon=True
-                )
+                self._dump_thread = native.Thread(self._answer, publication.file, request)
                 self._dump_thread.start()
 
     def _answer(self, file: RankFile, request: Request) -> None:

@@ -224,7 +224,7 @@ print(bool(beat))
 @pytest.mark.parametrize(
     ("module", "name", "error", "words"),
     [
-        ("pulse", "threading.Thread.start", "RuntimeError('no thread')", "could not attach"),
+        ("native", "_start_new_thread", "RuntimeError('no thread')", "could not attach"),
         ("attachment", "identity.this_process", "OSError('no proc')", "could not attach"),
         ("attachment", "Publication", "MemoryError()", "could not attach"),
     ],
