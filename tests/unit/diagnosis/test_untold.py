@@ -66,6 +66,16 @@ def test_where_no_end_is_told_a_calm_job_is_neither_stuck_nor_healthy(semantics:
     assert _first(rewritten(calm, semantics)).cause == "undecided"
 
 
+def test_who_stands_in_communication_may_wait_in_what_it_issued_and_is_not_accused() -> None:
+    """Its last call lacks nobody, and whether it ended is not told: what it waits in, nothing tells."""
+    inside = (CodeFrame("barrier", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9),)
+    others = [_waits(rank) for rank in range(3)]
+    standing = Rank(3, STEPS[:-1], frames=(*inside, *SYNCHRONISES[1:]), wchan="futex_do_wait")
+    assert _first(rewritten(evidence(*others, standing), "issued")).culprits == ()
+    busy = Rank(3, STEPS[:-1], frames=LOCKED, wchan="futex_do_wait")
+    assert _first(rewritten(evidence(*others, busy), "issued")).culprits == (3,)
+
+
 def test_the_first_call_of_a_job_may_hang_without_anything_ever_having_ended() -> None:
     first = evidence(*(Rank(rank, STEPS[:1], 0, frames=SYNCHRONISES) for rank in range(4)))
     assert _first(rewritten(first, "never")).cause == "comm_stuck"

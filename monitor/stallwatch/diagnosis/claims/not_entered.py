@@ -77,6 +77,7 @@ def culprits(story: Story) -> list[int]:
         absent |= {rank for rank in story.case.observed if rank not in story.waiting and _elsewhere(story, rank)}
     # Who is gone enters nothing; that is rank_exited, or the consequence of what the living did.
     absent = {rank for rank in absent if not (_awaits_gpu(story, rank) or story.case.activity(rank).gone)}
+    absent = {rank for rank in absent if not _may_wait_in_what_it_issued(story, rank)}
     for found in (absent - stands - perhaps, absent - stands if graph.waits else set()):
         seen = {rank for rank in found if story.case.activity(rank).stack}
         if stands and seen:
@@ -86,6 +87,13 @@ def culprits(story: Story) -> list[int]:
     if graph.waits and not story.roots.closed:
         return sorted(rank for rank in absent & stands if not story.case.activity(rank).gpu_sync)
     return []
+
+
+def _may_wait_in_what_it_issued(story: Story, rank: int) -> bool:
+    """It stands as in communication, and none of its recorders tells whether what it issued has ended."""
+    if not story.case.recorded(rank) or not story.case.untold.issuperset(story.case.summaries[rank].backends):
+        return False
+    return bool(story.case.activity(rank).in_collective) or rank in story.graph.perhaps
 
 
 def _elsewhere(story: Story, rank: int) -> bool:
