@@ -7,13 +7,13 @@ import gc
 import os
 import resource
 import socket
-import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-LENGTH: Final = struct.Struct("<I")
+from stallwatch.node.frames import Unpacker, pack
+
 MAXIMUM_PARTS: Final = 200  # descriptors in one message; the kernel takes 253
 _CPU_SECONDS_PER_FILE: Final = 60
 
@@ -45,8 +45,7 @@ class Answer(msgspec.Struct):
 
 
 def send(connection: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> None:
-    body = msgspec.msgpack.encode(message)
-    frame = LENGTH.pack(len(body)) + body
+    frame = pack(msgspec.msgpack.encode(message))
     if descriptors:
         sent = socket.send_fds(connection, [frame], descriptors)
         frame = frame[sent:]
@@ -78,13 +77,13 @@ def main(descriptor: int, address_space_bytes: int) -> int:
 
 
 def _receive(connection: socket.socket) -> tuple[Job, list[int]] | None:
-    head, files, _, _ = socket.recv_fds(connection, LENGTH.size, MAXIMUM_PARTS)
-    if not head:
-        return None
-    while len(head) < LENGTH.size:
-        head += connection.recv(LENGTH.size - len(head))
-    body = connection.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL)
-    return msgspec.msgpack.decode(body, type=Job), list(files)
+    data, files, _, _ = socket.recv_fds(connection, 1 << 16, MAXIMUM_PARTS)
+    unpacker = Unpacker()
+    while data:
+        for message in unpacker.feed(data):  # one job at a time is given
+            return msgspec.msgpack.decode(message, type=Job), list(files)
+        data = connection.recv(1 << 16)
+    return None
 
 
 def _allow_cpu(files: int) -> None:

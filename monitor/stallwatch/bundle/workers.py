@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from stallwatch.bundle.child import LENGTH, Answer, Job, Part, send
+from stallwatch.bundle.child import Answer, Job, Part, send
 from stallwatch.errors import StallwatchError
+from stallwatch.node.frames import Unpacker
 
 _MAXIMUM_ANSWER_BYTES: Final = 512 << 20
 _BYTES_PER_WORKER: Final = 8 << 20  # starting a second interpreter pays beyond this
@@ -158,14 +159,13 @@ class _Worker:
         """Take in what the child says, and pass the answer on when it is whole."""
         try:
             received = self._connection.recv(1 << 20)
-            self._received += received
-            answer = self._answer()
-        except (OSError, msgspec.DecodeError):
+            for message in self._unpacker.feed(received):
+                self._pass_on(_ANSWER.decode(message))
+                return
+        except (OSError, ValueError, msgspec.DecodeError):
             self.lose("the process that read it answered nonsense")
             return
-        if answer is not None:
-            self._pass_on(answer)
-        elif not received:
+        if not received:
             self.lose("reading it takes more memory or time than it may")
 
     def lose(self, clause: str) -> None:
@@ -200,7 +200,7 @@ class _Worker:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-        self._received = bytearray()
+        self._unpacker = Unpacker(_MAXIMUM_ANSWER_BYTES)
         self._selector.register(self._connection, selectors.EVENT_READ, self)
 
     def _restart(self) -> None:
@@ -216,17 +216,6 @@ class _Worker:
             send(self._connection, Job(tuple(file.part for file in task.files), task.rank), descriptors)
         except OSError:
             self.lose("the process that reads it could not be started")
-
-    def _answer(self) -> Answer | None:
-        if len(self._received) < LENGTH.size:
-            return None
-        (length,) = LENGTH.unpack_from(self._received)
-        if length > _MAXIMUM_ANSWER_BYTES:
-            raise OSError("the child says more than it may")
-        if len(self._received) < LENGTH.size + length:
-            return None
-        body, self._received = bytes(self._received[LENGTH.size : LENGTH.size + length]), bytearray()
-        return msgspec.msgpack.decode(body, type=Answer)
 
     def _pass_on(self, answer: Answer) -> None:
         task = self.task
@@ -247,4 +236,5 @@ class _Worker:
             task.summarised(answer.summary)
 
 
+_ANSWER: Final = msgspec.msgpack.Decoder(Answer)
 _NOTHING: Final[Any] = b"\xc0"  # msgpack's nil

@@ -3,7 +3,6 @@
 
 import contextlib
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 
@@ -15,9 +14,11 @@ from stallwatch.captures.sources import read_lines
 from stallwatch.formats.outside_text import name_of
 from stallwatch.model.evidence import SourceLine
 from stallwatch.node import capabilities
+from stallwatch.node.children import module_of_ours
 from stallwatch.node.mount_roots import open_root_in
 from stallwatch.node.permission import Person
 from stallwatch.node.procfs import ProcessDirectory
+from stallwatch.node.run_once import run_once
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -51,20 +52,14 @@ _FOUND = msgspec.json.Decoder(tuple[Found, ...])
 
 def read_as_user(request: Request, seconds: float) -> tuple[Found, ...]:
     """Ask such a process. Raise NotCaptured when it does not answer in time: a file may lie on a dead file system."""
-    running = subprocess.Popen(
-        [sys.executable, "-P", "-m", "stallwatch.captures.as_user"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    command = module_of_ours("stallwatch.captures.as_user")
+    ended = run_once(command, seconds, msgspec.json.encode(request), leads_group=False)
+    if ended is None:
+        raise NotCaptured(f"logs and sources could not be read within {seconds:.0f} s")
     try:
-        stdout, _ = running.communicate(msgspec.json.encode(request), timeout=seconds)
-    except subprocess.TimeoutExpired as error:
-        running.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            running.communicate(timeout=0.2)
-        raise NotCaptured(f"logs and sources could not be read within {seconds:.0f} s") from error
-    try:
-        return _FOUND.decode(stdout)
+        return _FOUND.decode(ended.output)
     except msgspec.MsgspecError as error:
-        raise NotCaptured(f"the reader of logs and sources failed (exit code {running.returncode})") from error
+        raise NotCaptured(f"the reader of logs and sources failed (exit code {ended.code})") from error
 
 
 def become(uid: int, gid: int, groups: tuple[int, ...]) -> Person | None:

@@ -2,7 +2,6 @@
 side, which has a network, asks."""
 
 import os
-import subprocess
 import time
 from collections.abc import Iterable, Sequence
 
@@ -18,6 +17,7 @@ from stallwatch.model.evidence import Attempt
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.children import module_of_ours
+from stallwatch.node.run_once import run_once
 
 _ANSWERS = msgspec.json.Decoder(tuple[RasAnswer, ...])
 
@@ -70,16 +70,12 @@ class RasCapture:
 def ask(asks: Sequence[RasAsk]) -> tuple[RasAnswer, ...]:
     """On the daemon's side: have a process ask that can reach nothing else while it listens, and return the answers,
     reports first. Raise NotCaptured, or OSError when it cannot be started."""
-    running = subprocess.Popen(
-        module_of_ours("stallwatch.captures.nccl_ras", str(_SECONDS)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    command = module_of_ours("stallwatch.captures.nccl_ras", str(_SECONDS))
+    ended = run_once(command, _SECONDS + _EXIT_SECONDS, msgspec.json.encode(asks), leads_group=False)
+    if ended is None:
+        raise NotCaptured(f"NCCL's RAS service did not answer within {_SECONDS:.0f} s")
     try:
-        said, _ = running.communicate(msgspec.json.encode(asks), timeout=_SECONDS + _EXIT_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        running.kill()
-        raise NotCaptured(f"NCCL's RAS service did not answer within {_SECONDS:.0f} s") from error
-    try:
-        answers = _ANSWERS.decode(said)
+        answers = _ANSWERS.decode(ended.output)
     except msgspec.MsgspecError as error:
         raise NotCaptured("the process that asks NCCL's RAS failed") from error
     return tuple(sorted(answers, key=lambda answer: not answer.report))

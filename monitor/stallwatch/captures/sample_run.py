@@ -1,10 +1,6 @@
 """One sample of a moving job: asked by the privileged side, judged by a child of ours that the loop is willing to
 lose."""
 
-import contextlib
-import os
-import signal
-import subprocess
 from collections.abc import Sequence
 
 import msgspec
@@ -14,12 +10,11 @@ from stallwatch.clock import Clock
 from stallwatch.diagnosis.drifted import Memory
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.children import module_of_ours
-from stallwatch.node.memory_file import memory_file
 from stallwatch.node.privileged_client import Privileged
+from stallwatch.node.run_once import RunOnce
 
 _RESULT = msgspec.json.Decoder(SampleResult)
 _COMMAND = module_of_ours("stallwatch.captures.sample_child")
-_MAXIMUM_RESULT_BYTES = 16 << 20
 
 
 class SampleRun:
@@ -43,44 +38,29 @@ class SampleRun:
         self._deadline_ns = clock.monotonic_ns() + int(seconds * 1e9)
         spec = SampleSpec(tuple(rank.rank for rank in targets), targets[0].world_size, before)
         self._asking = side.start("sample", at_ns=at_ns, ranks=[(rank.pid, rank.start_ticks) for rank in targets])
-        # A file, not a pipe: a child that prints much must not wait for a loop that polls.
-        self._output = memory_file()
         try:
-            with self._asking.channel as channel, memory_file(msgspec.json.encode(spec)) as file:
-                self._child = subprocess.Popen(
-                    [*command, str(channel.fileno())],
-                    stdin=file,
-                    stdout=self._output,
-                    pass_fds=(channel.fileno(),),
-                    start_new_session=True,
-                )
+            with self._asking.channel as channel:
+                number = channel.fileno()
+                self._run = RunOnce([*command, str(number)], msgspec.json.encode(spec), lends=[number])
         except OSError:
             self._asking.kill()
-            self._output.close()
             raise
 
     def poll(self) -> SampleResult | None:
         """Return the result, None while there is none; a child past its deadline is ended."""
-        code = self._child.poll()
-        if code is None:
+        ended = self._run.poll()
+        if ended is None:
             if self._clock.monotonic_ns() < self._deadline_ns:
                 return None
             self.cancel()
             return SampleResult(0, (), self._before, f"no sample within {self._seconds:.0f} s (drift.seconds)")
         self._asking.kill()
         try:
-            self._output.seek(0)
-            return _RESULT.decode(self._output.read(_MAXIMUM_RESULT_BYTES))
+            return _RESULT.decode(ended.output)
         except msgspec.MsgspecError:
-            return SampleResult(0, (), self._before, f"the sample's process failed (exit code {code})")
-        finally:
-            self._output.close()
+            return SampleResult(0, (), self._before, f"the sample's process failed (exit code {ended.code})")
 
     def cancel(self) -> None:
         """End both; what was asked of ranks is answered into nowhere."""
         self._asking.kill()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(1)  # one in the kernel's hands is left to it
-        self._output.close()
+        self._run.end()

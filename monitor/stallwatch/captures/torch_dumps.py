@@ -7,7 +7,6 @@ its user set up, and read by a process that reads no more than that user could.
 import contextlib
 import os
 import stat
-import subprocess
 import sys
 import time
 from functools import partial
@@ -20,8 +19,10 @@ from stallwatch.captures.folder import NotCaptured
 from stallwatch.formats.outside_text import name_of, path_bytes, path_of
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node import untrusted
+from stallwatch.node.children import module_of_ours
 from stallwatch.node.permission import check_file
 from stallwatch.node.procfs import ProcessDirectory
+from stallwatch.node.run_once import RunOnce
 
 _ENVIRONMENT_LIMIT_BYTES = 1 << 20
 _DUMP_LIMIT_BYTES = 256 << 20
@@ -155,22 +156,16 @@ def _parse(data: bytes) -> dict[str, str]:
 
 
 def _ask(request: _Request) -> tuple[_Answer, bytes]:
-    running = subprocess.Popen(
-        [sys.executable, "-P", "-m", "stallwatch.captures.torch_dumps"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
     seconds = request.seconds + _READ_SECONDS
-    try:
-        stdout, _ = running.communicate(msgspec.json.encode(request), timeout=seconds)
-    except subprocess.TimeoutExpired as error:
-        running.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            running.communicate(timeout=0.2)
-        raise NotCaptured(f"it could not be read within {seconds:.0f} s") from error
-    head, _, data = stdout.partition(b"\n")
+    command, asked = module_of_ours("stallwatch.captures.torch_dumps"), msgspec.json.encode(request)
+    ended = RunOnce(command, asked, leads_group=False, limit_bytes=2 * _DUMP_LIMIT_BYTES).finish(seconds)
+    if ended is None:
+        raise NotCaptured(f"it could not be read within {seconds:.0f} s")
+    head, _, data = ended.output.partition(b"\n")
     try:
         return _ANSWER.decode(head), data
     except msgspec.MsgspecError as error:
-        raise NotCaptured(f"its reader failed (exit code {running.returncode})") from error
+        raise NotCaptured(f"its reader failed (exit code {ended.code})") from error
 
 
 def find(request: _Request) -> tuple[_Answer, bytes]:

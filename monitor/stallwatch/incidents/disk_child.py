@@ -17,7 +17,8 @@ from stallwatch.bundle.writer import write_atomically
 from stallwatch.incidents.store import IncidentStore, Left
 from stallwatch.model.incident import Incident
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.disk import LENGTH, Answer, Call, Failed
+from stallwatch.node.disk import Answer, Call, Failed
+from stallwatch.node.frames import pack, read_message
 
 _CALL = msgspec.msgpack.Decoder(Call)
 _ARGUMENTS = msgspec.msgpack.Decoder(list[Any])
@@ -112,9 +113,8 @@ def answer_to(body: bytes) -> Answer:
 def main() -> None:
     drop_unless_root()
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    while head := requests.read(LENGTH.size):
-        body = msgspec.msgpack.encode(answer_to(requests.read(LENGTH.unpack(head)[0])))
-        answers.write(LENGTH.pack(len(body)) + body)
+    while (request := read_message(requests)) is not None:
+        answers.write(pack(msgspec.msgpack.encode(answer_to(request))))
         answers.flush()
 
 

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from typing import BinaryIO
 
 _LENGTH = struct.Struct("<I")
 # A node of 16 ranks with 128 children each takes about 200 KB; larger files travel in pieces.
@@ -29,5 +30,12 @@ class Unpacker:
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 return
-            yield bytes(self._buffer[_LENGTH.size : end])
-            del self._buffer[:end]
+            message = bytes(self._buffer[_LENGTH.size : end])
+            del self._buffer[:end]  # first: who takes one message leaves the rest for the next time
+            yield message
+
+
+def read_message(stream: BinaryIO) -> bytes | None:
+    """Return the next message of a stream that may be waited for; None at its end."""
+    head = stream.read(_LENGTH.size)
+    return stream.read(*_LENGTH.unpack(head)) if len(head) == _LENGTH.size else None

@@ -1,14 +1,14 @@
 """One attempt to deliver a message: what came of it, and the child that makes it."""
 
 import email.utils
-import subprocess
-import sys
 import threading
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 import msgspec
 
+from stallwatch.node.children import module_of_ours
+from stallwatch.node.run_once import Ended, RunOnce
 from stallwatch.outputs.poster import Answer, Request
 
 _ANSWER = msgspec.json.Decoder(Answer)
@@ -54,29 +54,22 @@ class ChildPoster:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._lock = threading.Lock()
-        self._children: set[subprocess.Popen[bytes]] = set()
+        self._children: set[RunOnce] = set()
 
     def post(self, body: bytes, seconds: float, thread: str = "") -> Outcome:
         request = msgspec.structs.replace(self._request, body=msgspec.Raw(body), seconds=seconds, thread=thread)
-        command = [sys.executable, "-P", "-m", "stallwatch.outputs.poster"]
         try:
-            child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-            )
+            child = RunOnce(module_of_ours("stallwatch.outputs.poster"), msgspec.json.encode(request))
         except OSError as error:
             return Later(f"cannot start a process to send it: {error.strerror}")
         with self._lock:
             self._children.add(child)
         try:
-            answer, errors = child.communicate(msgspec.json.encode(request), timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return Later(f"no answer within {seconds:.0f} s", perhaps_delivered=True)
+            ended = child.finish(seconds)
         finally:
             with self._lock:
                 self._children.discard(child)
-            child.kill()
-            child.communicate()
-        return _read(answer, errors)
+        return Later(f"no answer within {seconds:.0f} s", perhaps_delivered=True) if ended is None else _read(ended)
 
     def cancel(self) -> None:
         with self._lock:
@@ -84,12 +77,11 @@ class ChildPoster:
                 child.kill()
 
 
-def _read(answer: bytes, errors: bytes) -> Outcome:
+def _read(ended: Ended) -> Outcome:
     try:
-        return judge(_ANSWER.decode(answer))
+        return judge(_ANSWER.decode(ended.output))
     except msgspec.MsgspecError:
-        last = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        return Later(f"the sending process ended without an answer: {last}"[:300])
+        return Later(f"the sending process ended without an answer: {ended.last_words}"[:300])
 
 
 def judge(answer: Answer) -> Outcome:

@@ -434,7 +434,7 @@ except OSError as error:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="being another user needs root")
 def test_who_may_ask_is_the_daemons_user_and_root(tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
+    for folder in (tmp_path, *tmp_path.parents[:3]):
         folder.chmod(folder.stat().st_mode | 0o055)
     path = tmp_path / "socket"
     process = listening(path, "--user", "daemon")

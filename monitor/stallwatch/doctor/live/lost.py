@@ -1,8 +1,5 @@
 """Work that may never come back: children and threads that we are willing to lose."""
 
-import os
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,11 +7,11 @@ from typing import Generic, TypeVar
 
 from stallwatch.doctor.surroundings import Outcome
 from stallwatch.model.reading import Known, Unavailable
+from stallwatch.node.run_once import run_once
 
 T = TypeVar("T")
 
 _MAXIMUM_OUTPUT_BYTES = 4 << 20
-_REAP_SECONDS = 0.1
 
 
 def run_child(
@@ -24,32 +21,13 @@ def run_child(
     in the driver), left behind."""
     what = what or argv[0]
     try:
-        child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
+        ended = run_once(argv, seconds, environment=environment)
     except OSError as error:
         return Unavailable(f"{what}: {error.strerror}", time.monotonic_ns())
-    try:
-        out, err = child.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        _abandon(child)
+    if ended is None:
         return Unavailable(f"{what} has not answered for {seconds:g} s", time.monotonic_ns())
-    texts = (part[:_MAXIMUM_OUTPUT_BYTES].decode("utf-8", "replace") for part in (out, err))
-    return Known(Outcome(child.returncode, *texts), time.monotonic_ns())
-
-
-# Children that not even SIGKILL has ended: kept so that nothing waits for them, the interpreter's end included.
-_LOST: list[subprocess.Popen[bytes]] = []
-
-
-def _abandon(child: subprocess.Popen[bytes]) -> None:
-    """Kill a child with all that it started. It leads a session of its own, so nobody else is in its group."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.communicate(timeout=_REAP_SECONDS)
-    except (subprocess.TimeoutExpired, ProcessLookupError):
-        _LOST.append(child)
+    texts = (part[:_MAXIMUM_OUTPUT_BYTES].decode("utf-8", "replace") for part in (ended.output, ended.errors))
+    return Known(Outcome(ended.code, *texts), time.monotonic_ns())
 
 
 class Promise(Generic[T]):
