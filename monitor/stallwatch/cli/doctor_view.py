@@ -5,7 +5,7 @@ import msgspec
 
 from stallwatch.cli.terminal import safe
 from stallwatch.doctor.describe import checks_table
-from stallwatch.doctor.finding import Examination, FindingRecord, json_schema
+from stallwatch.doctor.finding import Examination, FindingRecord, count, json_schema
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
@@ -55,12 +55,8 @@ def _summary(examination: Examination, verbose: bool) -> str:
         counts[finding.severity] += 1
     outcomes = [check.outcome for check in examination.checks]
     return (
-        f"{examination.node}: {_number(counts['error'], 'error')}, {_number(counts['warning'], 'warning')}, "
-        f"{counts['info']} info; {len(outcomes)} checks in {examination.seconds:.1f} s, "
+        f"{examination.node}: {count(counts['error'], 'error')}, {count(counts['warning'], 'warning')}, "
+        f"{counts['info']} info; {count(len(outcomes), 'check')} in {examination.seconds:.1f} s, "
         f"{outcomes.count('skipped')} of them with nothing to look at here, {outcomes.count('unknown')} unknown"
         + ("" if verbose else " (-v shows each)")
     )
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

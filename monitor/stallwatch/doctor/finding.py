@@ -54,3 +54,9 @@ class Examination(msgspec.Struct, frozen=True):
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of `doctor --json`."""
     return msgspec.json.schema(Examination)
+
+
+def count(number: float, noun: str) -> str:
+    """A number with its noun: "1 rank", "2 ranks", "3 processes"."""
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{number:g} {noun if number == 1 else plural}"

@@ -244,7 +244,7 @@ def _summary(report: StepReport, place: Place, failures: "list[str]", most: int)
         _say(f"  {line['step']} {size_text(line['bytes'])}: {line['facts']['bus_bytes_per_second'] / 1e9:.2f} GB/s")
     for text in failures:
         _say(f"  {text}")
-    verdict = f"{len(failures)} failures" if failures else "all right"
+    verdict = f"{len(failures)} failure{'' if len(failures) == 1 else 's'}" if failures else "all right"
     _say(
         f"stallwatch selftest: {place.world_size} ranks, {len(report.lines)} steps, up to {size_text(most)}: {verdict}"
     )

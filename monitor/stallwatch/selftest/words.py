@@ -46,7 +46,8 @@ def conclusion(report: SelfTestReport) -> str:
         untested = tuple(dict.fromkeys(step.step for step in report.trial.steps if step.outcome == "unsupported"))
         right = sum(step.outcome != "unsupported" for step in report.trial.steps)
         unsaid = f"; not tested: {', '.join(untested)}" if untested else ""
-        return f"OK: {right} steps on {report.trial.ranks} ranks are right, {took}{unsaid}."
+        ranks = f"{report.trial.ranks} rank{'' if report.trial.ranks == 1 else 's'}"
+        return f"OK: {right} steps on {ranks} are right, {took}{unsaid}."
     if report.trial is None or report.trial.failure is None:
         return f"NOT OK: nccl-tests failed, {took}."
     failure = report.trial.failure
@@ -57,7 +58,9 @@ def conclusion(report: SelfTestReport) -> str:
 
 def _job(trial: TrialResult) -> Iterator[str]:
     versions = [f", {name} {version}" for name, version in (("torch", trial.torch), ("NCCL", trial.nccl)) if version]
-    yield f"{trial.ranks} ranks, {trial.backend or 'backend unknown'}" + "".join(versions)
+    yield f"{trial.ranks} rank{'' if trial.ranks == 1 else 's'}, {trial.backend or 'backend unknown'}" + "".join(
+        versions
+    )
     for device in trial.devices:
         if device.index is None and device.name is None:
             on = "CPU"

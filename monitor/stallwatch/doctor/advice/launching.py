@@ -10,7 +10,7 @@ from stallwatch.doctor.advice.launches import Launch, launches
 from stallwatch.doctor.advice.scripts import texts
 from stallwatch.doctor.advice.settings import Setting, settings
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.surroundings import Surroundings
 
 _INTERFACES: Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -85,8 +85,9 @@ class FewerGpusThanRanks:
         names = ",".join(visible)
         yield finding(
             self, "warning" if launch.ignores_visible else "error", f"{path}:{launch.line}",
-            seen=f"{ranks} ranks are started, and CUDA_VISIBLE_DEVICES={names} (line {launch.visible_line}) names "
-            f"{len(visible)} {'GPU' if len(visible) == 1 else 'GPUs'}.",
+            seen=f"{count(ranks, 'rank')} are started, and CUDA_VISIBLE_DEVICES={names} (line "
+            f"{launch.visible_line}) names "
+            f"{count(len(visible), 'GPU')}.",
             why="DeepSpeed's launcher ignores CUDA_VISIBLE_DEVICES where --include, --exclude or --num_gpus is given: "
             "the job takes GPUs that the variable keeps for others."
             if launch.ignores_visible

@@ -39,7 +39,8 @@ class RenamedVariables:
             for environment, variable, value in _known(surroundings, "renamed")
             # Both names with one value is what releases between two names need, and what our hook sets; with two
             # values they contradict each other, which contradictory_variables tells.
-            if variable.instead not in environment.values
+            if value
+            and variable.instead not in environment.values
             # A value that is itself a finding is told as that, with `unset`.
             and not is_found(surroundings, environment, variable.name)
             and not _is_older(surroundings, variable)
@@ -123,10 +124,10 @@ class UnknownVariables:
                         + (f"; the nearest real name is {nearest}." if nearest else "."),
                         why="A misspelt setting is ignored without a word."
                         if nearest
-                        else "A plug-in may read it; NCCL 2.18 to 2.32 and PyTorch 2.0 to 2.13 do not.",
+                        else "A plug-in may read it; NCCL 2.18 to 2.32 and PyTorch 2.0 to 2.14 do not.",
                         remedy=f"unset {name}"
                         + (self._then(surroundings, environment, name, nearest) if nearest else ", or ignore this"),
-                        source="names of NCCL 2.18.3 to 2.32.3, PyTorch to 2.13, accelerate 1.15, DeepSpeed 0.19",
+                        source="names of NCCL 2.18.3 to 2.32.3, PyTorch to 2.14.1, accelerate 1.15, DeepSpeed 0.19",
                     )
                 )
         return tuple(found)

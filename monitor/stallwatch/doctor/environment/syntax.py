@@ -12,14 +12,22 @@ from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 
 _NUMBERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
-# Options of the caching allocator, PyTorch 2.0 to 2.13.
+# Options of the caching allocator, PyTorch 2.0 to 2.14.1, and what those take that are often set.
 _ALLOCATOR = (
     "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions", "roundup_bypass_threshold_mb",
     "expandable_segments", "backend", "release_lock_on_cudamalloc", "release_lock_on_hipmalloc",
     "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "pinned_num_register_threads",
     "pinned_use_background_threads", "pinned_reserve_segment_size_mb", "graph_capture_record_stream_reuse",
-    "max_non_split_rounding_mb", "per_process_memory_fraction", "large_segment_size_mb", "throw_on_cudamalloc_oom",
+    "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb", "max_non_split_rounding_mb",
+    "per_process_memory_fraction", "large_segment_size_mb", "throw_on_cudamalloc_oom",
 )  # fmt: skip
+_ALLOCATOR_VALUES = {
+    "expandable_segments": ("True|False", "True or False"),
+    "backend": ("native|cudaMallocAsync|hipMallocAsync", "native or cudaMallocAsync"),
+    "max_split_size_mb": (r"2[1-9]|[3-9]\d|\d{3,}", "MiB as a whole number above 20"),
+    "garbage_collection_threshold": (r"0?\.\d+", "a share between 0 and 1"),
+    "pinned_use_background_threads": ("True|False", "True or False"),
+}
 _QUOTED = re.compile(r"""(["'])(.*)\1""", re.DOTALL)
 
 
@@ -166,6 +174,14 @@ class WrongSyntax:
                 remedy=f"{near[0]}, or unset {name}" if near else f"unset {name}",
                 source="PyTorch documentation, CUDA semantics",
             )  # fmt: skip
+        elif name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF") and (problem := _wrong_option(value)):
+            yield finding(
+                self, "error", place,
+                seen=f"{name}={value}: {problem}.",
+                why="PyTorch raises at the first use of the GPU, on the ranks that have it.",
+                remedy=f"option:value, several with commas (expandable_segments:True), or unset {name}",
+                source="PyTorch documentation, CUDA semantics",
+            )  # fmt: skip
         elif name == "NCCL_RAS_ADDR" and not re.fullmatch(r".+:\d+", value):
             yield finding(
                 self, "warning", place,
@@ -194,6 +210,18 @@ def _unknown_options(value: str) -> str:
     """The first option of the caching allocator that no PyTorch knows."""
     names = re.findall(r"(?:^|,)\s*([A-Za-z_]\w*)\s*:", value)
     return next((name for name in names if name not in _ALLOCATOR), "")
+
+
+def _wrong_option(value: str) -> str:
+    """What the caching allocator does not accept of a setting; "" when it is right."""
+    for part in re.sub(r"\[[^\]]*\]", "", value.replace(" ", "")).split(","):
+        option, colon, given = part.partition(":")
+        if part and not colon:
+            return f"{part!r} has no colon"
+        accepted, words = _ALLOCATOR_VALUES.get(option, (".*", ""))
+        if part and not re.fullmatch(accepted, given):
+            return f"{option} takes {words}, not {given!r}"
+    return ""
 
 
 def _matches_more(value: str) -> str:

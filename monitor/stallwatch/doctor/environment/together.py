@@ -5,6 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.environment.catalogue import BUFFER_SIZES, RECORDER_ON, catalogue
+from stallwatch.doctor.environment.values import complaint
 from stallwatch.doctor.finding import Area, FindingRecord, Severity
 from stallwatch.doctor.network.names import spans_nodes
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
@@ -87,6 +88,18 @@ def _contradictions(values: Mapping[str, str]) -> Iterator[_Said]:
             "accelerate wraps the model by one of them only; ranks of hosts with another default differ.",
             f"unset {both[1]}, or answer `accelerate config` again",
             "accelerate 1.15.0, accelerator.py",
+        )
+    subsystems, level = values.get("NCCL_DEBUG_SUBSYS", ""), values.get("NCCL_DEBUG", "").upper()
+    rules = catalogue().rules_of("NCCL_DEBUG_SUBSYS")
+    # Words that NCCL does not know are value_out_of_range's to tell, quotes wrong_syntax's.
+    known = rules is not None and not complaint(rules, subsystems.strip()) and subsystems.strip() == subsystems
+    if subsystems and known and level not in ("INFO", "TRACE", "ABORT"):
+        yield _Said(
+            "info",
+            f"NCCL_DEBUG_SUBSYS={subsystems} with NCCL_DEBUG={level or 'not set'}.",
+            "It chooses among the lines of INFO and TRACE, of which there are none then.",
+            "unset NCCL_DEBUG_SUBSYS; for a run that is to print: NCCL_DEBUG=INFO",
+            "NCCL user guide, NCCL_DEBUG_SUBSYS",
         )
     yield from _two_names(values)
     yield from _infiniband_wait(values)

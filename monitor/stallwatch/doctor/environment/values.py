@@ -62,7 +62,7 @@ def complaint(variable: Variable, value: str) -> str:
             return f"is outside {least if least is not None else '…'} to {most if most is not None else '…'}"
     elif variable.kind == "boolean" and variable.owner == "PyTorch" and value.lower() not in _TORCH_BOOLEANS:
         return "is neither 0 nor 1"
-    elif variable.kind == "choice" and value.upper() not in variable.choices:
+    elif variable.kind == "choice" and value.upper() not in map(str.upper, variable.choices):
         return f"is none of {', '.join(variable.choices)}"
     elif variable.kind == "tokens":
         return _unknown(variable, value.removeprefix("^").upper().split(","))
@@ -108,7 +108,7 @@ class OutOfRange:
                 seen=f"{variable.name}={value} {problem}{_calls_it(variable)}.",
                 why=variable.why or "The setting has no effect.",
                 remedy=f"{unset(environment, variable.name)}, or set a value that {variable.owner} accepts"
-                + (f" ({near[0]}?)" if (near := difflib.get_close_matches(value.upper(), variable.choices, 1)) else ""),
+                + (f" ({near[0]}?)" if (near := difflib.get_close_matches(value, _alike(variable, value), 1)) else ""),
                 source=variable.source,
             )
             for environment, variable, value in _real(surroundings)
@@ -142,6 +142,11 @@ class DebugLeftOn:
             and not complaint(variable, value)
             and (has_infiniband or not variable.needs_infiniband)
         )
+
+
+def _alike(variable: Variable, value: str) -> list[str]:
+    """The choices in the letters that somebody used."""
+    return [choice.lower() if value.islower() else choice for choice in variable.choices]
 
 
 def _without(environment: NamedEnvironment, variable: Variable) -> str:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import msgspec
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.model.incident import Incident
 
@@ -99,7 +99,7 @@ class DecisionTree:
 
     def _job(self, job: str, hangs: list[Hang]) -> Iterator[FindingRecord]:
         last = hangs[-1]
-        times = f"{len(hangs)} incident(s)"
+        times = count(len(hangs), "incident")
         same_line = last.frame and all(hang.frame == last.frame for hang in hangs)
         place = f", each time at {last.frame}" if same_line and len(hangs) > 1 else ""
         if not last.started:

@@ -6,7 +6,7 @@ import msgspec
 
 from stallwatch.doctor import data
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord, Severity
+from stallwatch.doctor.finding import Area, FindingRecord, Severity, count
 from stallwatch.doctor.gpu.health import gpu_state
 from stallwatch.doctor.network.names import spans_nodes
 from stallwatch.doctor.surroundings import Surroundings, Training
@@ -63,7 +63,7 @@ class TorchPresent:
             return (
                 finding(
                     self, "error", f"torch {version}",
-                    seen=f"This build of PyTorch has no CUDA, and the node has {len(gpus)} GPUs.",
+                    seen=f"This build of PyTorch has no CUDA, and the node has {count(len(gpus), 'GPU')}.",
                     why="The job runs on the CPU with gloo, or fails at backend=\"nccl\" on this node only.",
                     remedy=f"{training.executable} -m pip install --force-reinstall torch  (without the +cpu index)",
                 ),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.surroundings import Gpu, GpuState, Surroundings
 from stallwatch.model.reading import Known
 
@@ -79,7 +79,7 @@ class DriverAnswers:
             return (
                 finding(
                     self, "warning", "NVIDIA driver",
-                    seen=f"The driver knows {listed} GPUs, NVML shows {len(state.gpus)}.",
+                    seen=f"The driver knows {count(listed, 'GPU')}, NVML shows {len(state.gpus)}.",
                     why="A GPU that fell off the bus, or that this container was not given.",
                     remedy="compare `nvidia-smi -L` on the host and here; look for XID 79 in the kernel log",
                 ),

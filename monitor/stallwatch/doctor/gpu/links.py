@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.gpu.health import gpu_state, label
 from stallwatch.doctor.surroundings import Surroundings
 
@@ -120,7 +120,7 @@ class PeerRedirect:
             return (
                 finding(
                     self, "warning", f"PCIe bridges {', '.join(redirecting[:6])}",
-                    seen=f"ACS redirects P2P requests on {len(redirecting)} bridge(s).",
+                    seen=f"ACS redirects P2P requests on {count(len(redirecting), 'bridge')}.",
                     why="P2P between GPUs, and GPU Direct RDMA, go up to the CPU and back: slow, and with an IOMMU "
                     "they can hang.",
                     remedy="turn ACS off in the BIOS, or per bridge: setpci -s <bridge> ECAP_ACS+0x6.w=0000  (not on "

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.gpu.health import gpu_state, label
 from stallwatch.doctor.processes import command_of, process_state
 from stallwatch.doctor.surroundings import Gpu, NamedEnvironment, RankFacts, Surroundings
@@ -87,7 +87,7 @@ class VisibleDevices:
                 yield finding(
                     self, "error", environment.place,
                     seen=f"CUDA_VISIBLE_DEVICES={value}: {', '.join(missing)} is not on this node "
-                    f"({len(gpus)} GPUs).",
+                    f"({count(len(gpus), 'GPU')}).",
                     why="CUDA stops reading at the first entry that does not exist: \"invalid device ordinal\" on "
                     "later ranks, and the others wait for them.",
                     remedy="export CUDA_VISIBLE_DEVICES=" + ",".join(str(gpu.index) for gpu in gpus),
@@ -118,7 +118,7 @@ class VisibleDevices:
             rank = environment.values.get("LOCAL_RANK", "")
             yield finding(
                 self, "error", environment.place,
-                seen=f"{visible} {'GPU is' if visible == 1 else 'GPUs are'} visible to {ranks} local ranks"
+                seen=f"{count(visible, 'GPU')} {'is' if visible == 1 else 'are'} visible to {ranks} local ranks"
                 + (f" (LOCAL_RANK={rank})." if rank else "."),
                 why="cuda:LOCAL_RANK does not exist for some ranks, or two of them share a GPU, which NCCL answers "
                 "with an error or a hang.",

@@ -4,7 +4,7 @@ import re
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.host.cgroup import cgroup_file, cgroup_value
 from stallwatch.doctor.infiniband import infiniband_ports
 from stallwatch.doctor.surroundings import Surroundings
@@ -54,7 +54,7 @@ class OpenFiles:
                     finding(
                         self, "error" if soft < 256 else "warning", place,
                         seen=f"{soft} open files are allowed; about {need} may be needed"
-                        + (f" ({workers} workers, {world} ranks)." if workers or world else "."),
+                        + (f" ({count(workers, 'worker')}, {count(world, 'rank')})." if workers or world else "."),
                         why="The rank that meets the limit first fails (\"Too many open files\", \"received 0 items "
                         "of ancdata\") "
                         "and the others wait for it.",
@@ -114,7 +114,8 @@ class Cpus:
             found.append(
                 finding(
                     self, "error" if cpus < ranks / 2 else "warning", "CPUs",
-                    seen=f"{cpus:g} CPUs for {ranks} ranks" + (f" with {workers} workers each." if workers else "."),
+                    seen=f"{count(cpus, 'CPU')} for {count(ranks, 'rank')}"
+                    + (f" with {count(workers, 'worker')} each." if workers else "."),
                     why="Each rank needs a CPU for itself, and NCCL's proxy threads spin on more: ranks come late to "
                     "collectives, data loaders stall.",
                     remedy=f"ask for at least {ranks * (1 + workers)} CPUs (Slurm: --cpus-per-task, Kubernetes: "
@@ -127,7 +128,7 @@ class Cpus:
             found.append(
                 finding(
                     self, "warning", threads[1].place,
-                    seen=f"OMP_NUM_THREADS={threads[0]} times {ranks} ranks on {cpus:g} CPUs.",
+                    seen=f"OMP_NUM_THREADS={threads[0]} times {count(ranks, 'rank')} on {count(cpus, 'CPU')}.",
                     why="Threads of different ranks take each other's CPUs; the slowest rank sets the pace.",
                     remedy=f"export OMP_NUM_THREADS={max(1, int(cpus // ranks))}",
                 )
@@ -176,7 +177,7 @@ class CgroupMemory:
                 finding(
                     # The count is for ever: of a run that failed it is a clue, of a node before a run it is history.
                     self, "warning" if surroundings.question.logs else "info", "memory of the cgroup",
-                    seen=f"The kernel has killed {killed} process(es) of this cgroup for lack of memory.",
+                    seen=f"The kernel has killed {count(killed, 'process')} of this cgroup for lack of memory.",
                     why="A killed worker or rank leaves the others waiting.",
                     remedy="raise the limit, or use fewer workers; `dmesg -T | grep -i oom` on the host names the "
                     "process",

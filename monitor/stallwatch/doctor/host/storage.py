@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.processes import open_files, pids
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 from stallwatch.model.reading import Known
@@ -50,7 +50,7 @@ class SharedMemory:
                 finding(
                     self, "error" if space.total_bytes < 128 * _MIB else "warning", "/dev/shm",
                     seen=f"/dev/shm has {size}"
-                    + (f"; {workers} workers may need {need / _GIB:.1f} GiB." if workers else "."),
+                    + (f"; {count(workers, 'worker')} may need {need / _GIB:.1f} GiB." if workers else "."),
                     why=why,
                     remedy=f"docker run --shm-size={max(8, round(need / _GIB))}g (or --ipc=host); Kubernetes: an "
                     "emptyDir with "

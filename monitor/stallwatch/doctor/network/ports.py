@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.network.names import is_own_address
 from stallwatch.doctor.network.tcp_table import LISTEN, TIME_WAIT, tcp_sockets
 from stallwatch.doctor.processes import Holder, holders_of, stat_of
@@ -44,7 +44,8 @@ class MasterPort:
             return (
                 finding(
                     self, "info", f"port {port}",
-                    seen=f"{waiting} connection(s) of an earlier job on port {port} are in TIME_WAIT.",
+                    seen=f"{count(waiting, 'connection')} of an earlier job on port {port} "
+                    f"{'is' if waiting == 1 else 'are'} in TIME_WAIT.",
                     why="They end by themselves within a minute and do not stop PyTorch's store, which reuses the "
                     "address.",
                     remedy="nothing; do not change tcp_fin_timeout, which has no effect on TIME_WAIT",

@@ -1,7 +1,9 @@
 import pytest
 
 from stallwatch.doctor.environment.syntax import WrongSyntax
+from stallwatch.doctor.environment.together import Contradictions
 from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange
+from stallwatch.doctor.finding import count
 from tests.unit.doctor.fakes import Node, one
 
 
@@ -180,3 +182,61 @@ def test_a_line_of_nccl_conf_that_only_a_shell_would_understand_is_told(node: No
     found = one(WrongSyntax().look(node.around(files={"/etc/nccl.conf": {name: "WARN"}})))
     assert found.remedy == "write NCCL_DEBUG=WARN"
     assert WrongSyntax().look(node.around(files={"/etc/nccl.conf": {"NCCL_DEBUG": "WARN"}})) == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"DS_ACCELERATOR": "cdua"}, "(cuda?)"),
+        ({"DS_ACCELERATOR": "gpu"}, "a value that DeepSpeed accepts"),
+        ({"NCCL_DEBUG": "INF0"}, "(INFO?)"),
+        ({"TORCH_DISTRIBUTED_DEBUG": "DETIAL"}, "(DETAIL?)"),
+    ],
+)
+def test_a_misspelt_choice_is_told_with_the_nearest(node: Node, values: dict[str, str], words: str) -> None:
+    assert words in one(OutOfRange().look(node.around(values))).remedy
+    for right in ({"DS_ACCELERATOR": "cuda"}, {"DS_ACCELERATOR": "cpu"}, {"NCCL_DEBUG": "info"}):
+        assert OutOfRange().look(node.around(right)) == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("expandable_segments:Ture", "takes True or False"),
+        ("expandable_segments=True", "has no colon"),
+        ("backend:cudaMallocAsnyc", "takes native or cudaMallocAsync"),
+        ("max_split_size_mb:128MB", "whole number above 20"),
+        ("garbage_collection_threshold:80", "between 0 and 1"),
+        ("expandable_segment:True", "the nearest is expandable_segments"),
+    ],
+)
+def test_settings_of_the_allocator_that_it_refuses_are_told(node: Node, value: str, words: str) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        assert words in one(WrongSyntax().look(node.around({name: value}))).seen
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "expandable_segments:True", "max_split_size_mb:128,garbage_collection_threshold:0.8",
+        "backend:cudaMallocAsync", "roundup_power2_divisions:[256:1,512:2,>:8]", "expandable_segments: True",
+        "pinned_max_cached_size_mb:64", "",
+    ],
+)  # fmt: skip
+def test_settings_of_the_allocator_that_are_right_are_silent(node: Node, value: str) -> None:
+    assert WrongSyntax().look(node.around({"PYTORCH_ALLOC_CONF": value})) == ()
+
+
+def test_subsystems_of_a_log_that_is_off_are_mentioned(node: Node) -> None:
+    for level in ({}, {"NCCL_DEBUG": "WARN"}):
+        found = one(Contradictions().look(node.around({"NCCL_DEBUG_SUBSYS": "INIT,NET"} | level)))
+        assert found.severity == "info"
+    assert Contradictions().look(node.around({"NCCL_DEBUG_SUBSYS": "INIT", "NCCL_DEBUG": "INFO"})) == ()
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "words"), [(1, "rank", "1 rank"), (2, "GPU", "2 GPUs"), (0.5, "CPU", "0.5 CPUs"),
+     (3, "process", "3 processes")]
+)  # fmt: skip
+def test_numbers_go_with_their_nouns(number: float, noun: str, words: str) -> None:
+    assert count(number, noun) == words
