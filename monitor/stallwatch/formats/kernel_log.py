@@ -48,28 +48,53 @@ _HEAD: Final = re.compile(  # one part of it: taken as it comes, for who tries a
     rf"\s+|{_WALL.pattern}(?=\s)|<\d+>\d?|\d+,\d+,\d+,[^;]*;|\{{\d+\}}|\[[^\]]*\]:?|-(?=\s)"
     r"|kern\s*:\w+\s*:"  # dmesg --decode
     r"|[\w.-]+(?=\s+kernel\b)|kernel(?=\s)"  # a host
-    r"|[^\s:]+:(?=\s)"
+    r"|[^\s:]+:(?=\s)|\(slave(?=\s)"
 )
 _LONGEST_HEAD: Final = 256
+# Forms: driver, PCI address and interface, then "Link down", "Port: 1 Link DOWN" or "NIC Link is Down"; "ib0: link
+# down"; "link status definitely down for interface". Bridges and containers' ends are no ports.
+_LINK: Final = re.compile(
+    r"(?:(?:\w+ )?(?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:.]+):? )?(?<![\w.-])(?!veth|docker|br-|virbr|cali|cni|lo\b)"
+    r"(?P<device>[a-zA-Z][\w.-]*):? (?:[Pp]ort:? ?\d* )?(?:NIC |Port )?"
+    r"(?:[Ll]ink (?:is )?(?:[Dd]own|DOWN)\b|link status definitely down)"
+)
+_ADAPTER: Final = re.compile(
+    r"(?P<driver>mlx[45]_core|mlx5_ib|bnxt_en|bnxt_re|irdma|ice|efa|hfi1|hns3)"
+    r" (?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:.]+)[: ]"
+    r".*?(?:health compromised|device's health|Fatal error|assert_var|internal error|tx timeout|TX timeout"
+    r"|command timeout|cmd_exec timeout|timeout\. Will cause a leak|adapter is in error state|hardware error)"
+)
+# Whatever is of note holds one of these.
+NEEDLES: Final = (
+    "NVRM:", "SXid (PCI", "oom-kill:", "Killed process", "blocked for more than", "blocked in I/O wait",
+    "PCIe Bus Error", "ink down", "ink DOWN", "ink is Down", "ink is down", "definitely down", "health compromised",
+    "device's health", "Fatal error", "assert_var", "internal error", "x timeout", "X timeout", "command timeout",
+    "cmd_exec timeout", "Will cause a leak", "in error state", "hardware error",
+)  # fmt: skip
 
 
 def parse(data: bytes) -> KernelLog:
     """Given a kernel log's bytes (its end, when it is long), return its last lines and what is of note in it."""
     raw = data.decode("utf-8", "surrogateescape").splitlines()
     lines = [line_of(strip_colours(line))[:_MAXIMUM_LINE] for line in raw]
-    reading = _Reading()
+    reading = Reading()
     for number, line in enumerate(lines, 1):
         reading.feed(line, number)
     return KernelLog(tuple(lines[-_KEPT_LINES:]), tuple(reading.events[-_KEPT_EVENTS:]))
 
 
-class _Reading:
+class Reading:
+    """Fed line by line, of any log: of a line that the kernel did not write it takes no notice."""
+
     def __init__(self) -> None:
         self.events: list[KernelEvent] = []
         self._gpu = ""  # named by the first of the three lines that report a GPU off the bus without a XID
         self._gpu_line = 0
 
     def feed(self, line: str, number: int) -> None:
+        if not any(needle in line for needle in NEEDLES):
+            return
+        line = line_of(strip_colours(line))[:_MAXIMUM_LINE]
         if match := _said(_XID, line):
             self._add("xid", line, number, **_xid(match, line))
         elif match := _said(_SXID, line):
@@ -101,6 +126,10 @@ class _Reading:
                 self._add("oom_kill", line, number, pid=int(match["pid"]), process=match["name"], constraint=constraint)
         elif match := _said(_HUNG, line):
             self._add("hung_task", line, number, pid=int(match["pid"]), process=match["name"])
+        elif match := _said(_LINK, line):
+            self._add("link_down", line, number, device=match["device"], pci_bus_id=_pci(match["pci"] or ""))
+        elif match := _said(_ADAPTER, line):
+            self._add("adapter_error", line, number, pci_bus_id=_pci(match["pci"]), device=match["driver"])
         elif match := _said(_PCIE, line):
             self._add(
                 "pcie_error", line, number, pci_bus_id=_pci(match["pci"]), corrected=match["severity"] == "Corrected"

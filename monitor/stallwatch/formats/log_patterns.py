@@ -9,31 +9,27 @@ from typing import Final
 from stallwatch.formats.log_pattern import Pattern, pattern
 from stallwatch.formats.log_patterns_system import SYSTEM_PATTERNS
 
-_PG: Final = (
-    # ≥ 2.6: [PG ID 0 PG GUID 0(default_pg) Rank 118]; 2.5 the same, its description may be missing; 2.3: [PG 1 Rank 1]
-    r"(?:\[PG(?: ID)? (?P<pg>\w+)(?: PG GUID (?P<guid>[^\s(\]]+)(?:\((?P<description>[^)]*)\))?)?"
-    r" Rank (?P<group_rank>\d+)\])"
-)
-
-
+# The group in brackets is read for every kind, by training_log.
 # The first that matches names the line.
 PATTERNS: Final[tuple[Pattern, ...]] = (
     pattern(
         "collective_timeout",
-        "WorkNCCL(",
-        # "[Rank g]" is the rank within the process group (nccl#1610), where no PG is printed.
-        r"(?:\[Rank (?P<group_rank>\d+)\] )?(?:Watchdog caught collective operation timeout: |Work )WorkNCCL\("
-        r"SeqNum=(?P<seq>\d+), OpType=(?P<operation>\w+)(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?"
+        "OpType=",
+        # "[Rank g]" is the rank within the process group (nccl#1610), where no PG is printed. 1.13 prints a shape.
+        r"(?:\[Rank (?P<group_rank>\d+)\] )?(?:Watchdog caught collective operation timeout: |Work )Work\w+\("
+        r"(?:SeqNum=(?P<seq>\d+), )?OpType=(?P<operation>\w+)(?:, TensorShape=\[(?P<shape>[\d, ]*)\])?"
+        r"(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?"
         r", Timeout\(ms\)=(?P<timeout_ms>\d+)\)(?: ran for (?P<ran_ms>\d+) milliseconds| timed out in blocking wait)",
     ),
     pattern(
         "group_status",
         "ast enqueued",
-        _PG + r"?.{0,300}?(?:work(?: sequence id)?: (?P<seq>-?\d+)\b.{0,40}?)?"
+        r"(?:work(?: sequence id)?: (?P<seq>-?\d+)\b.{0,40}?)?"
         r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)"
         r".{0,40}?last completed (?:NCCL )?work: (?P<completed>-?\d+)",
     ),
-    pattern("recorder_disabled", "FlightRecorder is disabled", r"Stack trace of the failed collective not found"),
+    pattern("recorder_disabled", "FlightRecorder is disabled", r"Stack trace of the \w+ collective\b.*? not found"),
+    pattern("failed_stack", "Stack trace of the", r"Stack trace of the \w+ collective(?: operation)?: *$"),
     pattern(
         "dump_signal",
         "dump signal",
@@ -44,9 +40,9 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     pattern(
         "heartbeat_stuck",
         "watchdog got stuck for",
-        _PG + r"?.*?watchdog got stuck for (?P<stuck_seconds>\d+) ?seconds",
+        r".*?watchdog got stuck for (?P<stuck_seconds>\d+) ?seconds",
     ),
-    pattern("heartbeat_stuck", "Heartbeat monitor timed out", _PG + r"?.*?Heartbeat monitor timed out"),
+    pattern("heartbeat_stuck", "Heartbeat monitor timed out", r"Heartbeat monitor timed out"),
     pattern("gil_clue", "Could not acquire GIL", r"Could not acquire GIL within (?P<within_ms>\d+) ?ms"),
     # The rank's own GPU ended its watchdog; the others' watchdogs end by their waiting.
     pattern(
@@ -57,7 +53,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     pattern(
         "watchdog_end",
         "watchdog thread terminated",
-        _PG + r"?.*?watchdog thread terminated with exception: (?P<message>.*)",
+        r".*?watchdog thread terminated with exception: (?P<message>.*)",
         secondary=True,
     ),
     pattern(
@@ -145,7 +141,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     pattern(
         "store_closed",
         "TCPStore server has shut down",
-        _PG + r"?.*?TCPStore server has shut down too early",
+        r".*?TCPStore server has shut down too early",
         secondary=True,
     ),
     pattern(
@@ -154,11 +150,24 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         r"Timed out after (?P<ran_seconds>\d+) seconds waiting for clients\. "
         r"(?P<joined>\d+)/(?P<expected>\d+) clients joined",
     ),
+    # The store of an older job, or a second job, where more came than were expected.
+    pattern(
+        "init_waiting",
+        "Waiting in store based barrier",
+        r"Waiting in store based barrier to initialize process group for rank:? (?P<rank>\d+).*?"
+        r"world_size=(?P<expected>\d+), worker_count=(?P<joined>\d+)",
+    ),
     pattern(
         "init_timeout",
         "store based barrier on rank",
         r"Timed out initializing process group in store based barrier on rank:? (?P<rank>\d+).*?"
         r"world_size=(?P<expected>\d+), worker_count=(?P<joined>\d+)",
+    ),
+    pattern(
+        "init_timeout",
+        "ncclUniqueId",
+        r"(?:\[(?P<group_rank>\d+)\] is setting up .*?)?ncclUniqueId from \[(?P<source>\d+)\]"
+        r".*got error: (?P<message>.*)",
     ),
     # gloo's ranks wait for each other's keys: "wait timeout after 5000ms, keys: /default_pg/0//cpu//0/1" is rank 1's.
     pattern(
@@ -166,7 +175,6 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         "wait timeout after",
         r"wait timeout after (?P<timeout_ms>\d+)ms, keys: (?P<message>\S+?(?://cpu//\d+/(?P<source>\d+))?)(?:\s|$)",
     ),
-    pattern("init_timeout", "ncclUniqueId", r"ncclUniqueId from \[(?P<source>\d+)\].*got error: (?P<message>.*)"),
     pattern(
         "nccl_peer_closed",
         "Connection closed by remote peer",
@@ -199,9 +207,33 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     # At the end of a process every call fails so.
     pattern("cuda_error", "Cuda failure", r"Cuda failure (?:\d+ )?'(?!driver shutting down)(?P<message>[^']+)'"),
     pattern(
-        "nccl_init_complete", "Init COMPLETE", r"rank (?P<group_rank>\d+) nranks (?P<expected>\d+) .*Init COMPLETE"
+        "nccl_init_complete",
+        "Init COMPLETE",
+        r"rank (?P<group_rank>\d+) nranks (?P<expected>\d+) (?:.*?commId (?P<comm>0x\w+))?.*Init COMPLETE",
     ),
-    pattern("nccl_init_started", "Init START", r"rank (?P<group_rank>\d+) nranks (?P<expected>\d+) .*Init START"),
+    pattern(
+        "nccl_init_started",
+        "Init START",
+        r"rank (?P<group_rank>\d+) nranks (?P<expected>\d+) (?:.*?commId (?P<comm>0x\w+))?.*Init START",
+    ),
+    # NVML's calls, by torch, NCCL and nvidia-smi.
+    pattern(
+        "gpu_unreachable",
+        "nvmlDeviceGetHandle",
+        r"nvmlDeviceGetHandleBy\w+\((?P<device>[^)]*)\) failed:? (?P<message>.*)",
+    ),
+    pattern("gpu_unreachable", "Failed to initialize NVML", r"Failed to initialize NVML: (?P<message>.*)"),
+    pattern(
+        "gpu_unreachable",
+        "Unable to determine the device handle",
+        r"Unable to determine the device handle for (?:GPU|gpu) ?(?P<device>[\w:.]+?): (?P<message>.*)",
+    ),
+    pattern(
+        "gpu_unreachable",
+        "communicate with the NVIDIA driver",
+        r"(?P<message>couldn't communicate with the NVIDIA driver)",
+    ),
+    pattern("gpu_unreachable", "GPU is lost", r"(?P<message>GPU is lost)"),
     pattern(
         "dataloader_killed",
         "DataLoader worker",
@@ -220,7 +252,15 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         "Duplicate GPU detected",
         r"Duplicate GPU detected ?: (?P<message>rank \d+ and rank \d+ both on CUDA device \w+)",
     ),
-    pattern("out_of_memory", "out of memory", r"CUDA out of memory|OutOfMemoryError"),
+    # Ends of a job that went well.
+    pattern(
+        "clean_end",
+        "destroy_process_group() was not called",
+        r"destroy_process_group\(\) was not called before program exit",
+        secondary=True,
+    ),
+    pattern("clean_end", "has NOT been destroyed", r"process group has NOT been destroyed", secondary=True),
+    pattern("out_of_memory", "out of memory", r"(?:CUDA|HIP) out of memory|OutOfMemoryError"),
     pattern("cuda_error", "CUDA error", r"CUDA error: (?P<message>.*)"),
     *SYSTEM_PATTERNS,
 )

@@ -1,4 +1,4 @@
-"""Lines of launchers, schedulers, Kubernetes, the kernel and the C++ runtime about a job's processes."""
+"""Lines of launchers, schedulers, Kubernetes and the C++ runtime about a job's processes."""
 
 from typing import Final
 
@@ -18,6 +18,38 @@ SYSTEM_PATTERNS: Final = (
         r"Sending process (?P<pid>\d+) closing signal (?P<message>SIG\w+)",
         secondary=True,
     ),
+    pattern(
+        "terminated",
+        "Unable to shutdown process",
+        r"Unable to shutdown process (?P<pid>\d+) via \S+, forcefully exitt?ing via (?:Signals\.)?(?P<message>\w+)",
+        secondary=True,
+    ),
+    pattern("terminated", "Killing subprocess", r"Killing subprocess (?P<pid>\d+)", secondary=True),
+    pattern("restarting", "will restart worker group", r"will restart worker group", secondary=True),
+    # What is killed or terminated after these lines is so on their account.
+    pattern("killing", "srun: Terminating", r"srun: (?P<message>Terminating (?:StepId|job step).*)", secondary=True),
+    pattern("killing", "Job step aborted", r"(?P<message>Job step aborted: Waiting up to .*)", secondary=True),
+    pattern("killing", "killing job", r"(?:mpirun|mpiexec|prterun): (?P<message>(?:.*)killing job.*)", secondary=True),
+    pattern(
+        "process_failed",
+        "noticed that process rank",
+        r"noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal"
+        r" (?P<exit_signal>\d+)",
+    ),
+    pattern("process_failed", "RUNNING AT", r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)"),
+    # Ray tells the death of an actor to its driver; why it died stands in the actor's own lines, or nowhere.
+    pattern(
+        "actor_died",
+        "Worker exit type",
+        r"(?:Worker PID: (?P<pid>\d+) )?Worker exit type: \w+ Worker exit detail: (?P<message>.*?)"
+        r"(?: There are some| Some potential|$)",
+    ),
+    pattern(
+        "actor_died", "actor died unexpectedly", r"(?P<message>The actor died unexpectedly before finishing this task)"
+    ),
+    pattern("actor_died", "actor is dead because", r"(?P<message>The actor is dead because .*)"),
+    pattern("memory_killed", "due to memory pressure", r"killed due to memory pressure \(OOM\)"),
+    pattern("memory_killed", "running low on memory", r"killed due to the node running low on memory"),
     pattern("cancelled", "death signal", r"Received (?:Signals\.)?(?P<message>SIG\w+) death signal"),
     # accelerate looks for itself before it starts anything.
     pattern(
@@ -38,8 +70,8 @@ SYSTEM_PATTERNS: Final = (
     pattern("not_started", "Host key verification failed", r"Host key verification failed"),
     pattern("not_started", "Permission denied (publickey", r"Permission denied \(publickey"),
     pattern("not_started", "not enough slots available", r"There are not enough slots available"),
-    # The C++ runtime and faulthandler. Exceptions of c10 and gloo come with lines of their own.
-    pattern("native_exception", "terminate called", r"throwing an instance of '(?P<message>std::[^']+)'"),
+    # The C++ runtime and faulthandler; what() says more, in the next line.
+    pattern("native_exception", "terminate called", r"throwing an instance of '(?P<exception>[\w:]+)'"),
     pattern(
         "native_crash",
         "Fatal Python error",
@@ -48,12 +80,11 @@ SYSTEM_PATTERNS: Final = (
     # Memory.
     pattern("memory_killed", "oom_kill event", r"Detected \d+ oom_kill events? in (?P<message>\S+)"),
     pattern(
-        "memory_killed", "Out Of Memory", r"srun: error: (?P<host>\S+): tasks? (?P<message>[\d,\[\]-]+): Out Of Memory"
+        "memory_killed", "Out Of Memory", r"srun: error: (?P<host>\S+): tasks? (?P<ranks>[\d,\[\]-]+): Out Of Memory"
     ),
     pattern("memory_killed", "memory limit", r"Exceeded (?:job|step) memory limit"),
     pattern("memory_killed", "TERM_MEMLIMIT", r"TERM_MEMLIMIT"),
     pattern("memory_killed", "PBS: job killed", r"PBS: job killed: (?P<message>v?mem .*)"),
-    pattern("memory_killed", "Killed process", r"[Oo]ut of memory: Killed process (?P<pid>\d+) \((?P<message>.*?)\)"),
     pattern("memory_killed", "OOMKilled", r"\bOOMKilled\b"),
     # Slurm, LSF, PBS and Kubernetes about a job's end.
     pattern("node_failed", "NODE FAILURE", r"ON (?P<host>\S+) CANCELLED AT \S+ DUE TO NODE FAILURE"),
@@ -75,18 +106,8 @@ SYSTEM_PATTERNS: Final = (
     pattern(
         "process_failed",
         "srun: error:",
-        r"srun: error: (?P<host>\S+): tasks? (?P<message>[\d,\[\]-]+): (?:Exited with exit code (?P<exit>\d+)"
+        r"srun: error: (?P<host>\S+): tasks? (?P<ranks>[\d,\[\]-]+): (?:Exited with exit code (?P<exit>\d+)"
         r"|(?P<died_of>Segmentation fault|Bus error|Aborted|Killed|Terminated|Illegal instruction"
         r"|Floating point exception))",
-    ),
-    # The kernel.
-    pattern("gpu_xid", "SXid (PCI:", r"SXid \(PCI:(?P<device>[^)]+)\): (?P<message>\d+, Fatal.*)"),
-    pattern("gpu_xid", "NVRM: Xid", r"NVRM: Xid \(PCI:(?P<device>[^)]+)\): (?P<message>\d+.*)"),
-    pattern("gpu_lost", "fallen off the bus", r"fallen off the bus and is not responding"),
-    pattern("pcie_error", "PCIe Bus Error", r"(?P<device>\S+): PCIe Bus Error: severity=Uncorrected \(Fatal\)"),
-    pattern(
-        "hung_task",
-        "blocked for more than",
-        r"INFO: task (?P<message>.{1,32}?):(?P<pid>\d+) blocked for more than \d+ seconds",
     ),
 )

@@ -9,25 +9,32 @@ from stallwatch.formats.outside_text import line_of
 
 # CSI and OSC sequences, and carriage returns of progress bars.
 _ANSI: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
-_STAMP: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+_STAMP: Final = r"(?P<stamp>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
 # What follows a prefix is the line itself, whose indentation means something.
 _PREFIXES: Final = (  # those with a group "writer" tell the process apart
     re.compile(r"(?P<writer>\[pod/[^\]\s]*\])\s?"),  # kubectl logs --prefix
     # With containerd's mark, or with journald's host and process.
-    re.compile(rf"\[?{_STAMP}\]?\s(?:std(?:out|err)\s[FP]\s|[\w.-]+ [^\s:\[]+\[\d+\]: )?"),
-    re.compile(r"[A-Z][a-z]{2}\s+\d{1,2} \d\d:\d\d:\d\d [\w.-]+ [^\s:\[]+(?:\[\d+\])?: "),  # journald, syslog
+    re.compile(rf"\[?{_STAMP}\]?\s(?:std(?:out|err)\s[FP]\s|(?P<host>[\w.-]+) [^\s:\[]+\[(?P<pid>\d+)\]: )?"),
+    re.compile(  # journald, syslog
+        r"(?P<stamp>[A-Z][a-z]{2}\s+\d{1,2} \d\d:\d\d:\d\d) (?P<host>[\w.-]+) [^\s:\[]+(?:\[(?P<pid>\d+)\])?: "
+    ),
     re.compile("[\x00\ufeff]"),
-    re.compile(r"(?P<writer>\([\w.<>-]+ pid=\d+(?:, ip=[^)]*)?\))\s?"),  # Ray
+    re.compile(r"(?P<writer>\([\w.<>-]+ pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]*))?\))\s?"),  # Ray
     re.compile(r"(?P<writer>\[default(?P<local>\d+)\]):"),  # torchrun --tee: the local rank
     # torchrun with a role of the user's own: what its number means is his to know.
     re.compile(r"(?P<writer>\[(?!rank\d)[A-Za-z_][\w-]*?\d+\]):"),
-    re.compile(r"(?P<writer>\s*\d+): "),  # srun --label
-    # mpirun --tag-output, horovod, SageMaker
-    re.compile(r"(?P<writer>\[(?:\d+,)?(?:mpirank:)?\d+(?:,[\w.-]+)?\])<std(?:out|err)>:"),
+    re.compile(r"(?P<writer>\s*(?P<task>\d{1,6})):(?: |$)"),  # srun --label
+    # mpirun --tag-output, horovod, SageMaker; Open MPI 5 writes the job's name before the comma
+    re.compile(
+        r"(?P<writer>\[(?:[\w.@-]+,)?(?:mpirank:)?(?P<task>\d+)(?:,(?P<host>[A-Za-z][\w.-]*))?\])<std(?:out|err)>: ?"
+    ),
 )
 _MOST_PREFIXES: Final = 6  # of launchers within launchers: srun --label around torchrun --tee
 _JSON: Final = re.compile(r'\{"(?:log|time|stream)":')  # Docker's json-file
-_SURE: Final = re.compile(r"(?<![\w│])(?:(?:  \+ Exception Group )?Traceback \(most recent call last\):|\[rank\d+\]:)")
+_SURE: Final = re.compile(
+    r"(?<![\w│])(?:(?:  \+ Exception Group )?Traceback \(most recent call last\):|\[rank\d+\]:"
+    r"|\[[EWIF](?:\d{3,4} [\d:.]+)? ?(?:ProcessGroup\w+|TCPStore|socket)\.[ch]pp:\d+\])"
+)
 _MARKED: Final = re.compile(r"[\d\])>:\t]|\w +\|")  # what no word of a sentence, and no exception group, begins with
 _LONGEST_PREFIX: Final = 120
 _TIME: Final = re.compile(r"\d+:\d\d(?::\d\d)?(?:[.,]\d+)?|\d{8,}(?:\.\d+)?|\d+[-/]\d+[-/]\d+|\d+\.\d+")
@@ -39,6 +46,10 @@ class Line(NamedTuple):
     rank: int | None  # global rank by "[rank3]:", which torch ≥ 2.2 writes
     local_rank: int | None
     writer: str = ""  # what a launcher put before the lines of one process
+    stamp: str = ""  # the time that a launcher, a container or a logger put before the line, as printed
+    task: int | None = None  # number of the task by srun or mpirun: a rank, where each task is one
+    pid: int | None = None
+    host: str | None = None
 
 
 def strip_colours(line: str) -> str:
@@ -57,14 +68,15 @@ def shape_of(text: str) -> re.Pattern[str] | None:
 
 def read_line(raw: str, shapes: Sequence[re.Pattern[str]] = ()) -> Line:
     """Given a line as found in a log, return the process' own part of it. `shapes`: see shape_of."""
-    text = _of_json(strip_colours(raw))
-    local_rank, writer = None, ""
+    text, stamp = _of_json(strip_colours(raw))
+    said: dict[str, str] = {}
+    writer = ""
     for _ in range(_MOST_PREFIXES):
         match = next((match for prefix in _PREFIXES if (match := prefix.match(text))), None)
         if match is not None:
-            said = match.groupdict()
-            local_rank = int(said["local"]) if said.get("local") else local_rank
-            writer += said.get("writer") or ""
+            found = {name: value for name, value in match.groupdict().items() if value}
+            writer += found.pop("writer", "")
+            said = found | said  # the outermost tells it: of a time the one that all lines have
         elif match := next((match for shape in shapes if (match := shape.match(text))), None):
             writer += _TIME.sub("", match[0])
         else:
@@ -73,15 +85,26 @@ def read_line(raw: str, shapes: Sequence[re.Pattern[str]] = ()) -> Line:
     rank = None
     while match := _RANK.match(text):  # torch marks tracebacks, a launcher's template all lines
         rank, text = int(match["rank"]), text[match.end() :]
-    return Line(line_of(text), rank, local_rank, writer)
+    numbers = {name: int(said[name]) if name in said else None for name in ("local", "task", "pid")}
+    return Line(
+        line_of(text),
+        rank,
+        numbers["local"],
+        writer,
+        stamp or said.get("stamp", ""),
+        numbers["task"],
+        numbers["pid"],
+        said.get("host"),
+    )
 
 
-def _of_json(text: str) -> str:
+def _of_json(text: str) -> tuple[str, str]:
+    """The line that Docker's json-file holds, and its time."""
     if not _JSON.match(text):
-        return text
+        return text, ""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):
-        return text
-    log = said.get("log") if isinstance(said, dict) else None
-    return strip_colours(log) if isinstance(log, str) else text
+        return text, ""
+    log, time = (said.get("log"), said.get("time")) if isinstance(said, dict) else (None, None)
+    return (strip_colours(log) if isinstance(log, str) else text), time if isinstance(time, str) else ""

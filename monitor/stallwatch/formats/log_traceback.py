@@ -1,6 +1,7 @@
 """Python tracebacks in a log: the exception, and the innermost line of the job's own code."""
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from stallwatch.model.evidence import CodeFrame
@@ -15,8 +16,16 @@ _FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, i
 _BOX_FRAME: Final = re.compile(r"│ (?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
 # A syntax error of the script itself has neither a first line nor a function.
 BODY: Final = re.compile(r'  File "[^"]+", line \d+(?:, in \S|$)')
+CHAINED: Final = re.compile(
+    r"During handling of the above exception, another exception occurred"
+    r"|The above exception was the direct cause of the following exception"
+)
 IGNORED: Final = re.compile(r"Exception ignored in|Error in atexit\._run")
-_EXCEPTION: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+_EXCEPTION: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*(?:\([A-Z]\w*\))?)(?:: (?P<message>.*))?$")
+# "torch.cuda.OutOfMemoryError: CUDA out of memory…": a class by its name, and something said.
+_ALONE: Final = re.compile(
+    r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:\([A-Z]\w*\))?): (?P<message>\S.*)$"
+)
 _NAMED: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault)$")
 # Code that a job installs but did not write. Everything else is its own.
 _INSTALLED: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen |^<string>")
@@ -37,8 +46,9 @@ class Traceback:
     """Fed with the lines after START (`headless` where that line is lost); `done` once the exception's line has come or
     the block broke off."""
 
-    def __init__(self, *, headless: bool = False, ignored: bool = False) -> None:
+    def __init__(self, *, headless: bool = False, ignored: bool = False, chained: bool = False) -> None:
         self._headless = headless
+        self.chained = chained  # to the traceback before it
         self.ignored = ignored  # Python went on: it came from a finaliser, or from the interpreter's end
         self.done = False
         self.exception: str | None = None
@@ -61,6 +71,17 @@ class Traceback:
     @property
     def frame(self) -> CodeFrame | None:
         """The innermost frame of the job's own code, else the innermost of all."""
-        own = [frame for frame in self.frames if not _INSTALLED.search(frame.filename)]
-        frames = own or self.frames
-        return frames[-1] if frames else None
+        return innermost_own(self.frames)
+
+
+def innermost_own(frames: Sequence[CodeFrame]) -> CodeFrame | None:
+    """Given frames, outermost first, return the innermost of the job's own code, else the innermost of all."""
+    own = [frame for frame in frames if not _INSTALLED.search(frame.filename)]
+    chosen = own or frames
+    return chosen[-1] if chosen else None
+
+
+def lone_exception(text: str) -> tuple[str, str] | None:
+    """Type and message of an exception's last line that stands without its traceback."""
+    match = _ALONE.match(text)
+    return (match["type"], match["message"]) if match else None

@@ -3,13 +3,21 @@
 import re
 import signal
 from collections.abc import Iterator
+from math import prod
 from typing import Any, Final
 
+from msgspec.structs import replace
+
+from stallwatch.formats import kernel_log
+from stallwatch.formats.log_blocks import Blocks
 from stallwatch.formats.log_launcher import Summary, exit_of
+from stallwatch.formats.log_mismatch import sides_of
+from stallwatch.formats.log_owners import Owners
 from stallwatch.formats.log_pattern import Pattern
 from stallwatch.formats.log_patterns import PATTERNS
 from stallwatch.formats.log_prefix import Line, read_line, shape_of, strip_colours
-from stallwatch.formats.log_traceback import BODY, IGNORED, Traceback, starts, undrawn
+from stallwatch.formats.log_time import Moment, moment
+from stallwatch.formats.log_traceback import BODY, CHAINED, IGNORED, Traceback, lone_exception, starts, undrawn
 from stallwatch.formats.outside_text import line_of
 from stallwatch.model.evidence import LogEvent, LogTail
 
@@ -31,21 +39,42 @@ _NUMBERS: Final = frozenset(
         "pid",
         "rank",
         "local_rank",
+        "joined",
+        "expected",
+        "exit_signal",
     ]
 )
 # glog's header, "[E1127 21:01:55.098 ProcessGroupNCCL.cpp:1628] ": its date has no year and is local time.
-_HEADER: Final = re.compile(r"\[[EWIF](?:\d{3,4} (?P<time>\d\d:\d\d:\d\d\.\d+))? ?[\w.]+\.(?:cpp|hpp|h|cc):\d+\] ")
+_HEADER: Final = re.compile(r"\[[EWIF](?P<time>\d{3,4} \d\d:\d\d:\d\d\.\d+)?(?: \d+)? ?[\w.]+\.(?:cpp|hpp|h|cc):\d+\] ")
+_AGENTS_TIME: Final = re.compile(r"[EWIF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
+# 2.3: [PG 1 Rank 1]; 2.4: [PG 3 (mesh_sp) Rank 1]; 2.5 and later: [PG ID 0 PG GUID 0(default_pg) Rank 118], where GUID
+# or description may be missing.
 _PG: Final = re.compile(
-    r"\[PG(?: ID)? (?P<pg>\w+)(?: PG GUID (?P<guid>[^\s(\]]+)(?:\((?P<description>[^)]*)\))?)?"
-    r" Rank (?P<group_rank>\d+)\]"
+    r"\[PG(?: ID)? (?P<pg>\w+)(?: PG GUID (?P<guid>[^\s(\]]*))?\s?(?:\((?P<description>[^)]*)\))?"
+    r"\s+Rank (?P<group_rank>\d+)\]"
 )
+# NCCL's own lines: "node0:1888:2011 [0] …", perhaps with a time before them.
+_NCCL: Final = re.compile(r"(?:\[[^\]]*\] )?(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[\d+\] (?=.*NCCL )")
+_GROUP_RANK: Final = re.compile(r"\[Rank (\d+)\]")
 # strsignal(3), as schedulers print it.
 _SIGNALS: Final = {
     "Illegal instruction": signal.SIGILL, "Aborted": signal.SIGABRT, "Bus error": signal.SIGBUS,
     "Floating point exception": signal.SIGFPE, "Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV,
     "Terminated": signal.SIGTERM,
 }  # fmt: skip
-_NUMBER_LIST: Final = re.compile(r"\d{1,6}")
+_NUMBER_LIST: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+_MOST_RANKS: Final = 4_096  # that one line names
+# Of a log in which nothing is known: what a person would look at first.
+_ERROR_LIKE: Final = re.compile(
+    r"\b(?:error|errors|fatal|failed|failure|fail|exception|abort(?:ed)?|killed|panic|cannot|can't|unable to|denied"
+    r"|invalid|refused|timed out|mismatch|segfault|crash(?:ed)?)\b|Error\b|Exception\b",
+    re.IGNORECASE,
+)
+_NO_ERRORS: Final = re.compile(r"\b(?:no|0|without|zero) (?:error|failure|exception)s?\b", re.IGNORECASE)
+_MOST_ERROR_LIKE: Final = 5
+_MOST_LAST_LINES: Final = 3
+_LISTED: Final = re.compile(r'"(?:stdout|stderr)_lines": \[')  # ansible prints what a command wrote as JSON
+_LISTED_LINE: Final = re.compile(r'\s+"(?P<text>(?:[^"\\]|\\.)*)",?$')
 
 
 def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
@@ -55,31 +84,87 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
     lines = data.decode("utf-8", "surrogateescape").split("\n")
     for number, raw in enumerate(lines, 1):
         reading.feed(raw[:_MAXIMUM_LINE], number)
-    reading.summary.close()
-    events = sorted((*reading.events, *reading.summary.events), key=lambda event: event.line)
+    events = reading.ended()
+    if not events and not reading.kernel.events:
+        events = _error_like(lines) or _last_lines(lines)
     tail = [line_of(strip_colours(line)) for line in lines[-_KEPT_LINES - 1 :]]
     while tail and not tail[-1]:
         tail.pop()
-    return LogTail(tuple(line[:_MAXIMUM_LINE] for line in tail), tuple(events[-most_events:]))
+    return LogTail(
+        tuple(line[:_MAXIMUM_LINE] for line in tail),
+        tuple(events[-most_events:]),
+        tuple(reading.kernel.events[-most_events:]),
+    )
 
 
 class _Reading:
     def __init__(self) -> None:
         self.events: list[LogEvent] = []
         self.summary = Summary()
+        self.kernel = kernel_log.Reading()
+        self._blocks = Blocks(self.events)
+        self._owners = Owners()
+        self._writers: dict[int, str] = {}  # of an event, by its place
         self._tracebacks: dict[tuple[int | None, str], Traceback] = {}  # ranks write into one log at the same time
         self._ignored: set[tuple[int | None, str]] = set()  # whose next traceback is one that Python ignored
+        self._chained: set[tuple[int | None, str]] = set()  # whose next traceback belongs to the one before
         self._shapes: list[re.Pattern[str]] = []
+        self._now: Moment | None = None
+        self._listed = False
 
     def feed(self, raw: str, number: int) -> None:
+        if self._listed and (match := _LISTED_LINE.match(raw)):
+            raw = match["text"].replace('\\"', '"').replace("\\t", "\t").replace("\\\\", "\\")
+        elif '_lines": [' in raw:
+            self._listed = _LISTED.search(raw) is not None
+        self.kernel.feed(raw, number)
         line = read_line(raw, self._shapes)
         if len(self._shapes) < _MOST_SHAPES and (shape := shape_of(line.text)):
             self._shapes.append(shape)
             line = read_line(raw, self._shapes)
-        if self._traceback(line, number) or self.summary.feed(line.text, number):
-            return
-        for event in _events(line, number):
-            self.events.append(event)
+        self._owners.feed(line)
+        self._tell_time(line)
+        before = len(self.events)
+        part_of_block = self._traceback(line, number) or self._blocks.feed(line, number)
+        if not part_of_block and not self.summary.feed(line.text, number):
+            self.events += _events(line, number)
+            if len(self.events) == before and (alone := lone_exception(line.text)):
+                self.events.append(_of_exception(line, number, *alone))
+        for place in range(before, len(self.events)):
+            self._complete(place, line)
+
+    def ended(self) -> list[LogEvent]:
+        """Close what is open and return all events, each with its rank where the log tells it."""
+        self.summary.close()
+        self._owners.take_communicators(self.events)
+        told = [self._owners.named(event, self._writers.get(place, "")) for place, event in enumerate(self.events)]
+        if self._owners.tasks_are_ranks():
+            told = [replace(e, rank=e.ranks[0]) if _of_one_task(e) else e for e in told]
+        else:
+            told = [replace(e, ranks=()) if e.kind in ("process_failed", "memory_killed") else e for e in told]
+        return sorted((*told, *self.summary.events), key=lambda event: event.line)
+
+    def _tell_time(self, line: Line) -> None:
+        if line.stamp:
+            self._now = moment(line.stamp) or self._now
+        elif (header := _HEADER.match(line.text)) and header["time"]:
+            self._now = moment(header["time"]) or self._now
+        elif match := _AGENTS_TIME.match(line.text):
+            self._now = moment(match[0]) or self._now
+
+    def _complete(self, place: int, line: Line) -> None:
+        event = self.events[place]
+        fields: dict[str, Any] = {}
+        if self._now is not None and event.at_seconds is None:
+            fields["at_seconds"], fields["utc"] = self._now
+        if event.at is None and line.stamp:
+            fields["at"] = line.stamp
+        for name in ("task", "pid", "host"):
+            if getattr(event, name) is None and (value := getattr(line, name)) is not None:
+                fields[name] = value
+        self.events[place] = replace(event, **fields) if fields else event
+        self._writers[place] = line.writer
+        self._blocks.begin(place, line)
 
     def _traceback(self, line: Line, number: int) -> bool:
         """Collect a traceback. Its last line may mean more than an exception, and is looked at as any other."""
@@ -88,9 +173,12 @@ class _Reading:
         text = undrawn(line.text)
         if IGNORED.match(text):
             self._ignored.add(writer)
+        if CHAINED.match(text):
+            self._chained.add(writer)
         if starts(line.text) or starts(text):
-            self._tracebacks[writer] = Traceback(ignored=writer in self._ignored)
+            self._tracebacks[writer] = Traceback(ignored=writer in self._ignored, chained=writer in self._chained)
             self._ignored.discard(writer)
+            self._chained.discard(writer)
             return True
         if open_one is None and BODY.match(line.text):
             # The log was cut, or its head was lost among others' lines: what ends it must look like an exception.
@@ -102,20 +190,23 @@ class _Reading:
             return True
         del self._tracebacks[writer]
         if open_one.exception:
-            self.events.append(
-                LogEvent(
-                    kind="exception",
-                    text=line.text,
-                    line=number,
-                    rank=line.rank,
-                    local_rank=line.local_rank,
-                    exception=open_one.exception,
-                    message=open_one.message,
-                    frame=open_one.frame,
-                    secondary=open_one.ignored or any(event.secondary for event in _events(line, number)),
-                )
-            )
+            secondary = open_one.ignored or any(event.secondary for event in _events(line, number))
+            event = _of_exception(line, number, open_one.exception, open_one.message)
+            event = replace(event, frame=open_one.frame, secondary=secondary, chained=open_one.chained)
+            self.events.append(event)
         return False
+
+
+def _of_exception(line: Line, number: int, exception: str, message: str | None) -> LogEvent:
+    return LogEvent(
+        kind="exception",
+        text=line.text,
+        line=number,
+        rank=line.rank,
+        local_rank=line.local_rank,
+        exception=exception,
+        message=message,
+    )
 
 
 def _events(line: Line, number: int) -> Iterator[LogEvent]:
@@ -130,13 +221,20 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
     header, group = _HEADER.match(line.text), _PG.search(line.text)
     fields: dict[str, Any] = {"rank": line.rank, "local_rank": line.local_rank}
     if header and header["time"]:
-        fields["at"] = header["time"]
+        fields["at"] = header["time"].partition(" ")[2]
+        if not line.stamp and (when := moment(header["time"])):
+            fields["at_seconds"], fields["utc"] = when
     if group:
         fields["group"] = group["description"] or group["guid"] or group["pg"]
         fields["group_rank"] = int(group["group_rank"])
+        fields["group_id"] = group["guid"] or group["pg"]
+    elif pattern.kind == "group_status" and (place := _GROUP_RANK.search(line.text)):
+        fields["group_rank"] = int(place[1])  # torch 2.2 names no group
+    if writer := _NCCL.match(line.text):
+        fields["host"], fields["pid"] = writer["host"], int(writer["pid"])
     for name, value in said.items():
         if name == "ranks":
-            fields["ranks"] = tuple(int(rank) for rank in _NUMBER_LIST.findall(value))
+            fields["ranks"] = _numbers_in(value)
         elif name == "exit":
             fields["exit_code"], fields["exit_signal"] = exit_of(int(value))
         elif name == "died_of":
@@ -145,10 +243,47 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
             fields["peer"] = f"{fields.get('peer') or said.get('peer', '')}:{value}"
         elif name == "source":
             fields["ranks"] = (int(value),)
+        elif name == "shape":
+            fields["numel_in"] = fields["numel_out"] = prod(int(size) for size in re.findall(r"\d+", value))
         elif name in ("ran_seconds", "stuck_seconds"):
             fields["ran_ms"] = int(value) * 1000
         elif name in _FIELDS and fields.get(name) is None:
             fields[name] = int(value) if name in _NUMBERS else value.strip()
     if "joined" in said and "expected" in said:
         fields["message"] = f"{said['joined']} of {said['expected']} joined"
+    if pattern.kind == "collective_mismatch":
+        fields["sides"] = sides_of(line.text)
     return LogEvent(kind=pattern.kind, text=line.text, line=number, secondary=pattern.secondary, **fields)
+
+
+def _numbers_in(text: str) -> tuple[int, ...]:
+    """ "0-2,5" and "1, 5, 12"."""
+    found: list[int] = []
+    for first, last in _NUMBER_LIST.findall(text):
+        found += range(int(first), min(int(last or first), int(first) + _MOST_RANKS) + 1)
+    return tuple(found[:_MOST_RANKS])
+
+
+def _of_one_task(event: LogEvent) -> bool:
+    return event.kind in ("process_failed", "memory_killed") and event.rank is None and len(event.ranks) == 1
+
+
+def _error_like(lines: list[str]) -> list[LogEvent]:
+    """The last lines that look like errors."""
+    found: list[LogEvent] = []
+    for number in range(len(lines), max(0, len(lines) - 4_000), -1):
+        line = read_line(lines[number - 1][:_MAXIMUM_LINE])
+        if _ERROR_LIKE.search(line.text) and not _NO_ERRORS.search(line.text):
+            found.append(LogEvent("error_like", line.text, number, secondary=True))
+            if len(found) == _MOST_ERROR_LIKE:
+                break
+    return found[::-1]
+
+
+def _last_lines(lines: list[str]) -> list[LogEvent]:
+    """The last lines that hold anything: what is left to show of a log in which nothing looks like an error."""
+    held = [(number, line) for number, line in enumerate(lines[-200:], max(1, len(lines) - 199)) if line.strip()]
+    return [
+        LogEvent("last_line", read_line(line[:_MAXIMUM_LINE]).text, number, secondary=True)
+        for number, line in held[-_MOST_LAST_LINES:]
+    ]

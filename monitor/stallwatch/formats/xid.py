@@ -4,6 +4,8 @@ from typing import Final
 
 # Time-outs, halts, uncontained memory errors, off the bus, GSP and fatal errors.
 GPU_FAULTS: Final = frozenset({46, 48, 62, 64, 79, 95, 109, 110, 119, 120, 140, 143, 154, 158, 167, 169, 171, 172})
+# A kernel's own fault, mostly a bug of the job: it ends the work of that process, and 43 and 45 follow.
+LEADING: Final = frozenset({8, 13, 31, 32, 68, 69})
 # NVLink, its training and its fatal events.
 FABRIC_FAULTS: Final = frozenset({74, 136, *range(144, 151), 155})
 # Follow from another XID, from a killed process, or need nothing: never a cause alone.

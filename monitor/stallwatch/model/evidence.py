@@ -151,6 +151,16 @@ class Attempt(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+class SideOfMismatch(msgspec.Struct, frozen=True):
+    """What one rank called, as torch's DETAIL wrapper prints it; "" and None: not printed."""
+
+    rank: int
+    operation: str
+    seq: int | None = None
+    shape: str = ""  # "[10, 4]"
+    dtype: str = ""
+
+
 class LogEvent(msgspec.Struct, frozen=True):
     """A line (or block) of a training or launcher log that means something; fields that its kind has not are None.
 
@@ -160,7 +170,9 @@ class LogEvent(msgspec.Struct, frozen=True):
     nccl_version_mismatch, nccl_init_started, nccl_init_complete, dataloader_killed, shared_memory, open_files,
     recorder_disabled, process_failed, terminated, out_of_memory, cuda_error, memory_killed, cancelled, gpu_xid,
     gpu_lost, duplicate_gpu, native_crash, native_exception, not_started, node_failed, evicted, hung_task,
-    name_unresolved, nccl_no_interface, nccl_connect, locked_memory.
+    name_unresolved, nccl_no_interface, nccl_connect, locked_memory, failed_stack, gpu_unreachable, actor_died,
+    killing, clean_end, stale_store, error_like,
+    last_line.
     """
 
     kind: str
@@ -188,15 +200,25 @@ class LogEvent(msgspec.Struct, frozen=True):
     exit_signal: int | None = None
     first: bool = False  # torchrun's root cause: the first failure that it saw
     at: str | None = None  # time as printed
+    at_seconds: float | None = None  # the same from the year's begin; without one, of the last line before that has one
+    utc: bool = False  # by which clock: UTC, or the host's own
     exception: str | None = None  # its type
     message: str | None = None
     frame: CodeFrame | None = None  # innermost frame of the job's own code
     secondary: bool = False  # a follow-on by its nature: never a first cause
+    chained: bool = False  # raised while another exception was handled, or because of it: the one before, of its rank
+    source: str = ""  # file that it stands in, as people see it
+    task: int | None = None  # of srun or mpirun, where it is not known to be the rank
+    comm: str | None = None  # of NCCL: the communicator's id
+    group_id: str | None = None  # name or number of the process group, which its description need not tell apart
+    joined: int | None = None  # how many came, and how many were expected
+    expected: int | None = None
+    sides: tuple[SideOfMismatch, ...] = ()
 
 
 class KernelEvent(msgspec.Struct, frozen=True):
     """A kernel line that means something. kinds: xid, sxid (of an NVSwitch), off_bus, oom_kill, hung_task,
-    pcie_error."""
+    pcie_error, link_down, adapter_error."""
 
     kind: str
     text: str
@@ -211,11 +233,14 @@ class KernelEvent(msgspec.Struct, frozen=True):
     caused_by_xid: int | None = None
     corrected: bool | None = None  # of a PCIe error
     constraint: str | None = None  # of an OOM kill: "memcg" or "none" (the whole node)
+    device: str | None = None  # network adapter or port
+    source: str = ""  # file that it stands in
 
 
 class LogTail(msgspec.Struct, frozen=True):
     lines: tuple[str, ...]
     events: tuple[LogEvent, ...]
+    kernel: tuple[KernelEvent, ...] = ()  # a journal holds both
 
 
 class KernelLog(msgspec.Struct, frozen=True):

@@ -226,10 +226,10 @@ def test_agent_lines_of_torchrun_and_deepspeed() -> None:
 
 def test_quiet_log_says_nothing_and_keeps_its_tail() -> None:
     tail = parse(("step 1 loss 0.5\r\n" * 1000).encode())
-    assert tail.events == ()
+    assert {event.kind for event in tail.events} == {"last_line"}
     assert 0 < len(tail.lines) <= 400
     assert tail.lines[-1] == "step 1 loss 0.5"
 
 
 def test_bytes_that_are_not_text_do_no_harm() -> None:
-    assert parse(b"\xff\xfe\x00WorkNCCL(\n" * 10).events == ()
+    assert {event.kind for event in parse(b"\xff\xfe\x00WorkNCCL(\n" * 10).events} == {"last_line"}

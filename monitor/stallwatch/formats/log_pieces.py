@@ -1,0 +1,156 @@
+"""Logs of any length: what may mean something is picked out of the whole first, and only that is parsed.
+
+Most lines of a long log are the same but for their numbers. A block's lines without digits, those that were looked at
+before left out, are searched for words that every meaningful line has one of; only where one is found is the block
+itself searched for it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from msgspec.structs import replace
+
+from stallwatch.formats import kernel_log, training_log
+from stallwatch.formats.log_patterns import PATTERNS
+from stallwatch.model.evidence import LogTail
+
+WHOLE_BYTES: Final = 8 << 20  # up to this a log is parsed as it is
+_BLOCK_BYTES: Final = 2 << 20
+# Of what was picked out: the first cause stands early, the launcher's summary late.
+_EARLY_BYTES, _LATE_BYTES = 6 << 20, 6 << 20
+_END_BYTES: Final = 64 << 10  # of the log, picked whatever stands there
+_MOST_EVENTS: Final = 20_000
+_AFTER_LINES: Final = 200  # a traceback and, between its lines, those of other ranks
+_DIGITS: Final = b"0123456789"
+_MOST_SHAPES_BYTES: Final = 16 << 20  # of lines without digits that are remembered
+_NEEDLES: Final = tuple(
+    sorted(
+        {pattern.needle.encode() for pattern in PATTERNS}
+        | {b"Traceback (most recent call last)", b"ChildFailedError", b"Root Cause (first observed failure)"}
+        | {needle.encode() for needle in kernel_log.NEEDLES}
+    )
+)
+_WITHOUT_DIGITS: Final = tuple((needle, needle.translate(None, _DIGITS)) for needle in _NEEDLES)
+
+
+def parse_pieces(read: Callable[[int], bytes], head: bytes = b"") -> LogTail:
+    """Given a function that returns the next bytes of a log (b"" at its end) and what was read of it before, return
+    what is of note in it; lines are numbered as in the log."""
+    early: list[tuple[int, bytes]] = []
+    late: list[tuple[int, bytes]] = []
+    early_bytes = late_bytes = 0
+    for first_line, text in _pieces(read, head):
+        if early_bytes < _EARLY_BYTES:
+            early.append((first_line, text))
+            early_bytes += len(text)
+            continue
+        late.append((first_line, text))
+        late_bytes += len(text)
+        while late_bytes > _LATE_BYTES and len(late) > 1:
+            late_bytes -= len(late.pop(0)[1])
+    starts: list[tuple[int, int]] = []  # line within what was picked, line within the log
+    at = 1
+    for first_line, text in (*early, *late):
+        starts.append((at, first_line))
+        at += text.count(b"\n")
+    tail = training_log.parse(b"".join(text for _, text in (*early, *late)), _MOST_EVENTS)
+    return LogTail(
+        tail.lines,
+        tuple(replace(event, line=_in_log(event.line, starts)) for event in tail.events),
+        tuple(replace(event, line=_in_log(event.line, starts)) for event in tail.kernel),
+    )
+
+
+def _in_log(line: int, starts: list[tuple[int, int]]) -> int:
+    low, high = 0, len(starts)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if starts[middle][0] <= line:
+            low = middle
+        else:
+            high = middle
+    return line - starts[low][0] + starts[low][1] if starts else line
+
+
+def _pieces(read: Callable[[int], bytes], head: bytes) -> Iterator[tuple[int, bytes]]:
+    """(number of its first line, whole lines) of every part of the log that may mean something, and of its end."""
+    line, rest = 1, b""
+    shapes = _Shapes()
+    data = head or read(_BLOCK_BYTES)
+    while data:
+        block = rest + data
+        data = read(_BLOCK_BYTES)
+        if data:
+            end = block.rfind(b"\n") + 1
+            if end == 0 and len(block) < 4 * _BLOCK_BYTES:
+                rest = block  # a line longer than a block
+                continue
+            end = end or len(block)
+            block, rest = block[:end], block[end:]
+        elif not block.endswith(b"\n"):
+            block += b"\n"
+        at = 0
+        windows = list(_windows(block, shapes.needles_in(block)))
+        if not data:
+            windows = _with_end(block, windows)
+        for start, stop in windows:
+            line += block.count(b"\n", at, start)
+            yield line, block[start:stop]
+            line += block.count(b"\n", start, stop)
+            at = stop
+        line += block.count(b"\n", at)
+
+
+class _Shapes:
+    """Lines without their digits that were searched already."""
+
+    def __init__(self) -> None:
+        self._known: set[bytes] = set()
+        self._bytes = 0
+
+    def needles_in(self, block: bytes) -> list[bytes]:
+        """The words that lines of the block have, which were not found in vain before."""
+        new = set(block.translate(None, _DIGITS).split(b"\n")) - self._known
+        if not new:
+            return []
+        text = b"\n".join(new)
+        found = [needle for needle, shape in _WITHOUT_DIGITS if shape in text]
+        if found:
+            # What has one must be found again in the next block.
+            shapes = [shape for needle, shape in _WITHOUT_DIGITS if shape in text]
+            new = {line for line in new if not any(shape in line for shape in shapes)}
+        if self._bytes + len(text) > _MOST_SHAPES_BYTES:
+            self._known, self._bytes = set(), 0
+        self._known |= new
+        self._bytes += len(text)
+        return found
+
+
+def _windows(block: bytes, needles: list[bytes]) -> Iterator[tuple[int, int]]:
+    """Runs of lines around needles, in order and apart."""
+    hits: set[int] = set()
+    for needle in needles:
+        at = block.find(needle)
+        while at >= 0:
+            hits.add(block.rfind(b"\n", 0, at) + 1)
+            at = block.find(needle, max(block.find(b"\n", at), at + 1))
+    done = 0
+    for start in sorted(hits):
+        if start < done:
+            continue
+        stop = start
+        for _ in range(_AFTER_LINES):
+            after = block.find(b"\n", stop) + 1
+            if after == 0:
+                stop = len(block)
+                break
+            stop = after
+        yield max(start, done), stop
+        done = stop
+
+
+def _with_end(block: bytes, windows: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    start = block.rfind(b"\n", 0, max(0, len(block) - _END_BYTES)) + 1
+    kept = [window for window in windows if window[1] <= start]
+    first = min([start, *(window[0] for window in windows if window[1] > start)])
+    return [*kept, (first, len(block))]
