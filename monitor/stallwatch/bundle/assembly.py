@@ -47,6 +47,10 @@ class Assembly:
 
     def add(self, file: Found, kind: str, value: Any) -> None:
         parsed = Parsed(file, kind, value)
+        if kind == "log":
+            parsed = _with_source(parsed)
+            if parsed.value.kernel:
+                self._nodes[file.host or UNKNOWN_HOST].append(parsed)
         if kind == "description":
             self._descriptions[file.bundle] = value
         elif kind == "timeline":
@@ -137,7 +141,9 @@ class Assembly:
             captured_at_ns=description.captured_at_ns.get(rank),
             last_step=next((step for step in steps if step is not None), None),
             sources=tuple(line for lines in by_kind["sources"] for line in lines),
-            log_events=tuple(sorted((*(e for log in logs for e in log.events), *events), key=lambda e: e.line)),
+            log_events=tuple(
+                sorted((*(e for log in logs for e in log.events), *events), key=lambda e: (e.source, e.line))
+            ),
             summary=self._summary(rank, bundle, description.captured_at_ns.get(rank)),
         )
 
@@ -249,6 +255,20 @@ def _shown(caveats: list[str]) -> tuple[str, ...]:
     return (*shown, f"and {more} more of these") if more else tuple(shown)
 
 
+def _with_source(parsed: Parsed) -> Parsed:
+    """Each event with the file that it stands in."""
+    tail, source = parsed.value, parsed.file.source
+    return Parsed(
+        parsed.file,
+        parsed.kind,
+        LogTail(
+            tail.lines,
+            tuple(msgspec.structs.replace(event, source=source) for event in tail.events),
+            tuple(msgspec.structs.replace(event, source=source) for event in tail.kernel),
+        ),
+    )
+
+
 def _is_of(job: JobKey, description: Description) -> bool:
     said = (description.training_job, description.epoch, description.owner)
     told = (job.training_job, job.epoch, job.owner)
@@ -271,7 +291,12 @@ def _node(host: str, ranks: tuple[int, ...], parts: list[Parsed]) -> NodeEvidenc
         gpus=tuple(samples),
         ras=tuple(ras.values()),
         kernel_log=tuple(line for log in kernel for line in log.lines) if kernel else None,
-        kernel_events=tuple(event for log in kernel for event in log.events),
+        kernel_events=tuple(
+            event
+            for part in ordered
+            if part.kind in ("kernel_log", "log")
+            for event in (part.value.events if part.kind == "kernel_log" else part.value.kernel)
+        ),
     )
 
 

@@ -40,6 +40,9 @@ _NODE_FILES: Final = tuple(
 )
 # Elsewhere: names that may hold dumps or logs. A checkpoint beside them is not opened.
 _SUFFIXES: Final = frozenset(("", ".pickle", ".pkl", ".json", ".log", ".txt", ".out", ".err"))
+# Logs of schedulers, rotated and packed ones: slurm-7.out, stderr.log.1, job.o7 (PBS, SGE), train.log.gz.
+_OF_LOGS: Final = re.compile(r"(?:\.(?:log|out|err|txt)(?:\.\d+)?|\.[eo]\d+|^std(?:out|err))(?:\.(?:gz|bz2|xz))?$")
+_OF_TORCHRUN: Final = re.compile(r"attempt_\d+/\d+/std(?:out|err)\.log(?:\.(?:gz|bz2|xz))?$")
 _NUMBERED_SUFFIXES: Final = frozenset((".pt2", ".h5", ".hdf5", ".bz2", ".mp3", ".mp4", ".md5", ".sha1", ".sha256"))
 _PACKED: Final = frozenset((".gz", ".bz2", ".xz", ".zst", ".zip", ".tgz"))
 _NAMED_RANK: Final = re.compile(r"rank[_.=-]?([0-9]{1,6})(?![0-9])", re.IGNORECASE)
@@ -76,7 +79,10 @@ def survey(paths: Sequence[Path]) -> Survey:
         walk = _Walk(root, problems)
         for file in walk.files():
             found.setdefault(file.path, file)
-    return Survey(tuple(sorted(found.values(), key=lambda file: (file.source, file.path))), tuple(sorted(problems)))
+    return Survey(
+        tuple(sorted(_told_apart(tuple(found.values())), key=lambda file: (file.source, file.path))),
+        tuple(sorted(problems)),
+    )
 
 
 class _Walk:
@@ -130,10 +136,13 @@ class _Walk:
             suffix = file.suffix.lower()
             if suffix not in _SUFFIXES and _FINAL_NUMBER.search(suffix) and suffix not in _NUMBERED_SUFFIXES:
                 suffix = ""  # a prefix with a dot in it, and the rank
-            self._say_packed(file)
-            if file.name.startswith(".") or (suffix not in _SUFFIXES and file != self._root):
+            if of_log := _OF_LOGS.search(file.name):
+                suffix = of_log[0]
+            elif file != self._root:
+                self._say_packed(file)
+            if file.name.startswith(".") or (suffix not in _SUFFIXES and not of_log and file != self._root):
                 continue
-            stem = file.stem if suffix else file.name
+            stem = file.name.removesuffix(suffix) if suffix else file.name
             named, final = _NAMED_RANK.search(stem), _FINAL_NUMBER.search(stem)
             folder = file.parent.name  # torchrun's logs: <run>/attempt_0/<rank>/stdout.log
             if named or final:
@@ -183,7 +192,26 @@ class _Walk:
             return []
 
     def _source(self, path: Path) -> str:
-        return readable(path.name if path == self._root else str(path.relative_to(self._root)))
+        if path != self._root:
+            return readable(str(path.relative_to(self._root)))
+        # torchrun's folders tell attempt and local rank.
+        return readable("/".join(path.parts[-3:]) if _OF_TORCHRUN.search(str(path)) else path.name)
+
+
+def _told_apart(files: Sequence[Found]) -> list[Found]:
+    """Files of one name in different folders get as much of their path as tells them apart."""
+    named: dict[str, list[Found]] = {}
+    for file in files:
+        named.setdefault(file.source, []).append(file)
+    apart: list[Found] = []
+    for same in named.values():
+        depth = len(Path(same[0].source).parts)
+        while len(same) > 1 and len({file.path.parts[-depth:] for file in same}) < len(same):
+            depth += 1
+        apart += (
+            same if len(same) == 1 else [f._replace(source=readable("/".join(f.path.parts[-depth:]))) for f in same]
+        )
+    return apart
 
 
 def readable(name: str) -> str:

@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from stallwatch.formats import flight_recorder, gpus, kernel_log, py_spy, ras, training_log
+from stallwatch.formats import flight_recorder, gpus, py_spy, ras, training_log
 from stallwatch.formats.entry_templates import TemplateLibrary
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
 
 _PICKLE: Final = b"\x80"
-_KERNEL_MARKS: Final = (b"NVRM:", b"oom-kill:", b"Out of memory: Killed", b"blocked for more than", b"PCIe Bus Error")
 
 
 def guess(data: bytes, source: str, look: int, library: TemplateLibrary) -> tuple[str, Any]:
@@ -26,8 +25,6 @@ def guess(data: bytes, source: str, look: int, library: TemplateLibrary) -> tupl
         raise Unreadable("it is neither a dump nor a log")
     if b"Job summary" in data and b"Communicators" in data:
         return "ras", ras.parse_text(data)
-    if any(mark in data for mark in _KERNEL_MARKS) and not training_log.parse(data).events:
-        return "kernel_log", kernel_log.parse(data)
     return "log", training_log.parse(data)
 
 

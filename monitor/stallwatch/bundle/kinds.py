@@ -36,6 +36,7 @@ class Kind(NamedTuple):
     result: Any
     maximum_bytes: int
     tail: bool = False  # a longer file is read from its end, instead of refused
+    of_log: bool = False  # it may be a log, of any length and packed
 
 
 class Guess(msgspec.Struct):
@@ -91,7 +92,7 @@ KINDS: Final[dict[str, Kind]] = {
     "gpus": Kind(lambda data, source, look: gpus.parse(data), tuple[tuple[GpuLook, ...], ...], 16 * _MEBIBYTE),
     "ras": Kind(lambda data, source, look: ras.parse(data), tuple[RasCommunicator, ...], 64 * _MEBIBYTE),
     "kernel_log": Kind(lambda data, source, look: kernel_log.parse(data), KernelLog, 4 * _MEBIBYTE, tail=True),
-    "log": Kind(lambda data, source, look: training_log.parse(data), LogTail, 8 * _MEBIBYTE, tail=True),
-    "guess": Kind(_guess, PackedGuess, 256 * _MEBIBYTE),
+    "log": Kind(lambda data, source, look: training_log.parse(data), LogTail, 8 * _MEBIBYTE, tail=True, of_log=True),
+    "guess": Kind(_guess, PackedGuess, 256 * _MEBIBYTE, of_log=True),
     "timeline": Kind(_last_snapshot, NodeSnapshot, 8 * _MEBIBYTE, tail=True),
 }

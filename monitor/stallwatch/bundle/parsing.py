@@ -8,6 +8,7 @@ import msgspec
 
 from stallwatch.bundle.child import Answer, Job, Part, PartAnswer
 from stallwatch.bundle.kinds import KINDS, Guess
+from stallwatch.bundle.unpacked import parse_log
 from stallwatch.formats.recorder_table import RecorderTable
 from stallwatch.formats.unreadable import Unreadable
 
@@ -29,6 +30,8 @@ def _parsed(part: Part, file: int) -> Any:
     """What the file says, or a PartAnswer with the problem."""
     kind = KINDS[part.kind]
     try:
+        if kind.of_log and (log := parse_log(file)) is not None:
+            return Guess("log", log) if part.kind == "guess" else log
         return kind.parse(_read(file, kind.maximum_bytes), part.source, part.look)
     except Unreadable as error:
         return PartAnswer(problem=str(error))

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from stallwatch import diagnosis
 from stallwatch.bundle.assembly import Assembly
 from stallwatch.bundle.child import MAXIMUM_PARTS, Part
 from stallwatch.bundle.finding import Found, readable, survey
@@ -29,16 +30,31 @@ _UNLIMITED: Final = 1 << 62
 def load(
     paths: Sequence[Path], limits: Limits = DEFAULT_LIMITS, *, summarised_bytes: int = SUMMARISED_BYTES
 ) -> Evidence:
-    """Given folders or files of one incident, return its evidence. Raise UnusableInput, saying what was tried, when no
-    rank could be read. More than `summarised_bytes` of recorders are reduced to summaries."""
+    """Given folders or files of one incident, return its evidence. Raise UnusableInput, saying what was tried, when
+    they tell nothing about any rank or failure. More than `summarised_bytes` of recorders are reduced to summaries."""
+    evidence, files = read(paths, limits, summarised_bytes=summarised_bytes)
+    if not tells_something(evidence):
+        raise _unusable(paths, files, evidence.caveats)
+    return evidence
+
+
+def tells_something(evidence: Evidence) -> bool:
+    """Whether there is a rank, or a line of a log that means something or looks like an error."""
+    if evidence.ranks or any(node.kernel_events for node in evidence.nodes):
+        return True
+    looks_like_errors = any(event.kind == "error_like" for event in evidence.log_events)
+    return looks_like_errors or diagnosis.read_logs((), evidence.log_events).says_something
+
+
+def read(
+    paths: Sequence[Path], limits: Limits = DEFAULT_LIMITS, *, summarised_bytes: int = SUMMARISED_BYTES
+) -> tuple[Evidence, int]:
+    """The same whatever it tells, and how many files were tried."""
     found = survey(paths)
     reading = _Reading(list(found.problems))
     large = sum(file.size_bytes for file in found.files if _may_be_recorder(file)) > summarised_bytes
     parse_all(reading.tasks(found.files, large=large), limits)
-    evidence = reading.assembly.evidence()
-    if not evidence.ranks and not evidence.log_events:
-        raise _unusable(paths, len(found.files), reading.caveats)
-    return evidence
+    return reading.assembly.evidence(), len(found.files)
 
 
 def _may_be_recorder(file: Found) -> bool:
@@ -88,7 +104,7 @@ class _Reading:
 
 def _opener(file: Found) -> Callable[[], int]:
     kind = KINDS[file.kind]
-    return partial(_open, file.path, _UNLIMITED if kind.tail else kind.maximum_bytes)
+    return partial(_open, file.path, _UNLIMITED if kind.tail or kind.of_log else kind.maximum_bytes)
 
 
 def _open(path: Path, limit_bytes: int) -> int:

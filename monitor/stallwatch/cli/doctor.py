@@ -1,11 +1,16 @@
 """`stallwatch doctor`: what is misconfigured on this node, before or after a run."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stallwatch import config
 from stallwatch.errors import EXIT_OK, EXIT_VERDICT, UnusableInput, UsageError
+
+if TYPE_CHECKING:
+    from stallwatch.model.evidence import Evidence
+    from stallwatch.model.verdict import Report
 
 _PATH = click.Path(path_type=Path)
 
@@ -76,7 +81,6 @@ def command(
     from stallwatch.clock import SystemClock
     from stallwatch.doctor.checks import CHECKS
     from stallwatch.doctor.examine import examine
-    from stallwatch.doctor.failed_run.reading import read_events
     from stallwatch.doctor.frameworks.deepspeed import read_config
     from stallwatch.doctor.live.survey import survey
     from stallwatch.doctor.surroundings import Question
@@ -84,9 +88,12 @@ def command(
 
     environment = config.current_environment()
     settings, _ = config.load(config_file, environment)
+    all_logs = (*logs, *more_logs)
+    evidence, report = _read_logs(all_logs) if all_logs else (None, None)
     question = Question(
-        logs=(*logs, *more_logs),
-        log_events=read_events((*logs, *more_logs)),
+        logs=all_logs,
+        evidence=evidence,
+        report=report,
         deepspeed=deepspeed,
         scripts=scripts,
         incidents=Path(settings.daemon.state_directory) / "incidents",
@@ -113,11 +120,33 @@ def command(
     examination = examine(CHECKS, around, SystemClock())
     if as_json:
         doctor_view.print_json(examination)
+    elif report is not None:
+        doctor_view.print_report(report)
+        doctor_view.print_examination(examination, verbose)
     else:
         doctor_view.print_examination(examination, verbose)
     worst = examination.worst()
     failed = worst == "error" or (worst == "warning" and fail_on == "warning")
     return EXIT_VERDICT if failed else EXIT_OK
+
+
+def _read_logs(paths: tuple[Path, ...]) -> "tuple[Evidence, Report | None]":
+    """What stands in the logs, and the report that `analyze` makes of it; none where they tell nothing."""
+    from stallwatch.bundle.reader import read, tells_something
+    from stallwatch.bundle.report import make_report
+
+    for path in paths:
+        if not path.exists():
+            raise UnusableInput(f"{path}: no such file", "Name log files of the run, or their folder.")
+    evidence, files = read(paths)
+    if evidence.caveats and not files - len(evidence.caveats):
+        raise UnusableInput("; ".join(evidence.caveats[:5]), "Name log files of the run, or their folder.")
+    if not files:
+        raise UnusableInput(
+            f"{paths[0]}: no file whose name ends in .log, .out, .err or .txt",
+            "Name log files of the run, or their folder.",
+        )
+    return evidence, make_report(evidence) if tells_something(evidence) else None
 
 
 def _must_be_file(path: Path) -> None:

@@ -6,6 +6,7 @@ import msgspec
 from stallwatch.cli.terminal import safe
 from stallwatch.doctor.describe import checks_table
 from stallwatch.doctor.finding import Examination, FindingRecord, count, json_schema
+from stallwatch.model.verdict import Report
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
@@ -20,6 +21,17 @@ def print_schema() -> None:
 
 def print_table() -> None:
     click.echo(checks_table(), nl=False)
+
+
+def print_report(report: Report) -> None:
+    """What `analyze` says of the logs."""
+    from rich.console import Group
+
+    from stallwatch.cli.report_view import report_parts
+    from stallwatch.cli.terminal import show
+
+    show(Group(*report_parts(report)))
+    click.echo("")
 
 
 def print_examination(examination: Examination, verbose: bool) -> None:

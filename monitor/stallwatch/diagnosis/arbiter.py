@@ -30,16 +30,19 @@ from stallwatch.model.verdict import Cause, Rejected
 # Gone, stopped, GPU or fabric, raised, never at rendezvous, then the structure of waits, then who is elsewhere.
 PRECEDENCE: tuple[Callable[[Story], Saying], ...] = (
     rank_exited.claim,
-    told_by_logs.launcher,
+    told_by_logs.ended,
     process_stopped.claim,
     gpu_fault.gpu_fault,
     gpu_fault.fabric_fault,
     gpu_kernel_stuck.claim,
     rank_raised.claim,
+    told_by_logs.raised,
     init_missing.claim,
+    told_by_logs.init,
     wrong_root.claim,
     collective_mismatch.claim,
     transfer_size.claim,
+    told_by_logs.mismatch,
     cycles.claim,
     unrecorded_transfers.claim,
     comm_stuck.claim,
@@ -48,9 +51,10 @@ PRECEDENCE: tuple[Callable[[Story], Saying], ...] = (
     moving.waiting,
     not_entered.claim,
     left_loop.claim,
-    told_by_logs.mismatch,
     told_by_logs.barrier,
     told_by_logs.watchdog,
+    told_by_logs.communicator,
+    told_by_logs.over,
     drifting.claim,
     moving.slow_rank,
     moving.healthy,
@@ -91,7 +95,9 @@ def _once(rejected: list[Rejected], told: Cause) -> tuple[Rejected, ...]:
 
 
 def _undecided(story: Story) -> Claim:
-    return Claim("undecided", (), "possible", waiting_facts(story), missing=missing(story))
+    return told_by_logs.undecided(story) or Claim(
+        "undecided", (), "possible", waiting_facts(story), missing=missing(story)
+    )
 
 
 def missing(story: Story) -> tuple[str, ...]:

@@ -11,12 +11,13 @@ import msgspec
 from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.begun import take_back
+from stallwatch.diagnosis.logs.reading import NOTHING_READ, LogReading
 from stallwatch.diagnosis.outdated import outdated_ranks
 from stallwatch.diagnosis.ras import ranks_behind
 from stallwatch.diagnosis.sisters import completed
 from stallwatch.diagnosis.streams import GroupStream, first_difference
 from stallwatch.diagnosis.untold import doubt, prove, untold_backends
-from stallwatch.model.evidence import LogEvent, NodeEvidence, RankEvidence
+from stallwatch.model.evidence import NodeEvidence, RankEvidence
 from stallwatch.model.meeting import NO_MEETING, Meeting
 from stallwatch.model.summary import ANY, Call, PairCount, Pending, RankSummary, Stream, Transfer
 
@@ -47,7 +48,7 @@ class Case:
         nodes: Sequence[NodeEvidence] = (),
         evidence: Mapping[int, RankEvidence] | None = None,
         looks: int = 1,
-        log_events: Sequence[LogEvent] = (),
+        logs: LogReading = NOTHING_READ,
         meeting: Meeting = NO_MEETING,
     ) -> None:
         self.summaries = {summary.rank: summary for summary in sorted(summaries, key=lambda s: s.rank)}
@@ -58,7 +59,7 @@ class Case:
         self.evidence = dict(evidence or {})
         self.looks = looks
         self.meeting = meeting
-        self.log_events = tuple(log_events)  # of the launcher
+        self.logs = logs
         self.groups: list[Group] = []
         self.streams: list[dict[int, GroupStream]] = []
         self.group_of: dict[tuple[int, int], int] = {}

@@ -12,8 +12,9 @@ from stallwatch.diagnosis.claims.claim import Claim
 from stallwatch.diagnosis.claims.doubt import doubtful
 from stallwatch.diagnosis.former_life import of_this_life
 from stallwatch.diagnosis.hookless import what_a_hook_adds
+from stallwatch.diagnosis.logs import read_logs
 from stallwatch.diagnosis.phrases import Aside, frame_of, place
-from stallwatch.diagnosis.playbook import next_steps
+from stallwatch.diagnosis.playbook import MAXIMUM_STEPS, next_steps
 from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.reduce import reduce_rank
 from stallwatch.diagnosis.story import Story, tell
@@ -35,6 +36,8 @@ class Judgement(msgspec.Struct, frozen=True):
 def judge(evidence: Evidence) -> Judgement:
     """Given evidence, return the judgement. The order of ranks and files does not matter."""
     ranks = of_this_life(sorted(evidence.ranks, key=lambda rank: rank.rank))
+    logs = read_logs(ranks, evidence.log_events, evidence.nodes)
+    ranks = logs.of_last_attempt(ranks)
     summaries = [reduce_rank(rank) for rank in ranks]
     told = zip(ranks, summaries, strict=True)
     case = Case(
@@ -44,7 +47,7 @@ def judge(evidence: Evidence) -> Judgement:
         evidence.nodes,
         {rank.rank: rank for rank in ranks},
         evidence.looks,
-        evidence.log_events,
+        logs,
         evidence.meeting,
     )
     verdict = judge_case(case)
@@ -82,7 +85,7 @@ def _ends_by_itself(story: Story, claim: Claim) -> EndsByItself | None:
 def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activities: dict[int, Activity]) -> Verdict:
     case = story.case
     group = case.groups[claim.group] if claim.group is not None else None
-    waiting = [rank for rank in story.waiting if rank not in claim.culprits]
+    waiting = [rank for rank in story.waiting or claim.told_waiting if rank not in claim.culprits]
     ends_by_itself = _ends_by_itself(story, claim)
     verdict = Verdict(
         cause=claim.cause,
@@ -104,7 +107,8 @@ def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activit
         ends_by_itself=ends_by_itself,
     )
     verdict = msgspec.structs.replace(verdict, summary=summary(verdict, activities, _aside(story, claim, waiting)))
-    return msgspec.structs.replace(verdict, next_steps=next_steps(verdict, activities))
+    steps = dict.fromkeys((*claim.steps, *next_steps(verdict, activities)))
+    return msgspec.structs.replace(verdict, next_steps=tuple(steps)[:MAXIMUM_STEPS])
 
 
 def _aside(story: Story, claim: Claim, waiting: list[int]) -> Aside:
@@ -123,6 +127,7 @@ def _aside(story: Story, claim: Claim, waiting: list[int]) -> Aside:
         parts=tuple((rank_ranges(ranks), what, _called_at(story, ranks, site)) for ranks, what, site in claim.parts),
         race=claim.race,
         others_at=_others_at(story, claim, shown or waiting),
+        told=claim.told,
     )
 
 

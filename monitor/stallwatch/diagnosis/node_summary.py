@@ -11,6 +11,7 @@ from stallwatch.diagnosis.activity import Activity, read_activity
 from stallwatch.diagnosis.activity.transfer import with_transfer
 from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.judge import judge_case
+from stallwatch.diagnosis.logs import read_logs
 from stallwatch.diagnosis.reduce import reduce_rank
 from stallwatch.model.evidence import Evidence, LogEvent, NodeEvidence, ProcessLook, RankEvidence
 from stallwatch.model.summary import SCHEMA_VERSION, RankSummary, Stream
@@ -81,14 +82,17 @@ def judge_nodes(summaries: Sequence[NodeSummary]) -> tuple[Verdict, ...]:
             if known is None or digest.summary.look > known.summary.look:
                 digests[digest.summary.rank] = _with_members(digest, members)
     ranks = [digests[rank] for rank in sorted(digests)]
+    evidence = {digest.summary.rank: _evidence(digest) for digest in ranks}
+    nodes = [node for summary in summaries for node in summary.nodes]
+    loose = [event for summary in summaries for event in summary.log_events]
     case = Case(
         [digest.summary for digest in ranks],
         {digest.summary.rank: digest.activity for digest in ranks},
         max((summary.world_size for summary in summaries if summary.world_size), default=None),
-        [node for summary in summaries for node in summary.nodes],
-        {digest.summary.rank: _evidence(digest) for digest in ranks},
+        nodes,
+        evidence,
         max((summary.looks for summary in summaries), default=1),
-        [event for summary in summaries for event in summary.log_events],
+        read_logs(evidence.values(), loose, nodes),
     )
     return (judge_case(case),)
 

@@ -103,6 +103,7 @@ class Aside(NamedTuple):
     parts: tuple[tuple[str, str, str], ...] = ()  # who called what, where: ranks, call, place
     race: bool = False
     others_at: str = ""  # "called at …" or "standing at …": the line of those that wait in the operation of the verdict
+    told: str = ""  # what a log says of the culprits
 
 
 NOTHING_ASIDE = Aside()

@@ -84,7 +84,7 @@ def _parted(verdict: Verdict, aside: Aside) -> str:
         for ranges, what, at in aside.parts[:_PARTS_SHOWN]
     )
     more = f"; {len(aside.parts) - _PARTS_SHOWN} more" if len(aside.parts) > _PARTS_SHOWN else ""
-    number = f"as number {verdict.seq}{of_group(verdict.process_group)}"
+    number = f"as number {verdict.seq}{of_group(verdict.process_group)}" if verdict.seq is not None else ""
     if aside.race:
         return (
             f"{number} {said}{more}: each of them makes both calls, from two threads in one process group, so which "
@@ -168,9 +168,13 @@ def _rank_exited(verdict: Verdict, culprits: Culprits) -> str:
 
 def _ended(first: Activity | None, culprits: Culprits) -> str:
     was, is_ = ("was", "is") if culprits.single else ("were", "are")
+    if first is None and culprits.aside.told:
+        return f"{is_} gone: {shorten(culprits.aside.told, 200)}"
     if first is None:
         return f"{is_} gone; how the process ended is not known"
     raised = f" after {shorten(first.exception, 120)}" if first.exception and not first.exception_is_consequence else ""
+    if not raised and culprits.aside.told and first.exit_signal is None and first.exit_code is None:
+        return f"{is_} gone: {shorten(culprits.aside.told, 200)}"
     if first.out_of_memory:
         return f"{was} killed by the kernel because memory ran out"
     if first.exit_signal is not None:
@@ -187,10 +191,15 @@ def _rank_raised(verdict: Verdict, culprits: Culprits) -> str:
     first = culprits.first
     told = (first.exception or first.logged_beside) if first else None
     beside = " (by the end of the log that ranks share)" if first and told != first.exception else ""
+    if not told and culprits.aside.told:
+        waits = f"; {_others_wait(verdict)} for {culprits.them()}" if verdict.waiting else ""
+        said = shorten(culprits.aside.told, 220)
+        return f"{culprits.who()} failed: {said}{waits}{_hedge(verdict, culprits)}"
     raised = (shorten(told, 160) or "an exception") + beside
     it = culprits.it() if culprits.single or not first else f"rank {first.rank}"
     then = f"; {it} now {first.detail}" if first and first.detail else ""
-    waits = f"; {_others_wait(verdict)} for {culprits.them()} in {_operation(verdict)}" if verdict.waiting else ""
+    inside = f" in {_operation(verdict)}" if verdict.operation else ""
+    waits = f"; {_others_wait(verdict)} for {culprits.them()}{inside}" if verdict.waiting else ""
     return f"{culprits.who()} raised {raised}{culprits.raised_at()}{then}{waits}{_hedge(verdict, culprits)}"
 
 

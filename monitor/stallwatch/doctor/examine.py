@@ -76,6 +76,7 @@ def examine(
         seconds=round(time.monotonic() - began, 3),
         findings=tuple(sorted(findings, key=_order)),
         checks=tuple(records),
+        verdicts=surroundings.question.report.verdicts if surroundings.question.report else (),
     )
 
 

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from stallwatch.model.verdict import Verdict
+
 SCHEMA_VERSION = 1
 
 Severity = Literal["error", "warning", "info"]
@@ -45,6 +47,7 @@ class Examination(msgspec.Struct, frozen=True):
     seconds: float
     findings: tuple[FindingRecord, ...]
     checks: tuple[CheckRecord, ...]
+    verdicts: tuple[Verdict, ...] = ()  # of the logs that --log named: the very ones of `analyze`
 
     def worst(self) -> Severity | None:
         found = {finding.severity for finding in self.findings}

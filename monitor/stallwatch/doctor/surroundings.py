@@ -7,8 +7,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.evidence import Evidence
 from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.verdict import Report
 
 
 class NamedEnvironment(msgspec.Struct, frozen=True):
@@ -178,7 +179,8 @@ class Question:
     """What the person asked about."""
 
     logs: tuple[Path, ...] = ()
-    log_events: tuple[tuple[str, LogEvent], ...] = ()  # (log, event), of all logs
+    evidence: Evidence | None = None  # what was read of them
+    report: Report | None = None  # what `analyze` says of them; None: they tell nothing
     deepspeed: tuple[Path, ...] = ()
     scripts: tuple[Path, ...] = ()
     incidents: Path | None = None  # the daemon's folder of incidents

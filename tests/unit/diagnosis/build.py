@@ -16,6 +16,7 @@ from stallwatch.model.evidence import (
     ThreadStack,
     ThreadState,
 )
+from tests.unit.diagnosis.rank_evidence import logged
 
 SECOND_NS = 1_000_000_000
 START_NS = 1_700_000_000 * SECOND_NS
@@ -210,6 +211,7 @@ class Rank:
             stacks=stacks,
             processes=processes,
             log=self.log,
+            log_events=logged(*self.log),
             captured_at_ns=last + 60 * SECOND_NS,
         )
 

@@ -2,7 +2,17 @@
 
 from typing import Any
 
-from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, SourceLine, Stacks, ThreadStack, ThreadState
+from stallwatch.formats.training_log import parse
+from stallwatch.model.evidence import (
+    CodeFrame,
+    LogEvent,
+    ProcessLook,
+    RankEvidence,
+    SourceLine,
+    Stacks,
+    ThreadStack,
+    ThreadState,
+)
 
 PID = 700
 STDLIB = "/usr/lib/python3.11"
@@ -89,7 +99,14 @@ def rank(
         "processes": (process(state, wchan),),
         "sources": sources,
     }
+    if "log" in fields:
+        values["log_events"] = logged(*fields["log"])
     return RankEvidence(**(values | fields))
+
+
+def logged(*lines: str) -> tuple[LogEvent, ...]:
+    """What a log of these lines tells."""
+    return parse("\n".join(lines).encode()).events
 
 
 def source(line: int, text: str) -> tuple[SourceLine, ...]:

@@ -10,9 +10,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from stallwatch.diagnosis.activity import Activity, read_activity
-from stallwatch.diagnosis.activity.exceptions import last_exception
 from stallwatch.diagnosis.activity.kernel import kernel_wait
 from stallwatch.diagnosis.activity.source import hint
+from stallwatch.diagnosis.logs.of_rank import last_exception
 from stallwatch.model.evidence import (
     SHARED_LOG,
     Attempt,
@@ -30,7 +30,7 @@ from stallwatch.model.evidence import (
 from stallwatch.model.snapshot import Heartbeat
 from tests.unit.diagnosis.build import Call, world
 from tests.unit.diagnosis.build import recorder as recorded
-from tests.unit.diagnosis.rank_evidence import JOB, MODULE, PID, process, rank, source, stack, stacks, thread
+from tests.unit.diagnosis.rank_evidence import JOB, MODULE, PID, logged, process, rank, source, stack, stacks, thread
 
 C10D = "TORCH/distributed/distributed_c10d.py"
 LOADER = "TORCH/utils/data/dataloader.py"
@@ -589,19 +589,19 @@ LOG = (
 
 
 def test_an_exception_is_read_from_the_log_with_the_jobs_line() -> None:
-    raised = last_exception(LOG, 2)
+    raised = last_exception(logged(*LOG), 2)
     assert raised is not None
     assert (raised.text, raised.consequence) == ("ValueError: bad shard", False)
     assert raised.frame is not None
     assert (raised.frame.line, raised.frame.function) == (88, "load")
-    assert last_exception(LOG, 1) is None
+    assert last_exception(logged(*LOG), 1) is None
 
 
 def test_a_traceback_that_names_nobody_in_a_file_of_several_ranks_is_nobodys() -> None:
     anybody = tuple(line.removeprefix("[rank2]: ") for line in LOG)
-    assert last_exception(anybody, 2) is not None
-    assert last_exception(anybody, 2, shared=True) is None
-    assert last_exception(LOG, 2, shared=True) is not None
+    assert last_exception(logged(*anybody), 2) is not None
+    assert last_exception(logged(*anybody), 2, shared=True) is None
+    assert last_exception(logged(*LOG), 2, shared=True) is not None
     attempts = (Attempt("log", 1, 0, True, SHARED_LOG),)
     assert read_activity(rank(log=anybody, attempts=attempts)).exception is None
     assert read_activity(rank(log=LOG, attempts=attempts)).exception == "ValueError: bad shard"
@@ -616,7 +616,7 @@ def test_a_traceback_that_names_nobody_in_a_file_of_several_ranks_is_nobodys() -
     ],
 )
 def test_an_exception_about_a_lost_peer_is_a_consequence(last: str) -> None:
-    raised = last_exception(("Traceback (most recent call last):", last), 2)
+    raised = last_exception(logged("Traceback (most recent call last):", last), 2)
     assert raised is not None
     assert raised.consequence
 

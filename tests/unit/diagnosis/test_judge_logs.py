@@ -26,9 +26,9 @@ def test_the_watchdogs_numbers_name_who_was_behind() -> None:
     assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
 
 
-def test_most_ranks_behind_is_not_a_reason_to_name_them() -> None:
+def test_ranks_that_enqueued_less_than_another_waits_in_are_absent_be_they_most() -> None:
     verdict = judge(_job((_status(31, 29),), (_status(29, 29, -1),), (_status(29, 29, -1),))).verdicts[0]
-    assert verdict.culprits == ()
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (1, 2))
 
 
 def test_a_monitored_barrier_names_who_did_not_come() -> None:

@@ -8,6 +8,7 @@ from stallwatch.model.evidence import SHARED_LOG, Attempt, Evidence, RankEvidenc
 from stallwatch.model.scene import CodeFrame, Handled, NamedCall, Scene
 from stallwatch.model.verdict import Verdict
 from tests.unit.diagnosis.build import Call, Rank, evidence, loop, world
+from tests.unit.diagnosis.rank_evidence import logged
 
 W = world(4)
 JOB = "/srv/job/train.py"
@@ -135,7 +136,7 @@ def test_not_where_the_others_stand_in_one_as_well() -> None:
 
 def _logged(found: Evidence, *lines: str) -> Evidence:
     attempt = Attempt("log", 1, 0, True, SHARED_LOG)
-    ranks = tuple(replace(rank, log=lines, attempts=(attempt,)) for rank in found.ranks)
+    ranks = tuple(replace(rank, log=lines, log_events=logged(*lines), attempts=(attempt,)) for rank in found.ranks)
     return replace(found, ranks=ranks)
 
 

@@ -71,13 +71,14 @@ def test_taking_evidence_away_never_accuses_an_innocent_rank(name: str, chance: 
 
 
 def _thinned(rank: RankEvidence, chance: random.Random, share: float) -> RankEvidence:
+    has_log = chance.random() > share
     return msgspec.structs.replace(
         rank,
         recorders=tuple(item for item in rank.recorders if chance.random() > share),
         stacks=tuple(item for item in rank.stacks if chance.random() > share),
         processes=tuple(item for item in rank.processes if chance.random() > share),
-        log=rank.log if chance.random() > share else (),
-        log_events=(),
+        log=rank.log if has_log else (),
+        log_events=rank.log_events if has_log else (),
     )
 
 

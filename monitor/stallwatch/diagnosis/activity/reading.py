@@ -7,8 +7,6 @@ import msgspec
 
 from stallwatch.diagnosis.activity.awaited import with_awaited_thread
 from stallwatch.diagnosis.activity.children import with_child
-from stallwatch.diagnosis.activity.ended import with_logged_end
-from stallwatch.diagnosis.activity.exceptions import Raised, is_consequence, last_exception
 from stallwatch.diagnosis.activity.gil import with_gil
 from stallwatch.diagnosis.activity.kernel import kernel_wait
 from stallwatch.diagnosis.activity.looks import Look, looks, thread_look, uses_gpu
@@ -21,7 +19,10 @@ from stallwatch.diagnosis.activity.standing import Circumstances, Standing, stan
 from stallwatch.diagnosis.activity.threads import blocking_thread, ident_of, is_service, main_thread
 from stallwatch.diagnosis.frames import Origin, job_frame_index, place
 from stallwatch.diagnosis.frames_meaning import meaning
-from stallwatch.model.evidence import SHARED_LOG, CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
+from stallwatch.diagnosis.logs.consequence import is_consequence
+from stallwatch.diagnosis.logs.of_rank import Raised, last_exception, logged_end
+from stallwatch.diagnosis.logs.owners import shares_its_log
+from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
 from stallwatch.model.verdict import Fact, Frame
 from stallwatch.progress.kinds import Doing, kind_of
 from stallwatch.progress.progress import Progress, compare
@@ -38,7 +39,7 @@ def read_activity(rank: RankEvidence) -> Activity:
     raised = _raised(rank)
     if not moments:
         blank = Activity(rank=rank.rank, host=rank.host, pid=rank.pid)
-        return _with_exception(with_logged_end(blank, rank.log_events), raised)
+        return _with_exception(_with_logged_end(blank, rank), raised)
     now = (with_stack or moments)[-1]
     process = next((look.process for look in reversed(seen) if look.process), None)
     standing, gil_facts = with_gil(now, seen)
@@ -91,7 +92,7 @@ def read_activity(rank: RankEvidence) -> Activity:
     if standing.waits_for_children or standing.where == "dataloader":
         activity = with_child(activity, now.look, rank.sources)
     activity = with_awaited_thread(activity, now.look, rank.sources)
-    activity = _with_exception(with_logged_end(activity, rank.log_events), raised)
+    activity = _with_exception(_with_logged_end(activity, rank), raised)
     return with_scene(activity, rank, ident)
 
 
@@ -188,11 +189,24 @@ def _past_main(now: Moment, pid: int | None) -> bool:
 
 def _raised(rank: RankEvidence) -> Raised | None:
     told = next((beat.exception for beat in reversed(rank.heartbeat) if beat.exception and not beat.is_child), "")
-    shared = any(attempt.what == "log" and attempt.detail == SHARED_LOG for attempt in rank.attempts)
-    logged = last_exception(rank.log, rank.rank, shared=shared)
+    logged = last_exception(rank.log_events, rank.rank, shared=shares_its_log(rank))
     if told and not (logged and logged.text.startswith(told)):
         return Raised(told, is_consequence(told), logged.frame if logged else None)
     return logged
+
+
+def _with_logged_end(activity: Activity, rank: RankEvidence) -> Activity:
+    """How it ended by its launcher's word, where nobody saw the process itself; and its pid and host."""
+    event = logged_end(rank.log_events, rank.rank)
+    if event is None or activity.exit_code is not None or activity.exit_signal is not None:
+        return activity
+    return msgspec.structs.replace(
+        activity,
+        exit_code=event.exit_code,
+        exit_signal=event.exit_signal,
+        pid=activity.pid if activity.pid is not None else event.pid,
+        host=activity.host or event.host,
+    )
 
 
 def _with_exception(activity: Activity, raised: Raised | None) -> Activity:

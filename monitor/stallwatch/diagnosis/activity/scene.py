@@ -2,10 +2,12 @@
 
 import msgspec
 
-from stallwatch.diagnosis.activity.exceptions import is_consequence, last_exception
 from stallwatch.diagnosis.activity.result import Activity
 from stallwatch.diagnosis.frames import Origin, place
-from stallwatch.model.evidence import SHARED_LOG, CodeFrame, RankEvidence, SourceBlock, SourceLine
+from stallwatch.diagnosis.logs.consequence import is_consequence
+from stallwatch.diagnosis.logs.of_rank import as_raised
+from stallwatch.diagnosis.logs.owners import shares_its_log
+from stallwatch.model.evidence import CodeFrame, RankEvidence, SourceBlock, SourceLine
 from stallwatch.model.scene import NamedCall, Scene
 from stallwatch.model.verdict import Fact, Frame
 
@@ -99,15 +101,10 @@ def _function(frame: CodeFrame) -> tuple[str, str]:
 
 def _logged_beside(rank: RankEvidence) -> str | None:
     """The exception of a traceback at the very end of a log that ranks share, without a word of which rank's it is."""
-    shared = any(attempt.what == "log" and attempt.detail == SHARED_LOG for attempt in rank.attempts)
-    if not shared:
+    told = [event for event in rank.log_events if event.kind == "exception"]
+    if not shares_its_log(rank) or not told or told[-1].rank is not None:
         return None
-    tail = rank.log[-_LAST_LINES:]
-    starts = [place for place, line in enumerate(rank.log) if "Traceback (most recent call last)" in line]
-    if not starts or "[rank" in rank.log[starts[-1]]:
+    if not any((told[-1].exception or "") in line for line in rank.log[-_LAST_LINES:]):
         return None
-    raised = last_exception(rank.log[starts[-1] :], rank.rank)
-    kind = raised.text.split(":")[0] if raised else ""
-    if raised is None or raised.consequence or not any(kind in line for line in tail):
-        return None
-    return raised.text
+    raised = as_raised(told[-1])
+    return None if raised.consequence else raised.text

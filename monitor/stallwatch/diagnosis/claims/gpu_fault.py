@@ -6,13 +6,16 @@ XIDs and what they mean are those of NVIDIA's catalogue; which ones follow from 
 from collections.abc import Iterable
 
 from stallwatch.diagnosis.claims.claim import Claim, Saying, main_wait, named, operation_of, waiting_facts
+from stallwatch.diagnosis.logs.remedies import headline
+from stallwatch.diagnosis.logs.waits import find_blame
 from stallwatch.diagnosis.story import Story
-from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS
+from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
 from stallwatch.model.evidence import KernelEvent, NodeEvidence
 from stallwatch.model.verdict import Cause, Fact, Rejected
 
 # A kernel line this long before the last look at the processes belongs to another day.
 _OLD_SECONDS = 3600.0
+_BOOT_SECONDS = 180.0
 
 
 def gpu_fault(story: Story) -> Saying:
@@ -22,7 +25,7 @@ def gpu_fault(story: Story) -> Saying:
         for event in node.kernel_events:
             if _is_old(story, node, event):
                 continue
-            if event.kind == "off_bus" or (event.kind == "xid" and event.xid in GPU_FAULTS):
+            if event.kind == "off_bus" or (event.kind == "xid" and event.xid in GPU_FAULTS | LEADING):
                 fact = Fact(f"kernel of {node.host}: {event.text.strip()}", "kernel log")
                 faults.append((node.host, fact, _owners(story, node, event)))
             elif event.kind == "xid" and event.xid in FOLLOW_ON:
@@ -36,6 +39,9 @@ def gpu_fault(story: Story) -> Saying:
                 ranks = tuple(rank for rank, mine in story.gpus.items() if mine.uuid == gpu.uuid)
                 text = f"GPU {gpu.index} of {node.host} asks for recovery action {gpu.recovery_action}"
                 faults.append((node.host, Fact(text, "NVML"), ranks))
+    for one in story.case.logs.of_kind("gpu_unreachable"):
+        if not one.consequence:
+            faults.append((one.event.host or "", Fact(headline(one), one.place), _of(one.rank)))
     return _claim(story, "gpu_fault", faults, ignored)
 
 
@@ -44,24 +50,48 @@ def fabric_fault(story: Story) -> Saying:
     for node in story.case.nodes:
         for event in node.kernel_events:
             of_switch = event.kind == "sxid" and event.fatal is True
-            fatal = of_switch or (event.kind == "xid" and event.xid in FABRIC_FAULTS and event.fatal is not False)
+            of_port = event.kind in ("link_down", "adapter_error") and not _at_boot(event)
+            fatal = (
+                of_switch
+                or of_port
+                or (event.kind == "xid" and event.xid in FABRIC_FAULTS and event.fatal is not False)
+            )
             if fatal and not _is_old(story, node, event):
                 fact = Fact(f"kernel of {node.host}: {event.text.strip()}", "kernel log")
                 faults.append((node.host, fact, _owners(story, node, event)))
         faults += _told_by_driver(story, node, FABRIC_FAULTS)
-    for rank, evidence in story.case.evidence.items():
-        for said in evidence.log_events:
-            if said.kind in ("nccl_completion_error", "nccl_async_event"):
-                faults.append((evidence.host or "", Fact(said.text.strip()[:200], f"log of rank {rank}"), (rank,)))
-                break
+    faults += _told_by_nccl(story)
     return _claim(story, "fabric_fault", faults, [])
+
+
+def _told_by_nccl(story: Story) -> list[tuple[str, Fact, tuple[int, ...]]]:
+    """A port's own event comes before the completion error that its peers get."""
+    told = [one for one in story.case.logs.told if one.kind in ("nccl_completion_error", "nccl_async_event")]
+    own = [one for one in told if one.kind == "nccl_async_event"] or told
+    seen: set[tuple[int | None, str | None]] = set()
+    faults = []
+    for one in own:
+        if (one.rank, one.event.host) not in seen:
+            seen.add((one.rank, one.event.host))
+            faults.append((one.event.host or "", Fact(headline(one)[:240], one.place), _of(one.rank)))
+    return faults
+
+
+def _of(rank: int | None) -> tuple[int, ...]:
+    return () if rank is None else (rank,)
+
+
+def _at_boot(event: KernelEvent) -> bool:
+    """Ports go up and down while a node starts."""
+    return event.seconds is not None and event.seconds < _BOOT_SECONDS
 
 
 def _claim(story: Story, cause: Cause, faults: list[tuple[str, Fact, tuple[int, ...]]], ignored: list[str]) -> Saying:
     if not faults:
         return Rejected(cause, ignored[0]) if ignored else None
     gone = any(activity.gone for activity in story.case.activities.values())
-    if not story.hangs and not gone:
+    seen = any(evidence.processes or evidence.stacks or evidence.heartbeat for evidence in story.case.evidence.values())
+    if not story.hangs and not gone and (seen or any(story.case.recorded(rank) for rank in story.case.observed)):
         return Rejected(cause, f"{faults[0][1].fact}: but nobody waits")
     culprits = _unique(rank for _, _, ranks in faults for rank in ranks)
     # A switch carries every GPU of its node: that one rank is waited for says nothing about it.
@@ -109,8 +139,16 @@ def _owners(story: Story, node: NodeEvidence, event: KernelEvent) -> tuple[int, 
 
 def _only_suspect(story: Story, hosts: set[str]) -> tuple[int, ...]:
     """The one rank on the host of the fault, or the one there that others wait for."""
-    there = [rank for rank in story.case.observed if story.case.activity(rank).host in hosts]
+    hosts_of = {rank: story.case.activity(rank).host for rank in story.case.observed}
+    # A kernel log that lies beside dumps and logs does not say whose it is: it is of a node of the job.
+    anywhere = not any(hosts_of.values()) or hosts <= {"unknown", ""}
+    there = [rank for rank, host in hosts_of.items() if anywhere or host in hosts]
     suspects = [rank for rank, _ in story.roots.absent if rank in there]
+    if anywhere and not suspects:
+        logs = story.case.logs
+        blame = find_blame(logs.groups, {*story.case.world, *story.case.observed})
+        suspects = list(blame.ranks) if blame is not None and blame.kind in ("absent", "silent") else []
+        return tuple(suspects) if len(suspects) == 1 else ()
     chosen = there if len(there) == 1 else suspects
     return tuple(chosen) if len(chosen) == 1 else ()
 

@@ -39,7 +39,8 @@ def claim(story: Story) -> Saying:
     first = min(classes.values())
     if first == _CONSEQUENCE and not _is_last_cause(story, gone):
         return Rejected("rank_exited", f"the logs of {named(gone)} say that a peer went away first")
-    culprits = _earliest(story, [rank for rank, kind in classes.items() if kind == first], ends)
+    failed = [rank for rank, kind in classes.items() if kind == first]
+    culprits = failed if first == _FAILED and _alike(story, failed) else _earliest(story, failed, ends)
     facts = [Fact(_sentence(rank, ends[rank]), _source(ends[rank])) for rank in culprits]
     victims = sorted(set(gone) - set(culprits))
     if victims:
@@ -179,6 +180,12 @@ def _outlived_victims(story: Story, classes: dict[int, int], ends: dict[int, Pro
         and host[rank] in first
         and at_ns > first[host[rank]] + _CLEARLY_LATER_NS
     ]
+
+
+def _alike(story: Story, ranks: list[int]) -> bool:
+    """Several ranks that raised the same by themselves: none is a consequence of another."""
+    raised = {(story.case.activity(rank).exception or "").partition(":")[0] for rank in ranks}
+    return len(ranks) > 1 and len(raised) == 1 and raised != {""}
 
 
 def _earliest(story: Story, ranks: list[int], ends: dict[int, ProcessLook | None]) -> list[int]:

@@ -1,51 +1,78 @@
-"""What torch, gloo and the launcher wrote themselves: the only witness where there are logs and nothing else."""
+"""What torch, gloo, NCCL, the launcher and the kernel wrote themselves: the only witness where there are logs and
+nothing else, and of ranks that left no dump."""
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 
 from stallwatch.diagnosis.claims.claim import Claim, Saying, named
+from stallwatch.diagnosis.logs import mismatch as detail
+from stallwatch.diagnosis.logs import start
+from stallwatch.diagnosis.logs.consequence import was_tried_again
+from stallwatch.diagnosis.logs.remedies import headline, words_for
+from stallwatch.diagnosis.logs.told import Told
+from stallwatch.diagnosis.logs.waits import Blame, find_blame, operation_name, partition_text
 from stallwatch.diagnosis.story import Story
-from stallwatch.model.evidence import LogEvent
-from stallwatch.model.verdict import Fact, Mismatch
+from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected
 
 _SIGABRT = 6
+_MOST_FACTS = 6
+_ENDS = ("launcher_failure", "process_failed")
+_GONE = (*_ENDS, "memory_killed", "node_failed", "evicted", "actor_died")
+_RAISED = (
+    "exception", "native_exception", "out_of_memory", "shared_memory", "dataloader_killed", "open_files",
+    "locked_memory", "duplicate_gpu", "cuda_error", "native_crash", "not_started", "nccl_no_interface",
+    "name_unresolved", "gloo_connect", "nccl_connect", "address_in_use", "store_unreachable", "nccl_version_mismatch",
+    "nccl_error",
+)  # fmt: skip
 
 
-def launcher(story: Story) -> Saying:
-    """torchrun's own "Root Cause (first observed failure)", where no process was seen to end."""
+def ended(story: Story) -> Saying:
+    """A process that ended by itself, by its launcher's word, where no process was seen to end."""
+    told = _first_of(story, _GONE)
     if any(activity.gone for activity in story.case.activities.values()):
         return None
-    # A process that was looked at and lives is not the one that the log tells of.
-    alive = {rank for rank, evidence in story.case.evidence.items() if evidence.processes}
-    failures = [
-        event
-        for _, event in _events(story)
-        if event.kind == "launcher_failure" and event.rank is not None and event.rank not in alive
-    ]
-    first = [event for event in failures if event.first] or failures[:1]
-    if not first:
+    ended_too = {one.rank for one in story.case.logs.told if one.kind in _ENDS and one.rank is not None}
+    raised = _first_of(story, _RAISED)
+    if not told and raised and all(one.rank in ended_too for one in raised if one.rank is not None):
+        told = raised if any(one.rank is not None for one in raised) else []
+    if not told:
         return None
-    event = first[0]
-    how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
-    assert event.rank is not None
-    return Claim(
-        cause="rank_exited",
-        culprits=(event.rank,),
-        confidence="likely",
-        because=(Fact(f"the launcher saw rank {event.rank} fail first, with {how}", "launcher's log"),),
-    )
+    return _claim(story, "rank_exited", told, ())
+
+
+def raised(story: Story) -> Saying:
+    """A failure of a rank's own that its log ends with, where the rank was not seen alive."""
+    told = _first_of(story, _RAISED)
+    if not told or all(was_tried_again(one.event, one.kind) for one in told):
+        return None
+    if told[0].kind == "nccl_error" and len(told) > 1:
+        return None  # a call that failed on many ranks, without a reason, is nobody's
+    return _claim(story, "rank_raised", told, ())
+
+
+def over(story: Story) -> Saying:
+    """The job was ended from outside, or has ended by itself."""
+    logs = story.case.logs
+    if _seen(story) or story.hangs:
+        return None
+    if logs.ended_well:
+        return Claim("job_ended", (), "likely", (Fact("the logs tell an ordinary end and no failure", "logs"),))
+    first = logs.first
+    if first is not None and first.kind == "cancelled":
+        fact = Fact(f"{headline(first)}", first.place)
+        return Claim("job_ended", (), "likely", (fact,), steps=(words_for(first).remedy,))
+    return None
 
 
 def barrier(story: Story) -> Saying:
     """monitoredBarrier names who did not come."""
-    for rank, event in _events(story):
-        if event.kind == "barrier_absent" and event.ranks:
-            absent = tuple(sorted(other for other in event.ranks if other != rank))
+    for told in story.case.logs.told:
+        if told.kind == "barrier_absent" and told.event.ranks:
+            absent = tuple(sorted(other for other in told.event.ranks if other != told.rank))
             return Claim(
                 cause="not_entered",
                 culprits=absent,
                 confidence="likely",
-                because=(Fact(event.text.strip()[:300], _source(rank)),),
+                because=(Fact(told.event.text.strip()[:300], _source(told)),),
                 where="unknown",
                 operation="monitored_barrier",
             )
@@ -54,49 +81,240 @@ def barrier(story: Story) -> Saying:
 
 def mismatch(story: Story) -> Saying:
     """The DETAIL wrapper's fingerprints, and gloo's refusal of a message that is too long."""
-    for rank, event in sorted(_events(story), key=lambda told: not _aborted(story, told[0])):
-        if event.kind in ("collective_mismatch", "gloo_size_mismatch"):
-            kind = "size" if event.kind == "gloo_size_mismatch" else "op"
-            values = (str(event.numel_out or ""), str(event.numel_in or "")) if kind == "size" else ("", "")
-            return Claim(
-                cause="collective_mismatch",
-                culprits=(),
-                confidence="possible",
-                because=(
-                    Fact(event.text.strip()[:400], _source(rank)),
-                    Fact("the rank that printed it is a victim: it received what it did not expect", "gloo and torch"),
-                ),
-                mismatch=Mismatch("size" if kind == "size" else "op", *values),
-                missing=("flight recorder dumps, which show who called what",),
-            )
-    return None
+    told = story.case.logs.of_kind("collective_mismatch", "gloo_size_mismatch")
+    told = [one for one in told if not one.consequence or one.kind == "gloo_size_mismatch"]
+    if any(one.kind == "collective_mismatch" for one in told):
+        return _of_detail([one for one in told if one.kind == "collective_mismatch"])
+    if not told:
+        return None
+    one = min(told, key=lambda one: not _aborted(story, one.rank))
+    event = one.event
+    sender = tuple(rank for rank in event.ranks if rank != one.rank)
+    return Claim(
+        cause="collective_mismatch",
+        culprits=(),
+        confidence="possible",
+        because=(
+            Fact(event.text.strip()[:400], _source(one)),
+            *(Fact(f"the message came from {named(sender)}", _source(one)) for _ in sender[:1]),
+            Fact("the rank that printed it is a victim: it received what it did not expect", "gloo and torch"),
+            *_lines_of_others(story, one),
+        ),
+        mismatch=Mismatch("size", str(event.numel_out or ""), str(event.numel_in or "")),
+        missing=("flight recorder dumps, which show who called what",),
+    )
+
+
+def _of_detail(told: Sequence[Told]) -> Claim:
+    """Both sides as torch printed them; who is right, only a majority of more than two tells."""
+    sides = detail.by_rank(told)
+    culprits, differs = detail.minority(sides), detail.difference(sides)
+    facts = tuple(
+        Fact(f"rank {rank} was in {detail.describe(side)}", "torch's DETAIL wrapper")
+        for rank, side in sorted(sides.items())
+    )
+    one = told[0]
+    return Claim(
+        cause="collective_mismatch",
+        culprits=culprits,
+        confidence="likely" if culprits else "possible",
+        because=(*facts[:_MOST_FACTS], Fact(headline(one), _source(one)))
+        if facts
+        else (Fact(one.event.text.strip()[:400], _source(one)),),
+        mismatch=differs,
+        operation=next(iter(sides.values())).operation.lower() or None if sides else None,
+        seq=next((side.seq for _, side in sorted(sides.items()) if side.seq is not None), None),
+        partition=detail.partition(sides),
+        steps=(words_for(one).remedy,),
+    )
 
 
 def watchdog(story: Story) -> Saying:
-    """NCCL's watchdog prints how far each rank had come when it timed out."""
+    """NCCL's watchdogs print in what each rank waited, and how far it had come."""
     if story.graph.waits:
         return None
-    enqueued: dict[str, dict[int, int]] = defaultdict(dict)
-    timed_out: dict[str, int] = {}
-    for rank, event in _events(story):
-        owner = event.rank if event.rank is not None else rank
-        if event.kind == "group_status" and event.enqueued is not None and owner is not None:
-            known = enqueued[event.group or ""].get(owner, event.enqueued)
-            enqueued[event.group or ""][owner] = min(known, event.enqueued)
-            if event.seq is not None and event.seq > 0:
-                timed_out[event.group or ""] = min(event.seq, timed_out.get(event.group or "", event.seq))
-    for group, ranks in sorted(enqueued.items()):
-        waited = timed_out.get(group)
-        if waited is None:
-            continue
-        behind = sorted(rank for rank, last in ranks.items() if last < waited)
-        if behind and 2 * len(behind) < len(ranks):
-            facts = (
-                Fact(f"{named(ranks.keys() - set(behind))} timed out at work {waited} of {group or 'a group'}", "logs"),
-                Fact(f"{named(behind)} had last enqueued work {min(ranks[rank] for rank in behind)}", "logs"),
-            )
-            return Claim("not_entered", tuple(behind), "likely", facts, where="unknown", seq=waited)
-    return None
+    logs = story.case.logs
+    world = {*story.case.world, *(event.rank for event in logs.events if event.rank is not None)}
+    blame = find_blame(logs.groups, world)
+    if blame is None:
+        return None
+    group = f"group {blame.group.name}" if blame.group.name and not blame.group.is_default else "the default group"
+    operation = operation_name(blame.operation) if blame.operation else "a collective"
+    waits = Fact(f"{named(blame.waiting)} waited in vain in {operation} number {blame.seq} of {group}", "logs")
+    place = _place_of(blame)
+    facts = (waits, *(Fact(f"they called it at {place}", "torch's stack of the failed collective") for _ in place[:1]))
+    if blame.kind == "unknown":
+        return Rejected("comm_stuck", f"{waits.fact}: nothing tells whether all members were there")
+    if blame.kind == "stuck":
+        return Claim(
+            "comm_stuck", (), "possible", facts, operation=operation, seq=blame.seq, told_waiting=blame.waiting
+        )
+    if blame.kind == "mismatch":
+        return _partitioned(blame, facts, operation)
+    enqueued = [blame.group.enqueued[rank] for rank in blame.ranks if rank in blame.group.enqueued]
+    behind = f"had last enqueued number {min(enqueued)}" if enqueued and blame.kind == "absent" else "printed nothing"
+    return Claim(
+        cause="not_entered",
+        culprits=blame.ranks,
+        confidence="likely" if blame.sure else "possible",
+        because=(*facts, Fact(f"{named(blame.ranks)} {behind}", "logs")),
+        where="unknown",
+        operation=operation,
+        seq=blame.seq,
+        told_waiting=blame.waiting,
+    )
+
+
+def _partitioned(blame: Blame, facts: Iterable[Fact], operation: str) -> Claim:
+    text = partition_text(blame)
+    reason = (
+        "all must enter it together, and it has ended for some alone"
+        if blame.differs == "count"
+        else "under one number all must call the same"
+    )
+    expected, found = blame.parts[0][0], blame.parts[1][0]
+    return Claim(
+        cause="collective_mismatch",
+        culprits=blame.ranks,
+        confidence="likely" if blame.sure and blame.ranks else "possible",
+        because=(Fact(text, "logs"), Fact(reason, "torch"), *facts),
+        mismatch=Mismatch("op" if blame.differs != "size" else "size", expected, found),
+        operation=operation,
+        seq=blame.seq,
+        partition=text,
+        told_waiting=blame.waiting,
+    )
+
+
+def init(story: Story) -> Saying:
+    """Who did not come to the rendezvous, or did not write what others asked the store for."""
+    if story.graph.waits:
+        return None
+    found = start.who_is_missing(story.case.logs, story.case.observed)
+    if found is None:
+        return None
+    cause: Cause = "init_missing" if found.at_rendezvous else "not_entered"
+    return Claim(
+        cause=cause,
+        culprits=found.ranks,
+        confidence="likely",
+        because=tuple(Fact(text, source) for text, source in found.facts),
+        where="unknown",
+        operation=found.operation,
+        told_waiting=found.waiting,
+    )
+
+
+def communicator(story: Story) -> Saying:
+    """All members began a communicator of NCCL, and none completed it."""
+    logs = story.case.logs
+    found = start.incomplete(logs)
+    if found is None or story.graph.waits or _seen(story):
+        return None
+    fact = Fact(*start.oddities(logs)[-1])
+    comm, ranks, size = found
+    if len(ranks) < size:
+        return Rejected("comm_stuck", f"{fact.fact}: of the other members nothing is told")
+    return Claim(
+        "comm_stuck", (), "possible", (fact,), operation=f"the creation of communicator {comm}", told_waiting=ranks
+    )
+
+
+def undecided(story: Story) -> Claim | None:
+    """What the logs tell though it decides nothing, and what would."""
+    logs = story.case.logs
+    facts = [Fact(text, source) for text, source in start.oddities(logs)]
+    facts += [Fact(headline(one), _source(one)) for one in logs.told]
+    if not facts:
+        facts = [Fact(event.text.strip()[:200], f"{event.source}:{event.line}") for event in logs.unrecognised]
+    if not facts or story.graph.waits or _seen(story):
+        return None
+    silent = () if logs.groups else ("the logs of all ranks, from their start to their end",)
+    dumps = (
+        ("flight recorder dumps of all ranks (TORCH_FR_BUFFER_SIZE=2000 before the next run)",) if logs.groups else ()
+    )
+    waiting = tuple(sorted({rank for group in logs.groups for rank in group.waiters}))
+    steps = (words_for(logs.told[0]).remedy,) if logs.told else ()
+    if start.stale_store(logs):
+        steps = (start.STALE_STORE_STEP,)
+    return Claim(
+        "undecided",
+        (),
+        "possible",
+        tuple(facts[:_MOST_FACTS]),
+        missing=silent + dumps,
+        steps=steps,
+        told_waiting=waiting,
+    )
+
+
+def _claim(story: Story, cause: Cause, told: Sequence[Told], extra: Iterable[Fact]) -> Claim:
+    first = story.case.logs.first
+    assert first is not None
+    culprits = tuple(sorted({rank for one in told for rank in _ranks(one)}))
+    confidence: Confidence = "likely" if culprits else "possible"
+    words = words_for(first)
+    facts = [Fact(headline(one), _source(one)) for one in told[:_MOST_FACTS]]
+    ends = {one.rank: one for one in story.case.logs.told if one.kind in _ENDS and one.rank in culprits}
+    facts += [Fact(headline(one), _source(one)) for one in ends.values() if one not in told][:2]
+    others = sorted(
+        {one.rank for one in story.case.logs.told if one.consequence and one.rank is not None} - set(culprits)
+    )
+    if others:
+        facts.append(Fact(f"what {named(others)} told is a consequence", "logs"))
+    return Claim(
+        cause=cause,
+        culprits=culprits,
+        confidence=confidence,
+        because=(*facts, Fact(words.why, "what such a line means"), *extra),
+        told=headline(first, who=False),
+        steps=(words.remedy,),
+        told_waiting=tuple(others),
+    )
+
+
+def _first_of(story: Story, kinds: Sequence[str]) -> list[Told]:
+    """The first cause and its like on other ranks, if it is of these kinds and of no rank that was seen alive."""
+    causes = story.case.logs.causes
+    if not causes or causes[0].consequence or causes[0].kind not in kinds:
+        return []
+    seen = _seen(story)
+    if not any(_ranks(one) for one in causes):
+        # A line that names nobody, where ranks were seen or left dumps: it is of the one that left none and is absent.
+        absent = {rank for rank, _ in story.roots.absent if not story.case.recorded(rank)}
+        if seen or (story.graph.waits and len(absent) != 1):
+            return []
+        return [one._replace(rank=next(iter(absent))) for one in causes] if story.graph.waits else list(causes)
+    return [one for one in causes if not set(_ranks(one)) & seen]
+
+
+def _ranks(one: Told) -> tuple[int, ...]:
+    if one.rank is not None:
+        return (one.rank,)
+    return one.event.ranks if one.kind in _GONE else ()
+
+
+def _seen(story: Story) -> set[int]:
+    """Ranks whose process or stack was looked at: what they do, their log does not decide."""
+    return {rank for rank, evidence in story.case.evidence.items() if evidence.processes or evidence.stacks}
+
+
+def _lines_of_others(story: Story, victim: Told) -> list[Fact]:
+    """Where the other ranks stood, by their own tracebacks."""
+    facts = []
+    for one in story.case.logs.told:
+        frame = one.event.frame
+        if one.event.exception and frame is not None and one.rank is not None and one.rank != victim.rank:
+            facts.append(Fact(f"rank {one.rank} was at {frame.filename}:{frame.line} in {frame.name}", _source(one)))
+    return facts[:_MOST_FACTS]
+
+
+def _place_of(blame: Blame) -> str:
+    frames = {w.frame for w in blame.group.waiters.values() if w.frame is not None and w.seq == blame.seq}
+    if len(frames) != 1:
+        return ""
+    frame = frames.pop()
+    return f"{frame.filename}:{frame.line} in {frame.name}"
 
 
 def _aborted(story: Story, rank: int | None) -> bool:
@@ -105,13 +323,7 @@ def _aborted(story: Story, rank: int | None) -> bool:
     return evidence is not None and any(look.exit_signal == _SIGABRT for look in evidence.processes)
 
 
-def _events(story: Story) -> Iterator[tuple[int | None, LogEvent]]:
-    for rank, evidence in story.case.evidence.items():
-        for event in evidence.log_events:
-            yield rank, event
-    for event in story.case.log_events:
-        yield event.rank, event
-
-
-def _source(rank: int | None) -> str:
-    return "log" if rank is None else f"log of rank {rank}"
+def _source(one: Told) -> str:
+    if one.event.source:
+        return one.place
+    return "log" if one.rank is None else f"log of rank {one.rank}"

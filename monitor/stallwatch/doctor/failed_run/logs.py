@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
-from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.failed_run.attempts import attempts
-from stallwatch.doctor.failed_run.meaning import was_tried_again
-from stallwatch.doctor.failed_run.story import Told, ranks_with, tell
-from stallwatch.doctor.failed_run.words import headline, words_for
+from stallwatch.diagnosis.logs import LogReading, read_logs
+from stallwatch.diagnosis.logs.consequence import was_tried_again
+from stallwatch.diagnosis.logs.remedies import headline, words_for
+from stallwatch.diagnosis.logs.told import Told
+from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
 
@@ -23,20 +23,37 @@ class FailedRun:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        if not surroundings.question.logs:
+        evidence = surroundings.question.evidence
+        if evidence is None:
             raise Inapplicable("no --log FILE")
-        told_of = [told for one in attempts(list(surroundings.question.log_events)) if (told := tell(one))]
-        if not told_of:
-            raise Undetermined("no line of these logs tells a failure that we know")
-        told = told_of[-1]
-        earlier = self._earlier(told_of)
-        return (self._first(told), *earlier, *self._consequences(told), *self._hints(told))
+        logs = read_logs(evidence.ranks, evidence.log_events, evidence.nodes)
+        if logs.ended_well:
+            return ()
+        if not logs.told:
+            return (self._nothing(logs),)
+        earlier = self._earlier((*logs.earlier, logs.told))
+        return (self._first(logs.told), *earlier, *self._consequences(logs.told), *self._hints(logs))
+
+    def _nothing(self, logs: LogReading) -> FindingRecord:
+        """Nothing in the logs is known: that is not "nothing wrong"."""
+        last = logs.unrecognised[-3:]
+        shown = "; ".join(f"line {event.line}: {event.text.strip()[:160]}" for event in last)
+        where = f"{last[-1].source}:{last[-1].line}" if last else "the logs"
+        what = "The last lines that look like errors" if any(e.kind == "error_like" for e in last) else "It ends with"
+        return finding(
+            self, "warning", where,
+            seen=f"No line of these logs tells a failure that we know. {what}: {shown}" if shown
+            else "No line of these logs tells anything.",
+            why="That is no proof that nothing failed: the rank that failed may have written elsewhere.",
+            remedy="read these lines; give the logs of all ranks and of the launcher (torchrun --log-dir DIR "
+            "--redirects 3 keeps one per rank), and flight recorder dumps to `stallwatch analyze`",
+        )  # fmt: skip
 
     def _first(self, told: tuple[Told, ...]) -> FindingRecord:
         first = told[0]
-        if first.is_consequence:
+        if first.consequence:
             return finding(
-                self, "warning", f"{first.log}:{first.event.line}",
+                self, "warning", first.place,
                 seen=f"Only consequences stand in these logs; the earliest is: {headline(first)}",
                 why="The rank that failed first wrote elsewhere, or nowhere.",
                 remedy="give the logs of all ranks (torchrun --log-dir DIR --redirects 3 keeps one per rank)",
@@ -44,30 +61,30 @@ class FailedRun:
         words = words_for(first)
         if was_tried_again(first.event, first.kind):
             return finding(
-                self, "warning", f"{first.log}:{first.event.line}",
+                self, "warning", first.place,
                 seen=f"Only a warning stands in these logs: {headline(first)}",
                 why=f"{words.why} It was tried again after that, and may have gone well.",
                 remedy=words.remedy,
             )  # fmt: skip
-        ranks = ranks_with(told, first.kind)
+        ranks = sorted({one.rank for one in told if one.kind == first.kind and one.rank is not None})
         why = words.why
         if first.kind == "out_of_memory" and len(ranks) == 1:
             why += f" Only rank {ranks[0]} did: its GPU or its data differ from the others'."
         return finding(
-            self, "error", f"{first.log}:{first.event.line}",
+            self, "error", first.place,
             seen=f"First cause: {headline(first)}",
             why=why,
             remedy=words.remedy,
         )  # fmt: skip
 
-    def _earlier(self, told_of: list[tuple[Told, ...]]) -> Iterator[FindingRecord]:
+    def _earlier(self, told_of: tuple[tuple[Told, ...], ...]) -> Iterator[FindingRecord]:
         """Attempts before the last one: the run was restarted, and what ended them may be another thing."""
         last, of = told_of[-1][0], len(told_of)
         for number, told in enumerate(told_of[:-1][-_MOST_ATTEMPTS:], max(1, of - _MOST_ATTEMPTS)):
             first = told[0]
             same = (first.kind, first.event.exception) == (last.kind, last.event.exception)
             yield finding(
-                self, "info", f"{first.log}:{first.event.line}",
+                self, "info", first.place,
                 seen=f"Attempt {number} of {of} ended by: {headline(first)}",
                 why="The last attempt ended the same way: a restart does not cure it."
                 if same
@@ -77,33 +94,35 @@ class FailedRun:
 
     def _consequences(self, told: tuple[Told, ...]) -> Iterator[FindingRecord]:
         """One record for each kind and log: sixty ranks that lost their peer are one fact."""
-        counts = Counter((one.log, one.kind) for one in told[1:])
+        counts = Counter((one.event.source, one.kind) for one in told[1:])
         seen: set[tuple[str, str]] = set()
         for one in told[1:]:
-            key = (one.log, one.kind)
+            key = (one.event.source, one.kind)
             if key in seen or one.kind == "recorder_disabled" or len(seen) >= _MOST_CONSEQUENCES:
                 continue
             seen.add(key)
             more = f" (and {counts[key] - 1} more of its kind)" if counts[key] > 1 else ""
             yield finding(
-                self, "info", f"{one.log}:{one.event.line}",
+                self, "info", one.place,
                 seen=f"Consequence: {headline(one)}{more}",
-                why="It follows from the first cause; to mend it mends nothing.",
+                why=f"It follows from the first cause{': ' + one.consequence if one.consequence else ''}. To mend it "
+                "mends nothing.",
                 remedy="mend the first cause",
             )  # fmt: skip
 
-    def _hints(self, told: tuple[Told, ...]) -> Iterator[FindingRecord]:
+    def _hints(self, logs: LogReading) -> Iterator[FindingRecord]:
+        told = logs.told
         disabled = next((one for one in told if one.kind == "recorder_disabled"), None)
         if disabled is not None:
             words = words_for(disabled)
             yield finding(
-                self, "warning", f"{disabled.log}:{disabled.event.line}",
+                self, "warning", disabled.place,
                 seen="The flight recorder was off in this run.", why=words.why, remedy=words.remedy,
             )  # fmt: skip
         failures = [one for one in told if one.kind == "launcher_failure"]
         if failures and not any(one.event.exception for one in told):
             yield finding(
-                self, "info", f"{failures[0].log}:{failures[0].event.line}",
+                self, "info", failures[0].place,
                 seen="torchrun shows no traceback of the failed rank.",
                 why="Without @record a rank's exception reaches no file that torchrun prints.",
                 remedy="from torch.distributed.elastic.multiprocessing.errors import record; put @record on main()",

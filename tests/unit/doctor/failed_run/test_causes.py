@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stallwatch.doctor.failed_run.reading import read_events
-from stallwatch.errors import UnusableInput
+from stallwatch.bundle.reader import read
 from tests.unit.doctor.failed_run.test_logs import PEER_LOST, RAISED, TORCHRUN, WATCHDOG, diagnose, first
 from tests.unit.doctor.fakes import Node
 
@@ -27,7 +26,7 @@ def of_nccl(rank: int, what: str) -> str:
 
 SYSTEM_ERROR = of_nccl(0, "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5")
 CUDA_FAILURE = of_nccl(3, "unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5")
-PEER_OF_NCCL = of_nccl(0, "remote process exited or there was a network error, NCCL version 2.21.5")
+PEER_OF_NCCL = of_nccl(1, "remote process exited or there was a network error, NCCL version 2.21.5")
 ENDED = TORCHRUN.replace("exitcode  : -9", "exitcode  : {}")
 
 
@@ -218,20 +217,21 @@ def test_a_packed_log_is_read_and_of_a_cut_one_what_is_there(node: Node, pack: C
     noise = "".join(f"step {number} loss {number * 7919 % 10007}\n" for number in range(40_000))
     packed = pack((RAISED + noise).encode())
     for data in (packed, packed[: len(packed) * 3 // 4] if pack is not bz2.compress else packed):
-        path = node.write("run.log.packed", data)
-        assert read_events((path,))[0][1].exception == "KeyError"
+        found, _ = read([node.write("run.log.packed", data)])
+        assert "KeyError" in {event.exception for rank in found.ranks for event in rank.log_events}
 
 
 def test_a_log_packed_with_zstd_says_how_to_unpack_it(node: Node) -> None:
-    with pytest.raises(UnusableInput, match="zstd"):
-        read_events((node.write("run.log.zst", b"\x28\xb5\x2f\xfd" + b"\0" * 20),))
+    found, _ = read([node.write("run.log.zst", b"\x28\xb5\x2f\xfd" + b"\0" * 20)])
+    assert "zstd -d" in found.caveats[0]
 
 
 def test_names_of_schedulers_logs_are_known_in_a_folder(node: Node) -> None:
     for name in ("slurm-7.out", "job.o7", "train.log.1", "stderr", "old.log.gz"):
         node.write(f"logs/{name}", gzip.compress(RAISED.encode()) if name.endswith("gz") else RAISED)
     node.write("logs/model.safetensors", RAISED)
-    assert len({log for log, _ in read_events((node.root / "logs",))}) == 5
+    found, _ = read([node.root / "logs"])
+    assert len({event.source for rank in found.ranks for event in rank.log_events}) == 5
 
 
 @pytest.mark.parametrize(

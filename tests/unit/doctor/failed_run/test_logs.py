@@ -1,14 +1,17 @@
+import io
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from stallwatch.doctor.check import Inapplicable, Undetermined
-from stallwatch.doctor.failed_run import reading
+from stallwatch.bundle.reader import read
+from stallwatch.doctor.check import Inapplicable
 from stallwatch.doctor.failed_run.logs import FailedRun
-from stallwatch.doctor.failed_run.reading import read_events
 from stallwatch.doctor.finding import FindingRecord
 from stallwatch.doctor.surroundings import Question
-from stallwatch.errors import UnusableInput
+from stallwatch.formats import log_pieces
+from stallwatch.formats.training_log import parse
+from stallwatch.model.evidence import Evidence, LogTail, NodeEvidence
 from tests.unit.doctor.fakes import Node
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
@@ -70,12 +73,28 @@ OUT_OF_MEMORY = (
 )
 
 
-def diagnose(node: Node, *texts: str) -> tuple[FindingRecord, ...]:
-    paths = tuple(node.write(f"rank{number}.log", text) for number, text in enumerate(texts))
-    found = FailedRun().look(node.around(question=Question(logs=paths, log_events=read_events(paths))))
+def logs(*tails: LogTail, names: tuple[str, ...] = ()) -> Evidence:
+    """What a job's logs tell, that name no rank by their own names."""
+    files = names or tuple(f"log{number}.txt" for number in range(len(tails)))
+    events = tuple(
+        replace(event, source=name) for name, tail in zip(files, tails, strict=True) for event in tail.events
+    )
+    kernel = tuple(
+        replace(event, source=name) for name, tail in zip(files, tails, strict=True) for event in tail.kernel
+    )
+    nodes = (NodeEvidence("unknown", (), kernel_events=kernel),) if kernel else ()
+    return Evidence(None, None, (), nodes, (), log_events=events)
+
+
+def examined(node: Node, evidence: Evidence) -> tuple[FindingRecord, ...]:
+    found = FailedRun().look(node.around(question=Question(evidence=evidence)))
     for record in found:
         assert record.seen and record.why and record.remedy
     return found
+
+
+def diagnose(node: Node, *texts: str) -> tuple[FindingRecord, ...]:
+    return examined(node, logs(*(parse(text.encode()) for text in texts)))
 
 
 def first(node: Node, *texts: str) -> str:
@@ -147,9 +166,23 @@ def test_a_recorder_that_was_off_is_told(node: Node) -> None:
     assert any("TORCH_FR_BUFFER_SIZE" in record.remedy for record in diagnose(node, text))
 
 
-def test_a_log_without_a_known_failure_is_unknown_not_healthy(node: Node) -> None:
-    with pytest.raises(Undetermined):
-        diagnose(node, "step 1\nstep 2\n")
+def test_a_log_in_which_nothing_is_known_is_a_warning_with_its_last_lines_that_look_like_errors(node: Node) -> None:
+    (found,) = diagnose(node, "step 1\nour_lib: error 17: the frobnicator is gone\nstep 2\n")
+    assert (found.severity, found.subject) == ("warning", "log0.txt:2")
+    assert "the frobnicator is gone" in found.seen
+
+
+def test_of_a_log_without_any_the_last_lines_are_shown(node: Node) -> None:
+    (found,) = diagnose(node, "step 1\nstep 2\n")
+    assert (found.severity, "line 2: step 2" in found.seen) == ("warning", True)
+
+
+def test_the_warnings_of_an_ordinary_end_are_quiet(node: Node) -> None:
+    end = (
+        "step 1000/1000\n[rank0]:[W1120 10:00:01.1 ProcessGroupNCCL.cpp:1538] Warning: destroy_process_group() "
+        "was not called before program exit, which can leak resources.\n"
+    )
+    assert diagnose(node, end) == ()
 
 
 def test_without_logs_there_is_nothing_to_look_at(node: Node) -> None:
@@ -157,15 +190,10 @@ def test_without_logs_there_is_nothing_to_look_at(node: Node) -> None:
         FailedRun().look(node.around())
 
 
-def test_a_log_that_cannot_be_read_is_unusable(tmp_path: Path) -> None:
-    with pytest.raises(UnusableInput):
-        read_events((tmp_path / "absent.log",))
-
-
 def test_real_logs_of_peers_of_a_killed_rank_accuse_none_of_them(node: Node) -> None:
-    logs = tuple(sorted(BUNDLES.glob("gloo-killed/ranks/*/log.txt")))
-    assert logs
-    found = FailedRun().look(node.around(question=Question(logs=logs, log_events=read_events(logs))))
+    files = tuple(sorted(BUNDLES.glob("gloo-killed/ranks/*/log.txt")))
+    assert files
+    found = examined(node, logs(*(parse(file.read_bytes()) for file in files)))
     assert "Only consequences" in found[0].seen
 
 
@@ -208,13 +236,11 @@ def test_two_agents_that_fail_once_are_one_attempt(node: Node) -> None:
 
 def test_folders_of_torchrun_tell_attempt_and_rank(node: Node) -> None:
     text = 'Traceback (most recent call last):\n  File "/t.py", line {}, in m\n{}\n'
-    paths = (
-        node.write("run/attempt_0/1/stderr.log", text.format(1, "OSError: stale file handle")),
-        node.write("run/attempt_1/3/stderr.log", text.format(2, "ValueError: loss is nan")),
-    )
-    found = FailedRun().look(node.around(question=Question(logs=paths, log_events=read_events(paths))))
-    assert found[0].seen.startswith("First cause: local rank 3: ValueError: loss is nan at /t.py:2")
-    assert found[1].seen.startswith("Attempt 1 of 2 ended by: local rank 1: OSError")
+    texts = text.format(1, "OSError: stale file handle"), text.format(2, "ValueError: loss is nan")
+    names = "run/attempt_0/1/stderr.log", "run/attempt_1/3/stderr.log"
+    found = examined(node, logs(*(parse(told.encode()) for told in texts), names=names))
+    assert found[0].seen.startswith("First cause: rank 3: ValueError: loss is nan at /t.py:2")
+    assert found[1].seen.startswith("Attempt 1 of 2 ended by: rank 1: OSError")
 
 
 @pytest.mark.parametrize(
@@ -274,10 +300,11 @@ def test_tracebacks_that_interleave_are_told_apart_by_what_the_launcher_writes(n
 def test_the_first_cause_is_found_anywhere_in_a_long_log_with_its_line(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_WHOLE_BYTES", 1000)
-    monkeypatch.setattr(reading, "_BLOCK_BYTES", 700)
+    monkeypatch.setattr(log_pieces, "_BLOCK_BYTES", 700)
+    monkeypatch.setattr(log_pieces, "_END_BYTES", 100)
     step = "step 17 loss 0.25\n"
-    found = diagnose(node, step * 100 + RAISED + step * 900 + PEER_LOST + step * 300)
+    text = (step * 100 + RAISED + step * 900 + PEER_LOST + step * 300).encode()
+    found = examined(node, logs(log_pieces.parse_pieces(io.BytesIO(text).read)))
     assert found[0].seen.startswith("First cause: rank 2: KeyError")
     assert found[0].subject.endswith(":104")
     assert any(one.subject.endswith(":1008") for one in found[1:])
@@ -287,15 +314,9 @@ def test_a_folder_stands_for_the_logs_below_it(node: Node) -> None:
     node.write("run/attempt_0/0/stderr.log", PEER_LOST)
     node.write("run/attempt_0/2/stderr.log", RAISED)
     node.write("run/attempt_0/2/model.pt", b"\0" * 100)
-    paths = (node.root / "run",)
-    found = FailedRun().look(node.around(question=Question(logs=paths, log_events=read_events(paths))))
+    found = examined(node, read([node.root / "run"])[0])
     assert found[0].seen.startswith("First cause: rank 2: KeyError")
     assert found[0].subject.endswith("attempt_0/2/stderr.log:4")
-
-
-def test_a_folder_without_logs_is_unusable(tmp_path: Path) -> None:
-    with pytest.raises(UnusableInput, match="no file whose name ends"):
-        read_events((tmp_path,))
 
 
 AGENT = (
@@ -327,7 +348,7 @@ def test_a_rank_that_left_without_a_word_is_no_reason_to_accuse_its_peers(node: 
 
 def test_an_exit_code_without_a_word_is_the_cause_where_peers_only_lost_it(node: Node) -> None:
     left = AGENT.replace("exitcode: 1) local_rank: 0", "exitcode: 3) local_rank: 1")
-    assert first(node, PEER_LOST + left).startswith("First cause: local rank 1: ended with exit code 3")
+    assert first(node, PEER_LOST + left).startswith("First cause: rank 1: ended with exit code 3")
 
 
 def test_a_rank_that_is_missing_at_init_is_named_by_the_key_that_others_wait_for(node: Node) -> None:

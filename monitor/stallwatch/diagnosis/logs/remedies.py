@@ -1,7 +1,7 @@
 """What a log's event means and what to do: by kind of event, in words."""
 
-from stallwatch.doctor.failed_run.story import Told
-from stallwatch.doctor.failed_run.words_by_text import BY_TEXT, LOADER, Words
+from stallwatch.diagnosis.logs.remedies_by_text import BY_TEXT, LOADER, Words
+from stallwatch.diagnosis.logs.told import Told, shown_message
 
 _WORDS: dict[str, Words] = {
     "address_in_use": Words(
@@ -16,7 +16,7 @@ _WORDS: dict[str, Words] = {
         "smaller batch, activation checkpointing, PYTORCH_ALLOC_CONF=expandable_segments:True",
     ),
     "shared_memory": Words(
-        "/dev/shm was too small: a data-loader worker, or NCCL, could not place its data.",
+        "The shared memory of /dev/shm was too small: a data-loader worker, or NCCL, could not place its data.",
         "docker run --shm-size=8g (or --ipc=host); Kubernetes: emptyDir medium Memory at /dev/shm; or fewer workers",
     ),
     "dataloader_killed": LOADER,
@@ -226,17 +226,26 @@ def words_for(told: Told) -> Words:
     return _WORDS.get(told.kind, _OTHERWISE)
 
 
-def headline(told: Told) -> str:
-    """Who and what, in one line."""
-    event = told.event
-    who = f"rank {event.rank}: " if event.rank is not None else ""
-    if event.rank is None and event.local_rank is not None:
-        who = f"local rank {event.local_rank}: "
+def headline(told: Told, *, who: bool = True) -> str:
+    """Who and what, in one line; without `who` only what."""
+    said = _headline(told)
+    return said if who else said.removeprefix(_who(told))
+
+
+def _who(told: Told) -> str:
+    if told.rank is not None:
+        return f"rank {told.rank}: "
+    return f"local rank {told.event.local_rank}: " if told.event.local_rank is not None else ""
+
+
+def _headline(told: Told) -> str:
+    event, who = told.event, _who(told)
     frame = f" at {event.frame.filename}:{event.frame.line}" if event.frame else ""
     if event.frame and event.frame.name:
         frame += f" in {event.frame.name}"
     if event.exception:
-        return f"{who}{event.exception}{': ' + event.message[:200] if event.message else ''}{frame}"
+        message = shown_message(event)
+        return f"{who}{event.exception}{': ' + message[:200] if message else ''}{frame}"
     if told.kind == "launcher_failure":
         how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
         where = f" on {event.host}" if event.host else ""
@@ -244,4 +253,6 @@ def headline(told: Told) -> str:
     if told.kind == "process_failed" and event.local_rank is not None:
         how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
         return f"{who}ended with {how} (pid {event.pid})"
+    if told.kind == "address_in_use" and "in use" not in event.text:
+        return f"{who}Address already in use: {event.text.strip()[:200]}"
     return who + event.text.strip()[:240]

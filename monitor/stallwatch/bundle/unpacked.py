@@ -1,0 +1,65 @@
+"""Logs as they lie around: of any length, packed or not. Reads an open descriptor in the child that may be lost."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+from stallwatch.formats import training_log
+from stallwatch.formats.log_pieces import WHOLE_BYTES, parse_pieces
+from stallwatch.formats.unreadable import Unreadable
+from stallwatch.model.evidence import LogTail
+
+# First bytes of packed files, and who unpacks them.
+_PACKED: Final[tuple[tuple[bytes, Callable[[io.BufferedReader], gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile]], ...]] = (
+    (b"\x1f\x8b", lambda file: gzip.GzipFile(fileobj=file)),
+    (b"BZh", bz2.BZ2File),
+    (b"\xfd7zXZ\0", lzma.LZMAFile),
+)
+_ZSTANDARD: Final = b"\x28\xb5\x2f\xfd"
+_LOOK_BYTES: Final = 4096
+
+
+def parse_log(descriptor: int) -> LogTail | None:
+    """Given the descriptor of a file, return what it tells if it is a packed or a long log; None: it is short, or it is
+    no text. Raise Unreadable or OSError."""
+    first = os.pread(descriptor, _LOOK_BYTES, 0)
+    unpack = next((by for magic, by in _PACKED if first.startswith(magic)), None)
+    if first.startswith(_ZSTANDARD):
+        raise Unreadable("it is packed with zstd: unpack it first (zstd -d)")
+    if unpack is None and (
+        os.fstat(descriptor).st_size <= WHOLE_BYTES or b"\0" in first or first[:1] in (b"\x80", b"{")
+    ):
+        return None
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        file.seek(0)
+        stream = unpack(file) if unpack else file
+        read = _reader(stream)
+        head = _whole(read, WHOLE_BYTES + 1)
+        if unpack and b"\0" in head[:_LOOK_BYTES]:
+            raise Unreadable("it is packed, and no text: unpack it first")
+        return parse_pieces(read, head) if len(head) > WHOLE_BYTES else training_log.parse(head)
+
+
+def _reader(stream: io.BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile) -> Callable[[int], bytes]:
+    """Reads on; of a packed file that is cut off or damaged, what is before."""
+
+    def read(size: int) -> bytes:
+        try:
+            return stream.read1(size)
+        except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile):
+            return b""
+
+    return read
+
+
+def _whole(read: Callable[[int], bytes], size: int) -> bytes:
+    parts: list[bytes] = []
+    while size > 0 and (part := read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)

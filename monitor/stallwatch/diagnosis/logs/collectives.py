@@ -1,0 +1,165 @@
+"""What watchdogs print of each process group: who waited in which operation, and how far each member had come.
+
+"last enqueued" and the operation of one number of one group are comparable between ranks: enqueued below the number
+that others wait in proves that the rank never came, without any vote.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from stallwatch.model.evidence import CodeFrame, LogEvent
+
+DEFAULT = ("default_pg", "0", "")
+_JOIN_LINES = 12  # between a time-out and the line that names its group
+
+
+class Waiter(NamedTuple):
+    rank: int
+    seq: int
+    operation: str
+    numel_in: int | None
+    numel_out: int | None
+    frame: CodeFrame | None
+    event: LogEvent
+
+
+class GroupReading:
+    """Of one process group: `waiters` by rank, the last `enqueued` and `completed` number by rank."""
+
+    def __init__(self, name: str, key: tuple[str, str]) -> None:
+        self.name = name
+        self.key = key
+        self.waiters: dict[int, Waiter] = {}
+        self.enqueued: dict[int, int] = {}
+        self.completed: dict[int, int] = {}
+        self.places: dict[int, set[int]] = defaultdict(set)  # rank within the group: global ranks that said so
+        self.sources: dict[str, set[int]] = defaultdict(set)
+        self.comparable = True
+
+    @property
+    def is_default(self) -> bool:
+        return self.name in DEFAULT
+
+    @property
+    def heard(self) -> tuple[int, ...]:
+        return tuple(sorted({*self.waiters, *self.enqueued}))
+
+    @property
+    def waited(self) -> int | None:
+        """The lowest number that somebody waits in."""
+        return min((waiter.seq for waiter in self.waiters.values()), default=None)
+
+    @property
+    def size(self) -> int | None:
+        """How many members it has, by an operation whose result is as large as all its parts."""
+        sizes = {size for waiter in self.waiters.values() if (size := _size(waiter))}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def absent(self) -> tuple[int, ...]:
+        """Who had not enqueued the number that others wait in."""
+        waited = self.waited
+        if waited is None or not self.comparable:
+            return ()
+        return tuple(sorted(rank for rank, last in self.enqueued.items() if last < waited and rank not in self.waiters))
+
+
+def read_groups(events: Sequence[LogEvent]) -> tuple[GroupReading, ...]:
+    """Given events with their ranks, in the order of files and lines, return what they tell of each process group."""
+    groups: dict[tuple[str, str], GroupReading] = {}
+    stacks = _stacks(events)
+    owners = _owners_without_marks(events)
+    for place, event in enumerate(events):
+        if event.kind not in ("collective_timeout", "group_status"):
+            continue
+        rank = event.rank if event.rank is not None else owners.get(event.group_rank)
+        if rank is None:
+            continue
+        named = event if event.group is not None else _named_later(events, place)
+        key = (named.group_id or "", named.group or "") if named is not None else ("", "")
+        group = groups.setdefault(key, GroupReading(key[1], key))
+        group.sources[event.source].add(rank)
+        group_rank = event.group_rank if event.group_rank is not None else (named.group_rank if named else None)
+        if group_rank is not None:
+            group.places[group_rank].add(rank)
+        if event.kind == "group_status":
+            _take_status(group, rank, event)
+        elif event.seq is not None:
+            _take_wait(group, rank, event, stacks)
+    for group in groups.values():
+        group.comparable = _is_one_group(group, groups)
+    return tuple(groups[key] for key in sorted(groups))
+
+
+def _take_status(group: GroupReading, rank: int, event: LogEvent) -> None:
+    if event.enqueued is not None:
+        group.enqueued[rank] = min(event.enqueued, group.enqueued.get(rank, event.enqueued))
+    if event.completed is not None:
+        group.completed[rank] = max(event.completed, group.completed.get(rank, event.completed))
+    if event.seq is not None and event.seq > 0 and rank not in group.waiters:
+        group.waiters[rank] = Waiter(rank, event.seq, "", None, None, None, event)
+
+
+def _take_wait(
+    group: GroupReading, rank: int, event: LogEvent, stacks: dict[tuple[str, int | None], list[LogEvent]]
+) -> None:
+    assert event.seq is not None
+    before = group.waiters.get(rank)
+    if before is not None and before.operation and before.seq <= event.seq:
+        return  # the first is the one it stands in; torch prints it again as it ends
+    own = [stack for stack in stacks.get((event.source, event.rank), ()) if stack.line >= event.line]
+    frame = own[0].frame if own else None
+    group.waiters[rank] = Waiter(rank, event.seq, event.operation or "", event.numel_in, event.numel_out, frame, event)
+
+
+def _stacks(events: Iterable[LogEvent]) -> dict[tuple[str, int | None], list[LogEvent]]:
+    found: dict[tuple[str, int | None], list[LogEvent]] = defaultdict(list)
+    for event in events:
+        if event.kind == "failed_stack":
+            found[event.source, event.rank].append(event)
+    return found
+
+
+def _named_later(events: Sequence[LogEvent], place: int) -> LogEvent | None:
+    """The line of the same rank and number that names the group: torch 2.2 and later print it next."""
+    event = events[place]
+    for later in events[place + 1 :]:
+        if later.source != event.source or later.line > event.line + 100 * _JOIN_LINES:
+            break
+        named = later.kind == "group_status" and later.group is not None
+        if named and (later.rank, later.seq, later.group_rank) == (event.rank, event.seq, event.group_rank):
+            return later
+    return None
+
+
+def _owners_without_marks(events: Iterable[LogEvent]) -> dict[int | None, int]:
+    """torch before 2.2 writes only the rank within the group. Where no such rank waits in two places, and no line tells
+    a global rank that differs, the group is taken as the whole job."""
+    places: dict[int, set[tuple[int | None, str | None]]] = defaultdict(set)
+    for event in events:
+        if event.kind != "collective_timeout" or event.group_rank is None:
+            continue
+        if event.rank is not None and event.rank != event.group_rank:
+            return {}
+        if event.group is None or event.group in DEFAULT:
+            places[event.group_rank].add((event.seq, event.operation))
+    if any(len(found) > 1 for found in places.values()):
+        return {}
+    return {group_rank: group_rank for group_rank in places}
+
+
+def _is_one_group(group: GroupReading, groups: dict[tuple[str, str], GroupReading]) -> bool:
+    """Whether what was read under one name is of one group: no two ranks have one place in it. Without a name all ranks
+    must have the place of their number."""
+    if any(len(ranks) > 1 for ranks in group.places.values()):
+        return False
+    if group.key == ("", ""):
+        return all(ranks == {place} for place, ranks in group.places.items()) and len(groups) == 1
+    return True
+
+
+def _size(waiter: Waiter) -> int | None:
+    small, large = sorted((waiter.numel_in or 0, waiter.numel_out or 0))
+    if waiter.operation.strip("_") in ("ALLGATHER_BASE", "ALLGATHER", "REDUCE_SCATTER_BASE", "REDUCE_SCATTER"):
+        return large // small if small and large % small == 0 and large > small else None
+    return None

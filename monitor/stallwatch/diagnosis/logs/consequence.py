@@ -1,0 +1,186 @@
+"""What is a consequence of what: the one table that decides whether a line tells a cause, or what it did to others."""
+
+import re
+from typing import Final, NamedTuple
+
+from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
+from stallwatch.model.evidence import LogEvent
+
+_PEER: Final = "a peer had gone, or did not answer"
+_STORE: Final = "the store had gone, or nobody had written what it asked for"
+_WATCHDOG: Final = "the watchdog ended a rank that waited"
+_ENDED: Final = "somebody ended it"
+
+# Texts of exceptions, Python's and C++'s, that tell what another rank's death or absence did to this one. The first
+# that fits says why.
+_OF_OTHERS: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), why)
+    for pattern, why in (
+        (r"watchdog caught|watchdog thread|timed out in blocking wait|collective operation timeout", _WATCHDOG),
+        (
+            r"connection (?:closed by|reset by|was likely closed|refused|aborted)|broken pipe|remote process exited",
+            _PEER,
+        ),
+        (r"timed out waiting \d+ ?ms|NCCL communicator (?:was|has been) aborted|ncclRemoteError|failed to recv", _PEER),
+        (r"gloo.*(?:timeout|timed out)|application timeout caused pair closure|heartbeat timeout", _PEER),
+        (r"NCCL remote error", _PEER),
+        (
+            r"tcpstore|c10d store|key-value store|store->|store based barrier|wait timeout after|socket timeout"
+            r"|recvValue",
+            _STORE,
+        ),
+        (r"monitoredBarrier", "another rank did not come to the barrier"),
+        (r"received \S*\s*death signal|SignalException", _ENDED),
+    )
+)
+# Types of exceptions that wrap, or pass on, the exception of another process.
+_WRAPPERS: Final = frozenset({
+    "ChildFailedError", "ProcessRaisedException", "ExceptionGroup", "RendezvousClosedError", "RayTaskError",
+    "RayActorError", "ActorDiedError", "WorkerCrashedError", "CalledProcessError", "JobFailedError",
+    "ActorUnavailableError",
+})  # fmt: skip
+# Libraries that talk to the world outside the job: a connection that they lost is this rank's own trouble.
+_OUTSIDE: Final = (
+    "requests.", "urllib3.", "httpx.", "httpcore.", "aiohttp.", "botocore.", "huggingface_hub.", "wandb.", "mlflow.",
+    "google.", "azure.", "gcsfs.", "s3fs.", "redis.", "pymongo.", "openai.", "grpc.", "urllib.",
+)  # fmt: skip
+_ADDRESS_IN_USE: Final = ("address already in use", "eaddrinuse")
+_OUT_OF_MEMORY: Final = ("out of memory", "outofmemoryerror", "cublas_status_alloc_failed")
+_GPU_UNREACHABLE: Final = ("nvmldevicegethandle", "failed to initialize nvml", "gpu is lost")
+_NCCL: Final = ("nccl error", "ncclsystemerror", "ncclinternalerror", "ncclunhandledcudaerror", "ncclinvalidusage")
+# NCCL's and the loader's reasons within an exception, and what they are by themselves.
+_REASONS: Final = (
+    ("duplicate gpu detected", "duplicate_gpu"),
+    ("no socket interface found", "nccl_no_interface"),
+    ("mismatched nccl version", "nccl_version_mismatch"),
+    ("insufficient shared memory", "shared_memory"),
+    ("unable to allocate shared memory", "shared_memory"),
+    ("dataloader worker (pid", "dataloader_killed"),
+    ("too many open files", "open_files"),
+    ("items of ancdata", "open_files"),
+    ("shm/nccl-", "shared_memory"),
+)
+_NO_FAMILY: Final = "errno: 97"  # EAFNOSUPPORT: the other address family is tried next
+_LINK_NEWS: Final = re.compile(
+    r"port active|GID (?:table )?change|re-?registration|(?:LID|SM) change|GID_CHANGE", re.IGNORECASE
+)
+_SIGTERM, _SIGABRT = 15, 6
+
+
+class Meaning(NamedTuple):
+    kind: str
+    consequence: str  # why it is no first cause; "": it may be one
+
+
+def meaning(event: LogEvent, kind: str = "") -> Meaning:
+    """Return what one event means by itself, whatever else its logs say. `kind`: what it is taken as already."""
+    kind = kind or event.kind
+    own = "it follows by its nature" if event.secondary else ""
+    if kind in ("exception", "native_exception"):
+        return _of_exception(event)
+    if kind == "cuda_error" and any(words in _text(event) for words in _OUT_OF_MEMORY):
+        return Meaning("out_of_memory", "")
+    if kind == "gpu_xid":
+        return Meaning(kind, _xid_follows(event))
+    if kind in ("launcher_failure", "process_failed") and event.exit_signal == _SIGTERM and not event.first:
+        return Meaning(kind, _ENDED)
+    if kind in ("launcher_failure", "process_failed") and event.exit_signal == _SIGABRT and not event.first:
+        return Meaning(kind, "it ended itself, as a watchdog does")
+    return Meaning(kind, own)
+
+
+def of_others(text: str) -> str:
+    """Given an exception's type and text, say why it only tells that a peer or the store went away; "": it does not."""
+    if text.startswith(_OUTSIDE):
+        return ""
+    return next((why for pattern, why in _OF_OTHERS if pattern.search(text)), "")
+
+
+def is_consequence(text: str) -> bool:
+    """Whether an exception, by its type and text, only tells what another rank's end or absence did."""
+    last = text.partition(":")[0].rpartition(".")[2].partition("(")[0]
+    if last in _WRAPPERS or last == "KeyboardInterrupt":
+        return True
+    low = text.lower()
+    if any(words in low for words in (*_OUT_OF_MEMORY, *_ADDRESS_IN_USE, *_GPU_UNREACHABLE)):
+        return False
+    return bool(of_others(text)) or last in ("DistBackendError", "DistNetworkError", "DistStoreError")
+
+
+def _of_exception(event: LogEvent) -> Meaning:
+    text, of_type = _text(event), event.exception or ""
+    last = of_type.rpartition(".")[2].partition("(")[0]
+    why = of_others(f"{of_type}: {event.message or ''}")
+    if any(words in text for words in _ADDRESS_IN_USE):
+        return Meaning("address_in_use", "")
+    if last in _WRAPPERS:
+        return Meaning("exception", "it passes on what another process raised")
+    if any(words in text for words in _GPU_UNREACHABLE):
+        return Meaning("gpu_unreachable", "")
+    if any(words in text for words in _OUT_OF_MEMORY):
+        return Meaning("out_of_memory", "")
+    for words, kind in _REASONS:
+        if words in text:
+            return Meaning(kind, "")
+    if last == "KeyboardInterrupt":
+        return Meaning("interrupted", "")
+    if last == "SignalException":
+        return Meaning("cancelled", "")
+    if last == "RendezvousTimeoutError":
+        return Meaning("init_timeout", "")
+    if last == "RendezvousConnectionError":
+        return Meaning("store_unreachable", "")
+    if "op.preamble.length" in text:
+        of_line = event.kind == "native_exception"
+        return Meaning(event.kind if of_line else "gloo_size_mismatch", "its own line says more" if of_line else "")
+    if why:
+        return Meaning("exception", why)
+    if any(words in text for words in _NCCL):
+        return Meaning("nccl_error", "it follows by its nature" if event.secondary else "")
+    if event.kind == "native_exception" and "CUDA error" in (event.message or ""):
+        return Meaning("cuda_error", "")
+    if event.kind == "native_exception" and of_type.startswith(("c10", "gloo")) and not event.message:
+        return Meaning("native_exception", "its own lines say more")
+    return Meaning(event.kind, "Python went on after it" if event.secondary else "")
+
+
+def _xid_follows(event: LogEvent) -> str:
+    number = int((event.message or "0").partition(",")[0])
+    if "SXid" in event.text:
+        return ""
+    if "caused by previous" in event.text or number in FOLLOW_ON:
+        return "such an XID follows from another error, or from a process that was ended"
+    if "Nonfatal" in event.text:
+        return "the event is no outage"
+    return "" if number in GPU_FAULTS | FABRIC_FAULTS | LEADING else "such an XID stops no work by itself"
+
+
+def means_nothing(event: LogEvent) -> bool:
+    """Lines that healthy runs have too."""
+    if event.kind == "store_unreachable":
+        return _NO_FAMILY in event.text
+    if event.kind == "nccl_async_event":
+        return _LINK_NEWS.search(event.message or "") is not None
+    return event.kind in (
+        "nccl_init_started",
+        "nccl_init_complete",
+        "init_waiting",
+        "error_like",
+        "last_line",
+    ) and not _stale(event)
+
+
+def _stale(event: LogEvent) -> bool:
+    """More came to the store than the job has ranks."""
+    return event.joined is not None and event.expected is not None and event.joined > event.expected
+
+
+def was_tried_again(event: LogEvent, kind: str) -> bool:
+    """c10d's and gloo's warnings about an address: what they tell may have gone well at the next try."""
+    return kind in ("store_unreachable", "name_unresolved", "gloo_connect", "address_in_use") and (
+        event.exception is None and event.text.startswith("[W")
+    )
+
+
+def _text(event: LogEvent) -> str:
+    return f"{event.exception or ''} {event.message or ''} {event.text}".lower()

@@ -1,0 +1,284 @@
+"""Which failure came first, and which only follow: events of one attempt, pure. What the launcher or torch says first
+is not always the cause."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from stallwatch.diagnosis.logs.consequence import meaning, means_nothing, was_tried_again
+from stallwatch.diagnosis.logs.told import Told
+from stallwatch.model.evidence import LogEvent
+
+# What names a cause by itself, the strongest first. Everything below "exception" is what others saw of it.
+CAUSES: Final[tuple[tuple[str, ...], ...]] = (
+    ("address_in_use",),
+    ("gpu_xid", "gpu_lost", "gpu_unreachable"),
+    (
+        "out_of_memory",
+        "memory_killed",
+        "shared_memory",
+        "dataloader_killed",
+        "open_files",
+        "locked_memory",
+        "duplicate_gpu",
+        "cuda_error",
+        "native_crash",
+        "node_failed",
+        "evicted",
+    ),
+    ("collective_mismatch", "gloo_size_mismatch", "nccl_version_mismatch", "barrier_absent"),
+    ("exception", "not_started", "native_exception"),
+    ("cancelled",),
+    ("nccl_no_interface", "name_unresolved", "hung_task", "pcie_error", "link_down", "adapter_error"),
+    ("launcher_failure", "process_failed"),
+    ("actor_died",),
+    ("nccl_async_event", "nccl_completion_error", "nccl_connect"),
+    ("gloo_connect", "init_timeout", "store_unreachable"),
+    ("nccl_error",),
+    ("collective_timeout", "gloo_timeout"),
+    ("heartbeat_stuck", "gil_clue"),
+    ("interrupted",),
+)
+_PLACE: Final = {kind: place for place, kinds in enumerate(CAUSES) for kind in kinds}
+_OF_A_RANK: Final = frozenset(kind for kinds in CAUSES[: _PLACE["exception"] + 1] for kind in kinds)
+_NOT_TOLD: Final = frozenset(
+    ("group_status", "nccl_init_started", "nccl_init_complete", "init_waiting", "failed_stack", "terminated", "killing",
+     "clean_end", "restarting", "error_like", "last_line")
+)  # fmt: skip
+_ENDS: Final = ("launcher_failure", "process_failed")
+_TIMEOUTS: Final = ("collective_timeout", "gloo_timeout")
+# What a process says before it ends itself by SIGABRT, the launcher's first failure or not.
+_BEFORE_ABORT: Final = frozenset(
+    ("collective_timeout", "watchdog_end", "heartbeat_stuck", "cuda_error", "gloo_size_mismatch", "gil_clue", "gpu_xid",
+     "native_exception")
+)  # fmt: skip
+_CLEARLY_LATER_SECONDS: Final = 2.0
+_SIGKILL, _SIGTERM, _SIGABRT = 9, 15, 6
+
+
+def tell(events: Sequence[LogEvent]) -> tuple[Told, ...]:
+    """Given events of one attempt, each with its rank, return those worth telling: the first cause first, consequences
+    after it."""
+    read = [
+        Told(event, event.rank, *meaning(event, kind)) for event, kind in _merged(events) if not means_nothing(event)
+    ]
+    told = _later_failures(_ends(_survived(_announced(_retries(_chained(read))))))
+    worth = [one for one in told if one.kind not in _NOT_TOLD]
+    causes = [one for one in worth if not one.consequence]
+    first = min(causes, key=lambda one: _order(one, causes), default=None)
+    if first is None:
+        return tuple(worth)
+    return (first, *(one for one in worth if one is not first))
+
+
+def alike(told: Sequence[Told]) -> tuple[Told, ...]:
+    """The first cause, and the same failure of other ranks: neither is a consequence of the other."""
+    if not told or told[0].consequence:
+        return tuple(told[:1])
+    first = told[0]
+    same = (first, *(one for one in told[1:] if not one.consequence and _same_failure(one, first)))
+    return tuple(one for one in same if one.rank is not None) or same
+
+
+def _same_failure(one: Told, other: Told) -> bool:
+    if one.kind != other.kind or one.rank is None or one.rank == other.rank:
+        return False
+    if one.kind in _ENDS:
+        ends = [(end.event.exit_code, end.event.exit_signal) for end in (one, other)]
+        return ends[0] == ends[1] and (one.event.first or not other.event.first)
+    return (one.event.exception or "").rpartition(".")[2] == (other.event.exception or "").rpartition(".")[2]
+
+
+def _chained(told: list[Told]) -> list[Told]:
+    """What was raised while an exception was handled, or because of it, is a consequence where that one is."""
+    last: dict[tuple[str, int | None], Told] = {}
+    out = []
+    for one in told:
+        key = one.event.source, one.rank
+        before = last.get(key)
+        if one.event.chained and before is not None and before.consequence and not one.consequence:
+            one = one._replace(consequence=before.consequence)
+        elif one.event.chained and before is not None and not before.consequence and one.consequence:
+            one = one._replace(consequence="it was raised while another exception was handled")
+        if one.event.exception:
+            last[key] = before if one.event.chained and before and not before.consequence and one.consequence else one
+        out.append(one)
+    return out
+
+
+def _retries(told: list[Told]) -> list[Told]:
+    """A port at which a second agent found the first one's store is no cause where something else is. Of several
+    warnings of one kind and one that was fatal, that one is the cause."""
+    fatal = {one.kind for one in told if not one.consequence and not was_tried_again(one.event, one.kind)}
+    others = any(kind in _OF_A_RANK - {"address_in_use"} for kind in fatal)
+    out = []
+    for one in told:
+        again = not one.consequence and was_tried_again(one.event, one.kind)
+        if again and one.kind in fatal:
+            one = one._replace(consequence="it is a try before the one that failed for good")
+        elif again and one.kind == "address_in_use" and others and "address_in_use" not in fatal:
+            one = one._replace(consequence="it was tried again")
+        out.append(one)
+    return out
+
+
+def _announced(told: list[Told]) -> list[Told]:
+    """Whom a launcher said that it would end did not end by itself."""
+    ended = {(one.event.source, one.event.pid) for one in told if one.kind == "terminated"}
+    killing: dict[str, int] = {}  # the line from which on a launcher ends all
+    failed: dict[str, int] = {}
+    for one in told:
+        event = one.event
+        if one.kind in ("killing", "cancelled"):
+            killing[event.source] = min(event.line, killing.get(event.source, event.line))
+        elif one.kind == "process_failed" and event.exit_signal not in (_SIGKILL, _SIGTERM):
+            failed[event.source] = min(event.line, failed.get(event.source, event.line))
+    out = []
+    for one in told:
+        event = one.event
+        if one.kind in _ENDS and not one.consequence and event.exit_signal in (_SIGKILL, _SIGTERM):
+            before = min(killing.get(event.source, event.line), failed.get(event.source, event.line))
+            if (event.source, event.pid) in ended or before < event.line:
+                one = one._replace(consequence="the launcher ended it")
+        out.append(one)
+    return out
+
+
+def _survived(told: list[Told]) -> list[Told]:
+    """An exception did not end a rank that later waited in a collective, or lost its peer, by its own word."""
+    went_on: dict[tuple[str, int], int] = {}
+    for one in told:
+        waits = one.kind in _TIMEOUTS or (one.event.kind == "exception" and one.consequence and not one.event.secondary)
+        if waits and one.rank is not None and not one.event.chained:
+            key = one.event.source, one.rank
+            went_on[key] = max(one.event.line, went_on.get(key, 0))
+    return [
+        one._replace(consequence="its rank went on after it")
+        if one.event.kind == "exception"
+        and not one.consequence
+        and one.rank is not None
+        and went_on.get((one.event.source, one.rank), 0) > one.event.line
+        else one
+        for one in told
+    ]
+
+
+def _ends(told: list[Told]) -> list[Told]:
+    """A rank that its own watchdog aborted is the first that a launcher sees to end, and only a waiting one; ranks that
+    ended after it by themselves are no cause either."""
+    aborts = [one for one in told if one.kind in _BEFORE_ABORT or "watchdog" in one.consequence]
+    raised = [one for one in told if one.event.exception and "ChildFailedError" not in one.event.exception]
+    waited = [one for one in told if one.kind in _TIMEOUTS]
+    ends = [one for one in told if one.kind in _ENDS]
+
+    def is_of(other: Told, end: Told) -> bool:
+        if other.rank is not None and end.rank is not None:
+            return other.rank == end.rank
+        return other.event.local_rank in (None, end.event.local_rank) or other.rank is None
+
+    def reason(end: Told) -> str:
+        if end.consequence:
+            return end.consequence
+        event = end.event
+        if event.exit_signal == _SIGABRT and any(is_of(other, end) or end.rank is None for other in aborts):
+            return "it ended itself after it had waited in vain"
+        if event.exit_signal is None and any(is_of(other, end) for other in raised):
+            return "its own exception says why it left"
+        if any(_is_before(other.event, event) for other in waited):
+            return "ranks had waited in vain before it ended"
+        return ""
+
+    reasons = {id(end): reason(end) for end in ends}
+    first_aborted = any(end.event.first and "waited in vain" in reasons[id(end)] for end in ends)
+    out = []
+    for one in told:
+        why = reasons.get(id(one), "")
+        if one in ends and first_aborted and not why and one.event.exit_signal is None:
+            why = "the first that the launcher saw had waited in vain"
+        out.append(one._replace(consequence=why) if why and not one.consequence else one)
+    return out
+
+
+def _later_failures(told: list[Told]) -> list[Told]:
+    """Where lines carry a time: what came clearly after a time-out, or another rank's failure, follows from it."""
+    own = [one for one in told if not one.consequence and one.event.at_seconds is not None]
+    first_timeout = _earliest(one for one in own if one.kind in _TIMEOUTS)
+    failures = [one for one in own if one.kind in _OF_A_RANK or one.kind in _ENDS]
+    first_failure = _earliest(failures)
+    out = []
+    for one in told:
+        why = ""
+        if not one.consequence and one.event.at_seconds is not None:
+            late = one.kind in _OF_A_RANK or one.kind in _ENDS or one.kind in ("heartbeat_stuck", "gil_clue")
+            if late and first_timeout is not None and _is_later(one.event, first_timeout.event):
+                why = "it came after ranks had waited in vain"
+            elif one in failures and first_failure is not None and _is_later(one.event, first_failure.event):
+                why = "it came after another failure"
+        elif (
+            not one.consequence
+            and one.kind in ("heartbeat_stuck", "gil_clue")
+            and any(o.kind in _TIMEOUTS for o in told)
+        ):
+            why = "it came after ranks had waited in vain"
+        out.append(one._replace(consequence=why) if why else one)
+    return out
+
+
+def _earliest(told: Iterable[Told]) -> Told | None:
+    """The first in time, where all that have one have it by one clock."""
+    timed = [one for one in told if one.event.at_seconds is not None]
+    if len({one.event.utc for one in timed}) != 1:
+        return None
+    return min(timed, key=lambda one: one.event.at_seconds or 0.0)
+
+
+def _is_later(event: LogEvent, other: LogEvent) -> bool:
+    if event.at_seconds is None or other.at_seconds is None or event.utc != other.utc:
+        return False
+    return event.at_seconds > other.at_seconds + _CLEARLY_LATER_SECONDS
+
+
+def _is_before(event: LogEvent, other: LogEvent) -> bool:
+    """By time where both have one, else by the lines of one log."""
+    if event.at_seconds is not None and other.at_seconds is not None and event.utc == other.utc:
+        return event.at_seconds < other.at_seconds
+    return event.source == other.source and event.line < other.line
+
+
+def _merged(events: Sequence[LogEvent]) -> list[tuple[LogEvent, str]]:
+    """An exception whose last line means more by itself comes as two events of one line: it is told once, as that."""
+    others = {(event.source, event.line): event for event in events if event.kind != "exception"}
+    exceptions = {(event.source, event.line) for event in events if event.kind == "exception"}
+    merged = []
+    for event in events:
+        other = others.get((event.source, event.line))
+        if event.kind == "exception" and other is not None:
+            fields = {name: getattr(other, name) for name in ("ranks", "sides", "group_rank", "numel_in", "numel_out",
+                      "joined", "expected", "seq", "operation", "enqueued", "completed", "peer",
+                      "direction")}  # fmt: skip
+            merged.append((msgspec.structs.replace(event, **fields), other.kind))
+        elif event.kind == "exception" or (event.source, event.line) not in exceptions:
+            merged.append((event, event.kind))
+    return merged
+
+
+def _order(one: Told, causes: Sequence[Told]) -> tuple[int, int, bool, float, str, int]:
+    """Order of causes: how much the kind says; what the launcher saw first; whether it is known whose it is; then the
+    time, and the place."""
+    strength = _PLACE.get(one.kind, len(CAUSES))
+    event = one.event
+    # A rank that was killed by a signal nobody sent on purpose (SIGKILL, SIGSEGV, SIGBUS) beats peers' exceptions.
+    if one.kind in _ENDS and event.exit_signal not in (None, _SIGABRT, _SIGTERM):
+        strength = _PLACE["collective_mismatch"]
+    # torchrun names the first failure that it saw: an exception of that rank is the cause.
+    first = [other for other in causes if other.event.first]
+    is_first = any(
+        one.rank == other.rank if one.rank is not None else event.local_rank == other.event.local_rank is not None
+        for other in first
+    )
+    again = was_tried_again(event, one.kind)
+    when = event.at_seconds if event.at_seconds is not None else float("inf")
+    comparable = len({other.event.utc for other in causes if other.event.at_seconds is not None}) <= 1
+    priority = 2 if again else 0 if is_first else 1
+    return strength, priority, one.rank is None, when if comparable else 0.0, event.source, event.line

@@ -1,0 +1,69 @@
+"""torch's DETAIL wrapper, rank by rank: each rank prints itself and one that differs."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from stallwatch.diagnosis.logs.told import Told
+from stallwatch.diagnosis.rank_ranges import rank_ranges
+from stallwatch.model.evidence import SideOfMismatch
+from stallwatch.model.verdict import Mismatch
+
+Sides = Mapping[int, SideOfMismatch]
+
+
+def by_rank(told: Iterable[Told]) -> dict[int, SideOfMismatch]:
+    """Given the wrapper's lines, return what each rank was in; the lowest number that it is said to be in."""
+    sides: dict[int, SideOfMismatch] = {}
+    for one in told:
+        for side in one.event.sides:
+            known = sides.get(side.rank)
+            if known is None or (side.seq or 0) < (known.seq or 0):
+                sides[side.rank] = side
+    return sides
+
+
+def minority(sides: Sides) -> tuple[int, ...]:
+    """The few that differ from most; nobody where there is no clear majority."""
+    counts = Counter(_call(side) for side in sides.values())
+    if not counts:
+        return ()
+    call, most = counts.most_common(1)[0]
+    others = tuple(sorted(rank for rank, side in sides.items() if _call(side) != call))
+    return others if len(sides) > 2 and 3 * (len(sides) - most) <= len(sides) else ()
+
+
+def difference(sides: Sides) -> Mismatch | None:
+    """What differs: the operation, the size, the data type, or the number of calls."""
+    calls = [call for call, _ in Counter(_call(side) for side in sides.values()).most_common(2)]
+    if len(calls) < 2:
+        return None
+    expected, found = (next(side for side in sides.values() if _call(side) == call) for call in calls)
+    if expected.operation != found.operation:
+        return Mismatch("op", expected.operation.lower(), found.operation.lower())
+    if expected.shape != found.shape:
+        return Mismatch("size", f"shape {expected.shape or 'unknown'}", f"shape {found.shape or 'unknown'}")
+    if expected.dtype != found.dtype:
+        return Mismatch("dtype", expected.dtype or "unknown", found.dtype or "unknown")
+    return Mismatch("count", f"call number {expected.seq}", f"call number {found.seq}")
+
+
+def partition(sides: Sides) -> str:
+    """ "rank 0 was in all_reduce number 5, shape [10]; rank 1 in …"."""
+    groups: dict[str, list[int]] = {}
+    for rank, side in sorted(sides.items()):
+        groups.setdefault(describe(side), []).append(rank)
+    parts = [
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_ranges(ranks)} called {what}" for what, ranks in groups.items()
+    ]
+    return ", ".join(parts)
+
+
+def describe(side: SideOfMismatch) -> str:
+    shape = f" of shape {side.shape}" if side.shape else ""
+    dtype = f" ({side.dtype})" if side.dtype else ""
+    number = f" number {side.seq}" if side.seq is not None else ""
+    return f"{side.operation.lower() or 'a collective'}{shape}{dtype}{number}"
+
+
+def _call(side: SideOfMismatch) -> tuple[str, str, str, int | None]:
+    return side.operation, side.shape, side.dtype, side.seq

@@ -1,0 +1,83 @@
+"""The one reading of an incident's logs: whose each line is, which attempt it tells of, what came first."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import msgspec
+
+from stallwatch.diagnosis.logs.attempts import attempts
+from stallwatch.diagnosis.logs.collectives import GroupReading, read_groups
+from stallwatch.diagnosis.logs.consequence import means_nothing
+from stallwatch.diagnosis.logs.first_cause import alike, tell
+from stallwatch.diagnosis.logs.kernel import kernel_events
+from stallwatch.diagnosis.logs.owners import gathered
+from stallwatch.diagnosis.logs.told import Told
+from stallwatch.model.evidence import LogEvent, NodeEvidence, RankEvidence
+
+
+class LogReading:
+    """Read-only. `told` is what the last attempt's logs tell, the first cause first; `earlier` the same of attempts
+    before it, oldest first; `events` all events of the last attempt, in the order of files and lines."""
+
+    def __init__(self, by_attempt: Sequence[Sequence[LogEvent]], kernel: Sequence[LogEvent]) -> None:
+        self.events: tuple[LogEvent, ...] = (*(by_attempt[-1] if by_attempt else ()), *kernel)
+        self._has_attempts = len(by_attempt) > 1
+        self.told: tuple[Told, ...] = tell(self.events)
+        self.earlier: tuple[tuple[Told, ...], ...] = tuple(told for events in by_attempt[:-1] if (told := tell(events)))
+
+    def of_last_attempt(self, ranks: Sequence[RankEvidence]) -> tuple[RankEvidence, ...]:
+        """The ranks without what their logs tell of attempts before the last one."""
+        if not self._has_attempts:
+            return tuple(ranks)
+        last = {(event.source, event.line) for event in self.events}
+        return tuple(
+            msgspec.structs.replace(
+                rank, log_events=tuple(event for event in rank.log_events if (event.source, event.line) in last)
+            )
+            for rank in ranks
+        )
+
+    @property
+    def first(self) -> Told | None:
+        """The first cause; None where the logs tell none, or only consequences."""
+        return self.told[0] if self.told and not self.told[0].consequence else None
+
+    @cached_property
+    def causes(self) -> tuple[Told, ...]:
+        """The first cause and the same failure of other ranks, by rank."""
+        return tuple(sorted(alike(self.told), key=lambda one: -1 if one.rank is None else one.rank))
+
+    @cached_property
+    def groups(self) -> tuple[GroupReading, ...]:
+        """What watchdogs tell of each process group."""
+        return read_groups(self.events)
+
+    @property
+    def ended_well(self) -> bool:
+        """Nothing but what a job prints that has ended by itself."""
+        ends = any(event.kind in ("clean_end", "store_closed") for event in self.events)
+        return ends and all(one.kind == "store_closed" and one.event.text.startswith("[W") for one in self.told)
+
+    @property
+    def unrecognised(self) -> tuple[LogEvent, ...]:
+        """Lines that look like errors, where nothing in a log is known."""
+        return tuple(event for event in self.events if event.kind in ("error_like", "last_line"))
+
+    @property
+    def says_something(self) -> bool:
+        return bool(self.told) or any(not means_nothing(event) for event in self.events)
+
+    def of_kind(self, *kinds: str) -> list[Told]:
+        return [one for one in self.told if one.kind in kinds]
+
+
+def read_logs(
+    ranks: Iterable[RankEvidence], loose: Iterable[LogEvent] = (), nodes: Iterable[NodeEvidence] = ()
+) -> LogReading:
+    """Given ranks with the events of their logs, events of other logs and nodes with their kernels' logs, in any order,
+    return what they tell."""
+    events = gathered(sorted(ranks, key=lambda rank: rank.rank), loose)
+    return LogReading(attempts(events), kernel_events(sorted(nodes, key=lambda node: node.host)))
+
+
+NOTHING_READ = read_logs(())
