@@ -19,8 +19,8 @@ def gpu_kernel(scene: Scene) -> list[str]:
 
 def gpu_fault(scene: Scene) -> list[str]:
     return [
-        f"On {scene.host} read what the driver says: `dmesg -T | grep -i -E 'xid|nvrm'` and `nvidia-smi -q -i "
-        f"{scene.gpu}`.",
+        f"On {scene.host} read what the driver says: `dmesg -T | grep -i -E 'xid|nvrm'` and `nvidia-smi "
+        f"-q{scene.gpu}`.",
         f"Take {scene.host} out of service and start the job elsewhere from its last checkpoint.",
         "Do what the driver's recovery action names (reset the GPU, reboot the node) before it takes jobs again.",
     ]

@@ -11,7 +11,11 @@ SYSTEM_PATTERNS: Final = (
         "failed (exitcode:",
         r"failed \(exitcode: (?P<exit>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)",
     ),
-    pattern("process_failed", "exits with return code", r"exits with return code = (?P<exit>-?\d+)"),
+    pattern(
+        "process_failed",
+        "exits with return code",
+        r"(?:--local[_-]rank=(?P<local_rank>\d+).*?)?exits with return code = (?P<exit>-?\d+)",
+    ),
     pattern(
         "terminated",
         "closing signal",
@@ -70,6 +74,7 @@ SYSTEM_PATTERNS: Final = (
     pattern("not_started", "Host key verification failed", r"Host key verification failed"),
     pattern("not_started", "Permission denied (publickey", r"Permission denied \(publickey"),
     pattern("not_started", "not enough slots available", r"There are not enough slots available"),
+    pattern("memory_allocation", "page allocation failure", r"(?P<message>page allocation failure: order:\d+)"),
     # The C++ runtime and faulthandler; what() says more, in the next line.
     pattern("native_exception", "terminate called", r"throwing an instance of '(?P<exception>[\w:]+)'"),
     pattern(

@@ -15,14 +15,14 @@ from stallwatch.formats.log_patterns import PATTERNS
 from stallwatch.model.evidence import LogTail
 
 WHOLE_BYTES: Final = 8 << 20  # up to this a log is parsed as it is
-_BLOCK_BYTES: Final = 2 << 20
+_BLOCK_BYTES: Final = 1 << 20
 # Of what was picked out: the first cause stands early, the launcher's summary late.
 _EARLY_BYTES, _LATE_BYTES = 6 << 20, 6 << 20
 _END_BYTES: Final = 64 << 10  # of the log, picked whatever stands there
 _MOST_EVENTS: Final = 20_000
 _AFTER_LINES: Final = 200  # a traceback and, between its lines, those of other ranks
 _DIGITS: Final = b"0123456789"
-_MOST_SHAPES_BYTES: Final = 16 << 20  # of lines without digits that are remembered
+_MOST_SHAPES_BYTES: Final = 4 << 20  # of lines without digits that are remembered
 _NEEDLES: Final = tuple(
     sorted(
         {pattern.needle.encode() for pattern in PATTERNS}
@@ -76,10 +76,11 @@ def _pieces(read: Callable[[int], bytes], head: bytes) -> Iterator[tuple[int, by
     """(number of its first line, whole lines) of every part of the log that may mean something, and of its end."""
     line, rest = 1, b""
     shapes = _Shapes()
-    data = head or read(_BLOCK_BYTES)
+    blocks = _blocks(read, head)
+    data = next(blocks, b"")
     while data:
         block = rest + data
-        data = read(_BLOCK_BYTES)
+        data = next(blocks, b"")
         if data:
             end = block.rfind(b"\n") + 1
             if end == 0 and len(block) < 4 * _BLOCK_BYTES:
@@ -101,6 +102,13 @@ def _pieces(read: Callable[[int], bytes], head: bytes) -> Iterator[tuple[int, by
         line += block.count(b"\n", at)
 
 
+def _blocks(read: Callable[[int], bytes], head: bytes) -> Iterator[bytes]:
+    for at in range(0, len(head), _BLOCK_BYTES):
+        yield head[at : at + _BLOCK_BYTES]
+    while data := read(_BLOCK_BYTES):
+        yield data
+
+
 class _Shapes:
     """Lines without their digits that were searched already."""
 
@@ -110,20 +118,22 @@ class _Shapes:
 
     def needles_in(self, block: bytes) -> list[bytes]:
         """The words that lines of the block have, which were not found in vain before."""
-        new = set(block.translate(None, _DIGITS).split(b"\n")) - self._known
+        lines = block.translate(None, _DIGITS)
+        new = set(lines.split(b"\n")) - self._known
         if not new:
             return []
         text = b"\n".join(new)
-        found = [needle for needle, shape in _WITHOUT_DIGITS if shape in text]
-        if found:
-            # What has one must be found again in the next block.
-            shapes = [shape for needle, shape in _WITHOUT_DIGITS if shape in text]
-            new = {line for line in new if not any(shape in line for shape in shapes)}
+        repeats = 2 * len(text) < len(lines)
+        hits = [(needle, shape) for needle, shape in _WITHOUT_DIGITS if shape in text]
+        if hits:  # what has one must be found again in the next block
+            new = {line for line in new if not any(shape in line for _, shape in hits)}
+        if not repeats and self._known:
+            return [needle for needle, _ in hits]  # text of its own: the next block will hold other lines
         if self._bytes + len(text) > _MOST_SHAPES_BYTES:
             self._known, self._bytes = set(), 0
         self._known |= new
         self._bytes += len(text)
-        return found
+        return [needle for needle, _ in hits]
 
 
 def _windows(block: bytes, needles: list[bytes]) -> Iterator[tuple[int, int]]:

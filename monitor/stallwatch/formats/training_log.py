@@ -73,6 +73,9 @@ _ERROR_LIKE: Final = re.compile(
 _NO_ERRORS: Final = re.compile(r"\b(?:no|0|without|zero) (?:error|failure|exception)s?\b", re.IGNORECASE)
 _MOST_ERROR_LIKE: Final = 5
 _MOST_LAST_LINES: Final = 3
+# Steps of a training loop as loggers print them; that many after an exception are no left-over of a buffer.
+_STEP: Final = re.compile(r"\b(?:[Ss]tep|[Ii]ter(?:ation)?|global_step|[Bb]atch)\b\W{0,3}(\d{1,12})\b")
+_STEPS_AFTER: Final = 5
 _LISTED: Final = re.compile(r'"(?:stdout|stderr)_lines": \[')  # ansible prints what a command wrote as JSON
 _LISTED_LINE: Final = re.compile(r'\s+"(?P<text>(?:[^"\\]|\\.)*)",?$')
 
@@ -110,6 +113,8 @@ class _Reading:
         self._chained: set[tuple[int | None, str]] = set()  # whose next traceback belongs to the one before
         self._shapes: list[re.Pattern[str]] = []
         self._now: Moment | None = None
+        self._steps: list[int] = []  # lines that tell of a later step than the one before
+        self._step = -1
         self._listed = False
 
     def feed(self, raw: str, number: int) -> None:
@@ -123,6 +128,10 @@ class _Reading:
             self._shapes.append(shape)
             line = read_line(raw, self._shapes)
         self._owners.feed(line)
+        if step := _STEP.search(line.text):
+            if int(step[1]) > self._step:
+                self._steps.append(number)
+            self._step = int(step[1])
         self._tell_time(line)
         before = len(self.events)
         part_of_block = self._traceback(line, number) or self._blocks.feed(line, number)
@@ -142,7 +151,12 @@ class _Reading:
             told = [replace(e, rank=e.ranks[0]) if _of_one_task(e) else e for e in told]
         else:
             told = [replace(e, ranks=()) if e.kind in ("process_failed", "memory_killed") else e for e in told]
+        told = [replace(e, went_on=True) if e.kind == "exception" and self._trained_on(e.line) else e for e in told]
         return sorted((*told, *self.summary.events), key=lambda event: event.line)
+
+    def _trained_on(self, line: int) -> bool:
+        """Steps were told after this line: what was raised there ended no rank, for ranks wait for each other."""
+        return len(self._steps) >= _STEPS_AFTER and self._steps[-_STEPS_AFTER] > line
 
     def _tell_time(self, line: Line) -> None:
         if line.stamp:
@@ -228,7 +242,7 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
         fields["group"] = group["description"] or group["guid"] or group["pg"]
         fields["group_rank"] = int(group["group_rank"])
         fields["group_id"] = group["guid"] or group["pg"]
-    elif pattern.kind == "group_status" and (place := _GROUP_RANK.search(line.text)):
+    elif header and (place := _GROUP_RANK.match(line.text, header.end())):
         fields["group_rank"] = int(place[1])  # torch 2.2 names no group
     if writer := _NCCL.match(line.text):
         fields["host"], fields["pid"] = writer["host"], int(writer["pid"])

@@ -207,6 +207,7 @@ class LogEvent(msgspec.Struct, frozen=True):
     frame: CodeFrame | None = None  # innermost frame of the job's own code
     secondary: bool = False  # a follow-on by its nature: never a first cause
     chained: bool = False  # raised while another exception was handled, or because of it: the one before, of its rank
+    went_on: bool = False  # an exception, after which steps were told: it ended nothing
     source: str = ""  # file that it stands in, as people see it
     task: int | None = None  # of srun or mpirun, where it is not known to be the rank
     comm: str | None = None  # of NCCL: the communicator's id

@@ -6,7 +6,7 @@ XIDs and what they mean are those of NVIDIA's catalogue; which ones follow from 
 from collections.abc import Iterable
 
 from stallwatch.diagnosis.claims.claim import Claim, Saying, main_wait, named, operation_of, waiting_facts
-from stallwatch.diagnosis.logs.remedies import headline
+from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.waits import find_blame
 from stallwatch.diagnosis.story import Story
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
@@ -109,8 +109,15 @@ def _claim(story: Story, cause: Cause, faults: list[tuple[str, Fact, tuple[int, 
         group=wait.point.group if wait else None,
         operation=operation_of(story, wait) if wait else None,
         seq=wait.point.seq or None if wait else None,
+        steps=_steps(story, cause),
         missing=() if culprits or of_switch else ("which rank's GPU it is: the kernel named no process of the job",),
     )
+
+
+def _steps(story: Story, cause: Cause) -> tuple[str, ...]:
+    """What the line that NVML's caller wrote says to do."""
+    told = [one for one in story.case.logs.of_kind("gpu_unreachable") if not one.consequence]
+    return (words_for(told[0]).remedy,) if told and cause == "gpu_fault" else ()
 
 
 def _told_by_driver(story: Story, node: NodeEvidence, xids: frozenset[int]) -> list[tuple[str, Fact, tuple[int, ...]]]:

@@ -18,10 +18,10 @@ _MOST_FACTS = 6
 _ENDS = ("launcher_failure", "process_failed")
 _GONE = (*_ENDS, "memory_killed", "node_failed", "evicted", "actor_died")
 _RAISED = (
-    "exception", "native_exception", "out_of_memory", "shared_memory", "dataloader_killed", "open_files",
+    "exception", "native_exception", "out_of_memory", "memory_allocation", "shared_memory", "dataloader_killed",
+    "open_files",
     "locked_memory", "duplicate_gpu", "cuda_error", "native_crash", "not_started", "nccl_no_interface",
-    "name_unresolved", "gloo_connect", "nccl_connect", "address_in_use", "store_unreachable", "nccl_version_mismatch",
-    "nccl_error",
+    "name_unresolved", "address_in_use", "nccl_version_mismatch", "nccl_error",
 )  # fmt: skip
 
 
@@ -44,8 +44,9 @@ def raised(story: Story) -> Saying:
     told = _first_of(story, _RAISED)
     if not told or all(was_tried_again(one.event, one.kind) for one in told):
         return None
-    if told[0].kind == "nccl_error" and len(told) > 1:
-        return None  # a call that failed on many ranks, without a reason, is nobody's
+    alone = len(told) == 1 and any(one.consequence and one.event.exception for one in story.case.logs.told)
+    if told[0].kind == "nccl_error" and not alone:
+        return None  # a call that failed without a reason is its own only where the others lost a peer
     return _claim(story, "rank_raised", told, ())
 
 
@@ -54,10 +55,12 @@ def over(story: Story) -> Saying:
     logs = story.case.logs
     if _seen(story) or story.hangs:
         return None
+    if logs.groups:
+        return None  # it hung before
     if logs.ended_well:
         return Claim("job_ended", (), "likely", (Fact("the logs tell an ordinary end and no failure", "logs"),))
     first = logs.first
-    if first is not None and first.kind == "cancelled":
+    if first is not None and first.kind in ("cancelled", "interrupted"):
         fact = Fact(f"{headline(first)}", first.place)
         return Claim("job_ended", (), "likely", (fact,), steps=(words_for(first).remedy,))
     return None
@@ -122,7 +125,7 @@ def _of_detail(told: Sequence[Told]) -> Claim:
         if facts
         else (Fact(one.event.text.strip()[:400], _source(one)),),
         mismatch=differs,
-        operation=next(iter(sides.values())).operation.lower() or None if sides else None,
+        operation=operation_name(next(iter(sides.values())).operation) or None if sides else None,
         seq=next((side.seq for _, side in sorted(sides.items()) if side.seq is not None), None),
         partition=detail.partition(sides),
         steps=(words_for(one).remedy,),

@@ -68,11 +68,10 @@ def read_groups(events: Sequence[LogEvent]) -> tuple[GroupReading, ...]:
     """Given events with their ranks, in the order of files and lines, return what they tell of each process group."""
     groups: dict[tuple[str, str], GroupReading] = {}
     stacks = _stacks(events)
-    owners = _owners_without_marks(events)
     for place, event in enumerate(events):
         if event.kind not in ("collective_timeout", "group_status"):
             continue
-        rank = event.rank if event.rank is not None else owners.get(event.group_rank)
+        rank = event.rank
         if rank is None:
             continue
         named = event if event.group is not None else _named_later(events, place)
@@ -130,22 +129,6 @@ def _named_later(events: Sequence[LogEvent], place: int) -> LogEvent | None:
         if named and (later.rank, later.seq, later.group_rank) == (event.rank, event.seq, event.group_rank):
             return later
     return None
-
-
-def _owners_without_marks(events: Iterable[LogEvent]) -> dict[int | None, int]:
-    """torch before 2.2 writes only the rank within the group. Where no such rank waits in two places, and no line tells
-    a global rank that differs, the group is taken as the whole job."""
-    places: dict[int, set[tuple[int | None, str | None]]] = defaultdict(set)
-    for event in events:
-        if event.kind != "collective_timeout" or event.group_rank is None:
-            continue
-        if event.rank is not None and event.rank != event.group_rank:
-            return {}
-        if event.group is None or event.group in DEFAULT:
-            places[event.group_rank].add((event.seq, event.operation))
-    if any(len(found) > 1 for found in places.values()):
-        return {}
-    return {group_rank: group_rank for group_rank in places}
 
 
 def _is_one_group(group: GroupReading, groups: dict[tuple[str, str], GroupReading]) -> bool:

@@ -46,7 +46,9 @@ _OUTSIDE: Final = (
 )  # fmt: skip
 _ADDRESS_IN_USE: Final = ("address already in use", "eaddrinuse")
 _OUT_OF_MEMORY: Final = ("out of memory", "outofmemoryerror", "cublas_status_alloc_failed")
-_GPU_UNREACHABLE: Final = ("nvmldevicegethandle", "failed to initialize nvml", "gpu is lost")
+_GPU_UNREACHABLE: Final = (
+    "nvmldevicegethandle", "failed to initialize nvml", "gpu is lost", "uncorrectable ecc", "uncorrectable nvlink",
+)  # fmt: skip
 _NCCL: Final = ("nccl error", "ncclsystemerror", "ncclinternalerror", "ncclunhandledcudaerror", "ncclinvalidusage")
 # NCCL's and the loader's reasons within an exception, and what they are by themselves.
 _REASONS: Final = (
@@ -59,6 +61,11 @@ _REASONS: Final = (
     ("too many open files", "open_files"),
     ("items of ancdata", "open_files"),
     ("shm/nccl-", "shared_memory"),
+    ("nvml", "gpu_unreachable"),
+    ("socketstartconnect: ", "nccl_connect"),
+    ("socketpollconnect: ", "nccl_connect"),
+    ("errno 12] cannot allocate memory", "memory_allocation"),
+    ("std::bad_alloc", "memory_allocation"),
 )
 _NO_FAMILY: Final = "errno: 97"  # EAFNOSUPPORT: the other address family is tried next
 _LINK_NEWS: Final = re.compile(
@@ -80,6 +87,8 @@ def meaning(event: LogEvent, kind: str = "") -> Meaning:
         return _of_exception(event)
     if kind == "cuda_error" and any(words in _text(event) for words in _OUT_OF_MEMORY):
         return Meaning("out_of_memory", "")
+    if kind == "cuda_error" and any(words in _text(event) for words in _GPU_UNREACHABLE):
+        return Meaning("gpu_unreachable", "")
     if kind == "gpu_xid":
         return Meaning(kind, _xid_follows(event))
     if kind in ("launcher_failure", "process_failed") and event.exit_signal == _SIGTERM and not event.first:
@@ -115,6 +124,8 @@ def _of_exception(event: LogEvent) -> Meaning:
         return Meaning("address_in_use", "")
     if last in _WRAPPERS:
         return Meaning("exception", "it passes on what another process raised")
+    if event.went_on:
+        return Meaning("exception", "training went on after it")
     if any(words in text for words in _GPU_UNREACHABLE):
         return Meaning("gpu_unreachable", "")
     if any(words in text for words in _OUT_OF_MEMORY):

@@ -17,6 +17,7 @@ CAUSES: Final[tuple[tuple[str, ...], ...]] = (
     (
         "out_of_memory",
         "memory_killed",
+        "memory_allocation",
         "shared_memory",
         "dataloader_killed",
         "open_files",

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from stallwatch.diagnosis.logs.told import Told
+from stallwatch.diagnosis.logs.waits import operation_name
 from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.model.evidence import SideOfMismatch
 from stallwatch.model.verdict import Mismatch
@@ -39,7 +40,7 @@ def difference(sides: Sides) -> Mismatch | None:
         return None
     expected, found = (next(side for side in sides.values() if _call(side) == call) for call in calls)
     if expected.operation != found.operation:
-        return Mismatch("op", expected.operation.lower(), found.operation.lower())
+        return Mismatch("op", operation_name(expected.operation), operation_name(found.operation))
     if expected.shape != found.shape:
         return Mismatch("size", f"shape {expected.shape or 'unknown'}", f"shape {found.shape or 'unknown'}")
     if expected.dtype != found.dtype:
@@ -62,7 +63,7 @@ def describe(side: SideOfMismatch) -> str:
     shape = f" of shape {side.shape}" if side.shape else ""
     dtype = f" ({side.dtype})" if side.dtype else ""
     number = f" number {side.seq}" if side.seq is not None else ""
-    return f"{side.operation.lower() or 'a collective'}{shape}{dtype}{number}"
+    return f"{operation_name(side.operation) or 'a collective'}{shape}{dtype}{number}"
 
 
 def _call(side: SideOfMismatch) -> tuple[str, str, str, int | None]:

@@ -27,11 +27,39 @@ def gathered(ranks: Sequence[RankEvidence], loose: Iterable[LogEvent]) -> list[L
     for event in loose:
         found.setdefault((event.source, event.line, event.kind, event.text), event)
     events = sorted(found.values(), key=lambda e: (e.source, e.line, e.kind, -1 if e.rank is None else e.rank))
-    return _by_local_rank(_with_folders(events))
+    return _by_group_rank(_by_local_rank(_with_folders(events)))
 
 
 def shares_its_log(rank: RankEvidence) -> bool:
     return any(attempt.what == "log" and attempt.detail == SHARED_LOG for attempt in rank.attempts)
+
+
+def _by_group_rank(events: list[LogEvent]) -> list[LogEvent]:
+    """torch before 2.2 writes only "[Rank 1]", which counts within the group: the whole job's, where nothing else is
+    told and no rank waits in two places."""
+    unmarked = [event for event in events if event.rank is None and event.group_rank is not None and not event.group]
+    marked = any(event.rank is not None and event.group_rank not in (None, event.rank) for event in events)
+    places: dict[int | None, set[tuple[int | None, str | None]]] = defaultdict(set)
+    for event in unmarked:
+        if event.kind == "collective_timeout":
+            places[event.group_rank].add((event.seq, event.operation))
+    if marked or any(len(found) > 1 for found in places.values()):
+        return events
+    known = {id(event) for event in unmarked}
+    return [msgspec.structs.replace(event, rank=event.group_rank) if id(event) in known else event for event in events]
+
+
+def owned_by_pid(kernel: Iterable[LogEvent], events: Iterable[LogEvent]) -> list[LogEvent]:
+    """The kernel's lines about a process, with the rank that other logs know it as."""
+    of_pid: dict[int, set[int]] = defaultdict(set)
+    for event in events:
+        if event.pid is not None and event.rank is not None:
+            of_pid[event.pid].add(event.rank)
+    owned = []
+    for event in kernel:
+        ranks = of_pid.get(event.pid, set()) if event.pid is not None else set()
+        owned.append(msgspec.structs.replace(event, rank=next(iter(ranks))) if len(ranks) == 1 else event)
+    return owned
 
 
 def _with_folders(events: Iterable[LogEvent]) -> list[LogEvent]:

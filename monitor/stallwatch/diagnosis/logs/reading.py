@@ -10,7 +10,7 @@ from stallwatch.diagnosis.logs.collectives import GroupReading, read_groups
 from stallwatch.diagnosis.logs.consequence import means_nothing
 from stallwatch.diagnosis.logs.first_cause import alike, tell
 from stallwatch.diagnosis.logs.kernel import kernel_events
-from stallwatch.diagnosis.logs.owners import gathered
+from stallwatch.diagnosis.logs.owners import gathered, owned_by_pid
 from stallwatch.diagnosis.logs.told import Told
 from stallwatch.model.evidence import LogEvent, NodeEvidence, RankEvidence
 
@@ -77,7 +77,8 @@ def read_logs(
     """Given ranks with the events of their logs, events of other logs and nodes with their kernels' logs, in any order,
     return what they tell."""
     events = gathered(sorted(ranks, key=lambda rank: rank.rank), loose)
-    return LogReading(attempts(events), kernel_events(sorted(nodes, key=lambda node: node.host)))
+    kernel = kernel_events(sorted(nodes, key=lambda node: node.host))
+    return LogReading(attempts(events), owned_by_pid(kernel, events))
 
 
 NOTHING_READ = read_logs(())

@@ -1,6 +1,8 @@
 """What a log's event means and what to do: by kind of event, in words."""
 
 from stallwatch.diagnosis.logs.remedies_by_text import BY_TEXT, LOADER, Words
+from stallwatch.diagnosis.logs.remedies_gpu import NO_DEVICE, NOT_INITIALISED, UNKNOWN_CUDA, gpu_words
+from stallwatch.diagnosis.logs.remedies_network import connect_words
 from stallwatch.diagnosis.logs.told import Told, shown_message
 
 _WORDS: dict[str, Words] = {
@@ -169,6 +171,31 @@ _WORDS: dict[str, Words] = {
         "A call of NCCL failed on this rank; torch's text does not say why.",
         "NCCL_DEBUG=WARN for the next run: the line before this exception tells the reason",
     ),
+    "actor_died": Words(
+        "Ray tells its driver that an actor's process is gone; why it died stands in the actor's own log, or nowhere.",
+        "on the node that the line names: `ray logs`, or /tmp/ray/session_latest/logs/worker-*-<pid>.err and "
+        "raylet.out; "
+        "`dmesg -T | grep -i 'killed process'` for memory",
+    ),
+    "link_down": Words(
+        "The kernel saw a network port go down; collectives over it wait, retry, and fail.",
+        "on that node: ibstat, rdma link show, ethtool -m <port> (cable, optics); leave the port or the node out "
+        "until it "
+        "is repaired",
+    ),
+    "adapter_error": Words(
+        "The kernel's driver of a network adapter reports that it does not work any more.",
+        "on that node: dmesg for the adapter, mlxfwmanager or the vendor's tool for its firmware; drain the node "
+        "and power "
+        "it off and on",
+    ),
+    "memory_allocation": Words(
+        "The kernel could not give memory to this process: host memory, its fragments, or a limit of the container ran "
+        "out.",
+        "free -g; cat /proc/buddyinfo; ulimit -v; cat /sys/fs/cgroup/memory.max; fewer data-loader workers and "
+        "less pinned "
+        "memory; after a page allocation failure of a high order: sysctl vm.min_free_kbytes higher, or a fresh node",
+    ),
     "interrupted": Words(
         "Somebody pressed Ctrl-C or sent SIGINT: the run stood already, or was not wanted.",
         "each rank's traceback tells where it stood then: look for the one that stands elsewhere",
@@ -185,6 +212,15 @@ _WORDS: dict[str, Words] = {
         "for one run on one GPU, and dmesg for XIDs",
     ),
 }
+_CUDA: tuple[tuple[str, Words], ...] = (
+    ("Error 802", NOT_INITIALISED),
+    ("system not yet initialized", NOT_INITIALISED),
+    ("Error 999", UNKNOWN_CUDA),
+    ("CUDA error: unknown error", UNKNOWN_CUDA),
+    ("Cuda failure 'unknown error'", UNKNOWN_CUDA),
+    ("no CUDA-capable device", NO_DEVICE),
+    ("CUDA_ERROR_NO_DEVICE", NO_DEVICE),
+)
 # Kinds of which the text may say more than the kind does.
 _WITH_TEXT = frozenset(("exception", "cuda_error", "cancelled", "store_unreachable"))
 _OTHERWISE = Words("It belongs to the failure.", "read the lines around it")
@@ -221,6 +257,12 @@ def words_for(told: Told) -> Words:
             "MASTER_ADDR:MASTER_PORT (nc -zv)? If it only starts slowly: init_process_group(timeout=…)",
         )
     text = f"{told.event.exception or ''} {told.event.message or ''} {told.event.text}"
+    if told.kind == "gpu_unreachable":
+        return gpu_words(text)
+    if told.kind == "nccl_connect":
+        return connect_words(text)
+    if said := next((words for phrase, words in _CUDA if phrase in text), None):
+        return said
     if told.kind in _WITH_TEXT and (said := next((words for phrase, words in BY_TEXT if phrase in text), None)):
         return said
     return _WORDS.get(told.kind, _OTHERWISE)

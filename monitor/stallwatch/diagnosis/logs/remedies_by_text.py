@@ -51,6 +51,13 @@ BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (
         ),
     ),
     (
+        "NCCL remote error",
+        Words(
+            "NCCL lost another rank: the cause stands in that rank's log.",
+            "look for the rank whose log ends first; give all of them to stallwatch",
+        ),
+    ),
+    (
         "Disk quota exceeded",
         Words("This user's quota on that file system is used up.", "quota -s (lfs quota -u $USER <path>); make room"),
     ),

@@ -34,6 +34,11 @@ class FailedRun:
         earlier = self._earlier((*logs.earlier, logs.told))
         return (self._first(logs.told), *earlier, *self._consequences(logs.told), *self._hints(logs))
 
+    @staticmethod
+    def first_seen(logs: LogReading) -> str:
+        """Who and what came first, in the words that the verdict's facts have."""
+        return headline(logs.told[0]) if logs.told else ""
+
     def _nothing(self, logs: LogReading) -> FindingRecord:
         """Nothing in the logs is known: that is not "nothing wrong"."""
         last = logs.unrecognised[-3:]

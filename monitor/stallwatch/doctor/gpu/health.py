@@ -3,6 +3,14 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
+from stallwatch.diagnosis.logs.remedies_gpu import (
+    DEVICE_LOST_FROM_CONTAINER,
+    LIBRARY_NOT_FOUND,
+    MISMATCH,
+    NO_PERMISSION,
+    NOT_LOADED,
+    gpu_words,
+)
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.surroundings import Gpu, GpuState, Surroundings
@@ -90,31 +98,16 @@ class DriverAnswers:
         given = has_device_files(surroundings)
         if state.failure_code in (_LIBRARY_NOT_FOUND, _DRIVER_NOT_LOADED) and not given:
             return None
-        why, remedy = {
-            _MISMATCH: (
-                "The kernel module and the library are of different versions: the driver was upgraded under running "
-                "processes. No new CUDA program starts.",
-                "reboot the node (or unload the nvidia modules once nobody uses them); in a container start it anew",
-            ),
-            _NO_PERMISSION: (
-                "This user may not open the devices.",
-                "add the user to the group that owns /dev/nvidia* (`ls -l /dev/nvidia*`), or pass the devices to the "
-                "container (--gpus all)",
-            ),
-            _LIBRARY_NOT_FOUND: (
-                "The devices are here and libnvidia-ml.so.1 is not: the container was started without the NVIDIA "
-                "runtime.",
-                "start the container with --gpus all (nvidia-container-toolkit)",
-            ),
-            _DRIVER_NOT_LOADED: ("The device files are here and the driver is not loaded.", "modprobe nvidia"),
-            _UNKNOWN: (
-                "In a container this is what a lost device looks like: after `systemctl daemon-reload` on the host the "
-                "cgroup no longer allows the devices. Running jobs go on, new ones fail.",
-                "start the container anew; on the host link the devices (nvidia-ctk system create-dev-char-symlinks "
-                "--create-all) so that it does not come back",
-            ),
-        }.get(state.failure_code or 0, ("CUDA programs will fail in the same way.", "run nvidia-smi on the host"))
-        return finding(self, "error", "NVIDIA driver", seen=f"NVML refuses: {state.failure}.", why=why, remedy=remedy)
+        words = {
+            _MISMATCH: MISMATCH,
+            _NO_PERMISSION: NO_PERMISSION,
+            _LIBRARY_NOT_FOUND: LIBRARY_NOT_FOUND,
+            _DRIVER_NOT_LOADED: NOT_LOADED,
+            _UNKNOWN: DEVICE_LOST_FROM_CONTAINER,
+        }.get(state.failure_code or 0) or gpu_words(state.failure)
+        return finding(
+            self, "error", "NVIDIA driver", seen=f"NVML refuses: {state.failure}.", why=words.why, remedy=words.remedy
+        )
 
 
 class DeviceAnswers:

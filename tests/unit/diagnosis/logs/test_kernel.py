@@ -1,0 +1,54 @@
+"""Kernels' logs, alone and among others."""
+
+import pytest
+
+from stallwatch.diagnosis import judge
+from tests.unit.diagnosis.logs.texts import (
+    marked,
+    of_logs,
+    ranked,
+    timed_out,
+    told,
+    verdict,
+)
+
+XID = "NVRM: Xid (PCI:0000:61:00): {}, pid={}, name=python3, {}"
+
+
+@pytest.mark.parametrize("stamp", ["", "[ 512.123456] ", "[Thu Nov 26 03:11:02 2026] ",
+                                   "Nov 26 03:11:02 node0 kernel: ",
+                                   "2026-11-26T03:11:02.123456+00:00 node0 kernel: "])  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (XID.format(79, "'<unknown>'", "GPU has fallen off the bus."), "gpu_fault"),
+        (
+            XID.format(13, 418822, "Graphics SM Warp Exception on (GPC 3, TPC 2, SM 0): Out Of Range Address"),
+            "gpu_fault",
+        ),
+        (
+            XID.format(31, 418822, "Ch 00000010, MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f_0"),
+            "gpu_fault",
+        ),
+        (XID.format(74, 418822, "NVLink: fatal error detected on link 2"), "fabric_fault"),
+        ("Memory cgroup out of memory: Killed process 4711 (python3) total-vm:1kB, anon-rss:2kB", "rank_exited"),
+        ("mlx5_core 0000:12:00.0: mlx5_0: Port: 1 Link DOWN", "fabric_fault"),
+        ("mlx5_core 0000:12:00.0 ens1f0np0: Link down", "fabric_fault"),
+    ],
+)
+def test_a_kernel_log_alone_tells_its_fault(stamp: str, line: str, cause: str) -> None:
+    assert told(f"{stamp}usb 1-1: new device\n{stamp}{line}\n") == (cause, ())
+
+
+@pytest.mark.parametrize("line", [XID.format(43, 1, "Ch 00000008"), XID.format(45, 1, "Ch 00000008"),
+                                  "eth0: renamed from veth12",
+                                  "docker0: port 1(veth1) entered disabled state"])  # fmt: skip
+def test_what_follows_or_is_ordinary_accuses_no_gpu_and_no_port(line: str) -> None:
+    found = judge(of_logs(f"[512.1] {line}\n")).verdicts[0]
+    assert found.cause == "undecided"
+
+
+def test_a_kernel_log_that_holds_what_training_logs_quote_is_read_as_both() -> None:
+    log = "Nov 28 10:00:00 node0 kernel: " + XID.format(79, 1, "GPU has fallen off the bus.") + "\n"
+    log += marked(ranked(timed_out("2.6", 0, 9).removeprefix("[rank0]:"), 0), "Nov 28 10:10:00 node0 python3[70]: ")
+    assert verdict(log).cause == "gpu_fault"

@@ -1,0 +1,97 @@
+"""Who is to blame for the waits that watchdogs print."""
+
+import pytest
+
+from tests.unit.diagnosis.logs.texts import (
+    ABORTED,
+    AGENT,
+    VERSIONS,
+    dump_signal,
+    group,
+    header,
+    timed_out,
+    told,
+    verdict,
+)
+
+
+@pytest.mark.parametrize("version", VERSIONS[3:])
+@pytest.mark.parametrize("absent", [(0,), (0, 1, 2, 3), (1, 2, 3, 4, 5, 6)])
+def test_enqueued_below_the_waited_number_proves_absence_without_a_vote(version: str, absent: tuple[int, ...]) -> None:
+    if version == "2.3":
+        pytest.skip("it prints no numbers of ranks that do not wait")
+    waiting = [rank for rank in range(8) if rank not in absent]
+    log = "".join(timed_out(version, rank, 22) for rank in waiting)
+    log += "".join(dump_signal(version, rank, 21, waiting[0]) for rank in absent)
+    assert told(log) == ("not_entered", absent)
+
+
+def test_who_is_absent_because_it_waits_in_another_group_is_not_to_blame() -> None:
+    log = "".join(timed_out("2.6", rank, 50) for rank in (0, 1)) + dump_signal("2.6", 2, 49) + dump_signal("2.6", 3, 49)
+    waits = timed_out("2.6", 2, 7, place=0, name="tp", number=4)
+    assert told(log + waits) != ("not_entered", (2, 3))
+    # Both wait in a group where rank 3 enqueued less.
+    behind = (
+        f"{header('2.6', 3)}{group('2.6', 1, 'tp', 4)} failure detected by watchdog at work sequence id: -1 "
+        "PG status: last enqueued work: 6, last completed work: 6\n"
+    )
+    assert told(log + waits + behind) == ("not_entered", (3,))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_another_operation_or_size_at_one_number_is_a_mismatch(version: str) -> None:
+    others = "".join(timed_out(version, rank, 31, size=4096) for rank in range(7))
+    assert told(others + timed_out(version, 7, 31, "BROADCAST", size=4096)) == ("collective_mismatch", (7,))
+    if version != "2.0":  # it prints no sizes
+        assert told(others + timed_out(version, 7, 31, size=4000)) == ("collective_mismatch", (7,))
+
+
+@pytest.mark.parametrize("operation", ["ALLTOALL_BASE", "COALESCED", "ALLGATHER", "GATHER", "SCATTER"])
+def test_sizes_that_differ_in_health_are_no_mismatch(operation: str) -> None:
+    log = "".join(timed_out("2.6", rank, 31, operation, size=100 + rank, out=800 + rank) for rank in range(4))
+    assert verdict(log).cause in ("undecided", "comm_stuck")
+
+
+def test_a_root_may_be_ahead_of_its_receivers() -> None:
+    log = timed_out("2.6", 0, 12, "BROADCAST") + "".join(timed_out("2.6", rank, 11, "BROADCAST") for rank in (1, 2))
+    assert verdict(log).cause in ("undecided", "comm_stuck")
+
+
+def test_a_partition_without_a_majority_names_nobody_and_both_sides() -> None:
+    log = "".join(timed_out("2.6", rank, 31, size=64) for rank in (0, 1))
+    log += "".join(timed_out("2.6", rank, 31, "ALLGATHER_BASE", size=64) for rank in (2, 3))
+    found = verdict(log)
+    assert (found.cause, found.culprits) == ("collective_mismatch", ())
+    assert "ranks 0-1" in found.summary and "ranks 2-3" in found.summary
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_rank_that_its_watchdog_aborted_is_a_victim(version: str) -> None:
+    agent = AGENT["1.13" if version in ("1.13", "2.0") else "2.1" if version in ("2.1", "2.3") else "2.4"]
+    log = timed_out(version, 1, 9) + ABORTED + agent.format(code=-6, rank=1, pid=5001)
+    found = verdict(log)
+    assert (found.cause, found.culprits) == ("undecided", ()), found
+
+
+def test_one_that_printed_nothing_though_all_others_waited_may_be_the_absent_one() -> None:
+    log = "".join(timed_out("2.8", rank, 9, "_ALLGATHER_BASE", size=10, out=40) for rank in (0, 1, 3))
+    found = verdict(log)
+    assert (found.cause, found.culprits) == ("not_entered", (2,))
+    assert "printed nothing" in " ".join(fact.fact for fact in found.because)
+
+
+def test_a_rank_whose_log_was_not_given_is_not_silent() -> None:
+    texts = [timed_out("2.8", rank, 9, "_ALLGATHER_BASE", size=10, out=40) for rank in (0, 1, 3)]
+    assert verdict(*texts).culprits == ()
+
+
+def test_statuses_of_groups_that_could_not_be_read_are_not_compared() -> None:
+    waits = timed_out("2.6", 13, 411, "ALLTOALL_BASE", place=5, name="ep", number=3)
+    unnamed = f"{header('2.6', 0)}Last enqueued NCCL work: 12, last completed NCCL work: 12.\n"
+    assert verdict(waits + unnamed).culprits == ()
+
+
+def test_sister_groups_of_one_name_are_told_apart() -> None:
+    log = timed_out("2.6", 0, 9, place=0, name="tp", number=1) + timed_out("2.6", 1, 9, place=1, name="tp", number=1)
+    log += timed_out("2.6", 2, 5, place=0, name="tp", number=2) + timed_out("2.6", 3, 5, place=1, name="tp", number=2)
+    assert verdict(log).culprits == ()
