@@ -35,6 +35,9 @@ def _not_entered(verdict: Verdict, culprits: Culprits) -> str:
         now = culprits.doing(again=True)
         went = f"{culprits.has()} gone on for {past} steps without {_operation(verdict)}, in which"
         return f"{culprits.who()} {went} {_others_wait(verdict)}{'; now ' + now if now else ''}"
+    if culprits.aside.told:
+        said = f"{_others_wait(verdict)} in {_operation(verdict)}, and {culprits.short()} {culprits.aside.told}"
+        return f"{said}: consistent with {culprits.them()} not having entered it"
     if not doing:
         known = "what it does is not known" if culprits.single else "what they do is not known"
         lead = f"{culprits.who()} {culprits.has()} not entered {_operation(verdict)}"
@@ -286,6 +289,8 @@ def _undecided(verdict: Verdict, culprits: Culprits) -> str:
         why = "ranks that were never started, or another MASTER_ADDR, MASTER_PORT, WORLD_SIZE or RANK on some of them"
         return f"{waiters(verdict.waiting)} at the rendezvous {for_whom}: consistent with {why}"
     waits = f"{_others_wait(verdict)} in {_operation(verdict)}, and the" if verdict.waiting else "the"
+    if culprits.aside.told:
+        return f"{waits} evidence does not decide why: {shorten(culprits.aside.told, 240)}"
     lacking = f"; missing: {shorten(verdict.missing[0], 160)}" if verdict.missing else ""
     return (
         f"{waits} evidence does not decide why{lacking}"
@@ -322,6 +327,8 @@ def _is_certain(verdict: Verdict) -> bool:
 
 def _hedge(verdict: Verdict, culprits: Culprits) -> str:
     """What was observed stands; that it is the cause is only consistent with it."""
+    if not culprits.ranks and culprits.aside.told:
+        return ""
     return "" if _is_certain(verdict) else f", consistent with {culprits.short()} being the cause"
 
 

@@ -26,7 +26,7 @@ def gpu_fault(story: Story) -> Saying:
             if _is_old(story, node, event):
                 continue
             if event.kind == "off_bus" or (event.kind == "xid" and event.xid in GPU_FAULTS | LEADING):
-                fact = Fact(f"kernel of {node.host}: {event.text.strip()}", "kernel log")
+                fact = _of_kernel(node, event)
                 faults.append((node.host, fact, _owners(story, node, event)))
             elif event.kind == "xid" and event.xid in FOLLOW_ON:
                 ignored.append(f"XID {event.xid} on {node.host} follows from something else")
@@ -57,11 +57,17 @@ def fabric_fault(story: Story) -> Saying:
                 or (event.kind == "xid" and event.xid in FABRIC_FAULTS and event.fatal is not False)
             )
             if fatal and not _is_old(story, node, event):
-                fact = Fact(f"kernel of {node.host}: {event.text.strip()}", "kernel log")
+                fact = _of_kernel(node, event)
                 faults.append((node.host, fact, _owners(story, node, event)))
         faults += _told_by_driver(story, node, FABRIC_FAULTS)
     faults += _told_by_nccl(story)
     return _claim(story, "fabric_fault", faults, [])
+
+
+def _of_kernel(node: NodeEvidence, event: KernelEvent) -> Fact:
+    if node.host in ("unknown", ""):
+        return Fact(event.text.strip(), f"{event.source}:{event.line}" if event.source else "kernel log")
+    return Fact(f"kernel of {node.host}: {event.text.strip()}", "kernel log")
 
 
 def _told_by_nccl(story: Story) -> list[tuple[str, Fact, tuple[int, ...]]]:

@@ -164,6 +164,7 @@ def watchdog(story: Story) -> Saying:
         where="unknown",
         operation=operation,
         seq=blame.seq,
+        told="" if blame.kind == "absent" else "printed nothing while all others did",
         told_waiting=blame.waiting,
     )
 
@@ -181,7 +182,7 @@ def _partitioned(blame: Blame, facts: Iterable[Fact], operation: str) -> Claim:
         culprits=blame.ranks,
         confidence="likely" if blame.sure and blame.ranks else "possible",
         because=(Fact(text, "logs"), Fact(reason, "torch"), *facts),
-        mismatch=Mismatch("op" if blame.differs != "size" else "size", expected, found),
+        mismatch=Mismatch(blame.differs, expected, found),
         operation=operation,
         seq=blame.seq,
         partition=text,
@@ -241,14 +242,27 @@ def undecided(story: Story) -> Claim | None:
     if start.stale_store(logs):
         steps = (start.STALE_STORE_STEP,)
     return Claim(
-        "undecided",
-        (),
-        "possible",
-        tuple(facts[:_MOST_FACTS]),
+        cause="undecided",
+        culprits=(),
+        confidence="possible",
+        because=tuple(facts[:_MOST_FACTS]),
         missing=silent + dumps,
         steps=steps,
+        told="" if logs.groups else facts[0].fact,
         told_waiting=waiting,
+        operation=_waited_in(story)[0],
+        seq=_waited_in(story)[1],
     )
+
+
+def _waited_in(story: Story) -> tuple[str | None, int | None]:
+    """The operation and number that most ranks waited in, by their watchdogs."""
+    groups = [group for group in story.case.logs.groups if group.waiters]
+    group = max(groups, key=lambda group: len(group.waiters), default=None)
+    if group is None:
+        return None, None
+    name = next((w.operation for w in group.waiters.values() if w.seq == group.waited and w.operation), "")
+    return operation_name(name) or None, group.waited
 
 
 def _claim(story: Story, cause: Cause, told: Sequence[Told], extra: Iterable[Fact]) -> Claim:
@@ -260,6 +274,7 @@ def _claim(story: Story, cause: Cause, told: Sequence[Told], extra: Iterable[Fac
     facts = [Fact(headline(one), _source(one)) for one in told[:_MOST_FACTS]]
     ends = {one.rank: one for one in story.case.logs.told if one.kind in _ENDS and one.rank in culprits}
     facts += [Fact(headline(one), _source(one)) for one in ends.values() if one not in told][:2]
+    operation, seq = _waited_in(story)
     others = sorted(
         {one.rank for one in story.case.logs.told if one.consequence and one.rank is not None} - set(culprits)
     )
@@ -271,6 +286,8 @@ def _claim(story: Story, cause: Cause, told: Sequence[Told], extra: Iterable[Fac
         confidence=confidence,
         because=(*facts, Fact(words.why, "what such a line means"), *extra),
         told=headline(first, who=False),
+        operation=operation,
+        seq=seq,
         steps=(words.remedy,),
         told_waiting=tuple(others),
     )

@@ -295,6 +295,8 @@ def _headline(told: Told) -> str:
     if told.kind == "process_failed" and event.local_rank is not None:
         how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
         return f"{who}ended with {how} (pid {event.pid})"
+    if told.kind == "actor_died" and event.message:
+        return f"{who}a worker of Ray died: {event.message[:200]}"
     if told.kind == "address_in_use" and "in use" not in event.text:
         return f"{who}Address already in use: {event.text.strip()[:200]}"
     return who + event.text.strip()[:240]

@@ -82,7 +82,7 @@ def _mismatch(group: GroupReading) -> Blame | None:
         even = of_seq[0].operation.strip("_") in _EVEN
         sizes = {(w.numel_in, w.numel_out) for w in of_seq if w.numel_in is not None}
         if even and len(sizes) > 1:
-            said = {w.rank: f"{_name(w)} of {w.numel_in} elements" for w in of_seq if w.numel_in is not None}
+            said = {w.rank: f"{w.numel_in} elements" for w in of_seq if w.numel_in is not None}
             return _partition(group, waiters, seq, said, "size", same_number=True)
     if len(by_seq) < 2:
         return None
@@ -198,7 +198,13 @@ _NAMES = {
 
 
 def partition_text(blame: Blame) -> str:
-    """ "ranks 0-2 called all_reduce number 7559, rank 3 broadcast number 7561"."""
+    """ "ranks 0-2 called all_reduce number 7559, rank 3 broadcast number 7561"; with sizes in one operation, it comes
+    before: "in all_reduce number 9 ranks 0-2 brought 64 elements, rank 3 32 elements"."""
+    if blame.differs == "size":
+        lead = f"in {operation_name(blame.operation)} number {blame.seq} "
+        return lead + ", ".join(
+            f"{_ranks(ranks)} {'' if place else 'brought '}{what}" for place, (what, ranks) in enumerate(blame.parts)
+        )
     return ", ".join(
         f"{_ranks(ranks)} {'called ' if not place else ''}{what}" for place, (what, ranks) in enumerate(blame.parts)
     )

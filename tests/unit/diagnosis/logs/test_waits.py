@@ -95,3 +95,16 @@ def test_sister_groups_of_one_name_are_told_apart() -> None:
     log = timed_out("2.6", 0, 9, place=0, name="tp", number=1) + timed_out("2.6", 1, 9, place=1, name="tp", number=1)
     log += timed_out("2.6", 2, 5, place=0, name="tp", number=2) + timed_out("2.6", 3, 5, place=1, name="tp", number=2)
     assert verdict(log).culprits == ()
+
+
+def test_who_printed_nothing_is_not_said_to_be_absent() -> None:
+    log = "".join(timed_out("2.8", rank, 9, "_ALLGATHER_BASE", size=10, out=40) for rank in (0, 1, 3))
+    assert verdict(log).summary == (
+        "Ranks 0-1,3 wait in all_gather_into_tensor number 9, and rank 2 printed nothing while all others did: consistent "
+        "with it not having entered it."
+    )
+
+
+def test_sizes_that_differ_are_told_with_their_ranks() -> None:
+    log = "".join(timed_out("2.8", rank, 9, size=64 if rank < 2 else 32) for rank in range(4))
+    assert "in all_reduce number 9 ranks 0-1 brought 64 elements, ranks 2-3 32 elements" in verdict(log).summary
