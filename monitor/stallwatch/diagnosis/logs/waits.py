@@ -1,6 +1,5 @@
 """Who is to blame for the waits that watchdogs print: absent, in another operation, silent, or nobody."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -104,10 +103,11 @@ def _partition(
     same_number: bool,
 ) -> Blame:
     said = {**{w.rank: f"{_name(w)} number {w.seq}" for w in waiters}, **said}
-    counts = Counter(said.values())
+    of_call: dict[str, list[int]] = {}
+    for rank, what in sorted(said.items()):
+        of_call.setdefault(what, []).append(rank)
     parts = tuple(
-        (what, tuple(sorted(rank for rank, of in said.items() if of == what)))
-        for what, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        (what, tuple(ranks)) for what, ranks in sorted(of_call.items(), key=lambda item: (-len(item[1]), item[1]))
     )
     others = len(said) - len(parts[0][1])
     few = len(said) > 2 and 3 * others <= len(said)  # a majority is a hint; none names anybody

@@ -100,8 +100,8 @@ def test_sister_groups_of_one_name_are_told_apart() -> None:
 def test_who_printed_nothing_is_not_said_to_be_absent() -> None:
     log = "".join(timed_out("2.8", rank, 9, "_ALLGATHER_BASE", size=10, out=40) for rank in (0, 1, 3))
     assert verdict(log).summary == (
-        "Ranks 0-1,3 wait in all_gather_into_tensor number 9, and rank 2 printed nothing while all others did: consistent "
-        "with it not having entered it."
+        "Ranks 0-1,3 wait in all_gather_into_tensor number 9, and rank 2 printed nothing while all others did: "
+        "consistent with it not having entered it."
     )
 
 
