@@ -36,7 +36,6 @@ class Claim(msgspec.Struct, frozen=True):
     steps_past: int | None = None  # steps that the culprits counted beyond those that wait for them
     slowness: Slowness | None = None
     told: str = ""  # what a log says of the culprits: "ValueError: bad shard at train.py:7 in load"
-    partition: str = ""  # who called what, where nobody is named
     told_waiting: tuple[int, ...] = ()  # who waits by the logs, where no recorder shows it
     steps: tuple[str, ...] = ()  # what to do first, by the line that tells the cause
 

@@ -127,7 +127,7 @@ def _of_detail(told: Sequence[Told]) -> Claim:
         mismatch=differs,
         operation=operation_name(next(iter(sides.values())).operation) or None if sides else None,
         seq=next((side.seq for _, side in sorted(sides.items()) if side.seq is not None), None),
-        partition=detail.partition(sides),
+        parts=() if culprits else detail.parts(sides),
         steps=(words_for(one).remedy,),
     )
 
@@ -184,8 +184,8 @@ def _partitioned(blame: Blame, facts: Iterable[Fact], operation: str) -> Claim:
         because=(Fact(text, "logs"), Fact(reason, "torch"), *facts),
         mismatch=Mismatch(blame.differs, expected, found),
         operation=operation,
-        seq=blame.seq,
-        partition=text,
+        seq=blame.seq if blame.ranks or blame.differs != "count" else None,
+        parts=() if blame.ranks else blame.called,
         told_waiting=blame.waiting,
     )
 

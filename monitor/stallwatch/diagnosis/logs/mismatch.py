@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 
 from stallwatch.diagnosis.logs.told import Told
 from stallwatch.diagnosis.logs.waits import operation_name
-from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.model.evidence import SideOfMismatch
 from stallwatch.model.verdict import Mismatch
 
@@ -48,21 +47,19 @@ def difference(sides: Sides) -> Mismatch | None:
     return Mismatch("count", f"call number {expected.seq}", f"call number {found.seq}")
 
 
-def partition(sides: Sides) -> str:
-    """ "rank 0 was in all_reduce number 5, shape [10]; rank 1 in …"."""
+def parts(sides: Sides) -> tuple[tuple[tuple[int, ...], str, str], ...]:
+    """Who called what: ranks, the call, and no place, for the wrapper tells none."""
+    one_number = len({side.seq for side in sides.values()}) == 1
     groups: dict[str, list[int]] = {}
     for rank, side in sorted(sides.items()):
-        groups.setdefault(describe(side), []).append(rank)
-    parts = [
-        f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_ranges(ranks)} called {what}" for what, ranks in groups.items()
-    ]
-    return ", ".join(parts)
+        groups.setdefault(describe(side, numbered=not one_number), []).append(rank)
+    return tuple((tuple(ranks), what, "") for what, ranks in groups.items())
 
 
-def describe(side: SideOfMismatch) -> str:
+def describe(side: SideOfMismatch, *, numbered: bool = True) -> str:
     shape = f" of shape {side.shape}" if side.shape else ""
     dtype = f" ({side.dtype})" if side.dtype else ""
-    number = f" number {side.seq}" if side.seq is not None else ""
+    number = f" number {side.seq}" if side.seq is not None and numbered else ""
     return f"{operation_name(side.operation) or 'a collective'}{shape}{dtype}{number}"
 
 

@@ -29,6 +29,13 @@ class Blame(NamedTuple):
     parts: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of a mismatch: what was called, and by whom
     differs: Literal["op", "size", "count"] = "op"
 
+    @property
+    def called(self) -> tuple[tuple[tuple[int, ...], str, str], ...]:
+        """The parts of a mismatch with their ranks first: who, what, and no place."""
+        of_size = f"{operation_name(self.operation)} of " if self.differs == "size" else ""
+        sized = ((ranks, f"{of_size}{what}" if what.endswith(" elements") else what, "") for what, ranks in self.parts)
+        return tuple(sized)
+
 
 def find_blame(groups: Sequence[GroupReading], world: Iterable[int] = ()) -> Blame | None:
     """Given what is told of each group and the ranks that are known to be in the job, say what explains the waits."""
@@ -198,15 +205,9 @@ _NAMES = {
 
 
 def partition_text(blame: Blame) -> str:
-    """ "ranks 0-2 called all_reduce number 7559, rank 3 broadcast number 7561"; with sizes in one operation, it comes
-    before: "in all_reduce number 9 ranks 0-2 brought 64 elements, rank 3 32 elements"."""
-    if blame.differs == "size":
-        lead = f"in {operation_name(blame.operation)} number {blame.seq} "
-        return lead + ", ".join(
-            f"{_ranks(ranks)} {'' if place else 'brought '}{what}" for place, (what, ranks) in enumerate(blame.parts)
-        )
+    """ "ranks 0-2 called all_reduce number 7559, rank 3 broadcast number 7561"."""
     return ", ".join(
-        f"{_ranks(ranks)} {'called ' if not place else ''}{what}" for place, (what, ranks) in enumerate(blame.parts)
+        f"{_ranks(ranks)} {'' if place else 'called '}{what}" for place, (ranks, what, _) in enumerate(blame.called)
     )
 
 
