@@ -1,8 +1,8 @@
 """What a log's event means and what to do: by kind of event, in words."""
 
+from stallwatch.diagnosis.address_words import address_words, peer_address
 from stallwatch.diagnosis.logs.remedies_by_text import BY_TEXT, LOADER, Words
 from stallwatch.diagnosis.logs.remedies_gpu import NO_DEVICE, NOT_INITIALISED, UNKNOWN_CUDA, gpu_words
-from stallwatch.diagnosis.logs.remedies_network import connect_words
 from stallwatch.diagnosis.logs.told import Told, shown_message
 
 _WORDS: dict[str, Words] = {
@@ -259,8 +259,8 @@ def words_for(told: Told) -> Words:
     text = f"{told.event.exception or ''} {told.event.message or ''} {told.event.text}"
     if told.kind == "gpu_unreachable":
         return gpu_words(text)
-    if told.kind == "nccl_connect":
-        return connect_words(text)
+    if told.kind in ("nccl_connect", "gloo_connect") and (address := peer_address(text)):
+        return Words(*address_words(address))
     if said := next((words for phrase, words in _CUDA if phrase in text), None):
         return said
     if told.kind in _WITH_TEXT and (said := next((words for phrase, words in BY_TEXT if phrase in text), None)):
