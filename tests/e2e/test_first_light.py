@@ -63,7 +63,7 @@ def asked_by_promql(daemon: DaemonChild, folder: Path) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_a_lock_held_for_ever_is_named_in_api_metrics_and_slack_and_resolved_with_the_job(
+def test_a_lock_held_for_ever_is_named_in_api_metrics_and_slack_and_ended_with_the_job(
     job_server: Server, tmp_path: Path
 ) -> None:
     with Webhook().running() as slack:
@@ -90,7 +90,7 @@ def test_a_lock_held_for_ever_is_named_in_api_metrics_and_slack_and_resolved_wit
                 asked_by_promql(daemon, tmp_path)
 
             job.stop()
-            resolved = incident_when(daemon, lambda incident: incident.state == "resolved")
-            assert resolved.incident_id == incident.incident_id
+            ended = incident_when(daemon, lambda incident: incident.state == "ended")
+            assert ended.incident_id == incident.incident_id
         finally:
             daemon.stop()

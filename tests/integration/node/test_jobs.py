@@ -84,7 +84,7 @@ def test_a_restarted_job_is_a_new_epoch_with_an_incident_of_its_own(
             first, later = daemon.incidents("restarts")
             assert (first.verdicts[0].cause, first.verdicts[0].culprits) == ("rank_exited", (1,))
             assert "exited with code 3" in first.verdicts[0].summary
-            assert first.state == "resolved"
+            assert first.state == "ended"
             assert (later.verdicts[0].cause, later.verdicts[0].culprits) == ("process_stopped", (1,))
             assert first.epoch != later.epoch == second.epoch
             assert first.incident_id != later.incident_id
