@@ -168,3 +168,19 @@ def test_who_comes_last_in_every_other_call_is_not_slow() -> None:
         for r in range(3)
     ]
     assert judge(Evidence(3, "nccl", tuple(evidence), (), ())).verdicts[0].cause != "slow_rank"
+
+
+def test_ranks_that_come_one_after_the_other_by_design_are_not_slow() -> None:
+    steps = loop(world(4), 60)
+    evidence = []
+    for rank in range(4):
+        found = _captured_soon(Rank(rank, steps[:116], 115, looks=1))
+        (recorder,) = found.recorders
+        spread = tuple(
+            msgspec.structs.replace(one, created_ns=(one.created_ns or 0) + rank * STEP_NS // 8)
+            for one in recorder.operations
+        )
+        evidence.append(
+            msgspec.structs.replace(found, recorders=(msgspec.structs.replace(recorder, operations=spread),))
+        )
+    assert judge(Evidence(4, "nccl", tuple(evidence), (), ())).verdicts[0].cause != "slow_rank"
