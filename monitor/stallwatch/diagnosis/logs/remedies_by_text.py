@@ -44,6 +44,32 @@ BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (
     ("appears not to match sizes of the same param", _OTHER_MODEL),
     ("expects same model across all ranks", _OTHER_MODEL),
     (
+        "initialize the default process group twice",
+        Words(
+            "init_process_group is called a second time in this process: by the script and by its framework, or again "
+            "in a notebook's cell.",
+            "call it once: `if not dist.is_initialized(): dist.init_process_group(...)`; under Lightning, Accelerate "
+            "and DeepSpeed leave it to them; destroy_process_group before a second job in the same process",
+        ),
+    ),
+    (
+        "in loading state_dict",
+        Words(
+            "The checkpoint is of another model, or of the same one wrapped otherwise (module. of DDP, FSDP's shards, "
+            "torch.compile's _orig_mod.).",
+            "compare the keys that are missing and unexpected; save model.module.state_dict() and load it before "
+            "wrapping; sharded checkpoints by torch.distributed.checkpoint",
+        ),
+    ),
+    (
+        "Unconvertible NCCL type",
+        Words(
+            "NCCL has no such data type: int16, complex types and bool of older versions cannot be sent.",
+            "cast the tensor before the collective (int32, float32; torch.view_as_real for complex), or use a gloo "
+            "group",
+        ),
+    ),
+    (
         "No space left on device",
         Words(
             "This rank could not write its file; the others wait for it in the next collective.",

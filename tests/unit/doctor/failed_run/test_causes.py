@@ -99,6 +99,9 @@ def test_a_cause_is_told_with_its_remedy(node: Node, log: str, told: str, remedy
     ("exception", "remedy"),
     [
         ("OSError: [Errno 28] No space left on device: '/ckpt/step_100/model.pt'", "df -h"),
+        ("ValueError: trying to initialize the default process group twice!", "is_initialized"),
+        ("RuntimeError: Error(s) in loading state_dict for Net:", "missing and unexpected"),
+        ("TypeError: Unconvertible NCCL type Short", "cast the tensor"),
         ("OSError: [Errno 122] Disk quota exceeded: '/home/u/x'", "quota"),
         ("OSError: [Errno 116] Stale file handle: '/mnt/nfs/x'", "NFS"),
         ("RuntimeError: can't start new thread", "pids"),
