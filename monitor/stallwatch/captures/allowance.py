@@ -38,6 +38,9 @@ class _Incident(msgspec.Struct, frozen=True):
     job: _Job
 
 
+_INCIDENT = msgspec.json.Decoder(_Incident)
+
+
 class Allowance:
     """Of one look at one incident."""
 
@@ -104,5 +107,5 @@ def _owner_of(bundle: Path) -> str | None:
     with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         path = bundle / "incident.json"
         if path.stat().st_size <= _LARGEST_INCIDENT_FILE:
-            return msgspec.json.decode(path.read_bytes(), type=_Incident).job.owner
+            return _INCIDENT.decode(path.read_bytes()).job.owner
     return None

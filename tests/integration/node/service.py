@@ -158,7 +158,11 @@ class ServiceDaemon(DaemonChild):
 
     def start(self) -> None:
         self.side.start()
-        super().start()
+        try:
+            super().start()
+        except BaseException:
+            self.side.stop()
+            raise
 
     def stop(self) -> None:
         super().stop()

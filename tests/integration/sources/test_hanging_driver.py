@@ -35,7 +35,7 @@ def test_nvml_that_never_answers_costs_its_children_and_is_said_everywhere(tmp_p
     daemon = DaemonChild(tmp_path, environment)
     daemon.start()
     try:
-        until(daemon, lambda: value(daemon, 'stallwatch_sensor_up{sensor="gpus",required="true"}') == 0, "it is said")
+        until(daemon, lambda: value(daemon, 'stallwatch_sensor_up{required="true",sensor="gpus"}') == 0, "it is said")
         status, body = daemon.client._exchange("GET", "/readyz", None, 10)
         problems = {problem["name"]: problem["reason"] for problem in json.loads(body)["problems"]}
         assert status == 503
