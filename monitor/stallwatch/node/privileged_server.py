@@ -311,11 +311,12 @@ def _listen(path: str) -> socket.socket:
     if os.environ.pop("LISTEN_PID", "") == str(os.getpid()):
         listening = socket.socket(fileno=_LISTEN_FD)
     else:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        # The name appears once it listens: who finds it may connect (a test in CI met the moment between bind and listen).
+        unready = f"{path}.{os.getpid()}"
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listening.bind(path)
+        listening.bind(unready)
         listening.listen(MOST_CONNECTIONS)
+        os.replace(unready, path)
     listening.set_inheritable(False)
     listening.setblocking(False)
     return listening
