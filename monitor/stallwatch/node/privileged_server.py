@@ -311,7 +311,7 @@ def _listen(path: str) -> socket.socket:
     if os.environ.pop("LISTEN_PID", "") == str(os.getpid()):
         listening = socket.socket(fileno=_LISTEN_FD)
     else:
-        # The name appears once it listens: who finds it may connect (a test in CI met the moment between bind and listen).
+        # The name appears once it listens: who finds it may connect (a test in CI met the moment before).
         unready = f"{path}.{os.getpid()}"
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listening.bind(unready)
