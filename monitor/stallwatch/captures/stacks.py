@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import ChildProcess
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.procfs import ProcessDirectory
+from stallwatch.node.run_once import RunOnce
 
 _OUTPUT_LIMIT_BYTES = 64 << 20
 # A non-blocking look reads memory that moves under it: what it misses is often there a moment later.
@@ -81,8 +81,8 @@ class StackCapture:
         self._folder = folder
         self._section = section
         self._held = held
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._pausing: subprocess.Popen[bytes] | None = None
+        self._running: set[RunOnce] = set()
+        self._pausing: RunOnce | None = None
         self.answered = False
         self.frames: list[Any] = []  # the decoded stacks, for the source lines
 
@@ -166,31 +166,29 @@ class StackCapture:
         seconds = self._section.stack_seconds
         with _AT_ONCE:
             try:
-                running = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-                )
+                running = RunOnce(command, leads_group=False, limit_bytes=_OUTPUT_LIMIT_BYTES)
             except OSError as error:
                 raise NotCaptured(f"py-spy cannot be started: {error.strerror}") from error
             self._running.add(running)
             self._pausing = None if pauses is None else running
             try:
-                stdout, stderr = running.communicate(timeout=seconds)
-            except subprocess.TimeoutExpired as error:
-                if pauses is None:
-                    running.kill()
-                else:
-                    self._said_released(end_pause(pid, pauses, running.pid, running.kill))
-                running.communicate()
-                raise NotCaptured(f"py-spy did not answer within {seconds:.0f} s") from error
+                running.wait(seconds)
+                ended = running.poll()
+                if ended is None:
+                    if pauses is not None:
+                        self._said_released(end_pause(pid, pauses, running.pid, running.kill))
+                    raise NotCaptured(f"py-spy did not answer within {seconds:.0f} s")
             finally:
                 self._running.discard(running)
                 self._pausing = None
-        if running.returncode < 0 and pauses is not None:  # somebody else has killed it, in the middle for all we know
+                running.end()
+        if ended.code < 0 and pauses is not None:  # killed, in the middle for all we know
             self._said_released(let_go_on(pid, pauses))
-        if running.returncode != 0:
-            raise explain_failure(text_of(stderr), pid)
-        if len(stdout) > _OUTPUT_LIMIT_BYTES:
-            raise NotCaptured(f"py-spy printed {len(stdout)} bytes")
+        if ended.said_too_much:
+            raise NotCaptured(f"py-spy printed more than the {_OUTPUT_LIMIT_BYTES >> 20} MiB that are read")
+        if ended.code != 0:
+            raise explain_failure(text_of(ended.errors), pid)
+        stdout = ended.output
         try:
             threads = decode_json(stdout)
         except Unreadable as error:

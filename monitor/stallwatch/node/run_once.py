@@ -28,6 +28,10 @@ class Ended(NamedTuple):
     errors: bytes
 
     @property
+    def said_too_much(self) -> bool:
+        return self.code == -signal.SIGXFSZ
+
+    @property
     def last_words(self) -> str:
         """The last line that it said on standard error, "" when it said none."""
         lines = self.errors[-_LAST_WORDS_BYTES:].decode("utf-8", "replace").strip().splitlines()
@@ -50,7 +54,8 @@ class RunOnce:
     ) -> None:
         """`request` None: it is given later (`give`), to a child that imports meanwhile. `lends`: descriptors that it
         keeps, by the same numbers. One that `leads_group` is ended with all that it started; another one is in our own
-        group, for who ends us to end too. Of its output `limit_bytes` are read."""
+        group, for who ends us to end too. No file that it writes, its output and its errors among them, grows beyond
+        `limit_bytes`: one that goes on all the same is ended by the system (SIGXFSZ), a Python one has EFBIG."""
         self._limit_bytes = limit_bytes
         self._leads_group = leads_group
         self._ended: Ended | None = None
@@ -70,10 +75,13 @@ class RunOnce:
         except OSError:
             self._close()
             raise
+        # After the start, since preexec_fn is unsafe with threads; nothing big is written in the first moments.
+        limits = {resource.RLIMIT_FSIZE: limit_bytes, resource.RLIMIT_CORE: 0}
         if memory_bytes is not None:
-            # After the start, since preexec_fn is unsafe with threads; nothing big is allocated in the first moments.
+            limits[resource.RLIMIT_AS] = memory_bytes
+        for number, most in limits.items():
             with contextlib.suppress(ProcessLookupError):  # ended already: its exit code will tell
-                resource.prlimit(self._child.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+                resource.prlimit(self._child.pid, number, (most, most))
 
     @property
     def pid(self) -> int:

@@ -4,8 +4,13 @@ from pathlib import Path
 import pytest
 
 from stallwatch.captures import stacks
-from stallwatch.captures.folder import NotCaptured
-from stallwatch.captures.stacks import explain_failure, py_spy
+from stallwatch.captures.folder import Folder, NotCaptured
+from stallwatch.captures.held import Held
+from stallwatch.captures.stacks import StackCapture, explain_failure, py_spy
+from stallwatch.config import CaptureSection
+from stallwatch.node.memory_file import memory_file
+from tests.unit.bundle.test_writer import sample
+from tests.unit.captures.kept import attempts, kept
 
 
 @pytest.mark.parametrize(
@@ -68,3 +73,21 @@ def test_py_spy_is_the_one_of_this_installation_and_never_one_of_the_path(
     stacks._installed.cache_clear()
     assert os.path.samefile(py_spy(""), installed), "where its distribution lies"
     stacks._installed.cache_clear()
+
+
+def test_a_py_spy_that_prints_without_end_is_ended_and_costs_what_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job chooses how deep and how many its stacks are."""
+    program = tmp_path / "py-spy"
+    program.write_text("#!/bin/sh\nexec yes\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(stacks, "_OUTPUT_LIMIT_BYTES", 1 << 20)
+    section = CaptureSection(py_spy=str(program), pause_for_stacks=False, stack_seconds=3600.0)
+    with kept(tmp_path / "b", 0) as sending, memory_file() as held:
+        StackCapture(sample(0), Folder(sending, 0, 1), section, Held(held.fileno())).capture(())
+    (attempt,) = attempts(tmp_path / "b/ranks/0")
+    assert (attempt.answered, attempt.detail) == (
+        False,
+        "without a pause: py-spy printed more than the 1 MiB that are read. ",
+    )

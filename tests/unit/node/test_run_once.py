@@ -39,6 +39,15 @@ def test_of_an_answer_without_end_the_beginning_is_read() -> None:
     assert ended.output == b"x" * 10
 
 
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_one_that_says_without_end_is_ended_by_what_it_says_and_not_by_its_deadline(stream: str) -> None:
+    run = RunOnce(("sh", "-c", f"exec yes >&{stream}"), limit_bytes=1 << 20)
+    ended = run.finish(3600)
+    assert ended is not None
+    assert ended.said_too_much
+    assert len(ended.output) + len(ended.errors) == 1 << 20
+
+
 def test_a_request_may_come_later() -> None:
     run = RunOnce(python(ECHO), None)
     assert run.poll() is None
