@@ -127,5 +127,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except BrokenPipeError:
+    except ConnectionError:
         os._exit(0)  # the capture has ended; a traceback would tell nobody anything

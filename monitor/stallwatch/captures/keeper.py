@@ -205,5 +205,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except BrokenPipeError:
+    except ConnectionError:
         os._exit(0)  # the daemon has gone; a traceback would tell nobody anything

@@ -190,5 +190,5 @@ def main(seconds: float) -> None:
 if __name__ == "__main__":
     try:
         main(float(sys.argv[1]))
-    except BrokenPipeError:
+    except ConnectionError:
         os._exit(0)  # the capture has ended; a traceback would tell nobody anything

@@ -121,5 +121,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (BrokenPipeError, KeyboardInterrupt):
+    except (ConnectionError, KeyboardInterrupt):
         os._exit(0)  # the daemon is gone; a traceback would tell nobody anything

@@ -130,5 +130,5 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     try:
         main(sys.argv[1:])
-    except (KeyboardInterrupt, BrokenPipeError):
+    except (KeyboardInterrupt, ConnectionError):
         os._exit(0)  # the daemon is going; a traceback would tell nobody anything
