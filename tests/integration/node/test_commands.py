@@ -111,7 +111,7 @@ def test_capture_takes_evidence_of_a_healthy_job(node: Node) -> None:
 def test_notify_test_says_what_became_of_it(node: Node) -> None:
     before = len(node.webhook.received)
     assert node.said("notify-test").startswith("webhook: delivered")
-    assert node.webhook.received[before]["step"] == "test"
+    assert "test" in [message.get("step") for message in node.webhook.received[before:]]  # others' may arrive meanwhile
 
 
 def test_mute_keeps_a_job_quiet_and_is_over_when_it_is_ended(node: Node) -> None:
