@@ -16,6 +16,7 @@ import os
 import stat
 import time
 from collections.abc import Mapping
+from typing import Optional
 
 from stallwatch.hook.identity import Process
 from stallwatch.hook.layout import (
@@ -52,6 +53,20 @@ def choose_directory(environment: "Mapping[str, str]") -> str:
     return FALLBACK_DIRECTORY
 
 
+def trusted_owner(directory: str) -> "Optional[int]":
+    """Return who owns a rank directory where he may be heard: he is root or our own user, or nobody but them could have
+    made it. A name below a directory that is open to all (/dev/shm, /tmp) is whoever's who came first: None. Raise
+    OSError."""
+    own = (0, os.geteuid())
+    owner = os.stat(directory).st_uid
+    path = os.path.realpath(directory)
+    while owner not in own and path != "/":
+        if os.stat(path).st_uid not in own and os.stat(os.path.dirname(path)).st_mode & stat.S_IWOTH:
+            return None
+        path = os.path.dirname(path)
+    return owner
+
+
 class RankFile:
     """One process' record, and the place of its other files."""
 
@@ -77,9 +92,12 @@ class RankFile:
             os.close(descriptor)
 
     def write(self, image: bytes) -> None:
-        """Write the whole record. Raise FileNotFoundError when the file is no longer the one we made, OSError when
-        it cannot be written."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        """Write the whole record. Raise FileNotFoundError when the file is no longer the one we made, or not ours any
+        more, OSError when it cannot be written."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except PermissionError:
+            raise FileNotFoundError(f"{self.path} was given to another user") from None
         try:
             if _inode(os.fstat(descriptor)) != self._inode or self._is_of_another(descriptor):
                 raise FileNotFoundError(f"{self.path} was replaced")
@@ -108,10 +126,13 @@ class RankFile:
 
 def write_private(path: str, data: bytes) -> None:
     """Write a file that other users may not read, atomically: the directory's group may where the directory hands its
-    group down (set-group-id), else only the owner and who has CAP_DAC_READ_SEARCH. Raise OSError."""
-    mode = 0o640 if os.stat(os.path.dirname(path)).st_mode & stat.S_ISGID else 0o600
+    group down (set-group-id) and is no stranger's, else only the owner and who has CAP_DAC_READ_SEARCH. Raise
+    OSError."""
+    directory = os.path.dirname(path)
+    group_reads = os.stat(directory).st_mode & stat.S_ISGID and trusted_owner(directory) is not None
+    mode = 0o640 if group_reads else 0o600
     # Neither of the two names can be told from the other: who watches the directory cannot take the second one either.
-    temporary = os.path.join(os.path.dirname(path), temporary_name(os.path.basename(path), new_mark()))
+    temporary = os.path.join(directory, temporary_name(os.path.basename(path), new_mark()))
     descriptor = os.open(temporary, _CREATE, mode)
     try:
         view = memoryview(data)

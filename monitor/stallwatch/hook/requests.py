@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple, Optional
 
 from stallwatch.hook.layout import answer_name, new_mark, request_path
-from stallwatch.hook.rank_file import RankFile, write_private
+from stallwatch.hook.rank_file import RankFile, trusted_owner, write_private
 from stallwatch.hook.recorder import RUNGS, dump
 from stallwatch.hook.scene import NAME as SCENE
 from stallwatch.hook.scene import scene_json
@@ -45,7 +45,7 @@ class Requests:
         if mark == self._seen:
             return None
         self._seen = mark
-        return _read(path, os.stat(file.directory).st_uid)
+        return _read(path, trusted_owner(file.directory))
 
     def answer(self, file: RankFile, request: Request) -> None:
         """Dump both recorders and tell the scene, or our own stacks, and leave an answer of each. Raise whatever torch
@@ -72,7 +72,7 @@ class Requests:
                 pass
 
 
-def _read(path: str, directory_owner: int) -> "Optional[Request]":
+def _read(path: str, directory_owner: Optional[int]) -> "Optional[Request]":
     import json
 
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,5 +1,6 @@
 """The directory where hooks write, and one record in it as the model's Heartbeat."""
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -17,6 +18,7 @@ from stallwatch.node import untrusted
 DEFAULT_DIRECTORIES = (Path("/run/stallwatch/ranks"), Path("/dev/shm/stallwatch"))  # noqa: S108 - the hook's own
 # A later layout may be longer than ours; its record is still read and then refused by name of its version.
 RECORD_LIMIT_BYTES = 1 << 20
+_ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")
 
 
 def rank_directories(configured: str) -> tuple[Path, ...]:
@@ -27,30 +29,66 @@ def rank_directories(configured: str) -> tuple[Path, ...]:
 def prepare(directory: Path) -> None:
     """Create the rank directory (1777, as /tmp) and our own .daemon (0755) in it, before a job can take the name.
 
-    Raise Denied when somebody else holds a name or we may not create it.
+    Whoever owns the directory may remove the records of all others, and hooks obey him: where a user of the node has
+    made it first, root takes it over, with all records in it. Raise Denied when somebody else holds a name and is not
+    ours to move, or we may not create it.
     """
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        status = directory.lstat()
-        if not stat.S_ISDIR(status.st_mode):
+        if not stat.S_ISDIR(directory.lstat().st_mode):
             raise Denied(f"{directory} is not a directory", "Remove it or set daemon.rank_directory.")
-        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != 0o1777:
-            directory.chmod(0o1777)
-        requests = directory / ".daemon"
-        requests.mkdir(mode=0o755, exist_ok=True)
-        status = requests.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != 0o755:
-            requests.chmod(0o755)  # ranks of every user look there, whatever our umask is
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            _own(descriptor, directory)
+            _make_requests(descriptor, directory)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise Denied(
             f"{error.filename or directory}: {error.strerror}",
-            "Create it for the daemon's user (RuntimeDirectory= in the unit) or set daemon.rank_directory.",
+            "Create it for the daemon's user (deploy/systemd/stallwatch.tmpfiles) or set daemon.rank_directory.",
         ) from error
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()):
-        raise Denied(
-            f"{requests} belongs to uid {status.st_uid}: ranks will not be asked for their recorders",
-            "Remove it; the daemon makes its own.",
-        )
+
+
+def _own(descriptor: int, directory: Path) -> None:
+    """See to it that nobody but root or we may remove others' records. Raise Denied or OSError."""
+    status, user = os.fstat(descriptor), os.geteuid()
+    if status.st_uid not in (0, user):
+        if user != 0 or not directory.parent.stat().st_mode & stat.S_IWOTH:
+            raise Denied(
+                f"{directory} belongs to uid {status.st_uid}, who may remove the records of others in it: "
+                "ranks there will not be asked for their recorders",
+                f"As root: `chown root {directory} && chmod 1777 {directory}`, which keeps running jobs' records.",
+            )
+        os.fchown(descriptor, 0, 0)
+        for name in _ACCESS_LISTS:
+            with contextlib.suppress(OSError):  # there is none, or this file system has no lists
+                os.removexattr(descriptor, name)
+    elif status.st_uid != user or stat.S_IMODE(status.st_mode) == 0o1777:
+        return
+    os.fchmod(descriptor, 0o1777)
+
+
+def _make_requests(parent: int, directory: Path) -> None:
+    """Make our own folder, if need be in the place of somebody else's. Raise Denied or OSError."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(layout.REQUESTS, 0o755, dir_fd=parent)
+    status = os.stat(layout.REQUESTS, dir_fd=parent, follow_symlinks=False)
+    if not (stat.S_ISDIR(status.st_mode) and status.st_uid in (0, os.geteuid())):
+        aside = f"{layout.REQUESTS}.{layout.new_mark()}"
+        try:
+            os.rename(layout.REQUESTS, aside, src_dir_fd=parent, dst_dir_fd=parent)
+        except OSError as error:
+            raise Denied(
+                f"{directory}/{layout.REQUESTS} belongs to uid {status.st_uid}: ranks will not be asked for their "
+                "recorders",
+                "Remove it; the daemon makes its own.",
+            ) from error
+        os.mkdir(layout.REQUESTS, 0o755, dir_fd=parent)
+        status = os.stat(layout.REQUESTS, dir_fd=parent, follow_symlinks=False)
+    if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != 0o755:
+        # Ranks of every user look there, whatever our umask is.
+        os.chmod(layout.REQUESTS, 0o755, dir_fd=parent)  # noqa: S103
 
 
 def to_heartbeat(record: layout.Record, path: str, uid: int) -> Heartbeat:

@@ -1,5 +1,6 @@
 """The files that a rank's hook made beside its record, found by name and owner: the directory is open to all."""
 
+import errno
 import os
 import stat
 from collections.abc import Collection, Iterable
@@ -78,22 +79,30 @@ def remove(directory: Path, record: str, identity: tuple[int, int], owner: int) 
 
 def open_requests(directory: Path) -> int:
     """Return a descriptor of the daemon's own folder in a rank directory. Raise OSError; PermissionError when it is
-    somebody else's."""
+    somebody else's, or the directory is, whose owner may put another in its place."""
     return _open_requests(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW), directory)
 
 
 def _open_requests(parent: int, directory: Path, *, keep: bool = False) -> int:
     try:
+        _refuse_strangers(parent, str(directory))
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(layout.REQUESTS, flags, dir_fd=parent)
     finally:
         if not keep:
             os.close(parent)
+    try:
+        _refuse_strangers(descriptor, f"{directory}/{layout.REQUESTS}")
+    except PermissionError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _refuse_strangers(descriptor: int, name: str) -> None:
     owner = os.fstat(descriptor).st_uid
     if owner not in (0, os.geteuid()):
-        os.close(descriptor)
-        raise PermissionError(13, f"belongs to uid {owner}, who keeps ranks from being asked", f"{directory}/.daemon")
-    return descriptor
+        raise PermissionError(errno.EACCES, f"belongs to uid {owner}, who keeps ranks from being asked", name)
 
 
 def _remove_request(directory: int, rank: int, key: str) -> None:

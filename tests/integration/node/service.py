@@ -153,8 +153,10 @@ class ServiceDaemon(DaemonChild):
             (folder / name).chmod(mode)
         (folder / "stallwatch.toml").chmod(0o640)
         os.chown(folder / "stallwatch.toml", 0, SERVICE)
-        # RuntimeDirectory= of the privileged unit: it makes the directory of records in it.
-        os.chown(folder, PRIVILEGED, SERVICE)
+        # As deploy/systemd/stallwatch.tmpfiles.
+        self.rank_directory.mkdir()
+        os.chown(self.rank_directory, PRIVILEGED, SERVICE)
+        self.rank_directory.chmod(0o1777)
 
     def start(self) -> None:
         self.side.start()

@@ -1,15 +1,18 @@
 """The systemd units: what they grant is what each side uses, and nothing in them takes away what it needs."""
 
+import os
 import re
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.integration.node.service import PRIVILEGED_UNIT, UNIT, UNITS, unit
+from tests.integration.node.service import ALICE, PRIVILEGED_UNIT, UNIT, UNITS, as_user, need_root, unit
 
-SYSUSERS = UNIT.with_suffix(".sysusers")
+SYSUSERS, TMPFILES = UNIT.with_suffix(".sysusers"), UNIT.with_suffix(".tmpfiles")
+RANKS = Path("/run/stallwatch/ranks")
 NEEDED = {"CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CAP_KILL", "CAP_SYSLOG"}
 NAMES = ("stallwatch.service", "stallwatch-privileged.service", "stallwatch-privileged.socket")
 
@@ -84,12 +87,60 @@ def test_the_loop_feeds_the_watchdog_and_the_run_directories_outlive_a_restart()
     assert service["Type"] == ["notify"]
     assert service["NotifyAccess"] == ["main"]
     assert int(service["WatchdogSec"][0]) >= 10, "a loaded node may skip ticks"
-    for path in (UNIT, PRIVILEGED_UNIT):
-        assert unit("Service", path)["RuntimeDirectoryPreserve"] == ["yes"]
-    # Whose the directory is in which the records lie may do with them as it likes.
-    assert unit("Service", PRIVILEGED_UNIT)["RuntimeDirectory"] == ["stallwatch"]
+    assert service["RuntimeDirectoryPreserve"] == ["yes"]
     assert service["RuntimeDirectory"] == ["stallwatch/daemon"]
     assert "StateDirectory" in service
+
+
+def test_no_unit_is_given_the_files_of_jobs_when_its_user_changes() -> None:
+    """systemd makes all that lies below a directory of a unit its user's."""
+    bases = {"RuntimeDirectory": "/run", "StateDirectory": "/var/lib", "CacheDirectory": "/var/cache"}
+    given = [
+        f"{base}/{name}"
+        for path in (UNIT, PRIVILEGED_UNIT)
+        for key, base in bases.items()
+        for names in unit("Service", path).get(key, [])
+        for name in names.split()
+    ]
+    assert not [one for one in given if RANKS.is_relative_to(one)]
+    assert unit("Service", PRIVILEGED_UNIT)["ReadWritePaths"] == [str(RANKS)]
+    assert unit("Unit", PRIVILEGED_UNIT)["AssertPathIsDirectory"] == [str(RANKS)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="plays several users")
+def test_an_upgrade_in_place_leaves_the_records_of_running_jobs_to_their_users(tmp_path: Path) -> None:
+    """From a daemon of one unit, whose user had it all."""
+    if shutil.which("systemd-tmpfiles") is None or shutil.which("systemd-sysusers") is None:
+        pytest.skip("no systemd-tmpfiles here")
+    before = 990
+    (tmp_path / "etc").mkdir()
+    subprocess.run(["systemd-sysusers", f"--root={tmp_path}", str(SYSUSERS)], check=True, capture_output=True)
+    users = {line.split(":")[0]: line.split(":") for line in (tmp_path / "etc/passwd").read_text().splitlines()}
+    privileged = int(users["stallwatch-privileged"][2])
+    ranks = tmp_path / RANKS.relative_to("/")
+    (ranks / ".daemon").mkdir(parents=True)
+    for path in (ranks.parent, ranks, ranks / ".daemon"):
+        os.chown(path, before, before)
+    ranks.chmod(0o1777)
+    record = ranks / "rank-0-7-0123456789abcdef.beat"
+    record.touch()
+    os.chown(record, ALICE, ALICE)
+    for _ in range(2):  # and at every boot
+        subprocess.run(["systemd-tmpfiles", "--create", f"--root={tmp_path}", str(TMPFILES)], check=True)
+        assert (ranks.parent.stat().st_uid, stat.S_IMODE(ranks.parent.stat().st_mode)) == (0, 0o755)
+        assert (ranks.stat().st_uid, stat.S_IMODE(ranks.stat().st_mode)) == (privileged, 0o1777)
+        assert record.stat().st_uid == ALICE
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & stat.S_IXOTH:  # pytest's own, which other users may not enter
+            folder.chmod(folder.stat().st_mode | 0o055)
+    prepares = "import pathlib, stallwatch.node.heartbeat_file as h, sys; h.prepare(pathlib.Path(sys.argv[1]))"
+    python = need_root()
+    done = subprocess.run(
+        [*as_user(privileged), *python.command, "-c", prepares, str(ranks)],
+        env=python.environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (ranks / ".daemon").stat().st_uid == privileged, "requests are its own"
 
 
 @pytest.mark.parametrize(

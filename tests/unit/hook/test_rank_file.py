@@ -122,6 +122,30 @@ def test_a_directory_that_hands_its_group_down_lets_the_group_read(tmp_path: Pat
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
+def test_a_strangers_directory_hands_nothing_down_to_his_group(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    directory = tmp_path / "stallwatch"
+    directory.mkdir()
+    os.chown(directory, 1001, 1001)
+    directory.chmod(0o3777)
+    path = directory / "x"
+    write_private(str(path), b"one")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_record_that_was_given_to_another_user_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a service manager that makes a whole tree its service's own."""
+    file = RankFile(str(tmp_path), 3, PROCESS)
+
+    def refused(*_: object, **__: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(FileNotFoundError):
+        file.write(b"x")
+
+
 def test_planted_temporary_names_hinder_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")

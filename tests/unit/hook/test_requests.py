@@ -91,6 +91,21 @@ def test_only_root_the_directory_s_owner_and_the_job_s_user_may_ask(file: RankFi
     assert requests.poll(file) == Request(3, "active")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+def test_who_took_a_name_that_was_anybodys_may_not_ask(tmp_path: Path) -> None:
+    """As /dev/shm/stallwatch, where no daemon has made it: a user of the node who came first is no daemon."""
+    tmp_path.chmod(0o1777)
+    for directory in (tmp_path / "stallwatch", tmp_path / "stallwatch" / "inner"):
+        (directory / ".daemon").mkdir(parents=True)
+        os.chown(tmp_path / "stallwatch", 1001, -1)
+        os.chown(directory, 1001, -1)
+        file, requests = RankFile(str(directory), 3, Process(7, 100, 1, "n1")), Requests()
+        ask(file, {"id": 1, "rung": "stacks"}, uid=1001)
+        assert requests.poll(file) is None
+        ask(file, {"id": 2, "rung": "active"}, uid=0)
+        assert requests.poll(file) == Request(2, "active")
+
+
 def test_links_and_pipes_are_no_requests(file: RankFile) -> None:
     requests = Requests()
     path = ask(file, {"id": 1, "rung": "active"})

@@ -97,3 +97,8 @@ def test_the_folder_of_requests_is_the_daemons_own_or_none(tmp_path: Path) -> No
         rank_files.open_requests(ranks)
     os.chown(ranks / ".daemon", os.geteuid(), -1)
     os.close(rank_files.open_requests(ranks))
+    os.chown(ranks, 1002, -1)
+    with pytest.raises(PermissionError, match="belongs to uid 1002"):
+        rank_files.open_requests(ranks)
+    removed(made(ranks / layout.record_name(1, KEY)))
+    os.chown(ranks, os.geteuid(), -1)

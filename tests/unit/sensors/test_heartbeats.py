@@ -192,14 +192,17 @@ def test_directories_are_read_beside_each_other(tmp_path: Path) -> None:
     assert [heartbeat.rank for heartbeat in scan.read().heartbeats] == [0, 1]
 
 
-def test_daemon_folder_of_somebody_else_is_said(tmp_path: Path) -> None:
+def test_directory_of_somebody_else_is_said_and_its_records_are_read(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder away")
-    (tmp_path / ".daemon").mkdir()
-    os.chown(tmp_path / ".daemon", 65534, 65534)
-    look = HeartbeatScan((str(tmp_path),)).read()
+    directory = tmp_path / "ranks"
+    directory.mkdir()
+    write_record(directory, 0, 100, 9)
+    os.chown(directory, 65534, 65534)
+    look = HeartbeatScan((str(directory),)).read()
     assert look.up
-    assert "belongs to uid 65534: ranks will not be asked" in look.reason
+    assert "belongs to uid 65534" in look.reason
+    assert len(look.heartbeats) == 1
 
 
 def test_directory_that_we_may_not_make_is_no_problem_where_another_serves(tmp_path: Path) -> None:
