@@ -14,7 +14,6 @@ from stallwatch.bundle.thread_ids import as_the_node_numbers
 from stallwatch.formats.recorder_table import RecorderTable, Stacks, expand
 from stallwatch.model.evidence import (
     Evidence,
-    GpuLook,
     KernelLog,
     LogEvent,
     LogTail,
@@ -24,6 +23,7 @@ from stallwatch.model.evidence import (
     RecordedGroup,
     Recorder,
 )
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.meeting import NO_MEETING, Meeting
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import Heartbeat, JobKey, NodeSnapshot
@@ -277,7 +277,7 @@ def _is_of(job: JobKey, description: Description) -> bool:
 
 def _node(host: str, ranks: tuple[int, ...], parts: list[Parsed]) -> NodeEvidence:
     ordered = sorted(parts, key=lambda part: (part.file.look, part.file.source))
-    samples: list[tuple[GpuLook, ...]] = [s for part in ordered if part.kind == "gpus" for s in part.value]
+    samples: list[tuple[Gpu, ...]] = [s for part in ordered if part.kind == "gpus" for s in part.value]
     # The report for people says less than the JSON of the same look.
     reports = sorted((part for part in ordered if part.kind == "ras"), key=lambda p: (-p.file.look, p.file.path.suffix))
     ras: dict[str, RasCommunicator] = {}  # of the newest look; services of several ports tell of their own jobs

@@ -13,16 +13,8 @@ from stallwatch.formats.outside_text import line_of, name_of, text_of
 from stallwatch.formats.recorder_table import RecorderTable
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
-from stallwatch.model.evidence import (
-    Attempt,
-    GpuLook,
-    KernelLog,
-    LogTail,
-    ProcessLook,
-    RasCommunicator,
-    SourceLine,
-    Stacks,
-)
+from stallwatch.model.evidence import Attempt, KernelLog, LogTail, ProcessLook, RasCommunicator, SourceLine, Stacks
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.scene import Scene
 from stallwatch.model.snapshot import Heartbeat, NodeSnapshot
 
@@ -89,7 +81,7 @@ KINDS: Final[dict[str, Kind]] = {
     "attempts": Kind(_structure(tuple[Attempt, ...], text_of), tuple[Attempt, ...], 4 * _MEBIBYTE),
     "sources": Kind(_structure(tuple[SourceLine, ...], line_of), tuple[SourceLine, ...], 4 * _MEBIBYTE),
     "description": Kind(lambda data, source, look: description.parse(data), description.Description, 16 * _MEBIBYTE),
-    "gpus": Kind(lambda data, source, look: gpus.parse(data), tuple[tuple[GpuLook, ...], ...], 16 * _MEBIBYTE),
+    "gpus": Kind(lambda data, source, look: gpus.parse(data), tuple[tuple[Gpu, ...], ...], 16 * _MEBIBYTE),
     "ras": Kind(lambda data, source, look: ras.parse(data), tuple[RasCommunicator, ...], 64 * _MEBIBYTE),
     "kernel_log": Kind(lambda data, source, look: kernel_log.parse(data), KernelLog, 4 * _MEBIBYTE, tail=True),
     "log": Kind(lambda data, source, look: training_log.parse(data), LogTail, 8 * _MEBIBYTE, tail=True, of_log=True),

@@ -13,7 +13,8 @@ import msgspec
 
 from stallwatch.captures.spec import CaptureState, KeepSpec
 from stallwatch.config import Config
-from stallwatch.model.snapshot import GpuSample, RankSample
+from stallwatch.model.gpu import Gpu
+from stallwatch.model.snapshot import RankSample
 from stallwatch.node.children import module_of_ours
 from stallwatch.node.memory_file import memory_file
 from stallwatch.node.privileged_client import Privileged
@@ -41,7 +42,7 @@ class CaptureRun:
         *,
         node: str,
         side: Privileged,
-        gpus: Sequence[tuple[GpuSample, ...]] = (),
+        gpus: Sequence[tuple[Gpu, ...]] = (),
         command: Sequence[str] = _KEEPER,
     ) -> None:
         """Have look number `look` (1, 2, …) taken at `targets` by `side`, and write it below `bundle`.

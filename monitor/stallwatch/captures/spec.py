@@ -3,7 +3,7 @@
 import msgspec
 
 from stallwatch.config import CaptureSection
-from stallwatch.model.snapshot import GpuSample
+from stallwatch.model.gpu import Gpu
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class KeepSpec(msgspec.Struct, frozen=True):
     look: int
     node: str
     ranks: tuple[int, ...]
-    gpus: tuple[tuple[GpuSample, ...], ...] = ()
+    gpus: tuple[tuple[Gpu, ...], ...] = ()
     owner: str = ""  # of the job, as the incident has it
     keep_bytes: int = 2 << 30  # incidents.keep_bytes
 

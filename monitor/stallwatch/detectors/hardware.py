@@ -7,7 +7,8 @@ import msgspec
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.formats.xid import FABRIC_FAULTS, GPU_FAULTS, bus_address
 from stallwatch.model.finding import Finding
-from stallwatch.model.snapshot import GpuSample, JobKey
+from stallwatch.model.gpu import Gpu
+from stallwatch.model.snapshot import JobKey
 
 _STOPS_WORK = GPU_FAULTS | FABRIC_FAULTS
 _EVENTS = {
@@ -85,7 +86,7 @@ def _began_ns(rank: RankHistory) -> int:
     return min(rank.first_seen_ns, attached_ns) if attached_ns > 0 else rank.first_seen_ns
 
 
-def _users(before: tuple[GpuUsers, ...], gpus: tuple[GpuSample, ...]) -> tuple[GpuUsers, ...]:
+def _users(before: tuple[GpuUsers, ...], gpus: tuple[Gpu, ...]) -> tuple[GpuUsers, ...]:
     users = {gpu.uuid: gpu for gpu in before}
     for gpu in gpus:
         known = users.get(gpu.uuid)

@@ -13,8 +13,9 @@ from stallwatch.detectors.history import NodeHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.why_slow import slowdowns
 from stallwatch.model.finding import Finding
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import DiskSample, GpuSample, HostSample, JobKey, NetworkPort
+from stallwatch.model.snapshot import DiskSample, HostSample, JobKey, NetworkPort
 
 # A condition must last: clocks dip, caches fill and empty. Seconds until it is told.
 _LASTS_SECONDS = 60.0
@@ -200,7 +201,7 @@ def _memory(seen: NodeHistory) -> Iterator[Condition]:
                 yield Condition(f"{uuid} memory", f"{text}: out of memory is near", uuid)
 
 
-def _memory_share(gpu: GpuSample) -> float | None:
+def _memory_share(gpu: Gpu) -> float | None:
     if gpu.memory_used_bytes is None or not gpu.memory_total_bytes:
         return None
     return gpu.memory_used_bytes / gpu.memory_total_bytes
@@ -236,7 +237,7 @@ def _is_up(port: NetworkPort) -> bool:
     return port.state in ("active", "up", "unknown")
 
 
-def _count(gpu: GpuSample, before: tuple[Counters, ...], at_ns: int) -> Counters:
+def _count(gpu: Gpu, before: tuple[Counters, ...], at_ns: int) -> Counters:
     nvlink = sum(count for _, count in gpu.nvlink_errors) if gpu.nvlink_errors is not None else None
     slow_at_ns = gpu.slow_at_ns or at_ns
     old = next((c for c in before if c.uuid == gpu.uuid), None)

@@ -11,9 +11,9 @@ from itertools import groupby
 import msgspec
 
 from stallwatch.detectors.limits import SECOND_NS, Times, learn, quantile
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import (
-    GpuSample,
     GroupCounter,
     Heartbeat,
     HostSample,
@@ -116,7 +116,7 @@ class NodeHistory(msgspec.Struct, frozen=True):
     late_seconds: float
     node: str
     ranks: tuple[RankHistory, ...] = ()
-    gpus: tuple[GpuSample, ...] = ()  # at this tick; none when the driver does not answer
+    gpus: tuple[Gpu, ...] = ()  # at this tick; none when the driver does not answer
     notices: tuple[KernelNotice, ...] = ()  # of the kernel, of the last minutes
     host: HostSample | None = None
     drifts: tuple[JobDrift, ...] = ()
@@ -153,7 +153,7 @@ def _identity(sample: RankSample) -> tuple[JobKey, int, int, int]:
     return sample.job, sample.rank, sample.pid, sample.start_ticks
 
 
-def _with_tracer(before: RankHistory | None, sample: RankSample, moment: Moment, gpu: GpuSample | None) -> RankHistory:
+def _with_tracer(before: RankHistory | None, sample: RankSample, moment: Moment, gpu: Gpu | None) -> RankHistory:
     after = _advance_rank(before, sample, moment)
     if after.heartbeat is None:
         was = before.outside if before else None

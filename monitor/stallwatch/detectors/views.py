@@ -10,9 +10,10 @@ from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.rank_limit import rank_limit
 from stallwatch.detectors.shares import Shares
 from stallwatch.model.finding import Finding, RankState
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import RankView
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GpuSample, JobKey, NodeSnapshot
+from stallwatch.model.snapshot import JobKey, NodeSnapshot
 
 _WAITING_NS = 2 * SECOND_NS  # an operation pending for longer is worth showing
 
@@ -40,7 +41,7 @@ def _view(
     rank: RankHistory,
     at_ns: int,
     state: RankState,
-    gpus: tuple[GpuSample, ...],
+    gpus: tuple[Gpu, ...],
     stall: StallSection,
     shares: Shares | None,
 ) -> RankView:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from statistics import median
 
 from stallwatch.detectors.history import NodeHistory, RankHistory
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GpuSample, ProcessSample
+from stallwatch.model.snapshot import ProcessSample
 
 _LOWER_CLOCK = 0.93  # of its peers' median; healthy GPUs of one model are within some per cent
 _FULL = 0.97
@@ -30,12 +31,12 @@ def why_slow(rank: int, alive: Sequence[RankHistory], seen: NodeHistory) -> str:
     return f"; {' and '.join(signs)}" if signs else "; nothing that can be seen on this node tells why"
 
 
-def gpu_of(rank: RankHistory, gpus: Sequence[GpuSample]) -> GpuSample | None:
+def gpu_of(rank: RankHistory, gpus: Sequence[Gpu]) -> Gpu | None:
     """The rank's GPU by its process, None where the driver does not say."""
     return next((gpu for gpu in gpus if rank.sample.pid in (gpu.compute_pids or ())), None)
 
 
-def slowdowns(gpu: GpuSample) -> list[str]:
+def slowdowns(gpu: Gpu) -> list[str]:
     reasons = gpu.clock_event_reasons or 0
     return [name for bit, name in SLOWDOWN_REASONS.items() if reasons & bit]
 

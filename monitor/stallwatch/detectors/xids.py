@@ -3,9 +3,10 @@
 import msgspec
 
 from stallwatch.formats.xid import bus_address
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import XidCount
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GpuSample, NodeSnapshot
+from stallwatch.model.snapshot import NodeSnapshot
 
 _Gpu = tuple[str, str, int]  # index, uuid, code
 _Told = frozenset[tuple[_Gpu, int, str]]  # of which GPU, when, in which words
@@ -53,5 +54,5 @@ def totals(state: XidState) -> tuple[XidCount, ...]:
     return tuple(XidCount(*gpu, max(driver.get(gpu, 0), kernel.get(gpu, 0))) for gpu in sorted({**driver, **kernel}))
 
 
-def _of(gpu: GpuSample, xid: int) -> _Gpu:
+def _of(gpu: Gpu, xid: int) -> _Gpu:
     return str(gpu.index), gpu.uuid, xid

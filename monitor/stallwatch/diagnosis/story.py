@@ -4,11 +4,12 @@ import msgspec
 
 from stallwatch.diagnosis.align import Divergence, find_divergences
 from stallwatch.diagnosis.case import Case
-from stallwatch.diagnosis.gpu import GpuOfRank, gpus_of_ranks
+from stallwatch.diagnosis.gpu import gpus_of_ranks
 from stallwatch.diagnosis.pace import Pace
 from stallwatch.diagnosis.program import Departure, find_departures
 from stallwatch.diagnosis.roots import Roots, find_roots
 from stallwatch.diagnosis.waits import Graph, Wait, build
+from stallwatch.model.gpu import Gpu
 
 
 class Story(msgspec.Struct, frozen=True):
@@ -18,7 +19,7 @@ class Story(msgspec.Struct, frozen=True):
     roots: Roots
     divergences: tuple[Divergence, ...]
     departures: tuple[Departure, ...]
-    gpus: dict[int, GpuOfRank]
+    gpus: dict[int, Gpu]
     moves: bool | None
 
     @property

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from stallwatch.model.evidence import Evidence
+from stallwatch.model.gpu import GpuState
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.verdict import Report
 
@@ -77,43 +78,6 @@ class Outcome(msgspec.Struct, frozen=True):
     exit_code: int
     stdout: str
     stderr: str
-
-
-class Gpu(msgspec.Struct, frozen=True):
-    """One GPU by NVML; None is "the driver did not say"."""
-
-    index: int
-    uuid: str = ""
-    name: str = ""
-    pci_bus_id: str = ""
-    error: str = ""  # the device itself did not answer
-    error_code: int | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    pids: tuple[int, ...] | None = None
-    clock_event_reasons: int | None = None
-    ecc_uncorrected_volatile: int | None = None
-    remap_pending: bool | None = None
-    remap_failed: bool | None = None
-    pcie_width: int | None = None
-    pcie_width_maximum: int | None = None
-    nvlinks_active: int | None = None
-    nvlinks_inactive: int | None = None
-    fabric_state: int | None = None  # nvml.h: 0 not supported, 1 not started, 2 in progress, 3 completed
-    fabric_status: int | None = None
-    recovery_action: int | None = None
-    cc_major: int | None = None
-
-
-class GpuState(msgspec.Struct, frozen=True):
-    driver: str
-    cuda: str  # newest CUDA that the driver supports: "12.8"
-    gpus: tuple[Gpu, ...]
-    # (i, j, level) by nvmlDeviceGetTopologyCommonAncestor: 0 internal, 10 single, 20 multiple, 30 host bridge,
-    # 40 node, 50 system
-    topology: tuple[tuple[int, int, int], ...] = ()
-    failure: str = ""  # NVML as a whole refused: its message
-    failure_code: int | None = None
 
 
 class Training(msgspec.Struct, frozen=True):

@@ -5,9 +5,9 @@ from typing import Any, Final
 from stallwatch.formats.tolerant import decode_json, integer, items, mapping, number, text
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.formats.xid import bus_address
-from stallwatch.model.evidence import GpuLook
+from stallwatch.model.gpu import Gpu, GpuEvent
 
-# First the field of model.snapshot.GpuSample, then what capture scripts write.
+# First the field of model.gpu.Gpu, then what capture scripts write.
 _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "index": ("index", "i", "gpu"),
     "uuid": ("uuid",),
@@ -17,16 +17,16 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "sm_clock_mhz": ("sm_clock_mhz", "sm_mhz", "sm_clock"),
     "clock_event_reasons": ("clock_event_reasons", "throttle", "throttle_reasons"),
     "memory_used_bytes": ("memory_used_bytes", "mem_used"),
-    "pids": ("compute_pids", "pids", "procs"),
-    "error": ("unavailable", "error"),
+    "compute_pids": ("compute_pids", "pids", "procs"),
+    "unavailable": ("unavailable", "error"),
     "recovery_action": ("recovery_action",),
     "pci_bus_id": ("pci_bus_id", "bus_id"),
     "events": ("events",),
-    "ecc_uncorrected": ("ecc_uncorrected_total", "ecc_uncorrected"),
+    "ecc_uncorrected_total": ("ecc_uncorrected_total", "ecc_uncorrected"),
 }
 
 
-def parse(data: bytes) -> tuple[tuple[GpuLook, ...], ...]:
+def parse(data: bytes) -> tuple[tuple[Gpu, ...], ...]:
     """Samples, oldest first. Raise Unreadable."""
     said = decode_json(data)
     if type(said) is dict:
@@ -41,12 +41,12 @@ def parse(data: bytes) -> tuple[tuple[GpuLook, ...], ...]:
     return samples
 
 
-def _gpu(said: dict[str, Any], place: int) -> GpuLook:
+def _gpu(said: dict[str, Any], place: int) -> Gpu:
     def find(field: str) -> Any:
         return next((said[name] for name in _NAMES[field] if said.get(name) is not None), None)
 
-    index, pids = integer(find("index")), find("pids")
-    return GpuLook(
+    index, pids = integer(find("index")), find("compute_pids")
+    return Gpu(
         index=place if index is None else index,
         uuid=text(find("uuid")) or "",
         utilization_percent=number(find("utilization_percent")),
@@ -55,10 +55,19 @@ def _gpu(said: dict[str, Any], place: int) -> GpuLook:
         sm_clock_mhz=number(find("sm_clock_mhz")),
         clock_event_reasons=integer(find("clock_event_reasons")),
         memory_used_bytes=integer(find("memory_used_bytes")),
-        pids=tuple(p for p in map(integer, pids) if p is not None) if type(pids) is list else None,
-        error=text(find("error")),
+        compute_pids=tuple(p for p in map(integer, pids) if p is not None) if type(pids) is list else None,
+        unavailable=text(find("unavailable")),
         recovery_action=integer(find("recovery_action")),
-        ecc_uncorrected=integer(find("ecc_uncorrected")),
+        ecc_uncorrected_total=integer(find("ecc_uncorrected_total")),
         pci_bus_id=bus_address(text(find("pci_bus_id")) or "") or None,
-        xids=tuple(x for x in (integer(mapping(e).get("xid")) for e in items(find("events"))) if x is not None),
+        events=tuple(_event(mapping(event)) for event in items(find("events"))),
+    )
+
+
+def _event(said: dict[str, Any]) -> GpuEvent:
+    return GpuEvent(
+        text(said.get("kind")) or "",
+        integer(said.get("at_ns")) or 0,
+        text(said.get("uuid")) or "",
+        integer(said.get("xid")),
     )

@@ -10,8 +10,9 @@ from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.incidents.store import Left
 from stallwatch.loop.judging import JudgeRun, JudgeState
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident
-from stallwatch.model.snapshot import GpuSample, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from stallwatch.node.privileged_client import Privileged
 
 
@@ -84,7 +85,7 @@ class Starter(Protocol):
     """Starts the children that look and judge. Raise OSError when no process can be started."""
 
     def capture(
-        self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[GpuSample, ...]]
+        self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[Gpu, ...]]
     ) -> Capturing: ...
 
     def judge(self, incident: Incident) -> Judging: ...
@@ -118,7 +119,7 @@ class RealStarter:
         self._taken: deque[tuple[str, int]] = deque(maxlen=_MOST_WARM)  # who took a warm one, and when
 
     def capture(
-        self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[GpuSample, ...]]
+        self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[Gpu, ...]]
     ) -> Capturing:
         bundle = Path(incident.bundle)
         return CaptureRun(bundle, targets, look, self._config, node=incident.node, gpus=gpus, side=self._side)

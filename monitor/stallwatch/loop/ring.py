@@ -3,8 +3,9 @@
 from collections import deque
 from collections.abc import Sequence
 
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GpuSample, JobKey, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import JobKey, NodeSnapshot, RankSample
 
 _GPU_LOOKS = 5  # power and utilisation jump; a few samples tell spinning from working
 
@@ -32,7 +33,7 @@ class SnapshotRing:
                 return ranks
         return ()
 
-    def gpus(self) -> Sequence[tuple[GpuSample, ...]]:
+    def gpus(self) -> Sequence[tuple[Gpu, ...]]:
         """Return the GPU samples of the last looks, oldest first."""
         known = [s.gpus.value for s in list(self._snapshots)[-_GPU_LOOKS:] if isinstance(s.gpus, Known)]
         return [gpus for gpus in known if gpus]

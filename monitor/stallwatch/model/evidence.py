@@ -2,6 +2,7 @@
 
 import msgspec
 
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.meeting import NO_MEETING, Meeting
 from stallwatch.model.scene import CodeFrame as CodeFrame
 from stallwatch.model.scene import Scene
@@ -268,23 +269,6 @@ class RankEvidence(msgspec.Struct, frozen=True):
     scenes: tuple[Scene, ...] = ()  # oldest first
 
 
-class GpuLook(msgspec.Struct, frozen=True):
-    index: int
-    uuid: str
-    utilization_percent: float | None = None
-    power_watts: float | None = None
-    temperature_celsius: float | None = None
-    sm_clock_mhz: float | None = None
-    clock_event_reasons: int | None = None
-    memory_used_bytes: int | None = None
-    pids: tuple[int, ...] | None = None
-    error: str | None = None
-    recovery_action: int | None = None
-    ecc_uncorrected: int | None = None
-    pci_bus_id: str | None = None  # "0000:3b:00", as in KernelEvent
-    xids: tuple[int, ...] = ()  # that the driver told of it lately, oldest first
-
-
 class RasRank(msgspec.Struct, frozen=True):
     """A communicator's member by NCCL RAS; counts are launches, so equal counts prove nothing about health."""
 
@@ -307,7 +291,7 @@ class RasCommunicator(msgspec.Struct, frozen=True):
 class NodeEvidence(msgspec.Struct, frozen=True):
     host: str
     ranks: tuple[int, ...]
-    gpus: tuple[tuple[GpuLook, ...], ...] = ()  # samples, oldest first
+    gpus: tuple[tuple[Gpu, ...], ...] = ()  # samples, oldest first
     ras: tuple[RasCommunicator, ...] = ()
     kernel_log: tuple[str, ...] | None = None  # None: not read, which is not "nothing there"
     kernel_events: tuple[KernelEvent, ...] = ()

@@ -12,6 +12,10 @@ class Known(msgspec.Struct, Generic[T], frozen=True, tag="known"):
     at_ns: int  # CLOCK_MONOTONIC
 
 
+class Absent(Exception):
+    """The node does not have what should be read, which is normal and said: no GPU, no driver."""
+
+
 class Unavailable(msgspec.Struct, frozen=True, tag="unavailable"):
     reason: str  # a sentence: "NVML has not answered for 40 s"
     at_ns: int  # CLOCK_MONOTONIC

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.verdict import Verdict
 
@@ -167,54 +168,6 @@ class RankSample(msgspec.Struct, frozen=True):
     disks: tuple[DiskSample, ...] = ()  # those that are known
 
 
-class GpuEvent(msgspec.Struct, frozen=True):
-    """Something that the driver reported by itself (NVML's event set), at the moment when we heard of it."""
-
-    kind: str  # "xid", "double_bit_ecc", "fatal_poison", "gpu_unavailable", "recovery_action", …
-    at_ns: int  # CLOCK_MONOTONIC
-    uuid: str  # "" when the driver did not say which GPU
-    xid: int | None = None
-
-
-class GpuSample(msgspec.Struct, frozen=True):
-    """One GPU by NVML; None is "the driver did not say", never zero. Counters are since the driver was loaded."""
-
-    index: int
-    uuid: str
-    name: str | None = None
-    serial: str | None = None
-    pci_bus_id: str | None = None
-    utilization_percent: int | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    power_watts: float | None = None
-    power_limit_watts: float | None = None
-    temperature_celsius: int | None = None
-    sm_clock_mhz: int | None = None
-    clock_event_reasons: int | None = None  # bit mask, NVML D5
-    ecc_uncorrected_total: int | None = None
-    xid_last: int | None = None
-    compute_pids: tuple[int, ...] | None = None
-    unavailable: str | None = None  # reason, when the device itself did not answer
-    unavailable_kind: str | None = None  # "lost", "reset_required", "timeout", "unknown_error", … (sensors.nvml)
-    mig: bool | None = None  # its instances are the devices then; utilisation of the whole is unknown
-    memory_clock_mhz: int | None = None
-    events: tuple[GpuEvent, ...] = ()  # of the last minutes, oldest first
-    process_memory_bytes: tuple[tuple[int, int], ...] | None = None  # (pid, bytes), where the driver tells
-    # Read every ten seconds or slower, for they cost up to milliseconds; `slow_at_ns` says when.
-    slow_at_ns: int | None = None
-    throttle_ns: tuple[tuple[str, int], ...] | None = None  # (reason, time so far): what happens between two looks too
-    pcie_replays: int | None = None
-    pcie_link: tuple[int, int] | None = None  # generation, width now
-    pcie_link_maximum: tuple[int, int] | None = None
-    nvlink_errors: tuple[tuple[str, int], ...] | None = None  # (kind, count) over all links
-    remapped_rows: tuple[int, int] | None = None  # correctable, uncorrectable
-    remap_pending: bool | None = None
-    remap_failed: bool | None = None
-    memory_utilization_percent: int | None = None  # of the memory controller: what a spinning kernel leaves at rest
-    recovery_action: int | None = None  # NVML_GPU_RECOVERY_ACTION_*: 0 none, 1 reset the GPU, 2 reboot the node, …
-
-
 class KernelNotice(msgspec.Struct, frozen=True):
     """A line of the kernel's log that means something (formats.kernel_log)."""
 
@@ -281,7 +234,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True):
     node: str
     late_seconds: float  # how late our own tick was: a late window proves nothing about others
     ranks: tuple[RankSample, ...]
-    gpus: Known[tuple[GpuSample, ...]] | Unavailable
+    gpus: Known[tuple[Gpu, ...]] | Unavailable
     sensors: tuple[SensorStatus, ...]
     schema_version: int = SCHEMA_VERSION
     host: Known[HostSample] | Unavailable | None = None  # None: nobody looked, as in timelines of older versions

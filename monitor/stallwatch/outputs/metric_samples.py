@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from stallwatch import __version__
 from stallwatch.diagnosis.safety import deadline
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport, RankView
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GpuSample, JobKey
+from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import CulpritProcess, GroupRef, Verdict
 from stallwatch.outputs.documents import HeldBack
 
@@ -256,7 +257,7 @@ def _culprits(incident: Incident, verdict: Verdict, names: JobNames) -> Iterator
         )
 
 
-def _gpu(gpu: GpuSample) -> Iterator[Sample]:
+def _gpu(gpu: Gpu) -> Iterator[Sample]:
     """Nothing for what the driver did not say."""
     labels = (str(gpu.index), gpu.uuid)
     yield Sample("stallwatch_gpu_up", labels, float(gpu.unavailable is None))
@@ -271,7 +272,7 @@ def _gpu(gpu: GpuSample) -> Iterator[Sample]:
         ("stallwatch_gpu_sm_clock_hertz", gpu.sm_clock_mhz, 1_000_000),
         ("stallwatch_gpu_clock_event_reasons", gpu.clock_event_reasons, 1),
         ("stallwatch_gpu_ecc_uncorrected_total", gpu.ecc_uncorrected_total, 1),
-        ("stallwatch_gpu_last_xid", gpu.xid_last, 1),
+        ("stallwatch_gpu_last_xid", gpu.xids[-1] if gpu.xids else None, 1),
         ("stallwatch_gpu_pcie_replays_total", gpu.pcie_replays, 1),
         ("stallwatch_gpu_recovery_action", gpu.recovery_action, 1),
     ):

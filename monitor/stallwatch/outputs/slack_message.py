@@ -11,9 +11,9 @@ from typing import Any
 from stallwatch.diagnosis.safety import deadline, safety
 from stallwatch.diagnosis.stacktree import render
 from stallwatch.incidents.delivery_steps import LAST, Step
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GpuSample
 from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
 from stallwatch.outputs.documents import iso
 
@@ -165,7 +165,7 @@ def _resolved(incident: Incident) -> Iterator[Block]:
         yield _section(f"_It was:_ {escape(incident.verdict.summary)}")
 
 
-def _gpus(report: NodeReport | None) -> dict[str, GpuSample]:
+def _gpus(report: NodeReport | None) -> dict[str, Gpu]:
     known = report is not None and isinstance(report.snapshot.gpus, Known)
     return {gpu.uuid: gpu for gpu in report.snapshot.gpus.value} if known else {}  # type: ignore[union-attr]
 
@@ -176,7 +176,7 @@ def _stacks(tree: StackNode) -> dict[str, Any]:
     return {"text": _clip(text, _TEXT_CHARACTERS - 4).removesuffix("```") + "```", "mrkdwn_in": ["text"]}
 
 
-def _standing(incident: Incident, gpus: Mapping[str, GpuSample]) -> Iterator[Block]:
+def _standing(incident: Incident, gpus: Mapping[str, Gpu]) -> Iterator[Block]:
     verdict = incident.verdict
     yield _section(f"*{escape(_sentence(incident))}*" if _sentence(incident) else "_No sentence yet._")
     if verdict is None:
@@ -214,7 +214,7 @@ def _fields(incident: Incident, verdict: Verdict) -> Iterator[str]:
     yield f"*Severity*\n{incident.severity}"
 
 
-def _culprit(process: CulpritProcess, verdict: Verdict, gpus: Mapping[str, GpuSample]) -> str:
+def _culprit(process: CulpritProcess, verdict: Verdict, gpus: Mapping[str, Gpu]) -> str:
     place = [f"*Rank {process.rank}*"]
     place += [f"on `{_plain(process.host)}`"] if process.host else []
     place += [f"pid {process.pid}"] if process.pid is not None else []
@@ -231,7 +231,7 @@ def _culprit(process: CulpritProcess, verdict: Verdict, gpus: Mapping[str, GpuSa
     return text
 
 
-def _gpu(uuid: str, gpu: GpuSample | None) -> str:
+def _gpu(uuid: str, gpu: Gpu | None) -> str:
     if gpu is None:
         return f"GPU `{_plain(uuid)}`"
     serial = f", serial `{_plain(gpu.serial)}`" if gpu.serial else ""

@@ -7,7 +7,8 @@ draw (measured on H200: 100 %, 0-1 %, flat within some percent, where training r
 
 import msgspec
 
-from stallwatch.model.snapshot import GpuSample, ProcessSample
+from stallwatch.model.gpu import Gpu
+from stallwatch.model.snapshot import ProcessSample
 
 # Less than this between two ticks is polling and house-keeping: some percent of a core, a log line, a heartbeat.
 _IDLE_TICKS = 3  # of a hundredth of a second
@@ -33,7 +34,7 @@ class Outside(msgspec.Struct, frozen=True):
 
 
 def seen_from_outside(
-    before: Outside | None, process: ProcessSample | None, gpu: GpuSample | None, at_ns: int, late_ns: int
+    before: Outside | None, process: ProcessSample | None, gpu: Gpu | None, at_ns: int, late_ns: int
 ) -> Outside | None:
     """Given a process and its GPU at this tick, return since when it is quiet; None when it cannot be read: unknown is
     not quiet."""
@@ -60,7 +61,7 @@ def work_of(process: ProcessSample) -> tuple[int, int]:
     return ticks, (process.read_bytes or 0) + (process.write_bytes or 0)
 
 
-def _spins(gpu: GpuSample) -> bool:
+def _spins(gpu: Gpu) -> bool:
     memory = gpu.memory_utilization_percent
     return (gpu.utilization_percent or 0) >= _BUSY_PERCENT and memory is not None and memory <= _STILL_PERCENT
 

@@ -79,7 +79,7 @@ class SelfTest:
             bisection = self._bisect(plan, trial, folder) if trial.failure and self._options.bisect else None
         tests = self._nccl_tests(plan)
         ok = trial.ok and (tests is None or tests.ok)
-        warnings = links.warnings(trial, links.read_links()) if plan.backend == "nccl" else ()
+        warnings = links.warnings(trial, links.read_gpus()) if plan.backend == "nccl" else ()
         return msgspec.structs.replace(
             report, ok=ok, trial=trial, warnings=warnings, bisection=bisection, nccl_tests=tests
         )

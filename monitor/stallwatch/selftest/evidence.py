@@ -13,8 +13,9 @@ from stallwatch.config import Config
 from stallwatch.errors import StallwatchError
 from stallwatch.loop.judging import JudgeRun, JudgeState
 from stallwatch.loop.privileged import own_side
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import GpuSample, JobKey, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import JobKey, NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
 from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.sensors.panel import Panel
@@ -106,7 +107,7 @@ class Investigation:
             raise
         return state
 
-    def _gpus(self) -> tuple[tuple[GpuSample, ...], ...]:
+    def _gpus(self) -> tuple[tuple[Gpu, ...], ...]:
         return tuple(s.gpus.value for s in self._snapshots if isinstance(s.gpus, Known) and s.gpus.value)
 
     @staticmethod

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from stallwatch.formats.outside_text import name_of
+from stallwatch.model.reading import Absent
 from stallwatch.node.frames import Unpacker, pack
 from stallwatch.sensors.frames import NEWS, Answer
-from stallwatch.sensors.sensor import Absent, Options, Sensor
+from stallwatch.sensors.sensor import Options, Sensor
 
 
 def _keep_devices_alone() -> None:
@@ -35,10 +36,10 @@ def _ranks(options: Options) -> Sensor[Any]:
 
 
 def _gpus(options: Options) -> Sensor[Any]:
-    from stallwatch.sensors.gpus import GpuSensor
+    from stallwatch.node.nvml import GpuReader, load_nvml
 
     _keep_devices_alone()
-    return GpuSensor()
+    return GpuReader(load_nvml())
 
 
 def _gpu_events(options: Options) -> Sensor[Any]:

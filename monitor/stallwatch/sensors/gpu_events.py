@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from stallwatch.model.snapshot import GpuEvent
-from stallwatch.sensors.nvml import DriverError, explain, load_nvml, text_of, value_of
-from stallwatch.sensors.sensor import Absent
+from stallwatch.model.gpu import GpuEvent
+from stallwatch.model.reading import Absent
+from stallwatch.node.nvml import DriverError, explain, load_nvml, text_of, value_of
 
 # nvml.h nvmlEventType*: what stops work or tells that it will.
 KINDS = {

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from stallwatch.clock import Clock
 from stallwatch.config import Config
+from stallwatch.model.gpu import Gpu, GpuEvent
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import GpuEvent, GpuSample, HostSample, NodeSnapshot, RankSample, SensorStatus
+from stallwatch.model.snapshot import HostSample, NodeSnapshot, RankSample, SensorStatus
 from stallwatch.node.privileged_client import Privileged
 from stallwatch.sensors.ranks import RanksLook
 from stallwatch.sensors.sensor import PartStatus
@@ -29,7 +30,7 @@ class Panel:
         self._node = socket.gethostname()
         self._ranks = SupervisedSensor("ranks", "the reader of ranks", RanksLook, side.starting("ranks"), clock)
         self._gpus = (
-            SupervisedSensor("gpus", "NVML", tuple[GpuSample, ...], side.starting("gpus"), clock, required=False)
+            SupervisedSensor("gpus", "NVML", tuple[Gpu, ...], side.starting("gpus"), clock, required=False)
             if config.sensors.gpus
             else None
         )
@@ -55,7 +56,7 @@ class Panel:
             sensor for sensor in (self._ranks, self._gpus, self._gpu_events, self._host) if sensor is not None
         )
         self._last = RanksLook((), _NOT_YET, _NOT_YET)
-        self._gpus_before: tuple[GpuSample, ...] = ()
+        self._gpus_before: tuple[Gpu, ...] = ()
         self._last_began_ns: int | None = None
 
     def look(self, tick: int) -> NodeSnapshot:
@@ -141,7 +142,7 @@ class Panel:
             for name, before in (("heartbeats", self._last.heartbeats), ("processes", self._last.processes))
         )
 
-    def _gpu_part(self) -> tuple[Known[tuple[GpuSample, ...]] | Unavailable, tuple[SensorStatus, ...]]:
+    def _gpu_part(self) -> tuple[Known[tuple[Gpu, ...]] | Unavailable, tuple[SensorStatus, ...]]:
         if self._gpus is None:
             reason = "GPUs are not read: sensors.gpus is off"
             status = SensorStatus("gpus", False, reason, 0.0, 0, required=False)
@@ -169,8 +170,8 @@ class Panel:
 
 
 def _with_events(
-    gpus: Known[tuple[GpuSample, ...]] | Unavailable, events: tuple[GpuEvent, ...], before: tuple[GpuSample, ...]
-) -> Known[tuple[GpuSample, ...]] | Unavailable:
+    gpus: Known[tuple[Gpu, ...]] | Unavailable, events: tuple[GpuEvent, ...], before: tuple[Gpu, ...]
+) -> Known[tuple[Gpu, ...]] | Unavailable:
     """Give every GPU what the driver reported of it. When the other calls do not answer, GPUs with events are shown as
     they were known, with nothing but those: an XID is told however sick the driver is."""
     of: dict[str, list[GpuEvent]] = {}
@@ -180,7 +181,7 @@ def _with_events(
         if not events:
             return gpus
         silent = tuple(
-            GpuSample(gpu.index, gpu.uuid, gpu.name, gpu.serial, gpu.pci_bus_id, unavailable=gpus.reason,
+            Gpu(gpu.index, gpu.uuid, gpu.name, gpu.serial, gpu.pci_bus_id, unavailable=gpus.reason,
                       unavailable_kind="no_answer", compute_pids=gpu.compute_pids)
             for gpu in before
         )  # fmt: skip
@@ -190,6 +191,5 @@ def _with_events(
     samples = []
     for gpu in gpus.value:
         mine = tuple(of.get(gpu.uuid, ()))
-        xids = [event.xid for event in mine if event.xid is not None]
-        samples.append(replace(gpu, events=mine, xid_last=xids[-1] if xids else None) if mine else gpu)
+        samples.append(replace(gpu, events=mine) if mine else gpu)
     return Known(tuple(samples), gpus.at_ns)

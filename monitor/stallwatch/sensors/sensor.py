@@ -32,10 +32,6 @@ class MakesEncodable(Protocol[Value]):
         ...
 
 
-class Absent(Exception):
-    """The node does not have what the sensor reads, which is normal and said: no GPU, no driver."""
-
-
 class Options(msgspec.Struct, frozen=True):
     """Everything the children need of the configuration; they read no file and no environment of ours."""
 

@@ -3,20 +3,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from stallwatch.model.gpu import Gpu, GpuEvent
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GpuEvent, GpuSample, HostSample, KernelNotice, NodeSnapshot
+from stallwatch.model.snapshot import HostSample, KernelNotice, NodeSnapshot
 from tests.unit.detectors.nodes import JOB, SECOND, START, found, four, job_run, run
 
 ADDRESS = "00000000:3B:00.0"
 FAULT_NS = START + 20 * SECOND
 
 
-def gpu(**fields: Any) -> GpuSample:
-    return GpuSample(1, "GPU-b", **({"pci_bus_id": ADDRESS, "compute_pids": (1001,)} | fields))
+def gpu(**fields: Any) -> Gpu:
+    return Gpu(1, "GPU-b", **({"pci_bus_id": ADDRESS, "compute_pids": (1001,)} | fields))
 
 
 def node(
-    *, faulty: GpuSample | None = None, notices: tuple[KernelNotice, ...] = (), begins: float = 0.0
+    *, faulty: Gpu | None = None, notices: tuple[KernelNotice, ...] = (), begins: float = 0.0
 ) -> list[NodeSnapshot]:
     """Four ranks; rank 1 (pid 1001) uses GPU 1, of which there is news from second 20 on."""
     shots = []
@@ -33,7 +34,7 @@ def node(
     return shots
 
 
-def told(xid: int | None = 79, kind: str = "xid") -> GpuSample:
+def told(xid: int | None = 79, kind: str = "xid") -> Gpu:
     return gpu(events=(GpuEvent(kind, FAULT_NS, "GPU-b", xid),))
 
 

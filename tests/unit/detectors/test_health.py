@@ -3,14 +3,15 @@ from typing import Any
 
 import msgspec
 
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import DiskSample, GpuSample, HostSample, NetworkPort, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import DiskSample, HostSample, NetworkPort, NodeSnapshot, RankSample
 from tests.unit.detectors.nodes import found, four, job_run, run, with_beat
 
 GIB = 1 << 30
 
 
-def gpu(index: int, **fields: Any) -> GpuSample:
+def gpu(index: int, **fields: Any) -> Gpu:
     values: dict[str, Any] = {
         "uuid": f"GPU-{index}",
         "compute_pids": (1000 + index,),
@@ -19,7 +20,7 @@ def gpu(index: int, **fields: Any) -> GpuSample:
         "memory_total_bytes": 80 * GIB,
         "clock_event_reasons": 0,
     }
-    return GpuSample(index=index, **(values | fields))
+    return Gpu(index=index, **(values | fields))
 
 
 def host(**fields: Any) -> HostSample:
@@ -34,7 +35,7 @@ def host(**fields: Any) -> HostSample:
     return HostSample(**(values | fields))
 
 
-def node(seconds: float = 90, host_sample: HostSample | None = None, **by_gpu: GpuSample) -> list[NodeSnapshot]:
+def node(seconds: float = 90, host_sample: HostSample | None = None, **by_gpu: Gpu) -> list[NodeSnapshot]:
     """A job of four ranks on four GPUs; gpu0=… replaces one of them from second 10 on."""
     shots = []
     for shot in job_run(four(), seconds):
@@ -64,7 +65,7 @@ def test_a_slowdown_that_passes_and_a_power_cap_are_not_told() -> None:
 
 
 def test_unknown_is_not_a_fault() -> None:
-    nothing = GpuSample(index=1, uuid="GPU-1", compute_pids=None)
+    nothing = Gpu(index=1, uuid="GPU-1", compute_pids=None)
     assert not told(node(gpu1=nothing))
 
 

@@ -4,8 +4,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import ChildSample, GpuSample, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import ChildSample, NodeSnapshot, RankSample
 from tests.unit.detectors.nodes import START, found, four, job_run, process, run
 
 Fields = Callable[[float, int], dict[str, Any]]
@@ -83,8 +84,8 @@ def on_gpus(seconds: float, gpu_at: Callable[[float], tuple[int, int, float]]) -
     ]
 
 
-def gpu(rank: int, used: int, memory: int, watts: float) -> GpuSample:
-    return GpuSample(
+def gpu(rank: int, used: int, memory: int, watts: float) -> Gpu:
+    return Gpu(
         rank, f"GPU-{rank}", utilization_percent=used, memory_utilization_percent=memory, power_watts=watts,
         compute_pids=(1000 + rank,),
     )  # fmt: skip

@@ -1,12 +1,13 @@
 import msgspec
 
 from stallwatch.detectors.xids import XidState, count, totals
+from stallwatch.model.gpu import Gpu, GpuEvent
 from stallwatch.model.incident import XidCount
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import GpuEvent, GpuSample, HostSample, KernelNotice
+from stallwatch.model.snapshot import HostSample, KernelNotice
 from tests.unit.detectors.nodes import four, job_run
 
-GPU = GpuSample(index=0, uuid="GPU-0", name="H100", serial="165", pci_bus_id="00000000:18:00.0")
+GPU = Gpu(index=0, uuid="GPU-0", name="H100", serial="165", pci_bus_id="00000000:18:00.0")
 EMPTY = job_run(four(), 1)[0]
 
 

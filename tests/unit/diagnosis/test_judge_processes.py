@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import GpuLook, KernelEvent, NodeEvidence
+from stallwatch.model.evidence import KernelEvent, NodeEvidence
+from stallwatch.model.gpu import Gpu, GpuEvent
 from tests.unit.diagnosis.build import SECOND_NS, SLEEPS, Rank, evidence, loop, world
 
 W4 = world(4)
@@ -72,7 +73,10 @@ def test_a_stopped_process_comes_before_what_it_has_not_entered() -> None:
 
 
 def _node(powers: tuple[float, ...], events: tuple[KernelEvent, ...] = ()) -> NodeEvidence:
-    gpus = tuple(GpuLook(i, f"GPU-{i}", 100.0, watts, pids=(1000 + i,)) for i, watts in enumerate(powers))
+    gpus = tuple(
+        Gpu(i, f"GPU-{i}", utilization_percent=100.0, power_watts=watts, compute_pids=(1000 + i,))
+        for i, watts in enumerate(powers)
+    )
     return NodeEvidence("node0", (0, 1, 2, 3), (gpus,), kernel_events=events)
 
 
@@ -91,7 +95,7 @@ def test_who_spins_waits_for_its_gpu_only_if_that_works(busy_percent: float | No
     stacks = tuple(msgspec.structs.replace(stack, threads=threads) for stack in spinning.stacks)
     node = _node((171.0,) * 4)
     sample = tuple(
-        msgspec.structs.replace(gpu, utilization_percent=busy_percent if 1001 in (gpu.pids or ()) else 100.0)
+        msgspec.structs.replace(gpu, utilization_percent=busy_percent if 1001 in (gpu.compute_pids or ()) else 100.0)
         for gpu in node.gpus[-1]
     )
     waiting = evidence(*_waiting(0, 2, 3), world_size=4, nodes=(msgspec.structs.replace(node, gpus=(sample,)),))
@@ -150,7 +154,10 @@ def test_a_switch_that_fails_is_a_fault_of_the_fabric_and_nobodys(severity: str,
 def test_a_xid_that_only_the_driver_tells_is_as_good_as_one_of_the_kernel() -> None:
     node = _node((170.0,) * 4)
     sample = tuple(
-        msgspec.structs.replace(gpu, xids=(79,) if 1003 in (gpu.pids or ()) else ()) for gpu in node.gpus[-1]
+        msgspec.structs.replace(
+            gpu, events=(GpuEvent("xid", 0, gpu.uuid, 79),) if 1003 in (gpu.compute_pids or ()) else ()
+        )
+        for gpu in node.gpus[-1]
     )
     node = msgspec.structs.replace(node, gpus=(*node.gpus[:-1], sample))
     verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(node,))).verdicts[0]

@@ -10,8 +10,6 @@ import msgspec
 from stallwatch.doctor.check import Check
 from stallwatch.doctor.finding import FindingRecord
 from stallwatch.doctor.surroundings import (
-    Gpu,
-    GpuState,
     Interface,
     Lookup,
     NamedEnvironment,
@@ -23,6 +21,7 @@ from stallwatch.doctor.surroundings import (
     Surroundings,
     Training,
 )
+from stallwatch.model.gpu import Gpu, GpuState
 from stallwatch.model.reading import Known, Unavailable
 
 SHELL = "this shell"
@@ -120,10 +119,10 @@ def gpus(*changes: Mapping[str, Any], count: int = 2, **state: Any) -> GpuState:
     """Healthy GPUs; each mapping changes one of them, in their order."""
     healthy = [
         Gpu(
-            index=index, uuid=f"GPU-{index}", name="H100", memory_used_bytes=0, memory_total_bytes=80 * GIB, pids=(),
-            clock_event_reasons=0, ecc_uncorrected_volatile=0, remap_pending=False, remap_failed=False, pcie_width=16,
-            pcie_width_maximum=16, nvlinks_active=18, nvlinks_inactive=0, fabric_state=3, fabric_status=0,
-            recovery_action=0, cc_major=9,
+            index=index, uuid=f"GPU-{index}", name="H100", memory_used_bytes=0, memory_total_bytes=80 * GIB,
+            compute_pids=(), clock_event_reasons=0, ecc_uncorrected_total=0, remap_pending=False, remap_failed=False,
+            pcie_link=(5, 16), pcie_link_maximum=(5, 16), nvlinks=(18, 0), fabric=(3, 0), recovery_action=0,
+            compute_capability=(9, 0),
         )
         for index in range(count)
     ]  # fmt: skip

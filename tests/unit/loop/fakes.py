@@ -13,8 +13,9 @@ from stallwatch.loop.judging import JudgeState
 from stallwatch.loop.notify import ServiceManager
 from stallwatch.loop.parts import Capturing, Judging
 from stallwatch.loop.renewal import Renewal
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport
-from stallwatch.model.snapshot import GpuSample, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
 from tests.unit.detectors.nodes import START
 from tests.unit.incidents.stories import report as report_of
@@ -98,7 +99,7 @@ class FakeStarter:
         self.readied = 0
 
     def capture(
-        self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[GpuSample, ...]]
+        self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[Gpu, ...]]
     ) -> Capturing:
         if self.broken:
             raise OSError(11, "Resource temporarily unavailable")

@@ -6,6 +6,7 @@ import msgspec
 
 from stallwatch.errors import UsageError
 from stallwatch.model.finding import Finding
+from stallwatch.model.gpu import Gpu, GpuEvent
 from stallwatch.model.incident import (
     Incident,
     IncidentCount,
@@ -16,16 +17,7 @@ from stallwatch.model.incident import (
     XidCount,
 )
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import (
-    GpuEvent,
-    GpuSample,
-    GroupCounter,
-    Heartbeat,
-    JobKey,
-    NodeSnapshot,
-    RankSample,
-    SensorStatus,
-)
+from stallwatch.model.snapshot import GroupCounter, Heartbeat, JobKey, NodeSnapshot, RankSample, SensorStatus
 from stallwatch.model.verdict import CulpritProcess, Fact, Frame, GroupRef, Rejected, Report, StackNode, Verdict
 
 JOB = JobKey("llama-7b", "127.0.0.1:29500:4:0:none")
@@ -214,7 +206,7 @@ def sample(rank: int, groups: tuple[GroupCounter, ...] = GROUPS, pulse: int = 0)
     return RankSample(JOB, rank, rank, 4, 48211 + rank, 1, known, Unavailable("not looked", 0))
 
 
-GPU = GpuSample(
+GPU = Gpu(
     index=0,
     uuid="GPU-0",
     name="H100",
@@ -229,7 +221,6 @@ GPU = GpuSample(
     sm_clock_mhz=1980,
     clock_event_reasons=4,
     ecc_uncorrected_total=0,
-    xid_last=31,
     events=(GpuEvent("xid", 5, "GPU-0", 31),),
     throttle_ns=(("hw_thermal", 3_000_000_000),),
     pcie_replays=0,

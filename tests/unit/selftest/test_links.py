@@ -1,13 +1,17 @@
 """What links should give is said only where it is sure."""
 
-from stallwatch.selftest.links import GpuLinks, expected_bytes_per_second, warnings
+from stallwatch.model.gpu import Gpu
+from stallwatch.selftest.links import expected_bytes_per_second, warnings
 from stallwatch.selftest.result import Device, StepResult, TrialResult
 
 RATE = 478_000_000_000
 
 
-def gpus(count: int, *, switches: bool = True, rate: int | None = RATE) -> tuple[GpuLinks, ...]:
-    return tuple(GpuLinks(f"GPU-{n}", 18, switches, rate) for n in range(count))
+def gpus(count: int, *, switches: bool = True, rate: int | None = RATE) -> tuple[Gpu, ...]:
+    return tuple(
+        Gpu(n, f"GPU-{n}", nvlinks=(18, 0), nvlinks_to_switches=switches, nvlink_bytes_per_second=rate)
+        for n in range(count)
+    )
 
 
 def trial(rate: int, size: int = 256 << 20) -> TrialResult:

@@ -8,10 +8,10 @@ import time
 
 import msgspec
 
+from stallwatch.model.reading import Absent
 from stallwatch.node.frames import pack
 from stallwatch.sensors.child import serve
 from stallwatch.sensors.frames import Answer
-from stallwatch.sensors.sensor import Absent
 
 
 class Counts:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from stallwatch.model.snapshot import GpuEvent
+from stallwatch.model.gpu import GpuEvent
+from stallwatch.model.reading import Absent
+from stallwatch.node.nvml import DriverError
 from stallwatch.sensors import gpu_events
 from stallwatch.sensors.gpu_events import GpuEventsSensor
-from stallwatch.sensors.nvml import DriverError
-from stallwatch.sensors.sensor import Absent
-from tests.unit.sensors.fake_nvml import UUID, FakeNvml, NvmlError
+from tests.unit.node.fake_nvml import UUID, FakeNvml, NvmlError
 
 
 def event(kind: int, data: int, device: str = "handle 0") -> Any:

@@ -9,8 +9,9 @@ import pytest
 from stallwatch.clock import SystemClock
 from stallwatch.config import Config, DaemonSection, SensorsSection
 from stallwatch.loop.privileged import own_side
+from stallwatch.model.gpu import Gpu, GpuEvent
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import GpuEvent, GpuSample, NodeSnapshot
+from stallwatch.model.snapshot import NodeSnapshot
 from stallwatch.node.children import start_own
 from stallwatch.node.privileged_client import Privileged
 from stallwatch.sensors import panel as panel_module
@@ -109,7 +110,7 @@ def test_snapshot_survives_its_way_into_the_timeline(panel: Panel) -> None:
     assert msgspec.json.decode(msgspec.json.encode(snapshot), type=NodeSnapshot) == snapshot
 
 
-GPUS = (GpuSample(0, "GPU-a", compute_pids=(7,)), GpuSample(1, "GPU-b", compute_pids=(8,)))
+GPUS = (Gpu(0, "GPU-a", compute_pids=(7,)), Gpu(1, "GPU-b", compute_pids=(8,)))
 XID = (GpuEvent("xid", 5, "GPU-b", 31), GpuEvent("xid", 6, "GPU-b", 79))
 
 
@@ -117,8 +118,8 @@ def test_events_are_given_to_their_gpu() -> None:
     joined = panel_module._with_events(Known(GPUS, 1), XID, ())
     assert isinstance(joined, Known)
     first, second = joined.value
-    assert (first.events, first.xid_last) == ((), None)
-    assert (second.events, second.xid_last) == (XID, 79)
+    assert first.events == ()
+    assert (second.events, second.xids) == (XID, (31, 79))
 
 
 def test_xid_is_told_when_the_driver_answers_nothing_else() -> None:
@@ -126,6 +127,6 @@ def test_xid_is_told_when_the_driver_answers_nothing_else() -> None:
     joined = panel_module._with_events(silent, XID, GPUS)
     assert isinstance(joined, Known)
     assert [gpu.unavailable for gpu in joined.value] == ["NVML has not answered for 40 s"] * 2
-    assert (joined.value[1].xid_last, joined.value[1].compute_pids) == (79, (8,))
+    assert (joined.value[1].xids, joined.value[1].compute_pids) == ((31, 79), (8,))
     assert panel_module._with_events(silent, (), GPUS) == silent, "without events nothing is made up"
     assert panel_module._with_events(silent, XID, ()) == silent

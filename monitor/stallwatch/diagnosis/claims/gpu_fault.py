@@ -32,9 +32,9 @@ def gpu_fault(story: Story) -> Saying:
                 ignored.append(f"XID {event.xid} on {node.host} follows from something else")
         faults += _told_by_driver(story, node, GPU_FAULTS)
         for gpu in node.gpus[-1] if node.gpus else ():
-            if gpu.error and "not supported" not in gpu.error.lower():
+            if gpu.unavailable and "not supported" not in gpu.unavailable.lower():
                 ranks = tuple(rank for rank, mine in story.gpus.items() if mine.uuid == gpu.uuid)
-                faults.append((node.host, Fact(f"GPU {gpu.index} of {node.host}: {gpu.error}", "NVML"), ranks))
+                faults.append((node.host, Fact(f"GPU {gpu.index} of {node.host}: {gpu.unavailable}", "NVML"), ranks))
             elif gpu.recovery_action:
                 ranks = tuple(rank for rank, mine in story.gpus.items() if mine.uuid == gpu.uuid)
                 text = f"GPU {gpu.index} of {node.host} asks for recovery action {gpu.recovery_action}"

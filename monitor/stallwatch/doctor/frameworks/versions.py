@@ -189,7 +189,10 @@ class KnownBugs:
         training = training_of(surroundings)
         try:
             state = gpu_state(surroundings)
-            driver, architecture = state.driver, max((gpu.cc_major or 0 for gpu in state.gpus), default=0)
+            driver, architecture = (
+                state.driver,
+                max(((gpu.compute_capability or (0,))[0] for gpu in state.gpus), default=0),
+            )
         except (Inapplicable, Undetermined):
             driver, architecture = "", None
         versions = {"NCCL": training.nccl, "torch": training.versions.get("torch", ""), "driver": driver}

@@ -13,11 +13,12 @@ from stallwatch.diagnosis.logs.remedies_gpu import (
 )
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.finding import Area, FindingRecord, count
-from stallwatch.doctor.surroundings import Gpu, GpuState, Surroundings
+from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.model.gpu import Gpu, GpuState
 from stallwatch.model.reading import Known
 
 # nvml.h
-_NO_PERMISSION, _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND, _LOST, _RESET, _MISMATCH, _UNKNOWN = 4, 9, 12, 15, 16, 18, 999
+_NO_PERMISSION, _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND, _MISMATCH, _UNKNOWN = 4, 9, 12, 18, 999
 # Clock-event reasons by which a GPU protects itself: hardware, thermal (by software, by hardware), power brake.
 _HARMFUL = {0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
 _RECOVERY = {1: "reset the GPU", 2: "reboot the node", 3: "drain P2P work", 4: "drain, then reset the GPU",
@@ -119,14 +120,16 @@ class DeviceAnswers:
         return tuple(record for gpu in gpu_state(surroundings).gpus for record in self._one(gpu))
 
     def _one(self, gpu: Gpu) -> Iterator[FindingRecord]:
-        if gpu.error:
-            action = "reset it (`nvidia-smi --gpu-reset`)" if gpu.error_code == _RESET else "reboot the node"
+        if gpu.unavailable:
+            action = (
+                "reset it (`nvidia-smi --gpu-reset`)" if gpu.unavailable_kind == "reset_required" else "reboot the node"
+            )
             yield finding(
                 self, "error", label(gpu),
-                seen=f"NVML: {gpu.error}.",
+                seen=f"{gpu.unavailable}.",
                 why="A rank on this GPU fails or hangs, and all others wait for it.",
                 remedy=f"drain the node and {action}; exclude the GPU until then (CUDA_VISIBLE_DEVICES)",
-                source="nvml.h" if gpu.error_code != _LOST else "nvml.h; XID 79",
+                source="nvml.h" if gpu.unavailable_kind != "lost" else "nvml.h; XID 79",
             )  # fmt: skip
         elif gpu.recovery_action:
             yield finding(
@@ -165,10 +168,10 @@ class MemoryErrors:
                 remedy="drain the node and reset the GPU: nvidia-smi --gpu-reset -i " + str(gpu.index),
                 source="NVIDIA GPU memory error management",
             )  # fmt: skip
-        elif gpu.ecc_uncorrected_volatile:
+        elif gpu.ecc_uncorrected_total:
             yield finding(
                 self, "warning", label(gpu),
-                seen=f"{gpu.ecc_uncorrected_volatile} uncorrected ECC errors since the driver was loaded.",
+                seen=f"{gpu.ecc_uncorrected_total} uncorrected ECC errors since the driver was loaded.",
                 why="A process that touched them was ended (XID 48, 94); results of others are not affected.",
                 remedy="drain the node and reset the GPU: nvidia-smi --gpu-reset -i " + str(gpu.index),
                 source="NVIDIA GPU memory error management",

@@ -27,11 +27,13 @@ class FabricReady:
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
         found = []
         for gpu in gpu_state(surroundings).gpus:
-            if gpu.fabric_state not in (None, _FABRIC_NOT_SUPPORTED, _FABRIC_COMPLETED) or gpu.fabric_status:
+            state, status = gpu.fabric or (_FABRIC_NOT_SUPPORTED, 0)
+            active, inactive = gpu.nvlinks or (0, 0)
+            if state not in (_FABRIC_NOT_SUPPORTED, _FABRIC_COMPLETED) or status:
                 found.append(
                     finding(
                         self, "error", label(gpu),
-                        seen=f"The NVLink fabric is not ready (state {gpu.fabric_state}, status {gpu.fabric_status}).",
+                        seen=f"The NVLink fabric is not ready (state {state}, status {status}).",
                         why="CUDA or NCCL waits for it or fails at the first collective; it is the case when the "
                         "fabric manager "
                         "does not run or is of another version than the driver.",
@@ -40,11 +42,11 @@ class FabricReady:
                         source="pytorch#129749",
                     )
                 )  # fmt: skip
-            elif gpu.nvlinks_active and gpu.nvlinks_inactive:
+            elif active and inactive:
                 found.append(
                     finding(
                         self, "warning", label(gpu),
-                        seen=f"{gpu.nvlinks_inactive} of {gpu.nvlinks_active + gpu.nvlinks_inactive} NVLinks are down.",
+                        seen=f"{inactive} of {active + inactive} NVLinks are down.",
                         why="Collectives run at the pace of the pair with the fewest links; a link that flaps ends in "
                         "XID 74.",
                         remedy=f"nvidia-smi nvlink -s -i {gpu.index}; drain the node and reset the GPUs if they stay "
@@ -60,21 +62,19 @@ class PcieWidth:
     looks_for: ClassVar[str] = "a GPU on fewer PCIe lanes than it has, or fewer than its siblings"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        gpus = gpu_state(surroundings).gpus
-        most = max((gpu.pcie_width or 0 for gpu in gpus), default=0)
+        widths = [(gpu, gpu.pcie_link[1]) for gpu in gpu_state(surroundings).gpus if gpu.pcie_link]
+        most = max((width for _, width in widths), default=0)
         return tuple(
             finding(
                 self, "warning", label(gpu),
-                seen=f"PCIe runs with {gpu.pcie_width} lanes; "
-                + (f"its siblings have {most}." if gpu.pcie_width < most else "the GPU can do "
-                f"{gpu.pcie_width_maximum}."),
+                seen=f"PCIe runs with {width} lanes; its siblings have {most}.",
                 why="Its rank is slower in every copy to the host and in network traffic; lanes drop when a riser or "
                 "a slot fails.",
                 remedy="check AER messages (`dmesg | grep -i 'pcie bus error'`) and the seat of the card",
             )
-            for gpu in gpus
+            for gpu, width in widths
             # A link may sleep at lower speed, not at lower width; all alike is the board's design.
-            if gpu.pcie_width and gpu.pcie_width < most
+            if 0 < width < most
         )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ class Topology:
         state = gpu_state(surroundings)
         if len(state.gpus) < 2:
             raise Inapplicable("fewer than two GPUs")
-        if any(gpu.nvlinks_active for gpu in state.gpus):
+        if any(gpu.nvlinks and gpu.nvlinks[0] for gpu in state.gpus):
             return ()
         across = [(left, right) for left, right, level in state.topology if level >= _SYSTEM]
         if not across:

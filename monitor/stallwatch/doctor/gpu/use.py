@@ -8,7 +8,8 @@ from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.gpu.health import gpu_state, label
 from stallwatch.doctor.processes import command_of, process_state
-from stallwatch.doctor.surroundings import Gpu, NamedEnvironment, RankFacts, Surroundings
+from stallwatch.doctor.surroundings import NamedEnvironment, RankFacts, Surroundings
+from stallwatch.model.gpu import Gpu
 
 _HELD_BYTES = 1 << 30  # contexts of monitors take some hundred MiB
 # nvidia-persistenced, DCGM, Xorg and the like hold devices for good reasons.
@@ -31,7 +32,7 @@ class LeftOverProcesses:
             holders = [
                 f"pid {pid} ({command_of(surroundings.proc, pid) or 'not visible from here'}"
                 f"{', state ' + held if (held := process_state(surroundings.proc, pid)) else ''})"
-                for pid in gpu.pids or ()
+                for pid in gpu.compute_pids or ()
                 if not command_of(surroundings.proc, pid).split("/")[-1].startswith(_DAEMONS)
             ]
             gib = (gpu.memory_used_bytes or 0) / (1 << 30)
@@ -43,10 +44,10 @@ class LeftOverProcesses:
                     why="One rank then has less memory than the others: it fails alone with \"out of memory\" and the "
                     "others "
                     "wait for it.",
-                    remedy=f"kill {' '.join(str(pid) for pid in gpu.pids)}  (after a look: ps -o "
+                    remedy=f"kill {' '.join(str(pid) for pid in gpu.compute_pids)}  (after a look: ps -o "
                     "pid,ppid,stat,user,cmd -p "
-                    f"{','.join(str(pid) for pid in gpu.pids)})"
-                    if gpu.pids
+                    f"{','.join(str(pid) for pid in gpu.compute_pids)})"
+                    if gpu.compute_pids
                     else "look for processes of other containers on the host: `fuser -v /dev/nvidia*`",
                 )
             )  # fmt: skip
@@ -148,10 +149,10 @@ class SharedGpu:
         # A rank that forgot set_device has a context on GPU 0 besides its own: its own is the one that it uses alone.
         devices: dict[int, int] = defaultdict(int)
         for gpu in state.gpus:
-            for pid in gpu.pids or ():
+            for pid in gpu.compute_pids or ():
                 devices[pid] += 1
         for gpu in state.gpus:
-            here = [ranks[pid] for pid in gpu.pids or () if pid in ranks]
+            here = [ranks[pid] for pid in gpu.compute_pids or () if pid in ranks]
             for job in _by_job(here):
                 names = ", ".join(f"{rank.rank} (pid {rank.pid})" for rank in job)
                 strays = [rank for rank in job if devices[rank.pid] > 1]

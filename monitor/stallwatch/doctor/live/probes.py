@@ -1,6 +1,5 @@
 """NVML and the training interpreter, each asked once, in a child that starts at once and may be lost."""
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -8,12 +7,12 @@ from typing import TypeVar
 
 import msgspec
 
-from stallwatch.doctor.gpu.probe import NO_BINDING
 from stallwatch.doctor.live.lost import Promise, run_child
-from stallwatch.doctor.surroundings import GpuState, Outcome, RankFacts, Training
+from stallwatch.doctor.surroundings import Outcome, RankFacts, Training
+from stallwatch.model.gpu import GpuState
 from stallwatch.model.reading import Known, Unavailable
+from stallwatch.node import nvml_once
 
-_GPU_STATE = msgspec.json.Decoder(GpuState)
 _TRAINING = msgspec.json.Decoder(Training)
 
 T = TypeVar("T")
@@ -28,12 +27,12 @@ class ChildCommands:
 
 
 class NvmlChild:
-    def __init__(self, seconds: float = _NVML_SECONDS, argv: Sequence[str] = ()) -> None:
-        command = tuple(argv) or (sys.executable, "-m", "stallwatch.doctor.gpu.probe")
-        self._promise = Promise(lambda: run_child(command, seconds, what="NVML"), seconds + 0.2, "NVML")
+    def __init__(self, seconds: float = _NVML_SECONDS, argv: Sequence[str] = nvml_once.COMMAND) -> None:
+        self._promise = Promise(lambda: nvml_once.ask(seconds, argv), seconds + 0.2, "NVML")
 
     def state(self) -> Known[GpuState] | Unavailable:
-        return _decode(self._promise.get(), _GPU_STATE, "NVML")
+        answer = self._promise.get()
+        return answer.value if isinstance(answer, Known) else answer
 
 
 class TrainingChild:
@@ -79,8 +78,6 @@ def _decode(
     if not isinstance(inner, Known):
         return inner
     now, outcome = time.monotonic_ns(), inner.value
-    if outcome.stdout.startswith(NO_BINDING):
-        return Unavailable("no GPU is read: " + outcome.stdout.partition("\n")[2].strip(), now)
     if outcome.exit_code != 0:
         last = (outcome.stderr.strip().splitlines() or [f"exit code {outcome.exit_code}"])[-1]
         return Unavailable(f"{what} failed: {last[:300]}", now)

@@ -97,7 +97,7 @@ def test_versions_with_bugs_that_hang_are_told(
 
 def test_nvls_counts_on_gpus_that_have_it(node: Node) -> None:
     old = FakeTraining(training("2.0.0", "2.17.1"))
-    hopper, ampere = FakeGpus(gpus()), FakeGpus(gpus({"cc_major": 8}, {"cc_major": 8}))
+    hopper, ampere = FakeGpus(gpus()), FakeGpus(gpus({"compute_capability": (8, 0)}, {"compute_capability": (8, 0)}))
     assert one(KnownBugs().look(node.around(training=old, gpus=hopper))).source == "JAX-Toolbox#331"
     assert KnownBugs().look(node.around(training=old, gpus=ampere)) == ()
 

@@ -2,7 +2,7 @@ import pytest
 
 from stallwatch.doctor.check import Inapplicable, Undetermined
 from stallwatch.doctor.gpu.health import DeviceAnswers, DriverAnswers, MemoryErrors, Throttled, gpu_state
-from stallwatch.doctor.surroundings import GpuState
+from stallwatch.model.gpu import GpuState
 from tests.unit.doctor.fakes import FakeGpus, Node, gpus, one
 
 
@@ -59,11 +59,11 @@ def test_healthy_gpus_are_silent(node: Node) -> None:
 @pytest.mark.parametrize(
     ("check", "change", "severity"),
     [
-        (DeviceAnswers(), {"error": "GPU is lost", "error_code": 15}, "error"),
+        (DeviceAnswers(), {"unavailable": "NVML: GPU is lost", "unavailable_kind": "lost"}, "error"),
         (DeviceAnswers(), {"recovery_action": 2}, "error"),
         (MemoryErrors(), {"remap_failed": True}, "error"),
         (MemoryErrors(), {"remap_pending": True}, "warning"),
-        (MemoryErrors(), {"ecc_uncorrected_volatile": 3}, "warning"),
+        (MemoryErrors(), {"ecc_uncorrected_total": 3}, "warning"),
         (Throttled(), {"clock_event_reasons": 0x48}, "warning"),
     ],
 )

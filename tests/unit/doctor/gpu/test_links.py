@@ -10,13 +10,13 @@ BRIDGE, GPU = "0000:00:01.0", "0000:01:00.0"
 
 
 def test_a_fabric_that_is_not_ready_names_the_fabric_manager(node: Node) -> None:
-    found = one(FabricReady().look(node.around(gpus=FakeGpus(gpus({"fabric_state": 2})))))
+    found = one(FabricReady().look(node.around(gpus=FakeGpus(gpus({"fabric": (2, 0)})))))
     assert found.severity == "error"
     assert "nvidia-fabricmanager" in found.remedy
 
 
 def test_links_that_are_down_are_told(node: Node) -> None:
-    found = one(FabricReady().look(node.around(gpus=FakeGpus(gpus({"nvlinks_active": 16, "nvlinks_inactive": 2})))))
+    found = one(FabricReady().look(node.around(gpus=FakeGpus(gpus({"nvlinks": (16, 2)})))))
     assert "2 of 18 NVLinks are down" in found.seen
 
 
@@ -24,10 +24,10 @@ def test_links_that_are_down_are_told(node: Node) -> None:
     "change",
     [
         {},
-        {"fabric_state": 0},
-        {"fabric_state": None},
-        {"nvlinks_active": 0, "nvlinks_inactive": 18},
-        {"nvlinks_active": None},
+        {"fabric": (0, 0)},
+        {"fabric": None},
+        {"nvlinks": (0, 18)},
+        {"nvlinks": None},
     ],
 )
 def test_a_sound_or_absent_fabric_is_silent(node: Node, change: dict[str, object]) -> None:
@@ -37,13 +37,13 @@ def test_a_sound_or_absent_fabric_is_silent(node: Node, change: dict[str, object
 def test_a_narrow_link_is_told_when_siblings_have_more(node: Node) -> None:
     assert (
         "8 lanes; its siblings have 16"
-        in one(PcieWidth().look(node.around(gpus=FakeGpus(gpus({"pcie_width": 8}))))).seen
+        in one(PcieWidth().look(node.around(gpus=FakeGpus(gpus({"pcie_link": (5, 8)}))))).seen
     )
-    assert PcieWidth().look(node.around(gpus=FakeGpus(gpus({"pcie_width": 8}, {"pcie_width": 8})))) == ()
+    assert PcieWidth().look(node.around(gpus=FakeGpus(gpus({"pcie_link": (5, 8)}, {"pcie_link": (5, 8)})))) == ()
 
 
 def test_gpus_that_meet_across_sockets_only_are_mentioned(node: Node) -> None:
-    plain = {"nvlinks_active": None}
+    plain = {"nvlinks": None}
     assert "0–1" in one(Topology().look(node.around(gpus=FakeGpus(gpus(plain, plain, topology=((0, 1, 50),)))))).seen
     assert Topology().look(node.around(gpus=FakeGpus(gpus(plain, plain, topology=((0, 1, 20),))))) == ()
     assert Topology().look(node.around(gpus=FakeGpus(gpus(topology=((0, 1, 50),))))) == ()

@@ -9,14 +9,14 @@ from tests.unit.doctor.fakes import GIB, FakeGpus, Node, gpus, one, rank
 def test_memory_held_without_a_job_is_told_with_its_holder(node: Node) -> None:
     node.write("proc/812/cmdline", "python\0old.py\0")
     node.write("proc/812/stat", "812 (python) D 1 " + "0 " * 48)
-    held = gpus({"memory_used_bytes": 40 * GIB, "pids": (812,)})
+    held = gpus({"memory_used_bytes": 40 * GIB, "compute_pids": (812,)})
     found = one(LeftOverProcesses().look(node.around(gpus=FakeGpus(held))))
     assert "40.0 GiB are in use by pid 812 (python old.py, state D)" in found.seen
     assert found.remedy.startswith("kill 812")
 
 
 def test_memory_of_a_running_job_and_small_contexts_are_usual(node: Node) -> None:
-    small = gpus({"memory_used_bytes": 400 << 20, "pids": (5,)})
+    small = gpus({"memory_used_bytes": 400 << 20, "compute_pids": (5,)})
     assert LeftOverProcesses().look(node.around(gpus=FakeGpus(small))) == ()
     with pytest.raises(Inapplicable):
         LeftOverProcesses().look(node.around(gpus=FakeGpus(gpus()), ranks=(rank(0),)))
@@ -53,21 +53,21 @@ def test_visible_devices_that_add_up_are_silent(node: Node, values: dict[str, st
 
 
 def test_two_ranks_on_one_gpu_are_an_error(node: Node) -> None:
-    state = gpus({"pids": (100, 101)})
+    state = gpus({"compute_pids": (100, 101)})
     found = one(SharedGpu().look(node.around(gpus=FakeGpus(state), ranks=(rank(0), rank(1)))))
     assert found.severity == "error"
     assert "Ranks 0 (pid 100), 1 (pid 101) are on this GPU." in found.seen
 
 
 def test_a_stray_context_is_a_warning(node: Node) -> None:
-    state = gpus({"pids": (100, 101)}, {"pids": (101,)})
+    state = gpus({"compute_pids": (100, 101)}, {"compute_pids": (101,)})
     found = one(SharedGpu().look(node.around(gpus=FakeGpus(state), ranks=(rank(0), rank(1)))))
     assert found.severity == "warning"
     assert "rank 1 also on another" in found.seen
 
 
 def test_one_gpu_for_each_rank_is_silent(node: Node) -> None:
-    state = gpus({"pids": (100,)}, {"pids": (101,)})
+    state = gpus({"compute_pids": (100,)}, {"compute_pids": (101,)})
     assert SharedGpu().look(node.around(gpus=FakeGpus(state), ranks=(rank(0), rank(1)))) == ()
     with pytest.raises(Inapplicable):
         SharedGpu().look(node.around(gpus=FakeGpus(state)))
@@ -75,7 +75,7 @@ def test_one_gpu_for_each_rank_is_silent(node: Node) -> None:
 
 def test_ranks_of_two_jobs_may_share(node: Node) -> None:
     ranks = (rank(0), rank(1, environment={"MASTER_PORT": "9"}))
-    assert SharedGpu().look(node.around(gpus=FakeGpus(gpus({"pids": (100, 101)})), ranks=ranks)) == ()
+    assert SharedGpu().look(node.around(gpus=FakeGpus(gpus({"compute_pids": (100, 101)})), ranks=ranks)) == ()
 
 
 def test_fewer_names_than_ranks_are_told_without_nvml_too(node: Node) -> None:

@@ -1,8 +1,35 @@
+from typing import Any
+
 import pytest
 
-from stallwatch.sensors.gpus import GpuSensor
-from stallwatch.sensors.nvml import DriverError
-from tests.unit.sensors.fake_nvml import UUID, FakeNvml
+from stallwatch.model.gpu import GpuState
+from stallwatch.model.reading import Absent
+from stallwatch.node.nvml import DriverError, GpuReader, load_nvml, read_state
+from tests.unit.node.fake_nvml import UUID, FakeNvml
+
+
+@pytest.mark.parametrize(("code", "text"), [(12, "libnvidia-ml.so.1 not found"), (9, "error 9")])
+def test_node_without_a_driver_is_normal_and_said(code: int, text: str) -> None:
+    nvml = FakeNvml()
+    nvml.failing = {"nvmlInit": code}
+    with pytest.raises(Absent, match=f"no GPU on this node: {text}"):
+        load_nvml(lambda name: nvml)
+
+
+def test_node_without_the_binding_is_normal_and_said() -> None:
+    def find(name: str) -> Any:
+        raise ImportError("No module named 'pynvml'")
+
+    with pytest.raises(Absent, match="pynvml"):
+        load_nvml(find)
+
+
+@pytest.mark.parametrize(("code", "words"), [(999, "internal error"), (18, "different versions"), (17, "error 17")])
+def test_driver_that_is_sick_is_an_error_that_says_how(code: int, words: str) -> None:
+    nvml = FakeNvml()
+    nvml.failing = {"nvmlInit": code}
+    with pytest.raises(DriverError, match=words):
+        load_nvml(lambda name: nvml)
 
 
 class Clock:
@@ -14,7 +41,7 @@ class Clock:
 
 
 def test_values_are_in_their_units() -> None:
-    (gpu,) = GpuSensor(FakeNvml()).read()
+    (gpu,) = GpuReader(FakeNvml()).read()
     assert (gpu.uuid, gpu.name, gpu.serial) == (UUID, "NVIDIA H100 80GB HBM3", "1652724032020")
     assert gpu.pci_bus_id == "00000000:00:06.0"
     assert (gpu.power_watts, gpu.power_limit_watts) == (118.917, 700.0)
@@ -23,32 +50,26 @@ def test_values_are_in_their_units() -> None:
         1_745_682_432,
         85_520_809_984,
     )
-    assert (gpu.sm_clock_mhz, gpu.memory_clock_mhz) == (1980, 2619)
-
-
-def test_process_of_which_the_driver_does_not_tell_the_memory_is_no_process_without_memory() -> None:
-    (gpu,) = GpuSensor(FakeNvml()).read()
-    assert gpu.compute_pids == (479, 480)
-    assert gpu.process_memory_bytes == ((479, 1_233_125_376),)
+    assert (gpu.sm_clock_mhz, gpu.compute_pids) == (1980, (479, 480))
 
 
 def test_counters_have_their_names() -> None:
-    (gpu,) = GpuSensor(FakeNvml()).read()
+    (gpu,) = GpuReader(FakeNvml()).read()
     assert gpu.throttle_ns is not None
     assert dict(gpu.throttle_ns)["low_utilization"] == 36_778_648_992
     assert dict(gpu.throttle_ns)["hw_thermal"] == 0
     assert gpu.pcie_replays == 3
     assert (gpu.pcie_link, gpu.pcie_link_maximum) == ((5, 8), (5, 16))
-    assert (gpu.remapped_rows, gpu.remap_pending, gpu.remap_failed) == ((2, 0), False, False)
+    assert (gpu.remap_pending, gpu.remap_failed) == (False, False)
     assert (gpu.recovery_action, gpu.mig, gpu.ecc_uncorrected_total) == (0, False, 0)
 
 
 def test_field_that_a_board_does_not_have_is_unknown_and_not_zero() -> None:
-    (gpu,) = GpuSensor(FakeNvml()).read()
+    (gpu,) = GpuReader(FakeNvml()).read()
     assert gpu.nvlink_errors is None
     nvml = FakeNvml()
     nvml.fields[52] = (0, 3, 7)
-    assert GpuSensor(nvml).read()[0].nvlink_errors == (("replay", 7),)
+    assert GpuReader(nvml).read()[0].nvlink_errors == (("replay", 7),)
 
 
 @pytest.mark.parametrize("code", [2, 3, 4, 6, 13])
@@ -58,10 +79,10 @@ def test_value_that_a_device_does_not_have_is_unknown_and_not_zero(code: int) ->
         ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetRemappedRows",
          "nvmlDeviceGetFieldValues", "nvmlDeviceGetComputeRunningProcesses"), code
     )  # fmt: skip
-    gpu = GpuSensor(nvml).read()[0]
+    gpu = GpuReader(nvml).read()[0]
     assert gpu.utilization_percent is None
-    assert (gpu.ecc_uncorrected_total, gpu.remapped_rows, gpu.throttle_ns, gpu.recovery_action) == (None,) * 4
-    assert (gpu.compute_pids, gpu.process_memory_bytes) == (None, None)
+    assert (gpu.ecc_uncorrected_total, gpu.remap_failed, gpu.throttle_ns, gpu.recovery_action) == (None,) * 4
+    assert gpu.compute_pids is None
     assert gpu.power_watts == 118.917
     assert gpu.unavailable is None
 
@@ -69,7 +90,7 @@ def test_value_that_a_device_does_not_have_is_unknown_and_not_zero(code: int) ->
 def test_binding_of_another_age_lacks_values_and_nothing_else() -> None:
     nvml = FakeNvml()
     nvml.lacking = {"nvmlDeviceGetFieldValues", "nvmlDeviceGetMigMode", "nvmlDeviceGetSerial"}
-    gpu = GpuSensor(nvml).read()[0]
+    gpu = GpuReader(nvml).read()[0]
     assert (gpu.throttle_ns, gpu.mig, gpu.serial) == (None, None, None)
     assert gpu.pcie_replays == 3  # by its own call
 
@@ -78,7 +99,7 @@ def test_board_split_into_instances_says_so() -> None:
     nvml = FakeNvml()
     nvml.failing = {"nvmlDeviceGetUtilizationRates": 3}
     nvml._recorded = lambda: {**FakeNvml._recorded(nvml), "nvmlDeviceGetMigMode": [1, 1]}  # type: ignore[method-assign]
-    gpu = GpuSensor(nvml).read()[0]
+    gpu = GpuReader(nvml).read()[0]
     assert (gpu.mig, gpu.utilization_percent) == (True, None)
 
 
@@ -94,7 +115,7 @@ def test_board_split_into_instances_says_so() -> None:
 )
 def test_device_that_does_not_answer_keeps_its_place_and_says_how(code: int, kind: str, words: str) -> None:
     nvml = FakeNvml(devices=2)
-    sensor = GpuSensor(nvml)
+    sensor = GpuReader(nvml)
     sensor.read()
     nvml.failing = {"nvmlDeviceGetPowerUsage": code}
     lost = sensor.read()[0]
@@ -105,7 +126,7 @@ def test_device_that_does_not_answer_keeps_its_place_and_says_how(code: int, kin
 
 def test_driver_that_was_updated_under_a_job_is_told_from_a_lost_gpu() -> None:
     nvml = FakeNvml()
-    sensor = GpuSensor(nvml)
+    sensor = GpuReader(nvml)
     nvml.failing = {"nvmlDeviceGetCount": 18}
     with pytest.raises(DriverError, match="different versions"):
         sensor.read()
@@ -113,7 +134,7 @@ def test_driver_that_was_updated_under_a_job_is_told_from_a_lost_gpu() -> None:
 
 def test_dear_calls_are_made_every_ten_seconds_and_for_one_gpu_a_tick() -> None:
     nvml, clock = FakeNvml(devices=3), Clock()
-    sensor = GpuSensor(nvml, clock)
+    sensor = GpuReader(nvml, clock)
     sensor.read()
     assert nvml.calls.count("nvmlDeviceGetFieldValues") == 3  # the first look knows everything
     clock.now += 9.9
@@ -125,3 +146,31 @@ def test_dear_calls_are_made_every_ten_seconds_and_for_one_gpu_a_tick() -> None:
         assert nvml.calls.count("nvmlDeviceGetFieldValues") == expected
     assert nvml.calls.count("nvmlDeviceGetName") == 3
     assert nvml.calls.count("nvmlDeviceGetPowerUsage") == 18
+
+
+def state(**failing: int) -> GpuState:
+    nvml = FakeNvml(devices=2)
+    nvml.failing = failing
+    return read_state(nvml)
+
+
+def test_everything_is_read_at_once() -> None:
+    told = state()
+    assert (told.driver, told.cuda, told.topology) == ("580.159.04", "13.0", ((0, 1, 30),))
+    gpu = told.gpus[1]
+    assert (gpu.uuid, gpu.power_watts, gpu.pcie_link_maximum) == ("GPU-1", 118.917, (5, 16))
+    assert (gpu.nvlinks, gpu.nvlinks_to_switches, gpu.nvlink_bytes_per_second) == ((18, 0), True, 18 * 26_562_000_000)
+    assert (gpu.fabric, gpu.compute_capability) == ((3, 0), (9, 0))
+
+
+def test_links_that_a_board_does_not_have_are_unknown() -> None:
+    gpu = state(nvmlDeviceGetNvLinkState=3).gpus[0]
+    assert (gpu.nvlinks, gpu.nvlinks_to_switches, gpu.nvlink_bytes_per_second) == (None, None, None)
+
+
+def test_device_that_is_lost_costs_the_others_nothing() -> None:
+    assert [gpu.unavailable_kind for gpu in state(nvmlDeviceGetMemoryInfo=15).gpus] == ["lost", "lost"]
+
+
+def test_refusal_as_a_whole_is_a_value() -> None:
+    assert state(nvmlInit=18).failure_code == 18

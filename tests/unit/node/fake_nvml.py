@@ -18,6 +18,7 @@ RECORDED_FIELDS: dict[int, tuple[int, int, int]] = {
     **dict.fromkeys((38, 45, 52, 59), (3, 0, 0)),
     230: (0, 1, 0),
     94: (0, 1, 3),
+    90: (0, 1, 26_562),
 }
 UUID = "GPU-a0be9941-09a3-7a4c-90d5-9d034e93a93e"
 
@@ -58,6 +59,7 @@ class FakeNvml:
             "nvmlDeviceGetFieldValues": self._fields,
             "nvmlDeviceGetClockInfo": lambda handle, clock: {1: 1980, 2: 2619}[clock],
             "nvmlEventSetWait_v2": self._wait,
+            "nvmlDeviceGetNvLinkState": lambda handle, link: 1 if link < 18 else self._refuse(2),
             "nvmlDeviceRegisterEvents": lambda handle, types, events: self.registered.append(types),
         }
         if name in special:
@@ -67,6 +69,12 @@ class FakeNvml:
     def _recorded(self) -> dict[str, Any]:
         return {
             "nvmlInit": None,
+            "nvmlSystemGetDriverVersion": b"580.159.04",
+            "nvmlSystemGetCudaDriverVersion_v2": 13000,
+            "nvmlDeviceGetTopologyCommonAncestor": 30,
+            "nvmlDeviceGetNvLinkRemoteDeviceType": 2,
+            "nvmlDeviceGetCudaComputeCapability": (9, 0),
+            "nvmlDeviceGetGpuFabricInfo": None,
             "nvmlDeviceGetCount": self.devices,
             "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
             "nvmlDeviceGetSerial": b"1652724032020",
@@ -92,6 +100,15 @@ class FakeNvml:
             "nvmlDeviceGetSupportedEventTypes": 0xFF9F,
             "nvmlEventSetCreate": "events",
         }
+
+    def c_nvmlGpuFabricInfo_t(self) -> Any:  # noqa: N802 - NVML's own name
+        return SimpleNamespace(state=3, status=0)
+
+    def byref(self, value: Any) -> Any:
+        return value
+
+    def _refuse(self, code: int) -> Any:
+        raise NvmlError(code)
 
     def _fields(self, handle: str, wanted: list[int]) -> list[Any]:
         answers = []

@@ -1,0 +1,74 @@
+"""A GPU, from the driver's answer to the sentence of a verdict: one value for sensor, evidence, doctor and selftest."""
+
+import msgspec
+
+
+class GpuEvent(msgspec.Struct, frozen=True):
+    """Something that the driver reported by itself (NVML's event set), at the moment when we heard of it."""
+
+    kind: str  # "xid", "double_bit_ecc", "fatal_poison", "gpu_unavailable", "recovery_action", …
+    at_ns: int  # CLOCK_MONOTONIC
+    uuid: str  # "" when the driver did not say which GPU
+    xid: int | None = None
+
+
+class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One GPU by NVML; None is "the driver did not say", or nobody asked: never zero. Counters are since the driver was
+    loaded."""
+
+    index: int
+    uuid: str = ""
+    name: str | None = None
+    serial: str | None = None
+    pci_bus_id: str | None = None  # as NVML prints it; of evidence as formats.xid.bus_address does
+    utilization_percent: int | float | None = None
+    memory_utilization_percent: int | None = None  # of the memory controller: what a spinning kernel leaves at rest
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    temperature_celsius: int | float | None = None
+    sm_clock_mhz: int | float | None = None
+    clock_event_reasons: int | None = None  # bit mask, NVML D5
+    compute_pids: tuple[int, ...] | None = None
+    unavailable: str | None = None  # reason, when the device itself did not answer
+    unavailable_kind: str | None = None  # "lost", "reset_required", "timeout", "unknown_error", … (node.nvml)
+    events: tuple[GpuEvent, ...] = ()  # of the last minutes, oldest first
+    # The daemon reads these every ten seconds or slower, for they cost up to milliseconds; `slow_at_ns` says when.
+    slow_at_ns: int | None = None
+    ecc_uncorrected_total: int | None = None
+    throttle_ns: tuple[tuple[str, int], ...] | None = None  # (reason, time so far): what happens between two looks too
+    pcie_replays: int | None = None
+    pcie_link: tuple[int, int] | None = None  # generation, width now
+    pcie_link_maximum: tuple[int, int] | None = None
+    nvlink_errors: tuple[tuple[str, int], ...] | None = None  # (kind, count) over all links
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    recovery_action: int | None = None  # NVML_GPU_RECOVERY_ACTION_*: 0 none, 1 reset the GPU, 2 reboot the node, …
+    mig: bool | None = None  # its instances are the devices then; utilisation of the whole is unknown
+    # Only what is asked once reads these: doctor and selftest.
+    nvlinks: tuple[int, int] | None = None  # active, not active
+    nvlinks_to_switches: bool | None = None  # all active ones
+    nvlink_bytes_per_second: int | None = None  # of all active NVLinks together, one direction
+    fabric: tuple[int, int] | None = (
+        None  # nvml.h: state (0 not supported, 1 not started, 2 in progress, 3 done), status
+    )
+    compute_capability: tuple[int, int] | None = None
+
+    @property
+    def xids(self) -> tuple[int, ...]:
+        """That the driver told of it lately, oldest first."""
+        return tuple(event.xid for event in self.events if event.xid is not None)
+
+
+class GpuState(msgspec.Struct, frozen=True):
+    """The node's driver and everything that NVML says of its GPUs, asked once."""
+
+    driver: str
+    cuda: str  # newest CUDA that the driver supports: "12.8"
+    gpus: tuple[Gpu, ...]
+    # (i, j, level) by nvmlDeviceGetTopologyCommonAncestor: 0 internal, 10 single, 20 multiple, 30 host bridge,
+    # 40 node, 50 system
+    topology: tuple[tuple[int, int, int], ...] = ()
+    failure: str = ""  # NVML as a whole refused: its message
+    failure_code: int | None = None
