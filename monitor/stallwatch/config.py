@@ -122,11 +122,13 @@ def load(
     *,
     strict: bool = False,
     read: Callable[[Path], bytes] = Path.read_bytes,
+    base: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[Config, list[str]]:
     """Given a TOML file, an environment and flag overrides, return the configuration and the warnings.
 
     Raise UsageError with the path of the bad key; unknown keys raise only when `strict`. `read` gets the file's bytes,
-    for who must not wait for it; it may raise OSError.
+    for who must not wait for it; it may raise OSError. `base`: what is in force where none of them says anything,
+    instead of the defaults; keys of it that no section defines any more are left out.
     """
     raw = _read_toml(Path(path), read) if path else {}
     unknown = unknown_keys(raw)
@@ -135,12 +137,17 @@ def load(
             f"{path}: unknown key {', '.join(unknown)}",
             f"{' '.join(_advice(key) for key in unknown)} Compare with `stallwatch config example`.",
         )
-    merged: dict[str, dict[str, Any]] = {}
+    former = set(unknown_keys(base or {}))
+    merged: dict[str, dict[str, Any]] = {
+        section: {key: value for key, value in body.items() if f"{section}.{key}" not in former}
+        for section, body in (base or {}).items()
+        if section not in former
+    }
     for section, body in raw.items():
         if section in _sections():
             if not isinstance(body, Mapping):
                 raise UsageError(f"{path}: {section} must be a table", f"Write [{section}] and its keys below.")
-            merged[section] = {k: v for k, v in body.items() if f"{section}.{k}" not in unknown}
+            merged.setdefault(section, {}).update({k: v for k, v in body.items() if f"{section}.{k}" not in unknown})
     for name, (section, key) in environment_names().items():
         if environment and name in environment:
             merged.setdefault(section, {})[key] = environment[name]

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
 from stallwatch.config import Config
-from stallwatch.detectors.replay import replay
+from stallwatch.replay.playing import detect
 from tests.replay.stragglers import Backend, By, Job, play
 
 ONSET_SECONDS = 120.0
@@ -76,7 +76,7 @@ def _kind(result: Result) -> tuple[str, str, int, float]:
 def _run(case: tuple[Job, int, float]) -> Result:
     job, seed, minutes = case
     after, suspected, wrong, explained, cost = None, None, set(), False, 0.0
-    for snapshot, detected in replay(Config(), play(job, minutes * 60, seed)):
+    for snapshot, detected in detect(Config(), play(job, minutes * 60, seed)):
         assert not detected.errors, detected.errors
         for finding in detected.findings:
             if finding.detector != "slow":

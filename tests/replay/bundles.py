@@ -2,8 +2,8 @@
 
     python -m tests.replay.bundles BUNDLE…
 
-Each line of timeline.jsonl goes through the detectors again, with the bundle's own configuration; what incident.json
-says was found must be found again, at the same ranks and since the same moment. Exit code 0 when all agree.
+Each is replayed as `stallwatch replay` does it, with its own configuration; what incident.json says was found must be
+found again, at the same ranks and since the same moment. Exit code 0 when all agree.
 """
 
 import sys
@@ -11,10 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.config import Config
-from stallwatch.detectors.replay import replay, snapshots_of
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
+from stallwatch.replay.document import replay_bundle
 
 # What a timeline cannot show, for it began before: a look of the samplers, minutes of step times.
 _NEEDS_MORE_PAST = ("slow", "slow_job", "drift")
@@ -23,10 +22,7 @@ _NEEDS_MORE_PAST = ("slow", "slow_job", "drift")
 def missing(bundle: Path) -> list[Finding]:
     """Return the findings of a bundle's incident that its timeline does not give again."""
     incident = msgspec.json.decode((bundle / "incident.json").read_bytes(), type=Incident)
-    config = msgspec.json.decode((bundle / "config.json").read_bytes(), type=Config, strict=False)
-    again: set[tuple[object, ...]] = set()
-    for _, detected in replay(config, snapshots_of((bundle / "timeline.jsonl").read_bytes().splitlines())):
-        again |= {_decision(finding) for finding in detected.findings}
+    again = {_decision(finding) for decision in replay_bundle(bundle).detection for finding in decision.findings}
     return [finding for finding in incident.findings if _decision(finding) not in again]
 
 

@@ -1,18 +1,17 @@
 """Plays generated jobs through the real detectors and the real incident engine, with a judge that knows the truth."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from stallwatch.config import Config
-from stallwatch.detectors.detection import Detected, Detection, DetectionState
-from stallwatch.incidents.engine import Engine, Now
-from stallwatch.incidents.life import Lives
-from stallwatch.incidents.messages import Captured, Discard, Event, Judge, Judged, StartCapture
+from stallwatch.incidents.messages import Captured, Judged, StartCapture
 from stallwatch.model.incident import Incident
+from stallwatch.model.snapshot import NodeSnapshot
 from stallwatch.model.verdict import Report, Verdict, Where
 from stallwatch.progress.kinds import Doing, kind_of
+from stallwatch.replay.playing import play as replayed
 from tests.replay.healthy import START_NS, Fault, Moment, Stretch
 from tests.unit.detectors.nodes import SECOND
 
@@ -48,34 +47,42 @@ class Played(NamedTuple):
     slow: tuple[str, ...] = ()  # confirmed findings of a rank that is not slow
 
 
+class _KnowsTheTruth:
+    """Satisfies stallwatch.replay.playing.Witness: a look takes a tick, and so does a judgement."""
+
+    def __init__(self, moments: Iterable[Moment]) -> None:
+        self._moments = moments
+        self.moment: Moment
+
+    def snapshots(self) -> Iterator[NodeSnapshot]:
+        for moment in self._moments:
+            self.moment = moment
+            yield moment.snapshot
+
+    def captured(self, incident: Incident, look: int, at_ns: int) -> tuple[int, Captured]:
+        return at_ns + SECOND, Captured(incident.incident_id, look, complete=True, done=True)
+
+    def judged(self, incident: Incident, look: int, at_ns: int) -> tuple[int, Judged]:
+        report = judged(incident, self.moment.stretch)
+        return at_ns + SECOND, Judged(incident.incident_id, look, report)
+
+
 def play(moments: Iterable[Moment], config: Config | None = None) -> Played:
-    """Feed a node's moments through detection and engine. A look takes a tick, and so does a judgement."""
-    config = config or Config()
-    detection, engine, state, lives = Detection(config), Engine(config), DetectionState(), Lives()
-    waiting: list[Event] = []
+    """Feed a node's moments through detection and engine, as `stallwatch replay` does."""
+    witness = _KnowsTheTruth(moments)
     told: dict[str, Told] = {}
     slow: set[str] = set()
     suspicions, found_ns, told_ns, last, fault = 0, None, None, START_NS, None
-    detected: Detected
-    for moment in moments:
-        at_ns = last = moment.snapshot.at_ns
-        state, detected = detection.step(state, moment.snapshot)
-        assert not detected.errors, detected.errors
-        now = Now(at_ns, at_ns, "node0", detected.findings, detected.jobs)
-        events, waiting = waiting, []
-        lives, actions = engine.advance(lives, events, now)
-        for action in actions:
-            if isinstance(action, StartCapture):
-                suspicions += action.look == 1
-                waiting.append(Captured(action.incident.incident_id, action.look, complete=True, done=True))
-            elif isinstance(action, Judge):
-                report = judged(action.incident, moment.stretch)
-                waiting.append(Judged(action.incident.incident_id, action.look, report))
-            elif isinstance(action, Discard):
-                waiting = [e for e in waiting if getattr(e, "incident_id", "") != action.incident.incident_id]
+    for played in replayed(config or Config(), witness.snapshots(), witness):
+        if played.snapshot is None:
+            continue  # what is under way when the moments end
+        moment, at_ns = witness.moment, played.at_ns
+        last = at_ns
+        assert not played.detected.errors, played.detected.errors
+        suspicions += sum(isinstance(action, StartCapture) and action.look == 1 for action in played.actions)
         fault = moment.fault or fault
-        slow |= {f.reason for f in detected.findings if f.detector == "slow" and f.stage == "confirmed"}
-        for incident in lives.incidents():
+        slow |= {f.reason for f in played.detected.findings if f.detector == "slow" and f.stage == "confirmed"}
+        for incident in played.incidents:
             verdict = incident.verdict
             if verdict and moment.fault and found_ns is None and verdict.culprits == (moment.fault.rank,):
                 found_ns = at_ns if incident.state == "open" else None

@@ -6,15 +6,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from stallwatch.bundle.history import read_history
 from stallwatch.bundle.writer import BundleWriter
 from stallwatch.config import Config, TellSection
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
-from stallwatch.detectors.replay import replay, snapshots_of
 from stallwatch.errors import UsageError
 from stallwatch.loop.usage import Usage
 from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import NodeSnapshot
+from stallwatch.replay.playing import detect
 from tests.unit.detectors.nodes import four, job_run
 from tests.unit.incidents.stories import report
 from tests.unit.loop.fakes import Bench, FakeOutput, FakeStarter
@@ -53,7 +54,7 @@ def test_the_bundle_holds_what_replays_the_decision(tmp_path: Path) -> None:
     names = {path.name for path in bundle.iterdir()}
     assert {"bundle.json", "timeline.jsonl", "config.json", "verdict.json", "incident.json"} <= names
     config = msgspec.json.decode((bundle / "config.json").read_bytes(), type=Config)
-    replayed = list(replay(config, snapshots_of((bundle / "timeline.jsonl").read_bytes().splitlines())))
+    replayed = list(detect(config, read_history(bundle).snapshots))
     stages = [finding.stage for _, detected in replayed for finding in detected.findings]
     assert stages[0] == "suspect"
     assert stages[-1] == "confirmed"

@@ -7,6 +7,7 @@ import msgspec
 
 from stallwatch.bundle import description
 from stallwatch.bundle.guessing import guess
+from stallwatch.bundle.limits import LONGEST_TIMELINE_BYTES
 from stallwatch.formats import flight_recorder, gpus, kernel_log, process, py_spy, ras, scene, training_log
 from stallwatch.formats.entry_templates import TemplateLibrary
 from stallwatch.formats.outside_text import line_of, name_of, text_of
@@ -15,10 +16,12 @@ from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import Attempt, KernelLog, LogTail, ProcessLook, RasCommunicator, SourceLine, Stacks
 from stallwatch.model.gpu import Gpu
+from stallwatch.model.incident import Incident
 from stallwatch.model.scene import Scene
 from stallwatch.model.snapshot import Heartbeat, NodeSnapshot
 
 _MEBIBYTE: Final = 1 << 20
+_LAST_NS: Final = 7_258_118_400_000_000_000  # the year 2200: no clock of a node
 # Kept by the child from dump to dump: ranks of one program write nearly equal ones.
 LIBRARY: Final = TemplateLibrary()
 
@@ -67,6 +70,32 @@ def _last_snapshot(data: bytes, source: str, look: int) -> NodeSnapshot:
     raise Unreadable("no line of it is a snapshot")
 
 
+class Snapshots(msgspec.Struct):
+    """A whole timeline, oldest first."""
+
+    snapshots: tuple[NodeSnapshot, ...]
+    unreadable: int = 0  # lines that are no snapshot, or of a time before the line above them
+
+
+def _snapshots(data: bytes, source: str, look: int) -> Snapshots:
+    kept: list[NodeSnapshot] = []
+    unreadable = 0
+    for line in data.splitlines():
+        try:
+            snapshot: NodeSnapshot = decode_json(line, NodeSnapshot, clean=name_of)
+        except Unreadable:
+            unreadable += bool(line.strip())
+            continue
+        in_order = not kept or kept[-1].at_ns < snapshot.at_ns
+        if in_order and 0 <= snapshot.at_ns < _LAST_NS and 0 <= snapshot.wall_ns < _LAST_NS:
+            kept.append(snapshot)
+        else:
+            unreadable += 1
+    if not kept:
+        raise Unreadable("no line of it is a snapshot")
+    return Snapshots(tuple(kept), unreadable)
+
+
 # A ring of 20,000 entries with Python and C++ stacks is about 120 MiB.
 KINDS: Final[dict[str, Kind]] = {
     "recorder": Kind(
@@ -87,4 +116,8 @@ KINDS: Final[dict[str, Kind]] = {
     "log": Kind(lambda data, source, look: training_log.parse(data), LogTail, 8 * _MEBIBYTE, tail=True, of_log=True),
     "guess": Kind(_guess, PackedGuess, 256 * _MEBIBYTE, of_log=True),
     "timeline": Kind(_last_snapshot, NodeSnapshot, 8 * _MEBIBYTE, tail=True),
+    # What a replay reads beside (bundle.history).
+    "snapshots": Kind(_snapshots, Snapshots, LONGEST_TIMELINE_BYTES, tail=True),
+    "configuration": Kind(_structure(dict[str, dict[str, Any]]), dict[str, dict[str, Any]], _MEBIBYTE),
+    "incident": Kind(_structure(Incident, text_of), Incident, 64 * _MEBIBYTE),
 }

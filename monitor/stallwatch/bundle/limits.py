@@ -5,6 +5,8 @@ from typing import Final
 # The largest jobs have some 100,000 ranks.
 MOST_RANKS: Final = 1 << 18
 MOST_CAVEATS: Final = 500
+# Two minutes of 16 ranks with 128 children each are some 25 MB.
+LONGEST_TIMELINE_BYTES: Final = 64 << 20
 
 
 def is_world(size: int | None) -> bool:

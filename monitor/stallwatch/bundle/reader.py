@@ -28,11 +28,16 @@ _UNLIMITED: Final = 1 << 62
 
 
 def load(
-    paths: Sequence[Path], limits: Limits = DEFAULT_LIMITS, *, summarised_bytes: int = SUMMARISED_BYTES
+    paths: Sequence[Path],
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    summarised_bytes: int = SUMMARISED_BYTES,
+    up_to_look: int | None = None,
 ) -> Evidence:
     """Given folders or files of one incident, return its evidence. Raise UnusableInput, saying what was tried, when
-    they tell nothing about any rank or failure. More than `summarised_bytes` of recorders are reduced to summaries."""
-    evidence, files = read(paths, limits, summarised_bytes=summarised_bytes)
+    they tell nothing about any rank or failure. More than `summarised_bytes` of recorders are reduced to summaries.
+    `up_to_look`: as it was when that look was done, as far as files tell of looks."""
+    evidence, files = read(paths, limits, summarised_bytes=summarised_bytes, up_to_look=up_to_look)
     if not tells_something(evidence):
         raise _unusable(paths, files, evidence.caveats)
     return evidence
@@ -47,14 +52,28 @@ def tells_something(evidence: Evidence) -> bool:
 
 
 def read(
-    paths: Sequence[Path], limits: Limits = DEFAULT_LIMITS, *, summarised_bytes: int = SUMMARISED_BYTES
+    paths: Sequence[Path],
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    summarised_bytes: int = SUMMARISED_BYTES,
+    up_to_look: int | None = None,
 ) -> tuple[Evidence, int]:
     """The same whatever it tells, and how many files were tried."""
     found = survey(paths)
+    files = [file for file in found.files if up_to_look is None or file.look <= up_to_look]
     reading = _Reading(list(found.problems))
-    large = sum(file.size_bytes for file in found.files if _may_be_recorder(file)) > summarised_bytes
-    parse_all(reading.tasks(found.files, large=large), limits)
-    return reading.assembly.evidence(), len(found.files)
+    large = sum(file.size_bytes for file in files if _may_be_recorder(file)) > summarised_bytes
+    parse_all(reading.tasks(files, large=large), limits)
+    evidence = reading.assembly.evidence()
+    return evidence if up_to_look is None else _without_later_attempts(evidence, up_to_look), len(files)
+
+
+def _without_later_attempts(evidence: Evidence, look: int) -> Evidence:
+    ranks = (
+        msgspec.structs.replace(rank, attempts=tuple(one for one in rank.attempts if one.look <= look))
+        for rank in evidence.ranks
+    )
+    return msgspec.structs.replace(evidence, ranks=tuple(ranks))
 
 
 def _may_be_recorder(file: Found) -> bool:
@@ -83,7 +102,7 @@ class _Reading:
 
     def _file_task(self, file: Found) -> FileTask:
         part = Part(file.kind, file.source, file.look)
-        return FileTask(part, file.size_bytes, _opener(file), partial(self._done, file))
+        return FileTask(part, file.size_bytes, opener(file), partial(self._done, file))
 
     def _done(self, file: Found, value: msgspec.Raw | None, clause: str) -> None:
         if value is None:
@@ -102,7 +121,8 @@ class _Reading:
         self.assembly.add_summary(rank, bundle, msgspec.msgpack.decode(summary, type=RankSummary))
 
 
-def _opener(file: Found) -> Callable[[], int]:
+def opener(file: Found) -> Callable[[], int]:
+    """Return what opens it: no link, no more than its kind may take. It raises OSError and StallwatchError."""
     kind = KINDS[file.kind]
     return partial(_open, file.path, _UNLIMITED if kind.tail or kind.of_log else kind.maximum_bytes)
 

@@ -8,13 +8,11 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.config import Config
+from stallwatch.config import Config, without_secrets
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
 
 SCHEMA_VERSION = 1
-_REDACTED = "(redacted)"
-_SECRET_KEYS = ("webhook_url", "token", "password", "secret")
 
 
 def write_atomically(path: Path, data: bytes, *, through: bool = False) -> None:
@@ -90,19 +88,8 @@ class BundleWriter:
 
     def write_config(self, config: Config) -> None:
         """Write config.json, the effective configuration without its secrets."""
-        self._write_json("config.json", _without_secrets(msgspec.to_builtins(config)))
+        self._write_json("config.json", without_secrets(config))
 
     def write_verdict(self, report: Report) -> None:
         """Write verdict.json. Last: who sees it finds everything else in place."""
         self._write_json("verdict.json", report)
-
-
-def _without_secrets(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: _REDACTED
-        if body and isinstance(body, str) and not key.endswith("_file") and any(s in key for s in _SECRET_KEYS)
-        else _without_secrets(body)
-        for key, body in value.items()
-    }

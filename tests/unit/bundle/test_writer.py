@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from stallwatch.bundle.writer import BundleWriter, write_atomically
-from stallwatch.config import Config, SlackSection
+from stallwatch.config import Config, DeadmanSection, SlackSection, WebhookSection
 from stallwatch.hook import layout
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import JobKey, NodeSnapshot, RankSample
@@ -59,7 +59,11 @@ def test_folder_is_private(tmp_path: Path) -> None:
 
 
 def test_configuration_is_kept_without_its_secrets(tmp_path: Path) -> None:
-    config = Config(slack=SlackSection(webhook_url="https://hooks/S3CR3T", webhook_url_file="/etc/hook"))
+    config = Config(
+        slack=SlackSection(webhook_url="https://hooks/S3CR3T", webhook_url_file="/etc/hook"),
+        webhook=WebhookSection(url="https://else.where/S3CR3T"),
+        deadman=DeadmanSection(url="https://hc/S3CR3T"),
+    )
     BundleWriter(tmp_path, "node0").write_config(config)
     text = (tmp_path / "config.json").read_text()
     assert "S3CR3T" not in text

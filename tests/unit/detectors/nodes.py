@@ -7,7 +7,6 @@ import msgspec
 
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected
-from stallwatch.detectors.replay import replay
 from stallwatch.model.finding import Finding
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import (
@@ -20,6 +19,7 @@ from stallwatch.model.snapshot import (
     ProcessSample,
     RankSample,
 )
+from stallwatch.replay.playing import detect
 
 SECOND = 1_000_000_000
 START = 1_000 * SECOND  # a node that has been up for a while
@@ -194,7 +194,7 @@ def second_of(shot: NodeSnapshot) -> float:
 
 
 def run(snapshots: Iterable[NodeSnapshot], config: Config | None = None) -> list[tuple[float, Detected]]:
-    return [(second_of(shot), detected) for shot, detected in replay(config or Config(), snapshots)]
+    return [(second_of(shot), detected) for shot, detected in detect(config or Config(), snapshots)]
 
 
 def found(

@@ -5,10 +5,10 @@ from stallwatch.config import Config
 from stallwatch.detectors.detection import Detection, DetectionState, detectors
 from stallwatch.detectors.detector import Detector
 from stallwatch.detectors.history import NodeHistory
-from stallwatch.detectors.replay import replay, snapshots_of
 from stallwatch.model.finding import Finding
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import ChildSample, GroupCounter, NodeSnapshot, RankSample
+from stallwatch.replay.playing import detect
 from tests.unit.detectors.nodes import START, found, four, job_run, process, run, sample, snapshot, with_beat
 
 
@@ -42,8 +42,9 @@ def test_names_of_detectors_are_unique() -> None:
 def test_a_timeline_on_disk_replays_to_the_same_findings() -> None:
     shots = job_run(four(stuck_at=20.3), 40)
     lines = [msgspec.json.encode(shot) for shot in shots]
-    live = [detected for _, detected in replay(Config(), shots)]
-    replayed = [detected for _, detected in replay(Config(), snapshots_of(lines))]
+    live = [detected for _, detected in detect(Config(), shots)]
+    kept = (msgspec.json.decode(line, type=NodeSnapshot) for line in lines)
+    replayed = [detected for _, detected in detect(Config(), kept)]
     assert live == replayed
     assert any(one.findings for one in replayed)
 

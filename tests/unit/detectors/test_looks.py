@@ -3,8 +3,8 @@
 import pytest
 
 from stallwatch.config import Config
-from stallwatch.detectors.replay import replay
 from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
+from stallwatch.replay.playing import detect
 from tests.replay.stragglers import Backend, By, Job, play
 from tests.unit.detectors.nodes import SECOND, START, found, heartbeat, run, sample, snapshot
 
@@ -13,7 +13,7 @@ def named(job: Job, seconds: float, seed: int = 3) -> list[tuple[tuple[int, ...]
     """(ranks, stage, second) of every finding of a slow rank."""
     return [
         (finding.ranks, finding.stage, float(shot.tick))
-        for shot, detected in replay(Config(), play(job, seconds, seed))
+        for shot, detected in detect(Config(), play(job, seconds, seed))
         for finding in detected.findings
         if finding.detector == "slow"
     ]

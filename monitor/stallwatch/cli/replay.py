@@ -1,0 +1,37 @@
+"""`stallwatch replay`: an incident once more, through the detectors, diagnosis and outputs of this version."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML whose keys take the place of those that were in force; all others stay as recorded.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the replay as JSON.")
+def command(bundle: Path, config_file: Path | None, as_json: bool) -> int:
+    """Replay an incident: what detection decides, tick by tick, and who would have been told what, and when.
+
+    BUNDLE is a folder that a daemon wrote. Its timeline goes through detectors and incident engine on its own clock;
+    its looks at ranks are judged anew. Nothing is sent to anybody.
+    """
+    from stallwatch.replay.document import replay_bundle
+
+    if as_json:
+        click.echo(msgspec.json.encode(replay_bundle(bundle, config_file)))
+        return 0
+    from rich.console import Console, Group
+
+    from stallwatch.cli.replay_view import replay_parts
+    from stallwatch.cli.terminal import show
+
+    with Console(stderr=True).status("replaying"):  # a terminal's alone
+        said = replay_bundle(bundle, config_file)
+    show(Group(*replay_parts(said)))
+    return 0

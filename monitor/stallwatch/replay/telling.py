@@ -1,0 +1,66 @@
+"""Who would have been told what, by the rule that every output goes by (incidents.delivery_steps)."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from stallwatch.config import Config
+from stallwatch.incidents.delivery_steps import Step, covered, due, verdict_key
+from stallwatch.model.incident import Incident, Severity
+from stallwatch.outputs.log import line
+
+# Where nothing else is configured: page, API, log and metrics show what deserves a warning.
+SHOWN = "page and log"
+
+
+class Voice(msgspec.Struct, frozen=True):
+    name: str
+    minimum: Severity
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One step of an incident's life that is told."""
+
+    outputs: tuple[str, ...]
+    step: Step
+    incident: Incident
+
+    @property
+    def line(self) -> str:
+        return line(self.incident)
+
+
+def voices(config: Config) -> tuple[Voice, ...]:
+    """Return the outputs of this configuration that send messages about incidents. Nothing secret is read."""
+    slack, webhook = config.slack, config.webhook
+    configured = []
+    if slack.webhook_url or slack.webhook_url_file or slack.bot_token or slack.bot_token_file:
+        configured.append(Voice("slack", slack.minimum_severity))
+    if webhook.url or webhook.url_file:
+        configured.append(Voice("webhook", webhook.minimum_severity))
+    return tuple(configured) or (Voice(SHOWN, "warning"),)
+
+
+class Telling:
+    """Remembers what each voice has said."""
+
+    def __init__(self, told_by: Sequence[Voice]) -> None:
+        self._voices = tuple(told_by)
+        self._steps: dict[tuple[str, str], tuple[Step, ...]] = {}  # by voice and incident
+        self._verdicts: dict[tuple[str, str], str] = {}
+
+    def step(self, incidents: Sequence[Incident]) -> list[Message]:
+        """Given the incidents as they are now, return what is told of them now."""
+        messages = []
+        for incident in incidents:
+            names: dict[Step, list[str]] = defaultdict(list)
+            for voice in self._voices:
+                key = (voice.name, incident.incident_id)
+                step = due(incident, self._steps.get(key, ()), voice.minimum, self._verdicts.get(key, ""))
+                if step is not None:
+                    self._steps[key] = (*self._steps.get(key, ()), *covered(incident, step))
+                    self._verdicts[key] = verdict_key(incident)
+                    names[step].append(voice.name)
+            messages += [Message(tuple(by), step, incident) for step, by in names.items()]
+        return messages
