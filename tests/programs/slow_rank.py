@@ -1,14 +1,20 @@
-"""A training job in which one rank needs longer for each step, from one step to another: gloo or NCCL.
+"""A training job in which some ranks need longer for each step, from one step to another: gloo or NCCL.
 
     torchrun --nproc-per-node 4 slow_rank.py --by sleep --step-seconds 0.2 --extra 0.3 --slow-rank 2 --seconds 60
 
-Prints one JSON line when the rank becomes slow and one when it is as fast as the others again, with CLOCK_MONOTONIC.
+By sleep, CPU work, the GPU, a data loader whose worker needs longer, another process on the rank's only CPU (beside),
+by little more and more (creep), or another rank every few steps (wander).
+
+Prints a JSON line when it has settled, one when ranks become slow and one when they are as fast as the others again,
+with CLOCK_MONOTONIC and the step.
 """
 
 import argparse
 import json
 import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -20,16 +26,19 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: TID251
 import stallwatch
 from stallwatch.demo.training import choose_device
 
+BY = ("sleep", "cpu", "loader", "gpu", "beside", "creep", "wander")
+SETTLED = 8  # steps
+
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="gloo")
-    parser.add_argument("--by", default="sleep", choices=("sleep", "cpu", "loader", "gpu", "wander"))
+    parser.add_argument("--by", default="sleep", choices=BY)
     parser.add_argument("--step-seconds", type=float, default=0.2)
     parser.add_argument("--extra", type=float, default=0.3, help="share of a step by which the slow rank is slower")
     parser.add_argument("--jitter", type=float, default=0.0, help="share by which each rank's steps vary, by chance")
     parser.add_argument("--heavy", action="store_true", help="jitter of a heavy-tailed kind")
-    parser.add_argument("--slow-rank", type=int, default=2)
+    parser.add_argument("--slow-rank", type=int, nargs="+", default=[2])
     parser.add_argument("--healthy-seconds", type=float, default=15.0)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long it is slow")
     parser.add_argument("--after-seconds", type=float, default=30.0, help="how long the job goes on after that")
@@ -42,8 +51,31 @@ def compute(seconds: float) -> None:
         sum(range(200))
 
 
+def consume(seconds: float) -> None:
+    """As much CPU time, however long that takes."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        sum(range(200))
+
+
 def spin_gpu(seconds: float) -> None:
     torch.cuda._sleep(int(seconds * 1.7e9))
+
+
+class Beside:
+    """Another process on the CPU that this rank is bound to, while it is slow."""
+
+    def __init__(self, cpu: int) -> None:
+        os.sched_setaffinity(0, {cpu})
+        self._other: subprocess.Popen[bytes] | None = None
+
+    def be(self, there: bool) -> None:
+        if there and self._other is None:
+            self._other = subprocess.Popen([sys.executable, "-c", "while True: pass"])  # it inherits the CPU
+        elif not there and self._other is not None:
+            self._other.kill()
+            self._other.wait()
+            self._other = None
 
 
 class Slowly(torch.utils.data.IterableDataset):  # type: ignore[misc]
@@ -74,8 +106,14 @@ def main() -> None:
     pace.write_text("0")
     loader = iter(torch.utils.data.DataLoader(Slowly(pace), batch_size=None, num_workers=1, prefetch_factor=2))
     decodes = chosen.by == "loader"
+    beside = Beside(rank % (os.cpu_count() or 1)) if chosen.by == "beside" and rank in chosen.slow_rank else None
     began, slow, step, agreed = time.monotonic(), False, 0, torch.zeros(1)
+    settled = (began, 0)
     while True:
+        if step == SETTLED:
+            settled = (time.monotonic(), step)
+            if rank == 0:
+                print(json.dumps({"settled": True, "at": settled[0], "step": step}), flush=True)
         # All leave at the same step, and see the same clock: rank 0's.
         agreed[0] = time.monotonic() - began
         if step % 10 == 0:
@@ -84,19 +122,29 @@ def main() -> None:
             age = clock.item()
         if age > chosen.healthy_seconds + chosen.seconds + chosen.after_seconds:
             break
+        work = chosen.step_seconds
         now_slow = chosen.healthy_seconds < age < chosen.healthy_seconds + chosen.seconds
-        culprit = draw_same(step, dist.get_world_size()) if chosen.by == "wander" else chosen.slow_rank
+        culprits = [draw_same(step, dist.get_world_size())] if chosen.by == "wander" else chosen.slow_rank
+        mine = rank in culprits
         if now_slow != slow:
             slow = now_slow
             if rank == 0:
                 print(json.dumps({"slow": slow, "at": time.monotonic(), "step": step}), flush=True)
-            if decodes and rank == culprit:
-                pace.write_text(str(chosen.step_seconds * (1 + chosen.extra) if slow else 0))
-        work = chosen.step_seconds
+            if decodes and mine:
+                # Its worker decodes while the rank talks to the others: to be slow it must need longer than a step.
+                usual = (time.monotonic() - settled[0]) / (step - settled[1]) if step > settled[1] else work
+                pace.write_text(str(usual * (1 + chosen.extra) if slow else 0))
+            if beside is not None:
+                beside.be(slow)
         if chosen.jitter:
             by = draw.paretovariate(2.5) - 1.67 if chosen.heavy else draw.gauss(0, 1)
             work = max(0.2 * work, work * (1 + chosen.jitter * by))
-        extra = chosen.step_seconds * chosen.extra if slow and rank == culprit else 0.0
+        extra = chosen.step_seconds * chosen.extra if slow and mine else 0.0
+        if chosen.by == "creep":
+            extra *= (age - chosen.healthy_seconds) / chosen.seconds
+        if chosen.by == "beside":
+            # All compute as much; whose CPU is shared needs twice as long for it.
+            extra, work = chosen.step_seconds * chosen.extra, work * (1 - chosen.extra)
         if decodes:
             until = time.monotonic() + work
             batch = next(loader)
@@ -104,10 +152,12 @@ def main() -> None:
         else:
             batch = torch.randn(32, 64)
             time.sleep(work)
-            if chosen.by in ("sleep", "wander"):
+            if chosen.by in ("sleep", "creep", "wander"):
                 time.sleep(extra)
             elif chosen.by == "cpu":
                 compute(extra)
+            elif chosen.by == "beside":
+                consume(extra)
             elif chosen.by == "gpu":
                 spin_gpu(extra)
         loss = model(batch.to(device)).square().mean()
@@ -117,6 +167,8 @@ def main() -> None:
         loss.item()
         beat.step()
         step += 1
+    if beside is not None:
+        beside.be(False)
     dist.barrier()
     dist.destroy_process_group()
     pace.unlink()

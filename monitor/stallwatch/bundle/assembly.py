@@ -136,6 +136,8 @@ class Assembly:
             processes=tuple(by_kind["process"]),
             heartbeat=tuple(heartbeats),
             scenes=tuple(by_kind["scene"]),
+            profiles=tuple(by_kind["profile"]),
+            usages=tuple(by_kind["usage"]),
             attempts=tuple(attempt for attempts in by_kind["attempts"] for attempt in attempts),
             log=tuple(line for log in logs for line in log.lines),
             captured_at_ns=description.captured_at_ns.get(rank),

@@ -23,6 +23,8 @@ _RANK_FILES: Final = tuple(
         ("recorder", rf"flight_recorder.*?{_LOOK}\.(?:pickle|pkl|json)"),
         ("stacks", rf"stacks(?:\.child-[0-9]+)?{_LOOK}(?:\.error)?{_LOOK.replace('look', 'later')}\.json"),
         ("process", rf"process{_LOOK}\.json"),
+        ("profile", rf"profile(?:\.child-[0-9]+)?{_LOOK}\.txt"),
+        ("usage", rf"usage{_LOOK}\.json"),
         ("heartbeat", rf"heartbeat{_LOOK}\.json"),
         ("scene", rf"scene{_LOOK}\.json"),
         ("attempts", r"attempts\.json"),

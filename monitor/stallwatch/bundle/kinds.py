@@ -8,13 +8,33 @@ import msgspec
 from stallwatch.bundle import description
 from stallwatch.bundle.guessing import guess
 from stallwatch.bundle.limits import LONGEST_TIMELINE_BYTES
-from stallwatch.formats import flight_recorder, gpus, kernel_log, process, py_spy, ras, scene, training_log
+from stallwatch.formats import (
+    flight_recorder,
+    gpus,
+    kernel_log,
+    process,
+    py_spy,
+    py_spy_profile,
+    ras,
+    scene,
+    training_log,
+)
 from stallwatch.formats.entry_templates import TemplateLibrary
 from stallwatch.formats.outside_text import line_of, name_of, text_of
 from stallwatch.formats.recorder_table import RecorderTable
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
-from stallwatch.model.evidence import Attempt, KernelLog, LogTail, ProcessLook, RasCommunicator, SourceLine, Stacks
+from stallwatch.model.evidence import (
+    Attempt,
+    KernelLog,
+    LogTail,
+    ProcessLook,
+    Profile,
+    RasCommunicator,
+    SourceLine,
+    Stacks,
+    Usage,
+)
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident
 from stallwatch.model.scene import Scene
@@ -105,6 +125,8 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "stacks": Kind(py_spy.parse, Stacks, 16 * _MEBIBYTE),
     "process": Kind(process.parse, ProcessLook, 4 * _MEBIBYTE),
+    "profile": Kind(py_spy_profile.parse, Profile, 4 * _MEBIBYTE),
+    "usage": Kind(_structure(Usage), Usage, _MEBIBYTE),
     "heartbeat": Kind(_structure(Heartbeat), Heartbeat, _MEBIBYTE),
     "scene": Kind(scene.parse, Scene, _MEBIBYTE),
     "attempts": Kind(_structure(tuple[Attempt, ...], text_of), tuple[Attempt, ...], 4 * _MEBIBYTE),

@@ -9,7 +9,7 @@ from stallwatch.bundle.description import Description
 from stallwatch.bundle.finding import Found, readable
 
 # What is read anew at each look, of the process that is the rank at that time.
-OF_A_LOOK: Final = frozenset({"recorder", "stacks", "process", "heartbeat", "scene", "sources"})
+OF_A_LOOK: Final = frozenset({"recorder", "stacks", "process", "profile", "usage", "heartbeat", "scene", "sources"})
 
 
 class Parsed(msgspec.Struct):

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from stallwatch.captures.flight_recorder import EXTRA, FIRST_LOOK, LATER_LOOK, R
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
 from stallwatch.captures.kernel_log import read_kernel_log
+from stallwatch.captures.profile import LATE_SECONDS, ProfileCapture, UsageCapture, children_to_profile, processes
 from stallwatch.captures.ras_capture import RasCapture
 from stallwatch.captures.roots import refusal
 from stallwatch.captures.sources import lines_of_stacks
@@ -38,6 +39,7 @@ from stallwatch.node import untrusted
 from stallwatch.node.heartbeat_file import read_heartbeat
 from stallwatch.node.known_ranks import read_known
 from stallwatch.node.no_network import give_up_network
+from stallwatch.node.procfs import Stat
 
 # Recorders are asked when every stack is taken, for a dump holds the GIL and would show itself in them; but not later
 # than this, so that one py-spy that hangs does not delay the dumps.
@@ -47,6 +49,7 @@ _USER_FILES_SECONDS = 4.0
 # Call sites hold the GIL for 3–10 s the first time (symbols): a minute into a hang, when a passing wait has passed.
 _STACKS_LOOK = 3
 _PIPE_LOOKS = 2  # a byte into the user's dump pipe costs the job a dump with stacks
+_MOST_PROFILED = 16  # ranks; who is suspected comes first
 _UNKNOWN = "process {pid} is no rank that the privileged side has seen"
 
 
@@ -70,6 +73,7 @@ class RankLook:
         self._section = place.section
         self.stacks = StackCapture(sample, self.folder, place.section, place.held)
         self.recorder = RecorderRequest(sample, self.folder, place.section.dump_seconds)
+        self.profile = ProfileCapture(sample, self.folder, place.section)
         self.gone = sample.end is not None
         self.refused = refusal(sample, place.section.ranks_of_root)
         # The reader of ranks has not seen its process: that we do not either proves no end.
@@ -77,6 +81,7 @@ class RankLook:
         self._children: tuple[ChildProcess, ...] = ()
         self._process: ProcessLook | None = None
         self._around: dict[str, Any] = {}
+        self._usage: UsageCapture | None = None
 
     def look_at_process(self) -> None:
         asked_ns = time.monotonic_ns()
@@ -139,6 +144,27 @@ class RankLook:
     def take_stacks(self) -> None:
         if not (self.gone or self.hidden):
             self.stacks.capture(self._children)
+
+    def start_usage(self, others: Mapping[int, Stat]) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._usage = UsageCapture(self.sample.pid, self.sample.start_ticks, others)
+
+    def take_usage(self, others: Mapping[int, Stat]) -> None:
+        if self._usage is not None:
+            with self.folder.attempt("usage"):
+                own = [child.pid for child in self._children]
+                self.folder.write_json("usage.json", self._usage.taken(self.look, own, others))
+
+    def profiles(self, seconds: int) -> list[Callable[[], None]]:
+        """What takes them, of itself and of children that it may wait for."""
+        if self.gone or self.hidden:
+            return []
+        children = (partial(self.profile.take_child, pid, seconds) for pid in children_to_profile(self._children))
+        return [partial(self.profile.take, seconds), *children]
+
+    def lines(self) -> list[tuple[str, int]]:
+        """Source lines that tell what it does."""
+        return list(dict.fromkeys((*lines_of_stacks(self.stacks.frames), *self.profile.lines)))
 
     def ask_recorder(self, rungs: tuple[str, ...]) -> None:
         if self.gone:
@@ -209,19 +235,23 @@ class Look:
         _join(self._start([rank.look_at_process for rank in self.ranks]), _PROCESS_SECONDS)
         _join(self._start([rank.take_heartbeat for rank in self.ranks]), _PROCESS_SECONDS)
         around = self._start([rank.look_around for rank in self.ranks])
+        profiles = self._start([self._profile] if self._order.profile_seconds else [])
         stacks = self._start([rank.take_stacks for rank in self.ranks])
         _join(stacks, _STACKS_FIRST_SECONDS)
         rungs = FIRST_LOOK if self._order.look == 1 else LATER_LOOK
         recorders = self._start([partial(rank.ask_recorder, rungs) for rank in self.ranks])
         # Two looks of a rank, each with its own deadline, and its children.
         _join(stacks, 4 * section.stack_seconds)
-        files = self._start([self._user_files])
+        files = [] if profiles else self._start([self._user_files])
         _join(recorders, section.dump_seconds + 1)
         blind = [rank for rank in self.ranks if not rank.is_complete()]
         _join(self._start([rank.ask_for_stacks for rank in blind]), section.dump_seconds + 1)
         _join(files, _USER_FILES_SECONDS + 1)
         _join(around + node + report, 1.0)
         self._tell(self.state(done=False))
+        if profiles:
+            _join(profiles, section.seconds)  # it has its own deadline
+            _join(self._start([self._user_files]), _USER_FILES_SECONDS + 1)  # the lines that it saw, too
         if self._order.look >= _STACKS_LOOK and section.recorder_stacks:
             extra = [partial(rank.ask_recorder, (EXTRA,)) for rank in self.ranks if not rank.recorder.missing]
             _join(self._start(extra), section.dump_seconds + 1)
@@ -254,6 +284,19 @@ class Look:
     def abandon(self) -> None:
         for rank in self.ranks:
             rank.stacks.abandon()
+            rank.profile.abandon()
+
+    def _profile(self) -> None:
+        ranks, seconds = self.ranks[:_MOST_PROFILED], self._order.profile_seconds
+        before = processes()
+        for rank in ranks:
+            rank.start_usage(before)
+        running = self._start([take for rank in ranks for take in rank.profiles(seconds)])
+        time.sleep(seconds)
+        after = processes()
+        for rank in ranks:
+            rank.take_usage(after)
+        _join(running, LATE_SECONDS + 1)
 
     def _nccl_ras(self) -> None:
         """Whom to ask, which takes our rights; that is done by who has a network."""
@@ -261,11 +304,7 @@ class Look:
 
     def _user_files(self) -> None:
         """One reader a user: it becomes that user once and for all."""
-        wanted = (
-            (rank.sample, rank.gone, rank.folder, lines_of_stacks(rank.stacks.frames))
-            for rank in self.ranks
-            if not rank.refused
-        )
+        wanted = ((rank.sample, rank.gone, rank.folder, rank.lines()) for rank in self.ranks if not rank.refused)
         readers = user_files.readers([user_files.Subject(*one) for one in wanted], _USER_FILES_SECONDS)
         _join(self._start(readers), _USER_FILES_SECONDS)
 

@@ -106,6 +106,20 @@ SOURCES: tuple[Source, ...] = (
         "file and line number alone",
     ),
     Source(
+        "profile",
+        "Profile of a slow rank and its peers",
+        "the line where it spends time that its peers do not, by share; of two data loader workers too",
+        "as for stacks; nothing is paused",
+        "the rank is named, its line is not",
+    ),
+    Source(
+        "usage",
+        "What a slow rank and its peers use meanwhile",
+        "time without a CPU, who shares its CPUs, page faults, swap, reads from storage",
+        "`/proc` of all processes; reads from storage of others' ranks need CAP_SYS_PTRACE",
+        "fields are absent, never zero",
+    ),
+    Source(
         "heartbeat",
         "The record at the look",
         "step and phase at the moment of the evidence",

@@ -43,12 +43,13 @@ class CaptureRun:
         node: str,
         side: Privileged,
         gpus: Sequence[tuple[Gpu, ...]] = (),
+        profile_seconds: int = 0,
         command: Sequence[str] = _KEEPER,
     ) -> None:
         """Have look number `look` (1, 2, …) taken at `targets` by `side`, and write it below `bundle`.
 
-        `gpus` are the samples of the last snapshots, oldest first; `command` replaces our child in tests. Raise OSError
-        when no process can be started.
+        `gpus` are the samples of the last snapshots, oldest first; the look sees what ranks do for
+        `profile_seconds`; `command` replaces our child in tests. Raise OSError when no process can be started.
         """
         self._seconds = config.capture.seconds
         self._deadline = time.monotonic() + self._seconds
@@ -60,7 +61,8 @@ class CaptureRun:
         ranks = tuple(dict.fromkeys(rank.rank for rank in targets))
         owner = targets[0].job.owner if targets else ""
         spec = KeepSpec(str(bundle), look, node, ranks, tuple(gpus), owner, config.incidents.keep_bytes)
-        self._looking = side.start("look", look=look, ranks=[(rank.pid, rank.start_ticks) for rank in targets])
+        asked = [(rank.pid, rank.start_ticks) for rank in targets]
+        self._looking = side.start("look", look=look, ranks=asked, profile_seconds=profile_seconds)
         read, write = os.pipe()
         self._stdout = open(read, "rb", buffering=0)  # noqa: SIM115  closed at the child's end
         try:

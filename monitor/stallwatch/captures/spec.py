@@ -22,6 +22,7 @@ class Order(Settings, frozen=True, kw_only=True):
     held: int  # that of its table of ranks that are paused (captures.held)
     look: int = 1
     at_ns: int = 0  # CLOCK_MONOTONIC, of a sample: all ranks dump at this moment
+    profile_seconds: int = 0  # of a look: stacks of the ranks over this time, too
 
 
 class KeepSpec(msgspec.Struct, frozen=True):

@@ -21,14 +21,14 @@ POWER_CAP = 0x4
 
 
 def why_slow(rank: int, alive: Sequence[RankHistory], seen: NodeHistory) -> str:
-    """Return "; …" in words, "; nothing on this node tells why" where all that can be seen is alike."""
+    """Return "; …" in words, "" where all that can be seen is alike."""
     mine = next((r for r in alive if r.sample.rank == rank), None)
     if mine is None:
         return ""
     others = [r for r in alive if r is not mine]
     signs = [sign for sign in (_clock(mine, others, seen), _links(mine, seen), _memory(mine, seen)) if sign]
     signs += [sign for sign in (_contention(mine, others), _loading(mine, others)) if sign]
-    return f"; {' and '.join(signs)}" if signs else "; nothing that can be seen on this node tells why"
+    return f"; {' and '.join(signs)}" if signs else ""
 
 
 def gpu_of(rank: RankHistory, gpus: Sequence[Gpu]) -> Gpu | None:

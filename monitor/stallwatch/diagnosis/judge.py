@@ -93,7 +93,7 @@ def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activit
         # Nothing certain is said of what may end by itself.
         confidence="likely" if ends_by_itself and claim.confidence == "certain" else claim.confidence,
         summary="",
-        culprit_processes=tuple(_process(story, rank) for rank in sorted(claim.culprits)),
+        culprit_processes=tuple(_process(story, rank, claim) for rank in sorted(claim.culprits)),
         waiting=rank_ranges(waiting) if claim.cause not in ("healthy",) else "",
         where=claim.where,
         mismatch=claim.mismatch,
@@ -162,7 +162,7 @@ def _others_at(story: Story, claim: Claim, waiting: Sequence[int]) -> str:
     return most if 2 * places.count(most) > len(places) else ""
 
 
-def _process(story: Story, rank: int) -> CulpritProcess:
+def _process(story: Story, rank: int, claim: Claim) -> CulpritProcess:
     activity = story.case.activity(rank)
     gpu = story.gpus.get(rank)
     return CulpritProcess(
@@ -170,6 +170,6 @@ def _process(story: Story, rank: int) -> CulpritProcess:
         host=activity.host or next((node.host for node in story.case.nodes if rank in node.ranks), None),
         pid=activity.pid,
         gpu_uuid=gpu.uuid if gpu else None,
-        where=activity.where if activity.known else None,
-        frame=activity.frame,
+        where=claim.where if claim.profiled else activity.where if activity.known else None,
+        frame=claim.frame if claim.profiled else activity.frame,
     )

@@ -54,8 +54,6 @@ def slow(scene: Scene) -> list[str]:
             if scene.process.gpu_uuid or (scene.activity and scene.activity.uses_gpu)
             else []
         ),
-        f"See what the rank spends time on: `py-spy record --duration 20 --format speedscope -o rank.json --pid "
-        f"{scene.pid}`.",
         f"Look for others on its cores: `top -H -p {scene.pid}`, `ps -eo pid,psr,pcpu,args --sort=-pcpu | head`.",
         "If the same node is slow with other ranks, take it out and start from the last checkpoint.",
     ]

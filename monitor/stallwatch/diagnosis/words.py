@@ -260,7 +260,8 @@ def _slow_rank(verdict: Verdict, culprits: Culprits) -> str:
     doing = culprits.doing(again=True)
     lead = f"{culprits.who()} {'holds' if culprits.single else 'hold'} the job back, which still moves"
     if verdict.slowness is not None:
-        return f"{lead}: {cost_of(verdict.slowness)}"
+        why = f"; {culprits.aside.told}" if culprits.aside.told else ""
+        return f"{lead}: {cost_of(verdict.slowness)}{why}"
     return f"{lead}{': ' + shorten(shown, 200) if shown else ''}{'; ' + doing if doing and not shown else ''}"
 
 

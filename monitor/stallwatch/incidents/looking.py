@@ -37,8 +37,8 @@ def captured(life: Life, event: Captured, wall_ns: int, actions: list[Action]) -
         incident = noted(incident, f"look {event.look}: evidence complete", wall_ns, actions)
     undecided = incident.verdict is None or incident.verdict.cause == "undecided"
     judged_look = life.judged_look
-    if event.done and undecided and judged_look == event.look:
-        judged_look -= 1  # judged early, and more has come since
+    if event.done and (undecided or life.family == "slow") and judged_look == event.look:
+        judged_look -= 1  # judged early, and more has come since: of a slow rank what it does over some seconds
     return replace(
         life,
         incident=incident,
@@ -92,7 +92,7 @@ def look_and_judge(life: Life, config: Config, now_ns: int, actions: list[Action
     """Begin the look that is due, and have judged what is ready."""
     if life.family == "health":
         return life
-    if life.next_look_ns is not None and life.next_look_ns <= now_ns:
+    if life.next_look_ns is not None and life.next_look_ns <= now_ns and not _is_profiling(life, now_ns):
         if life.looks >= config.incidents.maximum_looks:
             return replace(life, next_look_ns=None)
         if life.capturing:
@@ -111,6 +111,11 @@ def look_and_judge(life: Life, config: Config, now_ns: int, actions: list[Action
             actions.append(Judge(life.incident, life.looks))
             return replace(life, judging=True, early=True, early_done=True)
     return life
+
+
+def _is_profiling(life: Life, now_ns: int) -> bool:
+    """The look under way sees ranks over some seconds, which says why; the next is not so urgent."""
+    return life.capturing and now_ns - life.look_ns < _SECOND_NS * slowness.look_seconds(life.incident)
 
 
 def noted(incident: Incident, what: str, wall_ns: int, actions: list[Action]) -> Incident:

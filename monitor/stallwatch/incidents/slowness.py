@@ -10,6 +10,11 @@ from stallwatch.model.verdict import Cause, Fact, Rejected, Slowness, Verdict
 _SURE_SECONDS = 8.0
 _SURE_STEPS = 8
 _CHANGED = 1.5  # times its cost: news
+# A look at a slow rank lasts so long that it sees some steps; the privileged side allows 12 s at most.
+_LEAST_PROFILE_SECONDS, _MOST_PROFILE_SECONDS = 5, 12
+_PROFILED_STEPS = 4
+_LOOK_SECONDS = 6.0  # beside the profile
+_STATISTICS = "heartbeats over many steps"
 _NOTHING_SEEN: frozenset[Cause] = frozenset({"healthy", "undecided", "waiting"})
 
 
@@ -20,6 +25,7 @@ def measured(incident: Incident, seen: Verdict) -> Verdict:
     if finding is None:
         return seen
     if seen.cause == "slow_rank" and seen.culprits == finding.ranks:
+        seen = replace(seen, because=(*seen.because, Fact(finding.reason, _STATISTICS)))
         if seen.slowness is None and finding.slowness is not None:
             return replace(seen, slowness=finding.slowness)
         sure = seen.slowness is not None and is_sure(seen.slowness)
@@ -32,10 +38,25 @@ def measured(incident: Incident, seen: Verdict) -> Verdict:
         culprits=finding.ranks,
         confidence="likely",
         summary=finding.reason[:1].upper() + finding.reason[1:],
-        because=(Fact(finding.reason, "heartbeats over many steps"),),
+        because=(Fact(finding.reason, _STATISTICS),),
         rejected=(Rejected(seen.cause, why),) if seen.cause != "slow_rank" else (),
         slowness=finding.slowness,
     )
+
+
+def profile_seconds(incident: Incident) -> int:
+    """How long a look sees what ranks do: some steps of a job that is held back by some; 0 where nobody is."""
+    finding = next((finding for finding in incident.findings if finding.detector == "slow"), None)
+    if finding is None:
+        return 0
+    steps = _PROFILED_STEPS * finding.slowness.step_seconds if finding.slowness is not None else 0.0
+    return min(max(round(steps), _LEAST_PROFILE_SECONDS), _MOST_PROFILE_SECONDS)
+
+
+def look_seconds(incident: Incident) -> float:
+    """How long the look under way is given before the next takes its place; 0: no time."""
+    seconds = profile_seconds(incident)
+    return seconds + _LOOK_SECONDS if seconds else 0.0
 
 
 def agrees(incident: Incident, verdict: Verdict) -> bool:

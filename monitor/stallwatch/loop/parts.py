@@ -8,6 +8,7 @@ from typing import Protocol
 from stallwatch.captures.run import CaptureRun, CaptureState
 from stallwatch.clock import Clock
 from stallwatch.config import Config
+from stallwatch.incidents import slowness
 from stallwatch.incidents.store import Left
 from stallwatch.loop.judging import JudgeRun, JudgeState
 from stallwatch.model.gpu import Gpu
@@ -122,7 +123,18 @@ class RealStarter:
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[Gpu, ...]]
     ) -> Capturing:
         bundle = Path(incident.bundle)
-        return CaptureRun(bundle, targets, look, self._config, node=incident.node, gpus=gpus, side=self._side)
+        # Who is suspected comes first: of many ranks not all are profiled.
+        suspected = {rank for finding in incident.findings for rank in finding.ranks}
+        return CaptureRun(
+            bundle,
+            sorted(targets, key=lambda target: target.rank not in suspected),
+            look,
+            self._config,
+            node=incident.node,
+            gpus=gpus,
+            side=self._side,
+            profile_seconds=slowness.profile_seconds(incident),
+        )
 
     def judge(self, incident: Incident) -> Judging:
         owner, now_ns = incident.job.owner, self._clock.monotonic_ns()

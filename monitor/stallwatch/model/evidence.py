@@ -88,6 +88,48 @@ class Stacks(msgspec.Struct, frozen=True):
     error: str | None = None  # py-spy's message, when there is no stack
 
 
+class SampledStack(msgspec.Struct, frozen=True):
+    """A stack of a profile, and how often it was seen."""
+
+    thread: str  # its name, "" where the profile has none
+    os_thread_id: int | None
+    frames: tuple[CodeFrame, ...]  # innermost first
+    count: int
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """Stacks of one process over some seconds, idle threads too. `pid` is of a child of the rank, None of itself."""
+
+    source: str
+    look: int
+    stacks: tuple[SampledStack, ...]
+    pid: int | None = None
+
+
+class Neighbour(msgspec.Struct, frozen=True):
+    """A process, of no rank that was looked at, that ran last on a CPU which the rank may use."""
+
+    pid: int
+    command: str
+    cpu_share: float  # of one CPU, over the time of the profile
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a rank used while its profile was taken. Shares are of that time; None: the system does not tell."""
+
+    look: int
+    seconds: float
+    cpu_share: float | None = None  # its main thread ran
+    runnable_share: float | None = None  # its main thread could run and had no CPU
+    storage_share: float | None = None  # its main thread waited for a block device
+    major_faults: int | None = None
+    read_bytes: int | None = None  # from storage, by all its threads
+    write_bytes: int | None = None
+    swapped_bytes: int | None = None  # at the end
+    cpus: tuple[int, ...] | None = None  # that its main thread may use
+    beside: tuple[Neighbour, ...] = ()  # the busiest first
+
+
 class ThreadState(msgspec.Struct, frozen=True):
     tid: int
     name: str
@@ -267,6 +309,8 @@ class RankEvidence(msgspec.Struct, frozen=True):
     # Made of whole rings by the reader of a large incident; `recorders` then hold the newest entries only.
     summary: RankSummary | None = None
     scenes: tuple[Scene, ...] = ()  # oldest first
+    profiles: tuple[Profile, ...] = ()  # of itself and of its children, oldest first
+    usages: tuple[Usage, ...] = ()  # oldest first
 
 
 class RasRank(msgspec.Struct, frozen=True):

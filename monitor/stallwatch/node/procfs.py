@@ -22,6 +22,9 @@ class Stat(NamedTuple):
     start_ticks: int
     resident_pages: int
     exit_status: int  # as wait(2) gives it; 0 also when we may not know
+    major_faults: int = 0
+    storage_ticks: int = 0  # waited for block devices, where the kernel counts that
+    processor: int = -1  # on which it ran last
 
 
 class Status(NamedTuple):
@@ -52,6 +55,9 @@ def parse_stat(data: bytes) -> Stat:
         start_ticks=int(fields[19]),
         resident_pages=int(fields[21]),
         exit_status=int(fields[49]) if len(fields) > 49 else 0,
+        major_faults=int(fields[9]),
+        storage_ticks=int(fields[39]) if len(fields) > 39 else 0,
+        processor=int(fields[36]) if len(fields) > 36 else -1,
     )
 
 

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from stallwatch.captures.run import CaptureRun, CaptureState
 from stallwatch.config import CaptureSection, Config
+from stallwatch.formats import py_spy_profile
 from stallwatch.hook import layout
-from stallwatch.model.evidence import Attempt, ProcessLook
+from stallwatch.model.evidence import Attempt, ProcessLook, Usage
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import Outputs, ProcessEnd, RankSample
 from tests.integration.captures.subjects import (
@@ -63,6 +64,24 @@ def attempts(bundle: Path, what: str) -> list[Attempt]:
 
 def process_of(bundle: Path) -> ProcessLook:
     return msgspec.json.decode((bundle / "ranks/0/process.json").read_bytes(), type=ProcessLook)
+
+
+def test_a_look_over_some_seconds_sees_what_a_rank_and_its_worker_do(tmp_path: Path) -> None:
+    with running(WITH_WORKER, tmp_path / "d") as subject:
+        sample = subject.sample()
+        with side_that_knows(sample, config=CONFIG) as side:
+            run = CaptureRun(tmp_path / "b", [sample], 2, CONFIG, node="node0", side=side, profile_seconds=1)
+            assert wait(run, lambda: None).evidence_complete
+    folder = tmp_path / "b/ranks/0"
+    usage = msgspec.json.decode((folder / "usage-2.json").read_bytes(), type=Usage)
+    assert usage.look == 2
+    assert usage.seconds >= 1
+    assert usage.cpus == tuple(sorted(os.sched_getaffinity(0)))
+    own, *workers = sorted(folder.glob("profile*"), key=lambda path: len(path.name))
+    assert own.name == "profile-2.txt"
+    assert workers
+    for path in (own, *workers):
+        assert sum(stack.count for stack in py_spy_profile.parse(path.read_bytes(), path.name).stacks) > 0
 
 
 def test_rank_that_waits_for_a_lock_shows_its_line(tmp_path: Path) -> None:

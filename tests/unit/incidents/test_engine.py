@@ -308,6 +308,27 @@ def test_a_slow_rank_is_not_taken_back_by_a_look_while_its_symptom_lasts() -> No
     assert (story.incident.verdict.cause, story.severity) == ("slow_rank", "warning")
 
 
+def test_a_look_at_a_slow_rank_is_judged_again_when_it_has_seen_what_the_rank_does() -> None:
+    story = Story()
+    slow = finding("slow", "suspect")
+    story.at(20, slow, jobs=[facts(moved=True)])
+    assert of(story.looked(done=False), Judge)
+    story.judged(slow_report((0, 1, 2, 3), 0.06, 6.0))
+    story.at(21, slow)
+    assert of(story.looked(), Judge)
+
+
+def test_a_look_that_sees_some_seconds_is_not_cut_short_by_the_next_one() -> None:
+    story = Story()
+    story.at(20, finding("slow", "suspect"), jobs=[facts(moved=True)])
+    story.looked(done=False)
+    story.judged(slow_report((0, 1, 2, 3), 0.06, 6.0))
+    assert not of(story.at(25, finding("slow")), StartCapture)  # confirmed: a second look is due
+    done = story.looked()
+    assert of(done, StartCapture)
+    assert not of(done, CancelCapture)
+
+
 def test_slowness_that_came_to_nothing_is_not_looked_at_again_at_once() -> None:
     story = Story()
     slow, moving = finding("slow", "suspect"), [facts(moved=True)]

@@ -11,7 +11,7 @@ from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.waits import Point, Wait
 from stallwatch.model.summary import Call
-from stallwatch.model.verdict import Cause, Confidence, EndsByItself, Fact, Mismatch, Rejected, Slowness, Where
+from stallwatch.model.verdict import Cause, Confidence, EndsByItself, Fact, Frame, Mismatch, Rejected, Slowness, Where
 
 _FACTS_KEPT = 12
 
@@ -35,6 +35,9 @@ class Claim(msgspec.Struct, frozen=True):
     race: bool = False  # two threads of each rank call in a group, in an order that is chance
     steps_past: int | None = None  # steps that the culprits counted beyond those that wait for them
     slowness: Slowness | None = None
+    # Profiled: where the culprits spend the time, None where it is no one line; else a single look's lines are shown.
+    profiled: bool = False
+    frame: Frame | None = None
     told: str = ""  # what a log says of the culprits: "ValueError: bad shard at train.py:7 in load"
     told_waiting: tuple[int, ...] = ()  # who waits by the logs, where no recorder shows it
     steps: tuple[str, ...] = ()  # what to do first, by the line that tells the cause

@@ -14,6 +14,7 @@ from stallwatch.diagnosis.claims.claim import (
 from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
 from stallwatch.diagnosis.claims.rank_exited import end_of, exit_code
 from stallwatch.diagnosis.story import Story
+from stallwatch.diagnosis.why_slow import reasons
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 
@@ -28,6 +29,7 @@ def slow_rank(story: Story) -> Saying:
         return None
     cost = slow.slowness
     come = "comes" if len(slow.ranks) == 1 else "come"
+    why = reasons(story, slow.ranks)
     return Claim(
         cause="slow_rank",
         culprits=slow.ranks,
@@ -39,11 +41,16 @@ def slow_rank(story: Story) -> Saying:
                 "arrival times in the flight recorders",
             ),
             Fact("the job moves" if story.moves else "the job moved until just now", "flight recorders"),
-            *activity_facts(story, slow.ranks),
+            *why.facts,
+            *(() if why.profiled else activity_facts(story, slow.ranks)),
         ),
-        where=common_where(story, slow.ranks),
+        where=why.where if why.profiled else common_where(story, slow.ranks),
         group=slow.group,
         slowness=cost,
+        profiled=why.profiled,
+        frame=why.frame,
+        told=why.told,
+        steps=why.steps,
     )
 
 

@@ -1,0 +1,235 @@
+"""What a rank does over some seconds: stacks by py-spy, without a pause, and what it uses of the node meanwhile."""
+
+import contextlib
+import os
+import re
+import select
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from stallwatch.captures.folder import Folder, NotCaptured
+from stallwatch.captures.process import is_python
+from stallwatch.captures.stacks import explain_failure, py_spy
+from stallwatch.config import CaptureSection
+from stallwatch.formats.outside_text import text_of
+from stallwatch.model.evidence import ChildProcess, Neighbour, Usage
+from stallwatch.model.snapshot import RankSample
+from stallwatch.node.procfs import ProcessDirectory, Stat, parse_stat
+
+# py-spy draws the time between two samples by chance (exponentially), so that steps of any length are seen in all
+# their parts. A sample of a process of torch costs it about 0.2 ms.
+_PER_SECOND = 25
+_CHILDREN_PER_SECOND = 10
+_MOST_CHILDREN = 2  # of each rank: workers of one loader do the same
+LATE_SECONDS = 4.0  # it reads symbols first, and prints last
+_OUTPUT_LIMIT_BYTES = 2 << 20
+_MOST_PROCESSES = 20_000
+_MOST_BESIDE = 3
+_LEAST_SHARE = 0.1  # of a CPU, of a process that is named
+_TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK")
+_ALLOWED = re.compile(rb"^Cpus_allowed_list:\s*([0-9,-]+)$", re.MULTILINE)
+_SWAP = re.compile(rb"^VmSwap:\s*([0-9]+) kB$", re.MULTILINE)
+_MOST_CPUS = 8192
+
+
+class ProfileCapture:
+    """Of one rank; `take` lasts as long as the profile."""
+
+    def __init__(self, sample: RankSample, folder: Folder, section: CaptureSection) -> None:
+        self._sample = sample
+        self._folder = folder
+        self._section = section
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.lines: list[tuple[str, int]] = []  # (file, line) of the frames that were seen
+
+    def take(self, seconds: int) -> None:
+        asked_ns = time.monotonic_ns()
+        try:
+            data = self._record(self._sample.pid, _PER_SECOND, seconds)
+        except NotCaptured as error:
+            self._folder.note("profile", asked_ns, False, f"{error}. {error.help}")
+            return
+        self._folder.write("profile.txt", data)
+        self._folder.note("profile", asked_ns, True)
+        self.lines = _lines(data)
+
+    def take_child(self, pid: int, seconds: int) -> None:
+        with self._folder.attempt(f"profile.child-{pid}"):
+            data = self._record(pid, _CHILDREN_PER_SECOND, seconds)
+            self._folder.write(f"profile.child-{pid}.txt", data)
+            self.lines += _lines(data)
+
+    def abandon(self) -> None:
+        for running in list(self._running):
+            running.kill()
+
+    def _record(self, pid: int, rate: int, seconds: int) -> bytes:
+        command = [
+            py_spy(self._section.py_spy), "record", "--nonblocking", "--idle", "--threads", "--full-filenames",
+            "--format", "raw", "--rate", str(rate), "--duration", str(seconds), "--output", "/dev/stdout",
+            "--pid", str(pid),
+        ]  # fmt: skip
+        try:
+            running = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        except OSError as error:
+            raise NotCaptured(f"py-spy cannot be started: {error.strerror}") from error
+        self._running.append(running)
+        try:
+            said, failure = _read(running, seconds + LATE_SECONDS)
+        finally:
+            running.kill()
+            running.wait()
+            self._running.remove(running)
+        lines = [line for line in said.splitlines() if line and not line.startswith(b"py-spy> ")]
+        if not lines:
+            raise explain_failure(text_of(failure), pid)
+        return b"\n".join(lines) + b"\n"
+
+
+def children_to_profile(children: Sequence[ChildProcess]) -> list[int]:
+    python = (child.pid for child in children if child.state not in "ZX" and is_python(child.pid))
+    return sorted(python)[:_MOST_CHILDREN]
+
+
+def _read(running: "subprocess.Popen[bytes]", seconds: float) -> tuple[bytes, bytes]:
+    """Standard output and error until both end. Raise NotCaptured when that takes too long or is too much."""
+    deadline = time.monotonic() + seconds
+    assert running.stdout is not None
+    assert running.stderr is not None
+    parts = {running.stdout.fileno(): bytearray(), running.stderr.fileno(): bytearray()}
+    open_ones = set(parts)
+    with running.stdout, running.stderr:
+        while open_ones:
+            ready, _, _ = select.select(open_ones, [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise NotCaptured(f"py-spy did not answer within {seconds:.0f} s")
+            for descriptor in ready:
+                data = os.read(descriptor, 1 << 16)
+                parts[descriptor] += data
+                if not data:
+                    open_ones.discard(descriptor)
+                if len(parts[descriptor]) > _OUTPUT_LIMIT_BYTES:
+                    raise NotCaptured(f"py-spy printed more than {_OUTPUT_LIMIT_BYTES} bytes")
+        output, errors = parts.values()
+        return bytes(output), bytes(errors)
+
+
+_FRAME = re.compile(rb" \(([^();]+\.py):([0-9]{1,9})\)(?=[; ])")
+
+
+def _lines(data: bytes) -> list[tuple[str, int]]:
+    """What source lines tell what it did."""
+    found = dict.fromkeys(_FRAME.findall(data))
+    return [(os.fsdecode(file), int(line)) for file, line in found]
+
+
+class UsageCapture:
+    """Between construction and `taken`. Raise ProcessLookupError when the process is gone, OSError or ValueError when
+    /proc does not tell."""
+
+    def __init__(self, pid: int, start_ticks: int, others: Mapping[int, Stat], proc: str = "/proc") -> None:
+        """`others`: all processes now, as `processes` gives them."""
+        self._pid = pid
+        self._start_ticks = start_ticks
+        self._proc = proc
+        self._others = others
+        self._began = time.monotonic()
+        self._before = self._counters()
+
+    def taken(self, look: int, own: Sequence[int], others: Mapping[int, Stat]) -> Usage:
+        """`own`: pids of its children, which are no others; `others`: all processes now."""
+        seconds = time.monotonic() - self._began
+        after = self._counters()
+        changed = {key: after[key] - value for key, value in self._before.items() if key in after}
+        with ProcessDirectory(self._pid, self._proc) as directory:
+            status = directory.read(f"task/{self._pid}/status")
+        swap, allowed = _SWAP.search(status), _ALLOWED.search(status)
+        cpus = _cpus(allowed[1].decode()) if allowed else None
+
+        def share(name: str, unit_seconds: float) -> float | None:
+            return min(1.0, changed[name] * unit_seconds / seconds) if name in changed and seconds else None
+
+        return Usage(
+            look=look,
+            seconds=seconds,
+            cpu_share=share("cpu_ticks", _TICK_SECONDS),
+            runnable_share=share("runnable_ns", 1e-9),
+            storage_share=share("storage_ticks", _TICK_SECONDS),
+            major_faults=changed.get("major_faults"),
+            read_bytes=changed.get("read_bytes"),
+            write_bytes=changed.get("write_bytes"),
+            swapped_bytes=int(swap[1]) << 10 if swap else None,
+            cpus=cpus,
+            beside=self._beside(cpus, {self._pid, *own}, others, seconds),
+        )
+
+    def _counters(self) -> dict[str, int]:
+        with ProcessDirectory(self._pid, self._proc) as directory:
+            whole = directory.stat()
+            if whole.start_ticks != self._start_ticks:
+                raise ProcessLookupError(f"pid {self._pid} belongs to another process now")
+            main = parse_stat(directory.read(f"task/{self._pid}/stat"))
+            found = {"cpu_ticks": main.cpu_ticks, "major_faults": whole.major_faults}
+            if _delays_are_counted(self._proc):
+                found["storage_ticks"] = main.storage_ticks
+            for read in (self._runnable, self._io):
+                with contextlib.suppress(OSError, KeyError, ValueError, IndexError):
+                    found |= read(directory)  # else not ours to know, or a kernel without it: it stays unknown
+            return found
+
+    def _runnable(self, directory: ProcessDirectory) -> dict[str, int]:
+        return {"runnable_ns": int(directory.read(f"task/{self._pid}/schedstat").split()[1])}
+
+    def _io(self, directory: ProcessDirectory) -> dict[str, int]:
+        values = dict(line.split(b": ", 1) for line in directory.read("io").splitlines() if b": " in line)
+        return {key: int(values[key.encode()]) for key in ("read_bytes", "write_bytes")}
+
+    def _beside(
+        self, cpus: Sequence[int] | None, own: set[int], others: Mapping[int, Stat], seconds: float
+    ) -> tuple[Neighbour, ...]:
+        if cpus is None or not seconds:
+            return ()
+        found = []
+        for pid, stat in others.items():
+            before = self._others.get(pid)
+            if before is None or pid in own or before.start_ticks != stat.start_ticks or stat.processor not in cpus:
+                continue
+            share = (stat.cpu_ticks - before.cpu_ticks) * _TICK_SECONDS / seconds
+            if share >= _LEAST_SHARE:
+                found.append(Neighbour(pid, stat.command, share))
+        return tuple(sorted(found, key=lambda one: (-one.cpu_share, one.pid))[:_MOST_BESIDE])
+
+
+def processes(proc: str = "/proc") -> dict[int, Stat]:
+    """All processes of this node, by pid."""
+    found = {}
+    for name in os.listdir(proc)[:_MOST_PROCESSES]:
+        if not name.isdecimal():
+            continue
+        try:
+            with open(f"{proc}/{name}/stat", "rb") as file:
+                found[int(name)] = parse_stat(file.read())
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _delays_are_counted(proc: str) -> bool:
+    """Since Linux 5.14 a sysctl that is off by default; a count of zero says nothing then."""
+    try:
+        with open(f"{proc}/sys/kernel/task_delayacct", "rb") as file:
+            return file.read().strip() == b"1"
+    except OSError:
+        return False
+
+
+def _cpus(ranges: str) -> tuple[int, ...]:
+    """ "0-3,5" as numbers."""
+    found: list[int] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), min(int(last or first), _MOST_CPUS) + 1)
+    return tuple(found)

@@ -1,0 +1,137 @@
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from stallwatch.captures import profile
+from stallwatch.captures.folder import Folder
+from stallwatch.captures.profile import ProfileCapture, UsageCapture
+from stallwatch.config import CaptureSection
+from stallwatch.node.procfs import Stat, parse_stat
+from tests.unit.captures.kept import attempts, kept
+from tests.unit.outputs.reports import sample
+from tests.unit.sensors.fake_proc import FakeProc, stat_line
+
+STACK = "thread (7): MainThread;<module> (/job/train.py:9);load (/job/data.py:41) 30"
+
+
+def _py_spy(tmp_path: Path, body: str) -> CaptureSection:
+    """A py-spy that notes what it is asked, and then does as the test says."""
+    path = tmp_path / "py-spy"
+    path.write_text(
+        f"#!{sys.executable}\nimport sys\nopen({str(tmp_path / 'asked')!r}, 'w').write(' '.join(sys.argv))\n{body}"
+    )
+    path.chmod(0o755)
+    return CaptureSection(py_spy=str(path))
+
+
+def _taken(tmp_path: Path, body: str) -> tuple[ProfileCapture, Path]:
+    bundle = tmp_path / "bundle"
+    with kept(bundle, 0) as sending:
+        capture = ProfileCapture(sample(0), Folder(sending, 0, 1), _py_spy(tmp_path, body))
+        capture.take(1)
+    return capture, bundle / "ranks" / "0"
+
+
+def test_a_profile_is_kept_without_what_py_spy_tells_a_person(tmp_path: Path) -> None:
+    capture, folder = _taken(tmp_path, f"print('py-spy> Sampling\\n\\n' + {STACK!r} + '\\npy-spy> Wrote')")
+    assert (folder / "profile.txt").read_text() == STACK + "\n"
+    assert capture.lines == [("/job/train.py", 9), ("/job/data.py", 41)]
+    assert [(one.what, one.answered) for one in attempts(folder)] == [("profile", True)]
+
+
+def test_a_rank_is_never_paused_for_it(tmp_path: Path) -> None:
+    _taken(tmp_path, f"print({STACK!r})")
+    asked = (tmp_path / "asked").read_text().split()
+    assert {"record", "--nonblocking", "--idle"} <= set(asked)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("sys.exit('Error: Failed to get stack traces')", "its memory changed while it was read"),
+        ("print('py-spy> Sampling')", "no stack of process"),
+        ("sys.stdout.write('x' * (3 << 20))", "printed more than"),
+    ],
+    ids=["it fails", "no stack", "endless"],
+)
+def test_what_is_no_profile_is_noted_and_not_kept(tmp_path: Path, body: str, said: str) -> None:
+    capture, folder = _taken(tmp_path, body)
+    assert not (folder / "profile.txt").exists()
+    (attempt,) = attempts(folder)
+    assert not attempt.answered
+    assert said in attempt.detail
+    assert capture.lines == []
+
+
+def test_py_spy_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "LATE_SECONDS", -0.5)
+    _, folder = _taken(tmp_path, "import time; time.sleep(600)")
+    assert "did not answer" in attempts(folder)[0].detail
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    fake = FakeProc(tmp_path)
+    fake.add(50)
+    return tmp_path
+
+
+def _counters(proc: Path, *, ticks: int, waited_ns: int, faults: int, read: int) -> None:
+    line = stat_line(50, ticks=ticks, start=1000).split()
+    line[11] = str(faults)
+    for name in ("50/stat", "50/task/50/stat"):
+        (proc / name).write_text(" ".join(line))
+    (proc / "50/task/50/schedstat").write_text(f"1 {waited_ns} 3")
+    (proc / "50/io").write_text(f"rchar: 9\nwchar: 9\nread_bytes: {read}\nwrite_bytes: 0\n")
+    (proc / "50/task/50/status").write_text("Name:\tx\nVmSwap:\t  12 kB\nCpus_allowed_list:\t3,8-9\n")
+
+
+def _stat(pid: int, ticks: int, cpu: int, start: int = 5) -> Stat:
+    fields = [str(pid), "(burn)", "R", *["0"] * 49]
+    fields[13], fields[21], fields[38] = str(ticks), str(start), str(cpu)
+    return parse_stat(" ".join(fields).encode())
+
+
+def test_usage_is_what_changed_meanwhile(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((100.0, 105.0))
+    monkeypatch.setattr("stallwatch.captures.profile.time.monotonic", lambda: next(clock))
+    _counters(proc, ticks=100, waited_ns=1_000_000_000, faults=7, read=4096)
+    before = {pid: _stat(pid, 0, 3) for pid in (50, 51, 60, 61, 62, 63)}
+    usage = UsageCapture(50, 1000, before, str(proc))
+    _counters(proc, ticks=100 + 2 * os.sysconf("SC_CLK_TCK"), waited_ns=3_000_000_000, faults=17, read=5_004_096)
+    second = os.sysconf("SC_CLK_TCK")
+    after = {
+        50: _stat(50, 9 * second, 3),
+        51: _stat(51, 4 * second, 3),  # its child
+        60: _stat(60, 4 * second, 3),
+        61: _stat(61, 4 * second, 4),  # elsewhere
+        62: _stat(62, 4 * second, 3, start=6),  # another process by now
+        63: _stat(63, second // 10, 3),  # hardly
+        64: _stat(64, 4 * second, 3),  # began meanwhile
+    }
+    taken = usage.taken(2, [51], after)
+    assert (taken.look, taken.seconds) == (2, 5.0)
+    assert taken.cpu_share == pytest.approx(0.4)
+    assert taken.runnable_share == pytest.approx(0.4)
+    assert (taken.major_faults, taken.read_bytes, taken.swapped_bytes) == (10, 5_000_000, 12 << 10)
+    assert taken.cpus == (3, 8, 9)
+    (beside,) = taken.beside
+    assert (beside.pid, beside.command) == (60, "burn")
+    assert beside.cpu_share == pytest.approx(0.8)
+
+
+def test_what_the_system_does_not_tell_stays_unknown(proc: Path) -> None:
+    _counters(proc, ticks=0, waited_ns=0, faults=0, read=0)
+    (proc / "50/task/50/schedstat").unlink()
+    (proc / "50/io").write_text("")
+    taken = UsageCapture(50, 1000, {}, str(proc)).taken(1, [], {})
+    assert (taken.runnable_share, taken.read_bytes, taken.storage_share) == (None, None, None)
+    assert taken.cpu_share == 0.0
+
+
+def test_a_pid_that_is_another_process_by_now_is_refused(proc: Path) -> None:
+    _counters(proc, ticks=0, waited_ns=0, faults=0, read=0)
+    with pytest.raises(ProcessLookupError):
+        UsageCapture(50, 999, {}, str(proc))

@@ -1,0 +1,118 @@
+"""A slow rank's line, and what goes with it, as the verdict says it."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import (
+    CodeFrame,
+    Evidence,
+    Neighbour,
+    Profile,
+    RankEvidence,
+    SampledStack,
+    SourceLine,
+    Usage,
+)
+from stallwatch.model.verdict import Verdict
+from tests.unit.diagnosis.build import SLEEPS, STEP_NS, Rank, loop, world
+from tests.unit.diagnosis.test_time_spent import NEXT, backward, line, load_batch, seen
+
+STEPS = loop(world(4), 40)
+QUIET = Usage(1, 5.0, cpu_share=0.2, runnable_share=0.01, major_faults=0, read_bytes=0, cpus=tuple(range(16)))
+PEERS = [load_batch(6), seen(60, line(90)), backward(34)]
+
+
+def _rank(number: int, stacks: Sequence[SampledStack], usage: Usage, *, late_ns: int = 0) -> RankEvidence:
+    rank = Rank(number, STEPS[: 76 if late_ns else 78], 75 if late_ns else 77, looks=1, frames=SLEEPS).evidence()
+    (recorder,) = rank.recorders
+    moved = tuple(msgspec.structs.replace(o, created_ns=(o.created_ns or 0) + late_ns) for o in recorder.operations)
+    last = max(operation.created_ns or 0 for operation in moved)
+    profiles = (Profile("ranks/profile.txt", 1, tuple(stacks)),) if stacks else ()
+    return msgspec.structs.replace(
+        rank,
+        recorders=(msgspec.structs.replace(recorder, operations=moved),),
+        captured_at_ns=last + STEP_NS // 2,
+        profiles=profiles,
+        usages=(usage,),
+        sources=(SourceLine("/job/data.py", 41, "rows = decode(raw)"),),
+    )
+
+
+def verdict(stacks: Sequence[SampledStack], usage: Usage = QUIET, *more: Profile) -> Verdict:
+    """Of a job whose rank 2 comes late, and was seen so."""
+    late = _rank(2, stacks, usage, late_ns=STEP_NS // 2)
+    late = msgspec.structs.replace(late, profiles=(*late.profiles, *more))
+    ranks = [_rank(number, PEERS if stacks else (), QUIET) for number in (0, 1, 3)]
+    evidence = Evidence(4, "gloo", tuple(sorted((*ranks, late), key=lambda rank: rank.rank)), (), ())
+    (found,) = judge(evidence).verdicts
+    assert (found.cause, found.culprits) == ("slow_rank", (2,))
+    return found
+
+
+OWN = [load_batch(38), seen(60, line(90)), backward(2)]
+
+
+def test_the_line_that_takes_the_time_is_told_with_both_shares_and_is_the_culprits_place() -> None:
+    told = verdict(OWN)
+    said = "it spends 38% of its time at /job/data.py:41 in load_batch (`rows = decode(raw)`); its peers 6%"
+    assert said in told.summary
+    (culprit,) = told.culprit_processes
+    assert culprit.frame is not None
+    assert (culprit.frame.file, culprit.frame.line) == ("/job/data.py", 41)
+    assert "rank 2 alone is at data.py:41" in told.next_steps[0]
+
+
+def test_a_line_that_one_look_saw_is_not_told_where_the_time_is_spread() -> None:
+    told = verdict(PEERS)
+    assert "spends" not in told.summary
+    assert told.culprit_processes[0].frame is None
+    assert "py-spy record" in told.next_steps[0]
+
+
+def test_without_a_profile_a_look_says_where_it_stands() -> None:
+    assert verdict([]).culprit_processes[0].frame is not None
+
+
+def test_a_wait_for_a_loader_is_told_with_what_its_workers_do() -> None:
+    decode = SampledStack(
+        "MainThread", 9, (CodeFrame("decode", "/job/data.py", 77), CodeFrame("<module>", "<s>", 1)), 50
+    )
+    worker = Profile("ranks/2/profile.child-9.txt", 1, (decode,), 9)
+    waits = [seen(38, *NEXT, line(88)), seen(60, line(90)), backward(2)]
+    told = verdict(waits, QUIET, worker)
+    assert "train.py:88 in main, where it waits for its data loader; its peers 0%" in told.summary
+    assert told.where == "dataloader"
+    assert "storage under its shard" in told.next_steps[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said", "step"),
+    [
+        (
+            {"runnable_share": 0.4, "cpus": (3,), "beside": (Neighbour(99, "burn", 0.5),)},
+            "no CPU to run on 40% of the time, its peers 1%; it may use only CPU 3, as do pid 99 (burn, 50% of a CPU)",
+            "taskset -cp",
+        ),
+        (
+            {"major_faults": 1000, "swapped_bytes": 3_000_000_000},
+            "200 major page faults a second, its peers 0; 3.0 GB of its memory are swapped out",
+            "VmSwap",
+        ),
+        ({"read_bytes": 1_000_000_000}, "reads 200 MB a second from storage, its peers 0", "iostat"),
+    ],
+    ids=["another process", "swap", "storage"],
+)
+def test_what_goes_with_it_is_told_with_what_to_do(changed: dict[str, object], said: str, step: str) -> None:
+    told = verdict(OWN, msgspec.structs.replace(QUIET, **changed))
+    assert said in told.summary
+    assert any(step in one for one in told.next_steps)
+
+
+def test_the_same_line_for_longer_asks_for_what_the_ranks_are_given() -> None:
+    longer = [load_batch(6), seen(92, line(90)), backward(2)]
+    told = verdict(longer)
+    assert any("consistent with longer input" in fact.fact for fact in told.because)
+    assert "Compare what rank 2 and a peer are given at train.py:90" in told.next_steps[0]
