@@ -37,12 +37,14 @@ def captured(life: Life, event: Captured, wall_ns: int, actions: list[Action]) -
         incident = noted(incident, f"look {event.look}: evidence complete", wall_ns, actions)
     undecided = incident.verdict is None or incident.verdict.cause == "undecided"
     judged_look = life.judged_look
-    if event.done and (undecided or life.family == "slow") and judged_look == event.look:
-        judged_look -= 1  # judged early, and more has come since: of a slow rank what it does over some seconds
+    if event.done and undecided and judged_look == event.look:
+        judged_look -= 1  # judged early, and more has come since
+    # What a slow rank does over some seconds comes last: who is told is told the line, too.
+    enough = event.done if slowness.profile_seconds(incident) else event.complete or event.done
     return replace(
         life,
         incident=incident,
-        ready=life.ready or event.complete or event.done,
+        ready=life.ready or enough,
         capturing=not event.done,
         judged_look=judged_look,
     )
@@ -92,7 +94,7 @@ def look_and_judge(life: Life, config: Config, now_ns: int, actions: list[Action
     """Begin the look that is due, and have judged what is ready."""
     if life.family == "health":
         return life
-    if life.next_look_ns is not None and life.next_look_ns <= now_ns and not _is_profiling(life, now_ns):
+    if life.next_look_ns is not None and life.next_look_ns <= now_ns and not _is_awaited(life, now_ns):
         if life.looks >= config.incidents.maximum_looks:
             return replace(life, next_look_ns=None)
         if life.capturing:
@@ -113,9 +115,10 @@ def look_and_judge(life: Life, config: Config, now_ns: int, actions: list[Action
     return life
 
 
-def _is_profiling(life: Life, now_ns: int) -> bool:
-    """The look under way sees ranks over some seconds, which says why; the next is not so urgent."""
-    return life.capturing and now_ns - life.look_ns < _SECOND_NS * slowness.look_seconds(life.incident)
+def _is_awaited(life: Life, now_ns: int) -> bool:
+    """The last look sees a slow rank over some seconds, or is yet to be judged: the next is not so urgent."""
+    seconds = slowness.look_seconds(life.incident)
+    return now_ns - life.look_ns < _SECOND_NS * seconds and (life.capturing or life.judged_look < life.looks)
 
 
 def noted(incident: Incident, what: str, wall_ns: int, actions: list[Action]) -> Incident:

@@ -308,13 +308,10 @@ def test_a_slow_rank_is_not_taken_back_by_a_look_while_its_symptom_lasts() -> No
     assert (story.incident.verdict.cause, story.severity) == ("slow_rank", "warning")
 
 
-def test_a_look_at_a_slow_rank_is_judged_again_when_it_has_seen_what_the_rank_does() -> None:
+def test_a_look_at_a_slow_rank_is_judged_when_it_has_seen_what_the_rank_does() -> None:
     story = Story()
-    slow = finding("slow", "suspect")
-    story.at(20, slow, jobs=[facts(moved=True)])
-    assert of(story.looked(done=False), Judge)
-    story.judged(slow_report((0, 1, 2, 3), 0.06, 6.0))
-    story.at(21, slow)
+    story.at(20, finding("slow", "suspect"), jobs=[facts(moved=True)])
+    assert not of(story.looked(done=False), Judge)
     assert of(story.looked(), Judge)
 
 
@@ -322,11 +319,22 @@ def test_a_look_that_sees_some_seconds_is_not_cut_short_by_the_next_one() -> Non
     story = Story()
     story.at(20, finding("slow", "suspect"), jobs=[facts(moved=True)])
     story.looked(done=False)
-    story.judged(slow_report((0, 1, 2, 3), 0.06, 6.0))
     assert not of(story.at(25, finding("slow")), StartCapture)  # confirmed: a second look is due
     done = story.looked()
-    assert of(done, StartCapture)
-    assert not of(done, CancelCapture)
+    assert of(done, Judge)
+    assert not of(done, StartCapture)
+    story.judged(slow_report((0, 1, 2, 3), 0.06, 6.0))
+    assert of(story.at(30, finding("slow")), StartCapture)
+
+
+def test_a_look_at_a_slow_rank_that_does_not_end_gives_way_to_the_next() -> None:
+    story = Story()
+    story.at(20, finding("slow", "suspect"), jobs=[facts(moved=True)])
+    story.looked(done=False)
+    story.at(25, finding("slow"))
+    late = story.at(60, finding("slow"))
+    assert of(late, CancelCapture)
+    assert of(late, StartCapture)
 
 
 def test_slowness_that_came_to_nothing_is_not_looked_at_again_at_once() -> None:
