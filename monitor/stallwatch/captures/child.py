@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -80,7 +80,7 @@ class RankLook:
         self.hidden = not self.gone and (bool(self.refused) or isinstance(sample.process, Unavailable))
         self._children: tuple[ChildProcess, ...] = ()
         self._process: ProcessLook | None = None
-        self._around: dict[str, Any] = {}
+        self._process_lock = threading.Lock()
         self._usage: UsageCapture | None = None
 
     def look_at_process(self) -> None:
@@ -113,8 +113,15 @@ class RankLook:
         if self.gone or self._process is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            self._around = look_around(self.sample.pid)
-            self.folder.write_json("process.json", replace(self._process, **self._around))
+            around = look_around(self.sample.pid)
+            self._keep_process(lambda look: replace(look, **around))
+
+    def _keep_process(self, more: Callable[[ProcessLook], ProcessLook]) -> None:
+        """Add what is known more of its process; several threads of ours find it out."""
+        with self._process_lock:
+            if self._process is not None:
+                self._process = more(self._process)
+                self.folder.write_json("process.json", self._process)
 
     def _own_bytes(self) -> process.OwnBytes:
         before = self.folder.before
@@ -128,8 +135,7 @@ class RankLook:
         """Note what the rank read and wrote for us, so that the next look does not take it for work."""
         if not self.gone and self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                answered = process.with_answers(self._process, self.sample.pid)
-                self.folder.write_json("process.json", replace(answered, **self._around))
+                self._keep_process(lambda look: process.with_answers(look, self.sample.pid))
 
     def take_heartbeat(self) -> None:
         if not isinstance(self.sample.heartbeat, Known):
@@ -142,8 +148,17 @@ class RankLook:
         self.folder.note("heartbeat", time.monotonic_ns(), True)
 
     def take_stacks(self) -> None:
-        if not (self.gone or self.hidden):
-            self.stacks.capture(self._children)
+        if self.gone or self.hidden:
+            return
+        before = self._wakes()
+        self.stacks.capture(self._children)
+        after = self._wakes()
+        self._keep_process(lambda look: process.with_own_wakes(look, before, after))
+
+    def _wakes(self) -> dict[int, int]:
+        with contextlib.suppress(OSError):
+            return process.wakes_of(self._process) if self._process is not None else {}
+        return {}
 
     def start_usage(self, others: Mapping[int, Stat]) -> None:
         with contextlib.suppress(OSError, ValueError):

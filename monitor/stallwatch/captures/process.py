@@ -80,6 +80,21 @@ def with_answers(look: ProcessLook, pid: int, proc: str = "/proc") -> ProcessLoo
     return look
 
 
+def wakes_of(look: ProcessLook, proc: str = "/proc") -> dict[int, int]:
+    """Return how often each thread of a look has gone to sleep of its own will, so far, by tid; without those of which
+    nothing tells, or that have ended. Raise as `look_at` does."""
+    with ProcessDirectory(look.pid or 0, proc) as directory:
+        now = {thread.tid: _wakes(directory, thread.tid) for thread in look.threads}
+    return {tid: count for tid, count in now.items() if count is not None}
+
+
+def with_own_wakes(look: ProcessLook, before: dict[int, int], after: dict[int, int]) -> ProcessLook:
+    """Given the counts before and after we paused a process, return the look with what they differ by counted as ours:
+    a pause ends a wait as well."""
+    own = {tid: count - before[tid] for tid, count in after.items() if tid in before}
+    return replace(look, threads=tuple(replace(t, own_wakes=t.own_wakes + own.get(t.tid, 0)) for t in look.threads))
+
+
 def ended(sample: RankSample, look: int) -> ProcessLook:
     """The look at a process that is gone: how it ended, as far as anybody could tell, and when."""
     end = sample.end

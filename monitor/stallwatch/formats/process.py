@@ -69,6 +69,7 @@ def _thread(said: dict[str, Any]) -> ThreadState:
         wchan=text(said.get("wchan")),
         namespace_tid=integer(said.get("namespace_tid")),
         wakes=integer(said.get("wakes")),
+        own_wakes=integer(said.get("own_wakes")) or 0,
     )
 
 

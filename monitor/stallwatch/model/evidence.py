@@ -138,6 +138,7 @@ class ThreadState(msgspec.Struct, frozen=True):
     wchan: str | None = None
     namespace_tid: int | None = None  # in its process' own PID namespace; None: it lives in ours
     wakes: int | None = None  # how often it has gone to sleep of its own will, so far: a wait that ends, ends in one
+    own_wakes: int = 0  # of those that follow, which are our doing: a pause for a stack ends a wait as well
 
 
 class ChildProcess(msgspec.Struct, frozen=True):

@@ -40,4 +40,5 @@ class Observation(NamedTuple):
     write_bytes: int | None = None
     receives: bool = False  # it stands in a blocking receive or send of a socket: each wake of it is bytes that came
     wakes: int | None = None  # of the judged thread, so far
+    own_wakes: int = 0  # of those that follow: what the look itself did to it
     children: tuple[Child, ...] = ()

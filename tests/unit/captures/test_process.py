@@ -2,7 +2,16 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch.captures.process import NOTHING_YET, OwnBytes, ended, look_at, own_bytes_since, with_answers
+from stallwatch.captures.process import (
+    NOTHING_YET,
+    OwnBytes,
+    ended,
+    look_at,
+    own_bytes_since,
+    wakes_of,
+    with_answers,
+    with_own_wakes,
+)
 from stallwatch.hook.layout import PUBLISH_NS, RECORD_BYTES
 from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.reading import Unavailable
@@ -83,6 +92,19 @@ def test_what_a_rank_reads_and_writes_to_answer_us_is_no_work_of_its_own(tmp_pat
     moved(tmp_path, 61_009, 2_513)
     third = look_at(50, 1000, 3, str(tmp_path), until_now(second))
     assert (third.read_bytes, third.write_bytes) == (1_009, 2_012)
+
+
+def test_what_our_own_pause_wakes_is_no_end_of_a_wait(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    proc.add(50)
+    (tmp_path / "50/task/50/wchan").write_text("wait_woken")
+    status = tmp_path / "50/task/50/status"
+    status.write_text("Name:\tx\nvoluntary_ctxt_switches:\t7\n")
+    look = look_at(50, 1000, 1, str(tmp_path))
+    before = wakes_of(look, str(tmp_path))
+    status.write_text("Name:\tx\nvoluntary_ctxt_switches:\t9\n")
+    look = with_own_wakes(look, before, wakes_of(look, str(tmp_path)))
+    assert [(t.wakes, t.own_wakes) for t in look.threads if t.tid == 50] == [(7, 2)]
 
 
 def test_records_of_the_hook_are_no_work_of_the_rank(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ class ThreadLook(NamedTuple):
     wchan: str | None
     cpu_ticks: int | None
     wakes: int | None = None
+    own_wakes: int = 0  # since, by our look
 
 
 class Look(NamedTuple):
@@ -79,7 +80,9 @@ def thread_look(process: ProcessLook | None, thread: ThreadStack | None, *, main
         state, wchan = state or process.state, wchan or process.wchan
     if process.state in ("T", "t", "Z", "X"):
         state = process.state
-    return ThreadLook(state, wchan, found.cpu_ticks if found else None, found.wakes if found else None)
+    if found is None:
+        return ThreadLook(state, wchan, None)
+    return ThreadLook(state, wchan, found.cpu_ticks, found.wakes, found.own_wakes)
 
 
 def _thread_state(process: ProcessLook, thread: ThreadStack | None, *, main: bool) -> ThreadState | None:

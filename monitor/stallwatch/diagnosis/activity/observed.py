@@ -37,6 +37,7 @@ def observed(moment: Moment) -> Observation:
         write_bytes=process.write_bytes if process else None,
         receives=_receives(moment.thread),
         wakes=moment.kernel.wakes,
+        own_wakes=moment.kernel.own_wakes,
         children=_children(moment.look),
     )
 
