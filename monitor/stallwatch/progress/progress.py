@@ -82,8 +82,8 @@ def _stack(first: Observation, last: Observation) -> Fact | None:
         return None
     if first.stack.thread != last.stack.thread:
         return Fact("another thread was at work at the second look", "py-spy")
-    same_wait = first.where == last.where != "busy_loop"
-    if first.stack.way != last.stack.way or (not same_wait and first.stack.lines != last.stack.lines):
+    # A loop that computes is at one of its lines or another, whether it ends or not.
+    if first.stack.way != last.stack.way or (first.where != last.where and first.stack.lines != last.stack.lines):
         return Fact("its stack changed between the two looks", "py-spy")
     return None
 
@@ -113,7 +113,7 @@ def _flow(first: Observation, last: Observation) -> Fact | None:
     """A blocking receive sleeps until bytes are there. What a polling loop or a time-out wakes is none."""
     if not (first.receives and last.receives) or first.wakes is None or last.wakes is None:
         return None
-    woke = last.wakes - first.wakes
+    woke = last.wakes - first.wakes - first.own_wakes
     if woke < _FLOWS_WAKES:
         return None
     return Fact(f"bytes came over its socket {woke} times between the two looks", "/proc")

@@ -29,10 +29,14 @@ def test_a_flowing_download_moves_though_its_stack_is_the_same() -> None:
     assert between({"wakes": 100}, {"wakes": 101}, receives=True).answer == "stands", "a time-out, or nothing"
     assert between({"wakes": 100}, {"wakes": 180}, receives=False).answer == "stands", "an event loop polls"
     assert between({}, {"wakes": 180}, receives=True).answer == "stands"
+    assert between({"wakes": 100, "own_wakes": 2}, {"wakes": 102}, receives=True).answer == "stands", "our own pauses"
 
 
 def test_a_busy_loop_is_told_from_nothing() -> None:
     assert between({"cpu_ticks": 0}, {"cpu_ticks": 200}, where="busy_loop").answer == "unknown"
+    other_line = _LINE._replace(lines=(("train.py", 11),))
+    assert between({}, {"stack": other_line}, where="busy_loop").answer == "unknown", "lines of one loop"
+    assert between({"where": "user_code"}, {"stack": other_line, "where": "busy_loop"}).answer == "moves"
 
 
 def test_work_of_the_judged_thread_moves_outside_of_waits_that_spin() -> None:
