@@ -226,6 +226,21 @@ def test_a_job_whose_ranks_were_all_killed_within_a_second_is_nobodys_fault() ->
     assert "all 4 ranks ended by SIGKILL within a second" in verdict.summary
 
 
+@pytest.mark.parametrize(
+    ("event", "cause"),
+    [
+        (KernelEvent("oom_kill", "oom-kill: task=python,pid=9", 1, seconds=700.0, pid=9), "job_ended"),  # hours ago
+        (KernelEvent("xid", "NVRM: Xid (PCI:0000:3b:00): 45, pid=1003", 1, 9004.0, xid=45), "job_ended"),  # of the kill
+        (KernelEvent("oom_kill", "oom-kill: task=python,pid=9", 1, seconds=9000.0, pid=9), "rank_exited"),
+        (KernelEvent("xid", "NVRM: Xid (PCI:0000:3b:00): 79", 1, seconds=9000.0, xid=79), "rank_exited"),
+    ],
+)
+def test_what_the_kernel_told_long_before_or_because_of_the_end_ended_no_job(event: KernelEvent, cause: str) -> None:
+    node = _node((120.0,), (event,))
+    ranks = [ended(rank, 9005 + rank / 5, exit_signal=9) for rank in range(4)]
+    assert judge(evidence(*ranks, nodes=(node,))).verdicts[0].cause == cause
+
+
 def test_a_job_that_was_asked_to_end_is_nobodys_fault_however_its_ranks_took_it() -> None:
     ends: list[dict[str, int]] = [{"exit_signal": 15}, {"exit_code": 0}, {"exit_code": 143}, {"exit_signal": 15}]
     verdict = judge(evidence(*[ended(rank, 5 + 9 * rank, **how) for rank, how in enumerate(ends)])).verdicts[0]

@@ -5,6 +5,7 @@ import msgspec
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, main_wait, named, operation_of
 from stallwatch.diagnosis.story import Story
+from stallwatch.formats.xid import FOLLOW_ON
 from stallwatch.model.evidence import NodeEvidence, ProcessLook
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
@@ -17,6 +18,7 @@ _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8:
 # Lower is nearer to a first cause. torch's watchdog aborts (6), agents terminate (15) the ranks that are left.
 _KILLED, _FAILED, _ABORTED, _ENDED, _TERMINATED, _CONSEQUENCE = range(6)
 _TOGETHER_NS = 1_000_000_000
+_SHORTLY_BEFORE_SECONDS = 60.0
 _OWN_FAULTS = {4, 5, 6, 7, 8, 11, 13, 31}  # SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGPIPE, SIGSYS
 _SHELL_SIGNAL = 128  # a shell in between says 128 + signal
 _CLEARLY_LATER_NS = 300_000_000  # a peer's end is felt by the others within less
@@ -64,9 +66,9 @@ def _ended_alike(story: Story, gone: dict[int, Activity], ends: dict[int, Proces
     death. What the ranks did before is another question: where they stood, that is the story.
     """
     whole = len(gone) == len(story.case.observed) > 1
-    if not whole or any(_has_fault(node) for node in story.case.nodes):
-        return None
     known = [end for end in ends.values() if end is not None]
+    if not whole or any(_has_fault(node, known) for node in story.case.nodes):
+        return None
     raised = any(activity.exception is not None for activity in gone.values())
     if len(known) < len(gone) or raised or any(end.out_of_memory for end in known):
         return None
@@ -94,8 +96,22 @@ def _are_together(story: Story, ends: dict[int, ProcessLook | None]) -> bool:
     return all(len(of_host) > 1 and max(of_host) - min(of_host) <= _TOGETHER_NS for of_host in times.values())
 
 
-def _has_fault(node: NodeEvidence) -> bool:
-    return any(event.kind in ("xid", "sxid", "off_bus", "oom_kill") for event in node.kernel_events)
+def _has_fault(node: NodeEvidence, ends: list[ProcessLook]) -> bool:
+    """Whether the kernel told of something, shortly before, that may have ended them. Its log goes back for months, and
+    a GPU's channels are cleared away because a process was ended (XID 43, 45)."""
+    pids = {end.pid for end in ends} - {None}
+    first_ns = min((end.ended_ns for end in ends if end.ended_ns is not None), default=None)
+    return any(
+        event.kind in ("xid", "sxid", "off_bus", "oom_kill")
+        and event.xid not in FOLLOW_ON
+        and (
+            event.pid in pids
+            or event.seconds is None
+            or first_ns is None
+            or first_ns / 1e9 - event.seconds <= _SHORTLY_BEFORE_SECONDS
+        )
+        for event in node.kernel_events
+    )
 
 
 def _signal(end: ProcessLook) -> int | None:
