@@ -26,6 +26,7 @@ STEP_SECONDS = 0.05
 BACKEND = os.environ.get("CONTROL_BACKEND", "gloo")
 if BACKEND == "nccl":
     os.environ["NCCL_HOSTID"] = f"node{RANK}"
+FOR_EVER = 1e6  # seconds
 DEVICE = torch.device("cuda" if BACKEND == "nccl" else "cpu")
 # Without a hook nothing but the processes themselves is seen.
 beat = stallwatch.hook.beat.OFF if os.environ.get("CONTROL_HOOK") == "off" else stallwatch.attach()
@@ -74,6 +75,35 @@ def every_rank_waits(function: Callable[[float], None]) -> Callable[[float], Non
     return function
 
 
+def stands(
+    *, causes: tuple[str, ...] = ("not_entered",), where: tuple[str, ...] = ()
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Register a hang in which rank 2 does this, which never ends, in mid-training; the runner reads what must
+    be said of it."""
+
+    def register(function: Callable[[], None]) -> Callable[[], None]:
+        def program() -> None:
+            train(80)
+            if RANK == 2:
+                function()
+            train(60)
+
+        _SITUATIONS[function.__name__] = program
+        return function
+
+    return register
+
+
+def hang(
+    *,
+    causes: tuple[str, ...] = ("not_entered",),
+    culprits: tuple[int, ...],
+    where: tuple[str, ...] = (),
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Register a hang under its function's name; the runner reads what must be said of it."""
+    return situation
+
+
 def busy(seconds: float) -> None:
     """Work on the CPU in Python."""
     until, digest = time.monotonic() + seconds, b""
@@ -118,7 +148,8 @@ def main() -> None:
     torch.set_num_threads(1)
     name = sys.argv[1]
     _BEFORE.get(name, lambda: None)()
-    dist.init_process_group(BACKEND)
+    if not dist.is_initialized():
+        dist.init_process_group(BACKEND)
     _SITUATIONS[name]()
     if dist.is_initialized():
         dist.barrier()

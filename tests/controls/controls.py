@@ -7,8 +7,9 @@
 Jobs are forked (tests/bench/jobs.py) or started by torchrun; several run at once under one daemon in its default
 configuration. Exit code 0 when nobody was told and every job ended well. What was thought, and told to nobody, is
 printed. `--twins` runs the same situations without an end: each must be told within ten seconds of the moment that was
-shown (`tell_at`). `--short` shortens every patience to half a minute: hours are not waited for. `--clock-jumps` sets
-the daemon's wall clock an hour ahead and two hours back while it watches.
+shown (`tell_at`). `--hangs` runs real hangs: each must be told so, and rightly. `--short` shortens every patience to
+half a minute: hours are not waited for. `--clock-jumps` sets the daemon's wall clock an hour ahead and two hours back
+while it watches.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from stallwatch.outputs.client import DaemonUnreachable
 from stallwatch.outputs.documents import IncidentDocument
 from tests.bench import jobs
 from tests.controls.launching import Elastic, Forked, InTerminal, Running, Torchrun
-from tests.controls.outcome import Control, line, table
+from tests.controls.outcome import Control, Expected, line, table
 
 PROGRAMS = tuple(
     Path(__file__).with_name(f"{name}.py")
@@ -52,6 +53,7 @@ PROGRAMS = tuple(
         "other_threads",
     )
 )
+HANGS = tuple(Path(__file__).with_name(f"{name}.py") for name in ("hangs_of_one", "hangs_together"))
 SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = 4
 FOR_EVER = "1000000"
@@ -71,7 +73,9 @@ DONE_TO_IT = {
     "terminated": "SIGTERM to all ranks, and no new life",
     "elastic": "N15: a second node joins, and leaves again; torchrun restarts the ranks each time",
 }
-REGISTER = ("situation", "one_rank_waits", "every_rank_waits")  # decorators of common.py
+REGISTER = ("situation", "one_rank_waits", "every_rank_waits", "stands", "hang")  # decorators of common.py
+STANDS_HERE = "# here"
+STANDS = 2  # the rank of `stands`
 IN_TERMINAL = ("asks_a_person", "breaks_into_pdb", "suspended_in_terminal")
 # What the wall clock of a daemon does whose node's clock is set; monotonic clocks know nothing of it.
 CLOCK_JUMPS = """
@@ -138,7 +142,7 @@ class Runner:
             **({"CONTROL_SECONDS": FOR_EVER} if control.is_twin else {}),
         }
         situation = "restarts_itself" if control.name in DONE_TO_IT else control.name
-        path = next(path for path in PROGRAMS if situation in _situations(path))
+        path = next(path for path in PROGRAMS + HANGS if situation in _situations(path))
         log = self._folder / f"{control.job}.log"
         program = [str(path), situation]
         standalone = ["--standalone", f"--nproc-per-node={RANKS}"]
@@ -212,6 +216,7 @@ class Runner:
                 control.reason = one.tell_reason
             if one.severity != "none" and control.told_at is None:
                 control.told_at = time.time()
+                control.verdict = one.verdicts[0] if one.verdicts else None
         told = (_said(one) for one in mine if one.severity != "none")
         control.told = tuple(dict.fromkeys((*control.told, *told)))
 
@@ -241,12 +246,32 @@ def _said(incident: IncidentDocument) -> str:
 
 def _situations(program: Path) -> dict[str, str]:
     """Names and first lines of a program's situations, without importing torch."""
+    return {name: (ast.get_docstring(node) or "").splitlines()[0] for name, node in _registered(program).items()}
+
+
+def _registered(program: Path) -> dict[str, ast.FunctionDef]:
     tree = ast.parse(program.read_text(encoding="utf-8"))
     return {
-        node.name: (ast.get_docstring(node) or "").splitlines()[0]
+        node.name: node
         for node in tree.body
-        if isinstance(node, ast.FunctionDef) and any(ast.unparse(one) in REGISTER for one in node.decorator_list)
+        if isinstance(node, ast.FunctionDef)
+        and any(ast.unparse(one).split("(")[0] in REGISTER for one in node.decorator_list)
     }
+
+
+def hangs() -> dict[str, Expected]:
+    """Every hang, and its truth: the keywords of its decorator."""
+    truths = {}
+    for program in HANGS:
+        text = program.read_text(encoding="utf-8").splitlines()
+        for name, node in _registered(program).items():
+            decorator = node.decorator_list[0]
+            assert isinstance(decorator, ast.Call)
+            said = {one.arg: ast.literal_eval(one.value) for one in decorator.keywords if one.arg}
+            lines = [n for n in range(node.lineno, (node.end_lineno or 0) + 1) if text[n - 1].endswith(STANDS_HERE)]
+            truth = {"causes": ("not_entered",), "culprits": (STANDS,), "lines": tuple(lines), **said}
+            truths[name] = Expected(**truth)
+    return truths
 
 
 def situations() -> dict[str, str]:
@@ -259,15 +284,17 @@ def main() -> int:
     options = _options()
     if options.list:
         print("\n".join(f"{name:32} {what}" for name, what in situations().items()))
+        print("\n".join(f"{name:32} {truth.causes[0]} {list(truth.culprits)}" for name, truth in hangs().items()))
         return 0
     os.environ["CONTROL_BACKEND"] = options.backend
     if options.no_hook:
         os.environ["CONTROL_HOOK"] = "off"
     lane, lanes = map(int, options.lane.split("/"))
+    truths = hangs()
     wanted = [
-        Control(name, run, f"{name}-{run}", is_twin=options.twins)
+        Control(name, run, f"{name}-{run}", is_twin=options.twins or name in truths, expected=truths.get(name))
         for run in range(options.runs)
-        for name in options.name or situations()
+        for name in options.name or (truths if options.hangs else situations())
     ][lane::lanes]
     with tempfile.TemporaryDirectory(prefix="stallwatch-controls-") as folder, _server(options.launcher) as server:
         environment = _environment(Path(folder), jumps=options.clock_jumps)
@@ -320,6 +347,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--launcher", choices=("forkserver", "torchrun"), default="forkserver")
     parser.add_argument("--lane", default="0/1", help="which part of the runs: I/N")
     parser.add_argument("--twins", action="store_true", help="the same without an end: each must be told")
+    parser.add_argument("--hangs", action="store_true", help="real hangs: each must be told, and rightly")
     parser.add_argument("--short", action="store_true", help="every patience is shortened, for twins of hours")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--no-hook", action="store_true", help="ranks do not attach")

@@ -4,8 +4,34 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stallwatch.model.verdict import Verdict
+
 MOST_LATE = 10.0  # seconds after the printed moment
 TERMINATED = ("terminated", "preempted")  # torchrun itself then ends with an error
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """The truth of a hang."""
+
+    causes: tuple[str, ...]
+    culprits: tuple[int, ...]
+    where: tuple[str, ...] = ()  # empty: not asked
+    lines: tuple[int, ...] = ()  # of its program, one of which a culprit stands at; empty: not asked
+
+    def wrong(self, verdict: Verdict) -> str:
+        """What of it is not the truth, "" where all is."""
+        if verdict.cause not in self.causes:
+            return f"not {self.causes[0]}"
+        if verdict.culprits != self.culprits:
+            return f"not {list(self.culprits)}"
+        if self.where and verdict.where not in self.where:
+            return f"not {self.where[0]}"
+        named = {process.frame.line for process in verdict.culprit_processes if process.frame}
+        # A thread or a child that it waits for is named by the sentence.
+        named |= {line for line in self.lines if f".py:{line} " in f"{verdict.summary} "}
+        if self.lines and not named.intersection(self.lines):
+            return f"not line {self.lines[0]}"
+        return ""
 
 
 class Control(msgspec.Struct):
@@ -21,11 +47,20 @@ class Control(msgspec.Struct):
     promised_at: float | None = None  # the last "tell_at" that was shown, seconds of the epoch
     told_at: float | None = None
     reason: str = ""
+    expected: Expected | None = None  # of a hang
+    verdict: Verdict | None = None  # what was told
+
+    @property
+    def wrong(self) -> str:
+        """What was told and is not the truth."""
+        return self.expected.wrong(self.verdict) if self.expected and self.verdict else ""
 
     @property
     def right(self) -> bool:
         """Nobody was told of what ends; somebody of what never does, and in time."""
-        return self.late_seconds is not None and self.late_seconds <= MOST_LATE if self.is_twin else self.quiet
+        if not self.is_twin:
+            return self.quiet
+        return self.late_seconds is not None and self.late_seconds <= MOST_LATE and not self.wrong
 
     @property
     def late_seconds(self) -> float | None:
@@ -58,6 +93,7 @@ def line(control: Control) -> str:
     if control.is_twin:
         late = "NEVER TOLD" if control.late_seconds is None else f"told, {control.late_seconds:.1f} s late"
         thought = "; ".join(control.thought)
+        late = f"WRONG: {control.wrong}, {late}" if control.wrong else late
         return f"{control.name:26} twin,  {control.seconds:5.1f} s: {late} | {thought} | {control.reason}"
     outcome = "quiet" if control.quiet else f"TOLD {'; '.join(control.told)} exit {control.exit_code}"
     outcome += "" if control.stepped else ", never seen to step"
