@@ -9,6 +9,7 @@ from stallwatch.bundle.description import Description
 from stallwatch.bundle.finding import Found
 from stallwatch.bundle.limits import MOST_CAVEATS, MOST_RANKS, is_rank, is_world
 from stallwatch.bundle.meeting import others_of_job
+from stallwatch.bundle.numbered_logs import ranks_of_logs
 from stallwatch.bundle.one_incident import OF_A_LOOK, Parsed, looks_of_former_lives, older_incidents
 from stallwatch.bundle.thread_ids import as_the_node_numbers
 from stallwatch.formats.recorder_table import RecorderTable, Stacks, expand
@@ -68,6 +69,7 @@ class Assembly:
         self._summaries[rank, bundle] = summary
 
     def evidence(self) -> Evidence:
+        self._give_numbered_logs()
         self._keep_one_incident()
         events = self._spread_log_events()
         self._add_heartbeats_of_timeline()
@@ -91,6 +93,13 @@ class Assembly:
             log_events=tuple(events.get(None, ())),
             meeting=self._meeting(description, world_size),
         )
+
+    def _give_numbered_logs(self) -> None:
+        ranks = ranks_of_logs({parsed.file.source: parsed.value for parsed in self._loose_logs})
+        for parsed in self._loose_logs:
+            if (rank := ranks.get(parsed.file.source)) is not None and is_rank(rank):
+                self._parts[rank][parsed.file.bundle].append(parsed)
+        self._loose_logs = [parsed for parsed in self._loose_logs if parsed.file.source not in ranks]
 
     def _keep_one_incident(self) -> None:
         """Folders that tell of the same ranks are incidents of their own: the newest stays, and what fits beside it."""

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from stallwatch.formats import flight_recorder, gpus, py_spy, ras, training_log
 from stallwatch.formats.entry_templates import TemplateLibrary
+from stallwatch.formats.log_lines import as_utf8
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
 
@@ -21,6 +22,7 @@ def guess(data: bytes, source: str, look: int, library: TemplateLibrary) -> tupl
     if start in b"{[" and (parse := _json_parser(data)) is not None:
         kind, read = parse
         return kind, read(data, source, look)
+    data = as_utf8(data)
     if b"\0" in data[:4096]:
         raise Unreadable("it is neither a dump nor a log")
     if b"Job summary" in data and b"Communicators" in data:

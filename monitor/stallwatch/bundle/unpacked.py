@@ -1,6 +1,7 @@
 """Logs as they lie around: of any length, packed or not. Reads an open descriptor in the child that may be lost."""
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from stallwatch.formats import training_log
+from stallwatch.formats.log_lines import encoding_of
 from stallwatch.formats.log_pieces import WHOLE_BYTES, parse_pieces
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import LogTail
@@ -31,18 +33,22 @@ def parse_log(descriptor: int) -> LogTail | None:
     unpack = next((by for magic, by in _PACKED if first.startswith(magic)), None)
     if first.startswith(_ZSTANDARD):
         raise Unreadable("it is packed with zstd: unpack it first (zstd -d)")
-    if unpack is None and (
-        os.fstat(descriptor).st_size <= WHOLE_BYTES or b"\0" in first or first[:1] in (b"\x80", b"{")
-    ):
+    binary = b"\0" in first and encoding_of(first) is None
+    if unpack is None and (os.fstat(descriptor).st_size <= WHOLE_BYTES or binary or first[:1] in (b"\x80", b"{")):
         return None
     with os.fdopen(os.dup(descriptor), "rb") as file:
         file.seek(0)
         stream = unpack(file) if unpack else file
         read = _reader(stream)
         head = _whole(read, WHOLE_BYTES + 1)
+        is_long = len(head) > WHOLE_BYTES
+        if encoding := encoding_of(head[:_LOOK_BYTES]):
+            decoder = codecs.getincrementaldecoder(encoding)("replace")
+            head, narrow = decoder.decode(head).encode(), read
+            read = lambda size: decoder.decode(narrow(size)).encode()  # noqa: E731
         if unpack and b"\0" in head[:_LOOK_BYTES]:
             raise Unreadable("it is packed, and no text: unpack it first")
-        return parse_pieces(read, head) if len(head) > WHOLE_BYTES else training_log.parse(head)
+        return parse_pieces(read, head) if is_long else training_log.parse(head)
 
 
 def _reader(stream: io.BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile) -> Callable[[int], bytes]:

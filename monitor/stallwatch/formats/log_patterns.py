@@ -101,7 +101,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     pattern(
         "gloo_connect",
         "connectFullMesh failed",
-        r"connectFullMesh failed.*?remote=\[(?P<peer>[^\]]+)\]:(?P<port>\d+)",
+        r"connectFullMesh failed(?:.*?remote=\[(?P<peer>[^\]]+)\]:(?P<port>\d+))?",
     ),
     pattern("gloo_connect", "Unable to find address for", r"Unable to find address for: (?P<device>\S+)"),
     pattern(

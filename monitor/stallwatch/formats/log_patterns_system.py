@@ -74,6 +74,34 @@ SYSTEM_PATTERNS: Final = (
     pattern("not_started", "Host key verification failed", r"Host key verification failed"),
     pattern("not_started", "Permission denied (publickey", r"Permission denied \(publickey"),
     pattern("not_started", "not enough slots available", r"There are not enough slots available"),
+    # Launchers within Python: multiprocessing (its index is the local rank), Lightning, Composer, horovodrun.
+    pattern(
+        "process_failed",
+        " terminated with ",
+        r"\b[Pp]rocess (?P<local_rank>\d+) terminated with (?:signal (?P<died_of>SIG[A-Z]+)|exit code (?P<exit>\d+))",
+    ),
+    pattern(
+        "process_failed",
+        "Child process with PID",
+        r"\[rank: (?P<rank>\d+)\] Child process with PID (?P<pid>\d+) terminated with code (?P<exit>-?\d+)",
+    ),
+    pattern("process_failed", "crashed with exit code", r"Rank (?P<rank>\d+) crashed with exit code (?P<exit>-?\d+)"),
+    pattern(
+        "process_failed",
+        "exited with code",
+        r"Global rank (?P<rank>\d+) \(PID (?P<pid>\d+)\) exited with code (?P<exit>-?[1-9]\d*)",
+    ),
+    pattern(
+        "process_failed", "exit with status code", r"Process (?P<rank>\d+) exit with status code (?P<exit>-?[1-9]\d*)\."
+    ),
+    # A shell about what it started: "run.sh: line 7:  2233 Segmentation fault      (core dumped) python train.py".
+    *(
+        pattern("process_failed", word, rf": line \d+: +(?P<pid>\d+) (?P<died_of>{word})\b")
+        for word in ("Segmentation fault", "Bus error", "Aborted", "Killed", "Illegal instruction")
+    ),
+    # ROCm's runtime, of the GPU that it was given.
+    pattern("cuda_error", "Memory access fault by GPU", r"(?P<message>Memory access fault by GPU .*)"),
+    pattern("cuda_error", "HSA_STATUS_ERROR", r"(?P<message>HSA_STATUS_ERROR\w*: .*)"),
     pattern("memory_allocation", "page allocation failure", r"(?P<message>page allocation failure: order:\d+)"),
     # The C++ runtime and faulthandler; what() says more, in the next line.
     pattern("native_exception", "terminate called", r"throwing an instance of '(?P<exception>[\w:]+)'"),

@@ -37,8 +37,17 @@ _SURE: Final = re.compile(
 )
 _MARKED: Final = re.compile(r"[\d\])>:\t]|\w +\|")  # what no word of a sentence, and no exception group, begins with
 _LONGEST_PREFIX: Final = 120
+# The end of a progress bar ("32040/500150 [6:28:43<94:39:17,  1.37it/s, loss=2.6]", "12it [00:03, 3.9it/s]"), which has
+# no newline: what another process writes next stands behind it.
+_BAR: Final = re.compile(r".*\[\d+:\d\d(?::\d\d)?(?:<|, *[\d.?]+ ?\w*/\w+)[^\[\]]*\]\s*(?=\S)")
 _TIME: Final = re.compile(r"\d+:\d\d(?::\d\d)?(?:[.,]\d+)?|\d{8,}(?:\.\d+)?|\d+[-/]\d+[-/]\d+|\d+\.\d+")
 _RANK: Final = re.compile(r"\[rank(?P<rank>\d+)\]:\s?")
+# In what a logger of the job's own puts before its lines: "ERROR | rank=3 | "; neither a local rank nor one of a group.
+_TELLS_RANK: Final = re.compile(
+    r"(?:^|[^\w\s]\s*|\b(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)\s+)(?:global[ _]?)?rank[ =:#_-]{0,2}"
+    r"(?P<rank>\d{1,6})\b",
+    re.IGNORECASE,
+)
 
 
 class Line(NamedTuple):
@@ -53,7 +62,18 @@ class Line(NamedTuple):
 
 
 def strip_colours(line: str) -> str:
-    return _ANSI.sub("", line).rstrip("\r\n").rsplit("\r", 1)[-1]
+    return _overwritten(_decoloured(line))
+
+
+def _decoloured(line: str) -> str:
+    return (_ANSI.sub("", line) if "\x1b" in line else line).rstrip("\r\n")
+
+
+def _overwritten(text: str) -> str:
+    """What stands last of a line that carriage returns overwrote, behind a progress bar."""
+    text = text.rsplit("\r", 1)[-1]
+    bar = _BAR.match(text) if "<" in text or "it/s" in text else None
+    return text[bar.end() :] if bar else text
 
 
 def shape_of(text: str) -> re.Pattern[str] | None:
@@ -68,9 +88,10 @@ def shape_of(text: str) -> re.Pattern[str] | None:
 
 def read_line(raw: str, shapes: Sequence[re.Pattern[str]] = ()) -> Line:
     """Given a line as found in a log, return the process' own part of it. `shapes`: see shape_of."""
-    text, stamp = _of_json(strip_colours(raw))
+    text, stamp = _of_json(_decoloured(raw))
     said: dict[str, str] = {}
     writer = ""
+    rank = None
     for _ in range(_MOST_PREFIXES):
         match = next((match for prefix in _PREFIXES if (match := prefix.match(text))), None)
         if match is not None:
@@ -79,10 +100,15 @@ def read_line(raw: str, shapes: Sequence[re.Pattern[str]] = ()) -> Line:
             said = found | said  # the outermost tells it: of a time the one that all lines have
         elif match := next((match for shape in shapes if (match := shape.match(text))), None):
             writer += _TIME.sub("", match[0])
+            if told := _TELLS_RANK.search(match[0]):
+                rank = int(told["rank"])
+        elif (last := _overwritten(text)) != text:
+            text = last
+            continue
         else:
             break
         text = text[match.end() :]
-    rank = None
+    text = _overwritten(text)
     while match := _RANK.match(text):  # torch marks tracebacks, a launcher's template all lines
         rank, text = int(match["rank"]), text[match.end() :]
     numbers = {name: int(said[name]) if name in said else None for name in ("local", "task", "pid")}
@@ -107,4 +133,4 @@ def _of_json(text: str) -> tuple[str, str]:
     except (ValueError, RecursionError):
         return text, ""
     log, time = (said.get("log"), said.get("time")) if isinstance(said, dict) else (None, None)
-    return (strip_colours(log) if isinstance(log, str) else text), time if isinstance(time, str) else ""
+    return (_decoloured(log) if isinstance(log, str) else text), time if isinstance(time, str) else ""

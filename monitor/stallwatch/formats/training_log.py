@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from stallwatch.formats import kernel_log
 from stallwatch.formats.log_blocks import Blocks
 from stallwatch.formats.log_launcher import Summary, exit_of
+from stallwatch.formats.log_lines import MAXIMUM_LINE, whole_lines
 from stallwatch.formats.log_mismatch import sides_of
 from stallwatch.formats.log_owners import Owners
 from stallwatch.formats.log_pattern import Pattern
@@ -23,7 +24,6 @@ from stallwatch.model.evidence import LogEvent, LogTail
 
 _KEPT_LINES: Final = 400
 _KEPT_EVENTS: Final = 2_000
-_MAXIMUM_LINE: Final = 4_096
 _MOST_SHAPES: Final = 32
 _FIELDS: Final = frozenset(LogEvent.__struct_fields__)
 _NUMBERS: Final = frozenset(
@@ -61,7 +61,7 @@ _SIGNALS: Final = {
     "Illegal instruction": signal.SIGILL, "Aborted": signal.SIGABRT, "Bus error": signal.SIGBUS,
     "Floating point exception": signal.SIGFPE, "Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV,
     "Terminated": signal.SIGTERM,
-}  # fmt: skip
+} | {one.name: one for one in signal.Signals}  # fmt: skip
 _NUMBER_LIST: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 _MOST_RANKS: Final = 4_096  # that one line names
 # Of a log in which nothing is known: what a person would look at first.
@@ -76,6 +76,9 @@ _MOST_LAST_LINES: Final = 3
 # Steps of a training loop as loggers print them; that many after an exception are no left-over of a buffer.
 _STEP: Final = re.compile(r"\b(?:[Ss]tep|[Ii]ter(?:ation)?|global_step|[Bb]atch)\b\W{0,3}(\d{1,12})\b")
 _STEPS_AFTER: Final = 5
+# Parts of a log that are of one rank: multiprocessing's of the child that raised, Composer's of what each rank wrote.
+_CHILD: Final = re.compile(r"-- Process (?P<local>\d+) terminated with the following error:")
+_SECTION: Final = re.compile(r"-{4,} ?(?P<mark>Begin|End) global rank (?P<rank>\d+) STD(?:OUT|ERR) ?-{4,}")
 _LISTED: Final = re.compile(r'"(?:stdout|stderr)_lines": \[')  # ansible prints what a command wrote as JSON
 _LISTED_LINE: Final = re.compile(r'\s+"(?P<text>(?:[^"\\]|\\.)*)",?$')
 
@@ -85,8 +88,8 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
     `most_events`."""
     reading = _Reading()
     lines = data.decode("utf-8", "surrogateescape").split("\n")
-    for number, raw in enumerate(lines, 1):
-        reading.feed(raw[:_MAXIMUM_LINE], number)
+    for number, raw in whole_lines(lines):
+        reading.feed(raw, number)
     events = reading.ended()
     if not events and not reading.kernel.events:
         events = _error_like(lines) or _last_lines(lines)
@@ -94,7 +97,7 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
     while tail and not tail[-1]:
         tail.pop()
     return LogTail(
-        tuple(line[:_MAXIMUM_LINE] for line in tail),
+        tuple(line[:MAXIMUM_LINE] for line in tail),
         tuple(events[-most_events:]),
         tuple(reading.kernel.events[-most_events:]),
     )
@@ -116,6 +119,8 @@ class _Reading:
         self._steps: list[int] = []  # lines that tell of a later step than the one before
         self._step = -1
         self._listed = False
+        self._section: int | None = None  # whose part of the log this is
+        self._child: int | None = None  # local rank of a child, whose traceback comes next
 
     def feed(self, raw: str, number: int) -> None:
         if self._listed and (match := _LISTED_LINE.match(raw)):
@@ -127,6 +132,7 @@ class _Reading:
         if len(self._shapes) < _MOST_SHAPES and (shape := shape_of(line.text)):
             self._shapes.append(shape)
             line = read_line(raw, self._shapes)
+        line = self._in_section(line)
         self._owners.feed(line)
         if step := _STEP.search(line.text):
             if int(step[1]) > self._step:
@@ -141,6 +147,13 @@ class _Reading:
                 self.events.append(_of_exception(line, number, *alone))
         for place in range(before, len(self.events)):
             self._complete(place, line)
+
+    def _in_section(self, line: Line) -> Line:
+        if "global rank" in line.text and (match := _SECTION.match(line.text)):
+            self._section = int(match["rank"]) if match["mark"] == "Begin" else None
+        elif "terminated with the following" in line.text and (match := _CHILD.match(line.text)):
+            self._child = int(match["local"])
+        return line._replace(rank=self._section) if self._section is not None and line.rank is None else line
 
     def ended(self) -> list[LogEvent]:
         """Close what is open and return all events, each with its rank where the log tells it."""
@@ -207,6 +220,8 @@ class _Reading:
             secondary = open_one.ignored or any(event.secondary for event in _events(line, number))
             event = _of_exception(line, number, open_one.exception, open_one.message)
             event = replace(event, frame=open_one.frame, secondary=secondary, chained=open_one.chained)
+            if self._child is not None and event.local_rank is None:
+                event = replace(event, local_rank=self._child)
             self.events.append(event)
         return False
 
@@ -234,6 +249,8 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
     said = {name: value for name, value in match.groupdict().items() if value is not None}
     header, group = _HEADER.match(line.text), _PG.search(line.text)
     fields: dict[str, Any] = {"rank": line.rank, "local_rank": line.local_rank}
+    if pattern.kind == "process_failed" and said.keys() & {"rank", "local_rank"}:
+        fields = {"rank": None, "local_rank": None}  # whoever writes it tells of another
     if header and header["time"]:
         fields["at"] = header["time"].partition(" ")[2]
         if not line.stamp and (when := moment(header["time"])):
@@ -252,7 +269,7 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
         elif name == "exit":
             fields["exit_code"], fields["exit_signal"] = exit_of(int(value))
         elif name == "died_of":
-            fields["exit_signal"] = int(_SIGNALS[value])
+            fields["exit_signal"] = int(_SIGNALS[value]) if value in _SIGNALS else None
         elif name == "port":
             fields["peer"] = f"{fields.get('peer') or said.get('peer', '')}:{value}"
         elif name == "source":
@@ -286,7 +303,7 @@ def _error_like(lines: list[str]) -> list[LogEvent]:
     """The last lines that look like errors."""
     found: list[LogEvent] = []
     for number in range(len(lines), max(0, len(lines) - 4_000), -1):
-        line = read_line(lines[number - 1][:_MAXIMUM_LINE])
+        line = read_line(lines[number - 1][:MAXIMUM_LINE])
         if _ERROR_LIKE.search(line.text) and not _NO_ERRORS.search(line.text):
             found.append(LogEvent("error_like", line.text, number, secondary=True))
             if len(found) == _MOST_ERROR_LIKE:
@@ -298,6 +315,6 @@ def _last_lines(lines: list[str]) -> list[LogEvent]:
     """The last lines that hold anything: what is left to show of a log in which nothing looks like an error."""
     held = [(number, line) for number, line in enumerate(lines[-200:], max(1, len(lines) - 199)) if line.strip()]
     return [
-        LogEvent("last_line", read_line(line[:_MAXIMUM_LINE]).text, number, secondary=True)
+        LogEvent("last_line", read_line(line[:MAXIMUM_LINE]).text, number, secondary=True)
         for number, line in held[-_MOST_LAST_LINES:]
     ]

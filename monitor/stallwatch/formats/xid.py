@@ -3,7 +3,9 @@
 from typing import Final
 
 # Time-outs, halts, uncontained memory errors, off the bus, GSP and fatal errors.
-GPU_FAULTS: Final = frozenset({46, 48, 62, 64, 79, 95, 109, 110, 119, 120, 140, 143, 154, 158, 167, 169, 171, 172})
+GPU_FAULTS: Final = frozenset(
+    {38, 44, 46, 48, 57, 59, 61, 62, 66, 64, 79, 95, 109, 110, 119, 120, 140, 143, 154, 158, 167, 169, 171, 172}
+)
 # A kernel's own fault, mostly a bug of the job: it ends the work of that process, and 43 and 45 follow.
 LEADING: Final = frozenset({8, 13, 31, 32, 68, 69})
 # NVLink, its training and its fatal events.

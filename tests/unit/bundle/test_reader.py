@@ -1,5 +1,6 @@
 """Incidents as they lie on disk: bundles, torch's flat folders, node folders; and all that can be wrong with them."""
 
+import gzip
 import json
 import os
 import shutil
@@ -387,3 +388,13 @@ def test_compressed_dumps_are_a_caveat_that_says_what_to_do(bundle: Path) -> Non
     dump = next(bundle.glob("ranks/2/flight_recorder*.pickle"))
     dump.rename(dump.with_name(dump.name + ".gz"))
     assert any("compressed" in caveat and "ranks/2" in caveat for caveat in load([bundle]).caveats)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("lines", [1, 600_000])
+def test_log_of_two_bytes_a_character_is_read_at_any_length(tmp_path: Path, packed: bool, lines: int) -> None:
+    text = "step 7 loss 0.1\r\n" * lines + "[rank3]: ValueError: bad shard\r\n"
+    data = text.encode("utf-16")
+    (tmp_path / ("train.log.gz" if packed else "train.log")).write_bytes(gzip.compress(data, 1) if packed else data)
+    (event,) = [event for event in rank_of(load([tmp_path]), 3).log_events if event.exception]
+    assert (event.exception, event.line) == ("ValueError", lines + 1)

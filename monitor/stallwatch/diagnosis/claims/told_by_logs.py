@@ -138,7 +138,8 @@ def watchdog(story: Story) -> Saying:
         return None
     logs = story.case.logs
     world = {*story.case.world, *(event.rank for event in logs.events if event.rank is not None)}
-    blame = find_blame(logs.groups, world)
+    with_log = [rank for rank, evidence in story.case.evidence.items() if evidence.log]
+    blame = find_blame(logs.groups, world, with_log)
     if blame is None:
         return None
     group = f"group {blame.group.name}" if blame.group.name and not blame.group.is_default else "the default group"

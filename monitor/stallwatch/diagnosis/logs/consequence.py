@@ -35,8 +35,8 @@ _OF_OTHERS: Final = tuple(
 )
 # Types of exceptions that wrap, or pass on, the exception of another process.
 _WRAPPERS: Final = frozenset({
-    "ChildFailedError", "ProcessRaisedException", "ExceptionGroup", "RendezvousClosedError", "RayTaskError",
-    "RayActorError", "ActorDiedError", "WorkerCrashedError", "CalledProcessError", "JobFailedError",
+    "ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "ExceptionGroup", "RendezvousClosedError",
+    "RayTaskError", "RayActorError", "ActorDiedError", "WorkerCrashedError", "CalledProcessError", "JobFailedError",
     "ActorUnavailableError",
 })  # fmt: skip
 # Libraries that talk to the world outside the job: a connection that they lost is this rank's own trouble.
@@ -116,13 +116,18 @@ def is_consequence(text: str) -> bool:
     return bool(of_others(text)) or last in ("DistBackendError", "DistNetworkError", "DistStoreError")
 
 
+def passes_on(event: LogEvent) -> bool:
+    """Whether an exception only wraps what another process did."""
+    return (event.exception or "").rpartition(".")[2].partition("(")[0] in _WRAPPERS
+
+
 def _of_exception(event: LogEvent) -> Meaning:
     text, of_type = _text(event), event.exception or ""
     last = of_type.rpartition(".")[2].partition("(")[0]
     why = of_others(f"{of_type}: {event.message or ''}")
     if any(words in text for words in _ADDRESS_IN_USE):
         return Meaning("address_in_use", "")
-    if last in _WRAPPERS:
+    if passes_on(event):
         return Meaning("exception", "it passes on what another process raised")
     if event.went_on:
         return Meaning("exception", "training went on after it")

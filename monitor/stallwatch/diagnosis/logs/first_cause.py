@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from stallwatch.diagnosis.logs.consequence import meaning, means_nothing, was_tried_again
+from stallwatch.diagnosis.logs.consequence import meaning, means_nothing, passes_on, was_tried_again
 from stallwatch.diagnosis.logs.told import Told
 from stallwatch.model.evidence import LogEvent
 
@@ -64,7 +64,7 @@ def tell(events: Sequence[LogEvent]) -> tuple[Told, ...]:
     read = [
         Told(event, event.rank, *meaning(event, kind)) for event, kind in _merged(events) if not means_nothing(event)
     ]
-    told = _later_failures(_ends(_survived(_announced(_retries(_chained(read))))))
+    told = _later_failures(_ends(_owned(_survived(_announced(_retries(_chained(read)))))))
     worth = [one for one in told if one.kind not in _NOT_TOLD]
     causes = [one for one in worth if not one.consequence]
     first = min(causes, key=lambda one: _order(one, causes), default=None)
@@ -165,13 +165,38 @@ def _survived(told: list[Told]) -> list[Told]:
     ]
 
 
+def _owned(told: list[Told]) -> list[Told]:
+    """One exception that names nobody, in the log of a launcher that saw one rank leave with an exit code: it is
+    that rank's."""
+    left: dict[str, set[int]] = {}
+    nobodys: dict[str, int] = {}
+    for one in told:
+        event = one.event
+        if one.kind in _ENDS and not one.consequence and event.exit_code and event.rank is not None:
+            left.setdefault(event.source, set()).add(event.rank)
+        elif event.exception and not one.consequence:
+            of_others = 2 if one.rank is not None else 1
+            nobodys[event.source] = nobodys.get(event.source, 0) + of_others
+    return [
+        one._replace(rank=next(iter(left[one.event.source])))
+        if one.event.exception
+        and not one.consequence
+        and one.rank is None
+        and one.event.local_rank is None
+        and nobodys.get(one.event.source) == 1
+        and len(left.get(one.event.source, ())) == 1
+        else one
+        for one in told
+    ]
+
+
 def _ends(told: list[Told]) -> list[Told]:
     """A rank that its own watchdog aborted is the first that a launcher sees to end, and only a waiting one; ranks that
     ended after it by themselves are no cause either."""
     aborts = [one for one in told if one.kind in _BEFORE_ABORT or "watchdog" in one.consequence]
     raised = [one for one in told if one.event.exception and "ChildFailedError" not in one.event.exception]
     waited = [one for one in told if one.kind in _TIMEOUTS]
-    ends = [one for one in told if one.kind in _ENDS]
+    ends = [one for one in told if one.kind in (*_ENDS, "actor_died")]
 
     def is_of(other: Told, end: Told) -> bool:
         if other.rank is not None and end.rank is not None:
@@ -254,7 +279,9 @@ def _merged(events: Sequence[LogEvent]) -> list[tuple[LogEvent, str]]:
     merged = []
     for event in events:
         other = others.get((event.source, event.line))
-        if event.kind == "exception" and other is not None:
+        if event.kind == "exception" and other is not None and passes_on(event):
+            merged.append((other, other.kind))
+        elif event.kind == "exception" and other is not None:
             fields = {name: getattr(other, name) for name in ("ranks", "sides", "group_rank", "numel_in", "numel_out",
                       "joined", "expected", "seq", "operation", "enqueued", "completed", "peer",
                       "direction")}  # fmt: skip

@@ -4,6 +4,7 @@ from stallwatch.diagnosis.address_words import address_words, peer_address
 from stallwatch.diagnosis.logs.remedies_by_text import BY_TEXT, LOADER, Words
 from stallwatch.diagnosis.logs.remedies_gpu import NO_DEVICE, NOT_INITIALISED, UNKNOWN_CUDA, gpu_words
 from stallwatch.diagnosis.logs.told import Told, shown_message
+from stallwatch.model.evidence import LogEvent
 
 _WORDS: dict[str, Words] = {
     "address_in_use": Words(
@@ -280,6 +281,10 @@ def _who(told: Told) -> str:
     return f"local rank {told.event.local_rank}: " if told.event.local_rank is not None else ""
 
 
+def _pid(event: LogEvent) -> str:
+    return f" (pid {event.pid})" if event.pid is not None else ""
+
+
 def _headline(told: Told) -> str:
     event, who = told.event, _who(told)
     frame = f" at {event.frame.filename}:{event.frame.line}" if event.frame else ""
@@ -291,10 +296,10 @@ def _headline(told: Told) -> str:
     if told.kind == "launcher_failure":
         how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
         where = f" on {event.host}" if event.host else ""
-        return f"{who}ended with {how} (pid {event.pid}){where}{', the first that torchrun saw' if event.first else ''}"
+        return f"{who}ended with {how}{_pid(event)}{where}{', the first that torchrun saw' if event.first else ''}"
     if told.kind == "process_failed" and event.local_rank is not None:
         how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
-        return f"{who}ended with {how} (pid {event.pid})"
+        return f"{who}ended with {how}{_pid(event)}"
     if told.kind == "actor_died" and event.message:
         return f"{who}a worker of Ray died: {event.message[:200]}"
     if told.kind == "address_in_use" and "in use" not in event.text:

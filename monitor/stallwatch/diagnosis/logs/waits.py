@@ -37,8 +37,9 @@ class Blame(NamedTuple):
         return tuple(sized)
 
 
-def find_blame(groups: Sequence[GroupReading], world: Iterable[int] = ()) -> Blame | None:
-    """Given what is told of each group and the ranks that are known to be in the job, say what explains the waits."""
+def find_blame(groups: Sequence[GroupReading], world: Iterable[int] = (), with_log: Iterable[int] = ()) -> Blame | None:
+    """Given what is told of each group, the ranks that are known to be in the job and those whose own logs were read,
+    say what explains the waits."""
     usable = [group for group in groups if group.waiters and group.comparable]
     absent = _follow(usable)
     if absent is not None:
@@ -46,8 +47,9 @@ def find_blame(groups: Sequence[GroupReading], world: Iterable[int] = ()) -> Bla
     for group in usable:
         if (found := _mismatch(group)) is not None:
             return found
-    known = tuple(sorted(set(world)))
-    silent = [found for group in usable if (found := _silent(group, groups, known)) is not None]
+    known = tuple(sorted({*world, *with_log}))
+    read = frozenset(with_log)
+    silent = [found for group in usable if (found := _silent(group, groups, known, read)) is not None]
     if silent:
         return min(silent, key=lambda found: (len(found.ranks), not found.sure, found.group.key))
     stuck = [found for group in usable if (found := _stuck(group, known)) is not None]
@@ -124,9 +126,11 @@ def _partition(
     return Blame("mismatch", culprits, group, waiting, seq, operation, same_number, parts, differs)
 
 
-def _silent(group: GroupReading, groups: Sequence[GroupReading], world: Sequence[int]) -> Blame | None:
+def _silent(
+    group: GroupReading, groups: Sequence[GroupReading], world: Sequence[int], with_log: frozenset[int]
+) -> Blame | None:
     """Members that printed nothing, where all others wait in one operation. A rank whose log was not given is no silent
-    one: the log of those that wait must be one that it writes to."""
+    one: it must have one of its own, or the log of those that wait must be one that it writes to."""
     waited = group.waited
     at = [w for w in group.waiters.values() if w.seq == waited]
     behind_root = [w for w in group.waiters.values() if w.seq != waited]
@@ -135,7 +139,9 @@ def _silent(group: GroupReading, groups: Sequence[GroupReading], world: Sequence
     members, sure = _members(group, world)
     heard = {rank for other in groups for rank in other.heard}
     silent = sorted(set(members) - heard)
-    if not silent or len(silent) >= len(group.waiters) or not _shares_a_log(silent, groups):
+    if not silent or len(silent) >= len(group.waiters):
+        return None
+    if not with_log.issuperset(silent) and not _shares_a_log(silent, groups):
         return None
     operation = at[0].operation
     return Blame("silent", tuple(silent), group, tuple(sorted(group.waiters)), waited, operation, sure)

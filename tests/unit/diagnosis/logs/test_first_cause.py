@@ -210,3 +210,63 @@ def test_deepspeeds_launcher_tells_the_local_rank() -> None:
         "'--local_rank=1', '--deepspeed'] exits with return code = 1\n"
     )
     assert told(log) == ("rank_exited", (1,))
+
+
+_SPAWNED = """Traceback (most recent call last):
+  File "/job/run.py", line 40, in <module>
+    mp.spawn(main, nprocs=4)
+torch.multiprocessing.spawn.ProcessRaisedException:
+
+-- Process 2 terminated with the following error:
+"""
+_EXITED = "torch.multiprocessing.spawn.ProcessExitedException: "
+_SHELL = "run.sh: line 12: 12345 {0:30} python -u train.py\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "cause", "culprits"),
+    [
+        (_SPAWNED + RAISED, "rank_raised", (2,)),
+        (_EXITED + "process 3 terminated with signal SIGKILL\n", "rank_exited", (3,)),
+        (_EXITED + "process 1 terminated with exit code 7\n", "rank_exited", (1,)),
+        ("[rank: 1] Child process with PID 4711 terminated with code 1. Forcefully terminating all other processes to "
+         "avoid zombies\n", "rank_exited", (1,)),
+        ("ERROR:composer.cli.launcher:Rank 3 crashed with exit code 1.\nGlobal rank 0 (PID 301) exited with code -15\n"
+         "----------Begin global rank 3 STDERR----------\n" + RAISED + "----------End global rank 3 STDERR----------\n",
+         "rank_exited", (3,)),
+        ("Process 1 exit with status code 3.\nProcess 0 exit with status code 143.\n", "rank_exited", (1,)),
+        (_SHELL.format("Segmentation fault      (core dumped)"), "rank_exited", ()),
+        (_SHELL.format("Killed"), "rank_exited", ()),
+        ("5: Memory access fault by GPU node-7 (Agent handle: 0x7f3b) on address 0x7f1c0000. Reason: Unknown.\n"
+         "srun: error: n1: task 5: Aborted (core dumped)\nsrun: Terminating StepId=9.0\n"
+         "srun: error: n1: tasks 0-4,6-7: Terminated\n", "rank_exited", (5,)),
+    ],
+)  # fmt: skip
+def test_every_launchers_word_on_who_ended_names_that_rank(log: str, cause: str, culprits: tuple[int, ...]) -> None:
+    assert told("step 3\n" + log) == (cause, culprits)
+
+
+def test_an_actor_that_its_own_watchdog_ended_is_none_that_died_by_itself() -> None:
+    mark = "(Worker pid=70{0}, ip=10.0.0.1) ".format
+    waits = "".join(marked(timed_out("2.3", rank, 9, "GATHER"), mark(rank)) for rank in (1, 2, 3))
+    died = (
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker PID: 701 "
+        "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2.\n"
+    )
+    found = verdict(waits + died)
+    assert not set(found.culprits) & {1, 2, 3}, found
+    assert found.cause != "rank_exited"
+
+
+def test_a_traceback_without_a_mark_is_of_the_one_rank_that_the_launcher_saw_leave() -> None:
+    for agent in AGENT.values():
+        assert verdict(RAISED + agent.format(code=1, rank=2, pid=502)).culprits == (2,)
+    left = "".join(AGENT["1.13"].format(code=1, rank=rank, pid=500 + rank) for rank in (2, 3))
+    assert verdict(RAISED + left).culprits in ((), (2, 3)), "which of them raised it is not told"
+
+
+def test_the_rank_that_a_job_s_own_logger_writes_before_its_lines_is_read() -> None:
+    for mark in ("2026-11-28 10:00:01 | ERROR | rank=2 | ", "[ERROR] [Rank 2] > ", "ERROR global_rank: 2 | "):
+        assert told(marked(RAISED, mark)) == ("rank_raised", (2,)), mark
+    for mark in ("ERROR | local_rank=2 | ", "ERROR | dp_rank=2 | ", "ERROR | node rank 2 | "):
+        assert told(marked(RAISED, mark)) == ("rank_raised", ()), mark

@@ -116,7 +116,6 @@ def test_a_cause_is_told_with_its_remedy(node: Node, log: str, told: str, remedy
         ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "memory"),
         ("ImportError: /env/libtorch_cuda.so: undefined symbol: ncclCommWindowRegister", "LD_LIBRARY_PATH"),
         ("socket.gaierror: [Errno -2] Name or service not known", "getent hosts"),
-        ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL", "dmesg"),
         ("wandb.errors.CommError: Run initialization has timed out after 90.0 sec.", "before the first collective"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/mnt/store/restore.pt'", "every node"),
     ],
@@ -143,10 +142,18 @@ def test_exceptions_that_python_ignored_are_no_cause(node: Node, head: str) -> N
     assert "KeyError" in first(node, ignored + RAISED)
 
 
+def test_how_a_spawned_process_ended_is_told_and_not_who_noticed(node: Node) -> None:
+    noticed = "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL"
+    found = diagnose(node, raised(0, noticed))[0]
+    assert "First cause: rank 1: ended with signal 9" in found.seen
+    assert "pid" not in found.seen
+    assert "dmesg" in found.remedy
+
+
 def test_what_wraps_another_exception_is_not_the_cause(node: Node) -> None:
     spawn = (
         'Traceback (most recent call last):\n  File "/job/train.py", line 3, in <module>\n'
-        "torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 1 terminated with the following error:\n"
+        "torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 2 terminated with the following error:\n"
         'Traceback (most recent call last):\n  File "/job/train.py", line 9, in f\nValueError: x\n'
     )
     group = (

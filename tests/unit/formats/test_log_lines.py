@@ -1,0 +1,69 @@
+"""Bytes of logs as lines: encodings, lines that a container's runtime split, progress bars."""
+
+import pytest
+
+from stallwatch.formats.log_lines import as_utf8, encoding_of, whole_lines
+from stallwatch.formats.training_log import parse
+from tests.unit.diagnosis.logs.texts import LAUNCHERS, RAISED, marked, timed_out
+
+_BAR = "Epoch 2:  {0}%|###   | {0}/100 [00:{0:02d}<01:00,  1.37it/s, loss=2.6, v_num=0]"
+_COUNTED = "{0}it [00:{0:02d}, 3.91it/s]"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_text_of_two_bytes_a_character_is_read_as_the_same_text(encoding: str) -> None:
+    text = "Traceback (most recent call last):\r\nValueError: größe 7\r\n"
+    assert as_utf8(text.encode(encoding)).decode().lstrip("\ufeff") == text
+
+
+@pytest.mark.parametrize("data", [b"", b"a", b"\0" * 64, b"step 1\nstep 2\n", "größe\n".encode(), bytes(range(256))])
+def test_other_bytes_have_no_such_encoding(data: bytes) -> None:
+    assert encoding_of(data) is None
+    assert as_utf8(data) is data
+
+
+def test_parts_of_a_split_line_are_one_line_by_stream() -> None:
+    head = "2026-11-28T10:00:00.1Z"
+    lines = [
+        f"{head} stderr P [rank1]: Run",
+        f"{head} stdout F step 7",
+        f"{head} stderr P timeErr",
+        f"{head} stderr F or: bad",
+        f"{head} stderr F next",
+    ]
+    assert list(whole_lines(lines)) == [
+        (2, f"{head} stdout F step 7"),
+        (1, f"{head} stderr F [rank1]: RuntimeError: bad"),
+        (5, f"{head} stderr F next"),
+    ]
+
+
+def test_a_part_whose_end_is_lost_is_told_and_words_with_a_p_are_no_parts() -> None:
+    assert list(whole_lines(["2026-11-28T10:00:00.1Z stderr P half"])) == [(1, "2026-11-28T10:00:00.1Z stderr F half")]
+    assert list(whole_lines(["the P in it", "a stdout P"])) == [(1, "the P in it"), (2, "a stdout P")]
+
+
+@pytest.mark.parametrize("bar", [_BAR, _COUNTED])
+@pytest.mark.parametrize("launcher", [None, *LAUNCHERS])
+@pytest.mark.parametrize("bars", [1, 99])
+def test_what_stands_behind_progress_bars_is_a_line_of_its_own(bar: str, launcher: str | None, bars: int) -> None:
+    before = "".join("\r" + bar.format(step) for step in range(1, bars + 1))
+    mark = LAUNCHERS[launcher](2) if launcher else "[rank2]: "
+    first, *more = RAISED.splitlines()
+    glued = first if launcher else f"[rank2]: {first}"
+    text = f"{mark if launcher else ''}{before}{glued}\n" + marked("\n".join(more), mark)
+    (raised,) = [event for event in parse(text.encode()).events if event.exception]
+    assert (raised.exception, raised.message) == ("ValueError", "shard 17 is empty")
+    assert raised.frame is not None
+    assert raised.frame.filename == "/job/train.py"
+
+
+@pytest.mark.parametrize("version", ["1.13", "2.1", "2.6"])
+def test_a_watchdogs_line_behind_a_progress_bar_is_read(version: str) -> None:
+    text = "".join("\r" + _BAR.format(step) for step in range(100)) + timed_out(version, 3, 9)
+    assert [event.seq for event in parse(text.encode()).events if event.kind == "collective_timeout"] == [9]
+
+
+def test_times_in_brackets_are_no_progress_bars() -> None:
+    (event,) = parse(b"[10:00:00] <main> ValueError: 12:00 [10:00, x] a\n").events
+    assert "[10:00:00] <main>" in event.text
