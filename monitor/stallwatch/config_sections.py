@@ -1,9 +1,11 @@
 """What can be configured: every section with its keys, each with its meaning, its default and its bounds."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+
+from stallwatch.model.snapshot import SENSORS
 
 
 class DaemonSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,7 +38,16 @@ class HttpSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
 
 
-class SensorsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+# A switch for each sensor that the table gives one.
+_SWITCHES: Any = msgspec.defstruct(
+    "SensorSwitches",
+    [(spec.name, Annotated[bool, Meta(description=spec.switch)], True) for spec in SENSORS if spec.switch],
+    frozen=True,
+    forbid_unknown_fields=True,
+)
+
+
+class SensorsSection(_SWITCHES, frozen=True, forbid_unknown_fields=True):  # type: ignore[misc, call-arg]
     deadline_seconds: Annotated[float, Meta(description="How long one look at the node may take.", gt=0, le=60)] = 0.5
     discover_seconds: Annotated[
         float, Meta(description="Time between two searches for ranks that have no hook.", gt=0)
@@ -44,10 +55,6 @@ class SensorsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_ended_seconds: Annotated[
         float, Meta(description="How long a rank that ended stays visible before its record is removed.", gt=0)
     ] = 120.0
-    gpus: Annotated[bool, Meta(description="Read GPUs through NVML where there are any.")] = True
-    host: Annotated[bool, Meta(description="Read the node: kernel log, shared memory, open files, network ports.")] = (
-        True
-    )
 
 
 class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

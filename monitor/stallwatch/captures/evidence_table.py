@@ -3,35 +3,11 @@
 python -m stallwatch.captures.evidence_table     prints the table as Markdown
 """
 
-from typing import NamedTuple
-
-
-class Source(NamedTuple):
-    key: str  # as sensors and attempts call it
-    name: str
-    gives: str
-    needs: str
-    without: str
-
+from stallwatch.model.sensor_spec import Source
+from stallwatch.model.snapshot import SENSORS
 
 SOURCES: tuple[Source, ...] = (
-    Source(
-        "heartbeats",
-        "The hook's records",
-        "step, phase, pulse, collectives enqueued and completed per group",
-        "`stallwatch.attach()`, `python -m stallwatch.run` or `stallwatch auto enable` in the job; "
-        "`STALLWATCH_DIR` shared with a container",
-        "the rank is found by its environment; process, stacks and GPU are seen, steps are not; a job is looked at "
-        "when no rank of it has worked for a minute, or on request",
-    ),
-    Source(
-        "processes",
-        "/proc of ranks",
-        "state, CPU, I/O, children, exit, out-of-memory kill",
-        "nothing for own processes; I/O and exit codes of others' need CAP_SYS_PTRACE; exit codes of reaped processes "
-        "Linux 6.15",
-        "exit code unknown unless hook, torchrun's error file or the cgroup tells; I/O unknown",
-    ),
+    *(source for sensor in SENSORS for source in sensor.sources),
     Source(
         "stacks",
         "Python stacks by py-spy",
@@ -55,27 +31,6 @@ SOURCES: tuple[Source, ...] = (
         "NCCL 2.28.9 (older ones may crash; `capture.nccl_ras`), `NCCL_RAS_ADDR` on loopback; CAP_SYS_ADMIN for ranks "
         "in another network namespace",
         "it is not asked and the reason is kept; equal counts never mean healthy",
-    ),
-    Source(
-        "gpus",
-        "NVML values",
-        "utilisation, power, clocks, throttle time, ECC, PCIe, NVLink, remapped rows, recovery action, processes",
-        "NVIDIA driver, `/dev/nvidia*`",
-        "no GPU verdicts; a driver that does not answer is said by /readyz, metrics and log, and costs one child",
-    ),
-    Source(
-        "gpu_events",
-        "NVML event set",
-        "XIDs and double-bit ECC within milliseconds, in containers too",
-        "NVIDIA driver; events for the calling user (root on some drivers)",
-        "XIDs come from the kernel log alone",
-    ),
-    Source(
-        "host",
-        "Kernel log",
-        "XID, GPU off the bus, out-of-memory kills, hung tasks",
-        "`/dev/kmsg` with CAP_SYSLOG, else the journal (group systemd-journal)",
-        "XIDs come through NVML; OOM kills through the cgroup's count",
     ),
     Source(
         "kernel_log",

@@ -13,7 +13,7 @@ import msgspec
 from stallwatch.captures.spec import Settings
 from stallwatch.config import Config
 from stallwatch.errors import Denied, UsageError
-from stallwatch.model.snapshot import RankSample
+from stallwatch.model.snapshot import SENSORS, RankSample
 from stallwatch.node.heartbeat_file import prepare, rank_directories
 from stallwatch.node.known_ranks import known_file
 from stallwatch.node.privileged_client import Privileged, find_side, part_with_capabilities, start_side
@@ -31,6 +31,7 @@ def settings_of(config: Config, renew: Sequence[str] = ()) -> dict[str, Any]:
     this again, from a configuration that has changed."""
     options = Options(
         directories=tuple(str(path) for path in rank_directories(config.daemon.rank_directory)),
+        deadline_seconds=config.sensors.deadline_seconds,
         keep_ended_seconds=config.sensors.keep_ended_seconds,
         discover_seconds=config.sensors.discover_seconds,
         node=socket.gethostname(),
@@ -38,6 +39,7 @@ def settings_of(config: Config, renew: Sequence[str] = ()) -> dict[str, Any]:
     seconds = config.capture.seconds + _LATE_SECONDS
     captures = Settings(config.capture, seconds, config.drift.seconds)
     return {
+        "sensor_names": [sensor.name for sensor in SENSORS],
         "sensors": msgspec.to_builtins(options),
         "captures": msgspec.to_builtins(captures),
         "renew": list(renew),

@@ -3,7 +3,9 @@
 import msgspec
 
 from stallwatch.model.gpu import Gpu
+from stallwatch.model.gpu_metrics import GPU_METRICS
 from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.sensor_spec import SensorSpec, Source
 from stallwatch.model.verdict import Verdict
 
 SCHEMA_VERSION = 1
@@ -205,6 +207,41 @@ class HostSample(msgspec.Struct, frozen=True):
     ports_at_ns: int | None
     missing: tuple[tuple[str, str], ...] = ()  # (source, why and what it needs)
 
+    @property
+    def problem(self) -> str:
+        """What it cannot see."""
+        return "; ".join(f"{source}: {why}" for source, why in self.missing)
+
+
+class PartStatus(msgspec.Struct, frozen=True):
+    """How one part of a read went, where a sensor reads several."""
+
+    up: bool
+    reason: str  # "" when up
+    duration_seconds: float
+    errors_total: int
+    required: bool = True  # False: absent is normal
+
+
+class RanksLook(msgspec.Struct, frozen=True):
+    ranks: tuple[RankSample, ...]
+    heartbeats: PartStatus
+    processes: PartStatus
+
+    @property
+    def parts(self) -> tuple[PartStatus, ...]:
+        return self.heartbeats, self.processes
+
+
+class GpusLook(msgspec.Struct, frozen=True):
+    gpus: tuple[Gpu, ...]
+    values: PartStatus
+    events: PartStatus
+
+    @property
+    def parts(self) -> tuple[PartStatus, ...]:
+        return self.values, self.events
+
 
 class SensorStatus(msgspec.Struct, frozen=True):
     """How a sensor did at this tick: the monitor monitors itself."""
@@ -237,5 +274,80 @@ class NodeSnapshot(msgspec.Struct, frozen=True):
     gpus: Known[tuple[Gpu, ...]] | Unavailable
     sensors: tuple[SensorStatus, ...]
     schema_version: int = SCHEMA_VERSION
-    host: Known[HostSample] | Unavailable | None = None  # None: nobody looked, as in timelines of older versions
+    # None: nobody looked, as in timelines of older versions.
+    host: Known[HostSample] | Unavailable | None = None
     drifts: tuple[JobDrift, ...] = ()  # the last sample of each job that was sampled
+
+
+SENSORS: tuple[SensorSpec, ...] = (
+    SensorSpec(
+        "ranks",
+        "the reader of ranks",
+        RanksLook,
+        "stallwatch.sensors.ranks:make",
+        (
+            Source(
+                "heartbeats",
+                "The hook's records",
+                "step, phase, pulse, collectives enqueued and completed per group",
+                "`stallwatch.attach()`, `python -m stallwatch.run` or `stallwatch auto enable` in the job; "
+                "`STALLWATCH_DIR` shared with a container",
+                "the rank is found by its environment; process, stacks and GPU are seen, steps are not; a job is "
+                "looked at when no rank of it has worked for a minute, or on request",
+            ),
+            Source(
+                "processes",
+                "/proc of ranks",
+                "state, CPU, I/O, children, exit, out-of-memory kill",
+                "nothing for own processes; I/O and exit codes of others' need CAP_SYS_PTRACE; exit codes of reaped "
+                "processes Linux 6.15",
+                "exit code unknown unless hook, torchrun's error file or the cgroup tells; I/O unknown",
+            ),
+        ),
+        privileged=True,
+        required=True,
+    ),
+    SensorSpec(
+        "gpus",
+        "NVML",
+        GpusLook,
+        "stallwatch.sensors.gpus:make",
+        (
+            Source(
+                "gpus",
+                "NVML values",
+                "utilisation, power, clocks, throttle time, ECC, PCIe, NVLink, remapped rows, recovery action, "
+                "processes",
+                "NVIDIA driver, `/dev/nvidia*`",
+                "no GPU verdicts; a driver that does not answer is said by /readyz, metrics and log, and costs "
+                "one child",
+            ),
+            Source(
+                "gpu_events",
+                "NVML event set",
+                "XIDs and double-bit ECC within milliseconds, in containers too",
+                "NVIDIA driver; events for the calling user (root on some drivers)",
+                "XIDs come from the kernel log alone",
+            ),
+        ),
+        switch="Read GPUs through NVML where there are any.",
+        metrics=GPU_METRICS,
+    ),
+    SensorSpec(
+        "host",
+        "the reader of the node",
+        HostSample,
+        "stallwatch.sensors.host:make",
+        (
+            Source(
+                "host",
+                "Kernel log",
+                "XID, GPU off the bus, out-of-memory kills, hung tasks",
+                "`/dev/kmsg` with CAP_SYSLOG, else the journal (group systemd-journal)",
+                "XIDs come through NVML; OOM kills through the cgroup's count",
+            ),
+        ),
+        privileged=True,
+        switch="Read the node: kernel log, shared memory, open files, network ports.",
+    ),
+)

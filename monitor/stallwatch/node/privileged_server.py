@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from stallwatch.node.no_network import give_up_network
 from stallwatch.node.privileged_process import HELD_BYTES, PrivilegedProcess, module_command
-from stallwatch.node.privileged_verbs import MOST_RANKS, VERBS, NotAllowed, Verb, number_of
+from stallwatch.node.privileged_verbs import MOST_RANKS, SENSOR, VERBS, NotAllowed, Verb, number_of
 
 MESSAGE_LIMIT_BYTES = 1 << 16
 MOST_CONNECTIONS = 4  # of which three are of a daemon that is going, or of root
@@ -111,7 +111,7 @@ class Connection:
 
     def _start(self, request: dict[str, Any]) -> tuple[int, socket.socket]:
         name = request.get("verb")
-        verb = VERBS.get(name) if isinstance(name, str) else None
+        verb = self._side.verb(name) if isinstance(name, str) else None
         if verb is None or not isinstance(name, str):
             raise NotAllowed("there is no such verb")
         if sum(child.name == name for child in self._children.values()) >= verb.most:
@@ -165,8 +165,8 @@ class _Renewing(NamedTuple):
 
 class PrivilegedSide:
     def __init__(self, settings: Mapping[str, Any], known: int) -> None:
-        """`settings`: what each part of VERBS is given, as a dictionary, and `renew`: the command that prints them
-        anew. `known`: the file in memory that the reader of ranks writes and captures read."""
+        """`settings`: what each part of VERBS is given, as a dictionary; `sensor_names`; and `renew`: the command that
+        prints them anew. `known`: the file in memory that the reader of ranks writes and captures read."""
         self._settings = dict(settings)
         self._known = known
         self._looks: dict[int, list[float]] = {}
@@ -208,6 +208,9 @@ class PrivilegedSide:
 
     def renew(self, *_: object) -> None:
         self.is_to_renew = True
+
+    def verb(self, name: str) -> Verb | None:
+        return SENSOR if name in self._settings["sensor_names"] else VERBS.get(name)
 
     def start(self, name: str, verb: Verb, words: Mapping[str, Any]) -> tuple[PrivilegedProcess, socket.socket]:
         """Start what a verb stands for; return it and the daemon's end of its socket. Raise OSError."""

@@ -6,14 +6,15 @@ import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stallwatch import __version__
 from stallwatch.diagnosis.safety import deadline
-from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport, RankView
+from stallwatch.model.metric import Labels
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import JobKey
+from stallwatch.model.sensor_spec import SensorSpec
+from stallwatch.model.snapshot import SENSORS, JobKey
 from stallwatch.model.verdict import CulpritProcess, GroupRef, Verdict
 from stallwatch.outputs.documents import HeldBack
 
@@ -22,17 +23,6 @@ log = logging.getLogger(__name__)
 _MOST_SAID = 100
 _said: set[str] = set()  # errors that are in the log
 _MOST_PENDING_GROUPS = 8  # of one rank: a job with hundreds of groups waits in a few of them at a time
-# nvmlClocksEventReasons of nvml.h; without idleness and the application's own setting, which slow nothing down.
-_SLOWED_BY: dict[str, int] = {
-    "sw_power_cap": 0x4,
-    "hw_slowdown": 0x8,
-    "sync_boost": 0x10,
-    "sw_thermal": 0x20,
-    "hw_thermal": 0x40,
-    "hw_power_brake": 0x80,
-}
-
-Labels = tuple[str, ...]
 
 
 class Sample(NamedTuple):
@@ -67,8 +57,10 @@ def samples(report: NodeReport, outputs: Sequence[OutputHealth], external_url: s
     for incident in report.incidents:
         if incident.state == "open" or _is_fresh(incident, report.snapshot.wall_ns):
             yield from _whole(_incident(incident, names, told_by, f"{url}/#{incident.incident_id}" if url else ""))
-    for gpu in report.snapshot.gpus.value if isinstance(report.snapshot.gpus, Known) else ():
-        yield from _whole(_gpu(gpu))
+    for sensor in SENSORS:
+        reading = getattr(report.snapshot, sensor.name)
+        if isinstance(reading, Known):
+            yield from _whole(_read_by(sensor, reading.value))
     yield from _whole(_itself(report, outputs))
 
 
@@ -257,34 +249,11 @@ def _culprits(incident: Incident, verdict: Verdict, names: JobNames) -> Iterator
         )
 
 
-def _gpu(gpu: Gpu) -> Iterator[Sample]:
-    """Nothing for what the driver did not say."""
-    labels = (str(gpu.index), gpu.uuid)
-    yield Sample("stallwatch_gpu_up", labels, float(gpu.unavailable is None))
-    yield Sample("stallwatch_gpu_info", (*labels, gpu.name or "", gpu.serial or "", gpu.pci_bus_id or ""), 1)
-    for name, value, factor in (
-        ("stallwatch_gpu_utilization_ratio", gpu.utilization_percent, 0.01),
-        ("stallwatch_gpu_memory_used_bytes", gpu.memory_used_bytes, 1),
-        ("stallwatch_gpu_memory_total_bytes", gpu.memory_total_bytes, 1),
-        ("stallwatch_gpu_power_watts", gpu.power_watts, 1),
-        ("stallwatch_gpu_power_limit_watts", gpu.power_limit_watts, 1),
-        ("stallwatch_gpu_temperature_celsius", gpu.temperature_celsius, 1),
-        ("stallwatch_gpu_sm_clock_hertz", gpu.sm_clock_mhz, 1_000_000),
-        ("stallwatch_gpu_clock_event_reasons", gpu.clock_event_reasons, 1),
-        ("stallwatch_gpu_ecc_uncorrected_total", gpu.ecc_uncorrected_total, 1),
-        ("stallwatch_gpu_last_xid", gpu.xids[-1] if gpu.xids else None, 1),
-        ("stallwatch_gpu_pcie_replays_total", gpu.pcie_replays, 1),
-        ("stallwatch_gpu_recovery_action", gpu.recovery_action, 1),
-    ):
-        if value is not None:
-            yield Sample(name, labels, value * factor)
-    if gpu.clock_event_reasons is not None:
-        for reason, bit in _SLOWED_BY.items():
-            yield Sample("stallwatch_gpu_slowed", (*labels, reason), float(bool(gpu.clock_event_reasons & bit)))
-    for reason, so_far_ns in gpu.throttle_ns or ():
-        yield Sample("stallwatch_gpu_slowed_seconds_total", (*labels, reason), so_far_ns / 1e9)
-    for kind, count in gpu.nvlink_errors or ():
-        yield Sample("stallwatch_gpu_nvlink_errors_total", (*labels, kind), count)
+def _read_by(sensor: SensorSpec, value: Any) -> Iterator[Sample]:
+    for family in sensor.metrics:
+        if family.read is not None:
+            for labels, sample in family.read(value):
+                yield Sample(family.name, labels, sample)
 
 
 def _itself(report: NodeReport, outputs: Sequence[OutputHealth]) -> Iterator[Sample]:

@@ -1,24 +1,19 @@
-"""Every metric that stallwatch exports, once: name, kind, labels, meaning. The reference table comes from here.
+"""Every metric that stallwatch exports, once: name, kind, labels, meaning; those of a sensor stand in its row
+(model.snapshot). The reference table comes from here.
 
 A series is absent when its value is unknown or its object is gone; it is never 0 or NaN for "not known".
 The label of the training job is `training_job`, since `job` belongs to the scrape; `owner` is the user whose job it is.
 """
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
 
-
-class Family(NamedTuple):
-    name: str  # as exported; a counter ends in _total
-    kind: Literal["gauge", "counter"]
-    labels: tuple[str, ...]
-    help: str
-
+from stallwatch.model.gpu_metrics import GPU_LABELS
+from stallwatch.model.metric import Family
+from stallwatch.model.snapshot import SENSORS
 
 _JOB = ("training_job", "owner")  # names of jobs are free to every user of a node
 _RANK = (*_JOB, "rank")
 _INCIDENT = (*_JOB, "incident_id")
-_GPU = ("gpu", "gpu_uuid")
 
 FAMILIES: tuple[Family, ...] = (
     Family("stallwatch_build_info", "gauge", ("version", "python", "node"), "Always 1; what runs, and on which node."),
@@ -138,47 +133,13 @@ FAMILIES: tuple[Family, ...] = (
         _INCIDENT,
         "1 when all evidence of the open incident is on disk: the job can be ended without losing any.",
     ),
-    # GPUs
-    Family("stallwatch_gpu_up", "gauge", _GPU, "1 when the GPU answers NVML, 0 when it does not."),
-    Family(
-        "stallwatch_gpu_info", "gauge", (*_GPU, "name", "serial", "pci_bus_id"), "Always 1; what the GPU is."
-    ),
-    Family("stallwatch_gpu_utilization_ratio", "gauge", _GPU, "Share of time in which a kernel ran; NCCL's spin too."),
-    Family("stallwatch_gpu_memory_used_bytes", "gauge", _GPU, "Memory in use."),
-    Family("stallwatch_gpu_memory_total_bytes", "gauge", _GPU, "Memory of the device."),
-    Family("stallwatch_gpu_power_watts", "gauge", _GPU, "Power drawn; low at full utilisation means waiting."),
-    Family("stallwatch_gpu_power_limit_watts", "gauge", _GPU, "Power limit in force."),
-    Family("stallwatch_gpu_temperature_celsius", "gauge", _GPU, "Temperature of the chip."),
-    Family("stallwatch_gpu_sm_clock_hertz", "gauge", _GPU, "Clock of the streaming multiprocessors."),
-    Family("stallwatch_gpu_clock_event_reasons", "gauge", _GPU, "NVML's bit mask of why clocks are lowered."),
-    Family("stallwatch_gpu_ecc_uncorrected_total", "counter", _GPU, "Uncorrected memory errors as the driver counts."),
-    Family("stallwatch_gpu_last_xid", "gauge", _GPU, "Number of the last XID of the GPU."),
+    # Of sensors, and of what is counted of them
+    *(family for sensor in SENSORS for family in sensor.metrics),
     Family(
         "stallwatch_gpu_xid_total",
         "counter",
-        (*_GPU, "xid"),
+        (*GPU_LABELS, "xid"),
         "XIDs since the daemon started, by code; a GPU that NVML does not know is named by its PCI address.",
-    ),
-    Family(
-        "stallwatch_gpu_slowed",
-        "gauge",
-        (*_GPU, "reason"),
-        "1 while NVML says that clocks are lowered for this reason: sw_power_cap, hw_slowdown, sync_boost, sw_thermal, "
-        "hw_thermal, hw_power_brake.",
-    ),
-    Family(
-        "stallwatch_gpu_slowed_seconds_total",
-        "counter",
-        (*_GPU, "reason"),
-        "Time for which the driver has lowered clocks, by reason; it shows what happens between two looks too.",
-    ),
-    Family("stallwatch_gpu_pcie_replays_total", "counter", _GPU, "Replays on the PCIe link as the driver counts."),
-    Family("stallwatch_gpu_nvlink_errors_total", "counter", (*_GPU, "kind"), "Errors over all NVLinks of the GPU."),
-    Family(
-        "stallwatch_gpu_recovery_action",
-        "gauge",
-        _GPU,
-        "What NVML advises: 0 nothing, 1 reset the GPU, 2 reboot the node, 3 and 4 drain it.",
     ),
     # stallwatch itself
     Family(

@@ -8,8 +8,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from stallwatch.model.incident import NodeReport
-from stallwatch.outputs.metric_samples import Labels, OutputHealth, samples
-from stallwatch.outputs.metric_table import FAMILIES, Family
+from stallwatch.model.metric import Family, Labels
+from stallwatch.outputs.metric_samples import OutputHealth, samples
+from stallwatch.outputs.metric_table import FAMILIES
 
 Metric = GaugeMetricFamily | CounterMetricFamily
 Encoder = Callable[[Collector], bytes]

@@ -1,6 +1,7 @@
 """A sensor's own process: `python -m stallwatch.sensors.child NAME OPTIONS`. Reads request numbers from stdin, writes
 answers to stdout, ends with its stdin. It imports nothing that its sensor does not need."""
 
+import importlib
 import os
 import select
 import sys
@@ -12,57 +13,12 @@ import msgspec
 
 from stallwatch.formats.outside_text import name_of
 from stallwatch.model.reading import Absent
+from stallwatch.model.snapshot import SENSORS
+from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.frames import Unpacker, pack
+from stallwatch.node.no_network import give_up_network
 from stallwatch.sensors.frames import NEWS, Answer
 from stallwatch.sensors.sensor import Options, Sensor
-
-
-def _keep_devices_alone() -> None:
-    """The driver's library is not ours: it gets neither capabilities nor a network."""
-    from stallwatch.node.capabilities import drop_unless_root
-    from stallwatch.node.no_network import give_up_network
-
-    drop_unless_root()
-    give_up_network()
-
-
-def _ranks(options: Options) -> Sensor[Any]:
-    from stallwatch.node.known_ranks import KnownRanks
-    from stallwatch.node.no_network import give_up_network
-    from stallwatch.sensors.ranks import RanksSensor
-
-    give_up_network()
-    return RanksSensor(options, known=None if options.known < 0 else KnownRanks(options.known))
-
-
-def _gpus(options: Options) -> Sensor[Any]:
-    from stallwatch.node.nvml import GpuReader, load_nvml
-
-    _keep_devices_alone()
-    return GpuReader(load_nvml())
-
-
-def _gpu_events(options: Options) -> Sensor[Any]:
-    from stallwatch.sensors.gpu_events import GpuEventsSensor
-
-    _keep_devices_alone()
-    return GpuEventsSensor()
-
-
-def _host(options: Options) -> Sensor[Any]:
-    from stallwatch.node.no_network import give_up_network
-    from stallwatch.sensors.host import HostSensor
-
-    give_up_network()
-    return HostSensor()
-
-
-SENSORS: dict[str, Callable[[Options], Sensor[Any]]] = {
-    "ranks": _ranks,
-    "gpus": _gpus,
-    "gpu_events": _gpu_events,
-    "host": _host,
-}
 
 
 def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
@@ -124,8 +80,13 @@ def _write(descriptor: int, data: bytes) -> None:
 
 def main(argv: list[str]) -> None:
     name, options = argv
+    (spec,) = (sensor for sensor in SENSORS if sensor.name == name)
     decoded = msgspec.json.decode(options, type=Options)
-    serve(lambda: SENSORS[name](decoded), sys.stdin.fileno(), sys.stdout.fileno())
+    if not spec.privileged:
+        drop_unless_root()
+    give_up_network()
+    module, _, function = spec.make.partition(":")
+    serve(lambda: getattr(importlib.import_module(module), function)(decoded), sys.stdin.fileno(), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""XIDs, double-bit ECC and the like as the driver reports them by itself (NVML's event set). A child of its own: when
-a GPU falls off the bus the calls of the other one may hang, and this is exactly what must be told then.
+"""XIDs, double-bit ECC and the like as the driver reports them by itself (NVML's event set). A thread of its own: when
+a GPU falls off the bus the other calls may hang, and this is exactly what must be told then.
 
 In a container the kernel log is often closed; these events are the only source of XIDs there.
 """
@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stallwatch.model.gpu import GpuEvent
-from stallwatch.model.reading import Absent
-from stallwatch.node.nvml import DriverError, explain, load_nvml, text_of, value_of
+from stallwatch.node.nvml import explain, load_nvml, text_of, value_of
 
 # nvml.h nvmlEventType*: what stops work or tells that it will.
 KINDS = {
@@ -38,8 +37,8 @@ _AGAIN_SECONDS = 10.0
 _LATE_SECONDS = 30.0
 
 
-class GpuEventsSensor:
-    """One thread waits in the driver; `read` never does."""
+class GpuEvents:
+    """One thread waits in the driver; no call here does. GPUs that the driver does not name are called ""."""
 
     def __init__(
         self, find: Callable[[], Any] = load_nvml, monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -48,46 +47,46 @@ class GpuEventsSensor:
         self._now_ns = monotonic_ns
         self._events: deque[GpuEvent] = deque(maxlen=_KEPT)
         self._problem = "NVML's events are not registered yet"
-        self._absent = ""
         self._returned_ns = monotonic_ns()  # when the driver last gave the thread back
         self._news, self._tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._ready = threading.Event()
-        threading.Thread(target=self._run, daemon=True).start()
+        self.is_listening = False
+
+    def listen(self, nvml: Any) -> None:
+        """From now on, given pynvml initialised."""
+        self.is_listening, self._returned_ns = True, self._now_ns()
+        threading.Thread(target=self._run, args=(nvml,), daemon=True).start()
 
     def wait(self, descriptor: int) -> bool:
-        """An XID does not wait for the next tick."""
+        """Return True as soon as `descriptor` can be read, False when there was an event."""
         readable, _, _ = select.select([descriptor, self._news], [], [])
         if self._news in readable:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._news, 4096)
         return descriptor in readable
 
-    def read(self) -> tuple[GpuEvent, ...]:
-        """Return the events of the last minutes, oldest first. Raise DriverError when there may be some unheard of."""
-        self._ready.wait(0.2)
-        if self._absent:
-            raise Absent(self._absent)
-        if self._problem:
-            raise DriverError(self._problem)
+    def latest(self, seconds: float = 0.0) -> tuple[tuple[GpuEvent, ...], str]:
+        """Return the events of the last minutes, oldest first, and why there may be some unheard of. The first time
+        `seconds` may pass until they are registered."""
+        if self.is_listening:
+            self._ready.wait(seconds)
         oldest_ns = self._now_ns() - int(_KEPT_SECONDS * 1e9)
         while self._events and self._events[0].at_ns < oldest_ns:
             self._events.popleft()
         late_seconds = (self._now_ns() - self._returned_ns) / 1e9
-        if late_seconds > _LATE_SECONDS and not self._events:
-            raise DriverError(f"NVML has not given back its event thread for {late_seconds:.0f} s")
-        return tuple(self._events)
+        problem = self._problem
+        if not problem and late_seconds > _LATE_SECONDS and not self._events:
+            problem = f"NVML has not given back its event thread for {late_seconds:.0f} s"
+        return tuple(self._events), problem
 
-    def _run(self) -> None:
+    def _run(self, nvml: Any) -> None:
         while True:
             try:
-                self._listen(self._find())
-            except Absent as reason:
-                self._absent = str(reason)
-                self._ready.set()
-                return
+                self._listen(nvml or self._find())
             except Exception as error:  # noqa: BLE001 - the thread's guard: what NVML raises is what is told
                 self._problem = explain(error)[1]
             self._ready.set()
+            nvml = None  # it may be another driver by then
             time.sleep(_AGAIN_SECONDS)
 
     def _listen(self, nvml: Any) -> None:

@@ -11,6 +11,7 @@ from stallwatch.formats.kernel_log import parse
 from stallwatch.model.snapshot import HostSample, KernelNotice, NetworkPort
 from stallwatch.sensors.kernel_messages import KernelMessages, Unreadable, open_messages
 from stallwatch.sensors.network_ports import read_ports
+from stallwatch.sensors.sensor import Options
 
 _KEPT_SECONDS = 600.0
 _KEPT = 100
@@ -19,6 +20,10 @@ _LATE_SECONDS = 30.0
 _AGAIN_SECONDS = 60.0
 _TEXT_CHARACTERS = 400
 _CONTEXT_LINES = 4  # a GPU off the bus is told in three lines, an OOM kill in two
+
+
+def make(options: Options) -> "HostSensor":
+    return HostSensor()
 
 
 class HostSensor:

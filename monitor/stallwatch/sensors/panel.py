@@ -8,15 +8,24 @@ from msgspec.structs import replace
 
 from stallwatch.clock import Clock
 from stallwatch.config import Config
-from stallwatch.model.gpu import Gpu, GpuEvent
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import HostSample, NodeSnapshot, RankSample, SensorStatus
+from stallwatch.model.sensor_spec import SensorSpec
+from stallwatch.model.snapshot import (
+    SENSORS,
+    GpusLook,
+    NodeSnapshot,
+    PartStatus,
+    RankSample,
+    RanksLook,
+    SensorStatus,
+)
 from stallwatch.node.privileged_client import Privileged
-from stallwatch.sensors.ranks import RanksLook
-from stallwatch.sensors.sensor import PartStatus
 from stallwatch.sensors.supervised import SupervisedSensor
 
 _NOT_YET = PartStatus(False, "", 0.0, 0)
+
+Reading = Known[Any] | Unavailable
 
 
 class Panel:
@@ -26,81 +35,54 @@ class Panel:
         """Start nothing yet: the first look does. `side` starts those that read other users' processes."""
         self._clock = clock
         self._deadline_seconds = config.sensors.deadline_seconds
-        self._tick_seconds = config.daemon.tick_seconds
         self._node = socket.gethostname()
-        self._ranks = SupervisedSensor("ranks", "the reader of ranks", RanksLook, side.starting("ranks"), clock)
-        self._gpus = (
-            SupervisedSensor("gpus", "NVML", tuple[Gpu, ...], side.starting("gpus"), clock, required=False)
-            if config.sensors.gpus
-            else None
-        )
-        # When a GPU falls off the bus the other calls into the driver may hang: its word must come all the same.
-        self._gpu_events = (
-            SupervisedSensor(
-                "gpu_events",
-                "NVML's event set",
-                tuple[GpuEvent, ...],
-                side.starting("gpu_events"),
-                clock,
-                required=False,
+        self.sensors: dict[str, SupervisedSensor[Any]] = {
+            spec.name: SupervisedSensor(
+                spec.name, spec.title, spec.kind, side.starting(spec.name), clock, required=spec.required
             )
-            if config.sensors.gpus
-            else None
-        )
-        self._host = (
-            SupervisedSensor("host", "the reader of the node", HostSample, side.starting("host"), clock, required=False)
-            if config.sensors.host
-            else None
-        )
-        self.sensors: tuple[SupervisedSensor[Any], ...] = tuple(
-            sensor for sensor in (self._ranks, self._gpus, self._gpu_events, self._host) if sensor is not None
-        )
-        self._last = RanksLook((), _NOT_YET, _NOT_YET)
-        self._gpus_before: tuple[Gpu, ...] = ()
-        self._last_began_ns: int | None = None
+            for spec in SENSORS
+            if not spec.switch or getattr(config.sensors, spec.name)
+        }
+        self._ranks = RanksLook((), _NOT_YET, _NOT_YET)
+        self._parts: dict[str, tuple[PartStatus, ...]] = {}  # as they last told of themselves
 
     def look(self, tick: int) -> NodeSnapshot:
         """Ask every sensor and return within `sensors.deadline_seconds`. A sensor that has not answered by then is
         `Unavailable` with since when; its late answer is dropped, and it is asked again only after it came."""
-        began_ns = self._clock.monotonic_ns()
-        late_seconds = self._late_seconds(began_ns)
-        for sensor in self.sensors:
+        deadline_ns = self._clock.monotonic_ns() + int(self._deadline_seconds * 1e9)
+        for sensor in self.sensors.values():
             sensor.ask()
-        self._collect(began_ns + int(self._deadline_seconds * 1e9))
-        ranks, statuses = self._rank_part()
-        gpus, gpu_statuses = self._gpu_part()
-        host, host_statuses = self._host_part()
+        self._collect(deadline_ns)
+        readings: dict[str, Any] = {spec.name: self._reading(spec) for spec in SENSORS}
+        statuses = tuple(status for spec in SENSORS for status in self._statuses(spec, readings[spec.name]))
+        ranks, gpus = readings.pop("ranks"), readings.pop("gpus")
         return NodeSnapshot(
             tick=tick,
             at_ns=self._clock.monotonic_ns(),
             wall_ns=self._clock.wall_ns(),
             node=self._node,
-            late_seconds=late_seconds,
-            ranks=ranks,
-            gpus=gpus,
-            sensors=statuses + gpu_statuses + host_statuses,
-            host=host,
+            late_seconds=0.0,  # whoever keeps the ticks knows
+            ranks=self._ranks_of(ranks),
+            gpus=_gpus_of(gpus),
+            sensors=statuses,
+            **readings,
         )
 
     def news_descriptors(self) -> tuple[int, ...]:
         """What to poll between looks: readable when `news` may have changed."""
-        return tuple(d for sensor in self.sensors if (d := sensor.news_descriptor) is not None)
+        return tuple(d for sensor in self.sensors.values() if (d := sensor.news_descriptor) is not None)
 
     def news(self) -> bool:
         """Return whether something happened since the last look that should not wait for the next tick."""
-        return any(tuple(sensor.news() for sensor in self.sensors))  # every one is heard
+        return any(tuple(sensor.news() for sensor in self.sensors.values()))  # every one is heard
 
     def close(self) -> None:
         """End the children; one that hangs in the kernel is left to it."""
-        for sensor in self.sensors:
+        for sensor in self.sensors.values():
             sensor.close()
 
-    def _late_seconds(self, began_ns: int) -> float:
-        last_ns, self._last_began_ns = self._last_began_ns, began_ns
-        return 0.0 if last_ns is None else max(0.0, (began_ns - last_ns) / 1e9 - self._tick_seconds)
-
     def _collect(self, deadline_ns: int) -> None:
-        while waiting := {s.descriptor: s for s in self.sensors if s.descriptor is not None}:
+        while waiting := {s.descriptor: s for s in self.sensors.values() if s.descriptor is not None}:
             left_ns = deadline_ns - self._clock.monotonic_ns()
             if left_ns <= 0:
                 return
@@ -110,17 +92,46 @@ class Panel:
             for descriptor, _ in poll.poll(left_ns / 1e6):
                 waiting[descriptor].collect()
 
-    def _rank_part(self) -> tuple[tuple[RankSample, ...], tuple[SensorStatus, ...]]:
-        reading = self._ranks.result()
+    def _reading(self, spec: SensorSpec) -> Reading:
+        sensor = self.sensors.get(spec.name)
+        if sensor is None:
+            return Unavailable(f"{spec.title} is not asked: sensors.{spec.name} is off", self._clock.monotonic_ns())
+        return sensor.result()
+
+    def _statuses(self, spec: SensorSpec, reading: Reading) -> tuple[SensorStatus, ...]:
+        sensor = self.sensors.get(spec.name)
+        if sensor is None:
+            assert isinstance(reading, Unavailable)
+            return (SensorStatus(spec.name, False, reading.reason, 0.0, 0, required=False),)
+        status = sensor.status()
         if isinstance(reading, Known):
-            self._last = look = reading.value
-            missed = self._ranks.status().errors_total
-            return look.ranks, tuple(
-                SensorStatus(name, part.up, part.reason, part.duration_seconds, part.errors_total + missed)
-                for name, part in (("heartbeats", look.heartbeats), ("processes", look.processes))
+            if len(spec.sources) == 1:
+                # Up, it may say what it cannot see.
+                return (replace(status, reason=getattr(reading.value, "problem", "")),)
+            self._parts[spec.name] = parts = reading.value.parts
+            return tuple(
+                SensorStatus(
+                    source.key,
+                    part.up,
+                    part.reason,
+                    part.duration_seconds,
+                    part.errors_total + status.errors_total,
+                    required=part.required,
+                )
+                for source, part in zip(spec.sources, parts, strict=True)
             )
+        before = self._parts.get(spec.name, (_NOT_YET,) * len(spec.sources))
+        return tuple(
+            replace(status, sensor=source.key, errors_total=status.errors_total + part.errors_total)
+            for source, part in zip(spec.sources, before, strict=True)
+        )
+
+    def _ranks_of(self, reading: Reading) -> tuple[RankSample, ...]:
+        if isinstance(reading, Known):
+            self._ranks = reading.value
+            return self._ranks.ranks
         # Ranks do not vanish because we cannot see: they stay, and nothing is known about them.
-        ranks = tuple(
+        return tuple(
             RankSample(
                 job=rank.job,
                 rank=rank.rank,
@@ -132,64 +143,13 @@ class Panel:
                 process=Unavailable(reading.reason, reading.at_ns),
                 end=rank.end,
             )
-            for rank in self._last.ranks
-        )
-        status = self._ranks.status()
-        return ranks, tuple(
-            SensorStatus(
-                name, False, reading.reason, status.duration_seconds, status.errors_total + before.errors_total
-            )
-            for name, before in (("heartbeats", self._last.heartbeats), ("processes", self._last.processes))
+            for rank in self._ranks.ranks
         )
 
-    def _gpu_part(self) -> tuple[Known[tuple[Gpu, ...]] | Unavailable, tuple[SensorStatus, ...]]:
-        if self._gpus is None:
-            reason = "GPUs are not read: sensors.gpus is off"
-            status = SensorStatus("gpus", False, reason, 0.0, 0, required=False)
-            return Unavailable(reason, self._clock.monotonic_ns()), (status,)
-        reading, statuses = self._gpus.result(), (self._gpus.status(),)
-        if self._gpu_events is None:
-            return reading, statuses
-        events = self._gpu_events.result()
-        if isinstance(events, Known):
-            reading = _with_events(reading, events.value, self._gpus_before)
-        if isinstance(reading, Known):
-            self._gpus_before = reading.value
-        return reading, (*statuses, self._gpu_events.status())
 
-    def _host_part(self) -> tuple[Known[HostSample] | Unavailable, tuple[SensorStatus, ...]]:
-        if self._host is None:
-            reason = "the node is not read: sensors.host is off"
-            status = SensorStatus("host", False, reason, 0.0, 0, required=False)
-            return Unavailable(reason, self._clock.monotonic_ns()), (status,)
-        reading, status = self._host.result(), self._host.status()
-        if isinstance(reading, Known) and reading.value.missing:
-            closed = "; ".join(f"{source}: {why}" for source, why in reading.value.missing)
-            status = replace(status, reason=closed)  # up, and says what it cannot see
-        return reading, (status,)
-
-
-def _with_events(
-    gpus: Known[tuple[Gpu, ...]] | Unavailable, events: tuple[GpuEvent, ...], before: tuple[Gpu, ...]
-) -> Known[tuple[Gpu, ...]] | Unavailable:
-    """Give every GPU what the driver reported of it. When the other calls do not answer, GPUs with events are shown as
-    they were known, with nothing but those: an XID is told however sick the driver is."""
-    of: dict[str, list[GpuEvent]] = {}
-    for event in events:
-        of.setdefault(event.uuid, []).append(event)
-    if isinstance(gpus, Unavailable):
-        if not events:
-            return gpus
-        silent = tuple(
-            Gpu(gpu.index, gpu.uuid, gpu.name, gpu.serial, gpu.pci_bus_id, unavailable=gpus.reason,
-                      unavailable_kind="no_answer", compute_pids=gpu.compute_pids)
-            for gpu in before
-        )  # fmt: skip
-        gpus = Known(silent, gpus.at_ns) if silent else gpus
-        if isinstance(gpus, Unavailable):
-            return gpus
-    samples = []
-    for gpu in gpus.value:
-        mine = tuple(of.get(gpu.uuid, ()))
-        samples.append(replace(gpu, events=mine) if mine else gpu)
-    return Known(tuple(samples), gpus.at_ns)
+def _gpus_of(reading: Reading) -> Known[tuple[Gpu, ...]] | Unavailable:
+    if isinstance(reading, Unavailable):
+        return reading
+    look: GpusLook = reading.value
+    known = look.values.up or look.gpus
+    return Known(look.gpus, reading.at_ns) if known else Unavailable(look.values.reason, reading.at_ns)

@@ -9,7 +9,7 @@ import msgspec
 
 from stallwatch.formats.outside_text import name_of
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import Heartbeat, JobKey, ProcessEnd, ProcessSample, RankSample
+from stallwatch.model.snapshot import Heartbeat, JobKey, PartStatus, ProcessEnd, ProcessSample, RankSample, RanksLook
 from stallwatch.node.known_ranks import KnownRanks
 from stallwatch.sensors.deaths import DeathWatch
 from stallwatch.sensors.environ import RankNames
@@ -20,7 +20,7 @@ from stallwatch.sensors.namespaces import PidTranslation
 from stallwatch.sensors.owners import Owners
 from stallwatch.sensors.processes import ProcessWatch
 from stallwatch.sensors.rank_disks import RankDisks
-from stallwatch.sensors.sensor import Options, PartStatus
+from stallwatch.sensors.sensor import Options
 from stallwatch.sensors.slow_reads import SlowReads
 from stallwatch.sensors.unseen import REASON, Unseen, rank_of_record
 
@@ -33,10 +33,8 @@ _MOST_REMOVED = 16  # in one read: each looks through the directory, which may b
 NO_HOOK = "no hook: add stallwatch.attach() for steps and phases"
 
 
-class RanksLook(msgspec.Struct, frozen=True):
-    ranks: tuple[RankSample, ...]
-    heartbeats: PartStatus
-    processes: PartStatus
+def make(options: Options) -> "RanksSensor":
+    return RanksSensor(options, known=None if options.known < 0 else KnownRanks(options.known))
 
 
 class RanksSensor:

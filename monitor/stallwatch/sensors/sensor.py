@@ -36,16 +36,8 @@ class Options(msgspec.Struct, frozen=True):
     """Everything the children need of the configuration; they read no file and no environment of ours."""
 
     directories: tuple[str, ...] = ()
+    deadline_seconds: float = 0.5  # of a look at the node, of which an answer is a part
     keep_ended_seconds: float = 120.0
     discover_seconds: float = 5.0
     node: str = ""
     known: int = -1  # the descriptor of node.known_ranks, on the privileged side
-
-
-class PartStatus(msgspec.Struct, frozen=True):
-    """How one part of a read went, where a child reads several."""
-
-    up: bool
-    reason: str
-    duration_seconds: float
-    errors_total: int

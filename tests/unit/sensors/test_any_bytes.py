@@ -12,10 +12,10 @@ import pytest
 
 from stallwatch.hook import layout
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import RankSample
+from stallwatch.model.snapshot import RankSample, RanksLook
 from stallwatch.sensors.child import encoded
 from stallwatch.sensors.environ import parse_environment, rank_names
-from stallwatch.sensors.ranks import RanksLook, RanksSensor
+from stallwatch.sensors.ranks import RanksSensor
 from stallwatch.sensors.sensor import Options
 from tests.unit.sensors.records import record_bytes, start_ticks_of, write_record
 

@@ -9,14 +9,11 @@ import pytest
 from stallwatch.clock import SystemClock
 from stallwatch.config import Config, DaemonSection, SensorsSection
 from stallwatch.loop.privileged import own_side
-from stallwatch.model.gpu import Gpu, GpuEvent
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import NodeSnapshot
+from stallwatch.model.snapshot import NodeSnapshot, RanksLook
 from stallwatch.node.children import start_own
 from stallwatch.node.privileged_client import Privileged
-from stallwatch.sensors import panel as panel_module
 from stallwatch.sensors.panel import Panel
-from stallwatch.sensors.ranks import RanksLook
 from stallwatch.sensors.supervised import SupervisedSensor
 from tests.unit.sensors.records import start_ticks_of, write_record
 
@@ -41,9 +38,8 @@ def with_child(panel: Panel, *arguments: str, deadline_seconds: float) -> Superv
     """Put a child of the test's own in the place of the reader of ranks."""
     command = [sys.executable, str(Path(__file__).with_name("children.py")), *arguments]
     sensor = SupervisedSensor("ranks", "the reader of ranks", RanksLook, start_own(command), SystemClock())
-    panel._ranks.close()
-    panel._ranks = sensor
-    panel.sensors = (sensor,)
+    panel.sensors["ranks"].close()
+    panel.sensors = {"ranks": sensor}
     panel._deadline_seconds = deadline_seconds
     return sensor
 
@@ -60,7 +56,7 @@ def test_snapshot_has_ranks_and_says_how_every_sensor_did(panel: Panel, tmp_path
     sensors = {s.sensor: s.up for s in snapshot.sensors}
     assert sensors == {"heartbeats": True, "processes": True, "gpus": False, "host": False}
     assert [s.required for s in snapshot.sensors] == [True, True, False, False]
-    assert snapshot.gpus == Unavailable("GPUs are not read: sensors.gpus is off", snapshot.gpus.at_ns)
+    assert snapshot.gpus == Unavailable("NVML is not asked: sensors.gpus is off", snapshot.gpus.at_ns)
     assert snapshot.tick == 1
 
 
@@ -82,51 +78,8 @@ def test_look_ends_at_its_deadline_and_ranks_do_not_vanish(panel: Panel, tmp_pat
     assert [s.up for s in snapshot.sensors] == [False, False, False, False]
 
 
-def test_tick_that_came_late_says_how_late(tmp_path: Path, side: Privileged) -> None:
-    class Clock:
-        now_ns = 10**12
-
-        def monotonic_ns(self) -> int:
-            return self.now_ns
-
-        def wall_ns(self) -> int:
-            return 0
-
-    clock = Clock()
-    config = Config(daemon=DaemonSection(rank_directory=str(tmp_path), tick_seconds=1.0), sensors=CONFIG)
-    panel = Panel(config, clock, side)
-    late = []
-    for seconds in (0.0, 1.0, 4.0):
-        clock.now_ns += int(seconds * 1e9)
-        late.append(panel.look(0).late_seconds)
-    panel.close()
-    assert late == [0.0, 0.0, 3.0]
-
-
 def test_snapshot_survives_its_way_into_the_timeline(panel: Panel) -> None:
     import msgspec
 
     snapshot = panel.look(0)
     assert msgspec.json.decode(msgspec.json.encode(snapshot), type=NodeSnapshot) == snapshot
-
-
-GPUS = (Gpu(0, "GPU-a", compute_pids=(7,)), Gpu(1, "GPU-b", compute_pids=(8,)))
-XID = (GpuEvent("xid", 5, "GPU-b", 31), GpuEvent("xid", 6, "GPU-b", 79))
-
-
-def test_events_are_given_to_their_gpu() -> None:
-    joined = panel_module._with_events(Known(GPUS, 1), XID, ())
-    assert isinstance(joined, Known)
-    first, second = joined.value
-    assert first.events == ()
-    assert (second.events, second.xids) == (XID, (31, 79))
-
-
-def test_xid_is_told_when_the_driver_answers_nothing_else() -> None:
-    silent = Unavailable("NVML has not answered for 40 s", 2)
-    joined = panel_module._with_events(silent, XID, GPUS)
-    assert isinstance(joined, Known)
-    assert [gpu.unavailable for gpu in joined.value] == ["NVML has not answered for 40 s"] * 2
-    assert (joined.value[1].xids, joined.value[1].compute_pids) == ((31, 79), (8,))
-    assert panel_module._with_events(silent, (), GPUS) == silent, "without events nothing is made up"
-    assert panel_module._with_events(silent, XID, ()) == silent

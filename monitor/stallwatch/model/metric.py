@@ -1,0 +1,15 @@
+"""What a metric is called and where its samples come from."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
+
+Labels = tuple[str, ...]
+
+
+class Family(NamedTuple):
+    name: str  # as exported; a counter ends in _total
+    kind: Literal["gauge", "counter"]
+    labels: Labels
+    help: str
+    # Of a sensor's metric: its samples, given what the sensor read; nothing for what is not known.
+    read: Callable[[Any], Iterable[tuple[Labels, float]]] | None = None
