@@ -222,6 +222,12 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         "nvmlDeviceGetHandle",
         r"nvmlDeviceGetHandleBy\w+\((?P<device>[^)]*)\) failed:? (?P<message>.*)",
     ),
+    # What a GPU does not have is asked in health too.
+    pattern(
+        "gpu_unreachable",
+        "nvml",
+        r"\bnvml\w+\([^)]*\) failed:? (?P<message>(?!Not Supported|Invalid Argument).*)",
+    ),
     pattern("gpu_unreachable", "Failed to initialize NVML", r"Failed to initialize NVML: (?P<message>.*)"),
     pattern(
         "gpu_unreachable",

@@ -14,7 +14,8 @@ _STAMP: Final = r"(?P<stamp>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+
 _PREFIXES: Final = (  # those with a group "writer" tell the process apart
     re.compile(r"(?P<writer>\[pod/[^\]\s]*\])\s?"),  # kubectl logs --prefix
     # With containerd's mark, or with journald's host and process.
-    re.compile(rf"\[?{_STAMP}\]?\s(?:std(?:out|err)\s[FP]\s|(?P<host>[\w.-]+) [^\s:\[]+\[(?P<pid>\d+)\]: )?"),
+    re.compile(rf"\[?{_STAMP}\]?\s(?:std(?:out|err)\s[FP]\s|(?P<host>[\w.-]+) [^\s:\[]+\[(?P<pid>\d+)\]: |\| )?"),
+    re.compile(r"(?P<writer>[A-Za-z][\w.-]*[-_]\d+ +\|) ?"),  # docker compose
     re.compile(  # journald, syslog
         r"(?P<stamp>[A-Z][a-z]{2}\s+\d{1,2} \d\d:\d\d:\d\d) (?P<host>[\w.-]+) [^\s:\[]+(?:\[(?P<pid>\d+)\])?: "
     ),

@@ -70,7 +70,10 @@ _ERROR_LIKE: Final = re.compile(
     r"|invalid|refused|timed out|mismatch|segfault|crash(?:ed)?)\b|Error\b|Exception\b",
     re.IGNORECASE,
 )
-_NO_ERRORS: Final = re.compile(r"\b(?:no|0|without|zero) (?:error|failure|exception)s?\b", re.IGNORECASE)
+# A count of none; NCCL's plain information; c10d's word on the address family of which it does not need any.
+_NO_ERRORS: Final = re.compile(
+    r"\b(?:no|0|without|zero) (?:error|failure|exception)s?\b|\bNCCL INFO\b|^\[W.*errno: 97\b", re.IGNORECASE
+)
 _MOST_ERROR_LIKE: Final = 5
 _MOST_LAST_LINES: Final = 3
 # Steps of a training loop as loggers print them; that many after an exception are no left-over of a buffer.

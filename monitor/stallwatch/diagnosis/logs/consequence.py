@@ -51,21 +51,26 @@ _GPU_UNREACHABLE: Final = (
 )  # fmt: skip
 _NCCL: Final = ("nccl error", "ncclsystemerror", "ncclinternalerror", "ncclunhandledcudaerror", "ncclinvalidusage")
 # NCCL's and the loader's reasons within an exception, and what they are by themselves.
-_REASONS: Final = (
-    ("duplicate gpu detected", "duplicate_gpu"),
-    ("no socket interface found", "nccl_no_interface"),
-    ("mismatched nccl version", "nccl_version_mismatch"),
-    ("insufficient shared memory", "shared_memory"),
-    ("unable to allocate shared memory", "shared_memory"),
-    ("dataloader worker (pid", "dataloader_killed"),
-    ("too many open files", "open_files"),
-    ("items of ancdata", "open_files"),
-    ("shm/nccl-", "shared_memory"),
-    ("nvml", "gpu_unreachable"),
-    ("socketstartconnect: ", "nccl_connect"),
-    ("socketpollconnect: ", "nccl_connect"),
-    ("errno 12] cannot allocate memory", "memory_allocation"),
-    ("std::bad_alloc", "memory_allocation"),
+_REASONS: Final = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"duplicate gpu detected", "duplicate_gpu"),
+        (r"no socket interface found", "nccl_no_interface"),
+        (r"mismatched nccl version", "nccl_version_mismatch"),
+        (r"insufficient shared memory", "shared_memory"),
+        (r"unable to allocate shared memory", "shared_memory"),
+        (r"dataloader worker \(pid", "dataloader_killed"),
+        (r"too many open files", "open_files"),
+        (r"items of ancdata", "open_files"),
+        (r"shm/nccl-", "shared_memory"),
+        (r"nvml", "gpu_unreachable"),
+        (r"cuda failure (?:\d+ )?'(?!driver shutting down)", "cuda_error"),
+        (r"socketstartconnect: ", "nccl_connect"),
+        (r"socketpollconnect: ", "nccl_connect"),
+        (r"ibv_\w+.*cannot allocate memory", "locked_memory"),
+        (r"(?:cannot|can't) allocate memory", "memory_allocation"),
+        (r"std::bad_alloc", "memory_allocation"),
+    )
 )
 _NO_FAMILY: Final = "errno: 97"  # EAFNOSUPPORT: the other address family is tried next
 _LINK_NEWS: Final = re.compile(
@@ -135,8 +140,8 @@ def _of_exception(event: LogEvent) -> Meaning:
         return Meaning("gpu_unreachable", "")
     if any(words in text for words in _OUT_OF_MEMORY):
         return Meaning("out_of_memory", "")
-    for words, kind in _REASONS:
-        if words in text:
+    for pattern, kind in _REASONS:
+        if pattern.search(text):
             return Meaning(kind, "")
     if last == "KeyboardInterrupt":
         return Meaning("interrupted", "")

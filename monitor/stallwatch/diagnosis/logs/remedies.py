@@ -218,12 +218,16 @@ _CUDA: tuple[tuple[str, Words], ...] = (
     ("system not yet initialized", NOT_INITIALISED),
     ("Error 999", UNKNOWN_CUDA),
     ("CUDA error: unknown error", UNKNOWN_CUDA),
+    ("CUDA unknown error", UNKNOWN_CUDA),
+    ("Cuda failure 999", UNKNOWN_CUDA),
     ("Cuda failure 'unknown error'", UNKNOWN_CUDA),
     ("no CUDA-capable device", NO_DEVICE),
+    ("No CUDA GPUs are available", NO_DEVICE),
     ("CUDA_ERROR_NO_DEVICE", NO_DEVICE),
 )
 # Kinds of which the text may say more than the kind does.
 _WITH_TEXT = frozenset(("exception", "cuda_error", "cancelled", "store_unreachable"))
+_OF_ADDRESSES = ("nccl_connect", "gloo_connect", "store_unreachable")
 _OTHERWISE = Words("It belongs to the failure.", "read the lines around it")
 
 
@@ -260,8 +264,12 @@ def words_for(told: Told) -> Words:
     text = f"{told.event.exception or ''} {told.event.message or ''} {told.event.text}"
     if told.kind == "gpu_unreachable":
         return gpu_words(text)
-    if told.kind in ("nccl_connect", "gloo_connect") and (address := peer_address(text)):
-        return Words(*address_words(address))
+    if told.kind in _OF_ADDRESSES and (address := peer_address(text)):
+        reached = address_words(address)
+        if told.kind != "store_unreachable":
+            return Words(*reached)
+        of_store = _WORDS[told.kind]
+        return Words(f"{of_store.why} {reached.why}", f"{of_store.remedy}; {reached.remedy}")
     if said := next((words for phrase, words in _CUDA if phrase in text), None):
         return said
     if told.kind in _WITH_TEXT and (said := next((words for phrase, words in BY_TEXT if phrase in text), None)):

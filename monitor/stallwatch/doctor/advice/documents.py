@@ -1,7 +1,7 @@
 """What a named file holds: shell, Python, JSON, or prose with code in it (a guide). Pure text in, parts out."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -14,16 +14,36 @@ _LANGUAGES: Final[dict[str, Language]] = {
     "python": "python", "py": "python", "python3": "python", "pycon": "python", "json": "json", "jsonc": "json",
     "json5": "json", "text": "prose", "output": "prose", "log": "prose", "console-output": "prose",
 }  # fmt: skip
-# What a guide warns of is not its advice.
-_WARNS: Final = re.compile(
-    r"\b(?:don['’]?t|do\s+not|does\s+not|doesn['’]?t|never|avoid|remove|unset(?:ting)?|deprecated|discouraged|"
-    r"not\s+recommended|no\s+longer|wrong|harmful|mistake|incorrect|myth|anti-?pattern|bad\s+(?:idea|advice|practice)|"
-    r"no\s+such\s+variable|instead\s+of)\b",
+# What a guide warns of is not its advice. "If it does not help", "to avoid a hang" and "the wrong interface" warn of
+# nothing that is to be typed.
+_CLAUSE: Final = re.compile(
+    r"\b(?:if|when(?:ever)?|where|once|unless|because|since|so\s+that|in\s+case)\b[^,:;|`]*|\bto\s+avoid\b",
     re.IGNORECASE,
 )
-_WARNS_OF_CODE: Final = re.compile(
-    r"\b(?:bad|wrong|incorrect|don['’]?t|never|avoid|broken|before)\b|❌|✗", re.IGNORECASE
+_TYPED: Final = (
+    r"(?:(?:the|using|setting|exporting|use\s+of|any|all)\s+)*"
+    r"(?:[`*\"']|[A-Z][A-Z0-9]*_|\$|(?:this|these|it|them|such)\b)"
 )
+_WARNS: Final = re.compile(
+    r"\b(?i:don['’]?t|do\s+not|never|deprecated|discouraged|not\s+recommended|no\s+longer|harmful|mistake|incorrect|"
+    r"myth|anti-?pattern|bad\s+(?:idea|advice|practice)|no\s+such\s+variable|"
+    r"does(?:\s+not|n['’]?t)\s+(?:exist|help|work|do|cure|fix|solve|prevent|change|have))\b"
+    rf"|\b(?i:avoid|remove|unset(?:ting)?|instead\s+of)\s+{_TYPED}"
+    r"|\b(?i:is|are|was|were)\s+(?i:wrong)\b|^\W*(?i:wrong|bad|broken)\b"
+)
+_WARNS_OF_CODE: Final = re.compile(
+    r"\b(?:bad|wrong|incorrect|don['’]?t|never|broken)\b|\bavoid\b\W*(?:this|these|$)|^\W*before\b\W*(?:\(.*\)\W*)?$|❌|✗",
+    re.IGNORECASE,
+)
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*_])")
+_CODE: Final = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+")
+# A command as a list: in one line, or with an item a line.
+_LIST: Final = re.compile(
+    r"(?P<indent>\s*)(?:-\s+)?[\"']?(?P<key>command|args|entrypoint|CMD|ENTRYPOINT)[\"']?:?\s*\[(?P<items>.*)\]"
+)
+_LIST_BEGINS: Final = re.compile(r"(?P<indent>\s*)(?:-\s+)?(?P<key>command|args|entrypoint):(?P<items>)\s*$")
+_LIST_ITEM: Final = re.compile(r"(?P<indent>\s*)-\s+(?P<item>\S.*?)\s*$")
+_ITEM: Final = re.compile(r"[^\s,\"'](?:[^,\"']*[^\s,\"'])?|(?<=[\"'])[^\"',]+(?=[\"'])")
 _COMMENT: Final = re.compile(r"^\s*(?:#|//|--\s|<!--)")
 _SAID: Final = re.compile(r"\s*(?:echo|printf)\s[^|>]*$")  # a shell's words for people
 
@@ -55,16 +75,26 @@ def statements(part: Part) -> Iterator[Line]:
     """Lines that do or advise something: comments, echoes and warnings are left out."""
     for number, line in part.lines:
         if part.language == "prose":
-            if not line.lstrip().startswith("<!--") and not _WARNS.search(line):
-                yield number, line
+            if not line.lstrip().startswith("<!--") and (advised := _advised(line)):
+                yield number, advised
         elif not _COMMENT.match(line) and not _SAID.match(line):
             yield number, re.sub(r"\s#\s.*$", "", line)
 
 
+def _advised(line: str) -> str:
+    """A line of prose without the sentences that warn of what they name; "" where one warns of what the others do."""
+    sentences = _SENTENCE.split(line)
+    warning = [_WARNS.search(_CLAUSE.sub("", one)) is not None for one in sentences]
+    if any(warns and not _CODE.search(one) for one, warns in zip(sentences, warning, strict=True)):
+        return ""
+    return " ".join(one for one, warns in zip(sentences, warning, strict=True) if not warns)
+
+
 def commands(part: Part) -> Iterator[Line]:
-    """Statements with those that a backslash continues put together, each under the number of its first line."""
+    """Statements with those that a backslash continues put together, and commands that are given as lists (Kubernetes,
+    Compose, a Dockerfile) as a shell would have them, each under the number of its first line."""
     first, whole = 0, ""
-    for number, line in statements(part):
+    for number, line in _without_lists(statements(part)):
         first = first if whole else number
         whole += line
         if whole.endswith("\\") and part.language != "prose":
@@ -74,6 +104,29 @@ def commands(part: Part) -> Iterator[Line]:
         whole = ""
     if whole:
         yield first, whole
+
+
+def _without_lists(lines: Iterable[Line]) -> Iterator[Line]:
+    """`command: [torchrun, "--nnodes=2"]`, `args:` after it, and the same with an item a line: as one command line."""
+    words: list[str] = []  # of the command that is being put together
+    first, indent = 0, -1  # its line; how far its items stand in, -1 where none may follow
+    for number, line in lines:
+        if match := _LIST.match(line) or _LIST_BEGINS.match(line):
+            if words and match["key"].lower() != "args":
+                yield first, " ".join(words)
+                words = []
+            first = first if words else number
+            words += _ITEM.findall(match["items"] or "")
+            indent = -1 if match["items"] else len(match["indent"])
+        elif indent >= 0 and (match := _LIST_ITEM.match(line)) and len(match["indent"]) >= indent:
+            words.append(match["item"].strip("\"'"))
+        else:
+            if words:
+                yield first, " ".join(words)
+            words, indent = [], -1
+            yield number, line
+    if words:
+        yield first, " ".join(words)
 
 
 def _of_guide(numbered: tuple[Line, ...]) -> Iterator[Part]:
@@ -101,7 +154,8 @@ def _of_guide(numbered: tuple[Line, ...]) -> Iterator[Part]:
 
 def _block(language: str, block: list[Line], said: str) -> Iterator[Part]:
     head = block[0][1] if block else ""
-    if _WARNS.search(said) or _WARNS_OF_CODE.search(said) or (_COMMENT.match(head) and _WARNS_OF_CODE.search(head)):
+    last = _CLAUSE.sub("", _SENTENCE.split(said)[-1])
+    if _WARNS.search(last) or _WARNS_OF_CODE.search(last) or (_COMMENT.match(head) and _WARNS_OF_CODE.search(head)):
         return
     kind = _LANGUAGES.get(language) or ("json" if not language and head.strip() == "{" else "shell")
     yield Part(kind, tuple(block))

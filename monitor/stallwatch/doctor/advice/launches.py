@@ -10,6 +10,7 @@ _LAUNCHER: Final = re.compile(
     r"(?<![\w./-])(?:[\w./-]*/)?(?:torchrun|deepspeed|accelerate\s+launch|mpirun|mpiexec|srun|horovodrun|"
     r"python[\d.]*\s+-m\s+torch\.distributed\.(?:run|launch)|composer|colossalai\s+run)(?![\w.])"
 )
+_BY_HOSTS: Final = re.compile(r"(?:mpirun|mpiexec|horovodrun)$")
 _OPTION: Final = r"(?<![\w-])--?(?:{})(?:[=\s]+)[\"']?(?P<value>[^\s\"'\\]+)"
 _NODES: Final = re.compile(_OPTION.format("nnodes|num[_-]nodes|num[_-]machines|nodes|N"))
 _LOCAL: Final = re.compile(
@@ -99,6 +100,9 @@ def _local(launcher: str, rest: str) -> int | None:
     said = _first(_LOCAL, rest)
     if said.isdecimal():
         return int(said)
+    of_all = re.search(r"\s--?np?[=\s]+(\d+)", rest) if _BY_HOSTS.search(launcher) else None
+    if of_all and "hostfile" not in rest and len(_first(_HOSTS, rest).split(",")) == 1:
+        return int(of_all[1])  # of the whole job, which is here
     processes = re.search(r"--num[_-]processes[=\s]+(\d+)", rest)
     machines = re.search(r"--num[_-]machines[=\s]+(\d+)", rest)
     if processes and (machines is None or machines[1] == "1"):

@@ -1,5 +1,6 @@
 """How scripts start their jobs: loopback addresses for several nodes, fewer GPUs than ranks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Final
@@ -16,10 +17,12 @@ from stallwatch.doctor.surroundings import Surroundings
 _INTERFACES: Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
-class LoopbackLaunch:
-    name: ClassVar[str] = "loopback_launch"
-    area: ClassVar[Area] = "advice"
-    looks_for: ClassVar[str] = "in launch scripts: the loopback interface or address for a job of several nodes"
+class LaunchCheck(ABC):
+    """A check of how scripts start their jobs: it looks at one part of a file after the other."""
+
+    name: ClassVar[str]
+    area: ClassVar[Area]
+    looks_for: ClassVar[str]
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
         return tuple(
@@ -27,11 +30,23 @@ class LoopbackLaunch:
             for path, text in texts(surroundings)
             for part in parts(path, text)
             if part.language in ("shell", "prose")
-            for record in self._part(surroundings, path, part)
+            for record in self.of_part(surroundings, path, part, launches(commands(part), part.lines))
         )
 
-    def _part(self, surroundings: Surroundings, path: Path, part: Part) -> Iterator[FindingRecord]:
-        started = launches(commands(part), part.lines)
+    @abstractmethod
+    def of_part(
+        self, surroundings: Surroundings, path: Path, part: Part, started: list[Launch]
+    ) -> Iterator[FindingRecord]: ...
+
+
+class LoopbackLaunch(LaunchCheck):
+    name: ClassVar[str] = "loopback_launch"
+    area: ClassVar[Area] = "advice"
+    looks_for: ClassVar[str] = "in launch scripts: the loopback interface or address for a job of several nodes"
+
+    def of_part(
+        self, surroundings: Surroundings, path: Path, part: Part, started: list[Launch]
+    ) -> Iterator[FindingRecord]:
         nodes = max((one.nodes or 1 for one in started), default=1)
         nodes = max(nodes, surroundings.question.nodes or 1)
         if nodes < 2:
@@ -42,7 +57,7 @@ class LoopbackLaunch:
                 yield self._interface(path, setting, nodes)
         masters = [(one.line, one.master) for one in started if one.master]
         masters += [(one.line, one.value) for one in set_here if one.name in ("MASTER_ADDR", "PET_MASTER_ADDR")]
-        lines = sorted(line for line, master in masters if kind_of_address(master) == "loopback")
+        lines = sorted({line for line, master in masters if kind_of_address(master) == "loopback"})
         if lines:
             also = f" (also line {', '.join(map(str, lines[1:]))})" if lines[1:] else ""
             yield finding(
@@ -63,20 +78,16 @@ class LoopbackLaunch:
         )  # fmt: skip
 
 
-class FewerGpusThanRanks:
+class FewerGpusThanRanks(LaunchCheck):
     name: ClassVar[str] = "gpus_of_launch"
     area: ClassVar[Area] = "advice"
     looks_for: ClassVar[str] = "in launch scripts: fewer GPUs in CUDA_VISIBLE_DEVICES than ranks that are started"
 
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        return tuple(
-            record
-            for path, text in texts(surroundings)
-            for part in parts(path, text)
-            if part.language in ("shell", "prose")
-            for launch in launches(commands(part), part.lines)
-            for record in self._launch(path, launch)
-        )
+    def of_part(
+        self, surroundings: Surroundings, path: Path, part: Part, started: list[Launch]
+    ) -> Iterator[FindingRecord]:
+        for launch in started:
+            yield from self._launch(path, launch)
 
     def _launch(self, path: Path, launch: Launch) -> Iterator[FindingRecord]:
         ranks, visible = launch.local_ranks, launch.visible

@@ -1,5 +1,6 @@
 """Scripts that a person named, or that running ranks were started with: advice that harms."""
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -31,8 +32,21 @@ class Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str
     better: str
     pattern: str = ""
+    unless: str = ""  # a pattern of the whole part of a file: where it stands, the advice is not harmful
+    within: str = ""  # a pattern of the whole part of a file: only there it is
     variables: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
+
+    def is_of(self, text: str) -> bool:
+        """Whether the pattern means harm in a file, or part of one, with this text."""
+        return not (self.unless and _compiled(self.unless).search(text)) and (
+            not self.within or _compiled(self.within).search(text) is not None
+        )
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE | re.MULTILINE)
 
 
 def script_paths(surroundings: Surroundings) -> tuple[Path, ...]:
@@ -91,14 +105,15 @@ class HarmfulAdvice:
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
         advices = data.entries("advice.toml", "advice", Advice)
-        known = [(re.compile(one.pattern, re.IGNORECASE), one) for one in advices if one.pattern]
+        known = [one for one in advices if one.pattern]
         of_variables = {(name, value): one for one in advices for name in one.variables for value in one.values}
         found = []
         for path, text in texts(surroundings):
             hits: dict[str, tuple[Advice, list[int], str]] = {}
             for part in parts(path, text):
+                here = [(_compiled(one.pattern), one) for one in known if one.is_of(part.text)]
                 for number, line in commands(part):
-                    for pattern, advice in known:
+                    for pattern, advice in here:
                         if pattern.search(line):
                             hits.setdefault(advice.what, (advice, [], line.strip()))[1].append(number)
                 lines = dict(part.lines)

@@ -51,6 +51,7 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     left_on: tuple[str, ...] = ()  # "*": any value
     severity: Severity = "warning"  # of a value that is left on
     wrong_severity: Severity = "warning"  # of a value that the owner does not accept
+    wrong_why: str = ""  # what such a value does; "": why says it, where it does not speak of a value left on
     plugins_choose: bool = False  # guides of clouds' network plugins set it: left on, it is only mentioned there
     plain: bool = False  # interface names without NCCL's ^ and =
     needs_infiniband: bool = False  # left_on counts only where there is InfiniBand

@@ -171,7 +171,7 @@ class WrongSyntax:
                 seen=f"{name}={value}: there is no option {unknown}"
                 + (f"; the nearest is {near[0]}." if near else "."),
                 why="PyTorch raises at the first use of the GPU, on the ranks that have it.",
-                remedy=f"{near[0]}, or unset {name}" if near else f"unset {name}",
+                remedy=_repaired(name, re.sub(rf"\b{unknown}\b", near[0], value) if near else ""),
                 source="PyTorch documentation, CUDA semantics",
             )  # fmt: skip
         elif name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF") and (problem := _wrong_option(value)):
@@ -179,7 +179,7 @@ class WrongSyntax:
                 self, "error", place,
                 seen=f"{name}={value}: {problem}.",
                 why="PyTorch raises at the first use of the GPU, on the ranks that have it.",
-                remedy=f"option:value, several with commas (expandable_segments:True), or unset {name}",
+                remedy=_repaired(name, value.replace("=", ":")),
                 source="PyTorch documentation, CUDA semantics",
             )  # fmt: skip
         elif name == "NCCL_RAS_ADDR" and not re.fullmatch(r".+:\d+", value):
@@ -222,6 +222,13 @@ def _wrong_option(value: str) -> str:
         if part and not re.fullmatch(accepted, given):
             return f"{option} takes {words}, not {given!r}"
     return ""
+
+
+def _repaired(name: str, value: str) -> str:
+    """What to do about a setting of the allocator: what it was meant to be, where that is accepted."""
+    if value and not _unknown_options(value) and not _wrong_option(value):
+        return f"write {name}={value}, or unset {name}"
+    return f"unset {name}, or option:value, several with commas (expandable_segments:True)"
 
 
 def _matches_more(value: str) -> str:

@@ -11,8 +11,8 @@ from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.infiniband import infiniband_ports
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 
-# c10d's getCvarBool takes these, in any case; NCCL's parameters are integers.
-_TORCH_BOOLEANS = frozenset(("0", "1", "y", "n", "yes", "no", "t", "f", "true", "false", "on", "off"))
+# c10d's getCvarBool takes these, in any case (2.13 ends, or hangs, on "on"); NCCL's parameters are integers.
+_TORCH_BOOLEANS = frozenset(("0", "1", "y", "n", "yes", "no", "t", "f", "true", "false"))
 
 
 def _real(surroundings: Surroundings) -> Iterator[tuple[NamedEnvironment, Variable, str]]:
@@ -59,8 +59,10 @@ def complaint(variable: Variable, value: str) -> str:
             read = f": NCCL reads {leading_integer(value)}" if variable.owner == "NCCL" else ""
             return f"is no whole number{read}"
         if (least is not None and number < least) or (most is not None and number > most):
-            return f"is outside {least if least is not None else '…'} to {most if most is not None else '…'}"
-    elif variable.kind == "boolean" and variable.owner == "PyTorch" and value.lower() not in _TORCH_BOOLEANS:
+            if most is None:
+                return f"is below {least}"
+            return f"is outside {least if least is not None else '…'} to {most}"
+    elif variable.kind == "boolean" and variable.owner == "PyTorch" and not _is_boolean(variable, value):
         return "is neither 0 nor 1"
     elif variable.kind == "choice" and value.upper() not in map(str.upper, variable.choices):
         return f"is none of {', '.join(variable.choices)}"
@@ -70,6 +72,10 @@ def complaint(variable: Variable, value: str) -> str:
         parts = (_FUNCTION.sub("", part).strip().removeprefix("^") for part in value.split(";"))
         return _unknown(variable, [token.strip().upper() for part in parts for token in part.split(",")])
     return ""
+
+
+def _is_boolean(variable: Variable, value: str) -> bool:
+    return value.lower() in _TORCH_BOOLEANS or value in variable.left_on
 
 
 def _unknown(variable: Variable, tokens: list[str]) -> str:
@@ -106,7 +112,7 @@ class OutOfRange:
                 variable.wrong_severity,
                 environment.place,
                 seen=f"{variable.name}={value} {problem}{_calls_it(variable)}.",
-                why=variable.why or "The setting has no effect.",
+                why=_why_wrong(variable),
                 remedy=f"{unset(environment, variable.name)}, or set a value that {variable.owner} accepts"
                 + (f" ({near[0]}?)" if (near := difflib.get_close_matches(value, _alike(variable, value), 1)) else ""),
                 source=variable.source,
@@ -142,6 +148,14 @@ class DebugLeftOn:
             and not complaint(variable, value)
             and (has_infiniband or not variable.needs_infiniband)
         )
+
+
+def _why_wrong(variable: Variable) -> str:
+    """What a value does that the owner does not accept."""
+    if variable.wrong_why:
+        return variable.wrong_why
+    # Of one that may be left on, `why` tells what that value does.
+    return variable.why if variable.why and not variable.left_on else "It is ignored, or taken for something else."
 
 
 def _alike(variable: Variable, value: str) -> list[str]:

@@ -23,7 +23,8 @@ _GROUP_AT: Final = {
 _METHODS: Final = {
     "wait_for_everyone": ("",), "gather_for_metrics": ("",), "pad_across_processes": ("accelerator",),
     "gather": ("accelerator",), "reduce": ("accelerator",), "barrier": ("fabric", "strategy", "accelerator"),
-    "all_gather": ("fabric",), "all_reduce": ("fabric",), "broadcast": ("fabric", "strategy"),
+    "all_gather": ("fabric", "pl_module", "lightningmodule"), "all_reduce": ("fabric",),
+    "broadcast": ("fabric", "strategy"),
 }  # fmt: skip
 
 
@@ -72,6 +73,8 @@ class Collectives:
         module, _, last = self._script.name_of(call.func).rpartition(".")
         if last in _GROUP_AT and module in _MODULES:
             return "" if _has_group(call, _GROUP_AT[last]) else last
+        if module == "self" and self._script.mentions("LightningModule"):
+            module = "lightningmodule"  # its own all_gather
         if any(word in module.lower() for word in _METHODS.get(last, ())):
             return last
         return ""

@@ -7,16 +7,15 @@ from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.finding import Area, FindingRecord
-from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.doctor.training_script.rank_conditions import Ranks, is_whole
 from stallwatch.doctor.training_script.source import (
     Script,
+    ScriptCheck,
     has_open_keywords,
     is_false,
     is_true,
     keyword,
     target_name,
-    training_scripts,
 )
 
 _LOADERS: Final = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader", "DataLoader")
@@ -31,15 +30,12 @@ _OTHER_WAYS: Final = (
 )  # fmt: skip
 
 
-class UnshardedLoader:
+class UnshardedLoader(ScriptCheck):
     name: ClassVar[str] = "unsharded_loader"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: a DataLoader of a data-parallel job without a distributed sampler"
 
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
-
-    def _script(self, script: Script) -> Iterator[FindingRecord]:
+    def of_script(self, script: Script) -> Iterator[FindingRecord]:
         if not script.is_data_parallel or script.has_trainer or script.mentions(*_OTHER_WAYS):
             return
         for call, name in _loaders(script):
@@ -63,19 +59,16 @@ class UnshardedLoader:
             )  # fmt: skip
 
 
-class SamplerEpoch:
+class SamplerEpoch(ScriptCheck):
     name: ClassVar[str] = "sampler_epoch"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: a DistributedSampler without set_epoch in the loop over epochs"
 
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
-
-    def _script(self, script: Script) -> Iterator[FindingRecord]:
+    def of_script(self, script: Script) -> Iterator[FindingRecord]:
         if script.has_trainer or "set_epoch" in script.text or not _has_epochs(script):
             return
         for call in script.calls:
-            if script.name_of(call.func).rpartition(".")[2] != _SAMPLER or has_open_keywords(call):
+            if script.last_name_of(call.func) != _SAMPLER or has_open_keywords(call):
                 continue
             name = _assigned_to(script, call)
             if is_false(keyword(call, "shuffle")) or _MEASURED.search(f"{name} {ast.unparse(call)}"):
@@ -90,17 +83,14 @@ class SamplerEpoch:
             )  # fmt: skip
 
 
-class UnevenShards:
+class UnevenShards(ScriptCheck):
     name: ClassVar[str] = "uneven_shards"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = (
         "in training scripts: data cut by rank into parts of different lengths, without drop_last"
     )
 
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
-
-    def _script(self, script: Script) -> Iterator[FindingRecord]:
+    def of_script(self, script: Script) -> Iterator[FindingRecord]:
         # What makes the numbers of batches equal, or lets them differ.
         if not script.is_data_parallel or script.has_trainer or script.mentions("Join", "islice", "join"):
             return
@@ -182,7 +172,7 @@ def _cuts(script: Script, dataset: ast.expr) -> Iterator[ast.expr]:
                 ) and not _is_even(script, inner.value):
                     yield inner
             elif isinstance(inner, ast.Call):
-                last = script.name_of(inner.func).rpartition(".")[2]
+                last = script.last_name_of(inner.func)
                 if (
                     last == "range"
                     and len(inner.args) == 3

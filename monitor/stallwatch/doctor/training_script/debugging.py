@@ -6,21 +6,17 @@ from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.finding import Area, FindingRecord
-from stallwatch.doctor.surroundings import Surroundings
-from stallwatch.doctor.training_script.source import Script, is_false, is_true, keyword, training_scripts
+from stallwatch.doctor.training_script.source import Script, ScriptCheck, is_false, is_true, keyword
 
 _ANOMALY: Final = ("set_detect_anomaly", "detect_anomaly")
 
 
-class AnomalyDetection:
+class AnomalyDetection(ScriptCheck):
     name: ClassVar[str] = "anomaly_detection"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: autograd's anomaly detection left on"
 
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
-
-    def _script(self, script: Script) -> Iterator[FindingRecord]:
+    def of_script(self, script: Script) -> Iterator[FindingRecord]:
         asked_for = _under_conditions(script.tree)
         for call in script.calls:
             if _is_on(script, call) and id(call) not in asked_for:

@@ -7,10 +7,9 @@ from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.finding import Area, FindingRecord
-from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.doctor.training_script.collectives import Collectives
 from stallwatch.doctor.training_script.rank_conditions import Ranks
-from stallwatch.doctor.training_script.source import Script, calls_in, keyword, training_scripts
+from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, keyword
 
 _INITS: Final = ("init_process_group", "init_distributed")
 _SETS: Final = ("set_device", "set_device_index")
@@ -18,19 +17,15 @@ _LOCAL: Final = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
 _MOVES: Final = ("cuda", "DistributedDataParallel", "FullyShardedDataParallel")
 
 
-class LateDevice:
+class LateDevice(ScriptCheck):
     name: ClassVar[str] = "late_device"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: torch.cuda.set_device after the process group was made"
 
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
-
-    def _script(self, script: Script) -> Iterator[FindingRecord]:
-        bodies = [script.tree.body, *(function.body for _, function in script.functions())]
-        for body in bodies:
+    def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        for _, body in script.scopes():
             calls = list(calls_in(body))
-            init = next((call for call in calls if _last(script, call) in _INITS), None)
+            init = next((call for call in calls if script.last_name_of(call.func) in _INITS), None)
             chosen = [call for call in calls if _is_choice(script, call)]
             if init is None or not chosen or keyword(init, "device_id") is not None:
                 continue
@@ -38,27 +33,24 @@ class LateDevice:
                 continue
             between = calls[calls.index(init) + 1 : calls.index(chosen[0])]
             used = next((call for call in between if _uses_gpu(script, call)), None)
-            by_deepspeed = _last(script, init) == "init_distributed"
+            by_deepspeed = script.last_name_of(init.func) == "init_distributed"
             yield finding(
                 self, "warning" if used is not None or by_deepspeed else "info", script.place(chosen[0]),
-                seen=f"{ast.unparse(chosen[0].func)} comes after {_last(script, init)} (line {init.lineno})"
+                seen=f"{ast.unparse(chosen[0].func)} comes after {script.last_name_of(init.func)} (line {init.lineno})"
                 + (f", and line {used.lineno} uses a GPU before it." if used is not None else "."),
                 why="Until then every rank of the node stands on GPU 0: what communicates or allocates in between "
                 "makes a context there (\"Duplicate GPU detected\", less memory for rank 0), or hangs in a barrier.",
-                remedy=f"{_LOCAL} before {_last(script, init)}",
+                remedy=f"{_LOCAL} before {script.last_name_of(init.func)}",
                 source="PyTorch documentation, init_process_group",
             )  # fmt: skip
 
 
-class GlobalRankDevice:
+class GlobalRankDevice(ScriptCheck):
     name: ClassVar[str] = "device_by_global_rank"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: a GPU chosen by the rank in the job instead of the local rank"
 
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
-
-    def _script(self, script: Script) -> Iterator[FindingRecord]:
+    def of_script(self, script: Script) -> Iterator[FindingRecord]:
         # Spawned ranks are those of one node, unless the script says otherwise.
         if script.calls_any("spawn"):
             return
@@ -78,15 +70,12 @@ class GlobalRankDevice:
             )  # fmt: skip
 
 
-class LateVisibleDevices:
+class LateVisibleDevices(ScriptCheck):
     name: ClassVar[str] = "late_visible_devices"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: CUDA_VISIBLE_DEVICES set after torch was imported"
 
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
-
-    def _script(self, script: Script) -> Iterator[FindingRecord]:
+    def of_script(self, script: Script) -> Iterator[FindingRecord]:
         imported = min((node.lineno for node in script.tree.body if _imports_torch(node)), default=None)
         if imported is None:
             return
@@ -105,20 +94,16 @@ class LateVisibleDevices:
                 return
 
 
-def _last(script: Script, call: ast.Call) -> str:
-    return script.name_of(call.func).rpartition(".")[2]
-
-
 def _is_choice(script: Script, call: ast.Call) -> bool:
     name = script.name_of(call.func)
     return name.rpartition(".")[2] in _SETS and ("cuda" in name or "accelerator" in name.lower())
 
 
 def _uses_gpu(script: Script, call: ast.Call) -> bool:
-    if Collectives(script).of_call(call) is not None or _last(script, call) == "cuda":
+    if Collectives(script).of_call(call) is not None or script.last_name_of(call.func) == "cuda":
         return True
     return any("cuda" in ast.unparse(one) for one in (*call.args, *(one.value for one in call.keywords))) and (
-        _last(script, call) not in ("device", "is_available", "print", "info")
+        script.last_name_of(call.func) not in ("device", "is_available", "print", "info")
     )
 
 

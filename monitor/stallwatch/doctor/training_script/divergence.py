@@ -6,24 +6,20 @@ from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.finding import Area, FindingRecord
-from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.doctor.training_script.collectives import Collective, Collectives, Guarded
-from stallwatch.doctor.training_script.source import Script, calls_in, target_name, training_scripts
+from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, nodes_in, target_name
 
 _SOURCE: Final = "PyTorch documentation, torch.distributed: every rank of the group must call"
 
 
-class RankConditionalCollective:
+class RankConditionalCollective(ScriptCheck):
     name: ClassVar[str] = "rank_conditional_collective"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = (
         "in training scripts: a collective that only some ranks come to (`if rank == 0:` around it)"
     )
 
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
-
-    def _script(self, script: Script) -> Iterator[FindingRecord]:
+    def of_script(self, script: Script) -> Iterator[FindingRecord]:
         found = [one for one in Collectives(script).guarded() if one.guards]
         for one in found:
             if any(_is_completed(guard.key, guard.positive, one, found) for guard in one.guards):
@@ -60,7 +56,7 @@ _ENDS: Final = ("sys.exit", "exit", "quit", "os._exit", "os.abort", "os.kill", "
 _BACKWARD: Final = "backward"
 
 
-class SwallowedCollective:
+class SwallowedCollective(ScriptCheck):
     name: ClassVar[str] = "swallowed_exception"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = (
@@ -68,15 +64,10 @@ class SwallowedCollective:
         "all went well"
     )
 
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
-
-    def _script(self, script: Script) -> Iterator[FindingRecord]:
+    def of_script(self, script: Script) -> Iterator[FindingRecord]:
         collectives = Collectives(script)
-        scopes: list[tuple[str, list[ast.stmt]]] = [("", script.tree.body)]
-        scopes += [(owner, function.body) for owner, function in script.functions()]
-        for owner, body in scopes:
-            for node in _own_nodes(body):
+        for owner, body in script.scopes():
+            for node in nodes_in(body):
                 if isinstance(node, ast.Try):
                     yield from self._try(script, collectives, node, owner)
             yield from self._flags(script, collectives, body, owner)
@@ -113,7 +104,7 @@ class SwallowedCollective:
         self, script: Script, collectives: Collectives, body: list[ast.stmt], owner: str
     ) -> Iterator[FindingRecord]:
         """`ok = False` in an `except`, and a collective under `if ok:`, without the ranks having agreed on it."""
-        nodes = list(_own_nodes(body))
+        nodes = list(nodes_in(body))
         flags = {
             target_name(target)
             for node in nodes
@@ -146,19 +137,6 @@ class SwallowedCollective:
         )  # fmt: skip
 
 
-def _own_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """All nodes of a scope, those of nested functions and classes left out."""
-    for stmt in body:
-        if isinstance(stmt, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            continue
-        yield stmt
-        for child in ast.iter_child_nodes(stmt):
-            if isinstance(child, ast.stmt):
-                yield from _own_nodes([child])
-            elif isinstance(child, (ast.ExceptHandler, ast.match_case)):
-                yield from _own_nodes(child.body)
-
-
 def _made(collectives: Collectives, script: Script, body: list[ast.stmt], owner: str) -> Iterator[Collective]:
     """Collectives of these statements; DDP's backward is one."""
     for call in calls_in(body):
@@ -180,7 +158,7 @@ def _first_risk(
             if made.through or made.operation.startswith(_BACKWARD):
                 return made
             continue
-        last = script.name_of(call.func).rpartition(".")[2]
+        last = script.last_name_of(call.func)
         after = [one for one in inside if (one.call.lineno, one.call.col_offset) > (call.lineno, call.col_offset)]
         is_argument = any(call is inner for one in after for inner in ast.walk(one.call))
         if last not in _HARMLESS and after and not is_argument:
@@ -190,7 +168,7 @@ def _first_risk(
 
 def _is_alike(script: Script, handler: ast.ExceptHandler) -> bool:
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type] if handler.type else []
-    names = [script.name_of(kind).rpartition(".")[2] for kind in kinds]
+    names = [script.last_name_of(kind) for kind in kinds]
     return bool(names) and all(name in _ALIKE for name in names)
 
 

@@ -6,22 +6,18 @@ from typing import ClassVar
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.finding import Area, FindingRecord
-from stallwatch.doctor.surroundings import Surroundings
-from stallwatch.doctor.training_script.source import Script, has_open_keywords, keyword, training_scripts
+from stallwatch.doctor.training_script.source import Script, ScriptCheck, has_open_keywords, keyword
 
 
-class ProcessGroupCall:
+class ProcessGroupCall(ScriptCheck):
     name: ClassVar[str] = "training_calls"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: init_process_group without a device or a time-out"
 
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
-
-    def _script(self, script: Script) -> Iterator[FindingRecord]:
+    def of_script(self, script: Script) -> Iterator[FindingRecord]:
         binds = script.calls_any("set_device", "set_default_device", "set_device_index")
         for call in script.calls:
-            if script.name_of(call.func).rpartition(".")[2] != "init_process_group" or has_open_keywords(call):
+            if script.last_name_of(call.func) != "init_process_group" or has_open_keywords(call):
                 continue
             given = keyword(call, "backend") or (call.args[0] if call.args else None)
             backend = given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else ""

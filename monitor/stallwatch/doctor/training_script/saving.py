@@ -6,9 +6,8 @@ from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.finding import Area, FindingRecord
-from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.doctor.training_script.rank_conditions import ZERO, Condition, Ranks
-from stallwatch.doctor.training_script.source import Function, Script, calls_in, target_name, training_scripts
+from stallwatch.doctor.training_script.source import Function, Script, ScriptCheck, calls_in, target_name
 
 _FSDP: Final = ("FullyShardedDataParallel", "FSDP", "fully_shard")
 # Functions of torch.distributed.checkpoint, state_dict and FSDP that all ranks must call.
@@ -18,15 +17,12 @@ _EVERYBODY: Final = (
 )  # fmt: skip
 
 
-class ShardedSave:
+class ShardedSave(ScriptCheck):
     name: ClassVar[str] = "sharded_save"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: a sharded model (FSDP, DeepSpeed) that only rank 0 saves"
 
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        return tuple(record for script in training_scripts(surroundings) for record in self._script(script))
-
-    def _script(self, script: Script) -> Iterator[FindingRecord]:
+    def of_script(self, script: Script) -> Iterator[FindingRecord]:
         ranks = Ranks(script)
         for call, condition in _by_rank_0(script, ranks):
             if what := _needs_everybody(script, call):
@@ -119,12 +115,9 @@ def _is_fsdp(script: Script, node: ast.expr) -> bool:
     if not name:
         return False
     wrapped = any(
-        isinstance(one, ast.Call) and script.name_of(one.func).rpartition(".")[2] in _FSDP
-        for one in script.assigned.get(name, [])
+        isinstance(one, ast.Call) and script.last_name_of(one.func) in _FSDP for one in script.assigned.get(name, [])
     )
     return wrapped or any(
-        script.name_of(call.func).rpartition(".")[2] == "fully_shard"
-        and call.args
-        and target_name(call.args[0]) == name
+        script.last_name_of(call.func) == "fully_shard" and call.args and target_name(call.args[0]) == name
         for call in script.calls
     )

@@ -2,12 +2,14 @@
 
 import ast
 import functools
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from stallwatch.doctor.advice.scripts import texts
+from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -30,8 +32,10 @@ class Script:
             for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
         }
         self.calls = tuple(node for node in ast.walk(tree) if isinstance(node, ast.Call))
-        self._called = frozenset(self.name_of(call.func).rpartition(".")[2] for call in self.calls)
-        self._last_names = {name.rpartition(".")[2] for name in self._imports.values()}
+        self._called = frozenset(self.last_name_of(call.func) for call in self.calls)
+        self._last_names = {name.rpartition(".")[2] for name in self._imports.values()} | {
+            self.last_name_of(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases
+        }
 
     def name_of(self, node: ast.expr) -> str:
         """The dotted name of an expression, imports resolved ("torch.distributed.barrier", "self.model.state_dict");
@@ -45,17 +49,26 @@ class Script:
             return f"{self.name_of(inner)}()"
         return ""
 
+    def last_name_of(self, node: ast.expr) -> str:
+        """The part of a dotted name behind its last dot: the function or class of a call's `func`."""
+        return self.name_of(node).rpartition(".")[2]
+
     def calls_any(self, *names: str) -> bool:
         """Whether one of these functions or classes, by its last name, is called anywhere."""
         return not self._called.isdisjoint(names)
 
     def mentions(self, *names: str) -> bool:
-        """Whether one of these names is imported or called anywhere."""
+        """Whether one of these names is imported, called or derived from anywhere."""
         return self.calls_any(*names) or not self._last_names.isdisjoint(names)
 
     def functions(self) -> Iterator[tuple[str, Function]]:
         """Every function and method with its class' name ("" outside a class)."""
         yield from _functions(self.tree.body, "")
+
+    def scopes(self) -> Iterator[tuple[str, list[ast.stmt]]]:
+        """The statements of the file, and of every function with its class' name: what runs one after the other."""
+        yield "", self.tree.body
+        yield from ((owner, function.body) for owner, function in self.functions())
 
     def place(self, node: ast.expr | ast.stmt) -> str:
         return f"{self.path}:{node.lineno}"
@@ -71,6 +84,20 @@ class Script:
     def has_trainer(self) -> bool:
         """Whether a library prepares loaders by itself (Lightning, Accelerate, Fabric, Hugging Face's Trainer, Ray)."""
         return self.mentions("Accelerator", "Trainer", "Fabric", "LightningModule", "Seq2SeqTrainer", "TorchTrainer")
+
+
+class ScriptCheck(ABC):
+    """A check of training scripts: it looks at one after the other."""
+
+    name: ClassVar[str]
+    area: ClassVar[Area]
+    looks_for: ClassVar[str]
+
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        return tuple(record for script in training_scripts(surroundings) for record in self.of_script(script))
+
+    @abstractmethod
+    def of_script(self, script: Script) -> Iterator[FindingRecord]: ...
 
 
 def training_scripts(surroundings: Surroundings) -> Iterator[Script]:
@@ -98,6 +125,19 @@ def calls_in(nodes: ast.AST | list[ast.stmt]) -> Iterator[ast.Call]:
             yield from calls_in(child)
         if isinstance(node, ast.Call):
             yield node
+
+
+def nodes_in(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """All statements of a scope in source order, those of nested functions and classes left out."""
+    for stmt in body:
+        if isinstance(stmt, _SCOPES):
+            continue
+        yield stmt
+        for child in ast.iter_child_nodes(stmt):
+            if isinstance(child, ast.stmt):
+                yield from nodes_in([child])
+            elif isinstance(child, (ast.ExceptHandler, ast.match_case)):
+                yield from nodes_in(child.body)
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:

@@ -33,6 +33,11 @@ def found(node: Node, text: str, name: str, checks: tuple[Check, ...] = GUIDE) -
         ("Run `export NCCL_DEBUG_LEVEL=INFO` first", "NCCL_DEBUG_LEVEL=INFO: no such variable"),
         ("Use pkill -9 -f train.py between runs", "killed by name"),
         ("Then run `kill -9 $(lsof -t -i:29500)`", "killed unseen"),
+        ("First set `NCCL_P2P_DISABLE` to `1`. If that does not help, restart.", "P2P disabled"),
+        ("If NCCL picks the wrong interface, set `NCCL_IB_DISABLE=1`", "InfiniBand disabled"),
+        ("| `NCCL_TIMEOUT` | 1800 | avoid timeouts |", "NCCL_TIMEOUT=1800: no such variable"),
+        ("Set `NCCL_SOCKET_TIMEOUT=600` so that it never hangs", "NCCL_SOCKET_TIMEOUT=600: no such variable"),
+        ("Do not use `pkill -f`. Set `NCCL_P2P_DISABLE=1`.", "P2P disabled"),
     ],
 )
 def test_what_a_guide_says_in_its_sentences_is_found(node: Node, line: str, words: str) -> None:
@@ -53,6 +58,10 @@ def test_what_a_guide_says_in_its_sentences_is_found(node: Node, line: str, word
         "`NCCL_P2P_DISABLE` turns peer to peer off.",
         "Avoid `pkill -f`: it takes every job.",
         "The `world_size` must match.",
+        "Many guides say `NCCL_P2P_DISABLE=1`. Never do it.",
+        "`NCCL_TIMEOUT=1800` does not exist.",
+        "Remove `NCCL_P2P_DISABLE=1` from your scripts.",
+        "Setting `NCCL_IB_DISABLE=1` is wrong on such nodes.",
     ],
 )
 def test_what_a_guide_warns_of_or_says_rightly_is_silent(node: Node, line: str) -> None:
@@ -71,6 +80,13 @@ def test_code_blocks_are_read_in_their_own_language_with_the_lines_of_the_guide(
 def test_a_block_under_a_warning_is_left_out(node: Node, said: str) -> None:
     assert found(node, f"{said}\n\n```bash\npkill -9 -f train\n```\n", "guide.md") == []
     assert found(node, "Like this:\n```bash\npkill -9 -f train\n```\n", "guide.md") != []
+
+
+@pytest.mark.parametrize(
+    "said", ["If that does not help:", "Before you start, set:", "To avoid the hang:", "When the wrong GPU is taken:"]
+)
+def test_a_block_under_a_condition_is_advice(node: Node, said: str) -> None:
+    assert found(node, f"{said}\n\n```bash\npkill -9 -f train\n```\n", "guide.md") != []
 
 
 def test_settings_of_two_blocks_are_ways_to_choose_from(node: Node) -> None:
@@ -203,3 +219,63 @@ def test_a_folder_is_read_with_what_people_write_in_it(node: Node) -> None:
     around = node.around(question=Question(scripts=(node.root / "job",)))
     places = [record.subject for check in GUIDE for record in check.look(around)]
     assert sorted(place.rsplit("/", 1)[1] for place in places) == ["Dockerfile:1", "guide.md:1", "run.sh:1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "at"),
+    [
+        ("pod.yaml", "command: [torchrun, --nnodes=4, t.py]\nenv:\n- name: NCCL_SOCKET_IFNAME\n  value: lo\n", 4),
+        (
+            "pod.yaml",
+            '  command:\n  - torchrun\n  args:\n  - "--nnodes"\n  - "2"\n  env:\n  - name: GLOO_SOCKET_IFNAME\n'
+            "    value: lo\n",
+            8,
+        ),
+        ("Dockerfile", 'ENV NCCL_SOCKET_IFNAME=lo\nCMD ["torchrun", "--nnodes", "3", "t.py"]\n', 1),
+    ],
+)
+def test_a_command_that_is_a_list_is_read_as_a_shell_would(node: Node, name: str, text: str, at: int) -> None:
+    ((seen, line),) = found(node, text, name, (LoopbackLaunch(),))
+    assert "_IFNAME=lo, and the job has" in seen
+    assert line == at
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks"),
+    [
+        ("horovodrun -np 4 -H localhost:4 python t.py", 4),
+        ("mpirun -np 4 python t.py", 4),
+        ("mpirun -np 8 -H a:4,b:4 python t.py", None),
+        ("mpirun -np 8 --hostfile hosts python t.py", None),
+    ],
+)
+def test_the_number_of_all_ranks_is_that_of_this_node_where_there_is_one(
+    node: Node, line: str, ranks: int | None
+) -> None:
+    seen = found(node, f"export CUDA_VISIBLE_DEVICES=0,1,2\n{line}\n", "run.sh", (FewerGpusThanRanks(),))
+    assert [one for one, _ in seen] == (
+        [f"{ranks} ranks are started, and CUDA_VISIBLE_DEVICES=0,1,2 (line 1) names 3 GPUs."] if ranks else []
+    )
+
+
+COMPOSE = "services:\n  t:\n    image: img\n    command: torchrun --nproc_per_node=8 t.py\n"
+POD = 'kind: Job\nspec:\n  containers:\n  - image: img\n    command: ["torchrun", "--nproc-per-node=8", "t.py"]\n'
+
+
+@pytest.mark.parametrize(("text", "at"), [(COMPOSE, 4), (POD, 5)])
+def test_a_container_of_a_manifest_without_shared_memory_is_told(node: Node, text: str, at: int) -> None:
+    ((seen, line),) = found(node, text, "job.yaml")
+    assert seen.startswith("a container with 64 MiB of shared memory")
+    assert line == at
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        COMPOSE + "    ipc: host\n", COMPOSE + "    shm_size: 16gb\n", COMPOSE.replace("=8", "=1"),
+        POD + "    volumeMounts: [{name: shm, mountPath: /dev/shm}]\n", POD.replace("torchrun", "sleep"),
+        "steps:\n  run: torchrun --nproc_per_node=8 t.py\n",
+    ],
+)  # fmt: skip
+def test_a_manifest_with_shared_memory_is_silent(node: Node, text: str) -> None:
+    assert found(node, text, "job.yaml") == []

@@ -1,5 +1,6 @@
 import pytest
 
+from stallwatch.doctor.environment.catalogue import catalogue
 from stallwatch.doctor.environment.syntax import WrongSyntax
 from stallwatch.doctor.environment.together import Contradictions
 from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange
@@ -150,7 +151,8 @@ def test_what_is_merely_outdated_is_only_mentioned(node: Node, name: str, value:
     ("name", "value", "remedy"),
     [
         ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size:128", "max_split_size_mb"),
-        ("PYTORCH_ALLOC_CONF", "backend:native,expandable_segment:True", "expandable_segments"),
+        ("PYTORCH_ALLOC_CONF", "backend:native,expandable_segment:True", "backend:native,expandable_segments:True"),
+        ("PYTORCH_ALLOC_CONF", "expandable_segments=True", "write PYTORCH_ALLOC_CONF=expandable_segments:True"),
         ("NCCL_RAS_ADDR", "28029", "localhost:28029"),
         ("CUDA_VISIBLE_DEVICES", "cuda:0,cuda:1", "nvidia-smi -L"),
         ("CUDA_VISIBLE_DEVICES", "NoDevFiles", "--gpus-per-node"),
@@ -197,6 +199,22 @@ def test_a_misspelt_choice_is_told_with_the_nearest(node: Node, values: dict[str
     assert words in one(OutOfRange().look(node.around(values))).remedy
     for right in ({"DS_ACCELERATOR": "cuda"}, {"DS_ACCELERATOR": "cpu"}, {"NCCL_DEBUG": "info"}):
         assert OutOfRange().look(node.around(right)) == ()
+
+
+@pytest.mark.parametrize("name", ["TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING", "TORCH_NCCL_BLOCKING_WAIT"])
+@pytest.mark.parametrize("value", ["banana", "on", "2"])
+def test_a_switch_of_torch_that_is_none_is_an_error(node: Node, name: str, value: str) -> None:
+    assert "is neither 0 nor 1" in one(OutOfRange().look(node.around({name: value}))).seen
+    assert OutOfRange().look(node.around({name: "true"})) == ()
+
+
+@pytest.mark.parametrize("name", ["NCCL_DEBUG", "TORCH_DISTRIBUTED_DEBUG"])
+def test_why_a_misspelt_word_matters_is_not_why_a_right_one_should_not_be_left_on(node: Node, name: str) -> None:
+    assert one(OutOfRange().look(node.around({name: "ABC"}))).why != catalogue().variables[name].why
+
+
+def test_a_number_without_an_upper_bound_is_below_its_least(node: Node) -> None:
+    assert "NCCL_MAX_NRINGS=0 is below 1" in one(OutOfRange().look(node.around({"NCCL_MAX_NRINGS": "0"}))).seen
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,18 @@ ENDED = TORCHRUN.replace("exitcode  : -9", "exitcode  : {}")
         ("Fatal Python error: Segmentation fault\n\nThread 0x7f (most recent call first):\n" + ENDED.format(-11),
          "Segmentation fault", "below this line"),
         (raised(3, "KeyboardInterrupt") + WATCHDOG, "Watchdog caught", "flight recorder"),
+        ("gpu04:2231:2299 [3] misc/nvmlwrap.cc:183 NCCL WARN nvmlInit_v2() failed: Driver/library version mismatch\n"
+         + of_nccl(3, "unhandled cuda error, NCCL version 2.27.3"), "nvmlInit_v2()", "reboot"),
+        (of_nccl(4, "unhandled cuda error, NCCL version 2.27.3") + "[rank4]: ncclUnhandledCudaError: Call to CUDA "
+         "function failed.\n[rank4]: Last error:\n[rank4]: Cuda failure 999 'unknown error'\n",
+         "Cuda failure 999", "nvidia_uvm"),
+        (of_nccl(1, "unhandled system error, NCCL version 2.27.3") + "[rank1]: Last error:\n[rank1]: ibv_reg_mr "
+         "failed with error Cannot allocate memory\n", "ibv_reg_mr", "ulimit -l"),
+        (raised(1, "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to "
+         "connect to (172.20.4.9, 29500)."), "172.20.4.9", "--network=host"),
+        (raised(1, "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to "
+         "connect to (::1, 29500)."), "::1", "SELinux"),
+        ("trainer-1  | OSError: [Errno 98] Address already in use\n", "Address already in use", "MASTER_PORT"),
     ],
 )  # fmt: skip
 def test_a_cause_is_told_with_its_remedy(node: Node, log: str, told: str, remedy: str) -> None:
@@ -117,6 +129,10 @@ def test_a_cause_is_told_with_its_remedy(node: Node, log: str, told: str, remedy
         ("ImportError: /env/libtorch_cuda.so: undefined symbol: ncclCommWindowRegister", "LD_LIBRARY_PATH"),
         ("socket.gaierror: [Errno -2] Name or service not known", "getent hosts"),
         ("wandb.errors.CommError: Run initialization has timed out after 90.0 sec.", "before the first collective"),
+        ("RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+         "tried to allocate 68719476736 bytes.", "free -g"),
+        ("RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment", "nvidia_uvm"),
+        ("RuntimeError: No CUDA GPUs are available", "--gpus all"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/mnt/store/restore.pt'", "every node"),
     ],
 )  # fmt: skip
@@ -184,6 +200,16 @@ def test_a_connection_that_was_tried_again_is_only_a_warning(node: Node) -> None
         ("warning", "Only a warning stands in these logs")
     ]
     assert "KeyError" in first(node, RETRIED.format("111 - Connection refused") + RAISED)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [RETRIED.format("97 - Address family not supported by protocol"),
+     "n3:77:91 [0] NCCL INFO nvmlDeviceGetP2PStatus(0,1,NVML_P2P_CAPS_INDEX_READ) failed: Not Supported\n"],
+)  # fmt: skip
+def test_what_healthy_runs_say_too_is_not_shown_as_what_looks_like_an_error(node: Node, line: str) -> None:
+    (found,) = diagnose(node, line + "step 10 loss 2.2\nTraining finished\n")
+    assert "look like errors" not in found.seen
 
 
 def test_an_address_family_that_is_tried_in_vain_means_nothing(node: Node) -> None:

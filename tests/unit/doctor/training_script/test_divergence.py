@@ -44,6 +44,8 @@ def lines(found: tuple[FindingRecord, ...]) -> list[int]:
         "from torch.distributed import all_reduce\nif rank == 0:\n    all_reduce(x)\n",
         "import deepspeed.comm as comm\nif comm.get_rank() == 0:\n    comm.barrier()\n",
         "@rank_zero_only\ndef save():\n    dist.barrier()\n",
+        "import lightning as L\nclass M(L.LightningModule):\n    def f(self):\n"
+        "        if self.trainer.is_global_zero:\n            self.all_gather(self.x)\n",
         "if accelerator.is_main_process:\n    accelerator.wait_for_everyone()\n",
         "if fabric.global_rank == 0:\n    fabric.barrier()\n",
         "class A:\n    def f(self):\n        if self.rank == 0:\n            dist.new_group([0, 1])\n",
