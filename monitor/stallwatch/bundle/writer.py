@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from stallwatch.config import Config, without_secrets
+from stallwatch.model.evidence import ProcessLook
+from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
 
@@ -80,6 +82,27 @@ class BundleWriter:
             "last_step": {str(rank): h.step for rank, h in heartbeats.items() if h.step is not None},
         }
         self._write_json("bundle.json", description)
+
+    def write_stopped(self, ranks: Sequence[RankSample]) -> None:
+        """Write the process.json of each rank that is stopped, as the sensor saw it, before the first look: a stop is
+        judged when no child of ours may have come to anything yet. The look's own takes its place."""
+        for rank in ranks:
+            if isinstance(rank.process, Known) and rank.process.value.state in ("T", "t"):
+                seen = rank.process.value
+                look = ProcessLook(
+                    source=f"/proc/{seen.pid}",
+                    look=1,
+                    pid=seen.pid,
+                    state=seen.state,
+                    exit_code=None,
+                    exit_signal=None,
+                    wchan=seen.wchan,
+                    cpu_ticks=seen.cpu_ticks,
+                    threads=(),
+                    tracer_pid=seen.tracer_pid,
+                    at_ns=rank.process.at_ns,
+                )
+                self._write_json(f"ranks/{rank.rank}/process.json", look)
 
     def write_timeline(self, snapshots: Sequence[NodeSnapshot]) -> None:
         """Write timeline.jsonl: the snapshots around the incident, oldest first, one a line."""

@@ -127,7 +127,7 @@ class Hands:
         self._cancel_look(incident.incident_id)
         targets = self._ring.last_ranks_of(incident.job)
         try:
-            incident, moved = self._bundles.begin_look(incident, partial(self._describe, incident, targets))
+            incident, moved = self._bundles.begin_look(incident, partial(self._describe, incident, targets, look))
             self._news += [moved] if moved is not None else []
             capture = self._starter.capture(incident, look, targets, self._ring.gpus())
         except Exception as error:
@@ -136,7 +136,9 @@ class Hands:
             raise
         self._looks[incident.incident_id] = _Look(look, capture, incident.job.owner)
 
-    def _describe(self, incident: Incident, targets: Sequence[RankSample], writer: BundleWriter) -> None:
+    def _describe(self, incident: Incident, targets: Sequence[RankSample], look: int, writer: BundleWriter) -> None:
+        if look == 1:
+            writer.write_stopped(targets)
         if targets:
             latest = self._ring.latest
             wall_ns = latest.wall_ns if latest else incident.opened_wall_ns

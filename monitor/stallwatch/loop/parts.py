@@ -1,13 +1,12 @@
 """What the loop needs of its parts: roles, so that tests bring their own."""
 
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from stallwatch.captures.run import CaptureRun, CaptureState
 from stallwatch.clock import Clock
-from stallwatch.config import Config
+from stallwatch.config import Config, DiagnosisSection
 from stallwatch.incidents import slowness
 from stallwatch.incidents.store import Left
 from stallwatch.loop.judging import JudgeRun, JudgeState
@@ -104,20 +103,27 @@ class Starter(Protocol):
         ...
 
 
-_MOST_WARM = 4
-_WARM_NS = 10_000_000_000
+_LATELY_NS = 60_000_000_000
 
 
 class RealStarter:
     """While there are ranks a child waits that has imported all it needs to judge: on a busy node the imports took most
-    of the time between a stop and its verdict."""
+    of the time between a stop and its verdict. Once one has been used another waits beside it for a while: whose
+    incidents are many leaves the last one to the others."""
 
-    def __init__(self, config: Config, clock: Clock, side: Privileged) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        side: Privileged,
+        start: Callable[[DiagnosisSection, Clock], JudgeRun] = JudgeRun,
+    ) -> None:
         self._config = config
         self._side = side
         self._clock = clock
-        self._warm: JudgeRun | None = None
-        self._taken: deque[tuple[str, int]] = deque(maxlen=_MOST_WARM)  # who took a warm one, and when
+        self._start = start
+        self._warm: list[JudgeRun] = []  # the longest there first
+        self._judged: dict[str, int] = {}  # when an incident of this owner was judged, if lately
 
     def capture(
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[Gpu, ...]]
@@ -137,33 +143,36 @@ class RealStarter:
         )
 
     def judge(self, incident: Incident) -> Judging:
-        owner, now_ns = incident.job.owner, self._clock.monotonic_ns()
-        recent = [taken for taken in self._taken if taken[0] == owner and now_ns - taken[1] < _WARM_NS]
-        if len(recent) < _MOST_WARM:
-            judge, self._warm = self._warm_up(), None
-            self._taken.append((owner, now_ns))
-        else:  # one user's many incidents leave it to the others
-            judge = JudgeRun(self._config.diagnosis, self._clock)
+        self._tidy()
+        if incident.job.owner not in self._judged and self._warm:
+            judge = self._warm.pop(0)
+        elif len(self._warm) > 1:
+            judge = self._warm.pop()
+        else:
+            judge = self._start(self._config.diagnosis, self._clock)
+        self._judged[incident.job.owner] = self._clock.monotonic_ns()
         judge.begin(Path(incident.bundle))
         return judge
 
     def be_ready(self) -> None:
-        self._warm_up()
+        self._tidy()
+        if len(self._warm) < (2 if self._judged else 1):
+            self._warm.append(self._start(self._config.diagnosis, self._clock))
 
     def configure(self, config: Config) -> None:
         self._config = config
-        self._drop()  # it was started with the old limits
+        self.close()  # they were started with the old limits
 
     def close(self) -> None:
-        self._drop()
+        while self._warm:
+            self._warm.pop().cancel()
 
-    def _warm_up(self) -> JudgeRun:
-        if self._warm is None or not self._warm.alive:
-            self._drop()
-            self._warm = JudgeRun(self._config.diagnosis, self._clock)
-        return self._warm
-
-    def _drop(self) -> None:
-        if self._warm is not None:
-            self._warm.cancel()
-        self._warm = None
+    def _tidy(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        self._judged = {owner: at_ns for owner, at_ns in self._judged.items() if now_ns - at_ns < _LATELY_NS}
+        for dead in [one for one in self._warm if not one.alive]:
+            self._warm.remove(dead)
+            dead.cancel()
+        if not self._judged:
+            while len(self._warm) > 1:
+                self._warm.pop().cancel()

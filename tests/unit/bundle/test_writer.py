@@ -3,12 +3,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from stallwatch.bundle.reader import load
+from stallwatch.bundle.report import make_report
 from stallwatch.bundle.writer import BundleWriter, write_atomically
 from stallwatch.config import Config, DeadmanSection, SlackSection, WebhookSection
 from stallwatch.hook import layout
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import JobKey, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import JobKey, NodeSnapshot, ProcessSample, RankSample
 from stallwatch.model.verdict import Report
 from stallwatch.node.heartbeat_file import to_heartbeat
 from tests.unit.sensors.records import record_bytes
@@ -69,6 +72,18 @@ def test_configuration_is_kept_without_its_secrets(tmp_path: Path) -> None:
     assert "S3CR3T" not in text
     assert "/etc/hook" in text
     assert msgspec.json.decode(text, type=Config).stall == config.stall
+
+
+def test_a_stop_is_judged_before_any_look_has_come_to_anything(tmp_path: Path) -> None:
+    """On a node that another user has filled with work a child of ours needs seconds to begin."""
+    bundle = BundleWriter(tmp_path, "node0")
+    process = ProcessSample(51, 1, 1, 1000, "T", 0, "train.py", None, "T", 9, 9, None, None, 1, 1, False, ())
+    ranks = [sample(0), replace(sample(1), process=Known(process, 7))]
+    bundle.write_stopped(ranks)
+    bundle.write_description(ranks, incident_id="i", wall_ns=99)
+    assert not (tmp_path / "ranks/0").exists(), "what moves is for the look"
+    verdict = make_report(load([tmp_path])).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("process_stopped", (1,))
 
 
 def test_timeline_is_a_snapshot_a_line(tmp_path: Path) -> None:

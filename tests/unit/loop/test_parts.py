@@ -1,0 +1,100 @@
+"""Children that wait to judge: who gets one."""
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from stallwatch.clock import Clock
+from stallwatch.config import Config, DiagnosisSection
+from stallwatch.loop.judging import JudgeRun
+from stallwatch.loop.parts import RealStarter
+from stallwatch.model.incident import Incident
+from stallwatch.model.snapshot import JobKey
+from stallwatch.node.privileged_client import Privileged
+from tests.unit.loop.fakes import FakeClock
+
+
+class FakeJudge:
+    def __init__(self) -> None:
+        self.alive = True
+        self.bundle: Path | None = None
+        self.cancelled = False
+
+    def begin(self, bundle: Path) -> None:
+        self.bundle = bundle
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Node:
+    def __init__(self) -> None:
+        self.started: list[FakeJudge] = []
+        self.clock = FakeClock()
+        self.starter = RealStarter(Config(), self.clock, cast("Privileged", None), self.start)
+
+    def start(self, limits: DiagnosisSection, clock: Clock) -> JudgeRun:
+        self.started.append(FakeJudge())
+        return cast("JudgeRun", self.started[-1])
+
+    def ticks(self, count: int) -> None:
+        for _ in range(count):
+            self.starter.be_ready()
+            self.clock.advance(1)
+
+    def judge(self, owner: str) -> FakeJudge:
+        incident = Incident("i-1", JobKey("job", "epoch", owner), "n", "open", "none", 0, 0, (), None, "/b")
+        return cast("FakeJudge", self.starter.judge(incident))
+
+    @property
+    def waiting(self) -> list[FakeJudge]:
+        return [one for one in self.started if one.bundle is None and not one.cancelled]
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_one_waits_while_there_are_ranks(node: Node) -> None:
+    node.ticks(3)
+    (one,) = node.started
+    assert node.judge("alice") is one
+    assert one.bundle == Path("/b")
+
+
+def test_whose_incidents_are_many_leaves_the_last_that_waits_to_others(node: Node) -> None:
+    node.ticks(1)
+    node.judge("bob")
+    node.ticks(1)
+    (waits,) = node.waiting
+    for _ in range(5):
+        assert node.judge("bob") is not waits
+    assert node.judge("alice") is waits
+
+
+def test_whose_incidents_are_many_has_what_waits_beside_it(node: Node) -> None:
+    node.ticks(1)
+    node.judge("bob")
+    node.ticks(2)
+    first, second = node.waiting
+    assert node.judge("bob") is second
+    assert node.waiting == [first]
+
+
+def test_when_nobody_has_had_one_for_a_while_one_waits_again(node: Node) -> None:
+    node.ticks(1)
+    node.judge("bob")
+    node.ticks(5)
+    assert len(node.waiting) == 2
+    node.ticks(60)
+    assert len(node.waiting) == 1
+    node.starter.close()
+    assert node.waiting == []
+
+
+def test_one_that_has_died_waits_for_nobody(node: Node) -> None:
+    node.ticks(1)
+    node.started[0].alive = False
+    assert node.judge("alice") is not node.started[0]
