@@ -160,7 +160,8 @@ class Courier:
             self._changed.notify()
         if self._worker is not None:
             self._worker.join(seconds / 2)
-            self._poster.cancel()
+        self._poster.cancel()
+        if self._worker is not None:
             self._worker.join(seconds / 2)
 
     def _work(self) -> None:

@@ -1,18 +1,21 @@
 """One attempt to deliver a message: what came of it, and the child that makes it."""
 
+import contextlib
 import email.utils
 import threading
+import time
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from stallwatch.node.children import module_of_ours
-from stallwatch.node.run_once import Ended, RunOnce
-from stallwatch.outputs.poster import Answer, Request
+from stallwatch.node.children import module_of_ours, start_own
+from stallwatch.node.worker import Worker
+from stallwatch.outputs.poster import KEEP_SECONDS, Answer, Request
 
 _ANSWER = msgspec.json.Decoder(Answer)
 
+_COMMAND = module_of_ours("stallwatch.outputs.poster")
 _LONGEST_WAIT_SECONDS = 3600.0  # a server that asks for more is asked again after this
 
 
@@ -49,39 +52,71 @@ class Poster(Protocol):
 
 
 class ChildPoster:
-    """Delivers through a child process that is killed at the deadline."""
+    """Delivers through a child process that is killed at the deadline. It stays for a while, for messages seldom come
+    alone, and a busy node starts none in a second."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._lock = threading.Lock()
-        self._children: set[RunOnce] = set()
+        self._turn = threading.Lock()
+        self._worker = Worker(start_own(_COMMAND))
+        self._used = 0.0
 
     def post(self, body: bytes, seconds: float, thread: str = "") -> Outcome:
         request = msgspec.structs.replace(self._request, body=msgspec.Raw(body), seconds=seconds, thread=thread)
+        deadline = time.monotonic() + seconds
+        if not self._turn.acquire(timeout=seconds):
+            return Later(f"another message has been under way for {seconds:.0f} s")
         try:
-            child = RunOnce(module_of_ours("stallwatch.outputs.poster"), msgspec.json.encode(request))
+            if not self._ask(msgspec.json.encode(request), deadline):
+                return Later("the process that sends it does not listen")
+            outcome = self._answer(deadline)
         except OSError as error:
             return Later(f"cannot start a process to send it: {error.strerror}")
-        with self._lock:
-            self._children.add(child)
-        try:
-            ended = child.finish(seconds)
         finally:
-            with self._lock:
-                self._children.discard(child)
-        return Later(f"no answer within {seconds:.0f} s", perhaps_delivered=True) if ended is None else _read(ended)
+            self._used = time.monotonic()
+            self._turn.release()
+        return outcome or Later(f"no answer within {seconds:.0f} s", perhaps_delivered=True)
 
     def cancel(self) -> None:
-        with self._lock:
-            for child in self._children:
-                child.kill()
+        if self._turn.acquire(blocking=False):
+            try:
+                self._end()
+            finally:
+                self._turn.release()
+        else:
+            self._worker.kill()
 
+    def _ask(self, request: bytes, deadline: float) -> bool:
+        """Raise OSError when there is nobody to ask."""
+        if time.monotonic() - self._used > KEEP_SECONDS / 2:  # it may be about to go
+            self._end()
+        for _ in range(2):
+            if self._worker.pid is None:
+                self._worker.start()
+            try:
+                if self._worker.ask(request, deadline):
+                    return True
+            except BrokenPipeError:
+                pass  # it had ended, and sent nothing
+            self._end()
+        return False
 
-def _read(ended: Ended) -> Outcome:
-    try:
-        return judge(_ANSWER.decode(ended.output))
-    except msgspec.MsgspecError:
-        return Later(f"the sending process ended without an answer: {ended.last_words}"[:300])
+    def _answer(self, deadline: float) -> Outcome | None:
+        while True:
+            with contextlib.suppress(ValueError, msgspec.MsgspecError):
+                for message in self._worker.messages():
+                    self._worker.asked = None
+                    return judge(_ANSWER.decode(message))
+            if self._worker.has_ended:
+                self._end()
+                return Later("the sending process ended without an answer")
+            if not self._worker.wait(deadline):
+                self._end()
+                return None
+
+    def _end(self) -> None:
+        self._worker.kill()
+        self._worker.end()
 
 
 def judge(answer: Answer) -> Outcome:

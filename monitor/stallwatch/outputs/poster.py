@@ -1,9 +1,11 @@
-"""POSTs one message and exits. Runs as a child, so that no name server and no server that answers a byte a minute
-can hold the daemon: `python -m stallwatch.outputs.poster`, a Request on standard input, an Answer on standard output.
-"""
+"""POSTs messages, one after the other. Runs as a child, so that no name server and no server that answers a byte a
+minute can hold the daemon: `python -m stallwatch.outputs.poster`, Requests on standard input, an Answer to each on
+standard output. Ends with its input, and when nothing has come for a while."""
 
 import contextlib
 import io
+import os
+import select
 import socket
 import ssl
 import sys
@@ -16,6 +18,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stallwatch.node.capabilities import drop_unless_root
+from stallwatch.node.frames import Unpacker, pack
+
+KEEP_SECONDS = 60.0  # without a message, then it ends
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -153,9 +158,19 @@ _KINDS = {"slack": _to_slack, "slack_bot": _as_bot, "slack_reactions": _reaction
 
 def main() -> None:
     drop_unless_root()
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-    sys.stdout.buffer.write(msgspec.json.encode(post(request)))
+    unpacker = Unpacker()
+    while select.select([sys.stdin], [], [], KEEP_SECONDS)[0]:
+        data = os.read(sys.stdin.fileno(), 1 << 18)
+        if not data:
+            return
+        for message in unpacker.feed(data):
+            answer = post(msgspec.json.decode(message, type=Request))
+            sys.stdout.buffer.write(pack(msgspec.json.encode(answer)))
+            sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ConnectionError:
+        os._exit(0)  # the daemon has gone; a traceback would tell nobody anything

@@ -259,8 +259,12 @@ def test_notify_test_asks_every_output_that_can_tell(server: SlackServer, tmp_pa
     server.replies.put(Reply(200))
     server.replies.put(Reply(500))
     both, _ = config.load(overrides=keys | {("slack", "webhook_url"): server.url, ("webhook", "url"): server.url})
-    lines = notify_test(build(both, FakeControl(), SystemClock()))
-    assert lines == ("slack: delivered (200 ok)", "webhook: not delivered: 500 ok")
+    outputs = build(both, FakeControl(), SystemClock())
+    try:
+        assert notify_test(outputs) == ("slack: delivered (200 ok)", "webhook: not delivered: 500 ok")
+    finally:
+        for output in outputs:
+            output.close(1)
 
 
 def test_a_reaction_to_the_bots_message_acknowledges_and_the_thread_says_by_whom(

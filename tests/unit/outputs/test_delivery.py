@@ -3,12 +3,14 @@ import http.server
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
+import psutil
 import pytest
 
-from stallwatch.outputs.delivery import Delivered, Later, Refused, judge
+from stallwatch.outputs.delivery import ChildPoster, Delivered, Later, Refused, judge
 from stallwatch.outputs.poster import Answer, Request, post
 
 
@@ -103,3 +105,73 @@ def test_a_connection_that_breaks_off_may_have_delivered_and_one_that_is_refused
         hangs_up.join(10)
     assert broken.status is None
     assert broken.perhaps_delivered is True
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, list[bytes]]]:
+    """Its address, and the bodies that it has accepted."""
+    bodies: list[bytes] = []
+
+    class Accepting(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Accepting) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{serving.server_port}/", bodies
+        finally:
+            serving.shutdown()
+
+
+def posters() -> list[int]:
+    mine = psutil.Process().children()
+    return [one.pid for one in mine if one.is_running() and "stallwatch.outputs.poster" in one.cmdline()]
+
+
+@pytest.fixture
+def poster(server: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch) -> Iterator[ChildPoster]:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    made = ChildPoster(Request("json", server[0], msgspec.Raw(b"{}"), 0))
+    try:
+        yield made
+    finally:
+        made.cancel()
+
+
+@pytest.mark.parametrize("size", [10, 1 << 20])
+def test_messages_in_a_row_go_out_by_one_child(poster: ChildPoster, server: tuple[str, list[bytes]], size: int) -> None:
+    bodies = [msgspec.json.encode(str(number) * size) for number in range(3)]
+    used = set()
+    for body in bodies:
+        assert isinstance(poster.post(body, 60), Delivered)
+        used |= set(posters())
+    assert server[1] == bodies
+    assert len(used) == 1
+    poster.cancel()
+    assert posters() == []
+
+
+def test_a_child_that_waits_and_dies_costs_no_message(poster: ChildPoster, server: tuple[str, list[bytes]]) -> None:
+    assert isinstance(poster.post(b"1", 60), Delivered)
+    (waiting,) = posters()
+    psutil.Process(waiting).kill()
+    while psutil.pid_exists(waiting) and psutil.Process(waiting).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)  # the test's own time limit bounds this
+    assert isinstance(poster.post(b"2", 60), Delivered)
+    assert server[1] == [b"1", b"2"]
+
+
+def test_a_server_that_is_silent_costs_its_deadline_and_its_child(poster: ChildPoster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        mute = ChildPoster(Request("json", f"http://127.0.0.1:{silent.getsockname()[1]}/", msgspec.Raw(b"{}"), 0))
+        outcome = mute.post(b"1", 2)
+        assert isinstance(outcome, Later)
+        assert outcome.perhaps_delivered
