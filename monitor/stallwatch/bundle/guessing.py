@@ -6,10 +6,12 @@ from typing import Any, Final
 from stallwatch.formats import flight_recorder, gpus, py_spy, ras, training_log
 from stallwatch.formats.entry_templates import TemplateLibrary
 from stallwatch.formats.log_lines import as_utf8
+from stallwatch.formats.log_prefix import is_json_line
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
 
 _PICKLE: Final = b"\x80"
+_LINE_BYTES: Final = 65_536
 
 
 def guess(data: bytes, source: str, look: int, library: TemplateLibrary) -> tuple[str, Any]:
@@ -35,6 +37,8 @@ def _json_parser(data: bytes) -> tuple[str, Callable[[bytes, str, int], Any]] | 
     try:
         said = decode_json(data)
     except Unreadable:
+        if is_json_line(data.lstrip()[:_LINE_BYTES].partition(b"\n")[0].decode("utf-8", "replace")):
+            return None
         if b"communicators" in data:
             return "ras", lambda data, source, look: ras.parse_json(data)
         if data.lstrip()[:1] == b"{" or b'"entries"' in data[:65536]:

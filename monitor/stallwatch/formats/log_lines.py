@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 MAXIMUM_LINE: Final = 4_096
@@ -12,6 +12,12 @@ _PART: Final = re.compile(r"(?P<head>\d\S+ (?P<stream>std(?:out|err)) )(?P<mark>
 _MARK_WITHIN: Final = 64
 _MOST_PARTS_TEXT: Final = 4 * MAXIMUM_LINE
 _LONGEST_PREFIX: Final = 120
+# Text that was copied from a terminal is cut at its width. Only torch's own lines are put together again: what is
+# shorter than a terminal, or longer, is no such text.
+_WIDTHS: Final = range(60, 400)
+_FEWEST_CUT: Final = 3
+_MOST_CUT: Final = 40  # lines of a terminal that one line takes
+_OF_TORCH: Final = re.compile(r"\[[EWF](?:\d{3,4} [\d:.]+)? ?ProcessGroup\w+\.cpp:\d+\] ")
 
 
 def encoding_of(data: bytes) -> str | None:
@@ -30,6 +36,34 @@ def as_utf8(data: bytes) -> bytes:
     """Given a text file's bytes, return them in UTF-8 where it has two bytes a character, else as they are."""
     encoding = encoding_of(data)
     return data.decode(encoding, "replace").encode() if encoding else data
+
+
+def _width(lines: Sequence[str]) -> int | None:
+    """The width at which a terminal cut torch's lines; None where nothing shows it."""
+    lengths = [len(line.rstrip("\r")) for line in lines if _OF_TORCH.search(line, 0, _LONGEST_PREFIX)]
+    width = max(map(len, lines), default=0) - (1 if lines and lines[0].endswith("\r") else 0)
+    cut = sum(length == width for length in lengths)
+    return width if width in _WIDTHS and cut >= _FEWEST_CUT and 3 * cut >= len(lengths) else None
+
+
+def uncut(lines: Sequence[str]) -> Sequence[str]:
+    """Given the lines of a log, return them with those of torch whole that a terminal's width has cut; what was joined
+    leaves an empty line, so that numbers stay."""
+    width = _width(lines)
+    if width is None:
+        return lines
+    out, at = [], 0
+    while at < len(lines):
+        end = at + 1
+        if _OF_TORCH.search(lines[at], 0, _LONGEST_PREFIX):
+            while end < min(len(lines), at + _MOST_CUT) and len(lines[end - 1].rstrip("\r")) == width:
+                if _OF_TORCH.search(lines[end], 0, _LONGEST_PREFIX):
+                    break
+                end += 1
+        out.append("".join(line.rstrip("\r") for line in lines[at:end]) if end > at + 1 else lines[at])
+        out += [""] * (end - at - 1)
+        at = end
+    return out
 
 
 def whole_lines(lines: Iterable[str]) -> Iterator[tuple[int, str]]:

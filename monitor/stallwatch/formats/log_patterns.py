@@ -79,6 +79,17 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         r"(?:\[Rank (?P<group_rank>\d+)\]: )?Ranks? (?P<ranks>\d[\d, ]*) failed to pass monitoredBarrier"
         r" in (?P<timeout_ms>\d+) ms",
     ),
+    # What TORCH_NCCL_DESYNC_DEBUG makes of all ranks' traces in the store; ranks count within the group.
+    pattern(
+        "desync_absent",
+        "but didn't join collective",
+        r"\[(?P<ranks>\d[\d, ]*)\] finished collective #\d+, but didn't join collective #(?P<seq>\d+)",
+    ),
+    pattern(
+        "desync_absent",
+        "never joined any collectives",
+        r"ranks \[(?P<ranks>\d[\d, ]*)\] are the lagging ranks that caused this timeout",
+    ),
     pattern(
         "gloo_size_mismatch",
         "op.preamble.length <= op.nbytes",

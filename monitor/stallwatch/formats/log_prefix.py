@@ -31,7 +31,11 @@ _PREFIXES: Final = (  # those with a group "writer" tell the process apart
     ),
 )
 _MOST_PREFIXES: Final = 6  # of launchers within launchers: srun --label around torchrun --tee
-_JSON: Final = re.compile(r'\{"(?:log|time|stream)":')  # Docker's json-file
+# Docker's json-file, and loggers that write a JSON object a line.
+_JSON: Final = re.compile(r'\{"\w+": ?(?:["\d{]|true|false|null)')
+_TEXT_KEYS: Final = ("log", "message", "msg", "event", "text")
+_TIME_KEYS: Final = ("time", "timestamp", "asctime", "ts", "@timestamp")
+_RANK_KEYS: Final = ("rank", "global_rank")
 _SURE: Final = re.compile(
     r"(?<![\w│])(?:(?:  \+ Exception Group )?Traceback \(most recent call last\):|\[rank\d+\]:"
     r"|\[[EWIF](?:\d{3,4} [\d:.]+)? ?(?:ProcessGroup\w+|TCPStore|socket)\.[ch]pp:\d+\])"
@@ -89,10 +93,9 @@ def shape_of(text: str) -> re.Pattern[str] | None:
 
 def read_line(raw: str, shapes: Sequence[re.Pattern[str]] = ()) -> Line:
     """Given a line as found in a log, return the process' own part of it. `shapes`: see shape_of."""
-    text, stamp = _of_json(_decoloured(raw))
+    text, stamp, rank = _of_json(_decoloured(raw))
     said: dict[str, str] = {}
     writer = ""
-    rank = None
     for _ in range(_MOST_PREFIXES):
         match = next((match for prefix in _PREFIXES if (match := prefix.match(text))), None)
         if match is not None:
@@ -125,13 +128,24 @@ def read_line(raw: str, shapes: Sequence[re.Pattern[str]] = ()) -> Line:
     )
 
 
-def _of_json(text: str) -> tuple[str, str]:
-    """The line that Docker's json-file holds, and its time."""
+def _of_json(text: str) -> tuple[str, str, int | None]:
+    """The line that a JSON object holds, its time, and its rank."""
     if not _JSON.match(text):
-        return text, ""
+        return text, "", None
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):
-        return text, ""
-    log, time = (said.get("log"), said.get("time")) if isinstance(said, dict) else (None, None)
-    return (_decoloured(log) if isinstance(log, str) else text), time if isinstance(time, str) else ""
+        return text, "", None
+    if not isinstance(said, dict):
+        return text, "", None
+    log = next((said[key] for key in _TEXT_KEYS if isinstance(said.get(key), str)), None)
+    if log is None:
+        return text, "", None
+    time = next((said[key] for key in _TIME_KEYS if isinstance(said.get(key), str)), "")
+    rank = next((said[key] for key in _RANK_KEYS if type(said.get(key)) is int and said[key] >= 0), None)
+    return _decoloured(log), time, rank
+
+
+def is_json_line(text: str) -> bool:
+    """Whether a line is a JSON object that holds a line of a log."""
+    return _JSON.match(text) is not None and _of_json(text)[0] is not text

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stallwatch.formats import kernel_log
 from stallwatch.formats.log_blocks import Blocks
 from stallwatch.formats.log_launcher import Summary, exit_of
-from stallwatch.formats.log_lines import MAXIMUM_LINE, whole_lines
+from stallwatch.formats.log_lines import MAXIMUM_LINE, uncut, whole_lines
 from stallwatch.formats.log_mismatch import sides_of
 from stallwatch.formats.log_owners import Owners
 from stallwatch.formats.log_pattern import Pattern
@@ -91,7 +91,7 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
     `most_events`."""
     reading = _Reading()
     lines = data.decode("utf-8", "surrogateescape").split("\n")
-    for number, raw in whole_lines(lines):
+    for number, raw in whole_lines(uncut(lines)):
         reading.feed(raw, number)
     events = reading.ended()
     if not events and not reading.kernel.events:

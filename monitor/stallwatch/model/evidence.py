@@ -215,8 +215,7 @@ class LogEvent(msgspec.Struct, frozen=True):
     recorder_disabled, process_failed, terminated, out_of_memory, cuda_error, memory_killed, cancelled, gpu_xid,
     gpu_lost, duplicate_gpu, native_crash, native_exception, not_started, node_failed, evicted, hung_task,
     name_unresolved, nccl_no_interface, nccl_connect, locked_memory, failed_stack, gpu_unreachable, actor_died,
-    killing, clean_end, stale_store, error_like,
-    last_line.
+    killing, clean_end, stale_store, desync_absent, error_like, last_line.
     """
 
     kind: str

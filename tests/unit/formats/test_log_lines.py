@@ -1,8 +1,10 @@
 """Bytes of logs as lines: encodings, lines that a container's runtime split, progress bars."""
 
+import json
+
 import pytest
 
-from stallwatch.formats.log_lines import as_utf8, encoding_of, whole_lines
+from stallwatch.formats.log_lines import as_utf8, encoding_of, uncut, whole_lines
 from stallwatch.formats.training_log import parse
 from tests.unit.diagnosis.logs.texts import LAUNCHERS, RAISED, marked, timed_out
 
@@ -67,3 +69,39 @@ def test_a_watchdogs_line_behind_a_progress_bar_is_read(version: str) -> None:
 def test_times_in_brackets_are_no_progress_bars() -> None:
     (event,) = parse(b"[10:00:00] <main> ValueError: 12:00 [10:00, x] a\n").events
     assert "[10:00:00] <main>" in event.text
+
+
+def _cut(text: str, width: int, *, pad: bool = False) -> str:
+    parts = [line[at : at + width] for line in text.splitlines() for at in range(0, len(line), width)]
+    return "".join(f"{part.ljust(width) if pad else part}\n" for part in parts)
+
+
+@pytest.mark.parametrize("version", ["1.13", "2.1", "2.3", "2.6"])
+@pytest.mark.parametrize("width", [80, 116, 137])
+@pytest.mark.parametrize("pad", [False, True])
+def test_lines_of_torch_that_a_terminal_cut_are_whole_again(version: str, width: int, pad: bool) -> None:
+    text = "".join(timed_out(version, rank, 9) for rank in range(4))
+    whole, cut = parse(text.encode()).events, parse(_cut(text, width, pad=pad).encode()).events
+    told = [(event.kind, event.group_rank, event.seq, event.enqueued) for event in whole]
+    assert [(event.kind, event.group_rank, event.seq, event.enqueued) for event in cut] == told
+    assert len(told) >= 4
+
+
+def test_lines_that_are_not_torch_s_or_not_cut_are_left_as_they_are() -> None:
+    rule = ["=" * 80] * 9 + ["step 1"] * 3
+    assert uncut(rule) == rule
+    whole = timed_out("2.6", 1, 9).splitlines() * 3 + ["x" * 50]
+    assert uncut(whole) == whole
+    parts = _cut(timed_out("2.6", 1, 9) * 3, 100).splitlines()
+    assert len(uncut(parts)) == len(parts), "numbers of lines stay"
+
+
+def test_lines_of_a_logger_that_writes_json_are_read_with_their_rank() -> None:
+    lines = [
+        {"timestamp": "2026-11-28T10:00:00Z", "level": "error", "rank": 3, "message": line}
+        for line in RAISED.splitlines()
+    ]
+    (event,) = parse("".join(json.dumps(line) + "\n" for line in lines).encode()).events
+    assert (event.exception, event.rank) == ("ValueError", 3)
+    for other in ('{"a": {"b": 1}}', '{"loss": 0.1, "rank": 2}', '{"message": 7}', '{"rank": 1', '{"log": ['):
+        assert parse(other.encode()).events[-1].text == other

@@ -79,7 +79,29 @@ def barrier(story: Story) -> Saying:
                 where="unknown",
                 operation="monitored_barrier",
             )
-    return None
+    return _of_traces(story)
+
+
+def _of_traces(story: Story) -> Claim | None:
+    """torch's desync report: who had not joined the collective in which others waited, by all ranks' traces. Its ranks
+    count within the group: they are the job's where no rank is known to have another place."""
+    logs = story.case.logs
+    told = [one for one in logs.of_kind("desync_absent") if one.event.ranks]
+    elsewhere = any(e.rank is not None and e.group_rank not in (None, e.rank) for e in logs.events)
+    absent = set(told[0].event.ranks).intersection(*(one.event.ranks for one in told[1:])) if told else set()
+    waiting = {rank for group in logs.groups for rank in group.waiters}
+    if not absent or elsewhere or absent & waiting or story.graph.waits:
+        return None
+    return Claim(
+        cause="not_entered",
+        culprits=tuple(sorted(absent)),
+        confidence="likely",
+        because=(Fact(told[0].event.text.strip()[:300], _source(told[0])),),
+        where="unknown",
+        operation=_waited_in(story)[0],
+        seq=told[0].event.seq,
+        told_waiting=tuple(sorted(waiting)),
+    )
 
 
 def mismatch(story: Story) -> Saying:

@@ -49,7 +49,10 @@ _OUT_OF_MEMORY: Final = ("out of memory", "outofmemoryerror", "cublas_status_all
 _GPU_UNREACHABLE: Final = (
     "nvmldevicegethandle", "failed to initialize nvml", "gpu is lost", "uncorrectable ecc", "uncorrectable nvlink",
 )  # fmt: skip
-_NCCL: Final = ("nccl error", "ncclsystemerror", "ncclinternalerror", "ncclunhandledcudaerror", "ncclinvalidusage")
+_NCCL: Final = (
+    "nccl error", "ncclsystemerror", "ncclinternalerror", "ncclunhandledcudaerror", "ncclinvalidusage",
+    "ops function error: hccl",  # Ascend's; its reason stands in the lines after it
+)  # fmt: skip
 # NCCL's and the loader's reasons within an exception, and what they are by themselves.
 _REASONS: Final = tuple(
     (re.compile(pattern), kind)

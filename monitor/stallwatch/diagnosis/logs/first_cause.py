@@ -37,7 +37,7 @@ CAUSES: Final[tuple[tuple[str, ...], ...]] = (
     ("nccl_async_event", "nccl_completion_error", "nccl_connect"),
     ("gloo_connect", "init_timeout", "store_unreachable"),
     ("nccl_error",),
-    ("collective_timeout", "gloo_timeout"),
+    ("desync_absent", "collective_timeout", "gloo_timeout"),
     ("heartbeat_stuck", "gil_clue"),
     ("interrupted",),
 )

@@ -45,6 +45,10 @@ _WORDS: dict[str, Words] = {
         "The ranks that this line names never reached the barrier.",
         "look at what those ranks did: their logs and stacks",
     ),
+    "desync_absent": Words(
+        "The ranks that this line names had not joined the collective in which the others waited.",
+        "look at what those ranks did: their logs and stacks",
+    ),
     "exception": Words(
         "This rank raised and left; the others waited for it.",
         "mend the line that raised; decorate main with torch.distributed.elastic.multiprocessing.errors.record so "

@@ -5,10 +5,12 @@ import pytest
 from tests.unit.diagnosis.logs.texts import (
     ABORTED,
     AGENT,
+    RAISED,
     VERSIONS,
     dump_signal,
     group,
     header,
+    ranked,
     timed_out,
     told,
     verdict,
@@ -110,3 +112,40 @@ def test_sizes_that_differ_are_told_with_their_ranks() -> None:
     assert (
         "ranks 0-1 called all_reduce of 64 elements; ranks 2-3 called all_reduce of 32 elements" in verdict(log).summary
     )
+
+
+_DESYNC = (
+    "\n\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:"
+    "\n\t     [{0}] finished collective #8, but didn't join collective #9 (count from 1)"
+    "\n\t - Snapshot of ranks' latest states:\n\t   #9 started ranks:\n\t     [0] started ALLREDUCE\n"
+)
+_NEVER = (
+    "\n\t - To our best knowledge, ranks [{0}] are the lagging ranks that caused this timeout. They never joined any "
+    "collectives\n"
+)
+
+
+@pytest.mark.parametrize("report", [_DESYNC, _NEVER])
+@pytest.mark.parametrize("version", ["1.13", "2.1", "2.6"])
+def test_torch_s_desync_report_names_who_had_not_joined(report: str, version: str) -> None:
+    waits = "".join(timed_out(version, rank, 9) for rank in (0, 1))
+    assert told(waits + report.format("2, 3")) == ("not_entered", (2, 3))
+    # Reports of several ranks are of different moments: only who is in all of them was absent.
+    assert told(waits + report.format("2, 3") + report.format("3")) == ("not_entered", (3,))
+
+
+def test_a_desync_report_is_not_believed_against_what_the_ranks_say() -> None:
+    waits = "".join(timed_out("2.6", rank, 9) for rank in range(3))
+    assert 1 not in verdict(waits + _DESYNC.format("1")).culprits, "rank 1 waits as the others do"
+    of_group = "".join(timed_out("2.6", 2 * place, 9, place=place, name="dp", number=4) for place in (0, 2))
+    assert verdict(of_group + _DESYNC.format("1")).culprits != (1,), "places in a group are no ranks"
+    assert told(waits + ranked(RAISED, 3) + _DESYNC.format("3")) == ("rank_raised", (3,))
+
+
+def test_a_call_of_another_vendors_library_that_failed_accuses_nobody() -> None:
+    raised = RAISED.replace(
+        "ValueError: shard 17 is empty",
+        "RuntimeError: InnerRunOpApi:torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS function error: HcclAllreduce, "
+        "error code is 6",
+    )
+    assert verdict(ranked(raised, 1) + ranked(raised, 2)).culprits == ()
