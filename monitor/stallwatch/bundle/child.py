@@ -1,14 +1,13 @@
 """The child that parses what jobs wrote: it may be starved, killed or lost at any file, and nothing else is.
 
-It reads open descriptors only, writes no file, and answers on one socket. `workers` starts it.
+It reads open descriptors only, writes no file, and answers on its standard input, a socket. `workers` starts it.
 """
 
 import gc
 import os
 import resource
 import socket
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -44,17 +43,9 @@ class Answer(msgspec.Struct):
     spent: bool = False  # the child ran out of memory and ends: start another
 
 
-def send(connection: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> None:
-    frame = pack(msgspec.msgpack.encode(message))
-    if descriptors:
-        sent = socket.send_fds(connection, [frame], descriptors)
-        frame = frame[sent:]
-    connection.sendall(frame)
-
-
-def main(descriptor: int, address_space_bytes: int) -> int:
+def main(address_space_bytes: int) -> int:
     """Answer jobs until the other end closes."""
-    connection = socket.socket(fileno=descriptor)
+    connection = socket.socket(fileno=0)
     resource.setrlimit(resource.RLIMIT_AS, (address_space_bytes, address_space_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -70,7 +61,7 @@ def main(descriptor: int, address_space_bytes: int) -> int:
         finally:
             for file in files:
                 os.close(file)
-        send(connection, said)
+        connection.sendall(pack(msgspec.msgpack.encode(said)))
         if said.spent:
             return 1
     return 0

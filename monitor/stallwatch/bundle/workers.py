@@ -2,8 +2,6 @@
 
 import os
 import selectors
-import socket
-import subprocess
 import sys
 import time
 from collections import deque
@@ -12,18 +10,19 @@ from typing import Any, Final
 
 import msgspec
 
-from stallwatch.bundle.child import Answer, Job, Part, send
+from stallwatch.bundle.child import Answer, Job, Part
 from stallwatch.errors import StallwatchError
-from stallwatch.node.frames import Unpacker
+from stallwatch.node.children import start_own
+from stallwatch.node.worker import Worker
 
 _MAXIMUM_ANSWER_BYTES: Final = 512 << 20
 _BYTES_PER_WORKER: Final = 8 << 20  # starting a second interpreter pays beyond this
 _MAXIMUM_WORKERS: Final = 8
+_END_SECONDS: Final = 1.0  # one that is blocked in a file system is left to it
 # Neither the environment nor the working directory takes part in the child's imports (-I), and -S saves the time of
 # looking for site-packages again: it gets our path.
 _START: Final = (
-    "import sys; sys.path[:] = sys.argv[3:]; from stallwatch.bundle.child import main; "
-    "sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))"
+    "import sys; sys.path[:] = sys.argv[2:]; from stallwatch.bundle.child import main; sys.exit(main(int(sys.argv[1])))"
 )
 
 
@@ -79,7 +78,7 @@ def parse_all(tasks: Sequence[Task], limits: Limits = DEFAULT_LIMITS) -> None:
     total_bytes = sum(task.size_bytes for task in tasks)
     count = min(_MAXIMUM_WORKERS, os.cpu_count() or 1, len(tasks), 1 + total_bytes // _BYTES_PER_WORKER)
     with selectors.DefaultSelector() as selector:
-        workers = [_Worker(selector, limits, waiting, spent) for _ in range(count)]
+        workers = [_Reader(selector, limits, waiting, spent) for _ in range(count)]
         try:
             while waiting or any(worker.task for worker in workers):
                 if clause := spent.all():
@@ -115,7 +114,7 @@ def _refuse(waiting: deque[Task], clause: str) -> None:
             file.done(None, clause)
 
 
-def _serve(selector: selectors.BaseSelector, workers: Sequence["_Worker"]) -> None:
+def _serve(selector: selectors.BaseSelector, workers: Sequence["_Reader"]) -> None:
     """Wait until a worker has something to say or is late."""
     busy = [worker for worker in workers if worker.task]
     if not busy:
@@ -129,7 +128,7 @@ def _serve(selector: selectors.BaseSelector, workers: Sequence["_Worker"]) -> No
             worker.lose("reading it took too long and was ended")
 
 
-class _Worker:
+class _Reader:
     """One child, replaced when a file was too much for it."""
 
     def __init__(self, selector: selectors.BaseSelector, limits: Limits, waiting: deque[Task], spent: _Spent) -> None:
@@ -140,6 +139,9 @@ class _Worker:
         self._limits = limits
         self._waiting = waiting
         self._selector = selector
+        arguments = [str(limits.address_space_bytes), *filter(None, sys.path)]
+        start = start_own([sys.executable, "-I", "-S", "-c", _START, *arguments], leads_session=False, quiet=True)
+        self._worker = Worker(start, limit_bytes=_MAXIMUM_ANSWER_BYTES)
         self._start()
 
     def take_next(self) -> None:
@@ -158,14 +160,13 @@ class _Worker:
     def read(self) -> None:
         """Take in what the child says, and pass the answer on when it is whole."""
         try:
-            received = self._connection.recv(1 << 20)
-            for message in self._unpacker.feed(received):
+            for message in self._worker.messages():
                 self._pass_on(_ANSWER.decode(message))
                 return
-        except (OSError, ValueError, msgspec.DecodeError):
+        except (ValueError, msgspec.DecodeError):
             self.lose("the process that read it answered nonsense")
             return
-        if not received:
+        if self._worker.has_ended:
             self.lose("reading it takes more memory or time than it may")
 
     def lose(self, clause: str) -> None:
@@ -181,27 +182,14 @@ class _Worker:
             self._waiting.extendleft(Task([file]) for file in reversed(task.files))
 
     def end(self) -> None:
-        self._selector.unregister(self._connection)
-        self._connection.close()
-        self._process.kill()
-        try:
-            self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            pass  # blocked in a file system: not waited for
+        if self._worker.descriptor is not None:
+            self._selector.unregister(self._worker.descriptor)
+        self._worker.end(_END_SECONDS, patience_seconds=0.0)
 
     def _start(self) -> None:
-        self._connection, theirs = socket.socketpair()
-        arguments = [str(theirs.fileno()), str(self._limits.address_space_bytes), *filter(None, sys.path)]
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _START, *arguments],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        self._unpacker = Unpacker(_MAXIMUM_ANSWER_BYTES)
-        self._selector.register(self._connection, selectors.EVENT_READ, self)
+        self._worker.start()
+        assert self._worker.descriptor is not None
+        self._selector.register(self._worker.descriptor, selectors.EVENT_READ, self)
 
     def _restart(self) -> None:
         self.end()
@@ -212,9 +200,12 @@ class _Worker:
         self._given = time.monotonic()
         seconds = self._limits.seconds + task.size_bytes / self._limits.bytes_per_second
         self.deadline = time.monotonic() + seconds
+        job = msgspec.msgpack.encode(Job(tuple(file.part for file in task.files), task.rank))
         try:
-            send(self._connection, Job(tuple(file.part for file in task.files), task.rank), descriptors)
-        except OSError:
+            sent = self._worker.ask(job, self.deadline, descriptors)
+        except BrokenPipeError:
+            sent = False
+        if not sent:
             self.lose("the process that reads it could not be started")
 
     def _pass_on(self, answer: Answer) -> None:

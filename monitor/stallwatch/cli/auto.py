@@ -1,6 +1,6 @@
 """`stallwatch auto`: let every job of a Python environment attach by itself, or no longer."""
 
-import subprocess
+import os
 import sys
 from pathlib import Path
 
@@ -8,8 +8,10 @@ import click
 
 from stallwatch.errors import UsageError
 from stallwatch.hook.auto import PTH_LINE, PTH_NAME
+from stallwatch.node.run_once import run_once
 
 _SECONDS = 60.0
+_GIVE_PYTHON = "Give --python PATH of the jobs' interpreter."
 _ASK = "import sysconfig, stallwatch.hook.auto; print(sysconfig.get_path('purelib'))"
 _ASK_WITHOUT = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
@@ -44,15 +46,14 @@ def command(action: str, python: str) -> None:
 
 def _site_packages(python: str, *, needs_hook: bool) -> Path:
     try:
-        done = subprocess.run(
-            [python, "-c", _ASK if needs_hook else _ASK_WITHOUT],
-            capture_output=True, text=True, check=False, timeout=_SECONDS,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"{python} cannot be run: {error}", "Give --python PATH of the jobs' interpreter.") from error
-    if done.returncode != 0:
+        ended = run_once([python, "-c", _ASK if needs_hook else _ASK_WITHOUT], _SECONDS)
+    except OSError as error:
+        raise UsageError(f"{python} cannot be run: {error}", _GIVE_PYTHON) from error
+    if ended is None:
+        raise UsageError(f"{python} did not answer within {_SECONDS:.0f} s", _GIVE_PYTHON)
+    if ended.code != 0:
         raise UsageError(
-            f"{python} cannot import stallwatch: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else ''}",
+            f"{python} cannot import stallwatch: {ended.last_words}",
             f"`{python} -m pip install stallwatch` puts the hook there; it needs no other package.",
         )
-    return Path(done.stdout.strip().splitlines()[-1])
+    return Path(os.fsdecode(ended.output.strip().splitlines()[-1]))

@@ -43,13 +43,18 @@ Start = Callable[[], Talking]
 class OwnChild:
     """A process of ours, with our rights."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        """It leads a session of its own. Raise OSError."""
+    def __init__(self, command: Sequence[str], *, leads_session: bool = True, quiet: bool = False) -> None:
+        """One that `leads_session` is in a session of its own; another one is in our group, for who ends us to end
+        too. Of a `quiet` one nobody hears what it says on standard error. Raise OSError."""
         self.channel, theirs = socket.socketpair()
         with theirs:
             try:
                 self.child: Child = subprocess.Popen(
-                    list(command), stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
+                    list(command),
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL if quiet else None,
+                    start_new_session=leads_session,
                 )
             except OSError:
                 self.channel.close()
@@ -61,5 +66,6 @@ def module_of_ours(module: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
-def start_own(command: Sequence[str]) -> Start:
-    return partial(OwnChild, command)
+def start_own(command: Sequence[str], *, leads_session: bool = True, quiet: bool = False) -> Start:
+    """Return what starts such a child, as OwnChild does."""
+    return partial(OwnChild, command, leads_session=leads_session, quiet=quiet)

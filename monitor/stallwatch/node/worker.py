@@ -9,7 +9,7 @@ import select
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from stallwatch.node.children import Child, Start
 from stallwatch.node.frames import LIMIT_BYTES, Unpacker, pack
@@ -63,16 +63,18 @@ class Worker:
         self._unpacker = Unpacker(self._limit_bytes)
         self.asked, self.has_ended = None, False
 
-    def ask(self, request: bytes, deadline: float | None = None) -> bool:
+    def ask(self, request: bytes, deadline: float | None = None, lends: Sequence[int] = ()) -> bool:
         """Send a request, of as much as it takes until `deadline`; return whether it was: one that reads nothing, or of
-        which a part was sent, is of no use any more. Raise BrokenPipeError when it has ended."""
+        which a part was sent, is of no use any more. `lends`: descriptors that go with it. Raise BrokenPipeError when
+        it has ended."""
         assert self._channel is not None
         self.asked = self._monotonic()
         left = memoryview(pack(request))
         try:
             while left:
                 try:
-                    left = left[self._channel.send(left) :]
+                    left = left[self._send(left, lends) :]
+                    lends = ()
                 except BlockingIOError:
                     if deadline is None or not self._wait(select.POLLOUT, deadline):
                         return False
@@ -120,6 +122,10 @@ class Worker:
                 child.kill()
         _left_behind.append(child)
         return None
+
+    def _send(self, data: memoryview, lends: Sequence[int]) -> int:
+        assert self._channel is not None
+        return socket.send_fds(self._channel, [data], lends) if lends else self._channel.send(data)
 
     def _wait(self, event: int, deadline: float) -> bool:
         left = deadline - self._monotonic()

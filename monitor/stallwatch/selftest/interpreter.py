@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.errors import UsageError
+from stallwatch.node.run_once import run_once
 from stallwatch.selftest.result import OwnFailure
 
 _FIND_SECONDS = 20.0
@@ -43,16 +43,14 @@ def find_python(wanted: str | None, environment: Mapping[str, str]) -> str:
 
 def _has_torch(python: str, environment: Mapping[str, str]) -> bool:
     try:
-        code = subprocess.run(
-            [python, "-c", _FIND], env=dict(environment), timeout=_FIND_SECONDS, capture_output=True, check=False
-        ).returncode
-    except subprocess.TimeoutExpired:
-        raise OwnFailure(
-            f"{python} did not start within {_FIND_SECONDS:.0f} s", "Is its file system slow or gone? Try it by hand."
-        ) from None
+        ended = run_once([python, "-c", _FIND], _FIND_SECONDS, environment=environment)
     except OSError as error:
         raise UsageError(f"{python}: {error.strerror}", "Give an interpreter: --python PATH") from error
-    return code == 0
+    if ended is None:
+        raise OwnFailure(
+            f"{python} did not start within {_FIND_SECONDS:.0f} s", "Is its file system slow or gone? Try it by hand."
+        )
+    return ended.code == 0
 
 
 def may_have_gpus() -> bool:
@@ -61,17 +59,15 @@ def may_have_gpus() -> bool:
 
 def count_gpus(python: str, environment: Mapping[str, str]) -> Gpus:
     """Ask torch. A driver that does not answer is a fact about the node, and comes back as a problem."""
-    try:
-        asked = subprocess.run(
-            [python, "-c", _COUNT], env=dict(environment), timeout=_COUNT_SECONDS, capture_output=True, check=False
-        )
-    except subprocess.TimeoutExpired:
+    ended = run_once([python, "-c", _COUNT], _COUNT_SECONDS, environment=environment)
+    if ended is None:
         return Gpus(0, f"torch did not say within {_COUNT_SECONDS:.0f} s how many GPUs there are")
     try:
-        count, has_nccl, wants_gpus = json.loads(asked.stdout.splitlines()[-1])
+        count, has_nccl, wants_gpus = json.loads(ended.output.splitlines()[-1])
     except (ValueError, IndexError):
-        last = asked.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise OwnFailure(f"{python} cannot import torch: {' '.join(last)}", "Repair that environment first.") from None
+        raise OwnFailure(
+            f"{python} cannot import torch: {ended.last_words}", "Repair that environment first."
+        ) from None
     if wants_gpus and not count and environment.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
         # A node that lost its GPUs must not pass as one without.
         return Gpus(0, "this node has a GPU driver, and torch sees no GPU: see `nvidia-smi` and CUDA_VISIBLE_DEVICES")

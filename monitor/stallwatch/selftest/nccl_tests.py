@@ -2,9 +2,9 @@
 
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 
+from stallwatch.node.run_once import run_once
 from stallwatch.selftest.result import NcclTests
 
 _SECONDS = 90.0
@@ -21,14 +21,12 @@ def run(program: str, gpus: int, most_bytes: int, environment: Mapping[str, str]
     """One process for all GPUs, as it does without MPI."""
     command = [program, "-b", "8", "-e", str(most_bytes), "-f", "8", "-g", str(gpus), "-c", "1"]
     try:
-        done = subprocess.run(
-            command, env=dict(environment), timeout=_SECONDS, capture_output=True, check=False, start_new_session=True
-        )
-    except subprocess.TimeoutExpired:
-        return NcclTests(False, None, f"{program} did not end within {_SECONDS:.0f} s")
+        ended = run_once(command, _SECONDS, environment=environment)
     except OSError as error:
         return NcclTests(True, None, f"{program} could not be started: {error.strerror}")
-    return read(done.returncode, (done.stdout + done.stderr).decode(errors="replace"))
+    if ended is None:
+        return NcclTests(False, None, f"{program} did not end within {_SECONDS:.0f} s")
+    return read(ended.code, (ended.output + ended.errors).decode(errors="replace"))
 
 
 def read(exit_code: int, text: str) -> NcclTests:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch.node import run_once as module
 from stallwatch.node.run_once import RunOnce, run_once
 
 ECHO = "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data[::-1])"
@@ -114,3 +115,35 @@ def test_its_memory_can_be_bounded() -> None:
 def test_what_cannot_be_started_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         RunOnce(("/nonexistent/program",))
+
+
+def test_one_that_dies_by_a_signal_says_which() -> None:
+    ended = run_once(python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"), 30)
+    assert ended is not None
+    assert ended.code == -signal.SIGSEGV
+    assert ended.last_words == ""
+
+
+def test_last_words_may_be_any_bytes() -> None:
+    ended = run_once(python("import sys; sys.stderr.buffer.write(b'caf\\xe9 \\xff\\n'); sys.exit(2)"), 30)
+    assert ended is not None
+    assert ended.last_words == "caf\N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}"
+
+
+def test_one_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the kernel's hands (D): the signal is sent and nothing comes of it."""
+    monkeypatch.setattr(module, "_LEFT_BEHIND", [])
+    monkeypatch.setattr(module, "_END_SECONDS", 0.0)
+    run = RunOnce(python(HANGS))
+    real = run.kill
+    monkeypatch.setattr(run, "kill", lambda: None)
+    try:
+        assert run.finish(0.0) is None
+        assert [child.pid for child in module._LEFT_BEHIND] == [run.pid]
+        assert run.alive
+    finally:
+        real()
+        run.wait(30)
+    ended = run.poll()
+    assert ended is not None
+    assert (ended.code, ended.output) == (-signal.SIGKILL, b"")
