@@ -1,6 +1,6 @@
-"""Writes down what a capture sends: `python -m stallwatch.captures.keeper` with a KeepSpec on standard input and the
-number of the capture's socket as argument. Tells a CaptureState a line whenever it changes. A process of the daemon's
-own, for a disk may hang; without capabilities, for where things lie is the daemon's own to say."""
+"""Writes down what a capture sends: `python -m stallwatch.captures.keeper` with the numbers of the capture's socket and
+of a file that holds a KeepSpec as arguments. Tells a CaptureState, framed, whenever it changes. A process of the
+daemon's own, for a disk may hang; without capabilities, for where things lie is the daemon's own to say."""
 
 import contextlib
 import os
@@ -35,6 +35,7 @@ from stallwatch.captures.process import OwnBytes
 from stallwatch.captures.ras_capture import ask
 from stallwatch.captures.spec import CaptureState, KeepSpec
 from stallwatch.model.evidence import Attempt, ProcessLook
+from stallwatch.node.frames import pack
 
 _ATTEMPTS = msgspec.json.Decoder(list[Attempt])
 _PROCESS_LOOK = msgspec.json.Decoder(ProcessLook)
@@ -185,9 +186,10 @@ def _read_attempts(path: Path) -> list[Attempt]:
 
 
 def main() -> None:
-    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=KeepSpec)
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
+    with open(int(sys.argv[2]), "rb") as file:
+        spec = msgspec.json.decode(file.read(), type=KeepSpec)
     allowance = Allowance(Path(spec.bundle), spec.owner, Limits.of(spec.keep_bytes))
     keeper = Keeper(Path(spec.bundle), spec.node, spec.ranks, spec.look, allowance)
     if spec.look > 1:
@@ -199,7 +201,8 @@ def main() -> None:
     for message in messages(channel):
         state = keeper.take(message)
         if state is not None:
-            os.write(sys.stdout.fileno(), msgspec.json.encode(state) + b"\n")
+            sys.stdout.buffer.write(pack(msgspec.json.encode(state)))
+            sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

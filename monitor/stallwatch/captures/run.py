@@ -2,8 +2,6 @@
 to lose."""
 
 import contextlib
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -15,9 +13,10 @@ from stallwatch.captures.spec import CaptureState, KeepSpec
 from stallwatch.config import Config
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.snapshot import RankSample
-from stallwatch.node.children import module_of_ours
+from stallwatch.node.children import module_of_ours, start_own
 from stallwatch.node.memory_file import memory_file
 from stallwatch.node.privileged_client import Privileged
+from stallwatch.node.worker import Worker
 
 _STATE = msgspec.json.Decoder(CaptureState)
 _KEEPER = module_of_ours("stallwatch.captures.keeper")
@@ -54,7 +53,6 @@ class CaptureRun:
         self._seconds = config.capture.seconds
         self._deadline = time.monotonic() + self._seconds
         self._state = CaptureState(done=False, evidence_complete=False)
-        self._buffer = b""
         self._ended = self._is_whole = False
         self._told_to_end = False
         self._keep_until: float | None = None
@@ -63,24 +61,14 @@ class CaptureRun:
         spec = KeepSpec(str(bundle), look, node, ranks, tuple(gpus), owner, config.incidents.keep_bytes)
         asked = [(rank.pid, rank.start_ticks) for rank in targets]
         self._looking = side.start("look", look=look, ranks=asked, profile_seconds=profile_seconds)
-        read, write = os.pipe()
-        self._stdout = open(read, "rb", buffering=0)  # noqa: SIM115  closed at the child's end
         try:
             with self._looking.channel as channel, memory_file(msgspec.json.encode(spec)) as file:
-                self._keeper = subprocess.Popen(
-                    [*command, str(channel.fileno())],
-                    stdin=file,
-                    stdout=write,
-                    pass_fds=(channel.fileno(),),
-                    start_new_session=True,
-                )
+                lends = (channel.fileno(), file.fileno())
+                self._keeper = Worker(start_own([*command, *map(str, lends)], lends=lends))
+                self._keeper.start()
         except OSError:
-            self._stdout.close()
             self._looking.kill()
             raise
-        finally:
-            os.close(write)
-        os.set_blocking(self._stdout.fileno(), False)
 
     @property
     def looking_pid(self) -> int:
@@ -96,9 +84,8 @@ class CaptureRun:
         now = time.monotonic()
         if code is not None:
             self._keep_until = self._keep_until or now + _KEEP_SECONDS
-            kept = self._keeper.poll()
-            if kept is not None or now > self._keep_until:
-                self._read()  # what it said between our last look and its end
+            if self._keeper.has_ended or now > self._keep_until:
+                kept = self._end_keeper()
                 self._end("" if self._is_whole and not code and not kept else self._early(code, kept))
         elif now > self._deadline + _END_SECONDS:
             self._looking.kill()
@@ -119,16 +106,22 @@ class CaptureRun:
             self._looking.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._looking.wait(_END_SECONDS)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(_KEEP_SECONDS)
+        until = time.monotonic() + _KEEP_SECONDS
+        self._read()
+        while not self._keeper.has_ended and self._keeper.wait(until):
+            self._read()
+        self._end_keeper()
         self._end("cancelled")
+
+    def _end_keeper(self) -> int | None:
+        """Return its exit code; None of one that has not ended: it is killed, and nobody waits for it."""
+        if self._keeper.has_ended:
+            return self._keeper.end()
+        self._keeper.end(0.0)
+        return None
 
     def _end(self, problem: str) -> None:
         self._ended = True
-        self._stdout.close()
-        if self._keeper.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._keeper.pid, signal.SIGKILL)
         if problem:
             late = f"the capture did not end within {self._seconds:.0f} s"
             self._state = msgspec.structs.replace(self._state, problem=late if self._told_to_end else problem)
@@ -143,12 +136,10 @@ class CaptureRun:
         return f"who writes down what is captured ended early (exit code {kept})"
 
     def _read(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._stdout.fileno(), 1 << 16):
-                self._buffer += data
-        *lines, self._buffer = self._buffer.split(b"\n")
-        for line in lines:
-            with contextlib.suppress(msgspec.MsgspecError):
-                state = _STATE.decode(line)
+        try:
+            for message in self._keeper.messages():
+                state = _STATE.decode(message)
                 self._is_whole |= state.done
                 self._state = msgspec.structs.replace(state, done=False)  # until both have ended
+        except ValueError:  # nonsense, which a keeper says that was made to by what it reads
+            self._keeper.kill()

@@ -1,12 +1,15 @@
 """How children are started that talk to their parent over a socket: by the loop itself, or by the privileged side in
 its stead (node.privileged_client)."""
 
+import contextlib
+import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Child(Protocol):
@@ -40,21 +43,44 @@ class Talking(Protocol):
 Start = Callable[[], Talking]
 
 
+class Process(subprocess.Popen[bytes]):
+    """One that leads a session is killed with all that it started in it; another one is in our own group, for who ends
+    us to end too."""
+
+    def __init__(self, command: Sequence[str], *, leads_session: bool, **files: Any) -> None:
+        """`files` as Popen has them. Raise OSError."""
+        self._leads_session = leads_session
+        super().__init__(list(command), start_new_session=leads_session, **files)
+
+    def kill(self) -> None:
+        """From any thread: who waits for it sees its end."""
+        if self.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self._leads_session:
+                os.killpg(self.pid, signal.SIGKILL)
+            else:
+                super().kill()
+
+
 class OwnChild:
     """A process of ours, with our rights."""
 
-    def __init__(self, command: Sequence[str], *, leads_session: bool = True, quiet: bool = False) -> None:
-        """One that `leads_session` is in a session of its own; another one is in our group, for who ends us to end
-        too. Of a `quiet` one nobody hears what it says on standard error. Raise OSError."""
+    def __init__(
+        self, command: Sequence[str], *, leads_session: bool = True, quiet: bool = False, lends: Sequence[int] = ()
+    ) -> None:
+        """`leads_session` as in Process. Of a `quiet` one nobody hears what it says on standard error. `lends`:
+        descriptors that it keeps, by the same numbers. Raise OSError."""
         self.channel, theirs = socket.socketpair()
         with theirs:
             try:
-                self.child: Child = subprocess.Popen(
-                    list(command),
+                self.child: Child = Process(
+                    command,
+                    leads_session=leads_session,
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=subprocess.DEVNULL if quiet else None,
-                    start_new_session=leads_session,
+                    pass_fds=tuple(lends),
                 )
             except OSError:
                 self.channel.close()
@@ -66,6 +92,8 @@ def module_of_ours(module: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
-def start_own(command: Sequence[str], *, leads_session: bool = True, quiet: bool = False) -> Start:
+def start_own(
+    command: Sequence[str], *, leads_session: bool = True, quiet: bool = False, lends: Sequence[int] = ()
+) -> Start:
     """Return what starts such a child, as OwnChild does."""
-    return partial(OwnChild, command, leads_session=leads_session, quiet=quiet)
+    return partial(OwnChild, command, leads_session=leads_session, quiet=quiet, lends=lends)

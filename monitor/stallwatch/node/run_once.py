@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
+from stallwatch.node.children import Process
 from stallwatch.node.memory_file import memory_file
 
 _END_SECONDS = 1.0
@@ -19,7 +20,7 @@ _LAST_WORDS_BYTES = 4 << 10
 
 # Children that not even SIGKILL has ended (in the kernel's hands): nothing waits for them, the interpreter's end
 # included.
-_LEFT_BEHIND: list["subprocess.Popen[bytes]"] = []
+_LEFT_BEHIND: list[Process] = []
 
 
 class Ended(NamedTuple):
@@ -57,20 +58,19 @@ class RunOnce:
         group, for who ends us to end too. No file that it writes, its output and its errors among them, grows beyond
         `limit_bytes`: one that goes on all the same is ended by the system (SIGXFSZ), a Python one has EFBIG."""
         self._limit_bytes = limit_bytes
-        self._leads_group = leads_group
         self._ended: Ended | None = None
         self._output, self._errors = memory_file(), memory_file()
         try:
             with contextlib.ExitStack() as given:
                 stdin = subprocess.PIPE if request is None else given.enter_context(memory_file(request)).fileno()
-                self._child = subprocess.Popen(
-                    list(command),
+                self._child = Process(
+                    command,
+                    leads_session=leads_group,
                     stdin=stdin,
                     stdout=self._output,
                     stderr=self._errors,
                     env=environment,
                     pass_fds=tuple(lends),
-                    start_new_session=leads_group,
                 )
         except OSError:
             self._close()
@@ -116,11 +116,7 @@ class RunOnce:
 
     def kill(self) -> None:
         """From any thread: who waits for it sees its end."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self._leads_group:
-                os.killpg(self._child.pid, signal.SIGKILL)
-            else:
-                self._child.kill()
+        self._child.kill()
 
     def end(self) -> None:
         """Kill it, with what it started; one that does not die of it is left behind."""
