@@ -14,6 +14,7 @@ import msgspec
 from stallwatch.node.frames import Unpacker, pack
 
 MAXIMUM_PARTS: Final = 200  # descriptors in one message; the kernel takes 253
+READY: Final = b""  # no answer is empty
 _CPU_SECONDS_PER_FILE: Final = 60
 
 
@@ -44,7 +45,7 @@ class Answer(msgspec.Struct):
 
 
 def main(address_space_bytes: int) -> int:
-    """Answer jobs until the other end closes."""
+    """Say that we have started (READY), then answer jobs until the other end closes."""
     connection = socket.socket(fileno=0)
     resource.setrlimit(resource.RLIMIT_AS, (address_space_bytes, address_space_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -53,6 +54,7 @@ def main(address_space_bytes: int) -> int:
     gc.disable()
     from stallwatch.bundle.parsing import answer  # while the parent still looks for files
 
+    connection.sendall(pack(READY))
     while (received := _receive(connection)) is not None:
         job, files = received
         _allow_cpu(len(files))

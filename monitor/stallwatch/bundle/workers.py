@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stallwatch.bundle.child import Answer, Job, Part
+from stallwatch.bundle.child import READY, Answer, Job, Part
 from stallwatch.errors import StallwatchError
 from stallwatch.node.children import start_own
 from stallwatch.node.worker import Worker
@@ -18,6 +18,7 @@ from stallwatch.node.worker import Worker
 _MAXIMUM_ANSWER_BYTES: Final = 512 << 20
 _BYTES_PER_WORKER: Final = 8 << 20  # starting a second interpreter pays beyond this
 _MAXIMUM_WORKERS: Final = 8
+_START_SECONDS: Final = 60.0  # of an interpreter, on a machine that has much else to do: no file is to blame for it
 _END_SECONDS: Final = 1.0  # one that is blocked in a file system is left to it
 # Neither the environment nor the working directory takes part in the child's imports (-I), and -S saves the time of
 # looking for site-packages again: it gets our path.
@@ -134,7 +135,8 @@ class _Reader:
     def __init__(self, selector: selectors.BaseSelector, limits: Limits, waiting: deque[Task], spent: _Spent) -> None:
         self.task: Task | None = None
         self._spent = spent
-        self._given = 0.0
+        self._given = self._seconds = 0.0
+        self._is_ready = False  # it has started
         self.deadline = 0.0
         self._limits = limits
         self._waiting = waiting
@@ -161,6 +163,10 @@ class _Reader:
         """Take in what the child says, and pass the answer on when it is whole."""
         try:
             for message in self._worker.messages():
+                if message == READY:
+                    self._is_ready, self._given = True, time.monotonic()
+                    self.deadline = self._given + self._seconds
+                    continue
                 self._pass_on(_ANSWER.decode(message))
                 return
         except (ValueError, msgspec.DecodeError):
@@ -187,6 +193,7 @@ class _Reader:
         self._worker.end(_END_SECONDS, patience_seconds=0.0)
 
     def _start(self) -> None:
+        self._is_ready = False
         self._worker.start()
         assert self._worker.descriptor is not None
         self._selector.register(self._worker.descriptor, selectors.EVENT_READ, self)
@@ -198,8 +205,8 @@ class _Reader:
     def _give(self, task: Task, descriptors: Sequence[int]) -> None:
         self.task = task
         self._given = time.monotonic()
-        seconds = self._limits.seconds + task.size_bytes / self._limits.bytes_per_second
-        self.deadline = time.monotonic() + seconds
+        self._seconds = self._limits.seconds + task.size_bytes / self._limits.bytes_per_second
+        self.deadline = time.monotonic() + self._seconds + (0.0 if self._is_ready else _START_SECONDS)
         job = msgspec.msgpack.encode(Job(tuple(file.part for file in task.files), task.rank))
         try:
             sent = self._worker.ask(job, self.deadline, descriptors)
