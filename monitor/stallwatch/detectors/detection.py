@@ -94,7 +94,7 @@ class Detection:
         found_all = tuple(findings)
         slow = states.get(SlowDetector.name)
         shares = slow.shares() if isinstance(slow, SlowState) else {}
-        views = rank_views(seen, snapshot, found_all, self._stall, shares)
+        views = rank_views(seen, found_all, self._stall, shares)
         xids = count(state.xids, snapshot)
         due_ns = next_due(found_all, seen, self._stall)
         return (

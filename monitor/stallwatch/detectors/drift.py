@@ -28,7 +28,7 @@ class DriftDetector:
 
     def step(self, state: DriftState, seen: NodeHistory) -> tuple[DriftState, tuple[Finding, ...]]:
         known = {parted.job: parted for parted in state.jobs}
-        for drift in seen.drifts:
+        for drift in seen.snapshot.drifts:
             if drift.verdicts and drift.job not in known:
                 known[drift.job] = Parted(drift.job, drift.at_ns, drift)
         alive = {job for job, ranks in seen.jobs() if any(rank.alive for rank in ranks)}

@@ -125,9 +125,10 @@ def _of_driver(state: HardwareState, seen: NodeHistory) -> Iterator[Fault]:
 def _of_kernel(state: HardwareState, seen: NodeHistory) -> Iterator[Fault]:
     by_address = {gpu.address: gpu for gpu in state.users if gpu.address}
     for notice in seen.notices:
+        heard_ns = seen.at_ns if notice.at_ns is None else notice.at_ns
         if notice.kind == "sxid" and notice.fatal:
             everybody = tuple(pid for user in state.users for pid in user.pids)
-            yield Fault(notice.at_ns, f"NVSwitch {notice.pci_bus_id} reported SXID {notice.xid}, fatal", everybody)
+            yield Fault(heard_ns, f"NVSwitch {notice.pci_bus_id} reported SXID {notice.xid}, fatal", everybody)
         stops = notice.kind == "xid" and notice.xid in _STOPS_WORK and notice.fatal is not False
         if not stops and notice.kind != "off_bus":
             continue
@@ -135,4 +136,4 @@ def _of_kernel(state: HardwareState, seen: NodeHistory) -> Iterator[Fault]:
         pids = (*(gpu.pids if gpu else ()), *((notice.pid,) if notice.pid is not None else ()))
         name = f"GPU {gpu.index}" if gpu else f"GPU {notice.pci_bus_id or 'unknown'}"
         what = "has fallen off the bus" if notice.kind == "off_bus" else f"reported XID {notice.xid}"
-        yield Fault(notice.at_ns, f"{name} {what}", pids)
+        yield Fault(heard_ns, f"{name} {what}", pids)

@@ -12,14 +12,13 @@ import msgspec
 
 from stallwatch.detectors.limits import SECOND_NS, Times, learn, quantile
 from stallwatch.model.gpu import Gpu
-from stallwatch.model.reading import Known
+from stallwatch.model.kernel import KernelEvent
+from stallwatch.model.reading import Known, known
 from stallwatch.model.snapshot import (
     GroupCounter,
     Heartbeat,
     HostSample,
-    JobDrift,
     JobKey,
-    KernelNotice,
     NodeSnapshot,
     ProcessSample,
     RankSample,
@@ -112,14 +111,26 @@ class RankHistory(msgspec.Struct, frozen=True):
 class NodeHistory(msgspec.Struct, frozen=True):
     """All ranks at one tick, sorted by job and rank: what detectors look at."""
 
-    at_ns: int
-    late_seconds: float
-    node: str
+    snapshot: NodeSnapshot
     ranks: tuple[RankHistory, ...] = ()
-    gpus: tuple[Gpu, ...] = ()  # at this tick; none when the driver does not answer
-    notices: tuple[KernelNotice, ...] = ()  # of the kernel, of the last minutes
-    host: HostSample | None = None
-    drifts: tuple[JobDrift, ...] = ()
+
+    @property
+    def at_ns(self) -> int:
+        return self.snapshot.at_ns
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """None when the driver does not answer."""
+        return known(self.snapshot.gpus) or ()
+
+    @property
+    def host(self) -> HostSample | None:
+        return known(self.snapshot.host)
+
+    @property
+    def notices(self) -> tuple[KernelEvent, ...]:
+        """Of the kernel, of the last minutes."""
+        return self.host.notices if self.host is not None else ()
 
     def jobs(self) -> Iterator[tuple[JobKey, tuple[RankHistory, ...]]]:
         for job, ranks in groupby(self.ranks, key=lambda rank: rank.sample.job):
@@ -128,25 +139,16 @@ class NodeHistory(msgspec.Struct, frozen=True):
 
 def advance(before: NodeHistory | None, snapshot: NodeSnapshot) -> NodeHistory:
     """Given what was known and a new snapshot, return what is known now; processes that left it are forgotten."""
-    known = {_identity(rank.sample): rank for rank in before.ranks} if before else {}
+    followed = {_identity(rank.sample): rank for rank in before.ranks} if before else {}
     late_ns = int(snapshot.late_seconds * SECOND_NS) if snapshot.late_seconds >= LATE_SECONDS else 0
     moment = Moment(snapshot.at_ns, before.at_ns if before else snapshot.at_ns, late_ns)
-    gpus = snapshot.gpus.value if isinstance(snapshot.gpus, Known) else ()
-    gpu_of = {pid: gpu for gpu in gpus for pid in gpu.compute_pids or ()}
+    gpu_of = {pid: gpu for gpu in known(snapshot.gpus) or () for pid in gpu.compute_pids or ()}
     ranks = [
-        _with_tracer(known.get(_identity(sample)), sample, moment, gpu_of.get(sample.pid)) for sample in snapshot.ranks
+        _with_tracer(followed.get(_identity(sample)), sample, moment, gpu_of.get(sample.pid))
+        for sample in snapshot.ranks
     ]
     ranks.sort(key=lambda rank: (rank.sample.job, rank.sample.rank, rank.sample.pid))
-    return NodeHistory(
-        snapshot.at_ns,
-        snapshot.late_seconds,
-        snapshot.node,
-        tuple(ranks),
-        gpus,
-        snapshot.host.value.notices if isinstance(snapshot.host, Known) else (),
-        snapshot.host.value if isinstance(snapshot.host, Known) else None,
-        snapshot.drifts,
-    )
+    return NodeHistory(snapshot, tuple(ranks))
 
 
 def _identity(sample: RankSample) -> tuple[JobKey, int, int, int]:

@@ -13,20 +13,19 @@ from stallwatch.model.finding import Finding, RankState
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import RankView
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import JobKey, NodeSnapshot
+from stallwatch.model.snapshot import JobKey
 
 _WAITING_NS = 2 * SECOND_NS  # an operation pending for longer is worth showing
 
 
 def rank_views(
     seen: NodeHistory,
-    snapshot: NodeSnapshot,
     findings: tuple[Finding, ...],
     stall: StallSection,
     shares: Mapping[tuple[JobKey, int, int], Shares],
 ) -> tuple[RankView, ...]:
     """Given what is known and what was found (`shares`: detectors.slow), return one view per rank's process."""
-    gpus = snapshot.gpus.value if isinstance(snapshot.gpus, Known) else ()
+    gpus = seen.gpus
     views = []
     for _, ranks in seen.jobs():
         ending = is_ending(ranks)

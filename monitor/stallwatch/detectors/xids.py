@@ -9,7 +9,7 @@ from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import NodeSnapshot
 
 _Gpu = tuple[str, str, int]  # index, uuid, code
-_Told = frozenset[tuple[_Gpu, int, str]]  # of which GPU, when, in which words
+_Told = frozenset[tuple[_Gpu, int | None, str]]  # of which GPU, when, in which words
 
 
 class _Source(msgspec.Struct, frozen=True):

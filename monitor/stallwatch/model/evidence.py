@@ -3,6 +3,7 @@
 import msgspec
 
 from stallwatch.model.gpu import Gpu
+from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.meeting import NO_MEETING, Meeting
 from stallwatch.model.scene import CodeFrame as CodeFrame
 from stallwatch.model.scene import Scene
@@ -258,27 +259,6 @@ class LogEvent(msgspec.Struct, frozen=True):
     joined: int | None = None  # how many came, and how many were expected
     expected: int | None = None
     sides: tuple[SideOfMismatch, ...] = ()
-
-
-class KernelEvent(msgspec.Struct, frozen=True):
-    """A kernel line that means something. kinds: xid, sxid (of an NVSwitch), off_bus, oom_kill, hung_task,
-    pcie_error, link_down, adapter_error."""
-
-    kind: str
-    text: str
-    line: int
-    seconds: float | None = None  # since boot, where the line says
-    at: str | None = None  # wall time as printed
-    xid: int | None = None
-    pci_bus_id: str | None = None  # "0000:3b:00", lower case, without the function
-    pid: int | None = None  # in the host's PID namespace
-    process: str | None = None
-    fatal: bool | None = None  # what the line says of an NVLink event
-    caused_by_xid: int | None = None
-    corrected: bool | None = None  # of a PCIe error
-    constraint: str | None = None  # of an OOM kill: "memcg" or "none" (the whole node)
-    device: str | None = None  # network adapter or port
-    source: str = ""  # file that it stands in
 
 
 class LogTail(msgspec.Struct, frozen=True):

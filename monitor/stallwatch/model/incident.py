@@ -70,6 +70,18 @@ class RankView(msgspec.Struct, frozen=True):
     communication_share: float | None = None  # of its recent looks, in which it stood in a collective
     slow_share: float | None = None  # what it costs its job by making its peers wait, as in Slowness.share
 
+    @property
+    def training_job(self) -> str:
+        return self.job.training_job
+
+    @property
+    def epoch(self) -> str:
+        return self.job.epoch
+
+    @property
+    def owner(self) -> str:
+        return self.job.owner
+
 
 class StageErrors(msgspec.Struct, frozen=True):
     stage: str

@@ -19,3 +19,8 @@ class Absent(Exception):
 class Unavailable(msgspec.Struct, frozen=True, tag="unavailable"):
     reason: str  # a sentence: "NVML has not answered for 40 s"
     at_ns: int  # CLOCK_MONOTONIC
+
+
+def known(reading: Known[T] | Unavailable | None) -> T | None:
+    """The value, where there is one."""
+    return reading.value if isinstance(reading, Known) else None

@@ -4,6 +4,7 @@ import msgspec
 
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.gpu_metrics import GPU_METRICS
+from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.sensor_spec import SensorSpec, Source
 from stallwatch.model.verdict import Verdict
@@ -170,21 +171,6 @@ class RankSample(msgspec.Struct, frozen=True):
     disks: tuple[DiskSample, ...] = ()  # those that are known
 
 
-class KernelNotice(msgspec.Struct, frozen=True):
-    """A line of the kernel's log that means something (formats.kernel_log)."""
-
-    kind: str  # "xid", "sxid", "off_bus", "oom_kill", "hung_task", "pcie_error"
-    at_ns: int  # CLOCK_MONOTONIC
-    text: str
-    xid: int | None = None
-    pci_bus_id: str | None = None  # "0000:3b:00"
-    pid: int | None = None  # in the host's PID namespace
-    process: str | None = None
-    fatal: bool | None = None
-    caused_by_xid: int | None = None
-    constraint: str | None = None  # of an OOM kill: "memcg" or "none" (the whole node)
-
-
 class NetworkPort(msgspec.Struct, frozen=True):
     """A port of a network device by sysfs; counters are since the device came up."""
 
@@ -199,7 +185,7 @@ class NetworkPort(msgspec.Struct, frozen=True):
 class HostSample(msgspec.Struct, frozen=True):
     """What the kernel says of the node itself; a source that is absent or closed is in `missing`, with the reason."""
 
-    notices: tuple[KernelNotice, ...]  # of the last minutes, oldest first
+    notices: tuple[KernelEvent, ...]  # of the last minutes, oldest first
     shared_memory_bytes: tuple[int, int] | None  # /dev/shm: used, size
     open_files: tuple[int, int] | None  # of the whole node: open, limit
     memory_available_bytes: int | None

@@ -8,7 +8,7 @@ import msgspec
 
 from stallwatch import __version__
 from stallwatch.model.finding import Finding, RankState
-from stallwatch.model.incident import OVER, Incident, IncidentState, NodeReport, RankView, Severity
+from stallwatch.model.incident import OVER, Incident, IncidentState, NodeReport, Severity
 from stallwatch.model.snapshot import SensorStatus
 from stallwatch.model.verdict import SCHEMA_VERSION, Report, StackNode, Verdict
 
@@ -61,6 +61,8 @@ class IncidentList(msgspec.Struct, frozen=True):
 
 
 class RankDocument(msgspec.Struct, frozen=True):
+    """What a RankView says, by the same names."""
+
     training_job: str
     epoch: str
     rank: int
@@ -160,7 +162,7 @@ def rank_list(report: NodeReport, problems: tuple[str, ...] = (), held: tuple[He
         snapshot.node,
         iso(snapshot.wall_ns),
         snapshot.tick,
-        tuple(_rank(view) for view in report.ranks),
+        msgspec.convert(report.ranks, tuple[RankDocument, ...], from_attributes=True),
         snapshot.sensors,
         problems,
         held,
@@ -198,27 +200,6 @@ def iso(wall_ns: int) -> str:
     """ISO 8601 in UTC, to the millisecond."""
     moment = datetime.fromtimestamp(wall_ns / 1e9, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _rank(view: RankView) -> RankDocument:
-    return RankDocument(
-        training_job=view.job.training_job,
-        epoch=view.job.epoch,
-        rank=view.rank,
-        local_rank=view.local_rank,
-        world_size=view.world_size,
-        pid=view.pid,
-        state=view.state,
-        step=view.step,
-        step_seconds=view.step_seconds,
-        beat_age_seconds=view.beat_age_seconds,
-        pulse_age_seconds=view.pulse_age_seconds,
-        phase=view.phase,
-        limit_seconds=view.limit_seconds,
-        limit_reason=view.limit_reason,
-        gpu_uuid=view.gpu_uuid,
-        owner=view.job.owner,
-    )
 
 
 def _no_report(incident: Incident) -> Report:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs.documents import iso
 
@@ -39,17 +40,9 @@ class _Rank(msgspec.Struct, frozen=True):
     end: object = None
 
 
-class _Gpu(msgspec.Struct, frozen=True):
-    index: int
-    uuid: str
-    utilization_percent: float | None = None
-    power_watts: float | None = None
-    compute_pids: tuple[int, ...] | None = None
-
-
 class _GpuReading(msgspec.Struct, frozen=True):
     type: str
-    value: tuple[_Gpu, ...] = ()
+    value: tuple[Gpu, ...] = ()
 
 
 class _Look(msgspec.Struct, frozen=True):
@@ -165,7 +158,7 @@ def _letter(look: _Rank | None, beat: _Beat | None, before: _Beat | None, pulse_
     return "n" if beat.step else "b"
 
 
-def _share(gpu: _Gpu | None) -> float | None:
+def _share(gpu: Gpu | None) -> float | None:
     return gpu.utilization_percent / 100 if gpu and gpu.utilization_percent is not None else None
 
 

@@ -7,8 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from stallwatch.formats.kernel_log import parse
-from stallwatch.model.snapshot import HostSample, KernelNotice, NetworkPort
+from stallwatch.model.kernel import KernelEvent
+from stallwatch.model.snapshot import HostSample, NetworkPort
 from stallwatch.sensors.kernel_messages import KernelMessages, Unreadable, open_messages
 from stallwatch.sensors.network_ports import read_ports
 from stallwatch.sensors.sensor import Options
@@ -43,14 +46,14 @@ class HostSensor:
         self._log_problem = ""
         self._open_again_ns = 0
         self._before: deque[str] = deque(maxlen=_CONTEXT_LINES)
-        self._notices: deque[KernelNotice] = deque(maxlen=_KEPT)
+        self._notices: deque[KernelEvent] = deque(maxlen=_KEPT)
         self._ports = Ports(sys, monotonic_ns)
 
     def read(self) -> HostSample:
         missing: dict[str, str] = {}
         self._follow_log(missing)
         oldest_ns = self._now_ns() - int(_KEPT_SECONDS * 1e9)
-        while self._notices and self._notices[0].at_ns < oldest_ns:
+        while self._notices and (self._notices[0].at_ns or 0) < oldest_ns:
             self._notices.popleft()
         ports, ports_at_ns = self._ports.latest(missing)
         return HostSample(
@@ -87,20 +90,8 @@ class HostSensor:
             return
         for event in parse("\n".join(lines).encode()).events:
             if event.line == len(lines):
-                self._notices.append(
-                    KernelNotice(
-                        kind=event.kind,
-                        at_ns=at_ns,
-                        text=event.text.strip()[:_TEXT_CHARACTERS],
-                        xid=event.xid,
-                        pci_bus_id=event.pci_bus_id,
-                        pid=event.pid,
-                        process=event.process,
-                        fatal=event.fatal,
-                        caused_by_xid=event.caused_by_xid,
-                        constraint=event.constraint,
-                    )
-                )
+                text = event.text.strip()[:_TEXT_CHARACTERS]
+                self._notices.append(msgspec.structs.replace(event, at_ns=at_ns, text=text, line=0))
 
     def _space(self, missing: dict[str, str]) -> tuple[int, int] | None:
         try:

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from stallwatch.model.gpu import Gpu, GpuEvent
+from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import HostSample, KernelNotice, NodeSnapshot
+from stallwatch.model.snapshot import HostSample, NodeSnapshot
 from tests.unit.detectors.nodes import JOB, SECOND, START, found, four, job_run, run
 
 ADDRESS = "00000000:3B:00.0"
@@ -17,7 +18,7 @@ def gpu(**fields: Any) -> Gpu:
 
 
 def node(
-    *, faulty: Gpu | None = None, notices: tuple[KernelNotice, ...] = (), begins: float = 0.0
+    *, faulty: Gpu | None = None, notices: tuple[KernelEvent, ...] = (), begins: float = 0.0
 ) -> list[NodeSnapshot]:
     """Four ranks; rank 1 (pid 1001) uses GPU 1, of which there is news from second 20 on."""
     shots = []
@@ -38,9 +39,9 @@ def told(xid: int | None = 79, kind: str = "xid") -> Gpu:
     return gpu(events=(GpuEvent(kind, FAULT_NS, "GPU-b", xid),))
 
 
-def notice(xid: int | None = 79, kind: str = "xid", **fields: Any) -> KernelNotice:
+def notice(xid: int | None = 79, kind: str = "xid", **fields: Any) -> KernelEvent:
     values = {"pci_bus_id": "0000:3b:00"} | fields
-    return KernelNotice(kind, FAULT_NS, "NVRM: …", xid, **values)
+    return KernelEvent(kind, "NVRM: …", at_ns=FAULT_NS, xid=xid, **values)
 
 
 def test_xid_that_stops_work_is_found_at_once_with_the_rank_on_that_gpu() -> None:

@@ -3,8 +3,9 @@ import msgspec
 from stallwatch.detectors.xids import XidState, count, totals
 from stallwatch.model.gpu import Gpu, GpuEvent
 from stallwatch.model.incident import XidCount
+from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import HostSample, KernelNotice
+from stallwatch.model.snapshot import HostSample
 from tests.unit.detectors.nodes import four, job_run
 
 GPU = Gpu(index=0, uuid="GPU-0", name="H100", serial="165", pci_bus_id="00000000:18:00.0")
@@ -12,7 +13,7 @@ EMPTY = job_run(four(), 1)[0]
 
 
 def counted(
-    state: XidState, *events: GpuEvent, notices: tuple[KernelNotice, ...] = ()
+    state: XidState, *events: GpuEvent, notices: tuple[KernelEvent, ...] = ()
 ) -> tuple[XidState, tuple[XidCount, ...]]:
     host = Known(HostSample(notices, None, None, None, None, None), 0)
     gpus = Known((msgspec.structs.replace(GPU, events=events),), 0)
@@ -22,7 +23,7 @@ def counted(
 
 def test_an_xid_is_counted_once_by_code_whoever_tells_of_it_and_stays_counted() -> None:
     first, again = GpuEvent("xid", 10, "GPU-0", 79), GpuEvent("xid", 20, "GPU-0", 79)
-    notice = KernelNotice("xid", 11, "NVRM: Xid 79", xid=79, pci_bus_id="0000:18:00")
+    notice = KernelEvent("xid", "NVRM: Xid 79", at_ns=11, xid=79, pci_bus_id="0000:18:00")
     once, twice = XidCount("0", "GPU-0", 79, 1), XidCount("0", "GPU-0", 79, 2)
     state, seen = counted(XidState(), first, notices=(notice,))
     assert seen == (once,)
@@ -32,5 +33,5 @@ def test_an_xid_is_counted_once_by_code_whoever_tells_of_it_and_stays_counted() 
     assert seen == (twice,)
     state, seen = counted(state)
     assert seen == (twice,)
-    gone = KernelNotice("xid", 30, "NVRM: Xid 79", xid=79, pci_bus_id="0000:3b:00")
+    gone = KernelEvent("xid", "NVRM: Xid 79", at_ns=30, xid=79, pci_bus_id="0000:3b:00")
     assert XidCount("", "pci:0000:3b:00", 79, 1) in counted(state, notices=(gone,))[1]

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import KernelEvent, NodeEvidence
+from stallwatch.model.evidence import NodeEvidence
 from stallwatch.model.gpu import Gpu, GpuEvent
+from stallwatch.model.kernel import KernelEvent
 from tests.unit.diagnosis.build import SECOND_NS, SLEEPS, Rank, evidence, loop, world
 
 W4 = world(4)

@@ -1,7 +1,7 @@
 import pytest
 
 from stallwatch.formats.kernel_log import parse
-from stallwatch.model.evidence import KernelEvent
+from stallwatch.model.kernel import KernelEvent
 
 
 def only(text: str) -> KernelEvent:

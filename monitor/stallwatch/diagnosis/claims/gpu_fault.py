@@ -10,7 +10,8 @@ from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.waits import find_blame
 from stallwatch.diagnosis.story import Story
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
-from stallwatch.model.evidence import KernelEvent, NodeEvidence
+from stallwatch.model.evidence import NodeEvidence
+from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.verdict import Cause, Fact, Rejected
 
 # A kernel line this long before the last look at the processes belongs to another day.

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
-from stallwatch.model.evidence import KernelEvent, LogEvent, NodeEvidence
+from stallwatch.model.evidence import LogEvent, NodeEvidence
+from stallwatch.model.kernel import KernelEvent
 
 _KINDS: Final = {
     "xid": "gpu_xid",
