@@ -27,13 +27,15 @@ import stallwatch
 from stallwatch.demo.training import choose_device
 
 BY = ("sleep", "cpu", "loader", "gpu", "beside", "creep", "wander")
+# What is so by design, and nobody's fault: with --extra 0 a calm job.
+BY_DESIGN = ("logs", "evaluates", "saves", "uneven", "experts")
 SETTLED = 8  # steps
 
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="gloo")
-    parser.add_argument("--by", default="sleep", choices=BY)
+    parser.add_argument("--by", default="sleep", choices=BY + BY_DESIGN)
     parser.add_argument("--step-seconds", type=float, default=0.2)
     parser.add_argument("--extra", type=float, default=0.3, help="share of a step by which the slow rank is slower")
     parser.add_argument("--jitter", type=float, default=0.0, help="share by which each rank's steps vary, by chance")
@@ -139,6 +141,7 @@ def main() -> None:
         if chosen.jitter:
             by = draw.paretovariate(2.5) - 1.67 if chosen.heavy else draw.gauss(0, 1)
             work = max(0.2 * work, work * (1 + chosen.jitter * by))
+        work += by_design(chosen.by, rank, step, draw) * chosen.step_seconds
         extra = chosen.step_seconds * chosen.extra if slow and mine else 0.0
         if chosen.by == "creep":
             extra *= (age - chosen.healthy_seconds) / chosen.seconds
@@ -172,6 +175,21 @@ def main() -> None:
     dist.barrier()
     dist.destroy_process_group()
     pace.unlink()
+
+
+def by_design(kind: str, rank: int, step: int, draw: random.Random) -> float:
+    """What a rank does beside its usual work, in steps."""
+    if kind == "uneven":  # lengths of sequences
+        return min(draw.lognormvariate(-1.2, 0.8), 3.0)
+    if kind == "experts":  # each rank's own load, which changes slowly
+        return 0.5 * random.Random(rank + 31 * (step // 200)).random() + 0.1 * draw.random()
+    if rank or step < SETTLED:
+        return 0.0
+    if kind == "logs":
+        return 0.05
+    if kind == "evaluates":
+        return 10.0 if step % 50 == 0 else 0.0
+    return 5.0 if kind == "saves" and step % 40 == 0 else 0.0
 
 
 def draw_same(step: int, ranks: int) -> int:

@@ -94,6 +94,12 @@ class _Who:
             f"{pid}`, and the same of a peer.",
         ]
 
+    @property
+    def all_cpus(self) -> set[int]:
+        """That any rank may use."""
+        usages = (usage for rank in (*self.mine, *self.peers) for usage in rank.usages)
+        return {cpu for usage in usages for cpu in usage.cpus or ()}
+
     def both(self, value: Callable[[Usage], float | None]) -> tuple[float, float] | None:
         """What the slow ranks have, and their median peer; None where either is unknown."""
         here, there = (_values(ranks, value) for ranks in (self.mine, self.peers))
@@ -180,9 +186,9 @@ def _contention(who: _Who) -> _Say | None:
     usages = [rank.usages[-1] for rank in who.mine if rank.usages]
     cpus = min((usage.cpus for usage in usages if usage.cpus), key=len, default=())
     beside = _named_beside(who, usages)
-    if cpus and len(cpus) <= _FEW_CPUS:
+    if cpus and len(cpus) <= _FEW_CPUS and len(cpus) < len(who.all_cpus):
         fact += f"; {who.say('may', 'may')} use only CPU {rank_ranges(cpus)}"
-        fact += f", as do {beside}" if beside else ""
+        fact += f", on which also runs {beside}" if beside else ""
     elif beside:
         fact += f"; on the same CPUs run {beside}"
     steps = (

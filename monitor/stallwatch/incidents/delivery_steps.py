@@ -8,6 +8,7 @@ from stallwatch.model.incident import Incident, Severity
 Step = Literal["told", "updated", "escalated", "acknowledged", "resolved", "ended"]
 LAST: tuple[Step, ...] = ("resolved", "ended")
 _MOST_UPDATES = 3  # of one incident: a verdict that cannot decide must not fill a channel
+_OTHER_COST = 1.5  # times what a slow rank was told to cost
 _ORDER: dict[Severity, int] = {"none": 0, "warning": 1, "critical": 2}
 
 
@@ -30,15 +31,33 @@ def due(incident: Incident, done: Sequence[Step], minimum: Severity, told_of: st
             return "acknowledged"
     elif incident.severity == "critical" and "escalated" not in done:
         return "escalated"
-    if told_of and verdict_key(incident) not in ("", told_of) and done.count("updated") < _MOST_UPDATES:
+    if told_of and _is_news(told_of, verdict_key(incident)) and done.count("updated") < _MOST_UPDATES:
         return "updated"
     return None
 
 
 def verdict_key(incident: Incident) -> str:
-    """What people act on: another cause or another rank is news, another wording is not."""
+    """What people act on: another cause or another rank is news, another wording is not. Of a slow rank it is what it
+    costs the job, too, in seconds a step, and the function that takes the time."""
     verdict = incident.verdict
-    return f"{verdict.cause} {','.join(map(str, verdict.culprits))}" if verdict else ""
+    if verdict is None:
+        return ""
+    key = f"{verdict.cause} {','.join(map(str, verdict.culprits))}"
+    if verdict.cause != "slow_rank" or verdict.slowness is None:
+        return key
+    frame = next((process.frame for process in verdict.culprit_processes if process.frame), None)
+    return f"{key} {verdict.slowness.cost_seconds:.4g} {f'{frame.file} {frame.function}' if frame else ''}"
+
+
+def _is_news(told: str, now: str) -> bool:
+    """Whether `now` says something else than what was told, both as `verdict_key` gives them."""
+    before, after = told.split(" ", 3), now.split(" ", 3)
+    if not now or before[:2] != after[:2]:
+        return bool(now)
+    if len(before) < 4 or len(after) < 4:
+        return False
+    low, high = sorted((float(before[2]), float(after[2])))
+    return high > _OTHER_COST * low or after[3] not in ("", before[3])
 
 
 def covered(incident: Incident, step: Step) -> tuple[Step, ...]:

@@ -93,7 +93,7 @@ def test_a_wait_for_a_loader_is_told_with_what_its_workers_do() -> None:
     [
         (
             {"runnable_share": 0.4, "cpus": (3,), "beside": (Neighbour(99, "burn", 0.5),)},
-            "no CPU to run on 40% of the time, its peers 1%; it may use only CPU 3, as do pid 99 (burn, 50% of a CPU)",
+            "its peers 1%; it may use only CPU 3, on which also runs pid 99 (burn, 50% of a CPU)",
             "taskset -cp",
         ),
         (

@@ -1,9 +1,11 @@
 import itertools
 
+import msgspec
 import pytest
 
-from stallwatch.incidents.delivery_steps import Step, covered, due
+from stallwatch.incidents.delivery_steps import Step, covered, due, verdict_key
 from stallwatch.model.incident import Incident, Severity
+from stallwatch.model.verdict import CulpritProcess, Frame, Slowness
 from tests.unit.outputs.reports import incident
 
 
@@ -65,3 +67,40 @@ def test_no_history_makes_it_speak_twice_or_end_what_it_never_began() -> None:
         told = tell(list(lives))
         assert len(told) == len(set(told))
         assert not told or told[0] == "told"
+
+
+def _slow(cost_seconds: float, function: str = "", culprits: tuple[int, ...] = (2,)) -> Incident:
+    slow = incident(severity="warning")
+    assert slow.report is not None
+    process = CulpritProcess(2, frame=Frame("data.py", 41, function) if function else None)
+    verdict = msgspec.structs.replace(
+        slow.report.verdicts[0],
+        cause="slow_rank",
+        culprits=culprits,
+        culprit_processes=(process,),
+        slowness=Slowness(cost_seconds, cost_seconds, cost_seconds, 0.3, 20, 10.0),
+    )
+    return msgspec.structs.replace(slow, report=msgspec.structs.replace(slow.report, verdicts=(verdict,)))
+
+
+@pytest.mark.parametrize(
+    ("told", "now", "step"),
+    [
+        (_slow(0.06, "load"), _slow(0.08, "load"), None),
+        (_slow(0.06, "load"), _slow(0.1, "load"), "updated"),
+        (_slow(0.1, "load"), _slow(0.06, "load"), "updated"),
+        (_slow(0.06), _slow(0.06, "load"), "updated"),
+        (_slow(0.06, "load"), _slow(0.06, "decode"), "updated"),
+        (_slow(0.06, "load"), _slow(0.06), None),
+        (_slow(0.06), _slow(0.06, culprits=(1, 2)), "updated"),
+    ],
+    ids=["about as slow", "slower", "faster", "its line is known", "another line", "no line now", "another rank"],
+)
+def test_of_a_slow_rank_what_it_costs_and_what_it_does_are_news(
+    told: Incident, now: Incident, step: Step | None
+) -> None:
+    assert due(now, ("told",), "warning", verdict_key(told)) == step
+
+
+def test_what_an_older_version_told_of_a_slow_rank_is_no_news_by_itself() -> None:
+    assert due(_slow(0.06, "load"), ("told",), "warning", "slow_rank 2") is None
