@@ -7,16 +7,17 @@ from statistics import median, stdev
 
 import msgspec
 
+from stallwatch.progress.minority import minorities, stand_apart
+
 # Looks; a large effect shows in few, a small one needs many: +10 % of a step some minutes.
 LEAST_LOOKS = 8
-WINDOWS = (12, 16, 24, 36, 56, 96, 192, 384, 768)
+WINDOWS = (10, 12, 14, 16, 20, 24, 36, 56, 96, 192, 384, 768)
 SPAN_NS = 6_000_000_000  # what is shorter is no state of a rank: one collection of garbage, one file that came late
 # Evidence in nats: chance alone makes this with a probability below e^-nats in one test. A thousand job-hours make some
 # 10^8 tests (ranks × windows × looks, mostly of the same looks): at 16 nats two of them were fooled. A suspicion is
 # only a reason to look at arrival times in the recorders: eight looks of four ranks, sixteen of two, give 11.1 nats.
 SUSPECT_NATS = 11.0
 CONFIRM_NATS = 20.0
-_LIKE_OTHERS = 0.7  # the second least must wait nearly as the others do, or it is a spread by design (experts)
 _BLOCKS = 4  # the effect must be there in each part of the window: what came and went is no state
 _OF_WHOLE = 0.35  # as much of it in each part, at least
 
@@ -50,16 +51,13 @@ def who_waits_least(columns: Sequence[tuple[int, Column]], minimum_share: float,
     """
     if len(columns) < 2:
         return None
-    shares = sorted((waited_share(column), rank) for rank, column in columns)
     known = dict(columns)
-    for size in range(1, max(1, (len(columns) - 1) // 2) + 1):
-        slow, rest = shares[:size], shares[size:]
-        most, typical = slow[-1][0], rest[len(rest) // 2][0]
-        # Of two, either may be the one by design: the effect must be beyond what a design makes.
-        needed = minimum_share if len(rest) > 1 else max(minimum_share, 0.3)
-        if typical - most < needed or rest[0][0] - most < _LIKE_OTHERS * (typical - most):
+    share = {rank: waited_share(column) for rank, column in columns}
+    for slow, rest in minorities(sorted(share, key=lambda rank: (share[rank], rank))):
+        most, typical = share[slow[-1]], share[rest[len(rest) // 2]]
+        if not stand_apart(len(columns), typical - most, share[rest[0]] - most, minimum_share):
             continue
-        ranks, others = tuple(sorted(rank for _, rank in slow)), [known[rank] for _, rank in rest]
+        ranks, others = tuple(sorted(slow)), [known[rank] for rank in rest]
         nats = min(_evidence(known[rank], others, minimum_share) for rank in ranks)
         if nats >= SUSPECT_NATS and all(_lasts(known[rank], others) for rank in ranks):
             return Least(ranks, nats, len(columns[0][1]), since_ns, most, typical)

@@ -12,6 +12,7 @@ from stallwatch.diagnosis.case import Case
 from stallwatch.model.summary import Pending
 from stallwatch.model.verdict import Slowness
 from stallwatch.progress.job import many_move
+from stallwatch.progress.minority import minorities, stand_apart
 
 # One look at a wait younger than this many steps is a look at a job that may be moving.
 _STEPS_UNTIL_SUSPECT = 3
@@ -25,9 +26,7 @@ _LAST_SHARE = 0.75
 # A call in which another came last speaks against it by this much (0.95 against 0.3, as logarithms of likelihoods).
 _NOT_LAST = -2.3
 _LATE_SHARE_OF_STEP = 0.08  # of the step without it: less is told by nobody, and more is measured by detectors
-_LATE_SHARE_OF_TWO = 0.3  # either may be the later one by design: beyond what a design makes
 _LATE_FLOOR_NS = 3_000_000  # less is scheduling noise of the host
-_OF_ITS_OWN = 0.7  # of how late it comes, the part by which it comes after the last of the others
 _INTERVAL = 0.98  # half an interval of 95 % of a median, in roots of its observations
 
 
@@ -159,10 +158,8 @@ def _latest(calls: Sequence[dict[int, int]], step_ns: float) -> Late | None:
     if len(calls) < _MIN_ARRIVALS:
         return None
     newest = calls[-_NEWEST:]
-    share = _LATE_SHARE_OF_STEP if len(newest[0]) > 2 else _LATE_SHARE_OF_TWO
     ranks = sorted(newest[0], key=lambda rank: -median(_behind(arrivals, (rank,)) for arrivals in newest))
-    for size in range(1, max(1, (len(ranks) - 1) // 2) + 1):
-        slow = tuple(sorted(ranks[:size]))
+    for slow, _ in minorities(ranks):
         behind = [_behind(arrivals, slow) for arrivals in calls]
         last = [min(arrivals[rank] for rank in slow) > max(_others(arrivals, slow)) for arrivals in calls]
         count = _since_when(last)
@@ -173,13 +170,13 @@ def _latest(calls: Sequence[dict[int, int]], step_ns: float) -> Late | None:
         low = ordered[max(0, int(count / 2 - error))]
         step = max(step_ns, _distance(calls[-count:]))
         ahead = median(min(at[rank] for rank in slow) - max(_others(at, slow)) for at in calls[-count:])
-        if ahead < _OF_ITS_OWN * late:
-            continue  # a spread by design: the others do not come together either
-        if low > 0 and late >= max(share * (step - late), _LATE_FLOOR_NS):
+        without = max(step - late, 1.0)
+        apart = stand_apart(len(ranks), late / without, ahead / without, _LATE_SHARE_OF_STEP)
+        if low > 0 and late >= _LATE_FLOOR_NS and apart:
             high = ordered[min(count - 1, int(count / 2 + error))]
             spanned = median(calls[-1].values()) - median(calls[-count].values())
             cost = Slowness(late / 1e9, low / 1e9, high / 1e9, step / 1e9, count, spanned / 1e9)
-            return Late(slow, cost, sum(last[-count:]) / count, 0, all_seen=True)
+            return Late(tuple(sorted(slow)), cost, sum(last[-count:]) / count, 0, all_seen=True)
     return None
 
 

@@ -40,7 +40,7 @@ def captured(life: Life, event: Captured, wall_ns: int, actions: list[Action]) -
     if event.done and undecided and judged_look == event.look:
         judged_look -= 1  # judged early, and more has come since
     # What a slow rank does over some seconds comes last: who is told is told the line, too.
-    enough = event.done if slowness.profile_seconds(incident) else event.complete or event.done
+    enough = event.done if slowness.profile_seconds(incident, event.look) else event.complete or event.done
     return replace(
         life,
         incident=incident,
@@ -117,7 +117,7 @@ def look_and_judge(life: Life, config: Config, now_ns: int, actions: list[Action
 
 def _is_awaited(life: Life, now_ns: int) -> bool:
     """The last look sees a slow rank over some seconds, or is yet to be judged: the next is not so urgent."""
-    seconds = slowness.look_seconds(life.incident)
+    seconds = slowness.look_seconds(life.incident, life.looks)
     return now_ns - life.look_ns < _SECOND_NS * seconds and (life.capturing or life.judged_look < life.looks)
 
 

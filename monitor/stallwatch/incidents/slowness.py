@@ -11,6 +11,7 @@ _SURE_SECONDS = 8.0
 _SURE_STEPS = 8
 _CHANGED = 1.5  # times its cost: news
 # A look at a slow rank lasts so long that it sees some steps; the privileged side allows 12 s at most.
+_FIRST_PROFILE_SECONDS = 3
 _LEAST_PROFILE_SECONDS, _MOST_PROFILE_SECONDS = 5, 12
 _PROFILED_STEPS = 4
 _LOOK_SECONDS = 6.0  # beside the profile
@@ -44,18 +45,21 @@ def measured(incident: Incident, seen: Verdict) -> Verdict:
     )
 
 
-def profile_seconds(incident: Incident) -> int:
-    """How long a look sees what ranks do: some steps of a job that is held back by some; 0 where nobody is."""
+def profile_seconds(incident: Incident, look: int) -> int:
+    """How long a look sees what ranks do: some steps of a job that is held back by some; 0 where nobody is. The first,
+    for which somebody waits to be told, is short."""
     finding = next((finding for finding in incident.findings if finding.detector == "slow"), None)
     if finding is None:
         return 0
+    if look == 1:
+        return _FIRST_PROFILE_SECONDS
     steps = _PROFILED_STEPS * finding.slowness.step_seconds if finding.slowness is not None else 0.0
     return min(max(round(steps), _LEAST_PROFILE_SECONDS), _MOST_PROFILE_SECONDS)
 
 
-def look_seconds(incident: Incident) -> float:
+def look_seconds(incident: Incident, look: int) -> float:
     """How long the look under way is given before the next takes its place; 0: no time."""
-    seconds = profile_seconds(incident)
+    seconds = profile_seconds(incident, look)
     return seconds + _LOOK_SECONDS if seconds else 0.0
 
 

@@ -139,7 +139,7 @@ class RealStarter:
             node=incident.node,
             gpus=gpus,
             side=self._side,
-            profile_seconds=slowness.profile_seconds(incident),
+            profile_seconds=slowness.profile_seconds(incident, look),
         )
 
     def judge(self, incident: Incident) -> Judging:
