@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
-from stallwatch.model.verdict import Cause, Fact, Rejected, Slowness, Verdict
+from stallwatch.model.verdict import Cause, Fact, Rejected, Slowness, Verdict, cost_of
 
 # What the times of arrival in one look must span before they are no burst of somebody else's work.
 _SURE_SECONDS = 8.0
@@ -26,7 +26,7 @@ def measured(incident: Incident, seen: Verdict) -> Verdict:
     if finding is None:
         return seen
     if seen.cause == "slow_rank" and seen.culprits == finding.ranks:
-        seen = replace(seen, because=(*seen.because, Fact(finding.reason, _STATISTICS)))
+        seen = replace(seen, because=(*seen.because, Fact(_without_price(finding), _STATISTICS)))
         if seen.slowness is None and finding.slowness is not None:
             return replace(seen, slowness=finding.slowness)
         sure = seen.slowness is not None and is_sure(seen.slowness)
@@ -61,6 +61,11 @@ def look_seconds(incident: Incident, look: int) -> float:
     """How long the look under way is given before the next takes its place; 0: no time."""
     seconds = profile_seconds(incident, look)
     return seconds + _LOOK_SECONDS if seconds else 0.0
+
+
+def _without_price(finding: Finding) -> str:
+    """Beside what a look measured there is no second figure of the same."""
+    return finding.reason if finding.slowness is None else finding.reason.replace(f"; {cost_of(finding.slowness)}", "")
 
 
 def agrees(incident: Incident, verdict: Verdict) -> bool:

@@ -122,7 +122,8 @@ def _headline(incident: Incident, step: Step) -> str:
     standing = any(finding.family in ("hang", "slow") for finding in incident.findings)
     what = "stalled, no verdict yet" if standing else "a warning, nothing hangs"
     if verdict is not None:
-        what = f"{_who(verdict)}: {verdict.cause}{_place(verdict) if step not in LAST else ''}"
+        what = f"{_who(verdict)}: {verdict.cause}"
+        what += f"{_cost(verdict)}{_place(verdict)}" if step not in LAST else ""
     prefix = _PREFIXES.get(step, "")
     return f"{mark} {incident.job.training_job}: {prefix}{what}"
 
@@ -135,6 +136,12 @@ def _who(verdict: Verdict) -> str:
         return f"rank {culprits[0]}"
     shown = ", ".join(map(str, culprits[:_MOST_CULPRITS]))
     return f"ranks {shown}{' …' if len(culprits) > _MOST_CULPRITS else ''}"
+
+
+def _cost(verdict: Verdict) -> str:
+    """By how much a slow rank makes each step longer: " +31%"."""
+    slowness = verdict.slowness
+    return f" +{slowness.share:.0%}" if slowness is not None and slowness.step_seconds else ""
 
 
 def _place(verdict: Verdict) -> str:
@@ -202,6 +209,9 @@ def _fields(incident: Incident, verdict: Verdict) -> Iterator[str]:
     where = f" ({verdict.where})" if verdict.where else ""
     yield f"*Cause*\n`{verdict.cause}`{where}, {verdict.confidence}"
     yield f"*Culprit*\n{_who(verdict)}"
+    if verdict.slowness is not None and verdict.slowness.step_seconds:
+        cost = verdict.slowness
+        yield f"*Costs the job*\n{cost.cost_seconds:.2g} s of each step of {cost.step_seconds:.3g} s{_cost(verdict)}"
     if verdict.waiting:
         yield f"*Waiting*\nranks {escape(verdict.waiting)}"
     if verdict.operation:

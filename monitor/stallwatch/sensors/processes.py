@@ -23,6 +23,13 @@ _ALL_THREADS_EVERY = 10
 _LAUNCHER_EVERY = 10
 _FILES_EVERY = 10  # a rank has thousands of them
 
+_OUR_TRACER = "py-spy"
+
+
+def _stat_of(pid: int, proc: str) -> Stat:
+    with open(f"{proc}/{pid}/stat", "rb") as file:
+        return parse_stat(file.read())
+
 
 class ProcessWatch:
     """One process, identified by pid and start ticks for as long as it is watched."""
@@ -53,7 +60,7 @@ class ProcessWatch:
             parent_pid=stat.parent_pid,
             uid=status.uids[0],
             state=stat.state,
-            tracer_pid=status.tracer_pid,
+            tracer_pid=0 if self._looks_for_us(status.tracer_pid) else status.tracer_pid,
             command=self.command,
             wchan=self._wchan(),
             main_thread_state=main.state,
@@ -67,6 +74,17 @@ class ProcessWatch:
             children=tuple(self._children(min(most_children, _MOST_CHILDREN))),
             open_files=self._files(),
         )
+
+    def _looks_for_us(self, tracer_pid: int) -> bool:
+        """Whether it is the py-spy of a capture, which pauses the process for milliseconds: nobody debugs it. Who reads
+        this and who captures are children of the same privileged side."""
+        if not tracer_pid:
+            return False
+        try:
+            tracer = _stat_of(tracer_pid, self._proc)
+            return tracer.command == _OUR_TRACER and _stat_of(tracer.parent_pid, self._proc).parent_pid == os.getppid()
+        except (OSError, ValueError):
+            return False
 
     def _thread(self, tid: int | None) -> Stat:
         if tid is not None and tid != self.pid:

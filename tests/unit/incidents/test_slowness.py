@@ -5,7 +5,7 @@ import pytest
 
 from stallwatch.incidents import slowness
 from stallwatch.model.incident import Incident
-from stallwatch.model.verdict import Slowness
+from stallwatch.model.verdict import Slowness, cost_of
 from tests.unit.incidents.stories import Story, facts, finding, slow_report
 
 
@@ -31,7 +31,10 @@ def test_a_look_at_a_hang_sees_one_moment() -> None:
 
 def test_what_detection_saw_stands_beside_what_a_look_saw() -> None:
     story = Story()
-    slow = msgspec.structs.replace(finding("slow", "suspect"), reason="rank 2 holds the others back; its GPU is slow")
+    cost = Slowness(0.1, 0.1, 0.1, 0.3, 20, 10.0)
+    reason = f"rank 2 holds the others back; {cost_of(cost)}; its GPU is slow"
+    slow = msgspec.structs.replace(finding("slow", "suspect"), reason=reason, slowness=cost)
     story.at(20, slow, jobs=[facts(moved=True)])
     (verdict,) = slow_report((0, 1, 2, 3), 0.06, 10.0).verdicts
-    assert slow.reason in [fact.fact for fact in slowness.measured(story.incident, verdict).because]
+    facts_now = [fact.fact for fact in slowness.measured(story.incident, verdict).because]
+    assert "rank 2 holds the others back; its GPU is slow" in facts_now, "and one figure of what it costs"

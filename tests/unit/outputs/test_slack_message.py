@@ -7,7 +7,7 @@ import pytest
 from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident
 from stallwatch.model.reading import Known
-from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, StackNode
+from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, Slowness, StackNode
 from stallwatch.outputs.slack_message import (
     escape,
     slack_acknowledged,
@@ -247,3 +247,11 @@ def test_without_a_thread_who_is_on_it_says_of_which_incident() -> None:
     assert "llama-7b: rank 2: not_entered" in texts(message)
     assert "https://watch/#llama-7b-1" in texts(message)
     assert "<@" not in texts(slack_acknowledged(incident(acknowledged_by="slack:U1> <!channel>")))
+
+
+def test_of_a_slow_rank_what_it_costs_is_said_first() -> None:
+    cost = Slowness(0.06, 0.05, 0.07, 0.26, 100, 26.0)
+    slow = msgspec.structs.replace(verdict(), cause="slow_rank", culprits=(2,), slowness=cost)
+    told = slack_message(incident(report=diagnosis(slow)), "told")
+    assert "rank 2: slow_rank +30%" in told["blocks"][0]["text"]["text"]
+    assert "*Costs the job*\n0.06 s of each step of 0.26 s +30%" in texts(told)

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,23 @@ def test_child_of_another_thread_is_seen(proc: FakeProc, tmp_path: Path) -> None
 def test_process_that_is_not_there_is_said(proc: FakeProc) -> None:
     with pytest.raises(ProcessLookupError):
         ProcessWatch(50, str(proc))
+
+
+@pytest.mark.parametrize(
+    ("command", "parent", "seen"),
+    [("py-spy", os.getppid(), 0), ("py-spy", 7, 9), ("gdb", os.getppid(), 9)],
+    ids=["a capture's", "a person's own", "a debugger"],
+)
+def test_the_tracer_of_a_capture_is_no_debugger(tmp_path: Path, command: str, parent: int, seen: int) -> None:
+    """It is started by a capture, whose parent is that of who reads this."""
+    proc = FakeProc(tmp_path)
+    proc.add(50, tracer=9)
+    proc.add(9, command=command, parent=8)
+    proc.add(8, parent=parent)
+    assert ProcessWatch(50, str(proc)).sample().tracer_pid == seen
+
+
+def test_a_tracer_that_has_gone_by_then_is_told_all_the_same(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    proc.add(50, tracer=9)
+    assert ProcessWatch(50, str(proc)).sample().tracer_pid == 9
