@@ -181,8 +181,8 @@ def by_design(kind: str, rank: int, step: int, draw: random.Random) -> float:
     """What a rank does beside its usual work, in steps."""
     if kind == "uneven":  # lengths of sequences
         return min(draw.lognormvariate(-1.2, 0.8), 3.0)
-    if kind == "experts":  # each rank's own load, which changes slowly
-        return 0.5 * random.Random(rank + 31 * (step // 200)).random() + 0.1 * draw.random()
+    if kind == "experts":  # each rank's own load, which changes with the data
+        return 0.5 * random.Random(rank + 31 * (step // 20)).random() + 0.1 * draw.random()
     if rank or step < SETTLED:
         return 0.0
     if kind == "logs":

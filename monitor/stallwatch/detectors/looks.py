@@ -73,6 +73,11 @@ class Looks(msgspec.Struct, frozen=True):
         place = self.members.index(member)
         return tuple((look.ticks, (look.surely if surely else look.waited)[place]) for look in self.looks[-window:])
 
+    def column_before(self, member: Member, window: int) -> tuple[tuple[int, int], ...]:
+        """The same of the looks before the last `window`, as far as they are kept."""
+        place = self.members.index(member)
+        return tuple((look.ticks, look.waited[place]) for look in self.looks[-2 * window : -window])
+
     def since_ns(self, window: int) -> int:
         """When the first of the last `window` looks began."""
         return self.looks[-window].at_ns
@@ -144,7 +149,9 @@ def _with(looks: Looks, number: int) -> Looks:
         waits, surely = seen
     steps = [sample.step for sample in together]
     mark = max(steps) if min(steps) >= 0 else max(sample.completed for sample in together)
-    look = Look(at_ns, 1, tuple(int(waits[m.rank]) for m in members), tuple(int(surely[m.rank]) for m in members))
+    # Who does not step is nobody's peer, and said to wait for nobody.
+    waited, certainly = (tuple(int(of.get(m.rank, False)) for m in members) for of in (waits, surely))
+    look = Look(at_ns, 1, waited, certainly)
     if looks.looks and mark == looks.mark:
         return msgspec.structs.replace(looks, looks=(*looks.looks[:-1], _both(looks.looks[-1], look)))
     kept = (*looks.looks, look)[-KEPT_LOOKS:]

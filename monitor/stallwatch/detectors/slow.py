@@ -148,7 +148,8 @@ class SlowDetector:
 
     def _least_of(self, looks: Looks, peers: Sequence[Member], window: int, *, surely: bool) -> Least | None:
         columns = [(peer.rank, looks.column(peer, window, surely=surely)) for peer in peers]
-        least = who_waits_least(columns, self._searched_share, looks.since_ns(window))
+        before = [(peer.rank, looks.column_before(peer, window)) for peer in peers] if len(peers) % 2 == 0 else []
+        least = who_waits_least(columns, self._searched_share, looks.since_ns(window), before)
         return least if least is None or surely else msgspec.structs.replace(least, sure=False)
 
     def _judge(

@@ -21,6 +21,8 @@ CONFIRM_NATS = 20.0
 _BLOCKS = 4  # the effect must be there in each part of the window: what came and went is no state
 _OF_WHOLE = 0.35  # as much of it in each part, at least
 
+_EARLIER_LOOKS = 16  # that show what was before
+
 Column = tuple[tuple[int, int], ...]  # one rank: (ticks, of these waiting) of each look, oldest first
 
 
@@ -42,9 +44,14 @@ def is_due(window: int, before: int, looks: int) -> bool:
     return looks // part != before // part
 
 
-def who_waits_least(columns: Sequence[tuple[int, Column]], minimum_share: float, since_ns: int = 0) -> Least | None:
+def who_waits_least(
+    columns: Sequence[tuple[int, Column]],
+    minimum_share: float,
+    since_ns: int = 0,
+    before: Sequence[tuple[int, Column]] = (),
+) -> Least | None:
     """Given (rank, column) of peers over the same looks, return those that wait least if that is no chance: one rank,
-    or a minority of them alike. `since_ns`: when the first of the looks was made.
+    or a minority of them alike. `since_ns`: when the first of the looks was made; `before`: the same of earlier looks.
 
     The looks of peers are of the same moments: what the job as a whole does is the same for all of them, and only
     those in which some wait and others do not say anything.
@@ -55,13 +62,20 @@ def who_waits_least(columns: Sequence[tuple[int, Column]], minimum_share: float,
     share = {rank: waited_share(column) for rank, column in columns}
     for slow, rest in minorities(sorted(share, key=lambda rank: (share[rank], rank))):
         most, typical = share[slow[-1]], share[rest[len(rest) // 2]]
-        if not stand_apart(len(columns), typical - most, share[rest[0]] - most, minimum_share):
+        began = _began(before, slow, typical - most) if len(slow) == len(rest) else False
+        if not stand_apart(len(slow), len(rest), typical - most, share[rest[0]] - most, minimum_share, began=began):
             continue
         ranks, others = tuple(sorted(slow)), [known[rank] for rank in rest]
         nats = min(_evidence(known[rank], others, minimum_share) for rank in ranks)
         if nats >= SUSPECT_NATS and all(_lasts(known[rank], others) for rank in ranks):
             return Least(ranks, nats, len(columns[0][1]), since_ns, most, typical)
     return None
+
+
+def _began(before: Sequence[tuple[int, Column]], slow: Sequence[int], less: float) -> bool:
+    """Whether these ranks were seen not to wait less than the others by so much, earlier."""
+    enough = all(len(column) >= _EARLIER_LOOKS for _, column in before) and bool(before)
+    return enough and difference(before, slow)[0] < _OF_WHOLE * less
 
 
 def leads(columns: Sequence[tuple[int, Column]]) -> dict[int, float]:

@@ -159,7 +159,7 @@ def _latest(calls: Sequence[dict[int, int]], step_ns: float) -> Late | None:
         return None
     newest = calls[-_NEWEST:]
     ranks = sorted(newest[0], key=lambda rank: -median(_behind(arrivals, (rank,)) for arrivals in newest))
-    for slow, _ in minorities(ranks):
+    for slow, others in minorities(ranks):
         behind = [_behind(arrivals, slow) for arrivals in calls]
         last = [min(arrivals[rank] for rank in slow) > max(_others(arrivals, slow)) for arrivals in calls]
         count = _since_when(last)
@@ -171,7 +171,8 @@ def _latest(calls: Sequence[dict[int, int]], step_ns: float) -> Late | None:
         step = max(step_ns, _distance(calls[-count:]))
         ahead = median(min(at[rank] for rank in slow) - max(_others(at, slow)) for at in calls[-count:])
         without = max(step - late, 1.0)
-        apart = stand_apart(len(ranks), late / without, ahead / without, _LATE_SHARE_OF_STEP)
+        began = len(calls) - count >= _MIN_ARRIVALS
+        apart = stand_apart(len(slow), len(others), late / without, ahead / without, _LATE_SHARE_OF_STEP, began=began)
         if low > 0 and late >= _LATE_FLOOR_NS and apart:
             high = ordered[min(count - 1, int(count / 2 + error))]
             spanned = median(calls[-1].values()) - median(calls[-count].values())

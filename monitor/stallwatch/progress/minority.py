@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-# Of two ranks either may be the later one by design: the difference must be beyond what a design makes. Of a step.
-_OF_TWO = 0.3
+# Where half of the ranks are late (one of two), it may be so by design: the difference must be beyond what a design
+# makes. Of a step.
+_OF_HALF = 0.3
 # Of their distance to the others' median, the part by which they are apart from the last of the others: where it is
 # less the others differ among themselves, too (stages, experts), and it is a spread by design.
 _LIKE_OTHERS = 0.7
@@ -11,13 +12,16 @@ _LIKE_OTHERS = 0.7
 
 def minorities(ranks: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Given ranks, the latest first, yield those that may be the late ones, with the others: one rank, then two, up to
-    less than half of them. Of two ranks it may be either."""
-    for size in range(1, max(1, (len(ranks) - 1) // 2) + 1):
+    half of them."""
+    for size in range(1, len(ranks) // 2 + 1):
         yield tuple(ranks[:size]), tuple(ranks[size:])
 
 
-def stand_apart(ranks: int, distance: float, gap: float, least: float) -> bool:
-    """Given how many ranks there are, by which part of a step the late ones are behind the others' median, and by which
-    behind the last of the others, say whether that is more than `least` and no spread of all of them."""
-    needed = least if ranks > 2 else max(least, _OF_TWO)
+def stand_apart(late: int, others: int, distance: float, gap: float, least: float, *, began: bool = False) -> bool:
+    """Given how many ranks are late and how many are not, by which part of a step the late ones are behind the others'
+    median, and by which behind the last of the others, say whether that is more than `least` and no design. `began`: it
+    was seen not to be so before; two ranks of four that were late from the start are halves of something."""
+    if late == others > 1 and not began:
+        return False
+    needed = least if late < others else max(least, _OF_HALF)
     return distance >= needed and gap >= _LIKE_OTHERS * distance

@@ -1,12 +1,14 @@
 """Slow ranks as pulses at common moments show them, under gloo and under NCCL's late word of completion."""
 
+import msgspec
 import pytest
 
 from stallwatch.config import Config
+from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
 from stallwatch.replay.playing import detect
 from tests.replay.stragglers import Backend, By, Job, play
-from tests.unit.detectors.nodes import SECOND, START, found, heartbeat, run, sample, snapshot
+from tests.unit.detectors.nodes import SECOND, START, found, heartbeat, run, sample, snapshot, with_beat
 
 
 def named(job: Job, seconds: float, seed: int = 3) -> list[tuple[tuple[int, ...], str, float]]:
@@ -104,3 +106,20 @@ def test_one_long_step_is_one_observation_however_many_ticks_see_it() -> None:
     """Rank 0 comes last in a single step of two minutes."""
     shots = [node(second, [10, 11, 11, 11], [10] * 4, 10) for second in range(10, 130)]
     assert not found(run(shots), "slow")
+
+
+def test_a_rank_that_counts_no_steps_under_nccl_costs_the_others_nothing() -> None:
+    """It shadows the collectives of those that have batches left (torch's Join), or has ended its loop."""
+    shots = []
+    for shot in play(Job("sleep", 4, 1.0, 1, 30.0, "nccl"), 150, 3):
+        ranks = []
+        for rank in shot.ranks:
+            beat = rank.heartbeat.value if isinstance(rank.heartbeat, Known) else None
+            if rank.rank == 3 and beat is not None:
+                looks = tuple(msgspec.structs.replace(look, step=100) for look in beat.looks)
+                rank = with_beat(rank, step=100, looks=looks)
+            ranks.append(rank)
+        shots.append(msgspec.structs.replace(shot, ranks=tuple(ranks)))
+    detected = run(shots)
+    assert not [error for _, one in detected for error in one.errors]
+    assert (1,) in {finding.ranks for _, finding in found(detected, "slow")}

@@ -82,6 +82,13 @@ def test_two_slow_ranks_of_eight_are_named_together() -> None:
     assert "ranks 2, 5 hold the others back" in findings[0][1].reason
 
 
+def test_two_slow_ranks_of_four_are_named_where_they_were_as_fast_before() -> None:
+    calm = job_run(held_back([0.2] * 4), 60)
+    slow = job_run(held_back([0.0, 0.6, 0.0, 0.6]), 160)[len(calm) :]
+    findings = found(run([*calm, *slow]), "slow")
+    assert {finding.ranks for _, finding in findings} == {(0, 2)}
+
+
 def test_what_it_costs_is_measured_with_its_interval() -> None:
     finding = found(run(job_run(held_back([0.3, 0.3, 0.3, 0.0]), 200)), "slow")[-1][1]
     cost = finding.slowness

@@ -8,28 +8,29 @@ from stallwatch.progress.minority import minorities, stand_apart
     [
         ([3, 1], [(3,)]),
         ([3, 1, 2], [(3,)]),
-        ([3, 1, 2, 0], [(3,)]),
+        ([3, 1, 2, 0], [(3,), (3, 1)]),
         ([3, 1, 2, 0, 4], [(3,), (3, 1)]),
     ],
 )
-def test_the_late_ones_are_always_fewer_than_the_others_but_of_two(
-    ranks: list[int], found: list[tuple[int, ...]]
-) -> None:
+def test_the_late_ones_are_never_more_than_the_others(ranks: list[int], found: list[tuple[int, ...]]) -> None:
     assert [slow for slow, _ in minorities(ranks)] == found
     assert all(sorted((*slow, *rest)) == sorted(ranks) for slow, rest in minorities(ranks))
 
 
 @pytest.mark.parametrize(
-    ("ranks", "distance", "gap", "apart"),
+    ("late", "others", "distance", "gap", "began", "apart"),
     [
-        (4, 0.2, 0.2, True),
-        (4, 0.05, 0.05, False),  # too little
-        (4, 0.2, 0.1, False),  # the others are spread, too
-        (2, 0.2, 0.2, False),  # of two, one may be later by design
-        (2, 0.4, 0.4, True),
+        (1, 3, 0.2, 0.2, False, True),
+        (1, 3, 0.05, 0.05, False, False),  # too little
+        (1, 3, 0.2, 0.1, False, False),  # the others are spread, too
+        (1, 1, 0.2, 0.2, True, False),  # of two, one may be later by design
+        (1, 1, 0.4, 0.4, False, True),
+        (2, 2, 0.2, 0.2, True, False),  # and of four, two
+        (2, 2, 0.4, 0.4, True, True),
+        (2, 2, 0.4, 0.4, False, False),  # which then were it from the start
     ],
 )
 def test_late_is_who_is_behind_the_others_as_they_are_not_behind_each_other(
-    ranks: int, distance: float, gap: float, apart: bool
+    late: int, others: int, distance: float, gap: float, began: bool, apart: bool
 ) -> None:
-    assert stand_apart(ranks, distance, gap, 0.1) is apart
+    assert stand_apart(late, others, distance, gap, 0.1, began=began) is apart
