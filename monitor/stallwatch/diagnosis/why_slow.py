@@ -11,9 +11,10 @@ from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.time_spent import Spent, child_stacks, compared, training_stacks
 from stallwatch.model.evidence import Neighbour, RankEvidence, SampledStack, Usage
-from stallwatch.model.verdict import Fact, Frame, Where
+from stallwatch.model.verdict import Fact, Frame, Slowness, Where
 
-_CONTENDED = 0.05  # of the time, more than its peers
+_CONTENDED = 0.05  # of the time, more than its peers; and of what it costs:
+_OF_COST = 0.5  # what explains less than this part does not explain it
 _FAULTS = 20.0  # a second: reads from disk where memory was expected, some milliseconds each
 _READS = 5e6  # bytes a second from storage
 _TIMES = 3.0  # what its peers do
@@ -33,15 +34,16 @@ class Reasons(NamedTuple):
         return self.spent.where if self.spent is not None else None
 
 
-def reasons(story: Story, slow: Sequence[int]) -> Reasons:
-    """Given the ranks that hold the job back, return where they spend the time and what goes with it."""
+def reasons(story: Story, slow: Sequence[int], cost: Slowness) -> Reasons:
+    """Given the ranks that hold the job back, and what that costs, return where they spend the time and what goes with
+    it."""
     ranks = story.case.evidence
     mine = [ranks[rank] for rank in slow if rank in ranks]
     hosts = {rank.host for rank in mine}
     peers = [ranks[rank] for rank in sorted(ranks) if rank not in slow and ranks[rank].host in hosts]
     spent = compared(_trained(story, mine), _trained(story, peers))
     profiled = any(rank.profiles for rank in mine)
-    who = _Who(story, slow, mine, peers)
+    who = _Who(story, slow, mine, peers, cost)
     found = [say for say in (_line(who, spent), _workers(who, spent), *(sign(who) for sign in _SIGNS)) if say]
     if spent is not None and spent.is_shared and not any(say.explains for say in found):
         found.append(_longer(who))
@@ -69,9 +71,15 @@ class _Say(NamedTuple):
 
 class _Who:
     def __init__(
-        self, story: Story, slow: Sequence[int], mine: Sequence[RankEvidence], peers: Sequence[RankEvidence]
+        self,
+        story: Story,
+        slow: Sequence[int],
+        mine: Sequence[RankEvidence],
+        peers: Sequence[RankEvidence],
+        cost: Slowness,
     ) -> None:
         self.story = story
+        self.cost_share = cost.cost_seconds / cost.step_seconds if cost.step_seconds else 0.0  # of the time as it is
         self.mine, self.peers = mine, peers
         self.many = len(slow) > 1
         self.name = f"{'ranks' if self.many else 'rank'} {rank_ranges(slow)}"
@@ -180,7 +188,7 @@ def _workers(who: _Who, spent: Spent | None) -> _Say | None:
 
 def _contention(who: _Who) -> _Say | None:
     shares = who.both(lambda usage: usage.runnable_share)
-    if shares is None or shares[0] - shares[1] < _CONTENDED or shares[0] < _TIMES / 2 * shares[1]:
+    if shares is None or shares[0] - shares[1] < max(_CONTENDED, _OF_COST * who.cost_share):
         return None
     fact = f"{who.its} main thread had no CPU to run on {shares[0]:.0%} of the time, {who.its} peers {shares[1]:.0%}"
     usages = [rank.usages[-1] for rank in who.mine if rank.usages]

@@ -111,6 +111,13 @@ def test_what_goes_with_it_is_told_with_what_to_do(changed: dict[str, object], s
     assert any(step in one for one in told.next_steps)
 
 
+def test_what_explains_little_of_the_cost_is_not_told() -> None:
+    told = verdict(OWN, msgspec.structs.replace(QUIET, runnable_share=0.07))
+    assert told.slowness is not None
+    assert told.slowness.cost_seconds > 0.2 * told.slowness.step_seconds
+    assert "no CPU" not in told.summary
+
+
 def test_the_same_line_for_longer_asks_for_what_the_ranks_are_given() -> None:
     longer = [load_batch(6), seen(92, line(90)), backward(2)]
     told = verdict(longer)

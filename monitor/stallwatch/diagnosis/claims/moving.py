@@ -29,7 +29,7 @@ def slow_rank(story: Story) -> Saying:
         return None
     cost = slow.slowness
     come = "comes" if len(slow.ranks) == 1 else "come"
-    why = reasons(story, slow.ranks)
+    why = reasons(story, slow.ranks, cost)
     return Claim(
         cause="slow_rank",
         culprits=slow.ranks,
