@@ -8,6 +8,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from stallwatch.formats.outside_text import text_of
+
 _PIPE_WIDTH = 10_000  # nothing is cut or wrapped for a program that reads us
 
 STATE_STYLES = {
@@ -51,8 +53,8 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def safe(text: str) -> str:
-    """A job's own words without control characters: they must not drive the terminal."""
-    return "".join(character if character.isprintable() or character == "\n" else "�" for character in text)
+    """A job's own words as they may be shown: they must not drive the terminal."""
+    return text_of(text)
 
 
 def styled(text: str, styles: dict[str, str]) -> Text:

@@ -3,6 +3,7 @@
 import logging
 import re
 
+from stallwatch.formats.outside_text import name_of
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.snapshot import SensorStatus
 
@@ -52,7 +53,7 @@ class LogOutput:
         sensors_logger.log(
             level,
             "%s",
-            _one_line(f"sensor={status.sensor} up={str(status.up).lower()} | {status.reason or 'well again'}"),
+            name_of(f"sensor={status.sensor} up={str(status.up).lower()} | {status.reason or 'well again'}"),
         )
 
     def _is_old(self, incident: Incident) -> bool:
@@ -67,7 +68,8 @@ class LogOutput:
 
 
 def line(incident: Incident) -> str:
-    """The incident in one line: keys that a machine can cut out, then the sentence."""
+    """The incident in one line, which nothing in a job's name or code can make two of: keys that a machine can cut out,
+    then the sentence."""
     verdict = incident.verdict
     words = [f"incident={incident.incident_id}", f"job={incident.job.training_job}"]
     words += [f"owner={incident.job.owner.replace(' ', '_')}"] if incident.job.owner else []
@@ -83,7 +85,7 @@ def line(incident: Incident) -> str:
         sentence = verdict.summary
     else:
         sentence = "; ".join(finding.reason for finding in incident.findings) or "no verdict yet"
-    return _one_line(f"{' '.join(words)} | {sentence}")
+    return name_of(f"{' '.join(words)} | {sentence}")
 
 
 def _position(incident: Incident) -> tuple[object, ...]:
@@ -96,8 +98,3 @@ def _level(incident: Incident) -> int:
     if incident.is_over:
         return logging.INFO
     return {"none": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}[incident.severity]
-
-
-def _one_line(text: str) -> str:
-    """Control characters in a job's name or code must not forge lines of the log."""
-    return "".join(character if character.isprintable() else " " for character in text)

@@ -28,6 +28,7 @@ def test_what_was_over_before_the_daemon_started_is_not_told(caplog: pytest.LogC
 def test_a_job_cannot_forge_a_line() -> None:
     written = line(incident(report=diagnosis(verdict(summary="x\nERROR forged \x1b[2J"))))
     assert "\n" not in written
+    assert "ERROR forged \\x1b[2J" in written, "written as escapes: what differs stays two"
     assert "\x1b" not in written
 
 
