@@ -181,7 +181,7 @@ def many(count: int, folder: Path, seed: int) -> Figures:
                     figures.ended_midway += 1
                     end_at = None
                     if hard:
-                        os.kill(run.looking_pid, signal.SIGKILL)  # as the kernel would for memory: no handler runs
+                        os.kill(run._looking.pid, signal.SIGKILL)  # as the kernel would for memory: no handler runs
                     else:
                         run.cancel()
                 time.sleep(0.01)

@@ -82,8 +82,6 @@ SOURCES: tuple[Source, ...] = (
         "the attempt names the reason",
     ),
 )
-# A step of a capture's own, which no person sets up.
-INTERNAL = frozenset({"release"})
 
 
 def markdown() -> str:

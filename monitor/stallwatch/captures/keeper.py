@@ -116,10 +116,6 @@ class Keeper:
             write_atomically(path, bytes(whole))
             self._allowance.add(rank, len(whole))
 
-    def held_bytes(self) -> int:
-        """What is in memory, of files that are not whole yet."""
-        return sum(map(len, self._parts.values()))
-
     def wait_for_answers(self, seconds: float) -> None:
         for thread, began in self._asking:
             thread.join(max(0.0, began + seconds - time.monotonic()))

@@ -70,11 +70,6 @@ class CaptureRun:
             self._looking.kill()
             raise
 
-    @property
-    def looking_pid(self) -> int:
-        """Who looks, on the privileged side; for people and tests."""
-        return self._looking.pid
-
     def poll(self) -> CaptureState:
         """Return at once with what is known so far; have the look ended when it is past `capture.seconds`."""
         if self._ended:

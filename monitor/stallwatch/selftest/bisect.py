@@ -28,7 +28,6 @@ _SETTINGS: tuple[tuple[str, str, str, str, str], ...] = (
     ("NVLS off", "NCCL_NVLS_ENABLE", "0", "nccl",
      "NVLink multicast is what breaks: look at the Fabric Manager and its version against the driver's."),
 )  # fmt: skip
-_ADVICE = {name: advice for _, name, _, _, advice in _SETTINGS}
 _PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_")
 # Take these away and the run shows less or NVLS comes on: they are left as they are.
 _KEPT = ("NCCL_NVLS_ENABLE", "NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")

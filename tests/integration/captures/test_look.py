@@ -289,7 +289,7 @@ def test_capture_that_ends_in_its_pause_leaves_no_rank_stopped(tmp_path: Path, e
             if ends == "cancel":
                 run.cancel()
             else:
-                os.kill(run.looking_pid, signal.SIGKILL)  # as the kernel would for memory: no handler runs
+                os.kill(run._looking.pid, signal.SIGKILL)  # as the kernel would for memory: no handler runs
                 while not run.poll().done:
                     time.sleep(0.02)
             assert subject.state() in "SR"

@@ -2,10 +2,11 @@ import re
 from pathlib import Path
 
 import stallwatch.captures
-from stallwatch.captures.evidence_table import INTERNAL, SOURCES, markdown
+from stallwatch.captures.evidence_table import SOURCES, markdown
 
 CAPTURES = Path(stallwatch.captures.__file__).parent
 KEYS = {source.key for source in SOURCES}
+INTERNAL = {"release"}  # a step of a capture's own, which no person sets up
 
 
 def test_everything_that_a_capture_tries_is_in_the_table() -> None:

@@ -14,7 +14,6 @@ from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_
 _INITS: Final = ("init_process_group", "init_distributed")
 _SETS: Final = ("set_device", "set_device_index")
 _LOCAL: Final = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-_MOVES: Final = ("cuda", "DistributedDataParallel", "FullyShardedDataParallel")
 
 
 class LateDevice(ScriptCheck):
