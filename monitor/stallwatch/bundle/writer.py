@@ -35,6 +35,13 @@ def write_atomically(path: Path, data: bytes, *, through: bool = False) -> None:
         raise
 
 
+def append_to(path: Path, data: bytes) -> None:
+    """Add `data` to the end of a file that is there. Raise OSError; its last line may be cut then."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write what msgspec can encode, indented for the person who opens it."""
     write_atomically(path, as_json(value))
@@ -47,9 +54,16 @@ def as_json(value: Any) -> bytes:
 class BundleWriter:
     """The daemon's half of a bundle; the files below ranks/ and nodes/ are the captures'."""
 
-    def __init__(self, folder: Path, node: str, write: Callable[[Path, bytes], None] = write_atomically) -> None:
-        """`write` makes folders that are missing (0700: stacks and logs of other people's jobs). It and so every method
-        here may raise OSError."""
+    def __init__(
+        self,
+        folder: Path,
+        node: str,
+        write: Callable[[Path, bytes], None] = write_atomically,
+        append: Callable[[Path, bytes], None] = append_to,
+    ) -> None:
+        """`write` makes folders that are missing (0700: stacks and logs of other people's jobs). It, `append` and so
+        every method here may raise OSError."""
+        self._append = append
         self.folder = folder
         self._node = node
         self._write = write
@@ -104,10 +118,12 @@ class BundleWriter:
                 )
                 self._write_json(f"ranks/{rank.rank}/process.json", look)
 
-    def write_timeline(self, snapshots: Sequence[NodeSnapshot]) -> None:
-        """Write timeline.jsonl: the snapshots around the incident, oldest first, one a line."""
+    def write_timeline(self, snapshots: Sequence[NodeSnapshot], *, goes_on: bool = False) -> int:
+        """Write timeline.jsonl: the snapshots around the incident, oldest first, one a line; what `goes_on` is added to
+        what is there. Return its bytes."""
         lines = b"".join(msgspec.json.encode(snapshot) + b"\n" for snapshot in snapshots)
-        self._write(self.folder / "timeline.jsonl", lines)
+        (self._append if goes_on else self._write)(self.folder / "timeline.jsonl", lines)
+        return len(lines)
 
     def write_config(self, config: Config) -> None:
         """Write config.json, the effective configuration without its secrets."""

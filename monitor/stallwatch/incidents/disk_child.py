@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.bundle.writer import write_atomically
+from stallwatch.bundle.writer import append_to, write_atomically
 from stallwatch.incidents.store import IncidentStore, Left
 from stallwatch.model.incident import Incident
 from stallwatch.node.capabilities import drop_unless_root
@@ -26,6 +26,10 @@ _ARGUMENTS = msgspec.msgpack.Decoder(list[Any])
 
 def _write(path: str, data: bytes) -> None:
     write_atomically(Path(path), data)
+
+
+def _append(path: str, data: bytes) -> None:
+    append_to(Path(path), data)
 
 
 def _write_through(path: str, data: bytes) -> None:
@@ -85,6 +89,7 @@ def _left(directory: str, past: int) -> Left:
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "write": _write,
     "write_through": _write_through,
+    "append": _append,
     "read": _read,
     "read_regular": _read_regular,
     "rename": _rename,

@@ -41,6 +41,9 @@ class FarStore:
     def write(self, path: Path, data: bytes) -> None:
         self._disk.write(path, data)
 
+    def append(self, path: Path, data: bytes) -> None:
+        self._disk.call("append", str(path), data)
+
     def problem(self) -> str:
         return self._disk.problem()
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch.bundle.writer import as_json, write_atomically
+from stallwatch.bundle.writer import append_to, as_json, write_atomically
 from stallwatch.incidents.names import is_incident_id, ordinal_of
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
@@ -55,6 +55,10 @@ class IncidentStore:
     def write(self, path: Path, data: bytes) -> None:
         """Write a file of an incident, whole or not at all. Raise OSError."""
         write_atomically(path, data)
+
+    def append(self, path: Path, data: bytes) -> None:
+        """Add to a file of an incident. Raise OSError."""
+        append_to(path, data)
 
     def problem(self) -> str:
         """A sentence while the disk does not answer."""

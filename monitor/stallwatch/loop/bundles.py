@@ -36,7 +36,8 @@ class Bundles:
         return self._store_of(incident).problem()
 
     def writer(self, incident: Incident) -> BundleWriter:
-        return BundleWriter(Path(incident.bundle), incident.node, self._store_of(incident).write)
+        store = self._store_of(incident)
+        return BundleWriter(Path(incident.bundle), incident.node, store.write, store.append)
 
     def begin_look(
         self, incident: Incident, write: Callable[[BundleWriter], None]

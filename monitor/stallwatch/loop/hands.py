@@ -23,6 +23,7 @@ from stallwatch.loop.bundles import Bundles
 from stallwatch.loop.guard import StageGuard
 from stallwatch.loop.judging import JudgeState
 from stallwatch.loop.parts import Capturing, Judging, Starter
+from stallwatch.loop.recording import Recording
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import RankSample
@@ -52,6 +53,7 @@ class Hands:
         self._starter = starter
         self._bundles = bundles
         self._ring = ring
+        self._recording = Recording(ring)
         self._guard = guard
         self._looks: dict[str, _Look] = {}
         self._judgements: dict[str, tuple[Incident, int, Judging]] = {}
@@ -110,7 +112,7 @@ class Hands:
             case Judge(incident=incident, look=look):
                 self._judge(incident, look)
             case Save(incident=incident):
-                self._bundles.save(incident)
+                self._save(incident)
             case Discard(incident=incident):
                 self._discard(incident)
             case Note(incident_id=incident_id, what=what):
@@ -144,7 +146,7 @@ class Hands:
             wall_ns = latest.wall_ns if latest else incident.opened_wall_ns
             writer.write_description(targets, incident_id=incident.incident_id, wall_ns=wall_ns)
         writer.write_config(self._config)
-        writer.write_timeline(self._ring.all())
+        self._recording.write(writer)
 
     def _judge(self, incident: Incident, look: int) -> None:
         try:
@@ -190,8 +192,18 @@ class Hands:
 
     def _conclude(self, incident: Incident, report: Report) -> None:
         writer = self._bundles.writer(incident)
-        writer.write_timeline(self._ring.all())
+        self._recording.write(writer)
         writer.write_verdict(report)
+
+    def _save(self, incident: Incident) -> None:
+        """What is noted of an incident (somebody is told, it ends) is in its timeline too."""
+        self._bundles.save(incident)
+        writer = self._bundles.writer(incident)
+        if self._recording.has_begun(writer):
+            if not self._bundles.problem(incident):
+                self._recording.write(writer)
+            if incident.is_over:
+                self._recording.end(writer)
 
     def _cancel_look(self, incident_id: str) -> None:
         self._waiting = [
@@ -207,4 +219,5 @@ class Hands:
         judgement = self._judgements.pop(incident.incident_id, None)
         if judgement is not None:
             judgement[2].cancel()
+        self._recording.end(self._bundles.writer(incident))
         self._bundles.discard(incident)
