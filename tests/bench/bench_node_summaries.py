@@ -64,7 +64,11 @@ def write(folder: Path, ranks: int, calls: int, absent: int) -> int:
                     rank,
                     host,
                     1000 + rank,
-                    processes=(ProcessLook("process-2.json", 2, 1000 + rank, "S", None, None, "futex", 9, ()),),
+                    processes=(
+                        ProcessLook(
+                            source="process-2.json", look=2, pid=1000 + rank, state="S", wchan="futex", cpu_ticks=9
+                        ),
+                    ),
                     summary=rank_summary(rank, world, calls, absent),
                 )
                 for rank in mine

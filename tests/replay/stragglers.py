@@ -13,7 +13,8 @@ import msgspec
 
 from stallwatch.hook.layout import LOOK_SLOTS
 from stallwatch.hook.pulse import LOOKS_PER_PULSE, next_instant, number_of
-from stallwatch.model.snapshot import ChildSample, CounterLook, GroupCounter, NodeSnapshot
+from stallwatch.model.process import ChildProcess
+from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
 from tests.unit.detectors.nodes import SECOND, START, heartbeat, sample, snapshot
 
 By = Literal["sleep", "cpu contention", "data loader", "nothing", "pipeline", "experts", "logging"]
@@ -176,5 +177,5 @@ def _process(job: Job, rank: _Rank, slow: bool, rng: random.Random) -> dict[str,
     return {
         "main_thread_state": "R" if contended or rng.random() < 0.3 else "S",
         "main_thread_cpu_ticks": rank.ran_ticks,
-        "children": tuple(ChildSample(9000 + n, "D" if rng.random() < loads else "S", 0, "python") for n in range(4)),
+        "children": tuple(ChildProcess(9000 + n, "D" if rng.random() < loads else "S", "python", 0) for n in range(4)),
     }

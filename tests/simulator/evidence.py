@@ -180,10 +180,12 @@ def _stacks(engine: Engine, rank: Rank, look: int) -> Stacks:
 def _process(engine: Engine, rank: Rank, look: int) -> ProcessLook:
     pid = 1000 + rank.rank
     if rank.ended == "exited":
-        return ProcessLook("process.json", look, pid, "Z", None, 9, None, None, (), ended_ns=10)
+        return ProcessLook(source="process.json", look=look, pid=pid, state="Z", exit_signal=9, ended_ns=10)
     _, state, wchan, grows, _ = stack(engine, rank)
     if rank.ended == "stopped":
         state, wchan = "T", "do_signal_stop"
     ticks = 5000 + (400 * look if grows else 0)
     thread = ThreadState(pid, "python", state, ticks, wchan)
-    return ProcessLook("process.json", look, pid, state, None, None, wchan, ticks, (thread,))
+    return ProcessLook(
+        source="process.json", look=look, pid=pid, state=state, wchan=wchan, cpu_ticks=ticks, threads=(thread,)
+    )

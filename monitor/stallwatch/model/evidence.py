@@ -5,6 +5,8 @@ import msgspec
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.meeting import NO_MEETING, Meeting
+from stallwatch.model.process import ChildProcess as ChildProcess
+from stallwatch.model.process import Process
 from stallwatch.model.scene import CodeFrame as CodeFrame
 from stallwatch.model.scene import Scene
 from stallwatch.model.snapshot import Heartbeat
@@ -142,30 +144,17 @@ class ThreadState(msgspec.Struct, frozen=True):
     own_wakes: int = 0  # of those that follow, which are our doing: a pause for a stack ends a wait as well
 
 
-class ChildProcess(msgspec.Struct, frozen=True):
-    pid: int
-    state: str
-    command: str = ""
-    cpu_ticks: int | None = None
-    wchan: str | None = None
-    namespace_pid: int | None = None  # in its own PID namespace; None: it lives in ours
+class ProcessLook(Process, frozen=True, kw_only=True):
+    """A rank's process at one look of an incident, thread by thread, or how it ended."""
 
-
-class ProcessLook(msgspec.Struct, frozen=True):
     source: str
     look: int
-    pid: int | None
-    state: str | None  # R S D T t Z X; None: unknown
-    exit_code: int | None
-    exit_signal: int | None
-    wchan: str | None
-    cpu_ticks: int | None  # whole process
-    threads: tuple[ThreadState, ...]
-    children: tuple[ChildProcess, ...] = ()
-    tracer_pid: int | None = None
-    read_bytes: int | None = None  # by system calls, without own_read_bytes: what is left is the rank's own work
-    write_bytes: int | None = None
-    own_read_bytes: int = 0  # what dumps that we asked for, and our hook, took at this and earlier looks
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    threads: tuple[ThreadState, ...] = ()
+    # Not in read_bytes and write_bytes, so that those are the rank's own work: what dumps that we asked for, and our
+    # hook, took at this and earlier looks.
+    own_read_bytes: int = 0
     own_write_bytes: int = 0
     exit_source: str | None = None
     out_of_memory: bool | None = None
@@ -173,7 +162,6 @@ class ProcessLook(msgspec.Struct, frozen=True):
     ended_ns: int | None = None  # CLOCK_MONOTONIC when the end was seen: orders deaths
     namespace_pid: int | None = None  # in its own PID namespace: what its logs and NCCL call it
     shared_memory_bytes: tuple[int, int] | None = None  # its own /dev/shm: used, size
-    open_files: tuple[int, int] | None = None  # open, limit
     memory_bytes: tuple[int, int | None] | None = None  # of its cgroup: used, limit (None: no limit)
     out_of_memory_kills: int | None = None  # in its cgroup, so far
 

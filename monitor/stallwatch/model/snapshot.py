@@ -5,6 +5,7 @@ import msgspec
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.gpu_metrics import GPU_METRICS
 from stallwatch.model.kernel import KernelEvent
+from stallwatch.model.process import Process
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.sensor_spec import SensorSpec, Source
 from stallwatch.model.verdict import Verdict
@@ -95,34 +96,22 @@ class Heartbeat(msgspec.Struct, frozen=True):
     differs: tuple[tuple[str, str], ...] = ()  # (name, value here) of versions and variables unlike its peers' here
 
 
-class ChildSample(msgspec.Struct, frozen=True):
-    pid: int
-    state: str
-    cpu_ticks: int
-    command: str
-
-
-class ProcessSample(msgspec.Struct, frozen=True):
-    """A rank's process as /proc shows it; ticks are of sysconf(_SC_CLK_TCK)."""
+class ProcessSample(Process, frozen=True, kw_only=True):
+    """A rank's process at one tick."""
 
     pid: int
     start_ticks: int
     parent_pid: int
     uid: int
-    state: str  # R S D T t Z X
+    state: str
     tracer_pid: int
     command: str
-    wchan: str | None
     main_thread_state: str  # of the thread that trains, where its hook names another than the main thread
     main_thread_cpu_ticks: int  # of the same
-    cpu_ticks: int  # whole process, spinning NCCL threads and our pulse included
-    read_bytes: int | None  # None: /proc/<pid>/io is not ours to read
-    write_bytes: int | None
+    cpu_ticks: int
     resident_bytes: int
     threads: int
     has_terminal: bool  # runs in somebody's terminal session
-    children: tuple[ChildSample, ...]
-    open_files: tuple[int, int] | None = None  # open file handles of the process, its limit; None: not ours to read
 
 
 class Outputs(msgspec.Struct, frozen=True):

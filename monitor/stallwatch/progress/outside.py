@@ -57,7 +57,7 @@ def seen_from_outside(
 
 def work_of(process: ProcessSample) -> tuple[int, int]:
     """Return the counters of its work, and of what it started (a compiler, a loader's worker): CPU ticks, bytes."""
-    ticks = process.cpu_ticks + sum(child.cpu_ticks for child in process.children)
+    ticks = process.cpu_ticks + sum(child.cpu_ticks or 0 for child in process.children)
     return ticks, (process.read_bytes or 0) + (process.write_bytes or 0)
 
 

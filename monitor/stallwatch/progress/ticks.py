@@ -144,7 +144,7 @@ def _still(before: Ticks, process: ProcessSample | None, moved: bool, at_ns: int
 
 
 def _cpu_ticks(process: ProcessSample) -> int:
-    return process.main_thread_cpu_ticks + sum(child.cpu_ticks for child in process.children)
+    return process.main_thread_cpu_ticks + sum(child.cpu_ticks or 0 for child in process.children)
 
 
 def _stepped_at(heartbeat: Heartbeat, moment: Moment) -> int:

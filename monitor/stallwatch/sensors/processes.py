@@ -4,7 +4,8 @@
 import os
 from collections.abc import Iterator
 
-from stallwatch.model.snapshot import ChildSample, ProcessSample
+from stallwatch.model.process import ChildProcess
+from stallwatch.model.snapshot import ProcessSample
 from stallwatch.node.procfs import (
     ProcessDirectory,
     Stat,
@@ -138,7 +139,7 @@ class ProcessWatch:
                 self._launcher_terminal = False
         return self._launcher_terminal
 
-    def _children(self, most: int) -> Iterator[ChildSample]:
+    def _children(self, most: int) -> Iterator[ChildProcess]:
         """Descendants, nearest first."""
         if self._samples % _ALL_THREADS_EVERY == 0:
             self._thread_children = children_of(self.pid, self._proc)
@@ -157,7 +158,7 @@ class ProcessWatch:
                 continue
             if stat.parent_pid not in seen:
                 continue  # the pid was used again, or it was given to another parent
-            yield ChildSample(pid=pid, state=stat.state, cpu_ticks=stat.cpu_ticks, command=stat.command)
+            yield ChildProcess(pid, stat.state, stat.command, stat.cpu_ticks)
             waiting += children_of(pid, self._proc, threads=False)
 
     def close(self) -> None:

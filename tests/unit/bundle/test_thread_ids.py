@@ -10,7 +10,9 @@ def stacks(*ids: int, pid: int = 900, look: int = 1) -> Stacks:
 def process(
     *threads: ThreadState, look: int = 1, inner: int | None = None, children: tuple[ChildProcess, ...] = ()
 ) -> ProcessLook:
-    return ProcessLook("process.json", look, 900, "S", None, None, None, None, threads, children, namespace_pid=inner)
+    return ProcessLook(
+        source="process.json", look=look, pid=900, state="S", threads=threads, children=children, namespace_pid=inner
+    )
 
 
 def seen(one: Stacks) -> list[tuple[int | None, bool]]:

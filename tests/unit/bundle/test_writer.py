@@ -77,7 +77,10 @@ def test_configuration_is_kept_without_its_secrets(tmp_path: Path) -> None:
 def test_a_stop_is_judged_before_any_look_has_come_to_anything(tmp_path: Path) -> None:
     """On a node that another user has filled with work a child of ours needs seconds to begin."""
     bundle = BundleWriter(tmp_path, "node0")
-    process = ProcessSample(51, 1, 1, 1000, "T", 0, "train.py", None, "T", 9, 9, None, None, 1, 1, False, ())
+    process = ProcessSample(
+        pid=51, start_ticks=1, parent_pid=1, uid=1000, state="T", tracer_pid=0, command="train.py",
+        main_thread_state="T", main_thread_cpu_ticks=9, cpu_ticks=9, resident_bytes=1, threads=1, has_terminal=False,
+    )  # fmt: skip
     ranks = [sample(0), replace(sample(1), process=Known(process, 7))]
     bundle.write_stopped(ranks)
     bundle.write_description(ranks, incident_id="i", wall_ns=99)

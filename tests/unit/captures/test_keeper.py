@@ -10,7 +10,9 @@ from stallwatch.captures.spec import CaptureState
 from stallwatch.model.evidence import Attempt, ProcessLook
 from tests.unit.captures.kept import kept
 
-LOOK = ProcessLook("/proc/7", 1, 7, "S", None, None, None, 1, (), own_read_bytes=3, own_write_bytes=4, at_ns=5)
+LOOK = ProcessLook(
+    source="/proc/7", look=1, pid=7, state="S", cpu_ticks=1, own_read_bytes=3, own_write_bytes=4, at_ns=5
+)
 
 
 def test_a_file_of_many_pieces_is_written_whole(tmp_path: Path) -> None:

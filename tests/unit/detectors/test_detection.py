@@ -6,8 +6,9 @@ from stallwatch.detectors.detection import Detection, DetectionState, detectors
 from stallwatch.detectors.detector import Detector
 from stallwatch.detectors.history import NodeHistory
 from stallwatch.model.finding import Finding
+from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import ChildSample, GroupCounter, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import GroupCounter, NodeSnapshot, RankSample
 from stallwatch.replay.playing import detect
 from tests.unit.detectors.nodes import START, found, four, job_run, process, run, sample, snapshot, with_beat
 
@@ -137,7 +138,7 @@ def test_a_rank_that_stands_still_works_when_it_or_what_it_started_computes(
     def edit(second: float, rank: RankSample) -> RankSample:
         stood = max(0.0, second - 10)
         ticks = int(min(second, 10) * 90 + stood * main_thread) if rank.rank == 2 else int(min(second, 10) * 90)
-        children = (ChildSample(77, "R", int(stood * child), "python"),) if rank.rank == 2 else ()
+        children = (ChildProcess(77, "R", "python", int(stood * child)),) if rank.rank == 2 else ()
         new = process(rank.rank, main_thread_cpu_ticks=ticks, children=children)
         return msgspec.structs.replace(rank, process=Known(new, START))
 

@@ -5,8 +5,9 @@ import msgspec
 import pytest
 
 from stallwatch.model.gpu import Gpu
+from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import ChildSample, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from tests.unit.detectors.nodes import START, found, four, job_run, process, run
 
 Fields = Callable[[float, int], dict[str, Any]]
@@ -47,7 +48,7 @@ def test_polling_is_no_work_and_reading_is() -> None:
 
 def test_a_child_that_works_is_the_ranks_own_work() -> None:
     def compiles(second: float, rank: int) -> dict[str, Any]:
-        return {"children": (ChildSample(7, "R", int(100 * second), "cc1plus"),)}
+        return {"children": (ChildProcess(7, "R", "cc1plus", int(100 * second)),)}
 
     assert not found(run(hookless(compiles)), "quiet")
 

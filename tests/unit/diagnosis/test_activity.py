@@ -660,10 +660,13 @@ stack_looks = st.builds(
     st.lists(thread_stacks, max_size=4).map(tuple), st.sampled_from([None, "denied"]),
 )  # fmt: skip
 process_looks = st.builds(
-    ProcessLook, st.just("process.json"), st.integers(0, 3), ids, letters, st.sampled_from([None, 0, 1]),
-    st.sampled_from([None, 9]), symbols, st.integers(0, 9) | st.none(),
-    st.lists(st.builds(ThreadState, st.integers(0, 801), words, letters, st.none() | st.integers(0, 9)), max_size=2)
-    .map(tuple), st.lists(st.builds(ChildProcess, st.integers(0, 801), words), max_size=2).map(tuple),
+    ProcessLook, source=st.just("process.json"), look=st.integers(0, 3), pid=ids, state=letters,
+    exit_code=st.sampled_from([None, 0, 1]), exit_signal=st.sampled_from([None, 9]), wchan=symbols,
+    cpu_ticks=st.integers(0, 9) | st.none(),
+    threads=st.lists(
+        st.builds(ThreadState, st.integers(0, 801), words, letters, st.none() | st.integers(0, 9)), max_size=2
+    ).map(tuple),
+    children=st.lists(st.builds(ChildProcess, st.integers(0, 801), words), max_size=2).map(tuple),
 )  # fmt: skip
 evidence_of_a_rank = st.builds(
     RankEvidence, st.just(2), st.none(), ids, st.just(()), st.lists(stack_looks, max_size=4).map(tuple),

@@ -14,7 +14,7 @@ NEW = LogEvent("exception", "RuntimeError: second life", 30, rank=0, exception="
 
 
 def rank(number: int, pid: int, *events: LogEvent, namespace_pid: int | None = -1) -> RankEvidence:
-    look = ProcessLook(f"process{number}.json", 1, pid, "S", None, None, None, None, ())
+    look = ProcessLook(source=f"process{number}.json", look=1, pid=pid, state="S")
     look = replace(look, namespace_pid=pid if namespace_pid == -1 else namespace_pid)
     return RankEvidence(rank=number, host="node0", pid=pid, processes=(look,), log=("…",), log_events=events)
 

@@ -1,0 +1,27 @@
+"""A process as /proc shows it at one moment: the one value that ticks (ProcessSample) and looks of an incident
+(ProcessLook) add to. Ticks are of sysconf(_SC_CLK_TCK)."""
+
+import msgspec
+
+
+class ChildProcess(msgspec.Struct, frozen=True):
+    pid: int
+    state: str
+    command: str = ""
+    cpu_ticks: int | None = None
+    wchan: str | None = None
+    namespace_pid: int | None = None  # in its own PID namespace; None: it lives in ours
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """None is "not ours to read", or nobody asked."""
+
+    pid: int | None = None
+    state: str | None = None  # R S D T t Z X
+    wchan: str | None = None
+    tracer_pid: int | None = None
+    cpu_ticks: int | None = None  # whole process, spinning NCCL threads and our pulse included
+    read_bytes: int | None = None  # by system calls: page cache and network file systems count too
+    write_bytes: int | None = None
+    children: tuple[ChildProcess, ...] = ()
+    open_files: tuple[int, int] | None = None  # open file handles of the process, its limit
