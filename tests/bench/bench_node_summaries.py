@@ -88,7 +88,7 @@ def judge(folder: Path) -> str:
     decoder = msgspec.msgpack.Decoder(NodeSummary)
     summaries = [decoder.decode(path.read_bytes()) for path in sorted(folder.iterdir())]
     decoded = time.perf_counter()
-    verdict = judge_nodes(summaries)[0]
+    verdict = judge_nodes(summaries).verdicts[0]
     judged = time.perf_counter()
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return (

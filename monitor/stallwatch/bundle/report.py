@@ -14,7 +14,11 @@ _ASKED = {"flight_recorder", "stacks"}  # of a rank, in a whole look
 
 def make_report(evidence: Evidence) -> Report:
     """Judge the evidence of one incident."""
-    judgement = diagnosis.judge(evidence)
+    return report_of(evidence, diagnosis.judge(evidence))
+
+
+def report_of(evidence: Evidence, judgement: diagnosis.Judgement) -> Report:
+    """Given the evidence of one incident and the judgement of it, return the report."""
     stacks = {rank: activity.stack for rank, activity in judgement.activities.items() if activity.stack}
     captured = [rank.captured_at_ns for rank in evidence.ranks if rank.captured_at_ns is not None]
     return Report(
@@ -23,8 +27,8 @@ def make_report(evidence: Evidence) -> Report:
         incident_id=evidence.incident_id,
         training_job=evidence.training_job,
         epoch=evidence.epoch,
-        captured_at=_iso(max(captured)) if captured else None,
-        deadline=_deadline(judgement.summaries.values()),
+        captured_at=iso(max(captured)) if captured else None,
+        deadline=deadline(judgement.summaries.values()),
         evidence_complete=_is_complete(evidence, judgement),
         verdicts=judgement.verdicts,
         stacks=merge(stacks),
@@ -48,7 +52,7 @@ def _is_complete(evidence: Evidence, judgement: diagnosis.Judgement) -> bool:
     return bool(here) and here <= gone | (asked & observed)
 
 
-def _deadline(summaries: Iterable[RankSummary]) -> str | None:
+def deadline(summaries: Iterable[RankSummary]) -> str | None:
     """When torch's own time-out ends the job: the first of the pending operations to run out."""
     ends = [
         pending.created_ns + pending.timeout_ms * 1_000_000
@@ -56,10 +60,10 @@ def _deadline(summaries: Iterable[RankSummary]) -> str | None:
         for pending in summary.pending
         if pending.created_ns is not None and pending.timeout_ms and not pending.timed_out
     ]
-    return _iso(min(ends)) if ends else None
+    return iso(min(ends)) if ends else None
 
 
-def _iso(wall_ns: int) -> str | None:
+def iso(wall_ns: int) -> str | None:
     try:
         return datetime.fromtimestamp(wall_ns // 1_000_000_000, UTC).isoformat().replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):

@@ -19,7 +19,7 @@ from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.reduce import reduce_rank
 from stallwatch.diagnosis.story import Story, tell
 from stallwatch.diagnosis.words import summary
-from stallwatch.model.evidence import Evidence
+from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict
 from stallwatch.progress.kinds import of_all
@@ -31,6 +31,7 @@ class Judgement(msgspec.Struct, frozen=True):
     verdicts: tuple[Verdict, ...]  # the primary one first
     activities: dict[int, Activity]  # by rank: what it does
     summaries: dict[int, RankSummary]  # by rank: what its recorders say
+    ranks: tuple[RankEvidence, ...] = ()  # as they were judged: without what logs tell of lives and attempts before
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -50,10 +51,15 @@ def judge(evidence: Evidence) -> Judgement:
         logs,
         evidence.meeting,
     )
+    return judged(case, ranks)
+
+
+def judged(case: Case, ranks: Sequence[RankEvidence]) -> Judgement:
+    """Given a case and the ranks that it was made of, return the judgement."""
     verdict = judge_case(case)
     if verdict.cause != "healthy":
         verdict = msgspec.structs.replace(verdict, missing=(*verdict.missing, *what_a_hook_adds(ranks)))
-    return Judgement((verdict,), case.activities, case.summaries)
+    return Judgement((verdict,), case.activities, case.summaries, tuple(ranks))
 
 
 def judge_case(case: Case) -> Verdict:

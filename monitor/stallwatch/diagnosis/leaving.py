@@ -8,7 +8,7 @@ from stallwatch.diagnosis.frames import Origin, place
 
 _LOOPS = ("for", "while")
 # What is looped over, not what it is called in the loop: "for shard in self.layers" is no loop over data.
-_OVER_DATA = re.compile(r"\bin\b.*(?:loader|dataset|datapipe|datamodule|sampler)", re.IGNORECASE)
+_OVER_DATA = re.compile(r"\bin\b.*(?P<data>loader|dataset|datapipe|datamodule|sampler)", re.IGNORECASE)
 _OVER_STAGES = re.compile(r"epoch|stage|phase|fold|trial|round", re.IGNORECASE)
 _Loop = tuple[str, str, int, str]  # file, function, line, header
 
@@ -76,6 +76,12 @@ def raised_alone(case: Case, rank: int) -> bool:
         for number, other in case.activities.items()
         if number != rank
     )
+
+
+def told_by(header: str) -> str:
+    """The words of a loop's header by which it is told what it runs over; nothing else of it."""
+    data, stages = _OVER_DATA.search(header), _OVER_STAGES.search(header)
+    return " ".join((*(["in", data["data"]] if data else ()), *([stages[0]] if stages else ())))
 
 
 def _loops(case: Case, rank: int) -> list[_Loop] | None:

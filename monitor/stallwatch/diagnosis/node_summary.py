@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stallwatch.diagnosis.activity import Activity, read_activity
-from stallwatch.diagnosis.activity.transfer import with_transfer
+from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.activity.membership import is_of_group
 from stallwatch.diagnosis.case import Case
-from stallwatch.diagnosis.judge import judge_case
+from stallwatch.diagnosis.judge import Judgement, judge, judged
 from stallwatch.diagnosis.logs import read_logs
-from stallwatch.diagnosis.reduce import reduce_rank
-from stallwatch.model.evidence import Evidence, LogEvent, NodeEvidence, ProcessLook, RankEvidence
+from stallwatch.model.evidence import SHARED_LOG, Attempt, Evidence, LogEvent, NodeEvidence, ProcessLook, RankEvidence
+from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.summary import SCHEMA_VERSION, RankSummary, Stream
-from stallwatch.model.verdict import Verdict
 
 _LOG_EVENTS_KEPT = 20
 _FRAMES_KEPT = 24
@@ -24,9 +23,11 @@ _FRAMES_KEPT = 24
 class RankDigest(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     summary: RankSummary
     activity: Activity
-    processes: tuple[ProcessLook, ...] = ()  # without their threads, but for the main one
+    processes: tuple[ProcessLook, ...] = ()  # without their threads, but for the main one and one of a group
     log_events: tuple[LogEvent, ...] = ()
     has_log: bool = False
+    attempts: tuple[Attempt, ...] = ()  # of what is asked whether it was asked for: its record, its log
+    last_words: tuple[Heartbeat, ...] = ()  # its hook's, where it said that it ends: the exit code
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -50,10 +51,12 @@ class NodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     members: tuple[tuple[Run, ...], ...] = ()
 
 
-def summarise_node(evidence: Evidence) -> NodeSummary:
-    """Given a node's evidence, return its summary. Linear in the evidence, small in the result."""
+def summarise_node(evidence: Evidence, judgement: Judgement | None = None) -> NodeSummary:
+    """Given a node's evidence, and the judgement of it where there is one, return its summary. Linear in the evidence,
+    small in the result."""
+    judgement = judgement or judge(evidence)
     table: dict[tuple[int, ...], int] = {}
-    ranks = tuple(_digest(rank, table) for rank in sorted(evidence.ranks, key=lambda rank: rank.rank))
+    ranks = tuple(_digest(rank, judgement, table) for rank in judgement.ranks)
     return NodeSummary(
         schema_version=SCHEMA_VERSION,
         world_size=evidence.world_size,
@@ -65,8 +68,8 @@ def summarise_node(evidence: Evidence) -> NodeSummary:
     )
 
 
-def judge_nodes(summaries: Sequence[NodeSummary]) -> tuple[Verdict, ...]:
-    """Given the summaries of all nodes that reported, in any order, return the verdicts over the whole job.
+def judge_nodes(summaries: Sequence[NodeSummary]) -> Judgement:
+    """Given the summaries of all nodes that reported, in any order, return the judgement over the whole job.
 
     A rank that two nodes report (a restart, a stray bundle) counts once: the later look, then the first host.
     """
@@ -94,7 +97,7 @@ def judge_nodes(summaries: Sequence[NodeSummary]) -> tuple[Verdict, ...]:
         max((summary.looks for summary in summaries), default=1),
         read_logs(evidence.values(), loose, nodes),
     )
-    return (judge_case(case),)
+    return judged(case, tuple(evidence.values()))
 
 
 def _with_members(digest: RankDigest, members: Sequence[tuple[int, ...]]) -> RankDigest:
@@ -124,9 +127,8 @@ def _runs(ranks: tuple[int, ...]) -> tuple[Run, ...]:
     return tuple(runs)
 
 
-def _digest(rank: RankEvidence, table: dict[tuple[int, ...], int]) -> RankDigest:
-    summary = reduce_rank(rank)
-    activity = with_transfer(read_activity(rank), summary)
+def _digest(rank: RankEvidence, judgement: Judgement, table: dict[tuple[int, ...], int]) -> RankDigest:
+    summary, activity = judgement.summaries[rank.rank], judgement.activities[rank.rank]
     streams = tuple(
         msgspec.structs.replace(stream, ranks=(-table.setdefault(stream.ranks, len(table)) - 1,))
         if stream.ranks
@@ -139,16 +141,29 @@ def _digest(rank: RankEvidence, table: dict[tuple[int, ...], int]) -> RankDigest
         processes=tuple(_shorten(look) for look in rank.processes),
         log_events=rank.log_events[-_LOG_EVENTS_KEPT:],
         has_log=bool(rank.log),
+        attempts=tuple(
+            msgspec.structs.replace(attempt, detail=SHARED_LOG if attempt.detail == SHARED_LOG else "")
+            for attempt in rank.attempts
+            if attempt.what in ("heartbeat", "log")
+        ),
+        last_words=tuple(
+            msgspec.structs.replace(beat, path="", step_durations_ns=(), groups=(), looks=(), differs=())
+            for beat in rank.heartbeat
+            if beat.ended and not beat.is_child
+        )[-1:],
     )
 
 
 def _shorten(look: ProcessLook) -> ProcessLook:
+    """The main thread, and one of those that only a process with a group has."""
     main = tuple(thread for thread in look.threads if thread.tid == look.pid)
-    return msgspec.structs.replace(look, threads=main, children=())
+    of_group = tuple(thread for thread in look.threads if is_of_group(thread))[:1]
+    return msgspec.structs.replace(look, threads=(*main, *of_group), children=())
 
 
 def _shorten_node(node: NodeEvidence) -> NodeEvidence:
-    return msgspec.structs.replace(node, gpus=node.gpus[-1:], kernel_log=None)
+    """`kernel_log` empty and not None: it was read."""
+    return msgspec.structs.replace(node, gpus=node.gpus[-1:], kernel_log=None if node.kernel_log is None else ())
 
 
 def _evidence(digest: RankDigest) -> RankEvidence:
@@ -159,4 +174,6 @@ def _evidence(digest: RankDigest) -> RankEvidence:
         processes=digest.processes,
         log_events=digest.log_events,
         log=("",) if digest.has_log else (),
+        attempts=digest.attempts,
+        heartbeat=digest.last_words,
     )
