@@ -3,7 +3,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../deploy/environment.sh"
 need_python daemon,dev
 need_torch
-need_debian prometheus=prometheus prometheus-alertmanager=prometheus-alertmanager
+need_debian prometheus=prometheus prometheus-alertmanager=prometheus-alertmanager redis-server=redis-server
 cd "$root"
 bin=$venv/bin
 if [ $# -eq 0 ]; then

@@ -21,6 +21,7 @@ from stallwatch.config_sections import (
     DeadmanSection,
     DiagnosisSection,
     DriftSection,
+    FleetSection,
     HttpSection,
     IncidentSection,
     SensorsSection,
@@ -39,6 +40,7 @@ __all__ = [
     "DeadmanSection",
     "DiagnosisSection",
     "DriftSection",
+    "FleetSection",
     "HttpSection",
     "IncidentSection",
     "SensorsSection",
@@ -70,6 +72,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slack: SlackSection = SlackSection()
     webhook: WebhookSection = WebhookSection()
     deadman: DeadmanSection = DeadmanSection()
+    fleet: FleetSection = FleetSection()
 
 
 # Named apart because they are read by the hook too, or hold paths that people already know.

@@ -265,3 +265,28 @@ class DeadmanSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     url: Annotated[str, Meta(description="The address itself; prefer the file or STALLWATCH_DEADMAN_URL.")] = ""
     every_seconds: Annotated[float, Meta(description="Time between two signs of life.", ge=1)] = 60.0
+
+
+class FleetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    url: Annotated[
+        str,
+        Meta(
+            description="Where the nodes of a job meet, so that one verdict is told by one of them: redis://host:6379, "
+            "rediss:// (TLS), redis+sentinel://h1:26379,h2:26379/name, file:///shared/folder; empty: each judges alone."
+        ),
+    ] = ""
+    username: Annotated[str, Meta(description="Redis user, whose rights end at keys that begin with stallwatch:.")] = ""
+    password_file: Annotated[str, Meta(description="File with that user's password (a secret).")] = ""
+    ca_file: Annotated[
+        str, Meta(description="Certificates that a rediss server's must lead to; empty: the system's.")
+    ] = ""
+    key_file: Annotated[
+        str, Meta(description="File with the secret, the same on all nodes, by which nodes know each other's word.")
+    ] = ""
+    detail: Annotated[
+        Literal["none", "functions", "lines"],
+        Meta(
+            description="What of a job's code other nodes may see: functions (with the ends of paths), lines too (and "
+            "messages of exceptions), or none."
+        ),
+    ] = "functions"

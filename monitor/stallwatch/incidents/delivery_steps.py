@@ -1,11 +1,10 @@
 """Which step of an incident's life is worth a message, and which was told already: pure."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from stallwatch.model.incident import Incident, Severity
+from stallwatch.model.incident import Step as Step
 
-Step = Literal["told", "updated", "escalated", "acknowledged", "resolved", "ended"]
 LAST: tuple[Step, ...] = ("resolved", "ended")
 _MOST_UPDATES = 3  # of one incident: a verdict that cannot decide must not fill a channel
 _OTHER_COST = 1.5  # times what a slow rank was told to cost
@@ -16,9 +15,9 @@ def due(incident: Incident, done: Sequence[Step], minimum: Severity, told_of: st
     """Given what was told of an incident, and which verdict, return the next step to tell, or None.
 
     Nobody hears of a muted one; when it still stands at the end of the silence, it is told then. One that somebody
-    has acknowledged is not escalated: who is on it knows.
+    has acknowledged is not escalated: who is on it knows. Of several nodes that see it, one tells.
     """
-    if incident.muted:
+    if incident.muted or incident.told_elsewhere:
         return None
     if incident.state == "resolved" or incident.state == "ended":
         return incident.state if "told" in done and not set(LAST) & set(done) else None

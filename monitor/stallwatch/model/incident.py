@@ -13,11 +13,37 @@ IncidentState = Literal["suspect", "open", "resolved", "ended"]
 OVER: frozenset[IncidentState] = frozenset({"resolved", "ended"})
 Severity = Literal["none", "warning", "critical"]
 UNTOLD = "nobody is told"  # how an event begins that says why nobody is told
+# What is told of an incident: each is one message, and is sent once.
+Step = Literal["told", "updated", "escalated", "acknowledged", "resolved", "ended"]
 
 
 class IncidentEvent(msgspec.Struct, frozen=True):
     wall_ns: int
     what: str  # "suspected", "evidence captured", "verdict", "told as warning", "escalated", "resolved", …
+
+
+class Delivered(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one output has told of an incident."""
+
+    steps: tuple[Step, ...] = ()
+    verdict: str = ""  # the one that was told last: cause and culprits
+    thread: str = ""  # where what follows belongs
+
+
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was told of an incident, by output; whoever speaks next edits, and never adds."""
+
+    outputs: dict[str, Delivered] = {}
+
+
+class Together(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the nodes of a job judge and tell as one: how this node stands in that."""
+
+    speaks: bool = False  # this node tells people
+    why: str = ""  # who else does, or why nobody does yet
+    incident_id: str = ""  # the same on all nodes; "" until they have agreed
+    nodes: int = 0  # that the verdict rests on; 0: it is this node's alone
+    told: Told | None = None  # by whoever spoke before
 
 
 class Incident(msgspec.Struct, frozen=True):
@@ -39,6 +65,17 @@ class Incident(msgspec.Struct, frozen=True):
     tell_wall_ns: int | None = None  # when somebody is told, unless it moves; None: told, or time alone does not
     tell_reason: str = ""  # why not sooner
     acknowledged_by: str = ""  # who said that he is on it; nobody is paged a second time then
+    together: Together | None = None  # None: this node sees the whole job, or judges alone
+
+    @property
+    def shared_id(self) -> str:
+        """What people and other nodes know it by."""
+        return (self.together.incident_id if self.together is not None else "") or self.incident_id
+
+    @property
+    def told_elsewhere(self) -> str:
+        """Why this node tells nobody: who does, or that it is not agreed yet; "" where it is this node's to tell."""
+        return "" if self.together is None or self.together.speaks else self.together.why or "not agreed yet"
 
     @property
     def is_over(self) -> bool:

@@ -1,0 +1,65 @@
+"""Talks with the meeting place for the daemon: `python -m stallwatch.fleet.child` (fleet.link asks). Ends with its
+standard input. A server, a name service or a file system that does not answer holds up this process and no other."""
+
+import os
+import sys
+from typing import Literal
+
+import msgspec
+
+from stallwatch.errors import StallwatchError
+from stallwatch.fleet.exchange import Seen, Wish, exchange
+from stallwatch.fleet.place import MeetingPlace
+from stallwatch.fleet.settings import Settings, open_place, secret_of
+from stallwatch.node.capabilities import drop_unless_root
+from stallwatch.node.frames import pack, read_message
+
+
+class Request(msgspec.Struct, frozen=True):
+    settings: Settings
+    what: Literal["check", "exchange"]
+    wish: Wish | None = None
+
+
+_REQUEST = msgspec.msgpack.Decoder(Request)
+
+
+class Talker:
+    """Holds the connection between requests; after a problem the next one makes another, and reads its files again."""
+
+    def __init__(self) -> None:
+        self._place: MeetingPlace | None = None
+        self._secret = b""
+        self._settings: Settings | None = None
+
+    def answer(self, request: Request) -> Seen:
+        try:
+            if self._place is None or request.settings != self._settings:
+                self._secret, self._place = secret_of(request.settings), open_place(request.settings)
+                self._settings = request.settings
+                self._place.check()
+            elif request.wish is None:
+                self._place.check()
+            seen = Seen() if request.wish is None else exchange(self._place, self._secret, request.wish)
+        except StallwatchError as error:
+            seen = Seen(problem=str(error), advice=error.help)
+        except Exception as error:  # noqa: BLE001 - this child's guard: what a call raises is its answer
+            seen = Seen(problem=f"{type(error).__name__}: {error}")
+        if seen.problem:
+            self._place = None
+        return seen
+
+
+def main() -> None:
+    drop_unless_root()
+    requests, answers, talker = sys.stdin.buffer, sys.stdout.buffer, Talker()
+    while (request := read_message(requests)) is not None:
+        answers.write(pack(msgspec.msgpack.encode(talker.answer(_REQUEST.decode(request)))))
+        answers.flush()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (BrokenPipeError, KeyboardInterrupt):
+        os._exit(0)  # the daemon is gone; a traceback would tell nobody anything

@@ -1,0 +1,279 @@
+"""A shared directory as meeting place, for sites that have nothing else: O_EXCL and rename are what it rests on.
+
+    <job>/<ordinal>/members/<node>  summaries/<node>  claim.<generation>  beat.<generation>  told  report  closed
+
+No node's clock is compared with another's: that a claim's counter stands, a watcher sees by its own clock; how old a
+file is, by a file that it has just written there itself.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from stallwatch.fleet.place import CLAIM_SECONDS, KEPT_SECONDS, LEFT_SECONDS, MOST_BYTES, Board, Key, Kind, PlaceProblem
+
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_ATTEMPTS: Final = 20  # to open the next incident while others do
+
+
+class DirectoryPlace:
+    def __init__(self, root: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._root = root
+        self._monotonic = monotonic
+        self._beats: dict[tuple[Key, int], tuple[bytes, float]] = {}  # what a claim's counter was, since when
+        self._counters: dict[tuple[Key, int], int] = {}
+
+    def check(self) -> None:
+        with self._problems():
+            status = os.stat(self._root)
+            if (
+                not stat.S_ISDIR(status.st_mode)
+                or status.st_uid != os.geteuid()
+                or stat.S_IMODE(status.st_mode) != 0o700
+            ):
+                raise PlaceProblem(
+                    f"{self._root}: who may write there could speak for any node: it must be a directory of uid "
+                    f"{os.geteuid()} with mode 0700, and is of uid {status.st_uid} with mode "
+                    f"{stat.S_IMODE(status.st_mode):04o}",
+                    f"install -d -o '#{os.geteuid()}' -m 0700 {self._root}; the daemons of all nodes run by that uid.",
+                )
+            probe = self._root / f".probe-{secrets.token_hex(8)}"
+            try:
+                _create(probe, b"1")
+                with contextlib.suppress(FileExistsError):
+                    _create(probe, b"2")
+                    raise PlaceProblem(
+                        f"{self._root}: a file that exists could be created again (O_EXCL)",
+                        "This file system cannot keep two nodes from claiming one thing: take NFS 4, Lustre, or Redis.",
+                    )
+                _replace(probe, b"3")
+            finally:
+                probe.unlink(missing_ok=True)
+
+    def join(self, job: str, node: str) -> int:
+        with self._problems():
+            home = self._root / job
+            home.mkdir(mode=0o700, exist_ok=True)
+            for _ in range(_ATTEMPTS):
+                ordinals = sorted(int(name) for name in os.listdir(home) if name.isdecimal())
+                if ordinals and self._is_open(home / str(ordinals[-1])):
+                    key = Key(job, ordinals[-1])
+                    self._touch(key, node)
+                    return key.ordinal
+                key = Key(job, ordinals[-1] + 1 if ordinals else 1)
+                with contextlib.suppress(FileExistsError):  # another was faster: join that
+                    self._folder(key).mkdir(mode=0o700)
+                    self._tidy(home, key.ordinal)
+                    self._touch(key, node)
+                    return key.ordinal
+        raise PlaceProblem(
+            f"{self._root}: no incident of {job} could be opened", "Is it the same directory on all nodes?"
+        )
+
+    def put(self, key: Key, node: str, summary: bytes) -> None:
+        with self._problems():
+            folder = self._folder(key) / "summaries"
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _replace(folder / _file_of(node), summary)
+
+    def summaries(self, key: Key) -> dict[str, bytes]:
+        """By file name, which is the node's name as far as a file may be called so; who it is its seal says."""
+        with self._problems():
+            folder = self._folder(key) / "summaries"
+            return {name: _read(folder / name) for name in _names(folder) if not name.startswith(".")}
+
+    def look(self, key: Key, node: str, *, whole: bool) -> Board:
+        with self._problems():
+            folder = self._folder(key)
+            self._touch(key, node)
+            names = _names(folder)
+            generation = _last_claim(names)
+            return Board(
+                puts=_changes(folder / "summaries") if whole else 0,
+                holder=self._holder(key, generation) if generation else "",
+                generation=generation,
+                told=_read(folder / "told") if "told" in names else b"",
+                report_revision=_changes_of(folder / "report") if "report" in names else 0,
+                closed="closed" in names,
+            )
+
+    def claim(self, key: Key, node: str) -> int:
+        with self._problems():
+            generation = _last_claim(_names(self._folder(key)))
+            if generation and self._holder(key, generation):
+                return 0
+            try:
+                _create(self._folder(key) / f"claim.{generation + 1}", node.encode())
+            except FileExistsError:
+                return 0
+            return generation + 1
+
+    def renew(self, key: Key, node: str, generation: int) -> bool:
+        with self._problems():
+            if _last_claim(_names(self._folder(key))) != generation:
+                return False
+            counter = self._counters[key, generation] = self._counters.get((key, generation), 0) + 1
+            _replace(self._folder(key) / f"beat.{generation}", f"{secrets.token_hex(4)} {counter}".encode())
+            return True
+
+    def mark(self, key: Key, generation: int, kind: Kind, data: bytes) -> bool:
+        with self._problems():
+            folder = self._folder(key)
+            names = _names(folder)
+            if kind in names if generation == 0 else _last_claim(names) != generation:
+                return False
+            _replace(folder / kind, data)
+            return True
+
+    def report(self, key: Key) -> tuple[int, bytes]:
+        with self._problems():
+            path = self._folder(key) / "report"
+            return (_changes_of(path), _read(path)) if path.exists() else (0, b"")
+
+    def close(self, key: Key) -> None:
+        with self._problems(), contextlib.suppress(FileExistsError):
+            _create(self._folder(key) / "closed", b"")
+
+    def leave(self, key: Key, node: str) -> None:
+        with self._problems():
+            (self._folder(key) / "members" / _file_of(node)).unlink(missing_ok=True)
+            if not self._is_looked_at(self._folder(key)):
+                self.close(key)
+
+    def _folder(self, key: Key) -> Path:
+        return self._root / key.job / str(key.ordinal)
+
+    def _touch(self, key: Key, node: str) -> None:
+        members = self._folder(key) / "members"
+        members.mkdir(mode=0o700, exist_ok=True)
+        _replace(members / _file_of(node), b"")
+
+    def _holder(self, key: Key, generation: int) -> str:
+        """Whose claim it is while its counter moves; "" once it has stood for as long as a claim is in force."""
+        folder = self._folder(key)
+        beat = _read_or_nothing(folder / f"beat.{generation}")
+        now = self._monotonic()
+        before = self._beats.get((key, generation))
+        if before is None or before[0] != beat:
+            before = self._beats[key, generation] = (beat, now)
+        if now - before[1] > CLAIM_SECONDS:
+            return ""
+        return _read_or_nothing(folder / f"claim.{generation}").decode("utf-8", "replace")
+
+    def _is_open(self, folder: Path) -> bool:
+        return not (folder / "closed").exists() and self._is_looked_at(folder, folder.stat().st_mtime)
+
+    def _is_looked_at(self, folder: Path, since: float = 0.0) -> bool:
+        """Whether a node has looked lately, by the file server's clock."""
+        members = folder / "members"
+        newest = max((since, *(_modified(members / name) for name in _names(members))))
+        return newest > self._server_seconds() - LEFT_SECONDS
+
+    def _server_seconds(self) -> float:
+        probe = self._root / f".clock-{secrets.token_hex(8)}"
+        _create(probe, b"")
+        try:
+            return probe.stat().st_mtime
+        finally:
+            probe.unlink(missing_ok=True)
+
+    def _tidy(self, home: Path, ordinal: int) -> None:
+        """Remove what nobody reads any more: incidents before the last of this job, and jobs of yesterday."""
+        now = self._server_seconds()
+        for name in _names(home):
+            if name.isdecimal() and int(name) < ordinal - 1 and _modified(home / name) < now - KEPT_SECONDS:
+                shutil.rmtree(home / name, ignore_errors=True)
+        for name in _names(self._root):
+            if _modified(self._root / name) < now - 24 * KEPT_SECONDS and self._root / name != home:
+                shutil.rmtree(self._root / name, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _problems(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            what = f"{error.filename or self._root}: {error.strerror}"
+            advice = (
+                "It is full." if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Is it mounted, and ours to write?"
+            )
+            raise PlaceProblem(what, advice) from error
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _last_claim(names: list[str]) -> int:
+    return max((int(name[6:]) for name in names if name.startswith("claim.") and name[6:].isdecimal()), default=0)
+
+
+def _file_of(node: str) -> str:
+    safe = _UNSAFE.sub("_", node).lstrip(".")[:100]
+    return safe if safe == node else f"{safe}-{hashlib.sha256(node.encode('utf-8', 'replace')).hexdigest()[:12]}"
+
+
+def _create(path: Path, data: bytes) -> None:
+    """Raise FileExistsError when it is there."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Whole or not at all."""
+    temporary = path.with_name(f".{path.name[:80]}-{secrets.token_hex(6)}")
+    _create(temporary, data)
+    try:
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _read(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        return file.read(MOST_BYTES + 1)
+
+
+def _read_or_nothing(path: Path) -> bytes:
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        return b""
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _changes(folder: Path) -> int:
+    """A number that changes with the files in a folder: each is another inode when it is put again."""
+    try:
+        with os.scandir(folder) as entries:
+            files = sorted((entry.name, entry.inode()) for entry in entries if not entry.name.startswith("."))
+    except FileNotFoundError:
+        return 0
+    return int.from_bytes(hashlib.sha256(repr(files).encode()).digest()[:6], "big") if files else 0
+
+
+def _changes_of(path: Path) -> int:
+    status = path.stat()
+    return (status.st_ino << 20 ^ status.st_mtime_ns) & ((1 << 48) - 1) or 1

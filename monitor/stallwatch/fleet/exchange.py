@@ -1,0 +1,107 @@
+"""One exchange with the meeting place: all that a node wants of it about one incident at one moment, and what it sees.
+
+The daemon's child answers it over a real place; tests over one in memory.
+"""
+
+import msgspec
+
+from stallwatch.errors import StallwatchError
+from stallwatch.fleet.place import Board, Key, MeetingPlace
+from stallwatch.fleet.seal import Broken, seal, unseal
+from stallwatch.model.incident import Told
+
+
+class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
+    job: str
+    node: str
+    ordinal: int = 0  # 0: join
+    summary: bytes = b""
+    claims: bool = False
+    generation: int = 0  # of our claim, to be renewed; 0: we hold none
+    told: Told | None = None
+    report: bytes = b""  # the job's verdict, as JSON
+    known_report: int = 0  # revision that we have
+    whole: bool = False
+    closes: bool = False
+    leaves: bool = False
+
+
+class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
+    ordinal: int = 0
+    board: Board = Board()
+    generation: int = 0  # of our claim that is in force; 0: we hold none
+    told: Told | None = None
+    told_noted: bool = False
+    report: bytes = b""  # the job's verdict, where it is another than the known one
+    report_noted: bool = False
+    caveat: str = ""  # what stands there and is not believed
+    problem: str = ""  # nothing else is said then
+    advice: str = ""
+
+
+_TOLD: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
+_FLEET = ""  # what is told, and the job's verdict, any node of the fleet may write
+
+
+def exchange(place: MeetingPlace, secret: bytes, wish: Wish) -> Seen:
+    """Do what is wished, in the order in which it is safe: what was told is noted before anything else."""
+    try:
+        return _exchange(place, secret, wish)
+    except Broken as error:
+        return Seen(problem=f"what this node has to say cannot be put: {error}")
+    except StallwatchError as error:
+        return Seen(problem=str(error), advice=error.help)
+
+
+def _exchange(place: MeetingPlace, secret: bytes, wish: Wish) -> Seen:
+    key = Key(wish.job, wish.ordinal or place.join(wish.job, wish.node))
+    if wish.leaves:
+        place.leave(key, wish.node)
+        return Seen(key.ordinal)
+    told_noted = report_noted = False
+    if wish.told is not None:
+        data = seal(msgspec.msgpack.encode(wish.told), secret, "told", key, _FLEET)
+        told_noted = place.mark(key, wish.generation, "told", data)
+    generation = wish.generation if wish.generation and place.renew(key, wish.node, wish.generation) else 0
+    if wish.summary:
+        place.put(key, wish.node, seal(wish.summary, secret, "summary", key, wish.node))
+    if wish.claims and not generation:
+        generation = place.claim(key, wish.node)
+        if generation:
+            place.renew(key, wish.node, generation)
+    if wish.report and generation:
+        report_noted = place.mark(key, generation, "report", seal(wish.report, secret, "report", key, _FLEET))
+    if wish.closes:
+        place.close(key)
+    board = place.look(key, wish.node, whole=wish.whole or bool(generation))
+    told, caveat = _opened(board.told, secret, "told", key)
+    report = b""
+    if board.report_revision not in (0, wish.known_report) and not generation:
+        report, second = _opened(place.report(key)[1], secret, "report", key)
+        caveat = caveat or second
+    return Seen(
+        ordinal=key.ordinal,
+        board=msgspec.structs.replace(board, told=b""),
+        generation=generation,
+        told=_decoded(told),
+        told_noted=told_noted,
+        report=report,
+        report_noted=report_noted,
+        caveat=caveat,
+    )
+
+
+def _opened(sealed: bytes, secret: bytes, kind: str, key: Key) -> tuple[bytes, str]:
+    if not sealed:
+        return b"", ""
+    try:
+        return unseal(sealed, secret, kind, key, _FLEET), ""
+    except Broken as error:
+        return b"", f"what stands in the meeting place as {kind} is not believed: {error}"
+
+
+def _decoded(body: bytes) -> Told | None:
+    try:
+        return _TOLD.decode(body) if body else None
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,43 @@
+"""Merges all summaries of an incident and judges: `python -m stallwatch.fleet.judge_child`, a Question on standard
+input, a JobVerdict on standard output. What other nodes wrote is read here and in no process that must live."""
+
+import gc
+import sys
+
+import msgspec
+
+from stallwatch.fleet.place import Key, MeetingPlace, PlaceProblem
+from stallwatch.fleet.settings import Settings, open_place, secret_of
+from stallwatch.fleet.summary import believed
+from stallwatch.fleet.verdict import JobVerdict, judge_job
+from stallwatch.node.capabilities import drop_unless_root
+
+
+class Question(msgspec.Struct, frozen=True):
+    settings: Settings
+    key: Key
+    world_size: int
+
+
+def answer_to(question: Question, place: MeetingPlace, secret: bytes) -> JobVerdict | None:
+    return judge_job(believed(place.summaries(question.key), secret, question.key), question.world_size)
+
+
+def main() -> int:
+    drop_unless_root()
+    gc.disable()  # evidence is a tree without cycles that lives until the end
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    try:
+        verdict = answer_to(question, open_place(question.settings), secret_of(question.settings))
+    except PlaceProblem as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    if verdict is None:
+        sys.stderr.write("nothing that could be believed has been put yet\n")
+        return 1
+    sys.stdout.buffer.write(msgspec.json.encode(verdict))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""The daemon's side of the meeting place: asks through a child that may be lost, has others' summaries judged in
+another, and says where this node stands. No call waits."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from stallwatch.fleet.child import Request
+from stallwatch.fleet.exchange import Seen, Wish
+from stallwatch.fleet.judge_child import Question
+from stallwatch.fleet.member import SECOND_NS, Local, Member, Position, published
+from stallwatch.fleet.place import Key
+from stallwatch.fleet.settings import Settings
+from stallwatch.fleet.verdict import JobVerdict
+from stallwatch.node.children import Start, module_of_ours, start_own
+from stallwatch.node.run_once import Ended, RunOnce
+from stallwatch.node.worker import Worker
+
+_LATE_SECONDS: Final = 5.0  # an answer that takes longer is said to be late; it counts when it comes
+_CHECK_SECONDS: Final = 30.0  # between trials while there is nothing else to ask
+_AGAIN_SECONDS: Final = 1.0  # after a child that ended
+_JUDGE_SECONDS: Final = 60.0
+_JUDGE_BYTES: Final = 2 << 30  # of addresses; 2,048 nodes of 8 ranks take 0.4 GB
+_BETWEEN_VERDICTS_SECONDS: Final = 1.0
+_MOST_CAPTURED_BYTES: Final = 16 << 20
+
+_SEEN = msgspec.msgpack.Decoder(Seen)
+_VERDICT = msgspec.json.Decoder(JobVerdict)
+
+
+class Judging(Protocol):
+    """node.run_once.RunOnce, as far as it is used here."""
+
+    def poll(self) -> Ended | None: ...
+
+    def end(self) -> None: ...
+
+
+class _Seat:
+    """One incident: what is wanted of the meeting place about it, and its verdict under way."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.judging: Judging | None = None
+        self.judged_puts = 0
+        self.judge_until_ns = 0
+        self.judge_from_ns = 0  # not before
+        self.wished: tuple[int, Wish, int] | None = None  # when, what, and of which local judgement
+
+
+def start_judge(question: Question) -> Judging:
+    """Raise OSError."""
+    return RunOnce(
+        module_of_ours("stallwatch.fleet.judge_child"),
+        msgspec.json.encode(question),
+        memory_bytes=_JUDGE_BYTES,
+        limit_bytes=_MOST_CAPTURED_BYTES,
+    )
+
+
+class Link:
+    def __init__(
+        self,
+        settings: Settings,
+        node: str,
+        start: Start | None = None,
+        judge: Callable[[Question], Judging] = start_judge,
+        monotonic: Callable[[], float] | None = None,
+    ) -> None:
+        """Start nothing yet."""
+        self._settings = settings
+        self._node = node
+        own = start or start_own(module_of_ours("stallwatch.fleet.child"))
+        self._worker = Worker(own) if monotonic is None else Worker(own, monotonic)
+        self._judge = judge
+        self._seats: dict[str, _Seat] = {}
+        self._asked: str | None = None  # whose wish is on its way; "": a check
+        self._asked_ns = 0
+        self._checked_ns: int | None = None
+        self._again_ns = 0
+        self._problem = "not tried yet"
+        self._advice = ""
+
+    @property
+    def problem(self) -> str:
+        """Why the meeting place cannot be used, a sentence; "" while it can."""
+        return f"{self._problem}. {self._advice}".rstrip(" .") if self._problem and self._advice else self._problem
+
+    @property
+    def busy(self) -> bool:
+        """An answer, or a verdict, is on its way: come again soon."""
+        return self._asked is not None or any(seat.judging is not None for seat in self._seats.values())
+
+    def step(self, now_ns: int, locals_: Sequence[Local]) -> dict[str, Position]:
+        """Given the incidents that are shared with other nodes, return where this node stands in each."""
+        for local in locals_:
+            if local.incident_id not in self._seats:
+                self._seats[local.incident_id] = _Seat(Member(self._node, now_ns))
+        present = {local.incident_id for local in locals_}
+        for incident_id in [one for one in self._seats if one not in present]:
+            self._drop(incident_id)
+        self._listen(now_ns)
+        for local in locals_:
+            self._judge_if_wanted(self._seats[local.incident_id], local, now_ns)
+        self._ask(now_ns, locals_)
+        return {local.incident_id: self._seats[local.incident_id].member.position(now_ns, local) for local in locals_}
+
+    def close(self) -> None:
+        for incident_id in list(self._seats):
+            self._drop(incident_id)
+        self._worker.end()
+
+    def _drop(self, incident_id: str) -> None:
+        seat = self._seats.pop(incident_id)
+        if seat.judging is not None:
+            seat.judging.end()
+
+    def _ask(self, now_ns: int, locals_: Sequence[Local]) -> None:
+        if self._asked is not None or now_ns < self._again_ns:
+            return
+        # Whose last exchange is longest ago comes first: none waits for ever behind others.
+        by_age = sorted(locals_, key=lambda local: self._age_of(local.incident_id))
+        for local in by_age:
+            seat = self._seats[local.incident_id]
+            wish = seat.member.wish(now_ns, local)
+            if wish is not None:
+                seat.wished = (now_ns, wish, local.judged)
+                self._send(local.incident_id, Request(self._settings, "exchange", wish), now_ns)
+                return
+        if self._checked_ns is None or now_ns - self._checked_ns >= _CHECK_SECONDS * SECOND_NS:
+            self._checked_ns = now_ns
+            self._send("", Request(self._settings, "check"), now_ns)
+
+    def _age_of(self, incident_id: str) -> int:
+        wished = self._seats[incident_id].wished
+        return 0 if wished is None else wished[0]
+
+    def _send(self, whose: str, request: Request, now_ns: int) -> None:
+        try:
+            if self._worker.pid is None:
+                self._worker.start()
+            sent = self._worker.ask(msgspec.msgpack.encode(request))
+        except OSError as error:
+            self._lost(f"the process that asks it cannot be started: {error.strerror}", whose, now_ns)
+            return
+        if not sent:
+            self._lost("the process that asks it takes no request", whose, now_ns)
+            return
+        self._asked, self._asked_ns = whose, now_ns
+
+    def _listen(self, now_ns: int) -> None:
+        if self._asked is None:
+            return
+        try:
+            for message in self._worker.messages():
+                self._worker.asked = None
+                self._answered(_SEEN.decode(message), now_ns)
+                return
+        except (ValueError, msgspec.MsgspecError) as error:
+            self._lost(f"the process that asks it said nonsense: {error}", self._asked, now_ns)
+            return
+        if self._worker.has_ended:
+            self._lost("the process that asks it has ended", self._asked, now_ns)
+        elif self._worker.is_given_up:
+            self._worker.kill()  # one in the kernel's hands does not die of it, and no second one joins it there
+        elif now_ns - self._asked_ns > _LATE_SECONDS * SECOND_NS:
+            self._problem, self._advice = f"it has not answered for {(now_ns - self._asked_ns) / SECOND_NS:.0f} s", ""
+
+    def _answered(self, seen: Seen, now_ns: int) -> None:
+        whose, self._asked = self._asked, None
+        self._problem, self._advice = seen.problem or seen.caveat, seen.advice
+        self._checked_ns = now_ns
+        seat = self._seats.get(whose or "")
+        if seat is None or seat.wished is None:
+            return
+        asked_ns, wish, judged = seat.wished
+        found = published(seen.report) if seen.report else None
+        seat.member.heard(asked_ns, now_ns, wish, seen, found[0] if found else None, judged)
+        if found is not None:
+            seat.member.with_nodes(found[1])
+
+    def _lost(self, problem: str, whose: str, now_ns: int) -> None:
+        self._worker.end(patience_seconds=0.0)
+        self._asked = None
+        self._problem, self._advice = problem, ""
+        self._again_ns = now_ns + int(_AGAIN_SECONDS * SECOND_NS)
+        seat = self._seats.get(whose)
+        if seat is not None:
+            seat.member.failed(problem, now_ns)
+
+    def _judge_if_wanted(self, seat: _Seat, local: Local, now_ns: int) -> None:
+        if seat.judging is not None:
+            self._take_verdict(seat, seat.judging, now_ns)
+            return
+        if now_ns < seat.judge_from_ns or not seat.member.wants_verdict(now_ns):
+            return
+        question = Question(self._settings, Key(local.job, seat.member.ordinal), local.world_size)
+        try:
+            seat.judging = self._judge(question)
+        except OSError as error:
+            self._problem = f"the process that judges what nodes say cannot be started: {error.strerror}"
+            seat.judge_from_ns = now_ns + int(_BETWEEN_VERDICTS_SECONDS * SECOND_NS)
+            return
+        seat.judged_puts = seat.member.puts
+        seat.judge_until_ns = now_ns + int(_JUDGE_SECONDS * SECOND_NS)
+
+    def _take_verdict(self, seat: _Seat, judging: Judging, now_ns: int) -> None:
+        ended = judging.poll()
+        if ended is None and now_ns < seat.judge_until_ns:
+            return
+        seat.judging = None
+        seat.judge_from_ns = now_ns + int(_BETWEEN_VERDICTS_SECONDS * SECOND_NS)
+        if ended is None:
+            judging.end()
+            self._problem = f"what nodes say could not be judged within {_JUDGE_SECONDS:.0f} s"
+            return
+        try:
+            if ended.code != 0:
+                raise ValueError(ended.last_words)
+            verdict = _VERDICT.decode(ended.output)
+        except (ValueError, msgspec.MsgspecError) as error:
+            self._problem = f"what nodes say could not be judged: {error}"
+            return
+        seat.member.merged(msgspec.structs.replace(verdict, puts=seat.judged_puts))

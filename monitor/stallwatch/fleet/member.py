@@ -1,0 +1,294 @@
+"""What this node wants of the meeting place about one incident, and whether it speaks for the job. Pure: time is given.
+
+Nodes whose own evidence proves a culprit claim first, then those of the lowest ranks. Who holds the claim merges,
+judges and tells; others watch that it is renewed. Where the meeting place does not answer, a node with a proven
+culprit, else that of rank 0, speaks for itself.
+"""
+
+from typing import Final
+
+import msgspec
+
+from stallwatch.fleet.exchange import Seen, Wish
+from stallwatch.fleet.place import CLAIM_SECONDS, Board
+from stallwatch.fleet.verdict import JobVerdict
+from stallwatch.model.incident import Delivered, Step, Told
+from stallwatch.model.verdict import Report
+
+SECOND_NS: Final = 1_000_000_000
+# Nodes see the same standstill within seconds of each other: after this, who has put nothing is not waited for.
+GATHER_SECONDS: Final = 10.0
+# A meeting place that has not answered for this long is away.
+AWAY_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 1.0
+_CALM_SECONDS: Final = 3.0  # between looks once the incident is old
+_OLD_SECONDS: Final = 120.0
+_RENEW_SECONDS: Final = 3.0
+_MARGIN_SECONDS: Final = 1.0  # our clock may run a little slower than the claim's
+_FIRST_CLAIM_SECONDS: Final = 2.0  # so that who has a proof comes first
+_STEP_SECONDS: Final = 0.5  # between candidates
+_MOST_STEPS: Final = 10
+_LAST: Final[tuple[Step, ...]] = ("resolved", "ended")
+_LINGER_SECONDS: Final = 60.0  # after the end, until the last word is said
+
+NOT_AGREED: Final = "the job's nodes have not agreed yet which of them tells"
+
+
+class Local(msgspec.Struct, frozen=True):
+    """What this node knows of one incident, as it is now."""
+
+    incident_id: str  # on this node
+    job: str  # as the meeting place calls it
+    world_size: int
+    ranks: tuple[int, ...]  # that run here
+    judged: int  # how often this node has judged; 0: not yet
+    report: Report | None  # its own, of these ranks alone
+    summary: bytes  # for the other nodes; b"": it could not be made
+    proven: bool  # its own evidence proves a culprit, which runs here
+    told: Told  # by this node's outputs
+    over: bool = False
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where this node stands in an incident."""
+
+    ordinal: int = 0
+    speaks: bool = False
+    why: str = NOT_AGREED  # who does, or why nobody does yet
+    report: Report | None = None  # of the job; None: there is only this node's own
+    nodes: int = 0  # that it rests on
+    told: Told | None = None  # by whoever spoke before
+    away: str = ""  # the meeting place does not answer: a sentence
+
+
+class Member:
+    def __init__(self, node: str, now_ns: int, ordinal: int = 0) -> None:
+        """`ordinal`: where a daemon before this one had joined already."""
+        self._node = node
+        self._ordinal = ordinal
+        self._joined_ns: int | None = None
+        self._answered_ns: int | None = None  # the last time; at first when there was something to ask
+        self._asked_ns: int | None = None
+        self._not_before_ns = now_ns
+        self._problem = ""
+        self._put = 0  # of the node's judgements, the last that was put
+        self._board = Board()
+        self._told: Told | None = None
+        self._unnoted: Told | None = None  # another had told already: ours is not noted over it
+        self._generation = 0
+        self._until_ns = 0  # our claim is in force, by our clock
+        self._renewed_ns = 0
+        self._vacant_ns: int | None = None  # since when nobody is seen to hold a claim
+        self._verdict: JobVerdict | None = None  # of ours, as the one who merges
+        self._published: bytes = b""
+        self._report: Report | None = None  # of another who merged
+        self._report_nodes = 0
+        self._known_report = 0
+        self._over_ns: int | None = None
+        self._closed = False
+        self.left = False  # nothing more is to be done
+
+    @property
+    def ordinal(self) -> int:
+        return self._ordinal
+
+    def wish(self, now_ns: int, local: Local) -> Wish | None:
+        """Return what is to be asked now; None while nothing is due. `heard` or `failed` must follow each."""
+        if self.left or local.judged == 0 or not self._is_due(now_ns, local):
+            return None
+        if local.over and self._over_ns is None:
+            self._over_ns = now_ns
+        self._asked_ns = now_ns
+        told = self._news(local)
+        last_said = self._said_last(local)
+        ends = self._over_ns is not None and self._ordinal > 0 and self._may_leave(now_ns, local)
+        return Wish(
+            job=local.job,
+            node=self._node,
+            ordinal=self._ordinal,
+            summary=b"" if self._put == local.judged or ends else local.summary,
+            claims=self._may_claim(now_ns, local),
+            generation=self._generation,
+            told=told,
+            report=self._published,
+            known_report=self._known_report,
+            whole=self._generation > 0,
+            closes=last_said and self._generation > 0 and not self._closed,
+            leaves=ends and told is None,
+        )
+
+    def heard(self, asked_ns: int, now_ns: int, wish: Wish, seen: Seen, report: Report | None, judged: int) -> None:
+        """Take in an answer. `report` is that of `seen`, decoded; `judged` the node's judgement that was put."""
+        if seen.problem:
+            self.failed(seen.problem, now_ns)
+            return
+        self._answered_ns, self._asked_ns, self._problem = now_ns, None, seen.caveat
+        if wish.leaves:
+            self.left = True
+            return
+        if self._ordinal != seen.ordinal:
+            self._joined_ns = asked_ns
+        self._joined_ns = asked_ns if self._joined_ns is None else self._joined_ns
+        self._ordinal = seen.ordinal
+        self._board = seen.board
+        if wish.summary:
+            self._put = judged
+        if seen.told is not None:
+            self._told = seen.told
+        self._unnoted = wish.told if wish.told is not None and not seen.told_noted else None
+        self._closed = self._closed or wish.closes
+        if seen.generation:
+            if seen.generation != self._generation:
+                self._verdict, self._published = None, b""
+            self._generation = seen.generation
+            self._renewed_ns = asked_ns
+            self._until_ns = asked_ns + int((CLAIM_SECONDS - _MARGIN_SECONDS) * SECOND_NS)
+        elif wish.generation or now_ns >= self._until_ns:
+            self._generation, self._verdict, self._published = 0, None, b""
+        if seen.report_noted:
+            self._published = b""
+        if report is not None:
+            self._report, self._known_report = report, seen.board.report_revision
+        vacant = not seen.board.holder and not self._generation
+        self._vacant_ns = (self._vacant_ns or now_ns) if vacant else None
+
+    def failed(self, problem: str, now_ns: int) -> None:
+        """There was no answer, and why."""
+        self._asked_ns, self._problem = None, problem
+        self._not_before_ns = now_ns + int(_POLL_SECONDS * SECOND_NS)
+
+    def wants_verdict(self, now_ns: int) -> bool:
+        """Whether the summaries that there are are to be merged now."""
+        if not self._holds(now_ns) or self._over_ns is not None or self._board.puts == 0:
+            return False
+        return self._verdict is None or self._verdict.puts != self._board.puts
+
+    @property
+    def puts(self) -> int:
+        return self._board.puts
+
+    def merged(self, verdict: JobVerdict) -> None:
+        """Take in the verdict over what there was to be merged."""
+        self._verdict = verdict
+        self._published = msgspec.json.encode(_Published(verdict.report, verdict.nodes))
+
+    def position(self, now_ns: int, local: Local) -> Position:
+        """Return where this node stands."""
+        if self._answered_ns is None and local.judged:
+            self._answered_ns = now_ns
+        away = self._away(now_ns)
+        report, nodes = self._job_report()
+        speaks, why = self._voice(now_ns, local, away=bool(away))
+        return Position(self._ordinal, speaks, why, report, nodes, self._told, away)
+
+    def _voice(self, now_ns: int, local: Local, *, away: bool) -> tuple[bool, str]:
+        if self._holds(now_ns):
+            if local.over or self._is_enough(now_ns, local):
+                return True, ""
+            ranks = self._verdict.ranks if self._verdict else 0
+            return False, f"what the job's other nodes see is being gathered ({ranks} of {local.world_size} ranks)"
+        if away:
+            if local.proven or 0 in local.ranks:
+                return True, ""
+            return False, "the meeting place does not answer: the node of rank 0 tells, or one with a proven culprit"
+        if self._board.holder and self._board.holder != self._node:
+            return False, f"{self._board.holder} tells of it"
+        return False, NOT_AGREED
+
+    def _is_enough(self, now_ns: int, local: Local) -> bool:
+        if self._verdict is None:
+            return False
+        waited = self._joined_ns is not None and now_ns - self._joined_ns >= GATHER_SECONDS * SECOND_NS
+        return waited or self._verdict.ranks >= local.world_size
+
+    def _job_report(self) -> tuple[Report | None, int]:
+        if self._verdict is not None:
+            return self._verdict.report, self._verdict.nodes
+        return self._report, self._report_nodes
+
+    def with_nodes(self, nodes: int) -> None:
+        """How many nodes the last report of another rests on."""
+        self._report_nodes = nodes
+
+    def _away(self, now_ns: int) -> str:
+        seconds = 0.0 if self._answered_ns is None else (now_ns - self._answered_ns) / SECOND_NS
+        if seconds < AWAY_SECONDS:
+            return ""
+        return f"the meeting place has not answered for {seconds:.0f} s: {self._problem or 'no answer comes'}"
+
+    def _is_due(self, now_ns: int, local: Local) -> bool:
+        if self._asked_ns is not None or now_ns < self._not_before_ns:
+            return False
+        news = bool(local.summary) and local.judged != self._put
+        if self._joined_ns is None or news or self._published or self._news(local) is not None:
+            return True
+        if self._over_ns is None and local.over:
+            return True
+        if self._generation and now_ns - self._renewed_ns >= _RENEW_SECONDS * SECOND_NS:
+            return True
+        old = now_ns - self._joined_ns > _OLD_SECONDS * SECOND_NS
+        return now_ns - (self._answered_ns or 0) >= (_CALM_SECONDS if old else _POLL_SECONDS) * SECOND_NS
+
+    def _holds(self, now_ns: int) -> bool:
+        return self._generation > 0 and now_ns < self._until_ns
+
+    def _may_claim(self, now_ns: int, local: Local) -> bool:
+        """Where nobody holds a claim: at once for who has a proof, then by the order of the lowest ranks."""
+        if self._generation or self._board.closed or (not local.summary and not local.over):
+            return False
+        if local.over and (self._told is None or self._is_last(self._told)):
+            return False  # nobody was told, or the end was: there is nothing to say
+        if self._joined_ns is None or self._vacant_ns is None:
+            return local.proven and self._joined_ns is None
+        if local.proven:
+            return True
+        place = min(local.ranks, default=0) // max(len(local.ranks), 1)
+        seconds = (0.0 if self._board.generation else _FIRST_CLAIM_SECONDS) + _STEP_SECONDS * min(place, _MOST_STEPS)
+        return now_ns - self._vacant_ns >= seconds * SECOND_NS
+
+    def _news(self, local: Local) -> Told | None:
+        """What this node has told and the meeting place does not know; None where it knows all."""
+        known = self._told.outputs if self._told else {}
+        outputs = dict(known)
+        for name, own in local.told.outputs.items():
+            before = known.get(name, Delivered())
+            if set(own.steps) - set(before.steps) or (own.steps and own.verdict != before.verdict and self._generation):
+                outputs[name] = Delivered(
+                    tuple(dict.fromkeys((*before.steps, *own.steps))), own.verdict, own.thread or before.thread
+                )
+        news = Told(outputs)
+        return news if outputs != known and (news != self._unnoted or self._generation) else None
+
+    def _is_last(self, told: Told) -> bool:
+        return all(set(_LAST) & set(one.steps) for one in told.outputs.values() if "told" in one.steps)
+
+    def _said_last(self, local: Local) -> bool:
+        """The end of what was told is told too."""
+        told = self._news(local) or self._told
+        return local.over and told is not None and self._is_last(told)
+
+    def _may_leave(self, now_ns: int, local: Local) -> bool:
+        assert self._over_ns is not None
+        told = self._news(local) or self._told
+        if self._closed or self._board.closed or told is None:
+            return True  # told is None: nobody was told of it, and nobody needs its end
+        return now_ns - self._over_ns > _LINGER_SECONDS * SECOND_NS
+
+
+class _Published(msgspec.Struct, frozen=True):
+    """The job's verdict as it stands in the meeting place."""
+
+    report: Report
+    nodes: int
+
+
+_PUBLISHED = msgspec.json.Decoder(_Published)
+
+
+def published(data: bytes) -> tuple[Report, int] | None:
+    """Given the job's verdict as another put it, return it with the number of its nodes; None for another form."""
+    try:
+        found = _PUBLISHED.decode(data)
+    except msgspec.MsgspecError:
+        return None
+    return found.report, found.nodes

@@ -1,0 +1,87 @@
+"""What a meeting place can do. Every call may block and belongs into a child; every call may raise PlaceProblem."""
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from stallwatch.errors import StallwatchError
+
+# A claim is in force for this long after it was renewed.
+CLAIM_SECONDS = 10.0
+# A node that has not looked for this long has left: an incident that all have left is over.
+LEFT_SECONDS = 30.0
+# What is in a meeting place goes after this, whoever has died.
+KEPT_SECONDS = 3600
+# The largest thing that is put, or believed, in a meeting place.
+MOST_BYTES = 256 << 10
+
+Kind = Literal["told", "report"]
+
+
+class PlaceProblem(StallwatchError):
+    """The meeting place did not do what was asked: away, full, read-only, refused."""
+
+
+class Key(msgspec.Struct, frozen=True):
+    """An incident of one life of a job, the same on all of its nodes. No time of a node's clock is in it."""
+
+    job: str  # a name that is a safe file name: incidents.names
+    ordinal: int  # given by the meeting place, from 1
+
+
+class Board(msgspec.Struct, frozen=True):
+    """What a meeting place shows of an incident at one look."""
+
+    puts: int = 0  # changes with each summary; meaningful in a `whole` look alone
+    holder: str = ""  # whose claim is in force; "": nobody's
+    generation: int = 0  # of the last claim; 0: there was none
+    told: bytes = b""  # what was told to people; b"": nothing
+    report_revision: int = 0  # of the job's verdict; 0: there is none
+    closed: bool = False
+
+
+class MeetingPlace(Protocol):
+    def check(self) -> None:
+        """Try that it can be read and written, and that two cannot claim one thing."""
+        ...
+
+    def join(self, job: str, node: str) -> int:
+        """Join the open incident of a job, or open the next; return its ordinal. Atomic: all nodes get the same."""
+        ...
+
+    def put(self, key: Key, node: str, summary: bytes) -> None:
+        """Put this node's summary in place of its last one."""
+        ...
+
+    def summaries(self, key: Key) -> dict[str, bytes]:
+        """Return all summaries, by node."""
+        ...
+
+    def look(self, key: Key, node: str, *, whole: bool) -> Board:
+        """Return how things stand, and note that this node looks on. `whole`: with `puts`, which may cost more."""
+        ...
+
+    def claim(self, key: Key, node: str) -> int:
+        """Claim to speak for the job for CLAIM_SECONDS; return the generation, 0 where another's claim is in force."""
+        ...
+
+    def renew(self, key: Key, node: str, generation: int) -> bool:
+        """Renew a claim; return whether it is still in force."""
+        ...
+
+    def mark(self, key: Key, generation: int, kind: Kind, data: bytes) -> bool:
+        """Note what was told, or the job's verdict, in the name of a claim; return False where a later one is in force.
+        Generation 0, of who told alone: only where nothing is noted yet."""
+        ...
+
+    def report(self, key: Key) -> tuple[int, bytes]:
+        """Return the job's verdict and its revision; (0, b"") where there is none."""
+        ...
+
+    def close(self, key: Key) -> None:
+        """The incident is over: who joins from now on opens the next."""
+        ...
+
+    def leave(self, key: Key, node: str) -> None:
+        """This node looks on no more; the last one closes it."""
+        ...

@@ -1,0 +1,252 @@
+"""Redis or Valkey as meeting place. What must be atomic is a script, which runs whole on the server's own clock.
+
+Keys of one job hold its name as hash tag, so that they are of one slot; all begin with "stallwatch:", which is all that
+the user's ACL must allow (README, "Several nodes").
+"""
+
+import contextlib
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from stallwatch.fleet.place import CLAIM_SECONDS, KEPT_SECONDS, LEFT_SECONDS, Board, Key, Kind, PlaceProblem
+
+PREFIX: Final = "stallwatch:"
+_SECONDS: Final = 3.0  # for each step of an exchange with the server
+_ORDINAL_SECONDS: Final = 7 * 86400  # an ordinal that comes again would be told as what was told before
+_CLOSED_SECONDS: Final = 600
+_PORT: Final = 6379
+_SENTINEL_PORT: Final = 26379
+
+_JOIN = """
+local p, node, left, kept = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local now = tonumber(redis.call('TIME')[1])
+local n = tonumber(redis.call('GET', p..'open') or '0')
+if n > 0 then
+  redis.call('ZREMRANGEBYSCORE', p..n..':members', '-inf', '('..(now - left))
+  if redis.call('ZCARD', p..n..':members') == 0 then n = 0 end
+end
+if n == 0 then
+  n = redis.call('INCR', p..'last')
+  redis.call('SET', p..'open', n)
+end
+redis.call('EXPIRE', p..'last', ARGV[5])
+redis.call('EXPIRE', p..'open', kept)
+redis.call('ZADD', p..n..':members', now, node)
+redis.call('EXPIRE', p..n..':members', kept)
+return n
+"""
+_PUT = """
+local p, node, kept = ARGV[1], ARGV[2], ARGV[4]
+redis.call('HSET', p..'summaries', node, ARGV[3])
+redis.call('HINCRBY', p..'board', 'puts', 1)
+redis.call('EXPIRE', p..'summaries', kept)
+redis.call('EXPIRE', p..'board', kept)
+return 1
+"""
+_LOOK = """
+local p = ARGV[1]
+redis.call('ZADD', p..'members', 'XX', tonumber(redis.call('TIME')[1]), ARGV[2])
+return {redis.call('GET', p..'claim') or '',
+        redis.call('HMGET', p..'board', 'puts', 'generation', 'told', 'report_revision', 'closed')}
+"""
+_CLAIM = """
+local p, node, kept = ARGV[1], ARGV[2], ARGV[4]
+if redis.call('SET', p..'claim', node, 'NX', 'PX', ARGV[3]) then
+  local generation = redis.call('HINCRBY', p..'board', 'generation', 1)
+  redis.call('EXPIRE', p..'board', kept)
+  return generation
+end
+return 0
+"""
+_RENEW = """
+local p, node = ARGV[1], ARGV[2]
+if redis.call('GET', p..'claim') == node and redis.call('HGET', p..'board', 'generation') == ARGV[3] then
+  return redis.call('PEXPIRE', p..'claim', ARGV[4])
+end
+return 0
+"""
+_MARK = """
+local p, kind = ARGV[1], ARGV[3]
+local now = redis.call('HGET', p..'board', 'generation') or '0'
+if ARGV[2] == '0' then
+  if redis.call('HEXISTS', p..'board', kind) == 1 then return 0 end
+elseif ARGV[2] ~= now then return 0 end
+redis.call('HSET', p..'board', kind, ARGV[4])
+redis.call('HINCRBY', p..'board', kind..'_revision', 1)
+redis.call('EXPIRE', p..'board', ARGV[5])
+return 1
+"""
+_CLOSE = """
+local p, n, node = ARGV[1], ARGV[2], ARGV[3]
+local q = p..n..':'
+if node ~= '' then
+  redis.call('ZREM', q..'members', node)
+  redis.call('ZREMRANGEBYSCORE', q..'members', '-inf', '('..(tonumber(redis.call('TIME')[1]) - tonumber(ARGV[4])))
+  if redis.call('ZCARD', q..'members') > 0 then return 0 end
+end
+redis.call('HSET', q..'board', 'closed', 1)
+if redis.call('GET', p..'open') == n then redis.call('DEL', p..'open') end
+for _, key in ipairs({'board', 'summaries', 'members'}) do redis.call('EXPIRE', q..key, ARGV[5]) end
+return 1
+"""
+
+
+class RedisPlace:
+    def __init__(self, client: Any, shown: str) -> None:
+        """`shown`: its address as sentences name it."""
+        self._client = client
+        self._shown = shown
+        self._scripts = {
+            name: client.register_script(text)
+            for name, text in (
+                ("join", _JOIN), ("put", _PUT), ("look", _LOOK), ("claim", _CLAIM), ("renew", _RENEW),
+                ("mark", _MARK), ("close", _CLOSE),
+            )
+        }  # fmt: skip
+
+    def check(self) -> None:
+        with self._problems():
+            key = f"{PREFIX}probe"
+            self._client.delete(key)
+            first = self._client.set(key, b"1", nx=True, px=1000)
+            if not first or self._client.set(key, b"2", nx=True, px=1000):
+                raise PlaceProblem(
+                    f"{self._shown}: a key that exists could be claimed again",
+                    "It must be one server, or one with replicas behind Sentinel, and no proxy that splits writes.",
+                )
+
+    def join(self, job: str, node: str) -> int:
+        return int(self._run("join", _of_job(job), node, int(LEFT_SECONDS), KEPT_SECONDS, _ORDINAL_SECONDS))
+
+    def put(self, key: Key, node: str, summary: bytes) -> None:
+        self._run("put", _of(key), node, summary, KEPT_SECONDS)
+
+    def summaries(self, key: Key) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        with self._problems():
+            # In pieces: one answer of many megabytes would hold up the server for all others.
+            for node, summary in self._client.hscan_iter(f"{_of(key)}summaries", count=64):
+                found[node.decode("utf-8", "replace")] = summary
+        return found
+
+    def look(self, key: Key, node: str, *, whole: bool) -> Board:
+        holder, (puts, generation, told, revision, closed) = self._run("look", _of(key), node)
+        return Board(
+            puts=int(puts or 0),
+            holder=holder.decode("utf-8", "replace"),
+            generation=int(generation or 0),
+            told=told or b"",
+            report_revision=int(revision or 0),
+            closed=bool(closed),
+        )
+
+    def claim(self, key: Key, node: str) -> int:
+        return int(self._run("claim", _of(key), node, int(CLAIM_SECONDS * 1e3), KEPT_SECONDS))
+
+    def renew(self, key: Key, node: str, generation: int) -> bool:
+        return bool(self._run("renew", _of(key), node, generation, int(CLAIM_SECONDS * 1e3)))
+
+    def mark(self, key: Key, generation: int, kind: Kind, data: bytes) -> bool:
+        return bool(self._run("mark", _of(key), generation, kind, data, KEPT_SECONDS))
+
+    def report(self, key: Key) -> tuple[int, bytes]:
+        with self._problems():
+            revision, data = self._client.hmget(f"{_of(key)}board", "report_revision", "report")
+        return int(revision or 0), bytes(data or b"")
+
+    def close(self, key: Key) -> None:
+        self._run("close", _of_job(key.job), key.ordinal, "", 0, _CLOSED_SECONDS)
+
+    def leave(self, key: Key, node: str) -> None:
+        self._run("close", _of_job(key.job), key.ordinal, node, int(LEFT_SECONDS), _CLOSED_SECONDS)
+
+    def _run(self, name: str, *arguments: str | int | bytes) -> Any:
+        with self._problems():
+            return self._scripts[name](args=arguments)
+
+    @contextlib.contextmanager
+    def _problems(self) -> Iterator[None]:
+        try:
+            yield
+        except redis.exceptions.ResponseError as error:
+            advice = _advice(str(error), "It must be Redis 5 or later, or Valkey.")
+            raise PlaceProblem(f"{self._shown}: {error}", advice) from error
+        except (redis.exceptions.RedisError, OSError) as error:
+            advice = _advice(str(error), "Is the server up, and may this node reach it?")
+            raise PlaceProblem(f"{self._shown}: {error}", advice) from error
+
+
+# By what servers say, without the codes that redis-py takes off.
+_ADVICE: Final = (
+    ("maxmemory", "It is full: give it more memory, or an eviction policy; keys of ours expire within an hour."),
+    ("replica", "It takes no writes: name the primary, or its Sentinels (redis+sentinel://), or see to its replicas."),
+    ("permission", f"The user needs +@all -@dangerous -@admin on ~{PREFIX}*."),
+    ("password", "See fleet.username and fleet.password_file."),
+    ("auth", "See fleet.username and fleet.password_file."),
+)
+
+
+def _advice(said: str, otherwise: str) -> str:
+    return next((advice for word, advice in _ADVICE if word in said.lower()), otherwise)
+
+
+def _of_job(job: str) -> str:
+    return f"{PREFIX}{{{job}}}:"
+
+
+def _of(key: Key) -> str:
+    return f"{_of_job(key.job)}{key.ordinal}:"
+
+
+def connect(url: str, username: str, password: str | None, ca_file: str) -> RedisPlace:
+    """Given `redis://host:port/db`, `rediss://…` (TLS) or `redis+sentinel://host:port,host:port/name/db` and who we
+    are, return the place. Connects when it is first used. Raise PlaceProblem for an address that cannot be one."""
+    parts = urlsplit(url)
+    tls = parts.scheme.startswith("rediss")
+    options: dict[str, Any] = {
+        "username": username or None,
+        "password": password,
+        "socket_timeout": _SECONDS,
+        "socket_connect_timeout": _SECONDS,
+        "retry": Retry(NoBackoff(), 0),  # who asks asks again in a second
+    }
+    if tls:
+        options |= {"ssl": True, "ssl_cert_reqs": "required", "ssl_ca_certs": ca_file or None}
+        options |= {"ssl_min_version": ssl.TLSVersion.TLSv1_2}
+    path = [part for part in parts.path.split("/") if part]
+    try:
+        if parts.scheme.endswith("+sentinel"):
+            if not path:
+                raise ValueError("the primary's name is missing")
+            nodes = [_host_and_port(node, _SENTINEL_PORT) for node in parts.netloc.split(",")]
+            sentinel_options = {name: options[name] for name in options if name not in ("username", "password")}
+            sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
+                nodes, sentinel_kwargs=sentinel_options, **options
+            )
+            return RedisPlace(sentinel.master_for(path[0], db=int(path[1]) if len(path) > 1 else 0), url)
+        host, port = _host_and_port(parts.netloc, _PORT)
+        return RedisPlace(redis.Redis(host, port, int(path[0]) if path else 0, **options), url)
+    except ValueError as error:
+        raise PlaceProblem(
+            f"fleet.url {url}: {error}", "Such as redis+sentinel://s1:26379,s2:26379/mymaster/0."
+        ) from error
+
+
+def _host_and_port(netloc: str, port: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{netloc}")
+    if not parts.hostname:
+        raise ValueError("it names no host")
+    return parts.hostname, parts.port or port
+
+
+def password_in(file: str) -> str | None:
+    """Raise OSError."""
+    return Path(file).read_text(encoding="utf-8").strip() if file else None

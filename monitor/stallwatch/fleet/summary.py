@@ -1,0 +1,84 @@
+"""What a node says of its ranks, and how much of what others say is believed."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from stallwatch.diagnosis.node_summary import NodeSummary
+from stallwatch.fleet.place import Key
+from stallwatch.fleet.seal import Broken, unseal
+from stallwatch.model.summary import SCHEMA_VERSION
+
+_MOST_RANKS = 1024  # of one node
+_MOST_CAVEATS = 8
+
+
+class NodeWord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One node's word in an incident: about ranks that run on it, and nothing else."""
+
+    node: str
+    ranks: tuple[int, ...]
+    summary: NodeSummary
+    complete: bool = False  # no further look there could add anything
+    captured_at: str = ""  # ISO 8601
+    tool_version: str = ""
+
+
+class Believed(NamedTuple):
+    words: tuple[NodeWord, ...]
+    caveats: tuple[str, ...]
+    unknown: tuple[int, ...]  # ranks that several nodes claim
+
+
+_WORD = msgspec.msgpack.Decoder(NodeWord)
+encode_word = msgspec.msgpack.Encoder().encode
+
+
+def believed(sealed: Mapping[str, bytes], secret: bytes, key: Key) -> Believed:
+    """Given what stands under each node's name, return what may be merged: of each node what is signed, of a version
+    that we read and about its own ranks; of a rank that two nodes claim, nothing."""
+    words, caveats = [], []
+    for name in sorted(sealed):
+        try:
+            words.append(_word(name, sealed[name], secret, key))
+        except Broken as error:
+            caveats.append(f"the summary of node {name} is not used: {error}")
+    claims = Counter(rank for word in words for rank in word.ranks)
+    twice = {rank for rank, times in claims.items() if times > 1}
+    if twice:
+        names = [word.node for word in words if twice & set(word.ranks)]
+        caveats.append(f"nodes {', '.join(names[:4])} each say that rank {min(twice)} runs there: nobody is believed")
+    if len(caveats) > _MOST_CAVEATS:
+        caveats = [*caveats[:_MOST_CAVEATS], f"and {len(caveats) - _MOST_CAVEATS} more of these"]
+    return Believed(tuple(_about_own(word, twice) for word in words), tuple(caveats), tuple(sorted(twice)))
+
+
+def _word(name: str, sealed: bytes, secret: bytes, key: Key) -> NodeWord:
+    try:
+        word = _WORD.decode(unseal(sealed, secret, "summary", key, name))
+    except msgspec.MsgspecError as error:
+        raise Broken(f"it is of another form ({error}); are all nodes of one version?") from error
+    if word.summary.schema_version > SCHEMA_VERSION:
+        raise Broken(f"it is of version {word.summary.schema_version}, and this node reads {SCHEMA_VERSION}: update it")
+    if len(word.ranks) > _MOST_RANKS:
+        raise Broken(f"no node has {len(word.ranks)} ranks")
+    return word
+
+
+def _about_own(word: NodeWord, twice: set[int]) -> NodeWord:
+    own = set(word.ranks) - twice
+    summary = word.summary
+    said = msgspec.structs.replace(
+        summary,
+        ranks=tuple(
+            digest
+            for digest in summary.ranks
+            if digest.summary.rank in own and digest.activity.rank == digest.summary.rank
+        ),
+        nodes=tuple(
+            msgspec.structs.replace(node, host=word.node, ranks=tuple(sorted(own))) for node in summary.nodes[:1]
+        ),
+    )
+    return msgspec.structs.replace(word, ranks=tuple(sorted(own)), summary=said)

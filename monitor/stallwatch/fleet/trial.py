@@ -1,0 +1,36 @@
+"""Tries the meeting place once, for who has nothing else to do: `config check` and doctor."""
+
+import time
+
+import msgspec
+
+from stallwatch.errors import UsageError
+from stallwatch.fleet.child import Request
+from stallwatch.fleet.exchange import Seen
+from stallwatch.fleet.settings import Settings
+from stallwatch.node.children import module_of_ours, start_own
+from stallwatch.node.worker import Worker
+
+
+def try_place(settings: Settings, seconds: float = 15.0) -> None:
+    """Raise UsageError, saying what is wrong and what to do, when it cannot be used."""
+    worker = Worker(start_own(module_of_ours("stallwatch.fleet.child")))
+    deadline = time.monotonic() + seconds
+    seen: Seen | None = None
+    try:
+        worker.start()
+        worker.ask(msgspec.msgpack.encode(Request(settings, "check")), deadline)
+        while seen is None and not worker.has_ended and worker.wait(deadline):
+            for message in worker.messages():
+                seen = msgspec.msgpack.decode(message, type=Seen)
+    except OSError as error:
+        raise UsageError(f"the meeting place cannot be tried: {error.strerror}") from error
+    finally:
+        worker.end(patience_seconds=0.0)
+    if seen is None:
+        raise UsageError(
+            f"fleet.url {settings.url}: no answer within {seconds:.0f} s",
+            "Is it up, and may this node reach it? A name that does not resolve looks the same.",
+        )
+    if seen.problem:
+        raise UsageError(f"fleet: {seen.problem}", seen.advice)

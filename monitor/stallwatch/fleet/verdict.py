@@ -1,0 +1,61 @@
+"""The verdict over all nodes that reported: the one that `analyze` gives for their folders together. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from stallwatch import __version__
+from stallwatch.bundle.report import deadline
+from stallwatch.diagnosis.node_summary import judge_nodes
+from stallwatch.diagnosis.rank_ranges import rank_ranges
+from stallwatch.diagnosis.stacktree import merge
+from stallwatch.fleet.summary import Believed, NodeWord
+from stallwatch.model.verdict import SCHEMA_VERSION, Report
+
+_MOST_NAMED = 8
+
+
+class JobVerdict(msgspec.Struct, frozen=True):
+    report: Report
+    nodes: int  # that it rests on
+    ranks: int  # of which something is known
+    puts: int = 0  # as the meeting place counted when the summaries were read
+
+
+def judge_job(believed: Believed, world_size: int | None) -> JobVerdict | None:
+    """Given what nodes say and how many ranks the job has, return the verdict over it; None where nobody said
+    anything."""
+    words = [word for word in believed.words if word.summary.ranks or word.summary.log_events]
+    if not words:
+        return None
+    judgement = judge_nodes([word.summary for word in words])
+    known = {rank for word in words for rank in word.ranks}
+    world = world_size or max((word.summary.world_size or 0 for word in words), default=0) or len(known)
+    verdict = judgement.verdicts[0]
+    absent = [rank for rank in range(world) if rank not in known]
+    if absent and verdict.cause not in ("healthy", "job_ended"):
+        whose = f"what the nodes of ranks {rank_ranges(absent)} see: they have put nothing in the meeting place"
+        verdict = msgspec.structs.replace(verdict, missing=(whose, *verdict.missing))
+    stacks = {rank: activity.stack for rank, activity in judgement.activities.items() if activity.stack}
+    report = Report(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
+        incident_id=None,
+        training_job=None,
+        epoch=None,
+        captured_at=max((word.captured_at for word in words), default="") or None,
+        deadline=deadline(judgement.summaries.values()),
+        evidence_complete=not absent and all(word.complete for word in words),
+        verdicts=(verdict, *judgement.verdicts[1:]),
+        stacks=merge(stacks),
+        caveats=(*believed.caveats, *_versions(words)),
+    )
+    return JobVerdict(report, len(words), len(known))
+
+
+def _versions(words: Sequence[NodeWord]) -> tuple[str, ...]:
+    others = sorted({word.tool_version for word in words if word.tool_version != __version__})
+    if not others:
+        return ()
+    named = [word.node for word in words if word.tool_version in others][:_MOST_NAMED]
+    return (f"nodes {', '.join(named)} run stallwatch {', '.join(others)}, this one {__version__}",)

@@ -1,0 +1,111 @@
+"""A meeting place in memory whose clock is the test's: it does what a real one promises, and nothing else."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from stallwatch.fleet.place import CLAIM_SECONDS, LEFT_SECONDS, Board, Key, Kind, PlaceProblem
+
+
+@dataclass
+class _Incident:
+    summaries: dict[str, bytes] = field(default_factory=dict)
+    members: dict[str, float] = field(default_factory=dict)
+    puts: int = 0
+    generation: int = 0
+    holder: str = ""
+    until: float = 0.0
+    kept: dict[str, bytes] = field(default_factory=dict)
+    revision: int = 0
+    closed: bool = False
+
+
+class MemoryPlace:
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._incidents: dict[Key, _Incident] = defaultdict(_Incident)
+        self._last: dict[str, int] = defaultdict(int)
+        self._open: dict[str, int] = {}
+        self.problem = ""  # what every call raises while it is set
+        self.operations = 0
+
+    def _at(self, key: Key) -> _Incident:
+        self.operations += 1
+        if self.problem:
+            raise PlaceProblem(self.problem, "Start it again.")
+        return self._incidents[key]
+
+    def _living(self, incident: _Incident) -> bool:
+        return any(seen > self._seconds() - LEFT_SECONDS for seen in incident.members.values())
+
+    def check(self) -> None:
+        self._at(Key("probe", 0))
+
+    def join(self, job: str, node: str) -> int:
+        self.check()
+        open_ = self._open.get(job, 0)
+        if not open_ or not self._living(self._at(Key(job, open_))):
+            self._last[job] += 1
+            open_ = self._open[job] = self._last[job]
+        self._at(Key(job, open_)).members[node] = self._seconds()
+        return open_
+
+    def put(self, key: Key, node: str, summary: bytes) -> None:
+        incident = self._at(key)
+        incident.summaries[node] = summary
+        incident.puts += 1
+
+    def summaries(self, key: Key) -> dict[str, bytes]:
+        return dict(self._at(key).summaries)
+
+    def look(self, key: Key, node: str, *, whole: bool) -> Board:
+        incident = self._at(key)
+        if node in incident.members:
+            incident.members[node] = self._seconds()
+        holder = incident.holder if incident.until > self._seconds() else ""
+        return Board(
+            incident.puts if whole else 0,
+            holder,
+            incident.generation,
+            incident.kept.get("told", b""),
+            incident.revision,
+            incident.closed,
+        )
+
+    def claim(self, key: Key, node: str) -> int:
+        incident = self._at(key)
+        if incident.until > self._seconds():
+            return 0
+        incident.generation += 1
+        incident.holder, incident.until = node, self._seconds() + CLAIM_SECONDS
+        return incident.generation
+
+    def renew(self, key: Key, node: str, generation: int) -> bool:
+        incident = self._at(key)
+        held = (incident.holder, incident.generation) == (node, generation) and incident.until > self._seconds()
+        if held:
+            incident.until = self._seconds() + CLAIM_SECONDS
+        return held
+
+    def mark(self, key: Key, generation: int, kind: Kind, data: bytes) -> bool:
+        incident = self._at(key)
+        if kind in incident.kept if generation == 0 else generation != incident.generation:
+            return False
+        incident.kept[kind] = data
+        incident.revision += kind == "report"
+        return True
+
+    def report(self, key: Key) -> tuple[int, bytes]:
+        incident = self._at(key)
+        return incident.revision, incident.kept.get("report", b"")
+
+    def close(self, key: Key) -> None:
+        self._at(key).closed = True
+        if self._open.get(key.job) == key.ordinal:
+            del self._open[key.job]
+
+    def leave(self, key: Key, node: str) -> None:
+        incident = self._at(key)
+        incident.members.pop(node, None)
+        if not self._living(incident):
+            self.close(key)

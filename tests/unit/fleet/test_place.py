@@ -1,0 +1,261 @@
+"""What a meeting place promises: the one in memory, a directory, and a real server."""
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stallwatch.fleet.directory_place import DirectoryPlace
+from stallwatch.fleet.place import CLAIM_SECONDS, Key, MeetingPlace, PlaceProblem
+from stallwatch.fleet.redis_place import connect
+from tests.unit.fleet.memory_place import MemoryPlace
+
+JOB = "train-0a1b2c3d"
+needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
+
+
+class Hand:
+    """The clock by which claims run out: the test's own; a server has its own, where a claim is made to run out."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("redis")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            end = time.monotonic() + 60
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                except OSError:
+                    assert time.monotonic() < end and process.poll() is None, "redis-server does not listen"
+                    time.sleep(0.05)
+            yield f"redis://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+Run = Callable[[MeetingPlace, Key], None]
+
+
+@pytest.fixture(params=["memory", "directory", pytest.param("redis", marks=needs_redis)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> MeetingPlace:
+    if request.param == "memory":
+        return MemoryPlace(Hand())
+    if request.param == "directory":
+        tmp_path.chmod(0o700)
+        return DirectoryPlace(tmp_path, Hand())
+    return connect(request.getfixturevalue("server"), "", None, "")
+
+
+@pytest.fixture
+def job() -> str:
+    return f"{JOB}-{secrets.token_hex(4)}"
+
+
+def run_out(place: MeetingPlace, key: Key) -> None:
+    """The claim's holder has not renewed it for long enough."""
+    if isinstance(place, MemoryPlace | DirectoryPlace):
+        hand = place._seconds if isinstance(place, MemoryPlace) else place._monotonic
+        assert isinstance(hand, Hand)
+        place.look(key, "watcher", whole=False)
+        hand.seconds += CLAIM_SECONDS + 1
+    else:
+        client = place._client  # type: ignore[attr-defined]
+        client.delete(f"stallwatch:{{{key.job}}}:{key.ordinal}:claim")
+
+
+def test_it_can_be_tried(place: MeetingPlace) -> None:
+    place.check()
+    place.check()
+
+
+def test_all_who_join_meet_in_the_same_incident(place: MeetingPlace, job: str) -> None:
+    assert [place.join(job, node) for node in ("node0", "node1", "node0")] == [1, 1, 1]
+    assert place.join(f"{job}-other", "node0") == 1
+
+
+def test_after_its_end_the_next_is_opened(place: MeetingPlace, job: str) -> None:
+    key = Key(job, place.join(job, "node0"))
+    place.close(key)
+    assert place.look(key, "node0", whole=False).closed
+    assert place.join(job, "node1") == 2
+    assert place.join(job, "node0") == 2
+
+
+def test_the_last_who_leaves_ends_it(place: MeetingPlace, job: str) -> None:
+    key = Key(job, place.join(job, "node0"))
+    place.join(job, "node1")
+    place.leave(key, "node0")
+    assert not place.look(key, "node1", whole=False).closed
+    place.leave(key, "node1")
+    assert place.look(key, "node2", whole=False).closed
+    assert place.join(job, "node0") == 2
+
+
+def test_a_summary_replaces_the_one_before_and_is_counted(place: MeetingPlace, job: str) -> None:
+    key = Key(job, place.join(job, "node0"))
+    place.put(key, "node0", b"first")
+    before = place.look(key, "node0", whole=True).puts
+    place.put(key, "node0", b"second")
+    place.put(key, "node1", b"other")
+    assert place.summaries(key) == {"node0": b"second", "node1": b"other"}
+    assert place.look(key, "node0", whole=True).puts not in (0, before)
+
+
+def test_one_of_many_claims(place: MeetingPlace, job: str) -> None:
+    key = Key(job, place.join(job, "node0"))
+    assert place.look(key, "node0", whole=False).holder == ""
+    assert [place.claim(key, node) for node in ("node1", "node0", "node2")] == [1, 0, 0]
+    board = place.look(key, "node0", whole=False)
+    assert (board.holder, board.generation) == ("node1", 1)
+    assert place.renew(key, "node1", 1)
+    assert not place.renew(key, "node0", 0)
+
+
+def test_a_claim_that_is_not_renewed_is_anothers_in_the_next_generation(place: MeetingPlace, job: str) -> None:
+    key = Key(job, place.join(job, "node0"))
+    place.claim(key, "node0")
+    assert place.renew(key, "node0", 1)
+    run_out(place, key)
+    assert place.look(key, "node1", whole=False).holder == ""
+    assert place.claim(key, "node1") == 2
+    assert not place.renew(key, "node0", 1)
+    assert place.look(key, "node0", whole=False).holder == "node1"
+
+
+def test_what_was_told_stands_and_one_whose_claim_ran_out_does_not_overwrite_it(place: MeetingPlace, job: str) -> None:
+    key = Key(job, place.join(job, "node0"))
+    place.claim(key, "node0")
+    assert place.mark(key, 1, "told", b"by node0")
+    run_out(place, key)
+    place.claim(key, "node1")
+    assert place.look(key, "node1", whole=False).told == b"by node0"
+    assert place.mark(key, 2, "told", b"by node1")
+    assert not place.mark(key, 1, "told", b"late")
+    assert place.look(key, "node0", whole=False).told == b"by node1"
+
+
+def test_who_told_alone_notes_it_where_nothing_is_noted(place: MeetingPlace, job: str) -> None:
+    key = Key(job, place.join(job, "node0"))
+    assert place.mark(key, 0, "told", b"alone")
+    assert not place.mark(key, 0, "told", b"alone too")
+    assert place.look(key, "node0", whole=False).told == b"alone"
+
+
+def test_the_jobs_verdict_has_a_revision(place: MeetingPlace, job: str) -> None:
+    key = Key(job, place.join(job, "node0"))
+    assert place.report(key) == (0, b"")
+    place.claim(key, "node0")
+    place.mark(key, 1, "report", b"first")
+    revision, data = place.report(key)
+    assert (revision, data) == (place.look(key, "node1", whole=False).report_revision, b"first")
+    place.mark(key, 1, "report", b"second")
+    assert place.report(key) != (revision, b"first")
+    assert place.look(key, "node1", whole=False).report_revision != revision
+
+
+def test_a_directory_of_another_mode_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with pytest.raises(PlaceProblem, match="mode 0700") as refused:
+        DirectoryPlace(tmp_path).check()
+    assert f"-m 0700 {tmp_path}" in refused.value.help
+
+
+def test_a_directory_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(PlaceProblem, match="absent"):
+        DirectoryPlace(tmp_path / "absent").check()
+
+
+def test_in_a_directory_a_node_of_any_name_has_a_file_of_its_own(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    place = DirectoryPlace(tmp_path)
+    key = Key(JOB, place.join(JOB, "../../evil"))
+    place.put(key, "../../evil", b"1")
+    place.put(key, "..", b"2")
+    assert sorted(place.summaries(key).values()) == [b"1", b"2"]
+    assert {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*")} == {JOB}
+
+
+def test_a_link_in_the_directory_is_not_followed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    place = DirectoryPlace(tmp_path)
+    key = Key(JOB, place.join(JOB, "node0"))
+    os.symlink("/etc/hostname", tmp_path / JOB / "1" / "told")
+    with pytest.raises(PlaceProblem):
+        place.look(key, "node0", whole=False)
+
+
+def test_an_incident_that_all_have_deserted_is_not_joined(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    place = DirectoryPlace(tmp_path)
+    place.join(JOB, "node0")
+    for path in (*(tmp_path / JOB / "1").rglob("*"), tmp_path / JOB / "1"):
+        os.utime(path, (1, 1))
+    assert place.join(JOB, "node1") == 2
+
+
+def test_a_server_that_is_not_there_is_a_sentence() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        place = connect(f"redis://127.0.0.1:{closed.getsockname()[1]}", "", None, "")
+        with pytest.raises(PlaceProblem, match="refused") as problem:
+            place.check()
+    assert "Is the server up" in problem.value.help
+
+
+@pytest.mark.parametrize("url", ["redis://", "redis+sentinel://a,b", "redis://host:99999999"])
+def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
+    with pytest.raises(PlaceProblem, match=r"fleet\.url"):
+        connect(url, "", None, "")
+
+
+@needs_redis
+def test_a_full_server_and_a_replica_say_so(server: str) -> None:
+    place = connect(server, "", None, "")
+    client = place._client
+    try:
+        client.config_set("maxmemory", "1")
+        with pytest.raises(PlaceProblem) as full:
+            place.join(JOB, "node0")
+        assert "full" in full.value.help
+        client.config_set("maxmemory", "0")
+        client.config_set("min-replicas-to-write", "1")
+        with pytest.raises(PlaceProblem) as alone:
+            place.join(JOB, "node0")
+        assert "replicas" in alone.value.help
+    finally:
+        client.config_set("maxmemory", "0")
+        client.config_set("min-replicas-to-write", "0")
+
+
+@needs_redis
+def test_a_user_whose_rights_end_at_our_keys_is_enough(server: str) -> None:
+    connect(server, "", None, "")._client.execute_command(
+        "ACL", "SETUSER", "stallwatch", "reset", "on", ">secret", "~stallwatch:*", "+@all", "-@dangerous", "-@admin"
+    )
+    place = connect(server, "stallwatch", "secret", "")
+    place.check()
+    key = Key(JOB, place.join(JOB, "node0"))
+    place.put(key, "node0", b"1")
+    assert place.summaries(key) == {"node0": b"1"}
+    with pytest.raises(PlaceProblem) as refused:
+        connect(server, "stallwatch", "wrong", "").check()
+    assert "fleet.password_file" in refused.value.help
