@@ -27,7 +27,7 @@ from stallwatch.loop.desk import Desk
 from stallwatch.loop.guard import StageGuard
 from stallwatch.loop.hands import Hands
 from stallwatch.loop.notify import ServiceManager
-from stallwatch.loop.parts import Looks, Starter, Store
+from stallwatch.loop.parts import Looks, Shares, Starter, Store
 from stallwatch.loop.renewal import Renewal, changed, held, renews_sensors, renews_telling
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.loop.sampling import MOVES_ALL_THE_SAME, Sampler
@@ -63,6 +63,7 @@ class Daemon:
         sampler: Sampler | None = None,
         spare: Store | None = None,
         cannot_go_on: Callable[[], bool] = lambda: False,
+        fleet: Shares | None = None,
     ) -> None:
         """`cannot_go_on`: asked at each tick; then `run` ends, to be started again by whoever started it."""
         self._config = config
@@ -74,6 +75,7 @@ class Daemon:
         self._renewal = renewal
         self._sampler = sampler
         self._cannot_go_on = cannot_go_on
+        self._fleet = fleet
         self._wakeup = Wakeup()
         self._stopping = self._reloading = False
         self._guard = StageGuard()
@@ -119,9 +121,12 @@ class Daemon:
 
     def _rest(self, schedule: Schedule) -> bool:
         remaining = schedule.remaining_seconds()
-        seconds = min(remaining, _POLL_SECONDS) if self._hands.busy else remaining
+        seconds = min(remaining, _POLL_SECONDS) if self._is_awaited() else remaining
         self._wakeup.wait(seconds, self._panel.news_descriptors())
         return True
+
+    def _is_awaited(self) -> bool:
+        return self._hands.busy or (self._fleet is not None and self._fleet.busy)
 
     def tick(self, tick: int, late_seconds: float) -> bool:
         """Look, detect, act, publish; return True, so that a guard shows whether it came to its end."""
@@ -170,7 +175,7 @@ class Daemon:
         """Let the incidents live on and do what they want done; return whether there was anything to hear."""
         wishes = self._guard.run("incidents", "wishes", self.desk.wishes) or []
         done = self._guard.run("incidents", "poll", self._hands.poll) or []
-        events: list[Event] = [*done, *(wish.event for wish in wishes)]
+        events: list[Event] = [*done, *(wish.event for wish in wishes), *self._share(done, at_ns)]
         if only_news and not events:
             return False
         node = self._ring.latest.node if self._ring.latest else ""
@@ -182,6 +187,12 @@ class Daemon:
         for wish in wishes:
             self._guard.run("incidents", "answer", partial(wish.answer_from, self._lives))
         return True
+
+    def _share(self, done: Sequence[Event], at_ns: int) -> Sequence[Event]:
+        fleet = self._fleet
+        if fleet is None:
+            return ()
+        return self._guard.run("fleet", "step", lambda: fleet.step(self._lives, done, self._detected.jobs, at_ns)) or ()
 
     def _publish(self, snapshot: NodeSnapshot) -> None:
         report = self._guard.run("daemon", "report", lambda: self._report(snapshot))
@@ -195,11 +206,12 @@ class Daemon:
         usage = self._guard.run("daemon", "usage", own_usage)
         disk = self._store.problem()
         state = SensorStatus("state_directory", not disk, disk, 0.0, 0)
+        shared = (self._fleet.status(),) if self._fleet is not None else ()
         incidents = self._lives.incidents()
         tallied = partial(self._tally.step, self._detected.ranks, snapshot.ranks, incidents)
         self._tally = self._guard.run("incidents", "tally", tallied) or self._tally
         return NodeReport(
-            snapshot=replace(snapshot, sensors=(*snapshot.sensors, state)),
+            snapshot=replace(snapshot, sensors=(*snapshot.sensors, state, *shared)),
             ranks=self._detected.ranks,
             findings=self._detected.findings,
             incidents=incidents,
@@ -230,6 +242,8 @@ class Daemon:
         """End every child and let the outputs say their last words."""
         self._guard.run("daemon", "notify", lambda: self._service.say("STOPPING=1"))
         self._guard.run("incidents", "close", self._hands.close)
+        if self._fleet is not None:
+            self._guard.run("fleet", "close", self._fleet.close)
         if self._sampler is not None:
             self._guard.run("captures", "sample", self._sampler.close)
         for output in self._outputs:

@@ -1,6 +1,7 @@
 """`stallwatch analyze`: a verdict from a bundle, dumps or logs. Needs no GPU, no torch, no daemon."""
 
 import gc
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import msgspec
 
 from stallwatch.errors import EXIT_OK, EXIT_SLOW_OR_WAITING, EXIT_UNDECIDED, EXIT_VERDICT
 from stallwatch.model.verdict import Report
+
+SUMMARY_DETAILS = ("none", "functions", "lines")
 
 _EXIT_CODES = {
     "healthy": EXIT_OK,
@@ -20,13 +23,32 @@ _EXIT_CODES = {
 
 
 def _report(paths: Sequence[Path]) -> Report:
+    return _with_summary(paths, "")[0]
+
+
+def _with_summary(paths: Sequence[Path], detail: str) -> tuple[Report, bytes]:
+    """The report, and with a `detail` what other nodes are told of the same evidence."""
+    from stallwatch import diagnosis
     from stallwatch.bundle.reader import load
-    from stallwatch.bundle.report import make_report
+    from stallwatch.bundle.report import report_of
 
     # Evidence is a tree without cycles that lives until the end: collecting only walks it again and again.
     gc.disable()
     try:
-        return make_report(load(paths))
+        evidence = load(paths)
+        judgement = diagnosis.judge(evidence)
+        report = report_of(evidence, judgement)
+        if not detail:
+            return report, b""
+        from stallwatch.diagnosis.node_summary import summarise_node
+        from stallwatch.diagnosis.summary_detail import as_detail, redacted
+
+        try:
+            said = redacted(summarise_node(evidence, judgement), as_detail(detail))
+        except Exception as error:  # noqa: BLE001 - what is for other nodes must not cost this one its verdict
+            click.echo(f"no summary for other nodes: {type(error).__name__}: {error}", err=True)
+            return report, b""
+        return report, msgspec.msgpack.encode(said)
     finally:
         gc.enable()
 
@@ -34,14 +56,19 @@ def _report(paths: Sequence[Path]) -> Report:
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH…")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def command(paths: tuple[Path, ...], as_json: bool) -> int:
+@click.option(
+    "--summary", type=click.Choice(SUMMARY_DETAILS), hidden=True, help="With --json: a node summary below it."
+)
+def command(paths: tuple[Path, ...], as_json: bool, summary: str | None) -> int:
     """Say what hung: from an incident bundle, a folder of dumps, dumps, logs, or several node folders of one incident.
 
     Exit code: 0 healthy or over, 10 a verdict, 11 undecided, 12 slow or waiting; 65 when nothing could be read.
     """
     if as_json:
-        report = _report(paths)
+        report, for_others = _with_summary(paths, summary or "")
         click.echo(msgspec.json.encode(report))
+        if summary:
+            sys.stdout.buffer.write(for_others)
     else:
         from rich.console import Console, Group
 

@@ -25,6 +25,13 @@ def check(file: Path | None, as_json: bool) -> None:
         split_address(settings.http.listen)
     secret_url("slack.webhook_url", settings.slack.webhook_url, settings.slack.webhook_url_file)
     secret_url("webhook.url", settings.webhook.url, settings.webhook.url_file)
+    if settings.fleet.url:
+        from stallwatch.fleet.settings import settings_of
+        from stallwatch.fleet.trial import try_place
+
+        place = settings_of(settings.fleet)
+        assert place is not None
+        try_place(place)
     if as_json:
         echo_json(config.without_secrets(settings))
     else:

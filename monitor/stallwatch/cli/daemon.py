@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -13,15 +15,18 @@ from stallwatch.daemon import Daemon
 from stallwatch.errors import EXIT_CRASH, UsageError
 from stallwatch.incidents.far_file import read_regular
 from stallwatch.incidents.far_store import FarStore
+from stallwatch.loop.judging import JudgeRun, command_for
 from stallwatch.loop.notify import take_from
-from stallwatch.loop.parts import RealStarter
+from stallwatch.loop.parts import RealStarter, Shares
 from stallwatch.loop.privileged import make_rank_directory, side_of
 from stallwatch.loop.sampling import Sampler
+from stallwatch.model.incident import Told
 from stallwatch.node.disk import DiskHangs
 from stallwatch.node.privileged_client import Privileged
 from stallwatch.outputs.build import build, notify_test, telling
 from stallwatch.outputs.output import Control, Output
 from stallwatch.outputs.sockets import SOCKET_NAME, make_way
+from stallwatch.outputs.told import told_by
 from stallwatch.sensors.panel import Panel
 
 log = logging.getLogger("stallwatch.daemon")
@@ -69,8 +74,10 @@ def command(path: Path | None, verbose: bool) -> int:
         raise no_store(error, config.daemon.state_directory) from error
     if side.is_ours:
         make_rank_directory(config.daemon.rank_directory)
+    fleet = shared_with(config, clock, lambda incident_id: told_by(daemon.outputs, incident_id))
     panel = Panel(config, clock, side)
-    starter, sampler = RealStarter(config, clock, side), Sampler(config.drift, clock, side)
+    judging = partial(JudgeRun, command=command_for(config.fleet))
+    starter, sampler = RealStarter(config, clock, side, judging), Sampler(config.drift, clock, side)
     daemon = Daemon(
         config,
         clock,
@@ -83,6 +90,7 @@ def command(path: Path | None, verbose: bool) -> int:
         sampler=sampler,
         spare=spare,
         cannot_go_on=side.has_ended,
+        fleet=fleet,
     )
     daemon.handle_signals()
     try:
@@ -101,6 +109,15 @@ def command(path: Path | None, verbose: bool) -> int:
     side.close()
     log.info("stopped")
     return 0
+
+
+def shared_with(config: Config, clock: Clock, told: Callable[[str], Told]) -> Shares | None:
+    """How incidents are shared with other nodes; nothing of it is imported where they are not. Raise UsageError."""
+    if not config.fleet.url:
+        return None
+    from stallwatch.loop.together import fleet_of
+
+    return fleet_of(config, clock, told)
 
 
 def no_store(error: OSError, state_directory: str) -> UsageError:

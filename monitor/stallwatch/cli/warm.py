@@ -1,7 +1,8 @@
 """`python -m stallwatch.cli.warm`: `stallwatch analyze --json`, started before there is a bundle.
 
 The daemon keeps one while there are ranks, so that imports (half a second of CPU) cost the verdict no time; the bundle
-comes as one line on standard input, whose end ends it. Nothing else differs from the command.
+comes as one line on standard input, whose end ends it. Nothing else differs from the command, whose
+arguments it takes.
 """
 
 import sys
@@ -15,7 +16,7 @@ from stallwatch.node.capabilities import drop_unless_root
 def main() -> int:
     drop_unless_root()
     path = sys.stdin.readline().rstrip("\n")
-    return run(["analyze", "--json", path]) if path else 0
+    return run(["analyze", "--json", *sys.argv[1:], path]) if path else 0
 
 
 if __name__ == "__main__":

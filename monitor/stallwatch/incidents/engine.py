@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.incidents import ending, looking, slowness
+from stallwatch.incidents import ending, looking, shared, slowness
 from stallwatch.incidents.life import Family, Life, Lives, Mute
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import (
@@ -17,6 +17,7 @@ from stallwatch.incidents.messages import (
     Captured,
     CaptureWanted,
     Event,
+    FleetSaid,
     MuteWanted,
     Note,
     Save,
@@ -86,6 +87,8 @@ class Engine:
         if isinstance(event, CaptureWanted):
             return self._requested(lives, event.job, now, actions)
         life = lives.find(event.incident_id)
+        if life is None and isinstance(event, FleetSaid):
+            return shared.said_of_past(lives, event)
         if life is None:
             return _moved_of_past(lives, event) if isinstance(event, BundleMoved) else lives
         if isinstance(event, Acknowledged):
@@ -94,6 +97,8 @@ class Engine:
             elsewhere = replace(life.incident, bundle=event.bundle)
             what = f"evidence lies in {event.bundle}: {event.why}"
             heard = replace(life, incident=noted(elsewhere, what, now.wall_ns, actions))
+        elif isinstance(event, FleetSaid):
+            heard = shared.said(life, event, now.at_ns, now.wall_ns, actions)
         elif isinstance(event, Captured):
             heard = looking.captured(life, event, now.wall_ns, actions)
         else:
@@ -124,6 +129,7 @@ class Engine:
             report=None,
             bundle=f"{self._config.daemon.state_directory}/incidents/{incident_id(job, ordinals[job])}",
             events=(IncidentEvent(now.wall_ns, f"suspected: {what}" if findings else what),),
+            together=shared.begin_together(family, now.jobs.get(job), self._config),
         )
         if family == "health":
             life = Life(incident, family)

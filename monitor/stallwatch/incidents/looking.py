@@ -80,8 +80,12 @@ def judged(
         what = f"look {event.look}: now {verdict.cause}; the verdict stands"
         life = replace(life, incident=noted(life.incident, what, wall_ns, actions))
         return _look_later(life, now_ns) if life.family == "slow" else life
+    shared = life.incident.together
+    if shared is not None and shared.nodes and before is not None:
+        # Of a job on several nodes this node sees a part: what all of them say together stands.
+        return _look_later(life, now_ns) if verdict.cause in OPEN else life
     same = before is not None and (before.cause, before.culprits) == (verdict.cause, verdict.culprits)
-    incident = replace(life.incident, report=_named(report, life.incident), state=_state(life, verdict))
+    incident = replace(life.incident, report=named(report, life.incident), state=state_by(life, verdict))
     incident = _with_recurrence(incident, earlier)
     what = f"verdict{' still' if same else ''}: {verdict.cause} ({verdict.confidence}): {verdict.summary}"
     since_ns = incident.verdict_since_ns if same and incident.verdict_since_ns is not None else now_ns
@@ -128,13 +132,13 @@ def noted(incident: Incident, what: str, wall_ns: int, actions: list[Action]) ->
     return incident
 
 
-def _state(life: Life, verdict: Verdict) -> IncidentState:
+def state_by(life: Life, verdict: Verdict) -> IncidentState:
     if life.family == "slow" and verdict.cause != "slow_rank":
         return "suspect"
     return "suspect" if verdict.cause == "healthy" else "open"
 
 
-def _named(report: Report, incident: Incident) -> Report:
+def named(report: Report, incident: Incident) -> Report:
     return replace(
         report,
         incident_id=incident.incident_id,

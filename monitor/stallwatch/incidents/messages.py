@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stallwatch.model.incident import Incident
+from stallwatch.model.incident import Incident, Together
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Report
 
@@ -25,6 +25,15 @@ class Judged(msgspec.Struct, frozen=True):
     look: int
     report: Report | None
     problem: str = ""
+    summary: bytes = b""  # for other nodes, where there are any
+
+
+class FleetSaid(msgspec.Struct, frozen=True):
+    """Where this node stands among those of the job, and the verdict over all of them."""
+
+    incident_id: str
+    together: Together
+    report: Report | None = None  # None: none yet, or the same as before
 
 
 class MuteWanted(msgspec.Struct, frozen=True):
@@ -52,7 +61,7 @@ class CaptureWanted(msgspec.Struct, frozen=True):
     job: JobKey
 
 
-Event = Captured | Judged | BundleMoved | MuteWanted | Acknowledged | CaptureWanted
+Event = Captured | Judged | FleetSaid | BundleMoved | MuteWanted | Acknowledged | CaptureWanted
 
 
 class StartCapture(msgspec.Struct, frozen=True):

@@ -29,3 +29,8 @@ def ordinal_of(name: str) -> int:
     """Return the ordinal at the end of an id, 0 where there is none."""
     tail = name.rpartition("-")[2]
     return int(tail) if tail.isdecimal() else 0
+
+
+def shared_name(job: JobKey) -> str:
+    """Return the part of a job's incidents' ids that they have in common, on all nodes."""
+    return incident_id(job, 0).removesuffix("-0")

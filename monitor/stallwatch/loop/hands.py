@@ -188,7 +188,7 @@ class Hands:
             self._guard.run("bundle", "verdict", lambda: self._conclude(incident, report))
         else:
             self._guard.count("diagnosis", "analyze", state.problem)
-        return [Judged(incident_id, look, report, state.problem)]
+        return [Judged(incident_id, look, report, state.problem, state.summary)]
 
     def _conclude(self, incident: Incident, report: Report) -> None:
         writer = self._bundles.writer(incident)

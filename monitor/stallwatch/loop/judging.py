@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.clock import Clock
-from stallwatch.config import DiagnosisSection
+from stallwatch.config import DiagnosisSection, FleetSection
 from stallwatch.errors import EXIT_OK, EXIT_SLOW_OR_WAITING, EXIT_UNDECIDED, EXIT_VERDICT
 from stallwatch.model.verdict import Report
 from stallwatch.node.run_once import Ended, RunOnce
@@ -24,6 +24,12 @@ _COMMAND = (sys.executable, "-m", "stallwatch.cli.warm")
 class JudgeState(msgspec.Struct, frozen=True):
     report: Report | None
     problem: str = ""
+    summary: bytes = b""  # for other nodes, where it was asked for: diagnosis.node_summary as msgpack
+
+
+def command_for(fleet: FleetSection) -> tuple[str, ...]:
+    """The command that judges: with a summary where there are other nodes to read it."""
+    return (*_COMMAND, "--summary", fleet.detail) if fleet.url else _COMMAND
 
 
 class JudgeRun:
@@ -66,7 +72,8 @@ class JudgeRun:
 def _state_of(ended: Ended) -> JudgeState:
     if ended.code not in _HAS_REPORT:
         return JudgeState(None, f"analyze ended with {ended.code}: {ended.last_words or 'without a word'}")
+    report, _, summary = ended.output.partition(b"\n")  # JSON holds no bare line end
     try:
-        return JudgeState(_REPORT.decode(ended.output))
+        return JudgeState(_REPORT.decode(report), summary=summary)
     except msgspec.MsgspecError as error:
         return JudgeState(None, f"analyze printed no report: {error}")

@@ -7,12 +7,15 @@ from typing import Protocol
 from stallwatch.captures.run import CaptureRun, CaptureState
 from stallwatch.clock import Clock
 from stallwatch.config import Config, DiagnosisSection
+from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import slowness
+from stallwatch.incidents.life import Lives
+from stallwatch.incidents.messages import Event
 from stallwatch.incidents.store import Left
 from stallwatch.loop.judging import JudgeRun, JudgeState
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident
-from stallwatch.model.snapshot import NodeSnapshot, RankSample
+from stallwatch.model.snapshot import NodeSnapshot, RankSample, SensorStatus
 from stallwatch.node.privileged_client import Privileged
 
 
@@ -83,6 +86,25 @@ class Store(Protocol):
     def problem(self) -> str:
         """A sentence while the disk does not answer; does not wait."""
         ...
+
+
+class Shares(Protocol):
+    """Incidents that other nodes see too: loop.together.Fleet. Nothing waits."""
+
+    @property
+    def busy(self) -> bool:
+        """An answer is on its way: come again soon."""
+        ...
+
+    def step(self, lives: Lives, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:
+        """Given the incidents and what was just judged, return what the other nodes say."""
+        ...
+
+    def status(self) -> SensorStatus:
+        """How the meeting place does."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Starter(Protocol):

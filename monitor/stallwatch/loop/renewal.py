@@ -14,6 +14,7 @@ _FIXED = (
     *(("daemon", key) for key in ("state_directory", "run_directory", "tick_seconds")),
     *(("http", key) for key in ("listen", "token_file", "external_url", "socket_group")),
     ("incidents", "timeline_seconds"),
+    *(("fleet", key) for key in ("url", "username", "password_file", "ca_file", "key_file", "detail")),
 )
 
 

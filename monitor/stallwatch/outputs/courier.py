@@ -14,9 +14,10 @@ import msgspec
 from stallwatch.clock import Clock
 from stallwatch.errors import UsageError
 from stallwatch.incidents.delivery_steps import Step, covered, due, verdict_key
-from stallwatch.model.incident import Incident, NodeReport, Severity
+from stallwatch.model.incident import Delivered, Incident, NodeReport, Severity
 from stallwatch.node.disk import DiskHangs
-from stallwatch.outputs.delivery import Delivered, Later, Outcome, Poster
+from stallwatch.outputs.delivery import Delivered as Arrived
+from stallwatch.outputs.delivery import Later, Outcome, Poster
 from stallwatch.outputs.documents import HeldBack, iso
 from stallwatch.outputs.rate_cap import NoCap, RateCap
 from stallwatch.outputs.spool import Message, Spool, SpoolFile
@@ -106,6 +107,9 @@ class Courier:
         with self._changed:
             for incident in report.incidents:
                 known = incident.incident_id
+                if incident.together is not None and incident.together.told is not None:
+                    elsewhere = incident.together.told.outputs.get(self.name)
+                    self._spool = self._spool.with_delivered(known, elsewhere) if elsewhere else self._spool
                 told = self._spool.told.get(known, ())
                 step = due(incident, told, self._minimum, self._spool.verdicts.get(known, ""))
                 if step is not None:
@@ -126,7 +130,7 @@ class Courier:
 
     def notify_test(self, seconds: float) -> str:
         outcome = self._poster.post(msgspec.json.encode(self._words.test()), seconds)
-        if isinstance(outcome, Delivered):
+        if isinstance(outcome, Arrived):
             return f"delivered ({outcome.detail})"
         return f"not delivered: {outcome.reason}"
 
@@ -142,6 +146,10 @@ class Courier:
     def threads(self) -> Mapping[str, str]:
         """By incident, the thread of its first message."""
         return self._spool.threads
+
+    def delivered(self, incident_id: str) -> Delivered:
+        """What has left, for the nodes that share the incident: whoever speaks next goes on from there."""
+        return self._spool.delivered(incident_id)
 
     def queued(self) -> int:
         return len(self._spool.queue)
@@ -218,7 +226,7 @@ class Courier:
         messages, now_ns = batch.messages, self._clock.monotonic_ns()
         self._attempts = self._attempts + 1 if isinstance(outcome, Later) else 0
         self._not_before_ns = now_ns + int(_wait_seconds(outcome, self._attempts) * 1e9)
-        if isinstance(outcome, Delivered):
+        if isinstance(outcome, Arrived):
             self._cap.sent(messages, now_ns)
             self._finish(messages, "repeated" if batch.doubted else "delivered", None, outcome.thread)
             return

@@ -8,7 +8,7 @@ import msgspec
 
 from stallwatch import __version__
 from stallwatch.model.finding import Finding, RankState
-from stallwatch.model.incident import OVER, Incident, IncidentState, NodeReport, Severity
+from stallwatch.model.incident import OVER, Incident, IncidentState, NodeReport, Severity, Together
 from stallwatch.model.snapshot import SensorStatus
 from stallwatch.model.verdict import SCHEMA_VERSION, Report, StackNode, Verdict
 
@@ -51,6 +51,9 @@ class IncidentDocument(msgspec.Struct, frozen=True):
 
     tell_at: str | None = None  # when somebody is told, unless it moves
     tell_reason: str = ""  # why not sooner
+    together: Together | None = (
+        None  # how this node stands among those of the job; null: it sees all of it, or is alone
+    )
 
 
 class IncidentList(msgspec.Struct, frozen=True):
@@ -143,6 +146,7 @@ def incident_document(incident: Incident, *, with_stacks: bool = True) -> Incide
         owner=incident.job.owner,
         tell_at=iso(incident.tell_wall_ns) if incident.tell_wall_ns is not None else None,
         tell_reason=incident.tell_reason,
+        together=incident.together,
     )
 
 

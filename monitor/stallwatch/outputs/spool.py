@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch.incidents.delivery_steps import LAST, Step
+from stallwatch.model.incident import Delivered
 from stallwatch.node.disk import Disk
 
 _MOST_MESSAGES = 200  # some hours of a very bad day; the oldest of who has the most is dropped first
@@ -54,6 +55,27 @@ class Spool(msgspec.Struct, frozen=True):
         dropped = len(self.queue) + 1 - len(queue)
         verdicts = {**self.verdicts, message.incident_id: verdict}
         return replace(self, told=told, queue=tuple(queue), verdicts=verdicts, owners=owners), dropped
+
+    def delivered(self, incident_id: str) -> Delivered:
+        """What has left of an incident's messages: all that was queued and waits no more."""
+        waiting = {message.step for message in self.queue if message.incident_id == incident_id}
+        if "told" in waiting:
+            waiting.add("escalated")
+        steps = tuple(step for step in self.told.get(incident_id, ()) if step not in waiting)
+        return Delivered(steps, self.verdicts.get(incident_id, ""), self.threads.get(incident_id, ""))
+
+    def with_delivered(self, incident_id: str, elsewhere: Delivered) -> "Spool":
+        """Note what another node has delivered, so that what follows edits and does not add."""
+        own = self.told.get(incident_id, ())
+        steps = tuple(step for step in elsewhere.steps if step not in own)
+        if not steps:
+            return self
+        spool = replace(self, told={**self.told, incident_id: (*own, *steps)})
+        if elsewhere.verdict and incident_id not in self.verdicts:
+            spool = replace(spool, verdicts={**self.verdicts, incident_id: elsewhere.verdict})
+        if elsewhere.thread and incident_id not in self.threads:
+            spool = spool.with_thread(incident_id, elsewhere.thread)
+        return spool
 
     def without(self, messages: Sequence[Message]) -> "Spool":
         gone = {id(message) for message in messages}

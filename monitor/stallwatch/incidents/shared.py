@@ -1,0 +1,61 @@
+"""An incident that other nodes of the job see too: whose verdict it shows, and who tells of it. Pure."""
+
+from msgspec.structs import replace
+
+from stallwatch.config import Config
+from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.incidents.life import Family, Life, Lives
+from stallwatch.incidents.looking import named, noted, state_by
+from stallwatch.incidents.messages import Action, FleetSaid
+from stallwatch.model.incident import Incident, Together
+from stallwatch.progress.patience import OPEN
+
+
+def begin_together(family: Family, facts: JobFacts | None, config: Config) -> Together | None:
+    """Return how a new incident begins: shared where the job has ranks that are not here. Slowness and health are each
+    node's own."""
+    if not config.fleet.url or family != "hang" or facts is None or facts.world_size <= len(facts.ranks):
+        return None
+    return Together(why="the job's nodes have not agreed yet which of them tells")
+
+
+def said(life: Life, event: FleetSaid, at_ns: int, wall_ns: int, actions: list[Action]) -> Life:
+    """Take in where this node stands, and the job's verdict."""
+    incident = said_of(life.incident, event, wall_ns, actions)
+    report = event.report
+    if report is None or not report.verdicts:
+        return replace(life, incident=incident)
+    verdict, before = report.verdicts[0], incident.verdict
+    told = incident.severity != "none"
+    if before is not None and before.cause not in OPEN and verdict.cause in OPEN and told:
+        return replace(life, incident=incident)  # what was known and told is not unknown again
+    same = before is not None and (before.cause, before.culprits) == (verdict.cause, verdict.culprits)
+    since_ns = incident.verdict_since_ns if same and incident.verdict_since_ns is not None else at_ns
+    incident = replace(
+        incident, report=named(report, incident), state=state_by(life, verdict), verdict_since_ns=since_ns
+    )
+    if not same:
+        whose = f"of {event.together.nodes} nodes" if event.together.nodes else "of this node alone"
+        incident = noted(
+            incident, f"verdict {whose}: {verdict.cause} ({verdict.confidence}): {verdict.summary}", wall_ns, actions
+        )
+    return replace(life, incident=incident)
+
+
+def said_of(incident: Incident, event: FleetSaid, wall_ns: int, actions: list[Action]) -> Incident:
+    before, now = incident.together, event.together
+    incident = replace(incident, together=now)
+    if before is not None and (before.speaks, before.incident_id) == (now.speaks, now.incident_id):
+        return incident
+    if now.speaks:
+        return noted(incident, f"this node tells of it, as {incident.shared_id}", wall_ns, actions)
+    return noted(incident, f"as {incident.shared_id}: {now.why}", wall_ns, actions)
+
+
+def said_of_past(lives: Lives, event: FleetSaid) -> Lives:
+    """The end of an incident may be this node's to tell though another has told its beginning."""
+    past = tuple(
+        replace(incident, together=event.together) if incident.incident_id == event.incident_id else incident
+        for incident in lives.past
+    )
+    return replace(lives, past=past)

@@ -1,0 +1,178 @@
+"""Hands incidents that other nodes see too to the meeting place, and what comes of it to the engine. No call waits."""
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from stallwatch import __version__
+from stallwatch.clock import Clock
+from stallwatch.config import Config
+from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.diagnosis.node_summary import NodeSummary
+from stallwatch.fleet.link import Link
+from stallwatch.fleet.member import Local, Position
+from stallwatch.fleet.settings import settings_of
+from stallwatch.fleet.summary import NodeWord, encode_word
+from stallwatch.incidents.life import Lives
+from stallwatch.incidents.messages import Event, FleetSaid, Judged
+from stallwatch.incidents.names import shared_name
+from stallwatch.model.incident import Incident, Together, Told
+from stallwatch.model.snapshot import JobKey, SensorStatus
+from stallwatch.model.verdict import Report, Verdict
+from stallwatch.progress.patience import OPEN
+
+# What only the node of a rank can see of it.
+_SEEN_HERE = ("rank_exited", "rank_raised", "process_stopped", "gpu_fault", "gpu_kernel_stuck")
+_LINGER_NS = 90_000_000_000  # after its end an incident may still be this node's to tell
+_SUMMARY = msgspec.msgpack.Decoder(NodeSummary)
+
+
+class Meets(Protocol):
+    """fleet.link.Link."""
+
+    @property
+    def problem(self) -> str: ...
+
+    @property
+    def busy(self) -> bool: ...
+
+    def step(self, now_ns: int, locals_: Sequence[Local]) -> Mapping[str, Position]: ...
+
+    def close(self) -> None: ...
+
+
+class _Word(msgspec.Struct):
+    """What this node has judged of one incident so far."""
+
+    judged: int = 0
+    report: Report | None = None
+    summary: bytes = b""
+    ranks: tuple[int, ...] = ()
+    world_size: int = 0
+    over_ns: int | None = None
+    said: FleetSaid | None = None
+
+
+class Fleet:
+    def __init__(self, link: Meets, clock: Clock, node: str, told: Callable[[str], Told]) -> None:
+        """`told`: given an incident's id, what this node's outputs have delivered of it."""
+        self._link = link
+        self._clock = clock
+        self._node = node
+        self._told = told
+        self._words: dict[str, _Word] = {}
+
+    @property
+    def busy(self) -> bool:
+        return self._link.busy
+
+    def step(self, lives: Lives, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:
+        """Given the incidents and what was just judged, return what the other nodes say."""
+        shared = [one for one in lives.incidents() if one.together is not None]
+        facts = {one.job: one for one in jobs}
+        reports = {event.incident_id: event for event in events if isinstance(event, Judged)}
+        locals_ = [
+            local
+            for one in shared
+            if (local := self._local(one, facts, reports.get(one.incident_id), at_ns)) is not None
+        ]
+        present = {one.incident_id for one in shared}
+        self._words = {known: word for known, word in self._words.items() if known in present}
+        if not locals_ and not self._link.busy:
+            self._link.step(at_ns, ())
+            return []
+        positions = self._link.step(at_ns, locals_)
+        return [said for local in locals_ if (said := self._said(local, positions[local.incident_id])) is not None]
+
+    def status(self) -> SensorStatus:
+        problem = self._link.problem
+        return SensorStatus("meeting_place", not problem, problem, 0.0, 0, required=False)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _local(
+        self, incident: Incident, facts: Mapping[JobKey, JobFacts], judged: Judged | None, at_ns: int
+    ) -> Local | None:
+        word = self._words.setdefault(incident.incident_id, _Word())
+        here = facts.get(incident.job)
+        if here is not None:
+            word.ranks, word.world_size = here.ranks, here.world_size
+        if judged is not None:
+            word.judged, word.report = word.judged + 1, judged.report or word.report
+            word.summary = self._word_of(word, judged) or word.summary
+        if incident.is_over and word.over_ns is None:
+            word.over_ns = at_ns
+        if word.over_ns is not None and at_ns - word.over_ns > _LINGER_NS:
+            return None
+        if incident.is_over and word.judged == 0:
+            return None
+        adopted = word.judged == 0 and incident.report is not None
+        return Local(
+            incident_id=incident.incident_id,
+            job=shared_name(incident.job),
+            world_size=word.world_size,
+            ranks=word.ranks,
+            judged=1 if adopted else word.judged,
+            report=word.report or incident.report,
+            summary=word.summary,
+            proven=_is_proven(word.report, word.ranks),
+            told=self._told(incident.incident_id),
+            over=incident.is_over,
+        )
+
+    def _word_of(self, word: _Word, judged: Judged) -> bytes:
+        try:
+            summary = _SUMMARY.decode(judged.summary)
+        except msgspec.MsgspecError:  # none was made, or it is cut off: the verdict of this node stands all the same
+            return b""
+        report = judged.report
+        complete = report is not None and report.evidence_complete
+        captured_at = (report.captured_at or "") if report is not None else ""
+        ranks = tuple(sorted({*word.ranks, *(digest.summary.rank for digest in summary.ranks)}))
+        return encode_word(NodeWord(self._node, ranks, summary, complete, captured_at, __version__))
+
+    def _said(self, local: Local, position: Position) -> FleetSaid | None:
+        word = self._words[local.incident_id]
+        report, nodes = position.report, position.nodes if position.report is not None else 0
+        if report is None and position.away and local.report is not None:
+            report = _alone(local.report, position.away)
+        shared_id = f"{local.job}-{position.ordinal}" if position.ordinal else ""
+        together = Together(position.speaks, position.why, shared_id, nodes, position.told)
+        said = FleetSaid(local.incident_id, together, report)
+        before = word.said
+        if before is not None and (before.together, _gist(before.report)) == (together, _gist(report)):
+            return None
+        word.said = said
+        return said
+
+
+def _gist(report: Report | None) -> tuple[object, ...] | None:
+    """What of a report is news: how long something has not answered is none."""
+    return None if report is None else tuple(replace(verdict, missing=()) for verdict in report.verdicts)
+
+
+def _alone(report: Report, why: str) -> Report:
+    """This node's own verdict, which says that it is."""
+    said = tuple(
+        replace(verdict, missing=(f"what the job's other nodes see: {why}", *verdict.missing))
+        for verdict in report.verdicts
+    )
+    return replace(report, verdicts=said, evidence_complete=False)
+
+
+def _is_proven(report: Report | None, ranks: Sequence[int]) -> bool:
+    verdict: Verdict | None = report.verdicts[0] if report is not None and report.verdicts else None
+    if verdict is None or verdict.cause in OPEN or not verdict.culprits or not set(verdict.culprits) <= set(ranks):
+        return False
+    return verdict.confidence == "certain" or (verdict.confidence == "likely" and verdict.cause in _SEEN_HERE)
+
+
+def fleet_of(config: Config, clock: Clock, told: Callable[[str], Told]) -> Fleet | None:
+    """Return how this node meets others; None where it judges alone. Raise UsageError for what cannot be."""
+    settings = settings_of(config.fleet)
+    node = socket.gethostname()
+    return None if settings is None else Fleet(Link(settings, node), clock, node, told)

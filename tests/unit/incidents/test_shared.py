@@ -1,0 +1,91 @@
+"""An incident that other nodes see too: one verdict, and one of them tells."""
+
+from stallwatch.config import Config, FleetSection
+from stallwatch.incidents.delivery_steps import due
+from stallwatch.incidents.messages import Captured, FleetSaid, Judged
+from stallwatch.model.incident import Incident, Together
+from stallwatch.model.verdict import Report
+from tests.unit.incidents.stories import Story, facts, report, stall
+
+ON_TWO_NODES = facts(world_size=8)
+SHARING = Config(fleet=FleetSection(url="redis://h", key_file="/k"))
+
+
+def story(config: Config = SHARING) -> Story:
+    made = Story(config)
+    made.at(0, stall(), jobs=[ON_TWO_NODES])
+    return made
+
+
+def current(made: Story) -> Incident:
+    return made.lives.incidents()[0]
+
+
+def say(made: Story, together: Together, said: Report | None = None) -> Incident:
+    made.hear(FleetSaid(current(made).incident_id, together, said))
+    return current(made)
+
+
+def judge(made: Story, said: Report, look: int = 1) -> Incident:
+    one = current(made)
+    made.at(made.second + 1, stall("confirmed"))
+    made.hear(Captured(one.incident_id, look, complete=True, done=True))
+    made.hear(Judged(one.incident_id, look, said))
+    return current(made)
+
+
+def test_a_hang_of_a_job_with_ranks_elsewhere_is_told_by_nobody_until_the_nodes_have_agreed() -> None:
+    one = judge(story(), report("process_stopped"))
+    assert one.severity == "critical", "everybody shows how things stand"
+    assert "agreed" in one.told_elsewhere
+    assert due(one, (), "warning") is None
+
+
+def test_a_job_that_is_all_here_and_a_node_that_judges_alone_tell_as_ever() -> None:
+    whole = Story(SHARING)
+    whole.at(0, stall())
+    assert current(whole).together is None
+    alone = story(Config())
+    assert current(alone).together is None
+    assert due(judge(alone, report("process_stopped")), (), "warning") == "told"
+
+
+def test_who_speaks_tells_and_the_others_say_who_does() -> None:
+    made = story()
+    judge(made, report("process_stopped"))
+    one = say(made, Together(False, "node3 tells of it", "train-1"))
+    assert one.told_elsewhere == "node3 tells of it"
+    assert due(one, (), "warning") is None
+    one = say(made, Together(True, "", "train-1", 2))
+    assert due(one, (), "warning") == "told"
+    assert [event.what for event in one.events][-1].startswith("this node tells of it, as train-1")
+
+
+def test_the_jobs_verdict_is_shown_and_this_nodes_part_does_not_replace_it() -> None:
+    made = story()
+    judge(made, report("undecided", ()))
+    one = say(made, Together(False, "node3 tells of it", "train-1", 2), report("not_entered", (6,), "certain"))
+    assert one.verdict is not None and (one.verdict.cause, one.verdict.culprits) == ("not_entered", (6,))
+    one = judge(made, report("undecided", ()), look=made.lives.active[0].looks)
+    assert one.verdict is not None and one.verdict.culprits == (6,)
+
+
+def test_a_verdict_that_was_told_is_not_unknown_again() -> None:
+    made = story()
+    say(made, Together(True, "", "train-1", 2), report("process_stopped", (6,)))
+    judge(made, report("undecided", ()))
+    one = say(made, Together(True, "", "train-1", 1), report("undecided", ()))
+    assert one.verdict is not None and one.verdict.cause == "process_stopped"
+
+
+def test_the_end_may_be_told_by_another_than_the_beginning() -> None:
+    made = story()
+    judge(made, report("process_stopped"))
+    say(made, Together(False, "node3 tells of it", "train-1", 2))
+    for second in range(10, 16):
+        made.at(second, jobs=[facts(world_size=8, moved=True)])
+    one = current(made)
+    assert one.state == "resolved"
+    assert due(one, ("told",), "warning") is None
+    one = say(made, Together(True, "", "train-1", 2))
+    assert due(one, ("told",), "warning") == "resolved"

@@ -1,0 +1,177 @@
+"""What the loop hands to the meeting place, and what it tells the engine of it."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import pytest
+
+from stallwatch.config import Config, FleetSection
+from stallwatch.errors import UsageError
+from stallwatch.fleet.member import Local, Position
+from stallwatch.fleet.settings import settings_of
+from stallwatch.fleet.summary import NodeWord
+from stallwatch.incidents.life import Life, Lives
+from stallwatch.incidents.messages import FleetSaid, Judged
+from stallwatch.loop.together import Fleet
+from stallwatch.model.incident import Delivered, Incident, Together, Told
+from stallwatch.model.verdict import Report
+from tests.unit.fleet.nodes import scene
+from tests.unit.incidents.stories import SECOND, START, facts, report
+from tests.unit.outputs.reports import FakeClock, incident
+
+SHARED = Together(why="not agreed")
+SUMMARY = msgspec.msgpack.encode(msgspec.msgpack.decode(scene(2, 3, "sleeps")[0][1], type=NodeWord).summary)
+
+
+class FakeLink:
+    """A meeting place that says what the test says."""
+
+    def __init__(self) -> None:
+        self.asked: list[Sequence[Local]] = []
+        self.position = Position(ordinal=4, why="node1 tells of it")
+        self.problem = ""
+        self.busy = False
+        self.closed = False
+
+    def step(self, now_ns: int, locals_: Sequence[Local]) -> Mapping[str, Position]:
+        self.asked.append(locals_)
+        return {local.incident_id: self.position for local in locals_}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def shared(**changes: object) -> Incident:
+    return msgspec.structs.replace(incident(together=SHARED, report=None), **changes)
+
+
+def lives(*incidents: Incident) -> Lives:
+    return Lives(active=tuple(Life(one, "hang") for one in incidents))
+
+
+def judged(one: Incident, **fields: object) -> Judged:
+    return Judged(one.incident_id, 1, report("process_stopped", (1,)), summary=SUMMARY)
+
+
+@pytest.fixture
+def link() -> FakeLink:
+    return FakeLink()
+
+
+@pytest.fixture
+def fleet(link: FakeLink) -> Fleet:
+    told = Told({"slack": Delivered(("told",), "x")})
+    return Fleet(link, FakeClock(), "node0", lambda incident_id: told)
+
+
+def said(fleet: Fleet, one: Incident, *events: Judged, at: float = 0) -> FleetSaid | None:
+    here = facts(one.job, world_size=8, ranks=(0, 1, 2, 3))
+    found = fleet.step(lives(one), events, (here,), START + int(at * SECOND))
+    assert len(found) <= 1
+    event = found[0] if found else None
+    assert event is None or isinstance(event, FleetSaid)
+    return event
+
+
+def test_an_incident_that_this_node_sees_whole_is_no_business_of_others(fleet: Fleet, link: FakeLink) -> None:
+    assert said(fleet, incident()) is None
+    assert link.asked == [()]
+
+
+def test_what_was_judged_here_goes_out_signed_for_with_the_ranks_that_run_here(fleet: Fleet, link: FakeLink) -> None:
+    said(fleet, shared(), judged(shared()))
+    (local,) = link.asked[-1]
+    word = msgspec.msgpack.decode(local.summary, type=NodeWord)
+    assert (word.node, word.ranks) == ("node0", (0, 1, 2, 3))
+    assert (local.judged, local.world_size) == (1, 8)
+    assert local.told.outputs["slack"].steps == ("told",)
+
+
+@pytest.mark.parametrize(
+    ("said_here", "proven"),
+    [
+        (report("process_stopped", (1,)), True),
+        (report("process_stopped", (7,)), False),
+        (report("not_entered", (1,), "likely"), False),
+        (report("not_entered", (1,), "certain"), True),
+        (report("undecided", ()), False),
+    ],
+)
+def test_a_culprit_that_runs_here_and_is_seen_here_is_a_proof(
+    fleet: Fleet, link: FakeLink, said_here: Report, proven: bool
+) -> None:
+    one = shared()
+    said(fleet, one, Judged(one.incident_id, 1, said_here, summary=SUMMARY))
+    assert link.asked[-1][0].proven is proven
+
+
+def test_where_it_stands_is_told_once(fleet: Fleet) -> None:
+    first = said(fleet, shared(), judged(shared()))
+    assert first is not None
+    assert (first.together.speaks, first.together.why) == (False, "node1 tells of it")
+    assert first.together.incident_id.endswith("-4")
+    assert said(fleet, shared()) is None
+
+
+def test_the_jobs_verdict_comes_with_it(fleet: Fleet, link: FakeLink) -> None:
+    said(fleet, shared(), judged(shared()))
+    link.position = Position(4, True, "", report("not_entered", (6,), "certain"), 2)
+    event = said(fleet, shared())
+    assert event is not None and event.report is not None
+    assert (event.report.verdicts[0].culprits, event.together.nodes) == ((6,), 2)
+
+
+def test_while_the_meeting_place_is_away_this_nodes_own_verdict_says_that_it_is_alone(
+    fleet: Fleet, link: FakeLink
+) -> None:
+    link.position = Position(0, True, "", None, 0, None, "the meeting place has not answered for 12 s: refused")
+    event = said(fleet, shared(), judged(shared()))
+    assert event is not None and event.report is not None
+    assert "has not answered for 12 s" in event.report.verdicts[0].missing[0]
+    assert not event.report.evidence_complete
+    assert event.together.nodes == 0
+    link.position = msgspec.structs.replace(link.position, away="the meeting place has not answered for 13 s: refused")
+    assert said(fleet, shared(), at=1) is None, "that time passes is no news"
+
+
+def test_a_summary_that_cannot_be_read_costs_no_verdict(fleet: Fleet, link: FakeLink) -> None:
+    one = shared()
+    broken = Judged(one.incident_id, 1, report("process_stopped", (1,)), summary=b"\xff")
+    assert said(fleet, one, broken) is not None
+    assert link.asked[-1][0].summary == b""
+
+
+def test_after_its_end_it_is_shared_until_the_last_word_is_said_and_no_longer(fleet: Fleet, link: FakeLink) -> None:
+    said(fleet, shared(), judged(shared()))
+    over = shared(state="resolved")
+    past = Lives(past=(over,))
+    fleet.step(past, (), (), START + SECOND)
+    assert link.asked[-1][0].over
+    fleet.step(past, (), (), START + 200 * SECOND)
+    assert link.asked[-1] == ()
+
+
+def test_how_the_meeting_place_does_is_shown_and_makes_no_node_unready(fleet: Fleet, link: FakeLink) -> None:
+    assert fleet.status().up
+    link.problem = "redis://h: refused. Is it up?"
+    assert (fleet.status().up, fleet.status().required, fleet.status().reason) == (False, False, link.problem)
+
+
+def test_without_an_address_there_is_no_meeting_place() -> None:
+    assert settings_of(Config().fleet) is None
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        (FleetSection(url="http://h", key_file="/k"), "no meeting place"),
+        (FleetSection(url="file:relative", key_file="/k"), "no meeting place"),
+        (FleetSection(url="redis://u:secret@h", key_file="/k"), "holds a user or a password"),
+        (FleetSection(url="redis://h"), "key_file is empty"),
+    ],
+)
+def test_a_setting_that_cannot_be_says_what_to_write(section: FleetSection, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as error:
+        settings_of(section)
+    assert error.value.help
+    assert "secret" not in str(error.value)

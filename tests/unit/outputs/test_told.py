@@ -1,0 +1,43 @@
+"""What a node's outputs have told is handed on, and who speaks next goes on from there."""
+
+import msgspec
+
+from stallwatch.incidents.delivery_steps import due
+from stallwatch.model.incident import Delivered
+from stallwatch.outputs.spool import Message, Spool
+from tests.unit.outputs.reports import incident
+
+ID = "llama-7b-1"
+
+
+def queued(*steps: str) -> tuple[Spool, Message]:
+    message = Message(ID, "told", 0, msgspec.Raw(b"{}"))
+    spool, _ = Spool().with_message(message, ("told", "escalated"), "not_entered 2")
+    return spool, spool.queue[0]
+
+
+def test_what_waits_has_not_been_told() -> None:
+    spool, message = queued()
+    assert spool.delivered(ID).steps == ()
+    assert spool.without([message]).delivered(ID) == Delivered(("told", "escalated"), "not_entered 2")
+
+
+def test_what_another_node_has_told_is_not_told_again() -> None:
+    elsewhere = Delivered(("told", "escalated"), "not_entered 2", "C1/17.1")
+    spool = Spool().with_delivered(ID, elsewhere)
+    one = incident()
+    assert due(one, spool.told[ID], "warning", spool.verdicts[ID]) is None
+    resolved = msgspec.structs.replace(one, state="resolved")
+    assert due(resolved, spool.told[ID], "warning", spool.verdicts[ID]) == "resolved"
+    assert spool.threads[ID] == "C1/17.1", "the end goes into the thread of the beginning"
+
+
+def test_another_verdict_than_the_one_that_was_told_is_an_update() -> None:
+    spool = Spool().with_delivered(ID, Delivered(("told", "escalated"), "undecided "))
+    assert due(incident(), spool.told[ID], "warning", spool.verdicts[ID]) == "updated"
+
+
+def test_what_was_told_here_stands() -> None:
+    spool, message = queued()
+    spool = spool.without([message])
+    assert spool.with_delivered(ID, Delivered(("told",), "other")) is spool
