@@ -228,9 +228,7 @@ def connect(url: str, username: str, password: str | None, ca_file: str) -> Redi
                 raise ValueError("the primary's name is missing")
             nodes = [_host_and_port(node, _SENTINEL_PORT) for node in parts.netloc.split(",")]
             sentinel_options = {name: options[name] for name in options if name not in ("username", "password")}
-            sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
-                nodes, sentinel_kwargs=sentinel_options, **options
-            )
+            sentinel: Any = Sentinel(nodes, sentinel_kwargs=sentinel_options, **options)
             return RedisPlace(sentinel.master_for(path[0], db=int(path[1]) if len(path) > 1 else 0), url)
         host, port = _host_and_port(parts.netloc, _PORT)
         return RedisPlace(redis.Redis(host, port, int(path[0]) if path else 0, **options), url)

@@ -8,15 +8,24 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stallwatch.fleet.directory_place import DirectoryPlace
 from stallwatch.fleet.place import CLAIM_SECONDS, Key, MeetingPlace, PlaceProblem
-from stallwatch.fleet.redis_place import connect
 from tests.unit.fleet.memory_place import MemoryPlace
 
 JOB = "train-0a1b2c3d"
+
+
+def connect(url: str, username: str = "", password: str | None = None) -> Any:
+    pytest.importorskip("redis")
+    from stallwatch.fleet.redis_place import connect as connected
+
+    return connected(url, username, password, "")
+
+
 needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
 
 
@@ -62,7 +71,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> MeetingPlace:
     if request.param == "directory":
         tmp_path.chmod(0o700)
         return DirectoryPlace(tmp_path, Hand())
-    return connect(request.getfixturevalue("server"), "", None, "")
+    made: MeetingPlace = connect(request.getfixturevalue("server"))
+    return made
 
 
 @pytest.fixture
@@ -78,7 +88,7 @@ def run_out(place: MeetingPlace, key: Key) -> None:
         place.look(key, "watcher", whole=False)
         hand.seconds += CLAIM_SECONDS + 1
     else:
-        client = place._client  # type: ignore[attr-defined]
+        client: Any = vars(place)["_client"]
         client.delete(f"stallwatch:{{{key.job}}}:{key.ordinal}:claim")
 
 
@@ -215,7 +225,7 @@ def test_an_incident_that_all_have_deserted_is_not_joined(tmp_path: Path) -> Non
 def test_a_server_that_is_not_there_is_a_sentence() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        place = connect(f"redis://127.0.0.1:{closed.getsockname()[1]}", "", None, "")
+        place = connect(f"redis://127.0.0.1:{closed.getsockname()[1]}")
         with pytest.raises(PlaceProblem, match="refused") as problem:
             place.check()
     assert "Is the server up" in problem.value.help
@@ -224,12 +234,12 @@ def test_a_server_that_is_not_there_is_a_sentence() -> None:
 @pytest.mark.parametrize("url", ["redis://", "redis+sentinel://a,b", "redis://host:99999999"])
 def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
     with pytest.raises(PlaceProblem, match=r"fleet\.url"):
-        connect(url, "", None, "")
+        connect(url)
 
 
 @needs_redis
 def test_a_full_server_and_a_replica_say_so(server: str) -> None:
-    place = connect(server, "", None, "")
+    place = connect(server)
     client = place._client
     try:
         client.config_set("maxmemory", "1")
@@ -248,14 +258,14 @@ def test_a_full_server_and_a_replica_say_so(server: str) -> None:
 
 @needs_redis
 def test_a_user_whose_rights_end_at_our_keys_is_enough(server: str) -> None:
-    connect(server, "", None, "")._client.execute_command(
+    connect(server)._client.execute_command(
         "ACL", "SETUSER", "stallwatch", "reset", "on", ">secret", "~stallwatch:*", "+@all", "-@dangerous", "-@admin"
     )
-    place = connect(server, "stallwatch", "secret", "")
+    place = connect(server, "stallwatch", "secret")
     place.check()
     key = Key(JOB, place.join(JOB, "node0"))
     place.put(key, "node0", b"1")
     assert place.summaries(key) == {"node0": b"1"}
     with pytest.raises(PlaceProblem) as refused:
-        connect(server, "stallwatch", "wrong", "").check()
+        connect(server, "stallwatch", "wrong").check()
     assert "fleet.password_file" in refused.value.help
