@@ -166,7 +166,7 @@ def rank_list(report: NodeReport, problems: tuple[str, ...] = (), held: tuple[He
         snapshot.node,
         iso(snapshot.wall_ns),
         snapshot.tick,
-        msgspec.convert(report.ranks, tuple[RankDocument, ...], from_attributes=True),
+        tuple(RankDocument(*(getattr(view, name) for name in RankDocument.__struct_fields__)) for view in report.ranks),
         snapshot.sensors,
         problems,
         held,
