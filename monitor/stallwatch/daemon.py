@@ -81,7 +81,8 @@ class Daemon:
         self._guard = StageGuard()
         self._ring = SnapshotRing(config.incidents.timeline_seconds + _AFTER_SECONDS, config.daemon.tick_seconds)
         self._starter = starter
-        self._hands = Hands(config, Bundles(store, spare, self._guard), self._ring, starter, self._guard)
+        bundles = Bundles(store, spare, self._guard)
+        self._hands = Hands(config, bundles, self._ring, starter, self._guard, clock.monotonic_ns)
         self._detection, self._remembered, self._detected = Detection(config), DetectionState(), Detected((), (), ())
         self._engine, self._lives, self._took_over = Engine(config), Lives(), False
         self._tally = Tally()

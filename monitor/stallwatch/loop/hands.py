@@ -2,7 +2,9 @@
 
 import errno
 import logging
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from stallwatch.bundle.writer import BundleWriter
@@ -35,6 +37,9 @@ log = logging.getLogger("stallwatch.incidents")
 # Of each user at a time: his incidents, in any number, cost the looks and verdicts of others no core.
 _MOST_LOOKS = 2
 _MOST_JUDGEMENTS = 2
+# And in a while: each is a start of Python or two, and a user can have as many deaths as he likes.
+_MOST_IN_A_WHILE = 12
+_WHILE_NS = 30_000_000_000
 
 
 class _Look:
@@ -45,9 +50,32 @@ class _Look:
         self.complete = False  # and said so
 
 
+class _Pace:
+    """How many of a kind each user has had begun in the last while."""
+
+    def __init__(self, monotonic_ns: Callable[[], int]) -> None:
+        self._now_ns = monotonic_ns
+        self._begun: dict[str, deque[int]] = {}
+
+    def is_used_up(self, owner: str) -> bool:
+        begun = self._begun.get(owner)
+        return begun is not None and len(begun) >= _MOST_IN_A_WHILE and self._now_ns() - begun[0] < _WHILE_NS
+
+    def begin(self, owner: str) -> None:
+        now_ns = self._now_ns()
+        self._begun = {one: begun for one, begun in self._begun.items() if now_ns - begun[-1] < _WHILE_NS}
+        self._begun.setdefault(owner, deque(maxlen=_MOST_IN_A_WHILE)).append(now_ns)
+
+
 class Hands:
     def __init__(
-        self, config: Config, bundles: Bundles, ring: SnapshotRing, starter: Starter, guard: StageGuard
+        self,
+        config: Config,
+        bundles: Bundles,
+        ring: SnapshotRing,
+        starter: Starter,
+        guard: StageGuard,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._config = config
         self._starter = starter
@@ -58,6 +86,7 @@ class Hands:
         self._looks: dict[str, _Look] = {}
         self._judgements: dict[str, tuple[Incident, int, Judging]] = {}
         self._waiting: list[StartCapture | Judge] = []  # until others of their user are done
+        self._paces = {StartCapture: _Pace(monotonic_ns), Judge: _Pace(monotonic_ns)}
         self._news: list[Event] = []  # what could not even be started, and what moved
 
     @property
@@ -106,10 +135,12 @@ class Hands:
             case StartCapture() | Judge() if self._must_wait(action):
                 self._waiting.append(action)
             case StartCapture(incident=incident, look=look):
+                self._paces[StartCapture].begin(incident.job.owner)
                 self._capture(incident, look)
             case CancelCapture(incident_id=incident_id):
                 self._cancel_look(incident_id)
             case Judge(incident=incident, look=look):
+                self._paces[Judge].begin(incident.job.owner)
                 self._judge(incident, look)
             case Save(incident=incident):
                 self._save(incident)
@@ -120,6 +151,8 @@ class Hands:
 
     def _must_wait(self, action: StartCapture | Judge) -> bool:
         owner = action.incident.job.owner
+        if self._paces[type(action)].is_used_up(owner):
+            return True
         if isinstance(action, Judge):
             return sum(known.job.owner == owner for known, _, _ in self._judgements.values()) >= _MOST_JUDGEMENTS
         others = (look for incident_id, look in self._looks.items() if incident_id != action.incident.incident_id)

@@ -16,7 +16,7 @@ from stallwatch.loop.ring import SnapshotRing
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 from tests.unit.incidents.stories import Story, facts, stall
-from tests.unit.loop.fakes import FakeStarter
+from tests.unit.loop.fakes import FakeClock, FakeStarter
 
 
 def of_user(owner: str, number: int, folder: Path) -> Incident:
@@ -26,9 +26,10 @@ def of_user(owner: str, number: int, folder: Path) -> Incident:
     return replace(story.incident, incident_id=name, bundle=str(folder / "incidents" / name))
 
 
-def hands_with(starter: FakeStarter, folder: Path) -> Hands:
-    guard = StageGuard()
-    return Hands(Config(), Bundles(IncidentStore(folder), None, guard), SnapshotRing(60, 1), starter, guard)
+def hands_with(starter: FakeStarter, folder: Path, clock: FakeClock | None = None) -> Hands:
+    guard, now_ns = StageGuard(), (clock or FakeClock()).monotonic_ns
+    bundles = Bundles(IncidentStore(folder), None, guard)
+    return Hands(Config(), bundles, SnapshotRing(60, 1), starter, guard, now_ns)
 
 
 def test_a_users_many_incidents_are_looked_at_two_at_a_time_and_delay_no_look_at_anothers(tmp_path: Path) -> None:
@@ -48,3 +49,28 @@ def test_a_users_many_incidents_are_looked_at_two_at_a_time_and_delay_no_look_at
     assert starter.captured[4][0] == bens[4].incident_id
     hands.close()
     assert not hands.busy
+
+
+def test_a_user_whose_jobs_die_all_the_time_has_so_many_looked_at_in_a_while_and_others_theirs(tmp_path: Path) -> None:
+    """One after the other they take a core for themselves."""
+    starter, clock = FakeStarter(hangs=True), FakeClock()
+    hands = hands_with(starter, tmp_path, clock)
+    bens = [of_user("ben", number, tmp_path) for number in range(50)]
+
+    def all_that_begin(count: int) -> list[str]:
+        before = len(starter.captured)
+        for _ in range(count):
+            hands.poll()
+            for capture in starter.captures:
+                capture.state = CaptureState(done=True, evidence_complete=True)
+            clock.advance(0.1)
+        return [name for name, _, _ in starter.captured[before:]]
+
+    hands.do([StartCapture(incident, 1) for incident in bens])
+    assert len(all_that_begin(100)) == 12 - 2
+    anna = of_user("anna", 0, tmp_path)
+    hands.do([StartCapture(anna, 1)])
+    assert starter.captured[-1][0] == anna.incident_id
+    clock.advance(21)
+    assert len(all_that_begin(50)) == 12
+    hands.close()
