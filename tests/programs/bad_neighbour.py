@@ -160,6 +160,28 @@ def dying_ranks(_directory: Path, *_: object) -> Iterator[None]:
         yield
 
 
+def churns_names(directory: Path, *_: object) -> Iterator[None]:
+    """Jobs of other names at every look, and one of them dies now and then: whatever is kept by name grows."""
+    mine: list[subprocess.Popen[bytes]] = []
+    for turn in range(1 << 30):
+        mine = [one for one in mine if one.poll() is None]
+        while len(mine) < 32:
+            mine.append(subprocess.Popen(["sleep", "3600"], stdin=subprocess.DEVNULL))
+            living.append(mine[-1])
+        for number, one in enumerate(mine):
+            stat = Path(f"/proc/{one.pid}/stat").read_bytes().rpartition(b")")[2].split()
+            said = record(0, one.pid, f"bobs-{turn}-{number}", start_ticks=int(stat[19]), step=turn, pulse_count=turn)
+            for path in directory.glob(f"rank-0-{one.pid}-*.beat"):
+                path.write_bytes(said)
+                break
+            else:
+                name = layout.record_name(0, f"{one.pid}-{layout.new_mark()}")
+                (directory / name).write_bytes(said)
+        mine[turn % len(mine)].kill()
+        time.sleep(0.3)
+        yield
+
+
 def connections(_directory: Path, path: str, port: int, *_: object) -> Iterator[None]:
     held: list[socket.socket] = []
     while True:
@@ -247,7 +269,7 @@ WAYS: dict[str, Callable[..., Iterator[None]]] = {
     way.__name__: way
     for way in (
         floods_records, sparse_records, names_that_are_no_text, squats_names, crafts_names, the_same_job_name,
-        dying_ranks, connections, a_huge_log, links_and_pipes, giant_answers,
+        dying_ranks, churns_names, connections, a_huge_log, links_and_pipes, giant_answers,
     )
 }  # fmt: skip
 

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-# Always written, so that there is a verdict: attempts, processes, heartbeats, stacks of a usual size, what is pending.
+# Written as long as a look has few of them, so that there is a verdict: attempts, processes, heartbeats, stacks of a
+# usual size, what is pending.
 SMALL_BYTES = 256 << 10
+_FREE_BYTES = 4 << 20
+_BLOCK_BYTES = 4096  # what the smallest file takes
 _LARGEST_INCIDENT_FILE = 4 << 20
 _MEBIBYTE = 1 << 20
 
@@ -51,10 +54,11 @@ class Allowance:
         self._limits = limits
         self._taken: dict[str, int] | None = None  # by what it counts for
         self._of_rank: dict[int, int] = {}
+        self._small = 0
 
     def refusal(self, rank: int | None, size: int) -> str:
         """Return why a file of so many bytes is too much, of a rank where it is one's; "" when there is room."""
-        if size <= SMALL_BYTES:
+        if size <= SMALL_BYTES and self._small < _FREE_BYTES:
             return ""
         if self._taken is None:
             self._taken = self._measured()
@@ -73,6 +77,8 @@ class Allowance:
 
     def add(self, rank: int | None, size: int) -> None:
         """Count what was written."""
+        size = -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
+        self._small += size if size <= SMALL_BYTES else 0
         if self._taken is not None:
             self._taken = {whose: taken + size for whose, taken in self._taken.items()}
         if rank is not None and rank in self._of_rank:
@@ -89,13 +95,18 @@ class Allowance:
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of all files below a folder; what vanishes meanwhile counts nothing."""
+    """Return the bytes that a folder takes, with all below it; what vanishes meanwhile counts nothing."""
     total = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
+    for path, folders, names in os.walk(folder):
+        for name in (*folders, *names):
             with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(path, name)).st_size
+                total += taken_by(os.lstat(os.path.join(path, name)))
     return total
+
+
+def taken_by(status: os.stat_result) -> int:
+    """Of a disk: in blocks, of which the smallest file has one, and folders too."""
+    return max(status.st_size, status.st_blocks * 512)
 
 
 def _folders(parent: Path) -> Iterator[Path]:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import ending, looking, shared, slowness
-from stallwatch.incidents.life import Family, Life, Lives, Mute
+from stallwatch.incidents.life import Family, Life, Lives, Mute, numbered
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import (
     Acknowledged,
@@ -33,6 +33,7 @@ from stallwatch.progress.patience import OPEN, Plan
 
 _NEWS_NS = 30_000_000_000  # between looks at a slow rank whose cost has changed
 
+_MOST_MUTES = 1_024
 _SAME_MOMENT_NS = 2_000_000_000
 
 
@@ -83,7 +84,7 @@ class Engine:
         if isinstance(event, MuteWanted):
             mute = Mute(event.training_job, event.until_ns, event.owner)
             others = tuple(m for m in lives.mutes if m.name != mute.name and m.until_ns > now.at_ns)
-            return replace(lives, mutes=(*others, mute))
+            return replace(lives, mutes=(*others[1 - _MOST_MUTES :], mute))
         if isinstance(event, CaptureWanted):
             return self._requested(lives, event.job, now, actions)
         life = lives.find(event.incident_id)
@@ -113,8 +114,7 @@ class Engine:
         return self._open(lives, job, "request", now, actions)
 
     def _open(self, lives: Lives, job: JobKey, family: Family, now: Now, actions: list[Action]) -> Lives:
-        ordinals = dict(lives.ordinals)
-        ordinals[job] = ordinals.get(job, 0) + 1
+        ordinals = numbered(lives.ordinals, job)
         findings = now.of(job, family)
         what = "; ".join(f.reason for f in findings) or "captured on request"
         incident = Incident(

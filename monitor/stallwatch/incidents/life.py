@@ -1,5 +1,6 @@
 """What is remembered of each incident while it lives, and of the node between incidents. Frozen."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -72,3 +73,18 @@ class Lives(msgspec.Struct, frozen=True):
         """Active and lately resolved ones, newest first."""
         active = sorted((life.incident for life in self.active), key=lambda i: i.opened_wall_ns, reverse=True)
         return (*active, *self.past)
+
+
+# Of each user: a job's name is his to choose, and so is how many he has. Who has more in all is forgotten by age.
+_MOST_NUMBERED = 1_024
+_MOST_NUMBERED_IN_ALL = 16_384
+
+
+def numbered(ordinals: Iterable[tuple[JobKey, int]], job: JobKey) -> dict[JobKey, int]:
+    """Given how many incidents each life of a job has had, the latest last, return it with one more of `job`."""
+    after = dict(ordinals)
+    after[job] = after.pop(job, 0) + 1
+    own = [one for one in after if one.owner == job.owner] if len(after) > _MOST_NUMBERED else []
+    for forgotten in (*own[: max(0, len(own) - _MOST_NUMBERED)], *list(after)[: len(after) - _MOST_NUMBERED_IN_ALL]):
+        after.pop(forgotten, None)
+    return after

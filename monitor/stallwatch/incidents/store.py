@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch.bundle.writer import append_to, as_json, write_atomically
+from stallwatch.captures.allowance import size_of
 from stallwatch.incidents.names import is_incident_id, ordinal_of
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
@@ -22,6 +23,7 @@ from stallwatch.model.snapshot import JobKey
 _INCIDENT = msgspec.json.Decoder(Incident)
 
 FILE = "incident.json"
+MOST_OF_OWNER = 500
 _LOOK = re.compile(r"(?:process|stacks|heartbeat|flight_recorder[^-]*)-(\d{1,6})\.\w+")
 _MAXIMUM_FILE_BYTES = 64 << 20  # stack trees of large jobs included
 
@@ -135,8 +137,9 @@ class IncidentStore:
         return tuple(names)
 
     def retain(self, keep_bytes: int, oldest_wall_ns: int, keep: Collection[str]) -> tuple[str, ...]:
-        """Remove folders older than `oldest_wall_ns`, then, until all take at most `keep_bytes`, the oldest of whose
-        take the most: what one user causes is not the end of another's evidence.
+        """Remove folders older than `oldest_wall_ns`, of each user the oldest of more than MOST_OF_OWNER, then, until
+        all take at most `keep_bytes`, the oldest of whose take the most: what one user causes is not the end of
+        another's evidence, and many small ones take inodes and time.
 
         Never one of `keep`. Return the names of what went.
         """
@@ -144,8 +147,12 @@ class IncidentStore:
         gone = [one for one in folders if one.modified_ns < oldest_wall_ns and one.path.name not in keep]
         kept = sorted((one for one in folders if one not in gone), key=lambda one: (one.modified_ns, one.path.name))
         total = sum(one.size for one in kept)
-        if total > keep_bytes:
+        if total > keep_bytes or len(kept) > MOST_OF_OWNER:
             owners = {one: self._owner(one.path) for one in kept}
+            for one in _too_many(owners, keep):
+                gone.append(one)
+                del owners[one]
+                total -= one.size
             while total > keep_bytes and (first := _oldest_of_most(owners, keep)) is not None:
                 gone.append(first)
                 del owners[first]
@@ -186,6 +193,17 @@ class _Folder(NamedTuple):
     size: int
 
 
+def _too_many(owners: dict[_Folder, str], keep: Collection[str]) -> list[_Folder]:
+    """Given whose each folder is, oldest first, return those that their owner has too many of."""
+    over = Counter(owners.values())
+    too_many = []
+    for folder, owner in owners.items():
+        if over[owner] > MOST_OF_OWNER and folder.path.name not in keep:
+            over[owner] -= 1
+            too_many.append(folder)
+    return too_many
+
+
 def _oldest_of_most(owners: dict[_Folder, str], keep: Collection[str]) -> _Folder | None:
     """Given whose each folder is, oldest first, return the one to remove next; None where none may go."""
     sizes: Counter[str] = Counter()
@@ -200,17 +218,6 @@ def looks_in(bundle: Path) -> int:
     """Return the highest look whose files are in a bundle: those of look n end in -n, of the first in nothing."""
     matches = (_LOOK.fullmatch(path.name) for path in bundle.glob("ranks/*/*"))
     return max((int(match[1]) for match in matches if match), default=1)
-
-
-def size_of(folder: Path) -> int:
-    """Return the bytes of all files below a folder; what vanishes meanwhile counts nothing."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.lstat().st_size
-        except OSError:
-            continue
-    return total
 
 
 def _modified(folder: Path) -> int:

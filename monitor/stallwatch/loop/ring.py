@@ -1,12 +1,17 @@
 """The last snapshots, kept for the timeline of an incident that nobody has foreseen."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey, NodeSnapshot, RankSample
 
+# Of each user in what is not the latest look: who runs more costs himself his timeline, and nobody the node's memory.
+_MOST_RANKS = 64
+_MOST_CHILDREN = 1_024
 _GPU_LOOKS = 5  # power and utilisation jump; a few samples tell spinning from working
 
 
@@ -15,6 +20,8 @@ class SnapshotRing:
         self._snapshots: deque[NodeSnapshot] = deque(maxlen=max(int(seconds / tick_seconds), 2))
 
     def add(self, snapshot: NodeSnapshot) -> None:
+        if self._snapshots:
+            self._snapshots[-1] = _thinned(self._snapshots[-1])
         self._snapshots.append(snapshot)
 
     @property
@@ -37,3 +44,23 @@ class SnapshotRing:
         """Return the GPU samples of the last looks, oldest first."""
         known = [s.gpus.value for s in list(self._snapshots)[-_GPU_LOOKS:] if isinstance(s.gpus, Known)]
         return [gpus for gpus in known if gpus]
+
+
+def _thinned(snapshot: NodeSnapshot) -> NodeSnapshot:
+    """Of who has many ranks or children keep so many, the same ones each time."""
+    ranks, children = Counter(rank.job.owner for rank in snapshot.ranks), Counter[str]()
+    for rank in snapshot.ranks:
+        if isinstance(rank.process, Known):
+            children[rank.job.owner] += len(rank.process.value.children)
+    if max(ranks.values(), default=0) <= _MOST_RANKS and max(children.values(), default=0) <= _MOST_CHILDREN:
+        return snapshot
+    kept, of_owner = [], Counter[str]()
+    for rank in snapshot.ranks:
+        of_owner[rank.job.owner] += 1
+        if of_owner[rank.job.owner] > _MOST_RANKS:
+            continue
+        if children[rank.job.owner] > _MOST_CHILDREN and isinstance(rank.process, Known):
+            childless = replace(rank.process.value, children=())
+            rank = replace(rank, process=Known(childless, rank.process.at_ns))
+        kept.append(rank)
+    return replace(snapshot, ranks=tuple(kept))

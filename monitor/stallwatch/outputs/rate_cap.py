@@ -11,6 +11,7 @@ from typing import NamedTuple
 from stallwatch.outputs.spool import Message
 
 _NS = 1_000_000_000
+_MOST_SERVED = 1_024
 _ENDINGS = ("resolved", "ended", "acknowledged")
 
 
@@ -54,7 +55,10 @@ class RateCap:
     def served(self, messages: Sequence[Message]) -> None:
         """An attempt was made for these: others are next."""
         self._turn += 1
+        self._served.pop(messages[0].owner, None)
         self._served[messages[0].owner] = self._turn
+        while len(self._served) > _MOST_SERVED:
+            del self._served[next(iter(self._served))]  # as long ago as never
 
     def sent(self, messages: Sequence[Message], now_ns: int) -> None:
         """These went out, as one."""

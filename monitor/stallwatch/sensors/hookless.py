@@ -1,11 +1,12 @@
 """Finds ranks that have no hook: the topmost process that names a rank and has torch in it."""
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from stallwatch.node.procfs import parse_stat
+from stallwatch.node.procfs import parse_stat, parse_status
 from stallwatch.sensors.environ import RankNames, parse_environment, rank_names
 
 _ENVIRONMENT_LIMIT_BYTES = 1 << 20
@@ -28,6 +29,13 @@ _LAUNCHER_MODULES = frozenset((
 ))  # fmt: skip
 
 
+# Of each user in one search: who has many processes, large environments or many maps waits, and nobody else does.
+_MOST_READS = 128
+_MOST_READ_BYTES = 16 << 20
+_MOST_NAMED = 1_024
+_MOST_ANCESTORS = 64  # of one process: a chain is as long as its user likes
+
+
 class FoundRank(NamedTuple):
     pid: int
     start_ticks: int
@@ -37,8 +45,9 @@ class FoundRank(NamedTuple):
 class _Seen:
     """What is known of one process."""
 
-    def __init__(self, pid: int, start_ticks: int, parent_pid: int) -> None:
+    def __init__(self, pid: int, uid: int, start_ticks: int, parent_pid: int) -> None:
         self.pid = pid
+        self.uid = uid
         self.start_ticks = start_ticks
         self.parent_pid = parent_pid
         self.names: RankNames | None = None
@@ -61,16 +70,24 @@ class HooklessSearch:
         self._proc = proc
         self._seen: dict[int, _Seen] = {}
         self._searches = 0
+        self._reads: Counter[int] = Counter()  # of this search, by user
+        self._read_bytes: Counter[int] = Counter()
 
     def search(self, known: Iterable[int]) -> list[FoundRank]:
         """Return ranks that are not among the `known` pids and not below a process of the same rank."""
         self._searches += 1
+        self._reads.clear()
+        self._read_bytes.clear()
         pids = {int(name) for name in os.listdir(self._proc) if name.isdecimal()}
         for pid in self._seen.keys() - pids:
             del self._seen[pid]
         for pid in pids:
             self._look_at(pid)
-        named = {pid: seen for pid, seen in self._seen.items() if seen.names is not None}
+        named, of_user = {}, Counter[int]()
+        for pid, seen in self._seen.items():
+            if seen.names is not None and of_user[seen.uid] < _MOST_NAMED:
+                of_user[seen.uid] += 1
+                named[pid] = seen
         for seen in named.values():
             self._find_launchers(seen)
         known = set(known)
@@ -92,30 +109,47 @@ class HooklessSearch:
         try:
             with open(f"{self._proc}/{pid}/stat", "rb") as file:
                 stat = parse_stat(file.read())
+            if seen is None or seen.start_ticks != stat.start_ticks:
+                seen = self._seen[pid] = _Seen(pid, self._user_of(pid), stat.start_ticks, stat.parent_pid)
         except (OSError, ValueError):
             self._seen.pop(pid, None)
             return
-        if seen is None or seen.start_ticks != stat.start_ticks:
-            seen = self._seen[pid] = _Seen(pid, stat.start_ticks, stat.parent_pid)
         seen.parent_pid = stat.parent_pid
-        if seen.names is None and not seen.is_settled:
+        if seen.names is None and not seen.is_settled and self._may_read(seen.uid):
             seen.environment_reads += 1
             # A kernel thread has no pages and no environment.
             seen.names = self._names(pid) if stat.resident_pages else None
 
     def _names(self, pid: int) -> RankNames | None:
         try:
-            with open(f"{self._proc}/{pid}/environ", "rb") as file:
-                environment = parse_environment(file.read(_ENVIRONMENT_LIMIT_BYTES))
+            data = self._read(self._seen[pid], "environ", _ENVIRONMENT_LIMIT_BYTES)
         except OSError:
             return None
+        environment = parse_environment(data)
         self._seen[pid].has_rank = "RANK" in environment
         return None if environment.get("STALLWATCH_DISABLE", "") not in ("", "0") else rank_names(environment)
 
+    def _user_of(self, pid: int) -> int:
+        """By its status: whose the folder is a process may change (PR_SET_DUMPABLE). Raise OSError or ValueError."""
+        with open(f"{self._proc}/{pid}/status", "rb") as file:
+            return parse_status(file.read()).uids[0]
+
+    def _may_read(self, uid: int) -> bool:
+        return self._reads[uid] < _MOST_READS and self._read_bytes[uid] < _MOST_READ_BYTES
+
+    def _read(self, seen: _Seen, name: str, limit_bytes: int) -> bytes:
+        self._reads[seen.uid] += 1
+        with open(f"{self._proc}/{seen.pid}/{name}", "rb") as file:
+            data = file.read(limit_bytes)
+        self._read_bytes[seen.uid] += len(data)
+        return data
+
     def _ancestors(self, seen: _Seen) -> Iterator[_Seen]:
-        visited = set()
+        visited: set[int] = set()
         parent_pid = seen.parent_pid
         while (parent := self._seen.get(parent_pid)) is not None and parent_pid not in visited:
+            if len(visited) >= _MOST_ANCESTORS:
+                return
             yield parent
             visited.add(parent_pid)
             parent_pid = parent.parent_pid
@@ -151,14 +185,13 @@ class HooklessSearch:
     def _look_for_torch(self, seen: _Seen) -> None:
         if seen.torch_seen:
             seen.torch_seen += 1
-        elif seen.torch_reads < _TORCH_READS:
+        elif seen.torch_reads < _TORCH_READS and self._may_read(seen.uid):
             seen.torch_reads += 1
-            seen.torch_seen = 1 if self._has_torch(seen.pid) else 0
+            seen.torch_seen = 1 if self._has_torch(seen) else 0
 
-    def _has_torch(self, pid: int) -> bool:
+    def _has_torch(self, seen: _Seen) -> bool:
         try:
-            with open(f"{self._proc}/{pid}/maps", "rb") as file:
-                return b"/libtorch" in file.read(_MAPS_LIMIT_BYTES)
+            return b"/libtorch" in self._read(seen, "maps", _MAPS_LIMIT_BYTES)
         except OSError:
             return False
 

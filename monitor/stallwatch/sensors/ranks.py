@@ -241,6 +241,7 @@ class RanksSensor:
                 rank.watch.command = facts.command
                 error_file = facts.environment.get("TORCHELASTIC_ERROR_FILE", "")
                 rank.traces = rank.traces._replace(error_file=error_file)
+        self._slow.keep(self._ranks)
         for found in self._slow.found():
             if (found.pid, found.start_ticks) not in self._ranks:
                 self._follow(found.pid, found.start_ticks, found.names, None)

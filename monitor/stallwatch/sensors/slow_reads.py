@@ -5,7 +5,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from stallwatch.formats.outside_text import name_of
@@ -46,6 +46,11 @@ class SlowReads:
     def take(self, pid: int, start_ticks: int) -> SlowFacts | None:
         """Return what was asked for, once; None while it is not there."""
         return self._facts.pop((pid, start_ticks), None)
+
+    def keep(self, wanted: Container[tuple[int, int]]) -> None:
+        """Forget what came of processes that nobody follows any more."""
+        for key in [key for key in list(self._facts) if key not in wanted]:
+            self._facts.pop(key, None)
 
     def found(self) -> tuple[FoundRank, ...]:
         """Ranks without a hook, as of the last search."""

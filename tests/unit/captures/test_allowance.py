@@ -95,3 +95,13 @@ def test_small_evidence_is_always_kept(bundle: Path) -> None:
     bundle_of(bundle.parent, "other", "anna", 20 * SMALL_BYTES)
     keeper(bundle).take(FilePiece(0, "a.pickle", b"0" * SMALL_BYTES))
     assert (bundle / "ranks/0/a.pickle").exists()
+
+
+def test_small_files_without_end_are_bounded_as_large_ones_are(bundle: Path) -> None:
+    """As many ranks as a user likes, of which each has a little."""
+    keep = Keeper(bundle, "node0", range(1_000), 1, Allowance(bundle, "anna", _LIMITS))
+    for rank in range(1_000):
+        keep.take(FilePiece(rank, "process.json", b"0" * SMALL_BYTES))
+    written = sum(path.stat().st_size for path in bundle.glob("ranks/*/process.json"))
+    assert written <= (4 << 20) + 6 * SMALL_BYTES
+    assert "process.json was not kept" in said(keep)

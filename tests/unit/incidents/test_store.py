@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from stallwatch.incidents.names import incident_id, is_incident_id, ordinal_of
-from stallwatch.incidents.store import IncidentStore, looks_in
+from stallwatch.incidents.store import MOST_OF_OWNER, IncidentStore, looks_in
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 from tests.unit.incidents.stories import JOB, Story, facts
@@ -93,6 +93,24 @@ def test_room_is_made_by_whose_incidents_take_the_most(store: IncidentStore) -> 
         kept(store, f"bens-{number}", 100_000, number, owner="ben")
     assert store.retain(250_000, 0, ()) == ("bens-3", "bens-2", "bens-1")
     assert store.load("annas-1") is not None
+
+
+def test_of_a_user_with_many_small_incidents_the_latest_are_kept_and_of_others_all(store: IncidentStore) -> None:
+    """Each takes inodes, and time whenever the folder is read."""
+    kept(store, "annas-1", 1, 9_000, owner="anna")
+    for number in range(MOST_OF_OWNER + 20):
+        kept(store, f"bens-{number}", 1, 8_000 - number, owner="ben")
+    gone = store.retain(1 << 40, 0, {"bens-0"})
+    assert gone == tuple(f"bens-{number}" for number in range(1, 21))
+    assert store.load("annas-1") is not None
+
+
+def test_what_small_files_take_is_counted_in_blocks(store: IncidentStore) -> None:
+    for number in range(4):
+        kept(store, f"bens-{number}", 1, 4 - number)
+        for file in range(20):
+            (store.folder / f"bens-{number}" / str(file)).write_bytes(b"x")
+    assert store.retain(250_000, 0, ()) == ("bens-0", "bens-1")
 
 
 def test_what_is_too_old_goes_whatever_the_room(store: IncidentStore) -> None:

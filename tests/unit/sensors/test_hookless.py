@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch.sensors import hookless
 from stallwatch.sensors.hookless import HooklessSearch
 from tests.unit.sensors.fake_proc import FakeProc
 
@@ -50,6 +51,45 @@ def test_worker_below_a_rank_with_a_hook_is_no_rank_even_before_that_imports_tor
     proc.add(101, environment=RANK_0)
     proc.add(150, parent=101, environment=RANK_0, maps=TORCH)
     assert found(HooklessSearch(str(proc)), known=(101,)) == []
+
+
+def test_who_has_many_processes_waits_himself_and_delays_nobodys_rank(
+    proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment is a megabyte if its user likes, and maps are eight."""
+    monkeypatch.setattr(hookless, "_MOST_READS", 8)
+    for number in range(100):
+        proc.add(200 + number, uid=2000, environment=f"RANK={number} LOCAL_RANK=0 WORLD_SIZE=900", maps="large")
+    proc.add(901, uid=1000, environment=RANK_0, maps=TORCH)
+    read: list[str] = []
+    search = HooklessSearch(str(proc))
+    really = search._read
+
+    def noted(seen: hookless._Seen, name: str, limit_bytes: int) -> bytes:
+        read.append(str(seen.uid))
+        return really(seen, name, limit_bytes)
+
+    monkeypatch.setattr(search, "_read", noted)
+    assert found(search, searches=1) == []
+    assert read.count("2000") == 8
+    assert found(search, searches=3) == [(901, 0)]
+
+
+def test_who_has_large_processes_waits_himself_too(proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hookless, "_MOST_READ_BYTES", 100_000)
+    for number in range(10):
+        proc.add(200 + number, uid=2000, environment="X=" + "x" * 60_000)
+    search = HooklessSearch(str(proc))
+    search.search(())
+    assert sum(seen.environment_reads for seen in search._seen.values()) == 2
+
+
+def test_a_chain_of_processes_is_walked_so_far(proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(300):
+        proc.add(1000 + number, parent=999 + number, environment=f"RANK={number} LOCAL_RANK=0 WORLD_SIZE=900")
+    search = HooklessSearch(str(proc))
+    search.search(())
+    assert len(list(search._ancestors(search._seen[1299]))) == 64
 
 
 def test_process_without_torch_is_no_rank(proc: FakeProc) -> None:

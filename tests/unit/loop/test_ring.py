@@ -1,0 +1,40 @@
+"""The last looks at the node: whose ranks are many costs himself his timeline, and nobody the node's memory."""
+
+from msgspec.structs import replace
+
+from stallwatch.loop.ring import SnapshotRing
+from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.snapshot import ChildSample, JobKey, NodeSnapshot, ProcessSample, RankSample
+from tests.unit.bundle.test_writer import sample
+
+
+def ranks(owner: str, count: int, children: int = 0) -> list[RankSample]:
+    child = ChildSample(60, "S", 0, "loader")
+    process = ProcessSample(51, 1, 1, 1, "S", 0, "", None, "S", 9, 9, None, None, 1, 1, False, (child,) * children)
+    job = JobKey("job", "epoch", owner)
+    return [replace(sample(rank), job=job, process=Known(process, 7)) for rank in range(count)]
+
+
+def look(*of_users: list[RankSample]) -> NodeSnapshot:
+    every = tuple(rank for of_user in of_users for rank in of_user)
+    return NodeSnapshot(1, 0, 0, "n", 0.0, every, Unavailable("none", 0), ())
+
+
+def test_of_who_has_many_ranks_so_many_are_kept_and_of_others_all() -> None:
+    ring = SnapshotRing(60, 1)
+    whole = look(ranks("alice", 8), ranks("bob", 500))
+    for _ in range(3):
+        ring.add(whole)
+    assert ring.latest == whole, "the looks of now are whole"
+    for old in ring.all()[:-1]:
+        assert [sum(rank.job.owner == owner for rank in old.ranks) for owner in ("alice", "bob")] == [8, 64]
+    assert len(ring.last_ranks_of(JobKey("job", "epoch", "bob"))) == 500
+
+
+def test_of_who_has_many_children_none_are_kept() -> None:
+    ring = SnapshotRing(60, 1)
+    for _ in range(2):
+        ring.add(look(ranks("alice", 2, children=8), ranks("bob", 2, children=3_000)))
+    seen = {rank.job.owner: rank.process for rank in ring.all()[0].ranks}
+    counts = {owner: len(known.value.children) for owner, known in seen.items() if isinstance(known, Known)}
+    assert counts == {"alice": 8, "bob": 0}
