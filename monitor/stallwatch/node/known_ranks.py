@@ -6,7 +6,8 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -16,7 +17,9 @@ RankId = tuple[int, int]  # pid and start ticks
 _HEADER = struct.Struct("<IQI")  # which half holds the last one, its length and its CRC-32
 _HALF_BYTES = 32 << 20  # sparse: only what is written takes memory
 _KEEP_SECONDS = 600.0  # after it was last seen; the daemon asks for who was there a moment ago
-_MOST = 4096
+_MOST_OF_USER = 1024
+_USER_BYTES = 4 << 20
+_MARGIN_BYTES = 64
 _TRIES = 5
 
 
@@ -46,14 +49,33 @@ class KnownRanks:
             return
         oldest_ns = now_ns - int(_KEEP_SECONDS * 1e9)
         before = {key: one for key, one in self._known.items() if key not in seen and one.seen_ns > oldest_ns}
-        kept = sorted(before.items(), key=lambda item: -item[1].seen_ns)[: max(0, _MOST - len(seen))]
-        self._known = {**dict(kept), **seen}
-        data = msgspec.msgpack.encode(tuple(self._known.values()))
-        if len(data) > _HALF_BYTES:
-            return
+        last_first = sorted(before.items(), key=lambda item: -item[1].seen_ns)
+        self._known, data = _fitting({**seen, **dict(last_first)})
         self._half ^= 1
         os.pwrite(self._descriptor, data, _HEADER.size + self._half * _HALF_BYTES)
         os.pwrite(self._descriptor, _HEADER.pack(self._half, len(data), zlib.crc32(data)), 0)
+
+
+def _fitting(known: Mapping[RankId, _Known]) -> tuple[dict[RankId, _Known], bytes]:
+    """Given ranks, those first that matter most, return those that there is room for, and what is written of them.
+    Each user has a share: who has more loses of his own."""
+    kept: dict[RankId, _Known] = {}
+    parts: list[msgspec.Raw] = []
+    counts, sizes, whole = Counter[str](), Counter[str](), 0
+    for key, one in known.items():
+        owner = one.sample.job.owner
+        if counts[owner] >= _MOST_OF_USER:
+            continue
+        part = msgspec.Raw(msgspec.msgpack.encode(one))
+        size = len(bytes(part))
+        if sizes[owner] + size > _USER_BYTES or whole + size > _HALF_BYTES - _MARGIN_BYTES:
+            continue
+        kept[key] = one
+        parts.append(part)
+        counts[owner] += 1
+        sizes[owner] += size
+        whole += size
+    return kept, msgspec.msgpack.encode(parts)
 
 
 def read_known(descriptor: int) -> dict[RankId, RankSample]:

@@ -35,6 +35,7 @@ from stallwatch.node.privileged_verbs import MOST_RANKS, SENSOR, VERBS, NotAllow
 MESSAGE_LIMIT_BYTES = 1 << 16
 MOST_CONNECTIONS = 4  # of which three are of a daemon that is going, or of root
 _MOST_LOOKS_A_MINUTE = 60  # at one rank; an incident takes some of them, twelve at most
+_MOST_OF_USER = 4 * MOST_RANKS  # processes that are looked at in a minute
 _END_SECONDS = 2.0  # between SIGTERM and SIGKILL
 _RENEW_SECONDS = 10.0
 _LAST_SECONDS = 5.0  # for what is under way when this process has to end
@@ -240,15 +241,17 @@ class PrivilegedSide:
         return PrivilegedProcess(name, process, held, None if seconds is None else time.monotonic() + seconds), theirs
 
     def check_pace(self, ranks: Sequence[tuple[int, int]]) -> None:
-        """Raise NotAllowed for who would have ranks looked at without end."""
+        """Raise NotAllowed for who would have ranks looked at without end, or of one user more than he has."""
         now = time.monotonic()
         self._looks = {
             pid: recent for pid, all_ in self._looks.items() if (recent := [t for t in all_ if now - t < 60])
         }
-        if len(self._looks) > 4 * MOST_RANKS or any(
-            len(self._looks.get(pid, ())) >= _MOST_LOOKS_A_MINUTE for pid, _ in ranks
-        ):
+        if any(len(self._looks.get(pid, ())) >= _MOST_LOOKS_A_MINUTE for pid, _ in ranks):
             raise NotAllowed(f"a rank is looked at {_MOST_LOOKS_A_MINUTE} times a minute at most")
+        if len(self._looks) > _MOST_OF_USER:
+            users = {_user_of(pid) for pid, _ in ranks} - {None}  # a look at who is gone costs nothing
+            if any(sum(_user_of(pid) == user for pid in self._looks) > _MOST_OF_USER for user in users):
+                raise NotAllowed(f"{_MOST_OF_USER} processes of a user are looked at a minute at most")
         for pid, _ in ranks:
             self._looks.setdefault(pid, []).append(now)
 
@@ -303,6 +306,14 @@ class PrivilegedSide:
             if renewing.process.returncode == 0:
                 with contextlib.suppress(ValueError):
                     self._settings = json.load(file)
+
+
+def _user_of(pid: int) -> "int | None":
+    """Whose a process is; None of one that is gone."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
 
 
 def _uids(user: str) -> list[int]:

@@ -1,0 +1,42 @@
+import os
+
+from msgspec.structs import replace
+
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import JobKey, ProcessSample, RankSample
+from stallwatch.node.known_ranks import KnownRanks, known_file, read_known
+from tests.unit.bundle.test_writer import sample
+
+
+def ranks(owner: str, count: int, first_pid: int, command: str = "") -> list[RankSample]:
+    process = ProcessSample(51, 1, 1, 1, "S", 0, command, None, "S", 9, 9, None, None, 1, 1, False, ())
+    job = JobKey("job", "epoch", owner)
+    return [replace(sample(rank), job=job, pid=first_pid + rank, process=Known(process, 7)) for rank in range(count)]
+
+
+def owners(descriptor: int) -> dict[str, int]:
+    known = read_known(descriptor).values()
+    return {owner: sum(one.job.owner == owner for one in known) for owner in ("alice", "bob")}
+
+
+def test_who_has_many_ranks_come_and_go_pushes_nobody_elses_out() -> None:
+    descriptor = known_file(ranks("alice", 8, 100))
+    try:
+        known = KnownRanks(descriptor)
+        for turn in range(8):
+            known.note(ranks("bob", 1_000, 10_000 * (turn + 1)))
+        assert owners(descriptor) == {"alice": 8, "bob": 1_024}
+    finally:
+        os.close(descriptor)
+
+
+def test_who_has_large_ranks_loses_of_his_own() -> None:
+    """Nothing was written at all once all together were too large."""
+    descriptor = known_file(())
+    try:
+        KnownRanks(descriptor).note([*ranks("bob", 200, 10_000, command="x" * 200_000), *ranks("alice", 8, 100)])
+        known = owners(descriptor)
+        assert known["alice"] == 8
+        assert 0 < known["bob"] < 200
+    finally:
+        os.close(descriptor)
