@@ -10,6 +10,7 @@ from stallwatch.bundle.report import make_report
 from stallwatch.bundle.writer import BundleWriter, write_atomically
 from stallwatch.config import Config, DeadmanSection, SlackSection, WebhookSection
 from stallwatch.hook import layout
+from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import JobKey, NodeSnapshot, ProcessSample, RankSample
 from stallwatch.model.verdict import Report
@@ -30,6 +31,13 @@ def sample(rank: int, *, with_hook: bool = True) -> RankSample:
         heartbeat=Known(heartbeat, 0) if with_hook else nothing,
         process=nothing,
     )
+
+
+def process(state: str = "S", command: str = "", children: tuple[ChildProcess, ...] = ()) -> ProcessSample:
+    return ProcessSample(
+        pid=51, start_ticks=1, parent_pid=1, uid=1000, state=state, tracer_pid=0, command=command, children=children,
+        main_thread_state="S", main_thread_cpu_ticks=9, cpu_ticks=9, resident_bytes=1, threads=1, has_terminal=False,
+    )  # fmt: skip
 
 
 def read(path: Path) -> object:
@@ -77,11 +85,7 @@ def test_configuration_is_kept_without_its_secrets(tmp_path: Path) -> None:
 def test_a_stop_is_judged_before_any_look_has_come_to_anything(tmp_path: Path) -> None:
     """On a node that another user has filled with work a child of ours needs seconds to begin."""
     bundle = BundleWriter(tmp_path, "node0")
-    process = ProcessSample(
-        pid=51, start_ticks=1, parent_pid=1, uid=1000, state="T", tracer_pid=0, command="train.py",
-        main_thread_state="T", main_thread_cpu_ticks=9, cpu_ticks=9, resident_bytes=1, threads=1, has_terminal=False,
-    )  # fmt: skip
-    ranks = [sample(0), replace(sample(1), process=Known(process, 7))]
+    ranks = [sample(0), replace(sample(1), process=Known(process("T"), 7))]
     bundle.write_stopped(ranks)
     bundle.write_description(ranks, incident_id="i", wall_ns=99)
     assert not (tmp_path / "ranks/0").exists(), "what moves is for the look"

@@ -3,16 +3,16 @@
 from msgspec.structs import replace
 
 from stallwatch.loop.ring import SnapshotRing
+from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import ChildSample, JobKey, NodeSnapshot, ProcessSample, RankSample
-from tests.unit.bundle.test_writer import sample
+from stallwatch.model.snapshot import JobKey, NodeSnapshot, RankSample
+from tests.unit.bundle.test_writer import process, sample
 
 
 def ranks(owner: str, count: int, children: int = 0) -> list[RankSample]:
-    child = ChildSample(60, "S", 0, "loader")
-    process = ProcessSample(51, 1, 1, 1, "S", 0, "", None, "S", 9, 9, None, None, 1, 1, False, (child,) * children)
+    seen = Known(process(children=(ChildProcess(60, "S", "loader"),) * children), 7)
     job = JobKey("job", "epoch", owner)
-    return [replace(sample(rank), job=job, process=Known(process, 7)) for rank in range(count)]
+    return [replace(sample(rank), job=job, process=seen) for rank in range(count)]
 
 
 def look(*of_users: list[RankSample]) -> NodeSnapshot:

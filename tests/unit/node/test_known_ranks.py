@@ -3,15 +3,17 @@ import os
 from msgspec.structs import replace
 
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import JobKey, ProcessSample, RankSample
+from stallwatch.model.snapshot import JobKey, RankSample
 from stallwatch.node.known_ranks import KnownRanks, known_file, read_known
-from tests.unit.bundle.test_writer import sample
+from tests.unit.bundle.test_writer import process, sample
 
 
 def ranks(owner: str, count: int, first_pid: int, command: str = "") -> list[RankSample]:
-    process = ProcessSample(51, 1, 1, 1, "S", 0, command, None, "S", 9, 9, None, None, 1, 1, False, ())
     job = JobKey("job", "epoch", owner)
-    return [replace(sample(rank), job=job, pid=first_pid + rank, process=Known(process, 7)) for rank in range(count)]
+    return [
+        replace(sample(rank), job=job, pid=first_pid + rank, process=Known(process(command=command), 7))
+        for rank in range(count)
+    ]
 
 
 def owners(descriptor: int) -> dict[str, int]:
