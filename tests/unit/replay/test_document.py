@@ -48,6 +48,17 @@ def test_what_was_decided_and_told_comes_again(bundle: Path) -> None:
     assert any(one.what.startswith("told as ") for one in replay.at_the_time)
 
 
+def test_what_a_daemon_recorded_of_a_real_job_comes_again() -> None:
+    """Of a demo's checkpoint that does not end: tests/replay/recorded-checkpoint."""
+    replay = replay_bundle(Path(__file__).parents[2] / "replay" / "recorded-checkpoint")
+    assert [stage for _, detector, stage in stages(replay) if detector == "stall"] == ["suspect", "confirmed"]
+    assert not replay.told
+    first = replay.incidents[0]
+    assert (first.state, first.verdicts[0].cause, first.verdicts[0].culprits) == ("open", "not_entered", (0,))
+    assert first.tell_at is not None
+    assert not any("cannot" in caveat for caveat in replay.caveats)
+
+
 def test_another_configuration_decides_otherwise(bundle: Path, tmp_path: Path) -> None:
     changed = tmp_path / "changed.toml"
     changed.write_text("[stall]\nfloor_seconds = 12.0\n[slack]\nwebhook_url_file = '/etc/hook'\n")
