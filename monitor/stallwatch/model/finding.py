@@ -28,10 +28,11 @@ class Finding(msgspec.Struct, frozen=True):
     slowness: Slowness | None = None  # what it costs the job, where it only slows it
     due_ns: int = 0  # CLOCK_MONOTONIC when this suspicion is confirmed if it lasts; 0: time alone does not
     verdict: Verdict | None = None  # where the symptom was judged with the evidence that showed it
+    about: FindingFamily | None = None  # as its detector has it; None: as the table below has its detector
 
     @property
     def family(self) -> FindingFamily:
-        return _FAMILIES.get(self.detector, "hang")
+        return self.about or _FAMILIES.get(self.detector, "hang")
 
 
 _FAMILIES: dict[str, FindingFamily] = {"slow": "slow", "slow_job": "health", "health": "health", "drift": "drift"}

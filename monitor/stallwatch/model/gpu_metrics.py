@@ -84,13 +84,17 @@ GPU_METRICS: tuple[Family, ...] = (
         "Clock of the streaming multiprocessors.",
         lambda gpu: _times(gpu.sm_clock_mhz, 1_000_000),
     ),
-    _gauge("clock_event_reasons", "NVML's bit mask of why clocks are lowered.", lambda gpu: gpu.clock_event_reasons),
+    _gauge(
+        "clock_event_reasons", "NVML's bit mask of why clocks are lowered.", lambda gpu: gpu.clock_event_reasons
+    )._replace(no_panel="the raw mask behind stallwatch_gpu_slowed"),
     _counter(
         "ecc_uncorrected_total",
         "Uncorrected memory errors as the driver counts.",
         lambda gpu: gpu.ecc_uncorrected_total,
     ),
-    _gauge("last_xid", "Number of the last XID of the GPU.", lambda gpu: gpu.xids[-1] if gpu.xids else None),
+    _gauge("last_xid", "Number of the last XID of the GPU.", lambda gpu: gpu.xids[-1] if gpu.xids else None)._replace(
+        no_panel="stallwatch_gpu_xid_total says when, too"
+    ),
     Family(
         "stallwatch_gpu_slowed",
         "gauge",

@@ -13,3 +13,4 @@ class Family(NamedTuple):
     help: str
     # Of a sensor's metric: its samples, given what the sensor read; nothing for what is not known.
     read: Callable[[Any], Iterable[tuple[Labels, float]]] | None = None
+    no_panel: str = ""  # why no dashboard and no rule shows it

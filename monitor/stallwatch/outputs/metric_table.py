@@ -82,12 +82,14 @@ FAMILIES: tuple[Family, ...] = (
         "gauge",
         (*_JOB, "detector", "stage"),
         "Symptoms that a detector sees now; a suspect one has told nobody.",
+        no_panel="suspicions come and go; incidents are what people act on",
     ),
     Family(
         "stallwatch_incidents_open",
         "gauge",
         (*_JOB, "cause", "severity"),
         "Open incidents; cause is empty until there is a verdict.",
+        no_panel="counted from stallwatch_incident_info, which links to the incident too",
     ),
     Family(
         "stallwatch_incidents_total",
@@ -168,7 +170,13 @@ FAMILIES: tuple[Family, ...] = (
     Family("stallwatch_stage_errors_total", "counter", ("stage", "name"), "Errors caught at the guard of a stage."),
     Family("stallwatch_ticks_total", "counter", (), "Looks at the node since the daemon started."),
     Family("stallwatch_tick_late_seconds", "gauge", (), "How late the daemon's last look at the node was."),
-    Family("stallwatch_tick_timestamp_seconds", "gauge", (), "When the node was last looked at (Unix time)."),
+    Family(
+        "stallwatch_tick_timestamp_seconds",
+        "gauge",
+        (),
+        "When the node was last looked at (Unix time).",
+        no_panel="for rules of one's own: clocks of nodes differ",
+    ),
     Family("stallwatch_process_cpu_seconds_total", "counter", (), "CPU time of the daemon and its finished children."),
     Family("stallwatch_process_resident_memory_bytes", "gauge", (), "Resident memory of the daemon."),
     Family("stallwatch_process_start_time_seconds", "gauge", (), "When the daemon started (Unix time)."),
@@ -181,4 +189,5 @@ def reference() -> Iterator[str]:
     yield "|---|---|---|---|"
     for family in FAMILIES:
         labels = ", ".join(f"`{label}`" for label in family.labels)
-        yield f"| `{family.name}` | {family.kind} | {labels} | {family.help} |"
+        no_panel = f" In no dashboard: {family.no_panel}." if family.no_panel else ""
+        yield f"| `{family.name}` | {family.kind} | {labels} | {family.help}{no_panel} |"

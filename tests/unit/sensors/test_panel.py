@@ -54,8 +54,8 @@ def test_snapshot_has_ranks_and_says_how_every_sensor_did(panel: Panel, tmp_path
     assert (rank.rank, rank.pid) == (1, process.pid)
     assert isinstance(rank.process, Known)
     sensors = {s.sensor: s.up for s in snapshot.sensors}
-    assert sensors == {"heartbeats": True, "processes": True, "gpus": False, "host": False}
-    assert [s.required for s in snapshot.sensors] == [True, True, False, False]
+    assert sensors.items() >= {"heartbeats": True, "processes": True, "gpus": False, "host": False}.items()
+    assert {s.sensor for s in snapshot.sensors if s.required} == {"heartbeats", "processes"}
     assert snapshot.gpus == Unavailable("NVML is not asked: sensors.gpus is off", snapshot.gpus.at_ns)
     assert snapshot.tick == 1
 
@@ -75,7 +75,7 @@ def test_look_ends_at_its_deadline_and_ranks_do_not_vanish(panel: Panel, tmp_pat
     assert isinstance(rank.heartbeat, Unavailable)
     assert isinstance(rank.process, Unavailable)
     assert "the reader of ranks has not answered" in rank.heartbeat.reason
-    assert [s.up for s in snapshot.sensors] == [False, False, False, False]
+    assert not any(s.up for s in snapshot.sensors if s.sensor in ("heartbeats", "processes", "gpus", "host"))
 
 
 def test_snapshot_survives_its_way_into_the_timeline(panel: Panel) -> None:
