@@ -66,6 +66,10 @@ class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unlearned_seconds: Annotated[float, Meta(description="Limit before enough steps were seen to learn one.", gt=0)] = (
         60.0
     )
+    quiet_seconds: Annotated[
+        float,
+        Meta(description="A job without hooks of which no rank works is looked at (nobody is told) after this.", gt=0),
+    ] = 30.0
     critical_after_seconds: Annotated[
         float, Meta(description="A warning that still stands becomes critical after this.", gt=0)
     ] = 60.0
@@ -144,6 +148,14 @@ class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     child_seconds: Annotated[
         float,
         Meta(description="A program that a rank started and waits for (a copy, a converter) is told after this.", ge=0),
+    ] = 120.0
+    timeout_seconds: Annotated[
+        float,
+        Meta(description="A wait with a time-out of its own, or for a database's lock, is told after this.", ge=0),
+    ] = 120.0
+    request_seconds: Annotated[
+        float,
+        Meta(description="A rank that waits for requests, as a server does, is told after this; without a hook never."),
     ] = 120.0
     idle_seconds: Annotated[
         float,

@@ -30,6 +30,8 @@ FOR_EVER = 1e6  # seconds
 DEVICE = torch.device("cuda" if BACKEND == "nccl" else "cpu")
 # Without a hook nothing but the processes themselves is seen.
 beat = stallwatch.hook.beat.OFF if os.environ.get("CONTROL_HOOK") == "off" else stallwatch.attach()
+# Without a hook a job must be seen to work for a while before anything is told of it.
+WARM_UP = 320 if os.environ.get("CONTROL_HOOK") == "off" else 80  # steps
 _SITUATIONS: dict[str, Callable[[], None]] = {}
 _BEFORE: dict[str, Callable[[], None]] = {}
 
@@ -54,7 +56,7 @@ def one_rank_waits(function: Callable[[float], None]) -> Callable[[float], None]
     """Register a situation in which rank 1 does this, for so many seconds, in the middle of training."""
 
     def program() -> None:
-        train(80)
+        train(WARM_UP)
         if RANK == 1:
             function(QUIET_SECONDS)
         train(60)
@@ -67,7 +69,7 @@ def every_rank_waits(function: Callable[[float], None]) -> Callable[[float], Non
     """Register a situation in which all ranks do this at once."""
 
     def program() -> None:
-        train(80)
+        train(WARM_UP)
         function(QUIET_SECONDS)
         train(60)
 
@@ -83,7 +85,7 @@ def stands(
 
     def register(function: Callable[[], None]) -> Callable[[], None]:
         def program() -> None:
-            train(80)
+            train(WARM_UP)
             if RANK == 2:
                 function()
             train(60)

@@ -51,15 +51,17 @@ PROGRAMS = tuple(
         "people",
         "ends_by_itself",
         "other_threads",
+        "waits_for_threads",
     )
 )
 HANGS = tuple(Path(__file__).with_name(f"{name}.py") for name in ("hangs_of_one", "hangs_together"))
+BUSY_GPU = Path(__file__).parents[1] / "programs/one_busy_gpu"
 SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = 4
 FOR_EVER = "1000000"
 SHORT_PATIENCE = "30"  # seconds
 _PATIENT = ("sleep", "compute", "first_use", "storage", "network", "data", "compile", "import", "tracker",
-            "child", "idle", "undecided", "waiting", "start")  # fmt: skip
+            "child", "timeout", "request", "idle", "undecided", "waiting", "start")  # fmt: skip
 # The share is of torch's own time-out: half an hour with gloo.
 SHORT = {f"{kind}_seconds": SHORT_PATIENCE for kind in _PATIENT} | {"waiting_share": "0.017"}
 ENOUGH_SECONDS = 240.0
@@ -138,7 +140,11 @@ class Runner:
             "PYTHONPATH": os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH", "")))),
             "STALLWATCH_DIR": str(self._daemon.rank_directory),
             "STALLWATCH_JOB": control.job,
-            **{name: os.environ[name] for name in ("CONTROL_BACKEND", "CONTROL_HOOK") if name in os.environ},
+            **{
+                name: os.environ[name]
+                for name in ("CONTROL_BACKEND", "CONTROL_HOOK", "CONTROL_GPU")
+                if name in os.environ
+            },
             **({"CONTROL_SECONDS": FOR_EVER} if control.is_twin else {}),
         }
         situation = "restarts_itself" if control.name in DONE_TO_IT else control.name
@@ -206,7 +212,8 @@ class Runner:
             ranks = () if control.stepped else self._daemon.client.ranks().ranks
         except DaemonUnreachable:
             return
-        control.stepped |= any(rank.training_job == control.job and (rank.step or 0) > 0 for rank in ranks)
+        hookless = os.environ.get("CONTROL_HOOK") == "off"  # that its ranks are seen is all there is
+        control.stepped |= any(r.training_job == control.job and ((r.step or 0) > 0 or hookless) for r in ranks)
         mine = [incident for incident in incidents if incident.training_job == control.job]
         said = (_said(one) for one in mine if one.verdicts)
         control.thought = tuple(dict.fromkeys((*control.thought, *said)))
@@ -287,8 +294,11 @@ def main() -> int:
         print("\n".join(f"{name:32} {truth.causes[0]} {list(truth.culprits)}" for name, truth in hangs().items()))
         return 0
     os.environ["CONTROL_BACKEND"] = options.backend
+    if options.busy_gpu:
+        os.environ["CONTROL_GPU"] = "1"
     if options.no_hook:
         os.environ["CONTROL_HOOK"] = "off"
+        options.launcher = "torchrun"  # a rank is found by the variables with which its process was started
     lane, lanes = map(int, options.lane.split("/"))
     truths = hangs()
     wanted = [
@@ -297,7 +307,7 @@ def main() -> int:
         for name in options.name or (truths if options.hangs else situations())
     ][lane::lanes]
     with tempfile.TemporaryDirectory(prefix="stallwatch-controls-") as folder, _server(options.launcher) as server:
-        environment = _environment(Path(folder), jumps=options.clock_jumps)
+        environment = _environment(Path(folder), jumps=options.clock_jumps, gpu=options.busy_gpu)
         daemon = DaemonChild(Path(folder), environment, {"tell": SHORT} if options.short else None)
         daemon.start()
         try:
@@ -330,13 +340,15 @@ def _server(launcher: str) -> Iterator[jobs.Server | None]:
         yield server
 
 
-def _environment(folder: Path, *, jumps: bool) -> dict[str, str]:
-    if not jumps:
-        return dict(os.environ)
-    clock = folder / "clock"
-    clock.mkdir()
-    (clock / "sitecustomize.py").write_text(CLOCK_JUMPS)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(clock), os.environ.get("PYTHONPATH"))))}
+def _environment(folder: Path, *, jumps: bool, gpu: bool) -> dict[str, str]:
+    """The daemon's."""
+    first = [str(BUSY_GPU)] if gpu else []
+    if jumps:
+        clock = folder / "clock"
+        clock.mkdir()
+        (clock / "sitecustomize.py").write_text(CLOCK_JUMPS)
+        first.append(str(clock))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (*first, os.environ.get("PYTHONPATH"))))}
 
 
 def _options() -> argparse.Namespace:
@@ -352,6 +364,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--no-hook", action="store_true", help="ranks do not attach")
     parser.add_argument("--clock-jumps", action="store_true")
+    parser.add_argument("--busy-gpu", action="store_true", help="NVML says that ranks share a GPU at 100 %%")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="folder for the bundles of what was looked at")
     parser.add_argument("--list", action="store_true")

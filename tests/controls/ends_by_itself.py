@@ -28,6 +28,7 @@ import torch.distributed as dist  # noqa: TID251
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
+    DEVICE,
     QUIET_SECONDS,
     RANK,
     WORLD,
@@ -366,11 +367,11 @@ class _LongPoll(_Flows):
 @situation
 def joins_shadow_the_others() -> None:
     """DDP's join: one rank has three times the batches, the others shadow its collectives."""
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32).to(DEVICE))
     with model.join():
         for _ in range(400 if RANK == 0 else 100):
             time.sleep(0.05)
-            model(torch.randn(4, 32)).sum().backward()
+            model(torch.randn(4, 32, device=DEVICE)).sum().backward()
             beat.step()
 
 

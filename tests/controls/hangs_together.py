@@ -1,5 +1,7 @@
 """Real hangs of which more than one rank, group or call is part. Started as `hangs_together.py NAME`. See common.py."""
 
+import ctypes
+import hashlib
 import os
 import sys
 import tempfile
@@ -15,7 +17,7 @@ import torch.distributed as dist  # noqa: TID251
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import DEVICE, RANK, WORLD, beat, before_rendezvous, hang, main, step, train
+from tests.controls.common import DEVICE, RANK, WARM_UP, WORLD, beat, before_rendezvous, hang, main, step, train
 
 _STUCK = threading.Event()
 
@@ -23,7 +25,7 @@ _STUCK = threading.Event()
 @hang(culprits=(0,), where=("lock",))
 def barrier_after_evaluation() -> None:
     """Rank 0 evaluates and gets stuck, the others stand in the barrier."""
-    train(80)
+    train(WARM_UP)
     if RANK == 0:
         _STUCK.wait()  # here
     dist.barrier()
@@ -33,7 +35,7 @@ def barrier_after_evaluation() -> None:
 @hang(culprits=(2,), where=("lock",))
 def monitored_barrier() -> None:
     """gloo's monitored barrier, with a long time-out."""
-    train(80)
+    train(WARM_UP)
     if RANK == 2:
         _STUCK.wait()  # here
     dist.monitored_barrier(timeout=timedelta(minutes=20))
@@ -42,7 +44,7 @@ def monitored_barrier() -> None:
 @hang(culprits=(1, 3), where=("lock",))
 def two_ranks_stand() -> None:
     """Two ranks stand at the same lock of their own."""
-    train(80)
+    train(WARM_UP)
     if RANK in (1, 3):
         _STUCK.wait()  # here
     train(60)
@@ -51,7 +53,7 @@ def two_ranks_stand() -> None:
 @hang(causes=("collective_mismatch", "not_entered", "data_exhausted"), culprits=(0,))
 def only_the_others_meet() -> None:
     """Rank 0 leaves a barrier out and goes on to the next step."""
-    train(80)
+    train(WARM_UP)
     if RANK != 0:
         dist.barrier()
     train(60)
@@ -60,7 +62,7 @@ def only_the_others_meet() -> None:
 @hang(causes=("collective_mismatch", "not_entered", "data_exhausted"), culprits=(3,))
 def one_calls_more() -> None:
     """Rank 3 reduces its own metric, which nobody else does."""
-    train(80)
+    train(WARM_UP)
     if RANK == 3:
         dist.broadcast(torch.ones(1, device=DEVICE), src=0)
     train(60)
@@ -69,7 +71,7 @@ def one_calls_more() -> None:
 @hang(causes=("collective_mismatch", "rank_raised", "not_entered", "data_exhausted"), culprits=(1,))
 def exception_is_swallowed() -> None:
     """Rank 1 swallows an exception before its all-reduce and evaluates with the next collective."""
-    train(80)
+    train(WARM_UP)
     for number in range(60):
         try:
             if RANK == 1 and number == 10:
@@ -86,7 +88,7 @@ def exception_is_swallowed() -> None:
 @hang(causes=("rank_exited",), culprits=(2,))
 def one_leaves_with_zero() -> None:
     """Rank 2 believes that training is over."""
-    train(80)
+    train(WARM_UP)
     if RANK == 2:
         os._exit(0)
     train(600)
@@ -95,7 +97,7 @@ def one_leaves_with_zero() -> None:
 @hang(causes=("rank_raised", "rank_exited", "not_entered"), culprits=(2,))
 def one_raises_and_its_threads_stay() -> None:
     """Rank 2 raises; a thread that is no daemon keeps its process alive."""
-    train(80)
+    train(WARM_UP)
     if RANK == 2:
         threading.Thread(target=_STUCK.wait).start()
         raise RuntimeError("the tokenizer is not thread safe")
@@ -106,7 +108,7 @@ def one_raises_and_its_threads_stay() -> None:
 def two_groups_in_reversed_order() -> None:
     """Ranks 0 and 1 use two groups in reversed order."""
     first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
-    train(80)
+    train(WARM_UP)
     if RANK < 2:
         for group in (first, second) if RANK else (second, first):
             dist.all_reduce(torch.ones(4, device=DEVICE), group=group)
@@ -117,7 +119,7 @@ def two_groups_in_reversed_order() -> None:
 def a_ring_of_groups() -> None:
     """Three groups of two: each rank enters the one that its neighbour enters last."""
     groups = [dist.new_group(sorted([number, (number + 1) % 3])) for number in range(3)]
-    train(80)
+    train(WARM_UP)
     if RANK < 3:
         for number in (RANK, (RANK - 1) % 3):
             dist.all_reduce(torch.ones(4, device=DEVICE), group=groups[number])
@@ -144,7 +146,7 @@ def pipeline_s_last_stage() -> None:
 @hang(causes=("p2p_unmatched", "not_entered"), culprits=(0, 1))
 def both_receive() -> None:
     """Two neighbours receive from each other before either sends."""
-    train(80)
+    train(WARM_UP)
     if RANK < 2:
         value = torch.ones(4, device=DEVICE)
         dist.recv(value, 1 - RANK)
@@ -155,7 +157,7 @@ def both_receive() -> None:
 @hang(causes=("collective_mismatch", "not_entered", "comm_stuck"), culprits=(1,))
 def another_root() -> None:
     """Rank 1 broadcasts from another root than its peers."""
-    train(80)
+    train(WARM_UP)
     dist.broadcast(torch.ones(1 << 16, device=DEVICE), src=2 if RANK == 1 else 0)
     train(60)
 
@@ -163,7 +165,7 @@ def another_root() -> None:
 @hang(culprits=(2,), where=("lock", "init"))
 def before_the_model_is_wrapped() -> None:
     """Rank 2 gets stuck in its data set, the others stand in DDP's constructor."""
-    train(80)
+    train(WARM_UP)
     if RANK == 2:
         _STUCK.wait()  # here
     torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32).to(DEVICE))
@@ -191,7 +193,7 @@ def _stand(_: torch.Tensor) -> None:
 def collective_of_a_side_thread() -> None:
     """All wait for a gather in a thread of their own; the thread of rank 2 gets stuck before it."""
     group = dist.new_group(backend="gloo")
-    train(80)
+    train(WARM_UP)
 
     def gather() -> None:
         if RANK == 2:
@@ -215,7 +217,7 @@ def asynchronous_checkpoint() -> None:
             return super().write_data(plan, planner)
 
     folder = Path(tempfile.gettempdir()) / f"stallwatch-hang-{os.environ['MASTER_PORT']}"
-    train(80)
+    train(WARM_UP)
     state = {"model": {"weight": torch.ones(64)}}
     group = dist.new_group(backend="gloo")
     saved = checkpoint.async_save(state, storage_writer=Storage(folder), process_group=group)
@@ -231,7 +233,7 @@ def call_of_another_worker() -> None:
 
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{int(os.environ['MASTER_PORT']) + 1}")
     rpc.init_rpc(f"worker{RANK}", rank=RANK, world_size=WORLD, rpc_backend_options=options)
-    train(80)
+    train(WARM_UP)
     if RANK == 0:
         rpc.rpc_sync("worker2", _never_returns, timeout=0)
     train(60)
@@ -275,6 +277,27 @@ def nobody_counts_steps() -> None:
     dist.all_reduce(torch.ones(8, device=DEVICE))
 
 
+@hang(culprits=(2,), where=("lock",))
+def others_spin_as_under_nccl() -> None:
+    """Who waits spins in a call into C, without the GIL, beside a watchdog that wakes ten times a second and a thread
+    named as CUDA's are; rank 2 is stuck. For `--no-hook --busy-gpu`."""
+    _start_threads_of_cuda()
+    train(WARM_UP)
+    if RANK == 2:
+        _STUCK.wait()  # here
+    while True:
+        hashlib.pbkdf2_hmac("sha256", b"all", b"reduce", 100_000_000)
+
+
+def _start_threads_of_cuda() -> None:
+    def watch() -> None:
+        ctypes.CDLL(None).prctl(15, b"cuda-EvtHandlr", 0, 0, 0)  # PR_SET_NAME
+        while True:
+            time.sleep(0.1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 @hang(culprits=(0,), where=("lock",))
 def in_long_steps() -> None:
     """Steps of two seconds."""
@@ -287,7 +310,7 @@ def in_long_steps() -> None:
 @hang(culprits=(2,), where=("lock",))
 def all_to_a_root() -> None:
     """A gather whose root gets stuck: with gloo the others have sent and stand in the next call."""
-    train(80)
+    train(WARM_UP)
     if RANK == 2:
         _STUCK.wait()  # here
     mine = torch.ones(4, device=DEVICE)

@@ -23,7 +23,19 @@ import torch.distributed as dist  # noqa: TID251
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import QUIET_SECONDS, RANK, STEP_SECONDS, WORLD, busy, compute, main, situation, train
+from tests.controls.common import (
+    DEVICE,
+    QUIET_SECONDS,
+    RANK,
+    STEP_SECONDS,
+    WARM_UP,
+    WORLD,
+    busy,
+    compute,
+    main,
+    situation,
+    train,
+)
 
 _PACKET = bytes(64 << 10)
 
@@ -31,7 +43,7 @@ _PACKET = bytes(64 << 10)
 @situation
 def rank0_validates() -> None:
     """N05: rank 0 runs the validation set in torch's own code, the others stand in a barrier."""
-    train(80)
+    train(WARM_UP)
     if RANK == 0:
         with torch.no_grad():
             compute(QUIET_SECONDS)
@@ -42,7 +54,7 @@ def rank0_validates() -> None:
 @situation
 def rank0_generates() -> None:
     """Rank 0 writes samples token by token, each a small forward pass and a line of output."""
-    train(80)
+    train(WARM_UP)
     if RANK == 0:
         until, weights, state = time.monotonic() + QUIET_SECONDS, torch.randn(64, 64), torch.randn(64)
         while time.monotonic() < until:
@@ -57,13 +69,13 @@ def rank0_generates() -> None:
 def some_ranks_evaluate() -> None:
     """Half of the ranks evaluate in a group of their own, the others wait in a barrier."""
     half = dist.new_group(list(range(WORLD // 2)))
-    train(80)
+    train(WARM_UP)
     if RANK < WORLD // 2:
-        until = torch.tensor([time.monotonic() + QUIET_SECONDS])
+        until = torch.tensor([time.monotonic() + QUIET_SECONDS], device=DEVICE, dtype=torch.float64)
         dist.broadcast(until, 0, group=half)
         while time.monotonic() < until.item():
             compute(0.2)
-            dist.all_reduce(torch.ones(4), group=half)
+            dist.all_reduce(torch.ones(4, device=DEVICE), group=half)
     dist.barrier()
     train(60)
 
@@ -71,7 +83,7 @@ def some_ranks_evaluate() -> None:
 @situation
 def torch_save() -> None:
     """Rank 0 saves with torch.save, synchronises the file and renames it, several times; the others wait."""
-    train(80)
+    train(WARM_UP)
     if RANK == 0:
         state = {f"layer{number}": torch.randn(1 << 20) for number in range(16)}
         until = time.monotonic() + QUIET_SECONDS
@@ -90,7 +102,7 @@ def torch_save() -> None:
 @situation
 def checkpoint_is_uploaded() -> None:
     """Rank 0 sends its checkpoint to an object store that takes it slowly; the others stand in the barrier."""
-    train(80)
+    train(WARM_UP)
     if RANK == 0:
         sender, receiver = socket.socketpair()
         threading.Thread(target=_receive_slowly, args=(receiver,), daemon=True).start()
@@ -142,7 +154,7 @@ def _answer(fifo: Path, seconds: float) -> None:
 @situation
 def object_store_answers_late() -> None:
     """The data set lies behind HTTP, and one request takes long: the rank waits for a socket, the others for it."""
-    train(80)
+    train(WARM_UP)
     with _server(_SlowAnswer) as address:
         if RANK == 1:
             with urllib.request.urlopen(address, timeout=120) as answer:
@@ -153,7 +165,7 @@ def object_store_answers_late() -> None:
 @situation
 def object_store_throttles() -> None:
     """The object store answers 503; a client library sleeps and asks again until it is served (urllib3's Retry)."""
-    train(80)
+    train(WARM_UP)
     _Throttles.until = time.monotonic() + QUIET_SECONDS
     with _server(_Throttles) as address:
         if RANK == 1:
@@ -205,7 +217,7 @@ def _server(handler: type[http.server.BaseHTTPRequestHandler]):  # type: ignore[
 @situation
 def profiler_starts() -> None:
     """A profiler starts on rank 0, records some steps, and writes its trace, twenty times in a row."""
-    train(80)
+    train(WARM_UP)
     for _ in range(20):
         if RANK == 0:
             with torch.profiler.profile(
@@ -232,7 +244,7 @@ def helper_processes() -> None:
 @situation
 def rank0_quantises() -> None:
     """Rank 0 works in another program (a converter, a compiler of engines) and waits for it; the others for rank 0."""
-    train(80)
+    train(WARM_UP)
     if RANK == 0:
         work = f"import time; end = time.monotonic() + {QUIET_SECONDS}\nwhile time.monotonic() < end: sum(range(10**5))"
         subprocess.run([sys.executable, "-c", work], check=True)

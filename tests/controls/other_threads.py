@@ -13,7 +13,7 @@ import torch.distributed as dist  # noqa: TID251
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import QUIET_SECONDS, RANK, busy, main, situation, train
+from tests.controls.common import DEVICE, QUIET_SECONDS, RANK, busy, main, situation, train
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def keeping_alive(group: dist.ProcessGroup | None = None, *, seconds: float = 0.
     over = threading.Event()
 
     def meet() -> None:
-        stop = torch.zeros(1)
+        stop = torch.zeros(1, device=DEVICE if group is dist.group.WORLD else "cpu")
         while not stop.item():
             stop.fill_(float(over.is_set()))
             dist.all_reduce(stop, op=dist.ReduceOp.MAX, group=group)

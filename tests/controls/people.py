@@ -13,7 +13,7 @@ import torch.distributed as dist  # noqa: TID251
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import QUIET_SECONDS, RANK, main, situation, step, train
+from tests.controls.common import DEVICE, QUIET_SECONDS, RANK, main, situation, step, train
 
 
 @situation
@@ -22,7 +22,7 @@ def asks_a_person() -> None:
     train(80)
     if RANK == 0:
         input("overwrite the run? [y] ")
-    dist.broadcast(torch.zeros(1), 0)
+    dist.broadcast(torch.zeros(1, device=DEVICE), 0)
     train(60)
 
 

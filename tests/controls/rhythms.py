@@ -17,7 +17,7 @@ import torch.distributed as dist  # noqa: TID251
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import RANK, STEP_SECONDS, WORLD, beat, busy, compute, main, situation, step
+from tests.controls.common import DEVICE, RANK, STEP_SECONDS, WORLD, beat, busy, compute, main, situation, step
 
 
 @situation
@@ -27,7 +27,7 @@ def alternating_evaluation() -> None:
         for _ in range(20):
             step()
         time.sleep(3.0)
-        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(torch.ones(1, device=DEVICE))
 
 
 @situation
@@ -118,24 +118,24 @@ def dynamic_batches() -> None:
 @situation
 def accumulates_without_sync() -> None:
     """N13: DDP's no_sync for thirty-one micro steps of a quarter second; the thirty-second synchronises."""
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32).to(DEVICE))
     for _ in range(6):
         for number in range(32):
             time.sleep(0.25)
             synchronises = number == 31
             with contextlib.nullcontext() if synchronises else model.no_sync():
-                model(torch.randn(4, 32)).sum().backward()
+                model(torch.randn(4, 32, device=DEVICE)).sum().backward()
         beat.step()
 
 
 @situation
 def uneven_inputs() -> None:
     """Ranks have different numbers of batches and shadow each other's collectives (torch's Join)."""
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32).to(DEVICE))
     with model.join():
         for _ in range(80 + 60 * RANK):
             time.sleep(STEP_SECONDS)
-            model(torch.randn(4, 32)).sum().backward()
+            model(torch.randn(4, 32, device=DEVICE)).sum().backward()
             beat.step()
 
 

@@ -16,9 +16,11 @@ import torch.distributed as dist  # noqa: TID251
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
+    DEVICE,
     QUIET_SECONDS,
     RANK,
     STEP_SECONDS,
+    WARM_UP,
     WORLD,
     beat,
     before_rendezvous,
@@ -85,10 +87,10 @@ def long_evaluation() -> None:
 @situation
 def rank0_evaluates() -> None:
     """N05: rank 0 evaluates alone and without a phase, the others wait in a broadcast for its metric."""
-    train(80)
+    train(WARM_UP)
     if RANK == 0:
         busy(QUIET_SECONDS)
-    dist.broadcast(torch.zeros(1), src=0)
+    dist.broadcast(torch.zeros(1, device=DEVICE), src=0)
     train(60)
 
 
@@ -117,8 +119,8 @@ def rank0_builds_index() -> None:
 @situation
 def gather_objects() -> None:
     """N09: rank 0 unpickles what all ranks gave it, on the CPU and for long (`gather_object` itself needs NumPy)."""
-    train(80)
-    mine = torch.frombuffer(bytearray(pickle.dumps(list(range(300_000)))), dtype=torch.uint8)
+    train(WARM_UP)
+    mine = torch.frombuffer(bytearray(pickle.dumps(list(range(300_000)))), dtype=torch.uint8).to(DEVICE)
     gathered = [torch.empty_like(mine) for _ in range(WORLD)] if RANK == 0 else None
     dist.gather(mine, gathered, dst=0)
     if RANK == 0:
@@ -132,7 +134,7 @@ def gather_objects() -> None:
 @situation
 def pipeline() -> None:
     """N11: four stages in a row, the first and the last idle for part of each step by design."""
-    activation = torch.ones(256)
+    activation = torch.ones(256, device=DEVICE)
     for _ in range(int(QUIET_SECONDS / 0.3)):
         if RANK > 0:
             dist.recv(activation, RANK - 1)
@@ -166,9 +168,9 @@ def _late() -> None:
 @situation
 def idle_server() -> None:
     """N18: an inference engine without requests: rank 0 polls its queue, the others wait for its broadcast."""
-    train(80)
+    train(WARM_UP)
     idle_until = time.monotonic() + QUIET_SECONDS
-    word = torch.zeros(1)
+    word = torch.zeros(1, device=DEVICE)
     while word.item() == 0:
         if RANK == 0:
             time.sleep(0.5)

@@ -18,6 +18,8 @@ import torch.distributed as dist  # noqa: TID251
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
+    BACKEND,
+    DEVICE,
     QUIET_SECONDS,
     RANK,
     WORLD,
@@ -118,7 +120,7 @@ def sweep() -> None:
         dist.destroy_process_group()
         busy(QUIET_SECONDS / 3)
         os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1 + trial)
-        dist.init_process_group("gloo", store=_store(trial), rank=RANK, world_size=WORLD)
+        dist.init_process_group(BACKEND, store=_store(trial), rank=RANK, world_size=WORLD)
     train(60)
 
 
@@ -129,7 +131,7 @@ def _store(trial: int) -> dist.FileStore:
 @situation
 def early_stopping() -> None:
     """Rank 0 decides that training is over; all leave, and only rank 0 has something left to do."""
-    stop = torch.zeros(1)
+    stop = torch.zeros(1, device=DEVICE)
     for number in range(120):
         step()
         stop.fill_(float(RANK == 0 and number == 100))
@@ -187,7 +189,7 @@ def preempted() -> None:
     """The scheduler sends SIGTERM; the job takes note, saves at the next step, and ends with exit code 0."""
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
-    flag = torch.zeros(1)
+    flag = torch.zeros(1, device=DEVICE)
     while True:
         step()
         flag.fill_(float(asked.is_set()))

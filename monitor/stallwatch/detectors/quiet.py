@@ -35,7 +35,7 @@ class QuietDetector:
                 continue  # who has a hook is watched by what it says
             known = [rank.outside for rank in ranks if rank.outside is not None]
             since_ns = max((rank.quiet_since_ns for rank in known), default=seen.at_ns)
-            if len(known) < len(ranks) or seen.at_ns - since_ns < self._stall.unlearned_seconds * SECOND_NS:
+            if len(known) < len(ranks) or seen.at_ns - since_ns < self._stall.quiet_seconds * SECOND_NS:
                 continue
             suspicion = next((s for s in state.suspicions if s.job == job), None) or Suspicion(job, seen.at_ns)
             suspicions.append(suspicion)
@@ -50,7 +50,7 @@ class QuietDetector:
             job=job,
             ranks=ranks,
             since_ns=since_ns,
-            limit_seconds=self._stall.unlearned_seconds,
+            limit_seconds=self._stall.quiet_seconds,
             due_ns=due_of(suspicion, self._stall.second_look_seconds),
             reason=f"no rank here has computed, read or written for {(at_ns - since_ns) / SECOND_NS:.0f} s, nor has "
             "its GPU; nothing else is known of a job without stallwatch.attach()",

@@ -112,6 +112,7 @@ class ProcessSample(Process, frozen=True, kw_only=True):
     resident_bytes: int
     threads: int
     has_terminal: bool  # runs in somebody's terminal session
+    main_thread_wakes: int | None = None  # how often the main thread has gone to sleep of its own will; None: not known
 
 
 class Outputs(msgspec.Struct, frozen=True):

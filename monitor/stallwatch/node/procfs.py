@@ -36,6 +36,7 @@ class Status(NamedTuple):
     tracer_pid: int
     namespace_pids: tuple[int, ...]  # ours first, the process' own last
     pending_signals: int  # bit n-1 is signal n; of the thread and of the process
+    wakes: int | None = None  # voluntary context switches of the thread; of a process, its main thread's
 
 
 def parse_stat(data: bytes) -> Stat:
@@ -77,10 +78,13 @@ def parse_status(data: bytes) -> Status:
         tracer_pid=int(values.get(b"TracerPid", b"0")),
         namespace_pids=_numbers(values.get(b"NSpid", b"")),
         pending_signals=int(values.get(b"SigPnd", b"0"), 16) | int(values.get(b"ShdPnd", b"0"), 16),
+        wakes=int(values[b"voluntary_ctxt_switches"]) if b"voluntary_ctxt_switches" in values else None,
     )
 
 
-_STATUS_NAMES = frozenset((b"Uid", b"Gid", b"Groups", b"TracerPid", b"NSpid", b"SigPnd", b"ShdPnd"))
+_STATUS_NAMES = frozenset(
+    (b"Uid", b"Gid", b"Groups", b"TracerPid", b"NSpid", b"SigPnd", b"ShdPnd", b"voluntary_ctxt_switches")
+)
 
 
 def _numbers(text: bytes) -> tuple[int, ...]:

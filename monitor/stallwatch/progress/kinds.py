@@ -27,6 +27,8 @@ _WORDS: dict[EndsByItself, str] = {
     "import": "it imports",
     "tracker": "its experiment tracker finishes",
     "child": "it waits for a program that it started",
+    "timeout": "its wait has a time-out of its own",
+    "request": "it waits for requests",
 }
 
 
@@ -39,6 +41,9 @@ class Doing(NamedTuple):
     child: bool = False  # it waits for a process that it started
     sleeps: bool = False  # by the kernel, or by the text of its line
     on_cpu: bool = False
+    bounded: bool = False  # its wait has a time-out, or is one for a database's lock
+    serves: bool = False  # it stands where servers wait for requests
+    helper: EndsByItself | None = None  # what a thread does that its wait may be for
 
 
 class Patience(NamedTuple):
@@ -54,10 +59,14 @@ def kind_of(doing: Doing) -> EndsByItself | None:
         return "import"
     if doing.child:
         return "child"
+    if doing.serves:
+        return "request"
     if doing.where == "busy_loop" or (doing.on_cpu and doing.where in _COMPUTES):
         return "compute"
     if doing.sleeps and doing.where in _BACKS_OFF:
         return "sleep"
+    if doing.where == "lock":
+        return "timeout" if doing.bounded else doing.helper
     return _BY_PLACE.get(doing.where)
 
 

@@ -1,8 +1,12 @@
 """Whether a process without a hook works, by what can be seen of it from outside.
 
-A quiet process only prompts a look: stacks decide. Under NCCL waiting threads spin, so that their CPU says nothing;
-there the GPU is at full utilisation by a kernel that spins, with a memory controller that does nothing and a flat power
-draw (measured on H200: 100 %, 0-1 %, flat within some percent, where training reads 60-100 %, above 0, and varies).
+A quiet process only prompts a look: stacks decide. It is judged by its main thread where that was seen to work, for
+what its other threads do (a metrics thread, NCCL's proxies and watchdogs) neither hides a standstill nor proves one.
+
+Under NCCL a thread that waits spins: its CPU says nothing. But it never goes to sleep of its own will, which training
+does many times a second (measured: a rank that waits in `barrier` for a communicator's connection, or in `item()`, has
+its main thread at 100 % and in state R at every look, its GPU at 0 % or 100 %, the GPU's memory controller at 0 %).
+Training on a GPU reads and writes its memory.
 """
 
 import msgspec
@@ -13,20 +17,29 @@ from stallwatch.model.snapshot import ProcessSample
 # Less than this between two ticks is polling and house-keeping: some percent of a core, a log line, a heartbeat.
 _IDLE_TICKS = 3  # of a hundredth of a second
 _IDLE_BYTES = 64 << 10
-_BUSY_PERCENT = 50  # a GPU below computes nothing worth the name: the process' CPU counts
+_SPINNING_WAKES = 5  # in a second or so at full speed; each pause of ours for a stack makes two
 _STILL_PERCENT = 1  # of its memory controller
-_FLAT_SHARE, _FLAT_WATTS = 0.04, 5.0
-_WORKED_TICKS = 10  # as many make a job that was seen to work
+_WORKED_TICKS = 10  # as many make a job, or a thread, that was seen to work
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What a process has done so far."""
+
+    ticks: int  # of CPU, all threads
+    main_ticks: int
+    main_wakes: int | None  # how often its main thread went to sleep of its own will; None: nothing tells
+    children_ticks: int  # of what it started: a compiler, a loader's worker
+    moved_bytes: int
 
 
 class Outside(msgspec.Struct, frozen=True):
     """A process without a hook, as it was at the last tick. Times are CLOCK_MONOTONIC nanoseconds of our snapshots."""
 
     quiet_since_ns: int
-    cpu_ticks: int
-    bytes_moved: int
-    watts: float | None = None  # of its GPU when it last worked
+    counts: Counts
     worked_ticks: int = 0  # at which it worked, so far
+    main_worked_ticks: int = 0  # at which its main thread did
+    has_gpu: bool = False  # it was seen to use one, whatever the driver answers now
 
     @property
     def has_worked(self) -> bool:
@@ -40,34 +53,41 @@ def seen_from_outside(
     not quiet."""
     if process is None:
         return None
-    cpu_ticks, bytes_moved = work_of(process)
-    watts = gpu.power_watts if gpu else None
+    now = _counts(process)
+    has_gpu = gpu is not None or (before is not None and before.has_gpu)
     if before is None:
-        return Outside(at_ns, cpu_ticks, bytes_moved, watts)
-    works = process.state in "TtZX" or bytes_moved - before.bytes_moved > _IDLE_BYTES
-    if gpu is not None and _spins(gpu):
-        works = works or not _is_flat(before.watts, watts)
-    else:
-        works = works or cpu_ticks - before.cpu_ticks > _IDLE_TICKS
-        works = works or bool(gpu and (gpu.memory_utilization_percent or 0) > _STILL_PERCENT)
+        return Outside(at_ns, now, has_gpu=has_gpu)
+    was = before.counts
+    fed = process.state in "TtZX" or now.moved_bytes - was.moved_bytes > _IDLE_BYTES
+    fed = fed or bool(gpu is not None and (gpu.memory_utilization_percent or 0) > _STILL_PERCENT)
+    fed = fed or now.children_ticks - was.children_ticks > _IDLE_TICKS
+    main = now.main_ticks - was.main_ticks > _IDLE_TICKS and not (has_gpu and _spins(was, now))
+    any_thread = now.ticks - was.ticks > _IDLE_TICKS and not (has_gpu and _spins(was, now))
+    by_main = before.main_worked_ticks >= _WORKED_TICKS
+    busy = fed or (main if by_main else any_thread)
     # What stopped us for a while may have stopped the job as well.
-    since_ns = at_ns if works else min(before.quiet_since_ns + late_ns, at_ns)
-    return Outside(since_ns, cpu_ticks, bytes_moved, watts if works else before.watts, before.worked_ticks + works)
+    since_ns = at_ns if busy else min(before.quiet_since_ns + late_ns, at_ns)
+    return Outside(
+        since_ns,
+        now,
+        before.worked_ticks + (fed or main or any_thread),
+        before.main_worked_ticks + main,
+        has_gpu,
+    )
 
 
-def work_of(process: ProcessSample) -> tuple[int, int]:
-    """Return the counters of its work, and of what it started (a compiler, a loader's worker): CPU ticks, bytes."""
-    ticks = process.cpu_ticks + sum(child.cpu_ticks or 0 for child in process.children)
-    return ticks, (process.read_bytes or 0) + (process.write_bytes or 0)
+def _counts(process: ProcessSample) -> Counts:
+    return Counts(
+        process.cpu_ticks,
+        process.main_thread_cpu_ticks,
+        process.main_thread_wakes,
+        sum(child.cpu_ticks or 0 for child in process.children),
+        (process.read_bytes or 0) + (process.write_bytes or 0),
+    )
 
 
-def _spins(gpu: Gpu) -> bool:
-    memory = gpu.memory_utilization_percent
-    return (gpu.utilization_percent or 0) >= _BUSY_PERCENT and memory is not None and memory <= _STILL_PERCENT
-
-
-def _is_flat(before: float | None, now: float | None) -> bool:
-    """Unknown is flat: the memory controller has spoken."""
-    if before is None or now is None:
-        return True
-    return abs(now - before) <= max(_FLAT_WATTS, _FLAT_SHARE * before)
+def _spins(was: Counts, now: Counts) -> bool:
+    """Whether its main thread was on the CPU, or ready for it, all the time."""
+    if was.main_wakes is None or now.main_wakes is None:
+        return False
+    return now.main_ticks > was.main_ticks and now.main_wakes - was.main_wakes <= _SPINNING_WAKES

@@ -18,8 +18,8 @@ AT_ONCE: frozenset[Cause] = frozenset(
 STUCK: frozenset[Cause] = frozenset({"not_entered", "data_exhausted", "init_missing", "gpu_kernel_stuck", "comm_stuck"})
 OPEN: frozenset[Cause] = frozenset({"undecided", "waiting", "healthy", "job_ended"})
 _SECOND_NS = 1_000_000_000
-# What a rank does that waits for requests, for messages of an actor or for a person.
-_IDLE: frozenset[EndsByItself] = frozenset({"network", "sleep"})
+# What a rank does that waits for requests, for messages of an actor or for a person; nobody else waits then.
+_IDLE: frozenset[EndsByItself] = frozenset({"network", "sleep", "timeout"})
 _AS_LONG_AGAIN = 1.5  # times the longest of a phase's past: a checkpoint that always takes 20 min surprises nobody
 
 
@@ -71,7 +71,8 @@ def plan(standstill: Standstill, config: Config) -> Plan:
         return Plan(((wait.until_ns, "critical"),), wait.why)
     if not standstill.hooked and not standstill.begun:
         return Plan((), "a job without a hook that was never seen to work")
-    if not standstill.hooked and verdict.ends_by_itself in _IDLE:
+    kind = verdict.ends_by_itself
+    if not standstill.hooked and (kind == "request" or (kind in _IDLE and not verdict.waiting)):
         return Plan((), "without a hook an idle server looks the same")
     if verdict.cause in STUCK:
         wait = _longest(

@@ -14,6 +14,7 @@ _WORKING_SHARE = 0.05
 CLOCK_TICKS_PER_SECOND = 100  # sysconf(_SC_CLK_TCK) of every Linux that runs torch
 _ASSUMED_SECONDS = 5.0  # between looks that carry no times
 _PROGRESS_BYTES = 1 << 20
+_MEETS_WAKES, _MEETS_EVERY_SECOND = 3, 10
 _FLOWS_WAKES = 2  # one may be the time-out of a client that then asks again
 
 Answer = Literal["moves", "stands", "unknown"]
@@ -42,6 +43,8 @@ def compare(first: Observation, last: Observation, operations: bool | None) -> P
         _bytes(first, last),
         _flow(first, last),
         _children(first, last, seconds),
+        _awaited(first, last, seconds),
+        _meets(first, last, seconds),
     ]
     facts = tuple(sign for sign in signs if sign)
     if facts:
@@ -135,6 +138,31 @@ def _children(first: Observation, last: Observation, seconds: float) -> Fact | N
             if was and was.polling_way != stack.polling_way:
                 return Fact(f"the stack of its child process {child.pid} changed between the two looks", "py-spy")
     return None
+
+
+def _awaited(first: Observation, last: Observation, seconds: float) -> Fact | None:
+    """The thread whose end, or result, it waits for: what that one does is its own progress."""
+    was, now = first.awaited, last.awaited
+    if was is None or now is None or was.pid != now.pid or not (was.main and now.main):
+        return None
+    if was.main.polling_way != now.main.polling_way:
+        return Fact("the stack of the thread that it waits for changed between the two looks", "py-spy")
+    share = _share_of(was, now, seconds)
+    if share is None or share < _WORKING_SHARE or (was.main.lines == now.main.lines and now.main.is_in_job):
+        return None
+    return Fact(f"the thread that it waits for used {share:.0%} of a core between the two looks", "/proc")
+
+
+def _meets(first: Observation, last: Observation, seconds: float) -> Fact | None:
+    """A host that waits in a collective sleeps until that ends: who wakes now and then meets its peers again and again,
+    as the ranks of a server do that polls its queue. Waits that poll wake far more often (NCCL's with a time-out: a
+    hundred times a second)."""
+    if not (first.in_collective and last.in_collective) or first.wakes is None or last.wakes is None:
+        return None
+    woke = last.wakes - first.wakes - first.own_wakes
+    if woke < _MEETS_WAKES or woke > _MEETS_EVERY_SECOND * seconds:
+        return None
+    return Fact(f"its waits in collectives ended {woke} times between the two looks", "/proc")
 
 
 def _busy_children(first: Observation, last: Observation, seconds: float) -> Fact | None:

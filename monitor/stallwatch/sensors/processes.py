@@ -74,6 +74,7 @@ class ProcessWatch:
             has_terminal=stat.terminal != 0 or self._launcher_has_terminal(stat.parent_pid),
             children=tuple(self._children(min(most_children, _MOST_CHILDREN))),
             open_files=self._files(),
+            main_thread_wakes=status.wakes if training_tid in (None, self.pid) else None,
         )
 
     def _looks_for_us(self, tracer_pid: int) -> bool:

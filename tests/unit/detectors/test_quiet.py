@@ -28,10 +28,10 @@ def works_until(last: float) -> Fields:
     return lambda second, rank: {"cpu_ticks": int(100 * min(second, last))}
 
 
-def test_job_that_worked_and_no_longer_does_is_looked_at_after_a_minute() -> None:
+def test_job_that_worked_and_no_longer_does_is_looked_at_after_half_a_minute() -> None:
     findings = found(run(hookless(works_until(20))), "quiet")
     assert [(second, finding.stage) for second, finding in findings[:3]] == [
-        (80, "suspect"), (81, "suspect"), (82, "confirmed")
+        (50, "suspect"), (51, "suspect"), (52, "confirmed")
     ]  # fmt: skip
     assert findings[0][1].ranks == (0, 1, 2, 3)
     assert "stallwatch.attach()" in findings[0][1].reason
@@ -54,7 +54,7 @@ def test_a_child_that_works_is_the_ranks_own_work() -> None:
 
 
 def test_time_in_which_we_did_not_look_is_not_counted() -> None:
-    first = found(run(hookless(works_until(20), late=(40, 60))), "quiet")
+    first = found(run(hookless(works_until(20), 85, late=(40, 60))), "quiet")
     assert not first
 
 
@@ -76,13 +76,30 @@ def test_rank_that_cannot_be_read_is_unknown_and_not_quiet() -> None:
     assert not found(run(shots), "quiet")
 
 
-def on_gpus(seconds: float, gpu_at: Callable[[float], tuple[int, int, float]]) -> list[NodeSnapshot]:
-    """A job without hooks whose threads spin all the time; `gpu_at`: utilisation, memory controller, watts."""
-    shots = hookless(lambda second, rank: {"cpu_ticks": int(400 * second)}, seconds)
+def on_gpus(seconds: float, fields: Fields, memory_at: Callable[[float], int]) -> list[NodeSnapshot]:
+    """A job without hooks on GPUs; `fields` says what /proc shows of a rank, `memory_at` what the GPUs' memory does."""
+    shots = hookless(fields, seconds)
     return [
-        msgspec.structs.replace(shot, gpus=Known(tuple(gpu(rank, *gpu_at(tick)) for rank in range(4)), shot.at_ns))
+        msgspec.structs.replace(
+            shot, gpus=Known(tuple(gpu(rank, 100, memory_at(tick), 170.0) for rank in range(4)), shot.at_ns)
+        )
         for tick, shot in enumerate(shots)
     ]
+
+
+def spins_from(began: float, absent: int = 1) -> Fields:
+    """Training until then; then all but one spin, with a proxy that spins beside, and one sleeps."""
+
+    def fields(second: float, rank: int) -> dict[str, Any]:
+        main = second if rank != absent else min(second, began)
+        wakes = 80 * min(second, began) + 0.4 * second
+        return {
+            "main_thread_cpu_ticks": int(100 * main),
+            "main_thread_wakes": int(wakes),
+            "cpu_ticks": int(100 * (main + second)),
+        }
+
+    return fields
 
 
 def gpu(rank: int, used: int, memory: int, watts: float) -> Gpu:
@@ -92,24 +109,48 @@ def gpu(rank: int, used: int, memory: int, watts: float) -> Gpu:
     )  # fmt: skip
 
 
-def test_a_wait_under_nccl_is_seen_by_gpus_that_spin() -> None:
-    trains, waits = (90, 30, 400.0), (100, 0, 170.0)
-    findings = found(run(on_gpus(120, lambda second: trains if second < 20 else waits)), "quiet")
-    assert 80 <= findings[0][0] <= 82
+def test_a_wait_under_nccl_is_seen_though_its_threads_spin() -> None:
+    findings = found(run(on_gpus(120, spins_from(20), lambda second: 30 if second < 20 else 0)), "quiet")
+    assert 50 <= findings[0][0] <= 52
     assert findings[0][1].ranks == (0, 1, 2, 3)
 
 
+def test_it_is_seen_when_the_driver_no_longer_answers_either() -> None:
+    shots = [
+        msgspec.structs.replace(shot, gpus=Unavailable("NVML has not answered for 40 s", START)) if tick > 21 else shot
+        for tick, shot in enumerate(on_gpus(120, spins_from(20), lambda second: 0))
+    ]
+    assert found(run(shots), "quiet")
+
+
+def trains(second: float, rank: int) -> dict[str, Any]:
+    ticks = int(100 * second)
+    return {"main_thread_cpu_ticks": ticks, "main_thread_wakes": int(60 * second), "cpu_ticks": 4 * ticks}
+
+
 @pytest.mark.parametrize(
-    "works",
+    "shots",
     [
-        lambda second: (95, 20, 300.0),
-        lambda second: (95, 0, 300.0 + 40 * (int(second) % 3)),
-        lambda second: (5, 0, 90.0),
+        on_gpus(150, spins_from(20), lambda second: 20),
+        on_gpus(150, trains, lambda second: 0),
+        hookless(spins_from(20), 150),
     ],
-    ids=["its memory is used", "its power varies", "it computes on the CPU"],
+    ids=["its memory is used", "its threads wake", "it has no GPU, and computes"],
 )
-def test_what_works_under_nccl_is_not_looked_at(works: Callable[[float], tuple[int, int, float]]) -> None:
-    assert not found(run(on_gpus(150, works)), "quiet")
+def test_what_works_is_not_looked_at(shots: list[NodeSnapshot]) -> None:
+    assert not found(run(shots), "quiet")
+
+
+def test_other_threads_neither_hide_a_standstill_nor_prove_one() -> None:
+    """A metrics thread computes beside a main thread that stands; and a main thread that always waits for another."""
+
+    def beside(main_until: float) -> Fields:
+        return lambda second, rank: {
+            "main_thread_cpu_ticks": int(100 * min(second, main_until)), "cpu_ticks": int(100 * second),
+        }  # fmt: skip
+
+    assert found(run(hookless(beside(20))), "quiet")
+    assert not found(run(hookless(beside(0))), "quiet")
 
 
 def test_a_job_that_was_never_seen_to_work_has_not_begun() -> None:

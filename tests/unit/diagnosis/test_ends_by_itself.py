@@ -5,9 +5,10 @@ import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.activity import read_activity
+from stallwatch.model.evidence import SourceLine, ThreadState
 from tests.unit.detectors.nodes import heartbeat
 from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, transfer, world
-from tests.unit.diagnosis.rank_evidence import MODULE, Frames, rank, stack
+from tests.unit.diagnosis.rank_evidence import MODULE, PID, Frames, process, rank, stack, stacks, thread
 from tests.unit.diagnosis.test_judge_processes import CLOSED
 
 STEPS = loop(world(4), 5)
@@ -28,6 +29,45 @@ WANDB = "/v/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
 )
 def test_the_stack_and_the_kernel_tell_the_kind(frames: Frames, wchan: str, kind: str | None) -> None:
     assert read_activity(rank(frames, "S", wchan)).ends_by_itself == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "wchan", "kind"),
+    [
+        ('connection.execute("insert into trial values (1)")', "hrtimer_nanosleep", "timeout"),  # SQLite's busy handler
+        ("batch = prefetched.get(timeout=300)", "futex_wait_queue", "timeout"),
+        ("lock.acquire(timeout=60)", "futex_wait_queue", "timeout"),
+        ("lock.acquire(timeout=None)", "futex_wait_queue", None),
+        ("lock.acquire()", "futex_wait_queue", None),
+    ],
+)
+def test_a_wait_with_a_time_out_of_its_own_may_end_by_itself(text: str, wchan: str, kind: str | None) -> None:
+    frames = stack("load@JOB:4", MODULE)
+    sources = (SourceLine(frames[0].filename, 4, text),)
+    assert read_activity(rank(frames, "S", wchan, sources=sources)).ends_by_itself == kind
+
+
+GETS = stack("Condition.wait@PY/threading.py:327", "Queue.get@PY/queue.py:171", "advance@JOB:4", MODULE)
+STARTED = ("Thread.run@PY/threading.py:982", "Thread._bootstrap@PY/threading.py:1002")
+
+
+@pytest.mark.parametrize(
+    ("beside", "kind"),
+    [
+        (stack("SocketIO.readinto@PY/socket.py:706", "deliver@JOB:40", *STARTED), "network"),
+        (stack("Condition.wait@PY/threading.py:327", "deliver@JOB:40", *STARTED), None),
+        (stack("UvicornServer.serve@/v/lib/python3.11/site-packages/uvicorn/server.py:70", *STARTED), "request"),
+    ],
+)
+def test_who_delivers_may_be_another_thread(beside: Frames, kind: str | None) -> None:
+    wchan = "wait_woken" if kind == "network" else "futex_wait_queue"
+    threads = (ThreadState(PID, "python", "S", 1, "futex_wait_queue"), ThreadState(701, "python", "S", 1, wchan))
+    waits = rank(
+        GETS,
+        stacks=(stacks(thread(GETS), thread(beside, name="Thread-1", tid=701)),),
+        processes=(process("S", "futex_wait_queue", threads=threads),),
+    )
+    assert read_activity(waits).ends_by_itself == kind
 
 
 def test_what_computes_with_the_gil_may_end_and_what_sleeps_with_it_does_not() -> None:

@@ -112,7 +112,11 @@ def test_without_a_hook_only_a_wait_is_told() -> None:
     assert told_after("undecided", 300, jobs=outside, waiting="0-3") == "warning"
     assert told_after("not_entered", 20, jobs=outside, where="lock") == "none", "its stacks are all there is"
     assert told_after("not_entered", 45, jobs=outside, where="lock") == "warning"
-    assert told_after("not_entered", 4000, jobs=outside, where="socket", ends_by_itself="network") == "none"
+    assert told_after("not_entered", 4000, jobs=outside, where="socket", ends_by_itself="request") == "none"
+    for kind in ("network", "sleep", "timeout"):
+        assert told_after("not_entered", 4000, jobs=outside, waiting="", ends_by_itself=kind) == "none"
+        assert told_after("not_entered", 100, jobs=outside, waiting="1-3", ends_by_itself=kind) == "none"
+        assert told_after("not_entered", 165, jobs=outside, waiting="1-3", ends_by_itself=kind) != "none"
     never = [facts(hooked=False, begun=False)]
     assert told_after("not_entered", 4000, jobs=never, where="lock") == "none", "it was never seen to work"
 

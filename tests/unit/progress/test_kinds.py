@@ -23,6 +23,11 @@ from stallwatch.progress.kinds import Doing, kind_of, of_all, patience_with
         (Doing("user_code", child=True), "child"),
         (Doing("teardown", tracker=True), "tracker"),
         (Doing("filesystem", imports=True), "import"),
+        (Doing("lock", bounded=True), "timeout"),
+        (Doing("lock", sleeps=True, bounded=True), "timeout"),
+        (Doing("lock", helper="network"), "network"),
+        (Doing("socket", serves=True), "request"),
+        (Doing("lock", serves=True), "request"),
     ],
 )
 def test_what_a_rank_does_may_end_by_itself(doing: Doing, kind: str) -> None:

@@ -50,5 +50,23 @@ def test_children_count_where_they_are_waited_for() -> None:
     assert between(before, after).answer == "stands"
 
 
+def test_what_the_thread_does_that_it_waits_for_is_its_own_progress() -> None:
+    elsewhere = _LINE._replace(polling_way=(("train.py", "read", 0),))
+    in_numpy = _LINE._replace(is_in_job=False)
+    stands = {"awaited": Child(8, 10, _LINE)}
+    assert between(stands, {"awaited": Child(8, 10, elsewhere)}, where="lock").answer == "moves"
+    assert between({"awaited": Child(8, 10, in_numpy)}, {"awaited": Child(8, 90, in_numpy)}).answer == "moves"
+    assert between(stands, {"awaited": Child(8, 90, _LINE)}, where="lock").answer == "stands", "for long, or for ever"
+    assert between(stands, {"awaited": Child(9, 10, elsewhere)}, where="lock").answer == "stands", "another thread"
+
+
+def test_ranks_whose_waits_in_collectives_end_now_and_then_meet() -> None:
+    both = {"where": "collective", "in_collective": True}
+    assert between({"wakes": 10}, {"wakes": 14}, **both).answer == "moves"
+    assert between({"wakes": 10, "own_wakes": 2}, {"wakes": 12}, **both).answer == "stands", "our own pauses"
+    assert between({"wakes": 10}, {"wakes": 210}, **both).answer == "stands", "a wait that polls"
+    assert between({"wakes": 10}, {"wakes": 14}, where="lock").answer == "stands"
+
+
 def test_a_look_without_a_stack_tells_nothing() -> None:
     assert between({}, {"stack": None}).answer == "unknown"

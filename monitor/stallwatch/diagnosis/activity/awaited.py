@@ -2,15 +2,17 @@
 
 import msgspec
 
-from stallwatch.diagnosis.activity.looks import Look
+from stallwatch.diagnosis.activity.kernel import kernel_wait
+from stallwatch.diagnosis.activity.looks import Look, thread_look
 from stallwatch.diagnosis.activity.result import Activity
-from stallwatch.diagnosis.activity.source import job_frame
+from stallwatch.diagnosis.activity.source import hint, job_frame, source_text
 from stallwatch.diagnosis.activity.standing import Circumstances, stand
 from stallwatch.diagnosis.activity.threads import is_service
 from stallwatch.diagnosis.frames import Origin, place
 from stallwatch.diagnosis.frames_meaning import meaning
 from stallwatch.model.evidence import CodeFrame, SourceLine, ThreadStack
-from stallwatch.model.verdict import Fact
+from stallwatch.model.verdict import EndsByItself, Fact
+from stallwatch.progress.kinds import Doing, kind_of, of_all
 
 _EXECUTORS = ("concurrent.futures.", "multiprocessing.pool")
 
@@ -18,19 +20,9 @@ _EXECUTORS = ("concurrent.futures.", "multiprocessing.pool")
 def with_awaited_thread(activity: Activity, look: Look, sources: tuple[SourceLine, ...]) -> Activity:
     """Given what a rank does, follow it to the thread of its own process that it waits for, where one alone can be
     meant: the only one of an executor that is at work, else the only one that runs the job's code at all."""
-    if not _waits_for_a_thread(activity.stack):
-        return activity
-    others = [
-        thread
-        for thread in look.threads
-        if thread.os_thread_id != activity.os_thread_id and not is_service(thread) and _runs_the_job(thread)
-    ]
-    pooled = [thread for thread in others if _is_pooled(thread)]
-    if len(pooled or others) != 1:
-        return activity
-    (thread,) = pooled or others
-    frame = job_frame(thread.frames, sources)
-    if frame is None:
+    thread = awaited_thread(activity.stack, activity.os_thread_id, look)
+    frame = job_frame(thread.frames, sources) if thread else None
+    if thread is None or frame is None:
         return activity
     detail = stand(thread.frames, Circumstances(wait=None, on_cpu=thread.active, gpu=False)).detail
     fact = Fact(
@@ -39,6 +31,34 @@ def with_awaited_thread(activity: Activity, look: Look, sources: tuple[SourceLin
         "py-spy",
     )
     return msgspec.structs.replace(activity, awaited_frame=frame, awaited_detail=detail, why=(*activity.why, fact))
+
+
+def awaited_thread(stack: tuple[CodeFrame, ...], own_id: int | None, look: Look) -> ThreadStack | None:
+    """The one thread for which a stack waits by a join or a future's result; None where several can be meant."""
+    if not _waits_for_a_thread(stack):
+        return None
+    others = _others(own_id, look)
+    pooled = [thread for thread in others if _is_pooled(thread)]
+    return (pooled or others)[0] if len(pooled or others) == 1 else None
+
+
+def kind_of_helpers(own_id: int | None, look: Look, sources: tuple[SourceLine, ...]) -> EndsByItself | None:
+    """Given a thread that waits for a lock, a queue or another thread, return what the job's other threads do that may
+    end by itself: who gives back, or delivers, may be one of them. What sleeps or serves others delivers nothing."""
+    kinds = [_kind(thread, look, sources) for thread in _others(own_id, look)]
+    found = [kind for kind in kinds if kind not in (None, "sleep", "timeout", "request")]
+    return of_all(found)
+
+
+def _kind(thread: ThreadStack, look: Look, sources: tuple[SourceLine, ...]) -> EndsByItself | None:
+    kernel = thread_look(look.process, thread, main=False)
+    wait = kernel_wait(kernel.wchan, kernel.state)
+    around = Circumstances(wait, thread.active, gpu=False, hint=hint(source_text(sources, thread.frames[0])))
+    return kind_of(Doing(stand(thread.frames, around).where, sleeps=wait == "sleep", on_cpu=thread.active))
+
+
+def _others(own_id: int | None, look: Look) -> list[ThreadStack]:
+    return [t for t in look.threads if t.os_thread_id != own_id and not is_service(t) and _runs_the_job(t)]
 
 
 def _waits_for_a_thread(stack: tuple[CodeFrame, ...]) -> bool:

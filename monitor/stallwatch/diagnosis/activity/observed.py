@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from stallwatch.diagnosis.activity.looks import Look, ThreadLook
+from stallwatch.diagnosis.activity.awaited import awaited_thread
+from stallwatch.diagnosis.activity.looks import Look, ThreadLook, thread_look
 from stallwatch.diagnosis.activity.standing import STRONG_ROLES, Standing
 from stallwatch.diagnosis.activity.threads import main_thread
 from stallwatch.diagnosis.frames import Origin, function, place
@@ -39,7 +40,19 @@ def observed(moment: Moment) -> Observation:
         wakes=moment.kernel.wakes,
         own_wakes=moment.kernel.own_wakes,
         children=_children(moment.look),
+        awaited=_awaited(moment),
     )
+
+
+def _awaited(moment: Moment) -> Child | None:
+    """The thread of its own process that it waits for, as a child is seen."""
+    own = moment.thread
+    thread = awaited_thread(own.frames, own.os_thread_id, moment.look) if own else None
+    if thread is None or thread.os_thread_id is None:
+        return None
+    ticks = thread_look(moment.look.process, thread, main=False).cpu_ticks
+    stack = _stack(thread, polls=True)
+    return Child(thread.os_thread_id, ticks, stack, (stack,) if stack else ())
 
 
 # Calls of Python's library that block in one receive or send; an event loop's poll wakes for other reasons too.

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
-from stallwatch.diagnosis.activity.awaited import with_awaited_thread
+from stallwatch.diagnosis.activity.awaited import kind_of_helpers, with_awaited_thread
 from stallwatch.diagnosis.activity.children import with_child
 from stallwatch.diagnosis.activity.gil import with_gil
 from stallwatch.diagnosis.activity.kernel import kernel_wait
@@ -14,7 +14,7 @@ from stallwatch.diagnosis.activity.membership import has_joined
 from stallwatch.diagnosis.activity.observed import Moment, issuers, new_operations, observed
 from stallwatch.diagnosis.activity.result import Activity
 from stallwatch.diagnosis.activity.scene import with_scene
-from stallwatch.diagnosis.activity.source import hint, job_frame, source_text
+from stallwatch.diagnosis.activity.source import hint, is_bounded, job_frame, source_text
 from stallwatch.diagnosis.activity.standing import Circumstances, Standing, stand, stand_without_stack
 from stallwatch.diagnosis.activity.threads import blocking_thread, ident_of, is_service, main_thread
 from stallwatch.diagnosis.frames import Origin, job_frame_index, place
@@ -112,7 +112,28 @@ def _doing(now: Moment, standing: Standing, sources: tuple[SourceLine, ...]) -> 
         imports=any(frame.filename.startswith("<frozen importlib") for frame in frames[:own]),
         sleeps=wait == "sleep" or (said == "sleep" and not on_cpu),
         on_cpu=on_cpu,
+        bounded=said == "database" or any(is_bounded(source_text(sources, frame)) for frame in frames[: own + 1]),
+        serves=not on_cpu and (_is_event_loop(frames[:own]) or ("queue" in roles and _serves(now.look.threads))),
+        helper=kind_of_helpers(now.thread.os_thread_id, now.look, sources)
+        if now.thread and standing.where == "lock" and wait in ("futex", None)
+        else None,
     )
+
+
+# Where programs wait for requests, messages or a person, in the thread that is judged or beside it.
+_EVENT_LOOPS = ("asyncio.", "selectors", "zmq.", "tornado.ioloop", "grpc.")
+_SERVERS = (
+    "uvicorn.", "http.server", "socketserver", "aiohttp.web", "tornado.", "ipykernel.", "grpc._server", "hypercorn.",
+    "gunicorn.", "zmq.",
+)  # fmt: skip
+
+
+def _is_event_loop(frames: tuple[CodeFrame, ...]) -> bool:
+    return any(place(frame.filename).module.startswith(_EVENT_LOOPS) for frame in frames)
+
+
+def _serves(threads: Iterable[ThreadStack]) -> bool:
+    return any(place(frame.filename).module.startswith(_SERVERS) for thread in threads for frame in thread.frames)
 
 
 def _moment(rank: RankEvidence, look: Look, gpu: bool) -> Moment:

@@ -38,6 +38,19 @@ _HINTS: tuple[tuple[Hint, re.Pattern[str]], ...] = (
 )  # fmt: skip
 
 
+# How Python's own library takes a lock with a time-out, and calls that are given one.
+_BOUNDED = re.compile(
+    r"\.acquire\(True, timeout\)"
+    r"|\.(?:get|put|wait|wait_for|acquire|result|join|exception)\s*\(.*\btimeout\s*=\s*(?!None\b)"
+    r"|\.(?:wait|result|join)\s*\(\s*[\d.]+\s*\)"
+)
+
+
+def is_bounded(text: str | None) -> bool:
+    """Whether the wait that the line makes has a time-out, as far as it says."""
+    return bool(text and _BOUNDED.search(text))
+
+
 def source_text(sources: tuple[SourceLine, ...], frame: CodeFrame) -> str | None:
     """The text of the frame's line, stripped, where it was captured."""
     found = [line.text.strip() for line in sources if line.file == frame.filename and line.line == frame.line]
