@@ -61,7 +61,7 @@ def test_what_the_thread_does_that_it_waits_for_is_its_own_progress() -> None:
 
 
 def test_ranks_whose_waits_in_collectives_end_now_and_then_meet() -> None:
-    both = {"where": "collective", "in_collective": True}
+    both: dict[str, Any] = {"where": "collective", "in_collective": True}
     assert between({"wakes": 10}, {"wakes": 14}, **both).answer == "moves"
     assert between({"wakes": 10, "own_wakes": 2}, {"wakes": 12}, **both).answer == "stands", "our own pauses"
     assert between({"wakes": 10}, {"wakes": 210}, **both).answer == "stands", "a wait that polls"
