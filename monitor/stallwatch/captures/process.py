@@ -14,6 +14,7 @@ from stallwatch.node.procfs import ProcessDirectory, children_of, parse_io, pars
 
 _MOST_THREADS = 4096
 _MOST_CHILDREN = 128
+_WAKES_OF_A_PAUSE = 2  # measured: the stop ends the wait, and it is waited again
 
 # The hook publishes its record whole.
 _HOOK_BYTES_PER_SECOND = layout.RECORD_BYTES * 1_000_000_000 / layout.PUBLISH_NS
@@ -89,9 +90,9 @@ def wakes_of(look: ProcessLook, proc: str = "/proc") -> dict[int, int]:
 
 
 def with_own_wakes(look: ProcessLook, before: dict[int, int], after: dict[int, int]) -> ProcessLook:
-    """Given the counts before and after we paused a process, return the look with what they differ by counted as ours:
-    a pause ends a wait as well."""
-    own = {tid: count - before[tid] for tid, count in after.items() if tid in before}
+    """Given the counts before and after we paused a process, return the look with what they differ by counted as ours,
+    as far as a pause does that: it ends a wait as well."""
+    own = {tid: min(count - before[tid], _WAKES_OF_A_PAUSE) for tid, count in after.items() if tid in before}
     return replace(look, threads=tuple(replace(t, own_wakes=t.own_wakes + own.get(t.tid, 0)) for t in look.threads))
 
 

@@ -15,7 +15,8 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.snapshot import ProcessSample
 
 # Less than this between two ticks is polling and house-keeping: some percent of a core, a log line, a heartbeat.
-_IDLE_TICKS = 3  # of a hundredth of a second
+_IDLE_TICKS = 3  # of a hundredth of a second, in a second
+_MUCH_TICKS = 20  # one tick with less than this may be a look of ours, or a log line: two in a row are work
 _IDLE_BYTES = 64 << 10
 _SPINNING_WAKES = 5  # in a second or so at full speed; each pause of ours for a stack makes two
 _STILL_PERCENT = 1  # of its memory controller
@@ -37,6 +38,8 @@ class Outside(msgspec.Struct, frozen=True):
 
     quiet_since_ns: int
     counts: Counts
+    at_ns: int = 0
+    was_busy: bool = False
     worked_ticks: int = 0  # at which it worked, so far
     main_worked_ticks: int = 0  # at which its main thread did
     has_gpu: bool = False  # it was seen to use one, whatever the driver answers now
@@ -56,22 +59,26 @@ def seen_from_outside(
     now = _counts(process)
     has_gpu = gpu is not None or (before is not None and before.has_gpu)
     if before is None:
-        return Outside(at_ns, now, has_gpu=has_gpu)
-    was = before.counts
-    fed = process.state in "TtZX" or now.moved_bytes - was.moved_bytes > _IDLE_BYTES
+        return Outside(at_ns, now, at_ns, has_gpu=has_gpu)
+    was, seconds = before.counts, max(1.0, (at_ns - before.at_ns) / 1e9)
+    fed = process.state in "TtZX" or now.moved_bytes - was.moved_bytes > _IDLE_BYTES * seconds
     fed = fed or bool(gpu is not None and (gpu.memory_utilization_percent or 0) > _STILL_PERCENT)
-    fed = fed or now.children_ticks - was.children_ticks > _IDLE_TICKS
-    main = now.main_ticks - was.main_ticks > _IDLE_TICKS and not (has_gpu and _spins(was, now))
-    any_thread = now.ticks - was.ticks > _IDLE_TICKS and not (has_gpu and _spins(was, now))
+    spins = has_gpu and _spins(was, now, seconds)
     by_main = before.main_worked_ticks >= _WORKED_TICKS
-    busy = fed or (main if by_main else any_thread)
+    main = 0 if spins else now.main_ticks - was.main_ticks
+    whole = 0 if spins else now.ticks - was.ticks
+    used = max(main if by_main else whole, now.children_ticks - was.children_ticks) / seconds
+    busy = fed or used > _IDLE_TICKS
+    works = fed or used > _MUCH_TICKS or (busy and before.was_busy)
     # What stopped us for a while may have stopped the job as well.
-    since_ns = at_ns if busy else min(before.quiet_since_ns + late_ns, at_ns)
+    since_ns = at_ns if works else min(before.quiet_since_ns + late_ns, at_ns)
     return Outside(
         since_ns,
         now,
-        before.worked_ticks + (fed or main or any_thread),
-        before.main_worked_ticks + main,
+        at_ns,
+        busy,
+        before.worked_ticks + (busy or whole / seconds > _IDLE_TICKS),
+        before.main_worked_ticks + (main / seconds > _IDLE_TICKS),
         has_gpu,
     )
 
@@ -86,8 +93,8 @@ def _counts(process: ProcessSample) -> Counts:
     )
 
 
-def _spins(was: Counts, now: Counts) -> bool:
+def _spins(was: Counts, now: Counts, seconds: float) -> bool:
     """Whether its main thread was on the CPU, or ready for it, all the time."""
     if was.main_wakes is None or now.main_wakes is None:
         return False
-    return now.main_ticks > was.main_ticks and now.main_wakes - was.main_wakes <= _SPINNING_WAKES
+    return now.main_ticks > was.main_ticks and now.main_wakes - was.main_wakes <= _SPINNING_WAKES * seconds

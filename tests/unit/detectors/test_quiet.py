@@ -141,6 +141,13 @@ def test_what_works_is_not_looked_at(shots: list[NodeSnapshot]) -> None:
     assert not found(run(shots), "quiet")
 
 
+def test_one_tick_with_a_little_cpu_is_no_work() -> None:
+    """A look of ours pauses it and has its pages read; a log line."""
+    assert found(
+        run(hookless(lambda second, rank: {"cpu_ticks": int(100 * min(second, 20)) + 9 * int(second / 12)})), "quiet"
+    )
+
+
 def test_other_threads_neither_hide_a_standstill_nor_prove_one() -> None:
     """A metrics thread computes beside a main thread that stands; and a main thread that always waits for another."""
 
