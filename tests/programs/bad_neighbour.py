@@ -82,6 +82,18 @@ def floods_records(directory: Path, *_: object) -> Iterator[None]:
                 yield
 
 
+def names_that_are_no_records(directory: Path, *_: object) -> Iterator[None]:
+    """And some that are, of processes that are gone, among them."""
+    for number in range(120_000):
+        os.close(os.open(directory / f"rank-{number}.x", os.O_CREAT | os.O_WRONLY, 0o600))
+        if number % 1000 == 0:
+            name = layout.record_name(0, f"{3_000_000 + number}-{layout.new_mark()}")
+            (directory / name).write_bytes(record(0, 3_000_000 + number, ended=1, exit_code=0, ended_ns=1))
+    while True:
+        yield
+        time.sleep(0.2)
+
+
 def sparse_records(directory: Path, *_: object) -> Iterator[None]:
     for number in range(5_000):
         path = directory / layout.record_name(number % 64, 10_000 + number)
@@ -268,8 +280,8 @@ living: list["subprocess.Popen[bytes]"] = []
 WAYS: dict[str, Callable[..., Iterator[None]]] = {
     way.__name__: way
     for way in (
-        floods_records, sparse_records, names_that_are_no_text, squats_names, crafts_names, the_same_job_name,
-        dying_ranks, churns_names, connections, a_huge_log, links_and_pipes, giant_answers,
+        floods_records, names_that_are_no_records, sparse_records, names_that_are_no_text, squats_names, crafts_names,
+        the_same_job_name, dying_ranks, churns_names, connections, a_huge_log, links_and_pipes, giant_answers,
     )
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -159,25 +159,29 @@ class RecorderRequest:
 
     def _copy(self, directory: int, key: tuple[int, str], request_id: int) -> str:
         """Copy what the hook wrote; a build without recorder answers with nothing, which is an answer."""
+        names = rank_files.names_in(directory)
         with contextlib.suppress(FileNotFoundError):
             ends = layout.answer_ends(*key, request_id, SCENE)
-            self._folder.write("scene.json", self._read_answer(directory, ends, _SCENE_LIMIT_BYTES))
+            self._folder.write("scene.json", self._read_answer(directory, ends, _SCENE_LIMIT_BYTES, names))
         copied = []
         for recorder in layout.RECORDERS:
             ends = layout.answer_ends(*key, request_id, recorder)
             with self._folder.turn():
                 try:
-                    data = self._read_answer(directory, ends, _DUMP_LIMIT_BYTES)
+                    data = self._read_answer(directory, ends, _DUMP_LIMIT_BYTES, names)
                 except FileNotFoundError:
                     continue
                 self._folder.write(f"flight_recorder.{recorder}.pickle", data)
             copied.append(f"{recorder} {len(data)} bytes")
         return ", ".join(copied) or f"{ANSWERED_WITHOUT_DUMP}: torch is not loaded or has no recorder"
 
-    def _read_answer(self, directory: int, ends: tuple[str, str], limit_bytes: int) -> bytes:
-        """Read an answer and remove it. Raise FileNotFoundError when there is none of the rank's user."""
+    def _read_answer(
+        self, directory: int, ends: tuple[str, str], limit_bytes: int, names: Iterable[str] | None = None
+    ) -> bytes:
+        """Read an answer and remove it; `names`: those of the directory, where they are known. Raise FileNotFoundError
+        when there is none of the rank's user."""
         owners = self._owners()
-        name = rank_files.find(directory, ends, owners)
+        name = rank_files.find(directory, ends, owners, names)
         try:
             descriptor = untrusted.open_regular(directory, name, limit_bytes)
             try:

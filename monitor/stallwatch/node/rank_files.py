@@ -1,13 +1,46 @@
 """The files that a rank's hook made beside its record, found by name and owner: the directory is open to all."""
 
+import contextlib
 import errno
 import os
 import stat
+import threading
+import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from stallwatch.hook import layout
 from stallwatch.node import untrusted
+
+
+class _Listing:
+    """The names of files of ranks in one directory, which anybody may fill with others: read in turn, and whoever asked
+    before a reading began is served by it."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._began = 0.0
+        self._names: tuple[str, ...] = ()
+
+    def names(self, directory: int, asked: float | None = None) -> tuple[str, ...]:
+        """`asked`: when, if not now."""
+        asked = time.monotonic() if asked is None else asked
+        with self._turn:
+            if self._began < asked:
+                self._began = time.monotonic()
+                with os.scandir(directory) as entries:
+                    self._names = tuple(entry.name for entry in entries if entry.name.startswith("rank-"))
+            return self._names
+
+
+_listings: dict[tuple[int, int], _Listing] = {}
+
+
+def names_in(directory: int) -> tuple[str, ...]:
+    """Return the names of files that may be ranks', as they are now. Many may ask at once. Raise OSError."""
+    status = os.fstat(directory)
+    return _listings.setdefault((status.st_dev, status.st_ino), _Listing()).names(directory)
 
 
 def find(directory: int, ends: tuple[str, str], owners: Collection[int], names: Iterable[str] | None = None) -> str:
@@ -17,7 +50,7 @@ def find(directory: int, ends: tuple[str, str], owners: Collection[int], names: 
     is none.
     """
     found: list[tuple[int, str]] = []
-    for name in os.listdir(directory) if names is None else names:
+    for name in names_in(directory) if names is None else names:
         if not layout.is_between(name, ends):
             continue
         try:
@@ -50,31 +83,54 @@ def read_facts(record: Path, uid: int, limit_bytes: int, names: Iterable[str] | 
     return data
 
 
-def remove(directory: Path, record: str, identity: tuple[int, int], owner: int) -> None:
-    """Unlink a record that was read, and what its process left beside it; never truncate: a late writer would die.
+class Read(NamedTuple):
+    """A record as it was opened: its name, its file (device, inode) and its owner."""
 
-    `identity` (device, inode) and `owner` are of the record as it was opened. Names are anybody's: what another user
-    owns stays, whatever it is called, and so does all where another file has taken the record's name. Never raises.
+    name: str
+    identity: tuple[int, int]
+    owner: int
+
+
+def remove(directory: Path, records: Collection[Read]) -> None:
+    """Unlink records that were read, and what their processes left beside them, in one reading of the directory; never
+    truncate: a late writer would die.
+
+    Names are anybody's: what another user owns stays, whatever it is called, and so does all where another file has
+    taken the record's name. Never raises.
     """
-    key = layout.parse_record_name(record)
-    if key is None:
-        return
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return
     try:
-        status = os.stat(record, dir_fd=descriptor, follow_symlinks=False)
-        if (status.st_dev, status.st_ino) != identity or status.st_uid != owner:
-            return
-        for name in os.listdir(descriptor):
-            if layout.parse_own_name(name) == key and _is_own(descriptor, name, owner):
-                os.unlink(name, dir_fd=descriptor)
-        _remove_request(descriptor, *key)
+        owners = {
+            key: record.owner
+            for record in records
+            if (key := layout.parse_record_name(record.name)) is not None and _is_still(descriptor, record)
+        }
+        if owners:
+            with os.scandir(descriptor) as entries:
+                own = [entry.name for entry in entries if layout.parse_own_name(entry.name) in owners]
+            for name in own:
+                key = layout.parse_own_name(name)
+                if key is not None and _is_own(descriptor, name, owners[key]):
+                    with contextlib.suppress(OSError):  # gone, or not ours to remove
+                        os.unlink(name, dir_fd=descriptor)
+        for key in owners:
+            with contextlib.suppress(OSError):
+                _remove_request(descriptor, *key)
     except OSError:
-        pass  # gone, or not ours to remove
+        pass
     finally:
         os.close(descriptor)
+
+
+def _is_still(directory: int, record: Read) -> bool:
+    try:
+        status = os.stat(record.name, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == record.identity and status.st_uid == record.owner
 
 
 def open_requests(directory: Path) -> int:

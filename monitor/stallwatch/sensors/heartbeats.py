@@ -18,6 +18,7 @@ from stallwatch.sensors.record_names import Record, RecordNames
 _SHOWN_PROBLEMS = 3
 _TORN_TRIES = 3
 _TORN_READS = 5
+_TIDY_SHARE = 50  # of the time at most one part in so many
 
 
 class HeartbeatLook(msgspec.Struct, frozen=True):
@@ -40,6 +41,8 @@ class HeartbeatScan:
         self._problems: dict[str, str] = {}  # path to sentence, while the file stays bad
         self._errors_total = 0
         self._prepared: set[Path] = set()
+        self._to_remove: dict[Path, dict[str, rank_files.Read]] = {}
+        self._tidy_at = 0.0
         self._facts = RankFacts()
         self._labels = GroupLabels()
 
@@ -93,11 +96,24 @@ class HeartbeatScan:
         return self._find(path) is not None
 
     def remove(self, path: str) -> None:
-        """Remove a record that was read, and what its process left beside it, all of a process that ended."""
+        """Have a record that was read removed (`tidy`), and what its process left beside it, all of a process that
+        ended."""
         record = self._find(path)
         if record is not None:
             directory, name = os.path.split(path)
-            rank_files.remove(Path(directory), name, record.identity, record.uid)
+            self._to_remove.setdefault(Path(directory), {})[name] = rank_files.Read(name, record.identity, record.uid)
+
+    def tidy(self) -> None:
+        """Remove what is to be removed. The directory is read through for it, which anybody may have filled: where that
+        takes long it is done seldom."""
+        began = time.monotonic()
+        if began < self._tidy_at or not self._to_remove:
+            return
+        for directory, records in self._to_remove.items():
+            rank_files.remove(directory, tuple(records.values()))
+        self._to_remove.clear()
+        now = time.monotonic()
+        self._tidy_at = now + _TIDY_SHARE * (now - began)
 
     def close(self) -> None:
         for names in self._names.values():

@@ -29,7 +29,6 @@ _STATE_SECONDS = 0.25
 # Of one user: no node has so many ranks, and each costs some files and 150 µs of a read.
 _MOST_OF_USER = 512
 _MOST_CHILDREN_OF_USER = 4096
-_MOST_REMOVED = 16  # in one read: each looks through the directory, which may be full
 NO_HOOK = "no hook: add stallwatch.attach() for steps and phases"
 
 
@@ -106,6 +105,7 @@ class RanksSensor:
             for sample in samples
             if sample.end is None and isinstance(sample.heartbeat, Known)
         )
+        self._scan.tidy()
         samples.sort(key=lambda sample: (sample.job, sample.rank, sample.pid))
         if self._known is not None:
             self._known.note(samples)
@@ -306,7 +306,6 @@ class RanksSensor:
         if len(self._missing_since) > len(here):
             knows = self._scan.knows
             self._missing_since = {path: at_ns for path, at_ns in self._missing_since.items() if knows(path)}
-        litter: list[str] = []
         for heartbeat in heartbeats:
             if heartbeat.is_child or heartbeat.path in followed:
                 continue
@@ -325,9 +324,7 @@ class RanksSensor:
                 reason = f"process {heartbeat.pid} had ended before it could be looked at"
                 yield rank_of_record(heartbeat, names, job, reason, end, now_ns)
             elif now_ns - since_ns > self._options.keep_ended_seconds * 1e9:
-                litter.append(heartbeat.path)
-        for path in litter[:_MOST_REMOVED]:
-            self._scan.remove(path)
+                self._scan.remove(heartbeat.path)
 
     def _drop_ended(self, now_ns: int) -> None:
         """A rank that ended stays for as long as others of its job live: they may hang because of it."""

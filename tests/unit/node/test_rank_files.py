@@ -1,7 +1,9 @@
 """Files beside a record: the directory is everybody's, so names prove nothing."""
 
 import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,7 @@ def made(path: Path, data: bytes = b"{}", uid: int | None = None) -> Path:
 
 def removed(record: Path) -> None:
     status = record.stat()
-    rank_files.remove(record.parent, record.name, (status.st_dev, status.st_ino), status.st_uid)
+    rank_files.remove(record.parent, [rank_files.Read(record.name, (status.st_dev, status.st_ino), status.st_uid)])
 
 
 def names(directory: Path) -> set[str]:
@@ -67,7 +69,7 @@ def test_a_record_whose_name_another_file_has_taken_stays(tmp_path: Path) -> Non
     status = record.stat()
     record.rename(tmp_path / "elsewhere")
     made(record)
-    rank_files.remove(tmp_path, record.name, (status.st_dev, status.st_ino), status.st_uid)
+    rank_files.remove(tmp_path, [rank_files.Read(record.name, (status.st_dev, status.st_ino), status.st_uid)])
     assert record.exists()
 
 
@@ -102,3 +104,38 @@ def test_the_folder_of_requests_is_the_daemons_own_or_none(tmp_path: Path) -> No
         rank_files.open_requests(ranks)
     removed(made(ranks / layout.record_name(1, KEY)))
     os.chown(ranks, os.geteuid(), -1)
+
+
+def test_a_directory_that_somebody_filled_is_read_once_for_all_that_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """120,000 names that are no records took 0.15 s each time, in the reading of all ranks."""
+    records = [made(tmp_path / layout.record_name(rank, KEY)) for rank in range(50)]
+    reads: list[int] = []
+    really = os.scandir
+
+    def counted(where: int) -> Any:
+        reads.append(where)
+        return really(where)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    monkeypatch.setattr(os, "listdir", counted)
+    read = [rank_files.Read(one.name, (one.stat().st_dev, one.stat().st_ino), one.stat().st_uid) for one in records]
+    rank_files.remove(tmp_path, read)
+    assert not any(one.exists() for one in records)
+    assert len(reads) == 1
+
+
+def test_who_asked_for_names_before_a_reading_began_is_served_by_it(tmp_path: Path) -> None:
+    first, second = (made(tmp_path / layout.record_name(rank, KEY)).name for rank in (1, 2))
+    made(tmp_path / "nobodys")
+    (tmp_path / second).unlink()
+    listing, directory = rank_files._Listing(), os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        before = time.monotonic()
+        assert listing.names(directory) == (first,)
+        made(tmp_path / second)
+        assert listing.names(directory, before) == (first,)
+        assert sorted(listing.names(directory)) == [first, second]
+    finally:
+        os.close(directory)

@@ -160,6 +160,7 @@ def test_everything_of_an_ended_process_is_removed_and_nothing_else(scan: Heartb
     scan.read()
     Path(layout.request_path(str(directory), 1, 50)).touch()
     scan.remove(str(path))
+    scan.tidy()
     assert sorted(p.name for p in directory.iterdir()) == [".daemon", other.name]
     assert list((directory / ".daemon").iterdir()) == []
 
