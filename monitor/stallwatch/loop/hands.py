@@ -9,6 +9,7 @@ from functools import partial
 
 from stallwatch.bundle.writer import BundleWriter
 from stallwatch.config import Config
+from stallwatch.incidents import slowness
 from stallwatch.incidents.messages import (
     Action,
     CancelCapture,
@@ -35,6 +36,7 @@ log = logging.getLogger("stallwatch.incidents")
 
 
 # Of each user at a time: his incidents, in any number, cost the looks and verdicts of others no core.
+# Looks over some seconds (at slow ranks) are counted apart: one at a hang does not wait for them.
 _MOST_LOOKS = 2
 _MOST_JUDGEMENTS = 2
 # And in a while: each is a start of Python or two, and a user can have as many deaths as he likes.
@@ -43,9 +45,10 @@ _WHILE_NS = 30_000_000_000
 
 
 class _Look:
-    def __init__(self, number: int, capture: Capturing, owner: str) -> None:
+    def __init__(self, number: int, capture: Capturing, owner: str, *, lasts: bool) -> None:
         self.number = number
         self.owner = owner
+        self.lasts = lasts
         self.capture = capture
         self.complete = False  # and said so
 
@@ -155,8 +158,9 @@ class Hands:
             return True
         if isinstance(action, Judge):
             return sum(known.job.owner == owner for known, _, _ in self._judgements.values()) >= _MOST_JUDGEMENTS
+        lasts = slowness.profile_seconds(action.incident, action.look) > 0
         others = (look for incident_id, look in self._looks.items() if incident_id != action.incident.incident_id)
-        return sum(look.owner == owner for look in others) >= _MOST_LOOKS
+        return sum(look.owner == owner and look.lasts == lasts for look in others) >= _MOST_LOOKS
 
     def _capture(self, incident: Incident, look: int) -> None:
         self._cancel_look(incident.incident_id)
@@ -169,7 +173,8 @@ class Hands:
             problem = f"look {look} could not be started: {error}"
             self._news.append(Captured(incident.incident_id, look, complete=False, done=True, problem=problem))
             raise
-        self._looks[incident.incident_id] = _Look(look, capture, incident.job.owner)
+        lasts = slowness.profile_seconds(incident, look) > 0
+        self._looks[incident.incident_id] = _Look(look, capture, incident.job.owner, lasts=lasts)
 
     def _describe(self, incident: Incident, targets: Sequence[RankSample], look: int, writer: BundleWriter) -> None:
         if look == 1:

@@ -15,7 +15,7 @@ from stallwatch.loop.hands import Hands
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
-from tests.unit.incidents.stories import Story, facts, stall
+from tests.unit.incidents.stories import Story, facts, finding, stall
 from tests.unit.loop.fakes import FakeClock, FakeStarter
 
 
@@ -49,6 +49,16 @@ def test_a_users_many_incidents_are_looked_at_two_at_a_time_and_delay_no_look_at
     assert starter.captured[4][0] == bens[4].incident_id
     hands.close()
     assert not hands.busy
+
+
+def test_a_look_at_a_hang_does_not_wait_for_looks_at_slow_ranks_that_last(tmp_path: Path) -> None:
+    starter = FakeStarter(hangs=True)
+    hands = hands_with(starter, tmp_path)
+    *slow, hang = (of_user("ben", number, tmp_path) for number in range(4))
+    slow = [replace(one, findings=(finding("slow", job=one.job),)) for one in slow]
+    hands.do([StartCapture(incident, 1) for incident in (*slow, hang)])
+    assert [name for name, _, _ in starter.captured] == [one.incident_id for one in (*slow[:2], hang)]
+    hands.close()
 
 
 def test_a_user_whose_jobs_die_all_the_time_has_so_many_looked_at_in_a_while_and_others_theirs(tmp_path: Path) -> None:
