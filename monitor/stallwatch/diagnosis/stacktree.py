@@ -1,6 +1,8 @@
 """Stacks of all ranks merged into one prefix tree by rank ranges, as LLNL STAT does: the outlier is the story."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.model.evidence import CodeFrame
@@ -97,8 +99,20 @@ def _freeze(root: _Branch) -> StackNode:
     return frozen[id(root)]
 
 
+# Frames through which every program, or every call of torch, goes: Python's and our own way into the script, torch's
+# wrappers around its functions. They part nobody from anybody and say nothing.
+_WRAPPERS: Final = re.compile(
+    r"<frozen (?:runpy|importlib\._bootstrap\w*)>|(?:^|/)runpy\.py|/stallwatch/(?:run\.py|hook/\w+\.py)"
+    r"|/torch/(?:distributed/(?:c10d_logger|elastic/multiprocessing/errors/__init__)|utils/_contextlib"
+    r"|_dynamo/(?:eval_frame|external_utils)|amp/autocast_mode)\.py"
+)
+_WRAPPING_CALLS: Final = re.compile(r"_(?:wrapped_)?call_impl|_call_with_frames_removed")
+_INSTALLED: Final = re.compile(r".*/(?:site|dist)-packages/|.*/lib(?:64)?/python3\.\d+/")
+
+
 def render(tree: StackNode, *, maximum_lines: int = 60) -> list[str]:
-    """The tree as text: one line a call, indented only where ranks part ways, outlier branch first.
+    """The tree as text: one line a call, branches where ranks part ways, the outlier first; ways into the script and
+    torch's wrappers are left out.
 
     Return at most `maximum_lines` lines; the last one says how many were left out.
     """
@@ -110,15 +124,35 @@ def render(tree: StackNode, *, maximum_lines: int = 60) -> list[str]:
 
 
 def _lines(tree: StackNode) -> Iterator[str]:
-    pending: list[tuple[StackNode, int, bool]] = [(tree, 0, True)]
+    pending = [(tree, "", "", True)]  # a node, what stands before its line and the lines after it, whether ranks part
     while pending:
-        node, depth, parted = pending.pop()
-        place = f" {node.file}:{node.line}" if node.file else ""
+        node, before, after, parted = pending.pop()
+        place = f" {_INSTALLED.sub('', node.file)}:{node.line}" if node.file else ""
         who = f"  [{_ranks(node)}]" if parted else ""
-        yield f"{'  ' * depth}{node.function}{place}{who}"
+        yield f"{before}{node.function}{place}{who}"
+        children = _shown(node)
         # A rank whose stack ends here has no child; then its fellows part from it too.
-        stays = len(node.children) == 1 and node.children[0].count == node.count
-        pending += [(child, depth if stays else depth + 1, not stays) for child in reversed(node.children)]
+        if len(children) == 1 and children[0].count == node.count:
+            pending.append((children[0], after, after, False))
+            continue
+        last = len(children) - 1
+        pending += [
+            (child, after + ("└─ " if number == last else "├─ "), after + ("   " if number == last else "│  "), True)
+            for number, child in reversed(list(enumerate(children)))
+        ]
+
+
+def _shown(node: StackNode) -> list[StackNode]:
+    """The calls below a node, wrappers replaced by what they call. One in which a stack ends stays."""
+    shown, pending = [], list(reversed(node.children))
+    while pending:
+        child = pending.pop()
+        wraps = _WRAPPERS.search(child.file) or (child.file and _WRAPPING_CALLS.fullmatch(child.function))
+        if wraps and child.children and sum(one.count for one in child.children) == child.count:
+            pending += reversed(child.children)
+        else:
+            shown.append(child)
+    return shown
 
 
 def _ranks(node: StackNode) -> str:

@@ -1,5 +1,6 @@
 """Merged stacks: a prefix tree by rank ranges with the outlier first."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,16 +51,55 @@ def test_a_rank_whose_stack_ends_early_stays_counted_at_its_last_frame() -> None
     assert render(tree)[-1].endswith("[rank 0]")
 
 
-def test_text_indents_only_where_ranks_part_ways() -> None:
+def test_text_branches_only_where_ranks_part_ways() -> None:
     tree = merge({0: WAITING, 1: WAITING, 2: OUTLIER})
     assert tree is not None
     assert render(tree) == [
         "all ranks with a stack  [3 ranks: 0-2]",
         "<module> /job/train.py:9",
         "main /job/train.py:5",
-        "  load /job/train.py:7  [rank 2]",
-        "  step /job/train.py:3  [2 ranks: 0-1]",
+        "├─ load /job/train.py:7  [rank 2]",
+        "└─ step /job/train.py:3  [2 ranks: 0-1]",
     ]
+
+
+def test_lines_below_a_branch_stay_in_it() -> None:
+    tree = merge({0: stack("main:5", "step:3", "wait:1"), 1: stack("main:5", "load:7", "read:2")})
+    assert tree is not None
+    assert render(tree)[2:] == [
+        "├─ step /job/train.py:3  [rank 0]",
+        "│  wait /job/train.py:1",
+        "└─ load /job/train.py:7  [rank 1]",
+        "   read /job/train.py:2",
+    ]
+
+
+SITE = "/env/lib/python3.11/site-packages/"
+WRAPPERS = [
+    ("_run_code", "<frozen runpy>"), ("_run_script", f"{SITE}stallwatch/run.py"),
+    ("wrapper", f"{SITE}torch/distributed/c10d_logger.py"), ("decorate_context", f"{SITE}torch/utils/_contextlib.py"),
+    ("_wrapped_call_impl", f"{SITE}torch/nn/modules/module.py"), ("run_module", "/usr/lib/python3.9/runpy.py"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_ways_into_the_script_and_wrappers_of_torch_are_left_out(wrapper: tuple[str, str]) -> None:
+    wraps, main = CodeFrame(*wrapper, 1), CodeFrame("main", "/job/train.py", 5)
+    called = CodeFrame("all_reduce", f"{SITE}torch/distributed/distributed_c10d.py", 3252)
+    tree = merge({0: (called, wraps, main), 1: (CodeFrame("load", "/job/train.py", 7), wraps, main)})
+    assert tree is not None
+    assert render(tree)[1:] == [
+        "main /job/train.py:5",
+        "├─ all_reduce torch/distributed/distributed_c10d.py:3252  [rank 0]",
+        "└─ load /job/train.py:7  [rank 1]",
+    ]
+
+
+def test_a_wrapper_in_which_a_stack_ends_stays() -> None:
+    wraps = CodeFrame("_call_impl", f"{SITE}torch/nn/modules/module.py", 9)
+    tree = merge({0: (wraps,), 1: (CodeFrame("forward", "/job/model.py", 3), wraps)})
+    assert tree is not None
+    assert render(tree)[1].startswith("_call_impl torch/nn/modules/module.py:9")
 
 
 def test_text_says_how_much_was_left_out() -> None:

@@ -6,6 +6,18 @@ function frameLine(node) {
   place.title = node.file + line;
   return element("span", "frame", element("span", "ranks", node.ranks), node.function, " ", place);
 }
+// Ways into the script and wrappers around torch's functions part nobody (stacktree.py leaves out the same).
+const WRAPPER = new RegExp("<frozen (?:runpy|importlib\\._bootstrap\\w*)>|(?:^|/)runpy\\.py|/stallwatch/(?:run\\.py|hook/\\w+\\.py)" +
+  "|/torch/(?:distributed/(?:c10d_logger|elastic/multiprocessing/errors/__init__)|utils/_contextlib|_dynamo/(?:eval_frame|external_utils)|amp/autocast_mode)\\.py");
+const WRAPPING_CALL = /^(?:_(?:wrapped_)?call_impl|_call_with_frames_removed)$/;
+function unwrapped(node) {
+  const children = node.children.flatMap(child => {
+    const whole = child.children.length && child.children.reduce((sum, one) => sum + one.count, 0) === child.count;
+    const wraps = WRAPPER.test(child.file) || (child.file && WRAPPING_CALL.test(child.function));
+    return wraps && whole ? unwrapped(child).children : [unwrapped(child)];
+  });
+  return {...node, children};
+}
 function stackItems(node, culprits) {
   // A run of frames that the same ranks share is one column; only where ranks part does it step to the right.
   const run = [node];
@@ -25,7 +37,7 @@ function stackItems(node, culprits) {
 }
 function stacks(tree, verdict) {
   const culprits = new Set(verdict ? verdict.culprits : []);
-  const scroll = element("div", "stacks mono", element("ul", "", ...stackItems(tree, culprits)));
+  const scroll = element("div", "stacks mono", element("ul", "", ...stackItems(unwrapped(tree), culprits)));
   scroll.tabIndex = 0;  // long lines scroll by keyboard too
   scroll.setAttribute("role", "region");
   scroll.setAttribute("aria-label", "Merged stacks");
