@@ -17,4 +17,8 @@ def __getattr__(name: str) -> object:
         from stallwatch.hook import attach
 
         return attach
+    if name == "hook":  # `stallwatch.hook.lightning.callback()` after `import stallwatch` alone
+        import stallwatch.hook as hook
+
+        return hook
     raise AttributeError(f"module 'stallwatch' has no attribute {name!r}")

@@ -16,4 +16,8 @@ def __getattr__(name: str) -> object:
         from stallwatch.hook.attachment import attach
 
         return attach
+    if name in ("lightning", "transformers"):  # the callbacks; they import nothing of the libraries until one is made
+        import importlib
+
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

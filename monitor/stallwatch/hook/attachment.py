@@ -29,7 +29,7 @@ class _Attached:
         self.publication = Publication(process, self.world, is_child, self.read_steps, phases, self.guard, training)
         self.pulse = Pulse(self.publication, self.guard)
         self.pulse.recorder_set_by_us = recorder_switch.turn_on(os.environ, sys.path)
-        self.beat = Beat(self.step, phases, lambda: self.publication.file is not None)
+        self.beat = Beat(self.step, phases, lambda: self.publication.file is not None, self.publication.describe)
         self.counts_optimizer = False
         # Inherited by what this process starts; changed here only, while no other thread reads the environment.
         os.environ[identity.PARENT_VARIABLE] = identity.parent_mark(process, self.world)

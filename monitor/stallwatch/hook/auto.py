@@ -15,7 +15,7 @@ MODULE = "torch.distributed.distributed_c10d"
 PTH_NAME = "stallwatch-auto.pth"
 PTH_LINE = (
     'import os; exec("try:\\n from stallwatch.hook.auto import arm; arm()\\nexcept Exception: pass") '
-    'if os.environ.get("STALLWATCH_DISABLE", "") in ("", "0") else None\n'
+    'if os.environ.get("STALLWATCH_DISABLE", "").strip().lower() in ("", "0", "no", "false", "off") else None\n'
 )
 
 

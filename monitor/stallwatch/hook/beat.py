@@ -6,6 +6,7 @@ tests/bench/bench_step.py; stores into a memoryview cast to "q" cost half as muc
 can fail.
 """
 
+import os
 from _thread import get_ident, get_native_id
 from time import monotonic_ns
 from types import TracebackType
@@ -117,15 +118,29 @@ class Beat:
     """The job's end of the hook. True while a record is being published; false when it is not, and then (a missing
     directory, a full disk) it keeps counting and tries again, so it may become true later."""
 
-    __slots__ = ("_is_working", "_phases", "step")
+    __slots__ = ("_describe", "_is_working", "_phases", "step")
 
-    def __init__(self, step: Step, phases: Optional[Phases], is_working: "Callable[[], bool]") -> None:
+    def __init__(
+        self,
+        step: Step,
+        phases: Optional[Phases],
+        is_working: "Callable[[], bool]",
+        describe: "Optional[Callable[[], str]]" = None,
+    ) -> None:
         self.step = step  # a plain function: no attribute is looked up inside
         self._phases = phases
         self._is_working = is_working
+        self._describe = describe
 
     def __bool__(self) -> bool:
         return self._is_working()
+
+    def __repr__(self) -> str:
+        """Where the record is, and whether a daemon reads it: for a person who prints what attach() gave him."""
+        try:
+            return f"<stallwatch: {self._describe()}>" if self._describe else "<stallwatch: off>"
+        except Exception as error:
+            return f"<stallwatch: {type(error).__name__}: {error}>"
 
     def __reduce__(self) -> "tuple[Callable[[], Beat], tuple[()]]":
         return _off, ()  # whatever it was pickled with ends up in a process that is no rank
@@ -155,4 +170,9 @@ def _off() -> Beat:
     return OFF
 
 
-OFF = Beat(_nothing, None, _never)
+def _why_off() -> str:
+    value = os.environ.get("STALLWATCH_DISABLE", "")
+    return f"off: STALLWATCH_DISABLE={value}" if value else "off in this process; its first line on stderr says why"
+
+
+OFF = Beat(_nothing, None, _never, _why_off)

@@ -14,6 +14,7 @@ class Guard:
 
     def __init__(self) -> None:
         self.errors = 0
+        self.last = ""  # what went wrong last
         self._said = False
         self._failures: dict[str, int] = {}
 
@@ -36,6 +37,7 @@ class Guard:
     def note(self, what: str) -> None:
         """Count a failure; the first of a process is written to stderr, the others only counted."""
         self.errors += 1
+        self.last = what
         if not self._said:
             self._said = True
             say(what)

@@ -5,7 +5,8 @@ Training job, first that is present:
 1. STALLWATCH_JOB
 2. Slurm: SLURM_JOB_NAME-SLURM_JOB_ID (array jobs SLURM_ARRAY_JOB_ID_SLURM_ARRAY_TASK_ID)
 3. Kubernetes: PET_RDZV_ID (Kubeflow), else the pod's name without its replica suffix: llama-worker-3 → llama
-4. torchrun's run id (TORCHELASTIC_RUN_ID, unless it is the default "none")
+4. torchrun's run id (TORCHELASTIC_RUN_ID, unless it is the default "none"); where that is a random one
+   (torchrun --standalone), the script's or module's name: train.py → train
 5. MASTER_ADDR:MASTER_PORT, or the address of torch.distributed's store
 6. local-<pid>
 
@@ -15,7 +16,7 @@ torch.distributed is initialised and says better.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 # (rank, sizes, local ranks, variable without which the rank means something else). Slurm sets SLURM_PROCID=0 in a batch
@@ -32,6 +33,7 @@ _REPLICA = re.compile(
     r"(-(master|worker|launcher|chief|trainer|node|replica|leader|head))?-\d+(-[a-z0-9]{5})?$|"
     r"-(master|launcher|chief|leader|head)(-[a-z0-9]{5})?$"
 )
+RANDOM_RUN = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # str(uuid.uuid4())
 PARENT_VARIABLE = "STALLWATCH_PARENT"
 
 
@@ -128,8 +130,32 @@ def _training_job(environment: "Mapping[str, str]", process: Process, address: s
         return environment.get("PET_RDZV_ID") or _REPLICA.sub("", pod) or pod
     run = environment.get("TORCHELASTIC_RUN_ID", "")
     if run not in ("", "none"):
-        return run
+        # torchrun --standalone makes a new one each time: as a name it says nothing, and there is no end of them.
+        return (script_of(_own_arguments()) if RANDOM_RUN.fullmatch(run) else "") or run
     return f"{address}:{port}" if address else f"local-{process.pid}"
+
+
+def script_of(arguments: "Sequence[str]") -> str:
+    """The program among an interpreter's arguments: "train" of `python -u -m stallwatch.run train.py`; "" for none."""
+    words = iter(arguments[1:])
+    for word in words:
+        if word == "-m":
+            module = next(words, "")
+            if module != "stallwatch.run":
+                return module.replace(".__main__", "").rpartition(".")[2]
+        elif word == "-c":
+            return ""
+        elif word in ("-W", "-X"):
+            next(words, None)
+        elif not word.startswith("-"):
+            name = word.rpartition("/")[2]
+            return name[:-3] if name.endswith(".py") else name
+    return ""
+
+
+def _own_arguments() -> "list[str]":
+    with open("/proc/self/cmdline", "rb") as file:
+        return file.read(65_536).decode("utf-8", "surrogateescape").split("\0")
 
 
 def parent_mark(process: Process, world: World) -> str:

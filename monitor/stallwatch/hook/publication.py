@@ -9,7 +9,7 @@ from stallwatch.hook.beat import Phases
 from stallwatch.hook.ending import uncaught_exception
 from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import Process, World
-from stallwatch.hook.rank_file import RankFile, choose_directory
+from stallwatch.hook.rank_file import RankFile, choose_directory, is_read
 from stallwatch.hook.training_thread import TrainingThread
 
 RETRY_NS = 2_000_000_000  # a missing directory or a full disk is tried again this often
@@ -100,6 +100,16 @@ class Publication:
         if old is not None:
             old.remove()
         self.publish()
+
+    def describe(self) -> str:
+        """For people: who this is, where its record is, whether a daemon reads there now."""
+        file, world = self.file, self.world
+        if file is None:
+            return f"no record: {self._guard.last or 'it was withdrawn'}"
+        what = f"rank {world.rank} of {world.training_job}, record {file.path}; "
+        if is_read(file.directory):
+            return f"{what}a daemon reads it"
+        return f"{what}no daemon reads {file.directory} now: `stallwatch daemon` does"
 
     def close(self, exit_code: Optional[int]) -> None:
         """Publish the end, where there is still a place for it. Nothing can be published after it: the lock is never

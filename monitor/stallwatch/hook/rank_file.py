@@ -21,6 +21,7 @@ from typing import Optional
 from stallwatch.hook.identity import Process
 from stallwatch.hook.layout import (
     RECORD_BYTES,
+    REQUESTS,
     facts_name,
     new_mark,
     parse_own_name,
@@ -51,6 +52,23 @@ def choose_directory(environment: "Mapping[str, str]") -> str:
         if not stat.S_ISDIR(os.lstat(FALLBACK_DIRECTORY).st_mode):
             raise NotADirectoryError(f"{FALLBACK_DIRECTORY} is no directory") from None
     return FALLBACK_DIRECTORY
+
+
+def is_read(directory: str) -> bool:
+    """Whether a daemon reads a rank directory: it holds a lock on its own folder there for as long as it lives."""
+    import fcntl  # by who prints what attach() gave him alone
+
+    try:
+        folder = os.open(os.path.join(directory, REQUESTS), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(folder)
+    return False
 
 
 def trusted_owner(directory: str) -> "Optional[int]":

@@ -1,6 +1,7 @@
 """The directory where hooks write, and one record in it as the model's Heartbeat."""
 
 import contextlib
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -89,6 +90,35 @@ def _make_requests(parent: int, directory: Path) -> None:
     if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != 0o755:
         # Ranks of every user look there, whatever our umask is.
         os.chmod(layout.REQUESTS, 0o755, dir_fd=parent)  # noqa: S103
+    _hold(parent, (status.st_dev, status.st_ino))
+
+
+_held: dict[tuple[int, int], int] = {}  # a descriptor of each folder of ours, for as long as this process lives
+
+
+def _hold(parent: int, identity: tuple[int, int]) -> None:
+    """Let hooks see that somebody reads here (hook/rank_file.is_read): a lock ends with its process, however that
+    ends."""
+    if identity not in _held:
+        folder = os.open(layout.REQUESTS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=parent)
+        with contextlib.suppress(OSError):  # a hook asks at this moment, or the file system has no locks
+            fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _held[identity] = folder
+
+
+def is_read(directory: Path) -> bool:
+    """Whether a daemon reads there now (_hold)."""
+    try:
+        folder = os.open(directory / layout.REQUESTS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(folder)
+    return False
 
 
 def to_heartbeat(record: layout.Record, path: str, uid: int) -> Heartbeat:

@@ -5,6 +5,7 @@ hook are one job.
 """
 
 import re
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stallwatch.formats.outside_text import name_of
@@ -24,6 +25,7 @@ _SCHEMES = (
     ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",), "OMPI_COMM_WORLD_LOCAL_RANK", ""),
 )
 _MOST_DIGITS = 9  # of a rank, a size, a count of restarts
+_RANDOM_RUN = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _REPLICA = re.compile(
     r"(-(master|worker|launcher|chief|trainer|node|replica|leader|head))?-\d+(-[a-z0-9]{5})?$|"
     r"-(master|launcher|chief|leader|head)(-[a-z0-9]{5})?$"
@@ -38,6 +40,11 @@ class RankNames(NamedTuple):
     epoch: str
 
 
+def is_disabled(environment: dict[str, str]) -> bool:
+    """Whether STALLWATCH_DISABLE turns us off, as the hook reads it (hook/attachment.py)."""
+    return environment.get("STALLWATCH_DISABLE", "").strip().lower() not in ("", "0", "no", "false", "off")
+
+
 def parse_environment(data: bytes) -> dict[str, str]:
     """Keep the names that tell a rank; everything else in an environment is none of our business. Values are as
     os.environ has them: what is no UTF-8 is in surrogates."""
@@ -49,8 +56,9 @@ def parse_environment(data: bytes) -> dict[str, str]:
     return values
 
 
-def rank_names(environment: dict[str, str]) -> RankNames | None:
-    """Return the rank that an environment names; None when it names no rank, no size or no local rank, for then
+def rank_names(environment: dict[str, str], arguments: Callable[[], Sequence[str]] = tuple) -> RankNames | None:
+    """Return the rank that an environment names, of a process with these `arguments`, which are asked for where a job
+    takes its name from them; None when it names no rank, no size or no local rank, for then
     nothing but the variables of a shell may have been inherited."""
     for rank_name, sizes, local_name, needs in _SCHEMES:
         rank = _number(environment, rank_name)
@@ -66,7 +74,7 @@ def rank_names(environment: dict[str, str]) -> RankNames | None:
             rank=rank,
             local_rank=local,
             world_size=size,
-            training_job=_as_recorded(_training_job(environment, address, port)),
+            training_job=_as_recorded(_training_job(environment, arguments, address, port)),
             epoch=_as_recorded(f"{address}:{port}/{size}/{restarts}/{run}"),
         )
     return None
@@ -77,7 +85,7 @@ def _as_recorded(text: str) -> str:
     return name_of(text.encode("utf-8", "replace"))
 
 
-def _training_job(environment: dict[str, str], address: str, port: str) -> str:
+def _training_job(environment: dict[str, str], arguments: Callable[[], Sequence[str]], address: str, port: str) -> str:
     named = environment.get("STALLWATCH_JOB", "").strip()
     if named:
         return named
@@ -90,7 +98,27 @@ def _training_job(environment: dict[str, str], address: str, port: str) -> str:
     if "KUBERNETES_SERVICE_HOST" in environment and (pod or "PET_RDZV_ID" in environment):
         return environment.get("PET_RDZV_ID") or _REPLICA.sub("", pod) or pod
     run = environment.get("TORCHELASTIC_RUN_ID", "")
-    return run if run not in ("", "none") else f"{address}:{port}"
+    if run in ("", "none"):
+        return f"{address}:{port}"
+    return (script_of(arguments()) if _RANDOM_RUN.fullmatch(run) else "") or run
+
+
+def script_of(arguments: Sequence[str]) -> str:
+    """The program among an interpreter's arguments: "train" of `python -u -m stallwatch.run train.py`; "" for none."""
+    words = iter(arguments[1:])
+    for word in words:
+        if word == "-m":
+            module = next(words, "")
+            if module != "stallwatch.run":
+                return module.replace(".__main__", "").rpartition(".")[2]
+        elif word == "-c":
+            return ""
+        elif word in ("-W", "-X"):
+            next(words, None)
+        elif not word.startswith("-"):
+            name = word.rpartition("/")[2]
+            return name[:-3] if name.endswith(".py") else name
+    return ""
 
 
 def _slurm_step(environment: dict[str, str]) -> str:

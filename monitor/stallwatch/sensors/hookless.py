@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from stallwatch.node.procfs import parse_stat, parse_status
-from stallwatch.sensors.environ import RankNames, parse_environment, rank_names
+from stallwatch.sensors.environ import RankNames, is_disabled, parse_environment, rank_names
 
 _ENVIRONMENT_LIMIT_BYTES = 1 << 20
 _MAPS_LIMIT_BYTES = 8 << 20
@@ -127,7 +127,7 @@ class HooklessSearch:
             return None
         environment = parse_environment(data)
         self._seen[pid].has_rank = "RANK" in environment
-        return None if environment.get("STALLWATCH_DISABLE", "") not in ("", "0") else rank_names(environment)
+        return None if is_disabled(environment) else rank_names(environment, lambda: self._arguments(pid))
 
     def _user_of(self, pid: int) -> int:
         """By its status: whose the folder is a process may change (PR_SET_DUMPABLE). Raise OSError or ValueError."""
@@ -176,11 +176,14 @@ class HooklessSearch:
         return seen.is_launcher
 
     def _is_called_launcher(self, pid: int) -> bool:
+        return is_launcher(self._arguments(pid))
+
+    def _arguments(self, pid: int) -> list[str]:
         try:
-            with open(f"{self._proc}/{pid}/cmdline", "rb") as file:
-                return is_launcher(file.read(_ARGUMENTS_LIMIT_BYTES).decode("utf-8", "replace").split("\0"))
+            data = self._read(self._seen[pid], "cmdline", _ARGUMENTS_LIMIT_BYTES)
+            return data.decode("utf-8", "surrogateescape").split("\0")
         except OSError:
-            return False
+            return []
 
     def _look_for_torch(self, seen: _Seen) -> None:
         if seen.torch_seen:

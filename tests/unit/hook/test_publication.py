@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from stallwatch.hook import layout, publication
-from stallwatch.hook.beat import Beat, Phases, step_counter
+from stallwatch.hook.beat import OFF, Beat, Phases, step_counter
 from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import Process, World
 from stallwatch.hook.publication import Publication
 from stallwatch.hook.training_thread import TrainingThread
+from stallwatch.node.heartbeat_file import prepare
 
 PROCESS = Process(pid=7, start_ticks=8, pid_namespace=9, node="n1")
 WORLD = World(3, 1, 4, 0, "job", "epoch", is_ranked=True)
@@ -50,6 +51,36 @@ def test_the_record_names_the_process_and_its_world(directory: Path) -> None:
     assert (found.pid, found.start_ticks, found.pid_namespace, found.node) == PROCESS
     assert (found.rank, found.local_rank, found.world_size, found.restart_count) == WORLD[:4]
     assert (found.training_job, found.epoch) == ("job", "epoch")
+
+
+def test_it_says_where_its_record_is_and_whether_a_daemon_reads_it(directory: Path) -> None:
+    made = published()
+    assert made.describe() == (
+        f"rank 3 of job, record {path_in(directory)}; no daemon reads {directory} now: `stallwatch daemon` does"
+    )
+    prepare(directory)  # as a daemon does, which this process is from now on
+    assert made.describe().endswith("; a daemon reads it")
+
+
+def test_without_a_directory_it_says_what_is_wrong(directory: Path) -> None:
+    directory.rmdir()
+    said = published().describe()
+    assert said.startswith("no record: no record of this rank: ")
+    assert str(directory) in said
+
+
+def test_a_description_that_fails_harms_nobody() -> None:
+    def broken() -> str:
+        raise OSError("gone")
+
+    assert repr(Beat(lambda: None, None, lambda: True, broken)) == "<stallwatch: OSError: gone>"
+    assert repr(Beat(lambda: None, None, lambda: True, lambda: "fine")) == "<stallwatch: fine>"
+
+
+@pytest.mark.parametrize(("value", "words"), [("1", "off: STALLWATCH_DISABLE=1"), ("", "off in this process")])
+def test_one_that_is_off_says_why(value: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STALLWATCH_DISABLE", value)
+    assert words in repr(OFF)
 
 
 def test_nobody_counts_steps_until_the_job_says_so(directory: Path) -> None:

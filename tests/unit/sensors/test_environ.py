@@ -1,7 +1,9 @@
 import pytest
 
 from stallwatch.hook import identity
-from stallwatch.sensors.environ import parse_environment, rank_names
+from stallwatch.hook.attachment import attach
+from stallwatch.hook.auto import PTH_LINE
+from stallwatch.sensors.environ import is_disabled, parse_environment, rank_names
 
 TORCHRUN = {
     "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "host", "MASTER_PORT": "29500",
@@ -34,6 +36,52 @@ def test_rank_without_a_hook_has_the_names_that_its_hook_would_give(environment:
     assert names is not None
     assert names.epoch == world.epoch
     assert names == (world.rank, world.local_rank, world.world_size, world.training_job, world.epoch)
+
+
+RANDOM = TORCHRUN | {"TORCHELASTIC_RUN_ID": "0f8e3c1a-5b1d-4c0e-9a57-1f2e3d4c5b6a"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "job"),
+    [
+        (("python", "-u", "-m", "stallwatch.run", "/srv/pretrain.py", "--lr", "1"), "pretrain"),
+        (("python", "-u", "train.py", "x.py"), "train"),
+        (("python", "-X", "dev", "-W", "ignore", "train.py"), "train"),
+        (("python", "-m", "llm.train", "--x"), "train"),
+        (("python", "-m", "llm.pretrain.__main__"), "pretrain"),
+        (("python", "-m", "stallwatch.run", "-m", "llm.sft"), "sft"),
+        (("/srv/bin/trainer",), RANDOM["TORCHELASTIC_RUN_ID"]),
+        (("python", "-c", "import x"), RANDOM["TORCHELASTIC_RUN_ID"]),
+        ((), RANDOM["TORCHELASTIC_RUN_ID"]),
+    ],
+)
+def test_a_job_whose_run_id_is_random_has_its_script_s_name(
+    arguments: tuple[str, ...], job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "_own_arguments", lambda: list(arguments))
+    names = rank_names(RANDOM, lambda: arguments)
+    world = identity.world_of(RANDOM, identity.this_process())
+    assert names is not None
+    assert names.training_job == world.training_job == job
+    assert names.epoch == world.epoch  # two runs of one script are two all the same
+    assert RANDOM["TORCHELASTIC_RUN_ID"] in names.epoch
+
+
+@pytest.mark.parametrize("value", ["1", "true", " Yes ", "on", "anything"])
+def test_the_switch_is_read_as_the_hook_reads_it(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STALLWATCH_DISABLE", value)
+    assert is_disabled({"STALLWATCH_DISABLE": value})
+    assert not attach()
+
+
+@pytest.mark.parametrize("value", ["", "0", "no", "False", " off "])
+def test_a_switch_that_says_no_turns_nothing_off(value: str) -> None:
+    assert not is_disabled({"STALLWATCH_DISABLE": value})
+    assert not is_disabled({})
+    line = PTH_LINE.replace("exec(", "said.append(").replace("import os; ", "")
+    said: list[str] = []
+    exec(line, {"os": type("os", (), {"environ": {"STALLWATCH_DISABLE": value}}), "said": said})
+    assert said
 
 
 @pytest.mark.parametrize(
