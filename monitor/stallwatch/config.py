@@ -131,7 +131,7 @@ def load(
 
     Raise UsageError with the path of the bad key; unknown keys raise only when `strict`. `read` gets the file's bytes,
     for who must not wait for it; it may raise OSError. `base`: what is in force where none of them says anything,
-    instead of the defaults; keys of it that no section defines any more are left out.
+    instead of the defaults (None: own_defaults); keys of it that no section defines any more are left out.
     """
     raw = _read_toml(Path(path), read) if path else {}
     unknown = unknown_keys(raw)
@@ -140,10 +140,11 @@ def load(
             f"{path}: unknown key {', '.join(unknown)}",
             f"{' '.join(_advice(key) for key in unknown)} Compare with `stallwatch config example`.",
         )
-    former = set(unknown_keys(base or {}))
+    base = base if base is not None else own_defaults(environment or {})
+    former = set(unknown_keys(base))
     merged: dict[str, dict[str, Any]] = {
         section: {key: value for key, value in body.items() if f"{section}.{key}" not in former}
-        for section, body in (base or {}).items()
+        for section, body in base.items()
         if section not in former
     }
     for section, body in raw.items():
@@ -163,6 +164,36 @@ def load(
     except msgspec.ValidationError as error:
         raise UsageError(f"{path or 'configuration'}: {error}", "See `stallwatch config example`.") from error
     return config, [f"{path}: unknown key {key} is ignored" for key in unknown]
+
+
+def own_defaults(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Given an environment, return the defaults of a user who may not write where a service does: directories below his
+    home, a name for each node, for homes are shared; a free port; and word of jobs in his terminals, which are why he
+    starts a daemon. {} for root, for a service, and for who has no home."""
+    home = environment.get("HOME", "")
+    if _is_root() or not home or _is_writable(Path(DaemonSection().run_directory)):
+        return {}
+    try:
+        if os.stat(home).st_uid != os.geteuid():
+            return {}
+    except OSError:
+        return {}
+    own = Path(home) / ".stallwatch" / os.uname().nodename
+    return {
+        "daemon": {"run_directory": str(own / "run"), "state_directory": str(own / "state")},
+        "http": {"listen": "127.0.0.1:0"},
+        "tell": {"terminals": True},
+    }
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def _is_writable(directory: Path) -> bool:
+    """Whether this user may write there, or make it."""
+    there = next(path for path in (directory, *directory.parents) if path.exists())
+    return os.access(there, os.W_OK | os.X_OK)
 
 
 def _read_toml(path: Path, read: Callable[[Path], bytes]) -> dict[str, Any]:

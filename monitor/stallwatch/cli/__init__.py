@@ -21,7 +21,7 @@ def main() -> int:
     except ImportError as error:
         sys.stderr.write(
             f"stallwatch: only the hook is installed here ({error}). For the daemon and its commands: "
-            "pip install 'stallwatch[daemon]', or '.[daemon]' in the repository.\n"
+            "pip install '.[daemon]' in stallwatch's repository.\n"
         )
         return _UNAVAILABLE
     from stallwatch.cli.app import run

@@ -54,6 +54,6 @@ def _site_packages(python: str, *, needs_hook: bool) -> Path:
     if ended.code != 0:
         raise UsageError(
             f"{python} cannot import stallwatch: {ended.last_words}",
-            f"`{python} -m pip install stallwatch` puts the hook there; it needs no other package.",
+            f"`{python} -m pip install .` in stallwatch's repository puts the hook there; it needs no other package.",
         )
     return Path(os.fsdecode(ended.output.strip().splitlines()[-1]))

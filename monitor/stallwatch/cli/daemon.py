@@ -42,11 +42,7 @@ log = logging.getLogger("stallwatch.daemon")
 @click.option("--verbose", is_flag=True, help="Log every step of every incident.")
 def command(path: Path | None, verbose: bool) -> int:
     """Run the node daemon: watch the training jobs of this node and tell who hung them."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
-    )
+    log_to_stderr(logging.DEBUG if verbose else logging.INFO)
 
     def read(*, again: bool = True) -> Config:
         # Again it is the loop that reads, and it must not wait for a file.
@@ -100,6 +96,8 @@ def command(path: Path | None, verbose: bool) -> int:
         raise
     daemon.desk.test_outputs = lambda: notify_test(daemon.outputs)
     log.info("watching state_directory=%s listen=%s", config.daemon.state_directory, config.http.listen or "off")
+    if sys.stderr.isatty():
+        log.info("`stallwatch status` shows this node's ranks, `stallwatch status --url` the address of the page")
     daemon.run(outputs)
     store.close()
     spare.close()
@@ -118,6 +116,33 @@ def shared_with(config: Config, clock: Clock, told: Callable[[str], Told]) -> Sh
     from stallwatch.loop.together import fleet_of
 
     return fleet_of(config, clock, told)
+
+
+def log_to_stderr(level: int) -> None:
+    """For machines a line of keys; for the person at a terminal the sentence."""
+    handler = logging.StreamHandler(sys.stderr)
+    at_terminal = sys.stderr.isatty()
+    handler.setFormatter(ForPeople() if at_terminal else logging.Formatter(_FOR_MACHINES))
+    logging.basicConfig(handlers=[handler], level=level)
+
+
+_FOR_MACHINES = "%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
+
+
+class ForPeople(logging.Formatter):
+    """ "17:31:20 WARNING train-eeea2139-1: Rank 1 …": time, what is worse than news, of the keys who it is about."""
+
+    def __init__(self) -> None:
+        super().__init__(datefmt="%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        keys, bar, sentence = record.getMessage().partition(" | ")
+        if bar:
+            who = keys.partition(" ")[0].partition("=")[2]
+            keys = f"{who}: {sentence}"
+        level = f"{record.levelname} " if record.levelno > logging.INFO else ""
+        text = f"{self.formatTime(record, self.datefmt)} {level}{keys}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
 def no_store(error: OSError, state_directory: str) -> UsageError:

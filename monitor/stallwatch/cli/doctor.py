@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 import click
 
 from stallwatch import config
-from stallwatch.errors import EXIT_OK, EXIT_VERDICT, UnusableInput, UsageError
+from stallwatch.errors import EXIT_OK, EXIT_VERDICT, StallwatchError, UnusableInput, UsageError
 
 if TYPE_CHECKING:
+    from stallwatch.doctor.surroundings import DaemonFacts
     from stallwatch.model.evidence import Evidence
     from stallwatch.model.verdict import Report
 
+_DAEMON_SECONDS = 0.5
 _PATH = click.Path(path_type=Path)
 
 
@@ -78,6 +80,9 @@ def command(
         return EXIT_OK
     if more_logs and not logs:
         raise UsageError(f"{more_logs[0]}: a file of what?", "Logs of a failed run follow --log; scripts --script.")
+    from dataclasses import replace
+
+    from stallwatch.cli.daemon_access import control_socket
     from stallwatch.clock import SystemClock
     from stallwatch.doctor.checks import CHECKS
     from stallwatch.doctor.examine import examine
@@ -117,6 +122,7 @@ def command(
             f"No rank with pid {pid} runs here.",
             "A rank has RANK or SLURM_PROCID in its environment and torch loaded; `stallwatch status` lists them.",
         )
+    around = replace(around, daemon=_daemon(control_socket(config_file)))
     examination = examine(CHECKS, around, SystemClock())
     if as_json:
         doctor_view.print_json(examination)
@@ -128,6 +134,18 @@ def command(
     worst = examination.worst()
     failed = worst == "error" or (worst == "warning" and fail_on == "warning")
     return EXIT_VERDICT if failed else EXIT_OK
+
+
+def _daemon(socket_path: Path) -> "DaemonFacts | None":
+    """What the daemon says of itself, where one answers at once."""
+    from stallwatch.doctor.surroundings import DaemonFacts
+    from stallwatch.outputs.client import Client
+
+    try:
+        sensors = Client(socket_path, _DAEMON_SECONDS).ranks().sensors
+        return DaemonFacts(socket_path.stat().st_uid, {one.sensor: one.reason for one in sensors if one.up})
+    except (StallwatchError, OSError):
+        return None
 
 
 def _read_logs(paths: tuple[Path, ...]) -> "tuple[Evidence, Report | None]":

@@ -1,13 +1,17 @@
 """An incident of the daemon in a terminal: its report, and its life around it."""
 
+import re
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from stallwatch.cli.report_view import report_parts
-from stallwatch.cli.terminal import SEVERITY_STYLES, local_time, safe, severity_word
+from stallwatch.cli.terminal import SEVERITY_STYLES, local_time, safe, severity_word, time_and_distance
 from stallwatch.outputs.documents import IncidentDocument
+
+_LOOK_DONE = re.compile(r"look \d+ done")
+_VERDICT = re.compile(r"verdict: \w+ \(\w+\): (?P<sentence>.+)", re.DOTALL)
 
 
 def incident_view(incident: IncidentDocument) -> RenderableType:
@@ -21,12 +25,26 @@ def _parts(incident: IncidentDocument) -> Iterator[RenderableType]:
         yield from (Text(safe(f"  {finding.reason}")) for finding in incident.findings)
     yield from report_parts(incident)
     yield Text("\nhistory", style="bold")
-    for event in incident.events:
-        yield Text(f"  {local_time(event.at)}  {safe(event.what)}")
+    for at, what in history(incident):
+        yield Text(f"  {local_time(at)}  {safe(what)}")
     if incident.resolved_at and not any(event.what.startswith(f"{incident.state}:") for event in incident.events):
         yield Text(f"  {local_time(incident.resolved_at)}  {incident.state}: {safe(incident.resolution)}")
     if incident.bundle:
         yield Text(safe(f"\n{incident.bundle}"), style="dim")
+
+
+def history(incident: IncidentDocument) -> Iterator[tuple[str, str]]:
+    """When and what: a sentence that stands above, or was said before, is not said again."""
+    said = [verdict.summary for verdict in incident.verdicts[:1]]
+    for event in incident.events:
+        what = event.what
+        if _LOOK_DONE.fullmatch(what):
+            continue  # what it brought is told by itself
+        for sentence in said:
+            what = what.replace(f": {sentence}", ", as above").replace(sentence, "as above")
+        if match := _VERDICT.fullmatch(what):
+            said.append(match["sentence"])
+        yield event.at, what
 
 
 def _of(owner: str) -> str:
@@ -39,7 +57,9 @@ def _head(incident: IncidentDocument) -> Text:
     head.append(f"  {incident.state}  ")
     head.append(severity_word(incident.severity), style=SEVERITY_STYLES[incident.severity])
     head.append("  muted" if incident.muted else "")
-    head.append(f"  told at {incident.tell_at} unless it moves" if incident.tell_at else "", style="dim")
+    head.append(
+        f"  told at {time_and_distance(incident.tell_at)} unless it moves" if incident.tell_at else "", style="dim"
+    )
     head.append(safe(f"  acknowledged by {incident.acknowledged_by}" if incident.acknowledged_by else ""))
     head.append(safe(f"  job {incident.training_job}{_of(incident.owner)} on {incident.node}"), style="dim")
     return head

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from stallwatch.cli.daemon_access import asks_daemon, echo_json
+from stallwatch.cli.daemon_access import asks_daemon, echo_json, find_incident
 from stallwatch.cli.incident_view import incident_view
 from stallwatch.cli.terminal import SEVERITY_STYLES, console, local_time, safe, severity_word, show, table
 from stallwatch.outputs.client import Client
@@ -19,9 +19,12 @@ from stallwatch.outputs.documents import IncidentDocument, IncidentList
 @click.option("--limit", type=click.IntRange(0, 1000), default=50, show_default=True, help="Past ones to show.")
 @asks_daemon
 def command(client: Client, as_json: bool, incident_id: str | None, limit: int) -> None:
-    """List open and past incidents, newest first; with an ID, show its verdict, code line, stacks and history."""
+    """List open and past incidents, newest first; with an ID, show its verdict, code line, stacks and history.
+
+    ID is an incident's, the beginning of one, or a job's name: then its open incident, else its last.
+    """
     if incident_id is not None:
-        incident = client.incident(incident_id)
+        incident = client.incident(find_incident(client, incident_id))
         if as_json:
             echo_json(incident)
         else:
@@ -32,6 +35,9 @@ def command(client: Client, as_json: bool, incident_id: str | None, limit: int) 
         echo_json(incidents)
     else:
         show(list_view(incidents))
+        standing = [one for one in incidents.incidents if not one.is_over]
+        if len(standing) == 1 and console().is_terminal:  # who looks, looks for that one
+            show(Group(Text(), incident_view(client.incident(standing[0].incident_id))))
     if incidents.problem:
         click.echo(f"stallwatch: {safe(incidents.problem)}", err=True)
 

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from stallwatch.cli.terminal import local_time, safe
+from stallwatch.cli.terminal import safe, time_and_distance
 from stallwatch.diagnosis.safety import deadline, safety
 from stallwatch.diagnosis.stacktree import render
 from stallwatch.model.verdict import CulpritProcess, Report, Verdict
@@ -96,7 +96,7 @@ def _time(report: Report | IncidentDocument) -> str:
     ends = deadline(report)
     if not (report.evidence_complete or ends):
         return ""
-    return safety(report) + (f"; torch's own timeout ends the job at {local_time(ends)}" if ends else "")
+    return safety(report) + (f"; torch's own timeout ends the job at {time_and_distance(ends)}" if ends else "")
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
+from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -9,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from stallwatch import config
 from stallwatch.cli.daemon_access import asks_daemon, echo_json
 from stallwatch.cli.terminal import (
     SEVERITY_STYLES,
@@ -21,11 +23,13 @@ from stallwatch.cli.terminal import (
     show,
     styled,
     table,
+    time_and_distance,
 )
 from stallwatch.errors import StallwatchError
 from stallwatch.incidents.names import incident_id
 from stallwatch.model.incident import UNTOLD
 from stallwatch.model.snapshot import JobKey
+from stallwatch.node.heartbeat_file import is_read
 from stallwatch.outputs.client import Client
 from stallwatch.outputs.documents import HeldBack, IncidentDocument, IncidentList, RankDocument, RankList
 
@@ -59,6 +63,13 @@ def command(client: Client, as_json: bool, url: bool) -> None:
         echo_json(status_document(ranks, incidents))
     else:
         show(status_view(ranks, incidents))
+        here = config.current_environment().get("STALLWATCH_DIR", "")
+        if here and not is_read(Path(here)):
+            click.echo(
+                f"stallwatch: STALLWATCH_DIR is {safe(here)} in this shell, and no daemon reads there: jobs that start "
+                "here are not seen by it. Unset it, or set the same for the daemon.",
+                err=True,
+            )
 
 
 def status_document(ranks: RankList, incidents: IncidentList) -> dict[str, object]:
@@ -70,7 +81,8 @@ def status_view(ranks: RankList, incidents: IncidentList, lines: int | None = No
     head: list[RenderableType] = [_head(ranks), *_sensors(ranks)]
     head += [Text(safe(problem), style="yellow") for problem in (*ranks.problems, *map(_held, ranks.held))]
     standing = sorted((one for one in incidents.incidents if not one.is_over), key=_urgency)
-    told = _standing(standing, bool(ranks.ranks))
+    last = next((one for one in incidents.incidents if one.is_over), None)
+    told = _standing(standing, last, any_ranks=bool(ranks.ranks))
     blamed = {Who(one.training_job, one.epoch, one.owner, rank) for one in standing for rank in _culprits(one)}
     if lines is None:  # what was printed last is nearest to the prompt
         return Group(*head, *_rank_parts(ranks.ranks, blamed, None), Text(), *told)
@@ -194,9 +206,16 @@ def _cells(rank: RankDocument, name: str, *, culprit: bool) -> dict[str, Text]:
     }
 
 
-def _standing(incidents: Sequence[IncidentDocument], any_ranks: bool) -> Iterator[RenderableType]:
+def _standing(
+    incidents: Sequence[IncidentDocument], last: IncidentDocument | None, *, any_ranks: bool
+) -> Iterator[RenderableType]:
     if not incidents:
         yield Text("No open incident.", style="green" if any_ranks else "dim")
+        if last is not None:
+            what = last.verdicts[0].summary if last.verdicts else last.resolution or "no verdict"
+            when = time_and_distance(last.resolved_at or last.opened_at)
+            yield Text(safe(f"The last, {last.state} {when}: {what}"))
+            yield Text(safe(f"  why and what to do: stallwatch incidents {last.incident_id}"), style="dim")
         return
     for incident in incidents:
         yield from _incident(incident)

@@ -1,6 +1,6 @@
 """How commands write for people: colour and the window's width in a terminal, plain and uncut in a pipe."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import click
 from rich.box import SIMPLE_HEAD
@@ -79,7 +79,25 @@ def severity_word(severity: str) -> str:
 
 
 def local_time(iso: str | None) -> str:
-    """ISO 8601 as the clock on the wall shows it here."""
+    """ISO 8601 as the clock on the wall shows it here, with its zone."""
     if not iso:
         return ""
-    return datetime.fromisoformat(iso).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromisoformat(iso).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def time_and_distance(iso: str | None, now: datetime | None = None) -> str:
+    """The same with how far it is from now: "2026-11-28 18:01:12 UTC (in 29 min)"."""
+    if not iso:
+        return ""
+    ahead = (datetime.fromisoformat(iso) - (now or datetime.now(UTC))).total_seconds()
+    distance = f"in {_rough(ahead)}" if ahead >= 0 else f"{_rough(-ahead)} ago"
+    return f"{local_time(iso)} ({distance})"
+
+
+def _rough(value: float) -> str:
+    """A duration as a person says it."""
+    if value < 120:
+        return f"{value:.0f} s"
+    if value < 7200:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3600:.0f} h" if value < 172_800 else f"{value / 86_400:.0f} days"

@@ -7,6 +7,7 @@ from stallwatch.doctor.check import Check
 from stallwatch.doctor.environment.by_version import NotReadByThisVersion, RecorderOff
 from stallwatch.doctor.environment.files import NamedFiles
 from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
+from stallwatch.doctor.environment.rank_directory import RankDirectory
 from stallwatch.doctor.environment.ranks import RanksDiffer
 from stallwatch.doctor.environment.syntax import WrongSyntax
 from stallwatch.doctor.environment.together import Contradictions
@@ -50,6 +51,7 @@ CHECKS: tuple[Check, ...] = (
     FailedRun(), DecisionTree(),
     RenamedVariables(), RemovedVariables(), InventedVariables(), UnknownVariables(), OutOfRange(), WrongSyntax(),
     NamedFiles(), DebugLeftOn(), Contradictions(), RecorderOff(), NotReadByThisVersion(), RanksDiffer(),
+    RankDirectory(),
     DriverAnswers(), DeviceAnswers(), MemoryErrors(), Throttled(), LeftOverProcesses(), VisibleDevices(), SharedGpu(),
     FabricReady(), PcieWidth(), Topology(), PeerRedirect(),
     HostName(), MasterAddress(), MasterReachable(), MasterPort(), InterfaceExists(), AddressFamily(), Loopback(),

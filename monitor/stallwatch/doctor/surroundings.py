@@ -155,6 +155,13 @@ class Question:
     python_given: bool = False  # --python: what is said about the interpreter is what was asked for
 
 
+class DaemonFacts(msgspec.Struct, frozen=True):
+    """What the daemon of this node says of itself: what it does is not to be called impossible."""
+
+    user_id: int  # who runs it, by its socket
+    sensors: Mapping[str, str]  # those that are up, with what they complain of all the same ("": nothing)
+
+
 @dataclass(frozen=True)
 class Surroundings:
     root: Path  # "/" or a test's folder: /etc, /sys, /dev, /proc are read below it
@@ -170,6 +177,7 @@ class Surroundings:
     training: TrainingProbe
     question: Question = field(default_factory=Question)
     now_seconds: float = 0.0  # wall, for the age of files
+    daemon: DaemonFacts | None = None  # of the daemon that answers here; None: none does
     ranks_unknown: str = ""  # why nobody knows whether ranks run here; "": `ranks` are all
 
     @property

@@ -49,7 +49,7 @@ def main() -> None:
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:
-        sys.stdout.write(f"{_NO_BINDING}\n{error}; pip install 'stallwatch[daemon]'")
+        sys.stdout.write(f"{_NO_BINDING}\n{error}; pip install nvidia-ml-py")
         return
     sys.stdout.write(msgspec.json.encode(read_state(nvml)).decode())
 

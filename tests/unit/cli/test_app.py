@@ -88,5 +88,5 @@ def test_with_the_hook_alone_the_command_says_what_to_install() -> None:
     bare = [sys.executable, "-I", "-S", "-c", code, "status"]  # without site-packages: nothing but the standard library
     done = subprocess.run(bare, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 69
-    assert "pip install 'stallwatch[daemon]'" in done.stderr
+    assert "pip install '.[daemon]'" in done.stderr
     assert "Traceback" not in done.stderr

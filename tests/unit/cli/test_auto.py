@@ -42,5 +42,5 @@ def test_enabled_and_disabled_again(environment: Path, capsys: pytest.CaptureFix
 def test_environment_without_the_hook_says_what_to_do(environment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (site(environment) / "stallwatch.pth").unlink()
     assert run(["auto", "enable", "--python", str(environment)]) == EXIT_USAGE
-    assert "-m pip install stallwatch" in capsys.readouterr().err
+    assert "-m pip install ." in capsys.readouterr().err
     assert not (site(environment) / PTH_NAME).exists()

@@ -7,6 +7,8 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -15,13 +17,15 @@ from rich.console import Console, RenderableType
 
 from stallwatch.cli import status, terminal
 from stallwatch.cli.app import COMMANDS, run
+from stallwatch.cli.incident_view import incident_view
 from stallwatch.cli.incidents import list_view
 from stallwatch.cli.status import status_view
-from stallwatch.cli.terminal import show
+from stallwatch.cli.terminal import local_time, show, time_and_distance
 from stallwatch.incidents.names import incident_id
 from stallwatch.model.incident import UNTOLD, IncidentEvent
 from stallwatch.model.snapshot import JobKey, SensorStatus
 from stallwatch.node.disk import DiskHangs
+from stallwatch.node.heartbeat_file import prepare
 from stallwatch.outputs.documents import incident_list, rank_list
 from tests.integration.outputs.serving import Served, served, stalled
 from tests.unit.outputs.reports import JOB, FakeControl, diagnosis, incident, node_report, verdict, view
@@ -189,6 +193,73 @@ def test_one_incident_as_json_is_the_document_of_the_api(address: Served, capsys
 def test_an_unknown_incident_is_wrong_usage_with_advice(address: Served, capsys: Capture, name: str) -> None:
     assert run(["incidents", name]) == 64
     assert f"stallwatch: no incident {name!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [("llama-7b-1", "llama-7b-1"), ("llama-7b", "llama-7b-1"), ("llama-7b-0", "llama-7b-0"), ("lla", None)],
+)
+def test_an_incident_is_found_by_its_beginning_or_by_its_job(
+    address: Served, capsys: Capture, asked: str, found: str | None
+) -> None:
+    code = run(["incidents", asked])
+    shown = capsys.readouterr()
+    if found is None:
+        assert code == 64
+        assert "Say one of llama-7b-1, llama-7b-0" in shown.err
+    else:
+        assert code == 0
+        assert shown.out.startswith(f"{found}  ")
+
+
+def test_the_beginning_of_one_id_is_enough(address: Served, capsys: Capture) -> None:
+    assert run(["incidents", "llama-7b-", "--json"]) == 64  # of two
+    assert run(["incidents", ""]) == 64
+    assert run(["incidents", "llama-8"]) == 64
+    assert "no incident" in capsys.readouterr().err
+
+
+def test_after_the_end_status_points_to_the_last_incident(capsys: Capture) -> None:
+    report = node_report(incidents=(incident(state="ended"),))
+    show(status_view(rank_list(report), incident_list(report)))
+    shown = capsys.readouterr().out
+    assert "No open incident.\nThe last, ended 20" in shown
+    assert "Rank 2 never entered" in shown
+    assert "stallwatch incidents llama-7b-1" in shown
+
+
+def test_a_rank_directory_of_this_shell_that_no_daemon_reads_is_said(
+    address: Served, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("STALLWATCH_DIR", str(tmp_path))
+    assert run(["status"]) == 0
+    assert f"STALLWATCH_DIR is {tmp_path} in this shell, and no daemon reads there" in capsys.readouterr().err
+    prepare(tmp_path)  # as a daemon does, which this process is from now on
+    assert run(["status"]) == 0
+    assert "STALLWATCH_DIR" not in capsys.readouterr().err
+
+
+def test_history_says_no_sentence_twice(capsys: Capture) -> None:
+    told = verdict()
+    events = (
+        IncidentEvent(0, "suspected: steps stand"), IncidentEvent(1, "look 2 done"),
+        IncidentEvent(2, f"verdict: not_entered (likely): {told.summary}"),
+        IncidentEvent(3, f"verdict still: not_entered (likely): {told.summary}"),
+    )  # fmt: skip
+    report = node_report(incidents=(incident(events=events, report=diagnosis(told)),))
+    show(incident_view(incident_list(report).incidents[0]))
+    shown = capsys.readouterr().out
+    assert shown.count(told.summary) == 1
+    assert "look 2 done" not in shown
+    assert "verdict still: not_entered (likely), as above" in shown
+
+
+def test_times_have_their_zone_and_their_distance() -> None:
+    now = datetime(2026, 11, 28, 17, 32, 0, tzinfo=UTC)
+    assert time_and_distance("2026-11-28T18:01:12Z", now).endswith(" (in 29 min)")
+    assert time_and_distance("2026-11-28T17:31:50Z", now).endswith(" (10 s ago)")
+    assert re.search(r"\d\d:\d\d:\d\d \S+$", local_time("2026-11-28T18:01:12Z"))
+    assert time_and_distance(None) == ""
 
 
 def test_past_incidents_that_cannot_be_read_hide_no_open_one(

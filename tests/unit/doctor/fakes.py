@@ -10,6 +10,7 @@ import msgspec
 from stallwatch.doctor.check import Check
 from stallwatch.doctor.finding import FindingRecord
 from stallwatch.doctor.surroundings import (
+    DaemonFacts,
     Interface,
     Lookup,
     NamedEnvironment,
@@ -30,6 +31,9 @@ GIB = 1 << 30
 
 def unavailable(reason: str) -> Unavailable:
     return Unavailable(reason, 0)
+
+
+DAEMON = DaemonFacts(user_id=0, sensors={"host": "", "heartbeats": ""})
 
 
 @dataclass

@@ -9,8 +9,8 @@ from stallwatch.doctor.host.permissions import (
     PySpyReads,
     SocketsAllowed,
 )
-from stallwatch.doctor.surroundings import Interface, Outcome, Question
-from tests.unit.doctor.fakes import STATUS, FakeCommands, FakeSockets, FakeTraining, Node, one
+from stallwatch.doctor.surroundings import DaemonFacts, Interface, Outcome, Question
+from tests.unit.doctor.fakes import DAEMON, STATUS, FakeCommands, FakeSockets, FakeTraining, Node, one, rank
 
 NO_PTRACE = STATUS.replace("000001ffffffffff", "000001fffff7ffff")
 SEVERAL = Question(nodes=2)
@@ -73,6 +73,25 @@ def test_a_kernel_log_that_is_absent_or_root_only_is_mentioned(node: Node) -> No
     assert KernelLogReadable().look(node.around(user_id=0)) == ()
     (node.root / "dev/kmsg").unlink()
     assert one(KernelLogReadable().look(node.around(user_id=0))).severity == "info"
+
+
+def test_what_the_node_s_daemon_reads_is_not_called_unreadable(node: Node) -> None:
+    node.write("proc/self/status", NO_PTRACE)
+    node.write("proc/sys/kernel/yama/ptrace_scope", "1")
+    node.write("proc/sys/kernel/dmesg_restrict", "1")
+    of_service = node.around(daemon=DAEMON)
+    assert PtraceAllowed().look(of_service) == ()
+    assert KernelLogReadable().look(of_service) == ()
+    own = DaemonFacts(user_id=1000, sensors={"host": "no kernel log: Operation not permitted"})
+    assert one(PtraceAllowed().look(node.around(daemon=own))).severity == "info"
+    assert one(KernelLogReadable().look(node.around(daemon=own))).severity == "info"
+
+
+def test_a_user_whose_own_jobs_alone_run_here_can_read_them_all(node: Node) -> None:
+    node.write("proc/self/status", NO_PTRACE)
+    node.write("proc/sys/kernel/yama/ptrace_scope", "0")
+    assert PtraceAllowed().look(node.around(ranks=(rank(0),))) == ()
+    assert one(PtraceAllowed().look(node.around(ranks=(rank(0), rank(1, uid=7))))).severity == "info"
 
 
 def test_a_free_clock_matters_to_several_nodes(node: Node) -> None:
