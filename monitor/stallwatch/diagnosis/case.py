@@ -5,6 +5,7 @@ Names and ids of process groups are local to a rank: a group is its description 
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -299,6 +300,7 @@ class Case:
         return proven
 
 
+@lru_cache(maxsize=65_536)
 def family(description: str) -> str:
     """ "dp0" and "dp1" are of one kind."""
     return re.sub(r"\d+", "#", description)

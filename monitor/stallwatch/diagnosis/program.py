@@ -142,9 +142,12 @@ def _steps(case: Case, rank: int) -> list[_Step]:
         return []
     remaining = Counter(call.stream for call in calls if not signature.is_transfer(call.operation))
     transfers: Counter[Hashable] = Counter()
+    tokens: dict[int, Hashable] = {}  # a call is made thousands of times, and is one object of the summary's table
     steps = []
     for call in calls:
-        token = peer_token(case, rank, call)
+        token = tokens.get(id(call))
+        if token is None:
+            token = tokens[id(call)] = peer_token(case, rank, call)
         stream = summary.streams[call.stream]
         if signature.is_transfer(call.operation):
             transfers[token] += 1
