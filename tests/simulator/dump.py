@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from tests.simulator.engine import Engine, Issued, Rank
-from tests.simulator.program import Call, Site
+from tests.simulator.program import RING, Call, Site
 
 TORCH = "/usr/lib/python3/dist-packages/torch"
 START_NS = 1_795_800_000_000_000_000
@@ -208,7 +208,7 @@ def stack(engine: Engine, rank: Rank) -> tuple[list[dict[str, Any]], str, str | 
     if call.kind == "sync":
         top_frame = {"name": "synchronize", "filename": f"{TORCH}/cuda/__init__.py", "line": 1083}
         return [top_frame, *user], "R", None, True, True
-    if call.kind == "wait":
+    if call.kind == "wait" or (call.kind == "p2p" and call.operation == RING):
         return user, "S", "futex_do_wait", False, False  # Work.wait is C++: the user's line is innermost
     operation = call.operation if call.kind == "collective" else f"{call.operation}"
     return _frames(call.site, operation), "S", "futex_do_wait", False, False

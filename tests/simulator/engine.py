@@ -59,6 +59,7 @@ class Engine:
         moved = True
         while moved and self.moves_left != 0:
             moved = False
+            self.clock += self.moves_left is not None  # hosts run side by side, each its next call
             for rank in self.ranks.values():
                 moved |= self._host(rank)
             moved |= self._streams()
@@ -111,7 +112,7 @@ class Engine:
 
     def _issue(self, rank: Rank, call: Call) -> None:
         assert call.group is not None
-        self.clock += 1
+        self.clock += self.moves_left is None
         name = call.group.name
         depends = [i for i in rank.barrier if not i.completed]
         if name in rank.last_of_group and not rank.last_of_group[name].completed:
@@ -184,7 +185,9 @@ class Engine:
             return True  # small messages are buffered
         source, target = (rank, peer) if direction == "send" else (peer, rank)
         other = self.pairs[name, source, target, k].get("recv" if direction == "send" else "send")
-        return other is not None and other.started
+        own = self.pairs[name, source, target, k][direction]
+        # Of a message of another size no end comes.
+        return other is not None and other.started and other.call.numel == own.call.numel
 
     def hung(self) -> bool:
         return any(rank.ended != "finished" for rank in self.ranks.values())

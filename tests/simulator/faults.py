@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tests.simulator.program import Call, Program, Site
+from tests.simulator.program import RING, Call, Program, Site
 
 STALLS = ("user_code", "lock", "dataloader", "busy_loop", "checkpoint", "filesystem", "socket", "gil")
 
@@ -52,9 +52,10 @@ def _all(cause: str, rank: int, *others: str) -> tuple[tuple[str, tuple[int, ...
     return tuple((c, (rank,)) for c in (cause, *others))
 
 
-def inject(rng: random.Random, program: Program) -> Case | None:
-    """Return a case with one fault, or None where this program has no place for the drawn fault."""
-    fault = rng.choice(tuple(FAULTS))
+def inject(rng: random.Random, program: Program, fault: str = "") -> Case | None:
+    """Return a case with one fault, the given or a drawn one, or None where this program has no place for it."""
+    drawn = rng.choice(tuple(FAULTS))
+    fault = fault or drawn
     rank = rng.randrange(program.mesh.world)
     # Mostly after a healthy step: in the first one nothing tells which of two members of a group is right.
     step = rng.randrange(program.steps) if rng.random() < 0.07 else rng.randrange(1, program.steps)
@@ -174,6 +175,36 @@ def _lost_message(rng: random.Random, program: Program, rank: int, step: int, fa
     return Case(_edit(program, rank, (*calls[:at], *calls[at + 1 :])), truth, fault)
 
 
+def _batch(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
+    """One member of a ring brings another batch than all others: it lacks a message, has one too many, one to another
+    peer, or of another size."""
+    calls = program.calls[rank]
+    places = _positions(calls, step, lambda c: c.kind == "p2p" and c.operation == RING)
+    if not places:
+        return None
+    at = rng.choice(places)
+    call = calls[at]
+    assert call.group is not None
+    others = [member for member in call.group.ranks if member not in (rank, call.peers[0][1])]
+    if fault == "batch_peer" and (program.backend == "gloo" or not others):
+        return None  # gloo's sends end by themselves
+    direction = rng.choice(["send", "recv"])
+    kept = tuple(peer for peer in call.peers if peer[0] == direction)
+    changed = {
+        "batch_lacks": replace(call, peers=kept),
+        "batch_more": replace(call, peers=(*call.peers, *kept)),
+        "batch_peer": replace(call, peers=(("send", others[0] if others else rank), call.peers[1])),
+        "batch_size": replace(call, numel=call.numel * 2),
+    }[fault]
+    accept = _all("p2p_unmatched", rank, "collective_mismatch", "not_entered", "group_order", "data_exhausted")
+    if program.backend == "gloo":  # which records no transfers: only the end that waits can be seen
+        accept = (*accept, *((cause, (call.peers[0][1],)) for cause in ("not_entered", "p2p_unmatched")))
+    if len(call.group.ranks) == 2:
+        accept = (*accept, ("p2p_unmatched", tuple(sorted(call.group.ranks))), ("p2p_unmatched", ()))
+    truth = Truth("p2p_unmatched", (rank,), accept, True, len(call.group.ranks), step)
+    return Case(_edit(program, rank, (*calls[:at], changed, *calls[at + 1 :])), truth, fault)
+
+
 def _exhausted(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
     if step == 0:
         return None
@@ -219,6 +250,10 @@ FAULTS: dict[str, Callable[[random.Random, Program, int, int, str], Case | None]
     "wrong_dtype": _wrong,
     "group_order": _swap,
     "lost_message": _lost_message,
+    "batch_lacks": _batch,
+    "batch_more": _batch,
+    "batch_peer": _batch,
+    "batch_size": _batch,
     "exhausted": _exhausted,
     "comm_stuck": _comm,
     "moving": _moving,

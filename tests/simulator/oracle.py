@@ -18,7 +18,7 @@ def is_decidable(case: Case, engine: Engine, seen: Seen) -> bool:
     world = set(range(engine.program.mesh.world))
     waiting_seen = seen.dumps | seen.stacks
     if truth.cause == "healthy":
-        return True
+        return world <= waiting_seen  # of every rank something must show that it moved
     if truth.cause == "comm_stuck":
         reached = truth.only_where_all_entered
         return world <= seen.dumps and (engine.program.backend == "nccl" or _shares_out(engine, reached))
@@ -26,6 +26,8 @@ def is_decidable(case: Case, engine: Engine, seen: Seen) -> bool:
     if truth.cause == "not_entered" and not truth.needs_history:
         # One witness that waits, and the culprit's own stack or dump.
         return culprits <= waiting_seen and _chain_is_seen(engine, culprits, seen)
+    if case.fault.startswith("batch_") and engine.program.backend == "gloo":
+        return False  # neither its transfers nor their peers are recorded
     stand = _in_transfers(engine)
     if engine.program.backend == "gloo" and truth.cause == "p2p_unmatched":
         return world <= seen.stacks and truth.step > 0 and len(stand - culprits) <= 1

@@ -7,6 +7,7 @@ from tests.simulator.mesh import Group, Mesh
 
 REDUCING = ("all_reduce", "reduce_scatter_base", "all_gather_base")
 OPERATIONS = (*REDUCING, "broadcast", "alltoall_base", "all_gather")
+RING = "batch_isend_irecv"
 WIDTH = {"Float": 4, "BFloat16": 2, "Double": 8, "Long": 8, "Int": 4}
 
 
@@ -75,12 +76,15 @@ def random_program(rng: random.Random, mesh: Mesh, backend: str) -> Program:
     objects = rng.random() < 0.2
     steps, micro = rng.randint(2, 6), rng.choice([1, 1, 2, 4])
     batched = rng.random() < 0.5
+    rings = [d for d in ("cp", "dp", "ep") if mesh.sizes[d] > 1]
+    ring = rng.choice(rings) if rings and rng.random() < 0.25 else ""
     calls: dict[int, list[Call]] = {rank: [] for rank in range(mesh.world)}
     for rank, mine in calls.items():
         for _ in range(steps):
             for _ in range(micro):
                 mine += _pipeline(mesh, rank, -1, "recv", batched, 30)
                 mine += _slots(mesh, rank, forward)
+                mine += _ring(mesh, rank, ring)
                 mine += _pipeline(mesh, rank, +1, "send", batched, 33)
             for _ in range(micro):
                 mine += _pipeline(mesh, rank, +1, "recv", batched, 50)
@@ -124,6 +128,17 @@ def _slots(mesh: Mesh, rank: int, slots: list[_Slot]) -> list[Call]:
                 )
             )
     return calls
+
+
+def _ring(mesh: Mesh, rank: int, dimension: str) -> list[Call]:
+    """What ring attention does: a batch of a send to the next member and a receive from the one before."""
+    if not dimension:
+        return []
+    group = mesh.of[dimension, rank]
+    place = group.ranks.index(rank)
+    after, before = group.ranks[(place + 1) % len(group.ranks)], group.ranks[place - 1]
+    peers = (("send", after), ("recv", before))
+    return [Call("p2p", Site("ring_exchange", 40), group, RING, 2048, batched=True, peers=peers)]
 
 
 def _pipeline(mesh: Mesh, rank: int, offset: int, direction: str, batched: bool, line: int) -> list[Call]:

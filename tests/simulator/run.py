@@ -53,12 +53,13 @@ class Outcome:
         return (self.decidable and not self.right) or self.accuses_innocent or self.calls_hang_healthy
 
 
-def play(seed: int, largest: int, semantics: str = "") -> Outcome | None:
+def play(seed: int, largest: int, semantics: str = "", fault: str = "") -> Outcome | None:
     """Given a seed, return the scored case, or None where the drawn fault has no place or stops nobody. `semantics`:
-    dumps as a recorder of these would have written them; where none tells of ends, undecided is right."""
+    dumps as a recorder of these would have written them; where none tells of ends, undecided is right. `fault`: that
+    one, else a drawn one."""
     rng = random.Random(seed)
     program = random_program(rng, random_mesh(rng, largest), rng.choice(["nccl", "gloo"]))
-    case = inject(rng, program)
+    case = inject(rng, program, fault)
     if case is None:
         return None
     engine = Engine(case.program, case.broken, case.most_moves)

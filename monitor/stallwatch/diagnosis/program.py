@@ -179,9 +179,19 @@ def peer_token(case: Case, rank: int, call: Call) -> Hashable:
     group = case.groups[case.group_of[rank, call.stream]]
     operation, _, ends = call.operation.partition(" ")
     numbers = [int(part) for part in ends.replace("<-", " ").replace("->", " ").split() if part.isdecimal()]
-    way = "" if len(numbers) != 2 else ("+" if numbers[1] > numbers[0] else "-")
+    way = "" if len(numbers) != 2 else _way(group, rank, *numbers)
     kind = (family(group.description), place_among_twins(case, group))
     return kind, case.usual_size(group), operation + way, call.elements, call.dtype, call.site
+
+
+def _way(group: Group, rank: int, own: int, peer: int) -> str:
+    """To which place in the group a transfer goes, where its members are known; else only in which direction."""
+    if group.members_known and rank in group.ranks:
+        if own == rank and peer in group.ranks:
+            return str(group.ranks.index(peer))
+        if own == group.ranks.index(rank):
+            return str(peer)  # torch counts within the group
+    return "+" if peer > own else "-"
 
 
 def place_among_twins(case: Case, group: Group) -> int:

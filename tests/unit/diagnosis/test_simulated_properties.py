@@ -9,6 +9,7 @@ from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import RankEvidence
 from tests.simulator.run import Outcome, play
 
+_BATCHES = ("batch_lacks", "batch_more", "batch_peer", "batch_size")
 _CASES = [found for seed in range(500, 530) if (found := play(seed, 8)) is not None and found.right]
 
 
@@ -40,3 +41,23 @@ def test_a_rank_that_is_taken_away_is_not_accused_and_no_other_becomes_likely(fo
         verdict = judge(replace(found.seen.evidence, ranks=rest)).verdicts[0]
         assert rank.rank not in verdict.culprits
         assert verdict.confidence == "possible" or set(verdict.culprits) <= guilty
+
+
+def _of_ring(fault: str, backend: str) -> list[Outcome]:
+    """Whatever of 60 small programs has a ring."""
+    played = [play(seed, 8, fault=fault) for seed in range(9000, 9060)]
+    return [found for found in played if found is not None and found.case.program.backend == backend]
+
+
+@pytest.mark.parametrize("fault", _BATCHES)
+def test_the_member_of_a_ring_that_brings_another_batch_than_the_others_is_named(fault: str) -> None:
+    found = [outcome for outcome in _of_ring(fault, "nccl") if outcome.decidable]
+    assert found
+    assert not [(outcome.seed, outcome.verdict.summary) for outcome in found if not outcome.right]
+
+
+@pytest.mark.parametrize("fault", [fault for fault in _BATCHES if fault != "batch_peer"])
+def test_where_no_transfer_is_recorded_no_member_of_a_ring_is_accused_as_likely(fault: str) -> None:
+    found = _of_ring(fault, "gloo")
+    assert found
+    assert not [(o.seed, o.verdict.summary) for o in found if o.accuses_innocent or o.calls_hang_healthy]

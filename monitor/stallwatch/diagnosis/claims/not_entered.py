@@ -78,7 +78,10 @@ def culprits(story: Story) -> list[int]:
     # Who is gone enters nothing; that is rank_exited, or the consequence of what the living did.
     absent = {rank for rank in absent if not (_awaits_gpu(story, rank) or story.case.activity(rank).gone)}
     absent = {rank for rank in absent if not _may_wait_in_what_it_issued(story, rank)}
-    for found in (absent - stands - perhaps, absent - stands if graph.waits else set()):
+    doubtful = absent - stands if graph.waits else set()
+    if len([rank for rank in doubtful & perhaps if story.case.recorded(rank)]) > 1:
+        doubtful = set()  # each may wait for a message of another: who began it, is nowhere
+    for found in (absent - stands - perhaps, doubtful):
         seen = {rank for rank in found if story.case.activity(rank).stack}
         if stands and seen:
             return sorted(seen)  # gloo records no transfers: without its stack a rank may stand in one
@@ -119,8 +122,8 @@ def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
     contradicted = any(
         story.case.activity(rank).in_collective and not story.case.activity(rank).in_store_or_init for rank in found
     )
-    if any(_may_read_on(story, rank) for rank in found):
-        return "possible"
+    if any(_may_read_on(story, rank) or rank in story.graph.perhaps for rank in found):
+        return "possible"  # or it waits for a message that its back end does not record
     if worst == Strength.RECORDED and resolved and story.proven_stuck and story.whole_world_seen and not contradicted:
         return "certain"
     if any(_may_be_in_transfer(story, rank) or _is_in_the_dark(story, rank) for rank in found):

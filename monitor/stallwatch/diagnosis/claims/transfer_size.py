@@ -1,6 +1,8 @@
 """Both ends of a send or receive are there, and their sizes differ: it does not end, and looks entered by all."""
 
+import re
 from collections import Counter
+from math import prod
 from typing import NamedTuple
 
 from stallwatch.diagnosis.claims.claim import Claim, Saying, group_name, named, waiting_facts
@@ -26,7 +28,8 @@ def claim(story: Story) -> Saying:
     ends = Counter(rank for pair in pairs for rank in (pair.source, pair.destination))
     most = [rank for rank, count in ends.items() if count == max(ends.values())]
     if len(most) > 1:
-        most = [rank for rank in most if _is_new(story, rank)] or most
+        brought = {(p.source, p.sent) for p in pairs} | {(p.destination, p.received) for p in pairs}
+        most = [rank for rank in most if any(r == rank and _is_odd(story, r, size) for r, size in brought)] or most
     culprits = tuple(sorted(most)) if len(most) <= 2 else ()
     first = next((pair for pair in pairs if {pair.source, pair.destination} & set(culprits)), pairs[0])
     group = story.case.groups[first.wait.point.group]
@@ -84,16 +87,16 @@ def _transfers(story: Story, rank: int, pending: Pending) -> list[tuple[tuple[in
     ]
 
 
-def _is_new(story: Story, rank: int) -> bool:
-    """True when the rank's newest transfer has a size that it had never used at that line."""
+def _is_odd(story: Story, rank: int, elements: int) -> bool:
+    """True when the rank's transfers at the line of that size had another one before, and no less often; hosts run
+    ahead, so that it need not be the newest."""
     calls = [call for call in program(story.case, rank) if call.operation.startswith(("send ", "recv "))]
-    if not calls:
-        return False
-    newest = calls[-1]
-    past = {_size(call) for call in calls[:-1] if (call.operation, call.site) == (newest.operation, newest.site)}
-    past.discard(("", ""))
-    return bool(past) and _size(newest) not in past
+    sites = {call.site for call in calls if _elements(call) == elements}
+    sizes = [_elements(call) for call in calls if call.site in sites and call.shape]
+    counts = Counter(sizes)
+    before = sizes[: sizes.index(elements)] if elements in counts else []
+    return any(counts[size] >= counts[elements] for size in before)
 
 
-def _size(call: Call) -> tuple[str, str]:
-    return call.shape, call.dtype
+def _elements(call: Call) -> int:
+    return prod(int(size) for size in re.findall(r"\d+", call.shape))

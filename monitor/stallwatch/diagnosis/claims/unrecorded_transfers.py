@@ -34,7 +34,7 @@ def claim(story: Story) -> Saying:
     # and of many each may wait for the next: who, is nowhere.
     return Claim(
         cause="p2p_unmatched",
-        culprits=tuple(transfers) if len(transfers) == 2 else (),
+        culprits=tuple(transfers) if len(transfers) == 2 and not story.graph.perhaps else (),
         confidence="possible",
         because=(
             _standing(transfers),
