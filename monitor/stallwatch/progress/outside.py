@@ -52,10 +52,10 @@ class Outside(msgspec.Struct, frozen=True):
 def seen_from_outside(
     before: Outside | None, process: ProcessSample | None, gpu: Gpu | None, at_ns: int, late_ns: int
 ) -> Outside | None:
-    """Given a process and its GPU at this tick, return since when it is quiet; None when it cannot be read: unknown is
-    not quiet."""
+    """Given a process and its GPU at this tick, return since when it is quiet; None while it was never read: unknown is
+    not quiet. A tick at which it could not be read changes nothing."""
     if process is None:
-        return None
+        return before
     now = _counts(process)
     has_gpu = gpu is not None or (before is not None and before.has_gpu)
     if before is None:

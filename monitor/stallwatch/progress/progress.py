@@ -14,8 +14,9 @@ _WORKING_SHARE = 0.05
 CLOCK_TICKS_PER_SECOND = 100  # sysconf(_SC_CLK_TCK) of every Linux that runs torch
 _ASSUMED_SECONDS = 5.0  # between looks that carry no times
 _PROGRESS_BYTES = 1 << 20
-_MEETS_WAKES, _MEETS_EVERY_SECOND = 3, 10
-_FLOWS_WAKES = 2  # one may be the time-out of a client that then asks again
+# Others pause a process too (somebody's profiler, a second monitor): a few wakes in a minute are none of its own.
+_MEETS_WAKES, _MEETS_EVERY_SECOND, _LEAST_EVERY_SECOND = 4, 10, 0.5
+_FLOWS_WAKES = 3  # one may be the time-out of a client that then asks again
 
 Answer = Literal["moves", "stands", "unknown"]
 
@@ -41,7 +42,7 @@ def compare(first: Observation, last: Observation, operations: bool | None) -> P
         _stack(first, last),
         _cpu(share, last),
         _bytes(first, last),
-        _flow(first, last),
+        _flow(first, last, seconds),
         _children(first, last, seconds),
         _awaited(first, last, seconds),
         _meets(first, last, seconds),
@@ -112,12 +113,12 @@ def _bytes(first: Observation, last: Observation) -> Fact | None:
     return None
 
 
-def _flow(first: Observation, last: Observation) -> Fact | None:
+def _flow(first: Observation, last: Observation, seconds: float) -> Fact | None:
     """A blocking receive sleeps until bytes are there. What a polling loop or a time-out wakes is none."""
     if not (first.receives and last.receives) or first.wakes is None or last.wakes is None:
         return None
     woke = last.wakes - first.wakes - first.own_wakes
-    if woke < _FLOWS_WAKES:
+    if woke < max(_FLOWS_WAKES, _LEAST_EVERY_SECOND * seconds):
         return None
     return Fact(f"bytes came over its socket {woke} times between the two looks", "/proc")
 
@@ -160,7 +161,7 @@ def _meets(first: Observation, last: Observation, seconds: float) -> Fact | None
     if not (first.in_collective and last.in_collective) or first.wakes is None or last.wakes is None:
         return None
     woke = last.wakes - first.wakes - first.own_wakes
-    if woke < _MEETS_WAKES or woke > _MEETS_EVERY_SECOND * seconds:
+    if woke < max(_MEETS_WAKES, _LEAST_EVERY_SECOND * seconds) or woke > _MEETS_EVERY_SECOND * seconds:
         return None
     return Fact(f"its waits in collectives ended {woke} times between the two looks", "/proc")
 

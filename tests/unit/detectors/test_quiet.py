@@ -76,6 +76,20 @@ def test_rank_that_cannot_be_read_is_unknown_and_not_quiet() -> None:
     assert not found(run(shots), "quiet")
 
 
+def test_a_tick_at_which_it_cannot_be_read_forgets_nothing() -> None:
+    gap = [
+        msgspec.structs.replace(
+            shot, ranks=tuple(msgspec.structs.replace(r, process=Unavailable("late", START)) for r in shot.ranks)
+        )
+        if 35 <= tick <= 37
+        else shot
+        for tick, shot in enumerate(hookless(works_until(20), 70))
+    ]
+    steps = run(gap)
+    assert found(steps, "quiet")
+    assert steps[-1][1].jobs[0].begun
+
+
 def on_gpus(seconds: float, fields: Fields, memory_at: Callable[[float], int]) -> list[NodeSnapshot]:
     """A job without hooks on GPUs; `fields` says what /proc shows of a rank, `memory_at` what the GPUs' memory does."""
     shots = hookless(fields, seconds)

@@ -70,6 +70,16 @@ def test_who_delivers_may_be_another_thread(beside: Frames, kind: str | None) ->
     assert read_activity(waits).ends_by_itself == kind
 
 
+def test_a_loader_that_polls_its_workers_waits_for_no_request() -> None:
+    loader = "TORCH/utils/data/dataloader.py"
+    frames = stack(
+        "select@PY/selectors.py:415", "wait@PY/multiprocessing/connection.py:947",
+        "get@PY/multiprocessing/queues.py:113", f"_try_get_data@{loader}:1290", f"__next__@{loader}:708",
+        "train@JOB:4", MODULE,
+    )  # fmt: skip
+    assert read_activity(rank(frames, "S", "do_poll")).ends_by_itself == "data"
+
+
 def test_what_computes_with_the_gil_may_end_and_what_sleeps_with_it_does_not() -> None:
     frames = stack("collect@JOB:4", MODULE)
     still = (heartbeat(2, pulse_count=9, pulse_ns=10**9), heartbeat(2, pulse_count=9, pulse_ns=10**9))

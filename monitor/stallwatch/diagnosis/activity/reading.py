@@ -121,7 +121,7 @@ def _doing(now: Moment, standing: Standing, sources: tuple[SourceLine, ...]) -> 
 
 
 # Where programs wait for requests, messages or a person, in the thread that is judged or beside it.
-_EVENT_LOOPS = ("asyncio.", "selectors", "zmq.", "tornado.ioloop", "grpc.")
+_EVENT_LOOPS = ("asyncio.", "zmq.", "tornado.ioloop", "grpc.")
 _SERVERS = (
     "uvicorn.", "http.server", "socketserver", "aiohttp.web", "tornado.", "ipykernel.", "grpc._server", "hypercorn.",
     "gunicorn.", "zmq.",
