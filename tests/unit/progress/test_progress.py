@@ -64,8 +64,8 @@ def test_ranks_whose_waits_in_collectives_end_now_and_then_meet() -> None:
     both: dict[str, Any] = {"where": "collective", "in_collective": True}
     assert between({"wakes": 10}, {"wakes": 14}, **both).answer == "moves"
     assert between({"wakes": 10, "own_wakes": 2}, {"wakes": 12}, **both).answer == "stands", "our own pauses"
-    minute = {"wakes": 18, "at_ns": 62 * 10**9}
-    first, last = (Observation(stack=_LINE, **both, **look) for look in ({"wakes": 10, "at_ns": 2 * 10**9}, minute))
+    looks: list[dict[str, Any]] = [{"wakes": 10, "at_ns": 2 * 10**9}, {"wakes": 18, "at_ns": 62 * 10**9}]
+    first, last = (Observation(stack=_LINE, **both, **look) for look in looks)
     assert compare(first, last, None).answer == "stands", "another monitor pauses it now and then"
     assert between({"wakes": 10}, {"wakes": 210}, **both).answer == "stands", "a wait that polls"
     assert between({"wakes": 10}, {"wakes": 14}, where="lock").answer == "stands"
