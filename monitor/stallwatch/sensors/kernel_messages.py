@@ -5,11 +5,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from itertools import islice
 from typing import Protocol
 
 from stallwatch.formats.outside_text import line_of
+from stallwatch.node.kmsg import PATH, Kmsg
 
-_RECORD_BYTES = 8192  # the kernel returns one record a read, at most this long (CONSOLE_EXT_LOG_MAX)
 _MOST_LINES = 5000  # in one read: a driver in a loop must not take our time
 _JOURNAL_LINES = 2000
 
@@ -25,29 +26,17 @@ class Unreadable(Exception):
 
 
 class KmsgMessages:
-    """/dev/kmsg from its beginning: a fault before our start is still a fault."""
+    """/dev/kmsg from its beginning."""
 
-    def __init__(self, path: str = "/dev/kmsg") -> None:
+    def __init__(self, path: str = PATH) -> None:
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            # Without the right to read it the open may work and the read fail.
-            with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                os.read(self._descriptor, _RECORD_BYTES)
-            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            self._kmsg = Kmsg(path)
+            self._kmsg.check_readable()
         except OSError as error:
             raise Unreadable(f"{path}: {error.strerror}") from error
 
     def read(self) -> Iterator[tuple[float | None, str]]:
-        for _ in range(_MOST_LINES):
-            try:
-                record = os.read(self._descriptor, _RECORD_BYTES)
-            except BlockingIOError:
-                return
-            except BrokenPipeError:
-                continue  # overwritten while we read; the next read goes on behind the gap
-            if not record:
-                return
-            yield parse_record(record)
+        return islice(self._kmsg.records(), _MOST_LINES)
 
 
 class JournalMessages:
@@ -84,7 +73,7 @@ class JournalMessages:
             raise Unreadable(f"journalctl ended (exit code {self._process.poll()})")
 
 
-def open_messages(kmsg: str = "/dev/kmsg", program: str = "journalctl") -> KernelMessages:
+def open_messages(kmsg: str = PATH, program: str = "journalctl") -> KernelMessages:
     """Raise Unreadable with what either would need."""
     try:
         return KmsgMessages(kmsg)
@@ -96,14 +85,6 @@ def open_messages(kmsg: str = "/dev/kmsg", program: str = "journalctl") -> Kerne
                 f"{first}; {second}. It needs CAP_SYSLOG (in a container /dev/kmsg, too) or the group systemd-journal; "
                 "XIDs are then seen through NVML only"
             ) from second
-
-
-def parse_record(record: bytes) -> tuple[float | None, str]:
-    """ "6,339,5140900,-;NVRM: Xid …" (Documentation/ABI/testing/dev-kmsg); continuation lines are dropped."""
-    head, _, text = record.partition(b";")
-    message = line_of(text.split(b"\n", 1)[0])
-    fields = head.split(b",")
-    return (int(fields[2]) / 1e6 if len(fields) > 2 and fields[2].isdigit() else None), message
 
 
 def parse_journal_line(line: bytes) -> tuple[float | None, str]:

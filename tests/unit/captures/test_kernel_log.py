@@ -4,16 +4,17 @@ from pathlib import Path
 import pytest
 
 from stallwatch.captures.folder import NotCaptured
-from stallwatch.captures.kernel_log import parse_record, read_kernel_log
+from stallwatch.captures.kernel_log import as_dmesg, read_kernel_log
+from stallwatch.node.kmsg import parse_record
 
 
 def test_record_reads_as_dmesg_prints_it() -> None:
     record = b"4,1234,5140900,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>'\n SUBSYSTEM=pci\n DEVICE=+pci:x\n"
-    assert parse_record(record) == "[    5.140900] NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>'"
+    assert as_dmesg(parse_record(record)) == "[    5.140900] NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>'"
 
 
 def test_line_without_a_head_stays_readable() -> None:
-    assert parse_record(b"odd;text") == "text"
+    assert as_dmesg(parse_record(b"odd;text")) == "text"
 
 
 def test_log_that_is_not_there_says_what_is_missing(tmp_path: Path) -> None:

@@ -11,12 +11,7 @@ from stallwatch.sensors.kernel_messages import (
     Unreadable,
     open_messages,
     parse_journal_line,
-    parse_record,
 )
-
-
-def test_record_of_kmsg_is_its_time_and_its_first_line() -> None:
-    assert parse_record(b"6,339,5140900,-;NVRM: Xid\n SUBSYSTEM=pci\n") == (5.1409, "NVRM: Xid")
 
 
 def test_line_of_the_journal_is_its_time_and_its_text() -> None:
