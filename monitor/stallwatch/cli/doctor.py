@@ -1,5 +1,6 @@
 """`stallwatch doctor`: what is misconfigured on this node, before or after a run."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from stallwatch.model.verdict import Report
 
 _DAEMON_SECONDS = 0.5
+_LEAST_SECONDS = 2.0  # the checks' own, whatever came before
 _PATH = click.Path(path_type=Path)
 
 
@@ -116,6 +118,7 @@ def command(
             _must_be_file(path)
     for path in deepspeed:
         read_config(path)
+    began = time.monotonic()
     around = survey(question, environment, rank_directories(settings.daemon.rank_directory), python, pid)
     if pid is not None and not around.ranks and not around.ranks_unknown:
         raise UnusableInput(
@@ -123,7 +126,7 @@ def command(
             "A rank has RANK or SLURM_PROCID in its environment and torch loaded; `stallwatch status` lists them.",
         )
     around = replace(around, daemon=_daemon(control_socket(config_file)))
-    examination = examine(CHECKS, around, SystemClock())
+    examination = examine(CHECKS, around, SystemClock(), seconds_left(time.monotonic() - began))
     if as_json:
         doctor_view.print_json(examination)
     elif report is not None:
@@ -134,6 +137,13 @@ def command(
     worst = examination.worst()
     failed = worst == "error" or (worst == "warning" and fail_on == "warning")
     return EXIT_VERDICT if failed else EXIT_OK
+
+
+def seconds_left(spent: float) -> float:
+    """Of the time that all of it may take, what the checks have: looking at who runs here has taken `spent` of it."""
+    from stallwatch.doctor.examine import DEADLINE_SECONDS
+
+    return max(_LEAST_SECONDS, DEADLINE_SECONDS - spent)
 
 
 def _daemon(socket_path: Path) -> "DaemonFacts | None":

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from stallwatch.cli.app import run
+from stallwatch.cli.doctor import seconds_left
 from stallwatch.doctor import examine as examine_module
 from stallwatch.doctor.examine import examine
 from stallwatch.doctor.live import survey as survey_module
@@ -82,3 +83,8 @@ def test_a_process_that_is_no_rank_is_unusable_input(
 ) -> None:
     assert run(["doctor", "--pid", "4711"]) == 65
     assert "No rank with pid 4711" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("spent", "left"), [(0.0, 4.0), (1.5, 2.5), (9.0, 2.0)])
+def test_what_comes_before_the_checks_is_taken_from_their_time(spent: float, left: float) -> None:
+    assert seconds_left(spent) == left

@@ -39,7 +39,14 @@ function verdictParts(verdict) {
   ];
 }
 function history(incident) {
-  const lines = incident.events.map(event => `${clock(event.at)} ${event.what}`);
+  // A sentence that stands above, or was said before, is not said again (cli/incident_view.py does the same).
+  const said = incident.verdicts.slice(0, 1).map(verdict => verdict.summary);
+  const lines = incident.events.filter(event => !/^look \d+ done$/.test(event.what)).map(event => {
+    const what = said.reduce((text, sentence) => text.replace(`: ${sentence}`, ", as above").replace(sentence, "as above"), event.what);
+    const sentence = /^verdict: \w+ \(\w+\): ([^]+)$/.exec(what);
+    if (sentence) said.push(sentence[1]);
+    return `${clock(event.at)} ${what}`;
+  });
   const box = element("details", "", element("summary", "", "History and raw evidence"), element("ol", "", ...lines.map(line => element("li", "", line))));
   const link = element("a", "", "Download the raw evidence");
   link.href = `api/v1/incidents/${encodeURIComponent(incident.incident_id)}/bundle.tar.gz`;
