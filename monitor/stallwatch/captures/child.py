@@ -92,7 +92,7 @@ class RankLook:
             try:
                 state = process.look_at(self.sample.pid, self.sample.start_ticks, self.look, own=self._own_bytes())
                 self.gone = state.state in ("Z", "X")
-                self._children = state.children
+                self._children = process.of_same_user(self.sample.pid, state.children)
                 self.hidden = False
             except ProcessLookupError:
                 if isinstance(self.sample.process, Unavailable):

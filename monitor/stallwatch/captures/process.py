@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -114,6 +115,22 @@ def ended(sample: RankSample, look: int) -> ProcessLook:
         at_ns=time.monotonic_ns(),
         ended_ns=end.at_ns if end else time.monotonic_ns(),
     )
+
+
+def of_same_user(pid: int, children: Iterable[ChildProcess], proc: str = "/proc") -> tuple[ChildProcess, ...]:
+    """Given a process and its children, return those that run as its user: whatever it has had started as another one
+    (sudo, a setuid program) is not looked into on its word."""
+    own = _users_of(pid, proc)
+    return tuple(child for child in children if (users := _users_of(child.pid, proc)) and users <= own)
+
+
+def _users_of(pid: int, proc: str) -> set[int]:
+    """None of one that cannot be read."""
+    try:
+        with ProcessDirectory(pid, proc) as directory:
+            return set(directory.status().uids)
+    except (OSError, ValueError):
+        return set()
 
 
 def is_python(pid: int, proc: str = "/proc") -> bool:

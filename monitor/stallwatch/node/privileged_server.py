@@ -38,6 +38,7 @@ _MOST_LOOKS_A_MINUTE = 60  # at one rank; an incident takes some of them, twelve
 _MOST_OF_USER = 4 * MOST_RANKS  # processes that are looked at in a minute
 _END_SECONDS = 2.0  # between SIGTERM and SIGKILL
 _RENEW_SECONDS = 10.0
+_BETWEEN_RENEWALS_SECONDS = 5.0
 _LAST_SECONDS = 5.0  # for what is under way when this process has to end
 _PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _LISTEN_FD = 3  # sd_listen_fds(3)
@@ -83,7 +84,7 @@ class Connection:
                 continue
             if isinstance(request, dict):
                 self._answer(request)
-            if self._side.is_to_renew:
+            if self._side.renews_now:
                 return
 
     def _answer(self, request: dict[str, Any]) -> None:
@@ -174,6 +175,7 @@ class PrivilegedSide:
         self._connections: list[Connection] = []
         self._renewing: _Renewing | None = None
         self._stopping = self.is_to_renew = False
+        self._renew_at = 0.0  # not sooner
 
     def serve(
         self, wakeup: int, connection: socket.socket | None, listening: socket.socket | None, uids: set[int]
@@ -200,8 +202,9 @@ class PrivilegedSide:
                 if one.open and self._renewing is None:  # what is asked meanwhile is to have the new settings
                     one.take()
                 one.look_after_children(time.monotonic())
-            if self.is_to_renew:
+            if self.renews_now:
                 self.is_to_renew = False
+                self._renew_at = time.monotonic() + _BETWEEN_RENEWALS_SECONDS
                 self._begin_to_renew()
 
     def stop(self, *_: object) -> None:
@@ -209,6 +212,11 @@ class PrivilegedSide:
 
     def renew(self, *_: object) -> None:
         self.is_to_renew = True
+
+    @property
+    def renews_now(self) -> bool:
+        """Who asks again and again has it done now and then, and keeps nobody from being served meanwhile."""
+        return self.is_to_renew and time.monotonic() >= self._renew_at
 
     def verb(self, name: str) -> Verb | None:
         return SENSOR if name in self._settings["sensor_names"] else VERBS.get(name)
@@ -268,6 +276,8 @@ class PrivilegedSide:
             deadlines.append(time.monotonic() + 1)
         if self._renewing is not None:
             deadlines.append(self._renewing.deadline)
+        elif self.is_to_renew:
+            deadlines.append(self._renew_at)
         poll.poll(max(0.0, min(deadlines) - time.monotonic()) * 1e3 + 1 if deadlines else None)
         with contextlib.suppress(BlockingIOError):
             os.read(wakeup, 4096)

@@ -7,13 +7,14 @@ from stallwatch.captures.process import (
     OwnBytes,
     ended,
     look_at,
+    of_same_user,
     own_bytes_since,
     wakes_of,
     with_answers,
     with_own_wakes,
 )
 from stallwatch.hook.layout import PUBLISH_NS, RECORD_BYTES
-from stallwatch.model.evidence import ProcessLook
+from stallwatch.model.evidence import ChildProcess, ProcessLook
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import JobKey, ProcessEnd, RankSample
 from tests.unit.sensors.fake_proc import FakeProc, stat_line
@@ -115,3 +116,13 @@ def test_records_of_the_hook_are_no_work_of_the_rank(tmp_path: Path) -> None:
     published = int(10 * 10**9 * RECORD_BYTES / PUBLISH_NS)
     assert own_bytes_since(NOTHING_YET, before.at_ns, True, later_ns).written == published
     assert own_bytes_since(NOTHING_YET, before.at_ns, False, later_ns).written == 0
+
+
+def test_children_that_run_as_somebody_else_are_not_looked_into(tmp_path: Path) -> None:
+    """What a rank has started by sudo is root's."""
+    proc = FakeProc(tmp_path)
+    for pid, uid in ((100, 1000), (101, 1000), (102, 0), (103, 1001)):
+        proc.add(pid, uid=uid)
+    children = tuple(ChildProcess(pid, "S") for pid in (101, 102, 103, 104))
+    assert [child.pid for child in of_same_user(100, children, str(proc))] == [101]
+    assert of_same_user(99, children, str(proc)) == ()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch.captures import torch_dumps
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.torch_dumps import candidates, press_pipe, take
 from stallwatch.model.reading import Unavailable
@@ -65,6 +66,11 @@ def refusal(sample: RankSample) -> str:
     with pytest.raises(NotCaptured) as caught:
         take(sample, press=False, seconds=0)
     return str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def a_busy_machine_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_dumps, "_READ_SECONDS", 60.0)
 
 
 def test_dump_that_torch_wrote_lately_is_taken(tmp_path: Path) -> None:

@@ -156,6 +156,20 @@ def test_its_own_configuration_is_read_again_when_it_is_asked_and_what_is_asked_
         side.close()
 
 
+def test_who_asks_again_and_again_for_its_configuration_to_be_read_holds_nobody_up(tmp_path: Path) -> None:
+    (tmp_path / "new.json").write_text(json.dumps(settings_of(Config())))
+    read = f"echo x >> {tmp_path}/reads; sleep 0.2; cat {tmp_path}/new.json"
+    side = start_side(settings_of(Config(), ["sh", "-c", read]), None)
+    try:
+        for _ in range(60):
+            side.renew()
+        with side.start("ranks").channel:
+            pass
+        assert (tmp_path / "reads").read_text().count("x") < 30
+    finally:
+        side.close()
+
+
 # Somebody has taken the daemon over.
 
 
