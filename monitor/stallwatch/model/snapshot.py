@@ -94,6 +94,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     training_tid: int | None = None  # the kernel's, in the writer's own PID namespace
     frame_changes: int | None = None  # how often its Python frames were seen changed
     differs: tuple[tuple[str, str], ...] = ()  # (name, value here) of versions and variables unlike its peers' here
+    untested: tuple[tuple[str, str], ...] = ()  # (library, version) newer than any whose recorder was read under test
 
 
 class ProcessSample(Process, frozen=True, kw_only=True):

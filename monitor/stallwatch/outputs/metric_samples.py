@@ -142,6 +142,8 @@ def _operations(report: NodeReport, shown: set[tuple[JobKey, int, int]], names: 
         if (rank.job, rank.rank, rank.pid) not in shown or not isinstance(rank.heartbeat, Known):
             continue
         labels = (*names(rank.job), str(rank.rank))
+        for library, version in rank.heartbeat.value.untested:
+            yield Sample("stallwatch_rank_untested_version", (*labels, library, version), 1)
         groups = rank.heartbeat.value.groups
         for recorder in sorted({group.recorder for group in groups}):
             own = [group for group in groups if group.recorder == recorder]

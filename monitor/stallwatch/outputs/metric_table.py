@@ -24,6 +24,14 @@ FAMILIES: tuple[Family, ...] = (
         (*_RANK, "epoch", "local_rank", "node", "pid", "gpu_uuid"),
         "Always 1; who and where a rank is. Join on training_job, owner and rank.",
     ),
+    Family(
+        "stallwatch_rank_untested_version",
+        "gauge",
+        (*_RANK, "library", "version"),
+        "Always 1; a library of the rank that is newer than any whose recorder was tried: verdicts by it are at most "
+        "likely.",
+        no_panel="to ask when a verdict is less sure than usual",
+    ),
     Family("stallwatch_rank_step", "gauge", _RANK, "Step that the rank's training loop has reached."),
     Family("stallwatch_rank_step_seconds", "gauge", _RANK, "Median duration of the rank's recent steps."),
     Family("stallwatch_rank_beat_age_seconds", "gauge", _RANK, "Time since the rank's step was last seen to change."),

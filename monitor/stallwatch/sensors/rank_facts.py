@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch.formats.tested import newer_than_tested
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.snapshot import Heartbeat
@@ -50,7 +51,8 @@ class RankFacts:
     def compared(
         self, heartbeats: Sequence[Heartbeat], now_ns: int, names: FactsNames | None = None
     ) -> tuple[Heartbeat, ...]:
-        """Return the heartbeats, each with its values of the names that differ within its job here."""
+        """Return the heartbeats, each with its values of the names that differ within its job here, and with versions
+        that are newer than the tested ones."""
         live = {(beat.path, beat.start_ticks) for beat in heartbeats}
         self._known = {key: kept for key, kept in self._known.items() if key in live}
         self._left.clear()
@@ -59,11 +61,16 @@ class RankFacts:
             if not (beat.is_child or beat.ended):
                 jobs[beat.uid, beat.training_job, beat.epoch].append(beat)
         differences: dict[str, Differences] = {}
+        newer: dict[str, Differences] = {}
         for beats in jobs.values():
+            values = {beat.path: self._of(beat, now_ns, names) for beat in beats}
+            newer |= {path: found for path, of_rank in values.items() if (found := untested(of_rank))}
             if len(beats) > 1:
-                differences |= differing({beat.path: self._of(beat, now_ns, names) for beat in beats})
+                differences |= differing(values)
         return tuple(
-            msgspec.structs.replace(beat, differs=differences[beat.path]) if differences.get(beat.path) else beat
+            msgspec.structs.replace(beat, differs=differences.get(beat.path, ()), untested=newer.get(beat.path, ()))
+            if beat.path in newer or differences.get(beat.path)
+            else beat
             for beat in heartbeats
         )
 
@@ -108,6 +115,13 @@ def differing(values: dict[str, dict[str, str]]) -> dict[str, Differences]:
         for path, of_rank in known.items()
         if unlike
     }
+
+
+def untested(values: Mapping[str, str]) -> Differences:
+    """Given a record's values by name, return the libraries that record operations, and their versions, of which newer
+    ones than any that was tried."""
+    said = (("torch", values.get("version of torch", "")), ("NCCL", values.get("version of nccl", "")))
+    return tuple((what, version[:_TEXT_CHARACTERS]) for what, version in said if newer_than_tested(what, version))
 
 
 def is_compared(name: str) -> bool:

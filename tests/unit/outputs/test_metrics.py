@@ -302,3 +302,13 @@ def test_a_gpu_that_is_slowed_says_why() -> None:
     series = exported(with_snapshot(node_report(), gpus=Known((slowed,), 0)))
     assert value(series, "stallwatch_gpu_slowed", reason="hw_thermal") == 1
     assert value(series, "stallwatch_gpu_slowed", reason="sw_power_cap") == 0
+
+
+def test_a_version_that_nobody_has_tried_is_a_series_of_its_rank() -> None:
+    series = exported(node_report())
+    assert value(series, "stallwatch_rank_untested_version", rank="0", library="torch", version="9.1.0") == 1
+    known = sample(0)
+    assert isinstance(known.heartbeat, Known)
+    tried = msgspec.structs.replace(known.heartbeat.value, untested=())
+    ranks = (msgspec.structs.replace(known, heartbeat=Known(tried, 0)),)
+    assert "stallwatch_rank_untested_version" not in names(exported(with_snapshot(node_report(), ranks=ranks)))

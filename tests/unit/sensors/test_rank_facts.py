@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stallwatch.formats.tested import NEWEST_TESTED
 from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.sensors.rank_facts import RankFacts, differing, is_compared
@@ -83,3 +84,13 @@ def test_facts_that_were_written_anew_are_read_within_minutes(tmp_path: Path) ->
 def test_only_the_first_names_travel() -> None:
     values = {"a": {f"NCCL_{n}": "1" for n in range(20)}, "b": {f"NCCL_{n}": "2" for n in range(20)}}
     assert len(differing(values)["a"]) == 5
+
+
+def test_versions_newer_than_the_tested_ones_are_passed_on_of_one_rank_alone_too(tmp_path: Path) -> None:
+    newest, minor = NEWEST_TESTED["torch"]
+    beat = written(tmp_path, 0, {}, torch=f"{newest}.{minor + 1}.0+cpu", nccl="2.10.3")
+    (told,) = RankFacts().compared([beat], 0)
+    assert told.untested == (("torch", f"{newest}.{minor + 1}.0+cpu"),)
+    assert not told.differs
+    tested = written(tmp_path, 1, {}, torch=f"{newest}.{minor}.9", nccl=None)
+    assert RankFacts().compared([tested], 0) == (tested,)
