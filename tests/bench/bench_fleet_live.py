@@ -9,6 +9,7 @@ first message. Asserts nothing; ends 1 when a culprit is wrong, nobody was told,
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -28,7 +29,8 @@ from stallwatch.demo.draw import drawn_rank
 from stallwatch.demo.job import PROGRAMS, end_processes, job_environment
 
 _NET = f"10.{100 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
-_TAG = f"sw{os.getpid() % 100000}"
+_TAG = f"sw{os.getpid() % 10000}"  # an interface's name has 15 characters
+_PLAYS = itertools.count()  # a namespace's links outlive it for a moment
 _HOST = f"{_NET}.1"
 _TOLD_SECONDS = 100.0
 _QUIET_SECONDS = 25.0  # how long a second message is waited for
@@ -85,7 +87,7 @@ class Node:
         self.folder = folder / self.name
         self.folder.mkdir()
         self.address = f"{_NET}.{10 + number}"
-        self.net = f"{_TAG}n{number}"
+        self.net = f"{_TAG}p{next(_PLAYS)}n{number}"
         self.init: subprocess.Popen[bytes] | None = None
         self.daemon: DaemonChild | None = None
         self.rank: subprocess.Popen[bytes] | None = None

@@ -19,7 +19,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from stallwatch.fleet.place import CLAIM_SECONDS, KEPT_SECONDS, LEFT_SECONDS, MOST_BYTES, Board, Key, Kind, PlaceProblem
+from stallwatch.fleet.place import (
+    CLAIM_SECONDS,
+    DESERTED_SECONDS,
+    KEPT_SECONDS,
+    LEFT_SECONDS,
+    MOST_BYTES,
+    Board,
+    Key,
+    Kind,
+    PlaceProblem,
+)
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _ATTEMPTS: Final = 20  # to open the next incident while others do
@@ -146,7 +156,7 @@ class DirectoryPlace:
     def leave(self, key: Key, node: str) -> None:
         with self._problems():
             (self._folder(key) / "members" / _file_of(node)).unlink(missing_ok=True)
-            if not self._is_looked_at(self._folder(key)):
+            if not self._is_looked_at(self._folder(key), LEFT_SECONDS):
                 self.close(key)
 
     def _folder(self, key: Key) -> Path:
@@ -170,13 +180,13 @@ class DirectoryPlace:
         return _read_or_nothing(folder / f"claim.{generation}").decode("utf-8", "replace")
 
     def _is_open(self, folder: Path) -> bool:
-        return not (folder / "closed").exists() and self._is_looked_at(folder, folder.stat().st_mtime)
+        return not (folder / "closed").exists() and self._is_looked_at(folder, DESERTED_SECONDS, folder.stat().st_mtime)
 
-    def _is_looked_at(self, folder: Path, since: float = 0.0) -> bool:
-        """Whether a node has looked lately, by the file server's clock."""
+    def _is_looked_at(self, folder: Path, seconds: float, since: float = 0.0) -> bool:
+        """Whether a node has looked within this time, by the file server's clock."""
         members = folder / "members"
         newest = max((since, *(_modified(members / name) for name in _names(members))))
-        return newest > self._server_seconds() - LEFT_SECONDS
+        return newest > self._server_seconds() - seconds
 
     def _server_seconds(self) -> float:
         probe = self._root / f".clock-{secrets.token_hex(8)}"

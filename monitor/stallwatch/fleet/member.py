@@ -47,6 +47,7 @@ class Local(msgspec.Struct, frozen=True):
     proven: bool  # its own evidence proves a culprit, which runs here
     told: Told  # by this node's outputs
     over: bool = False
+    conclusive: bool = False  # proven, and nothing that another node sees could be the cause of it
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -198,6 +199,8 @@ class Member:
     def _is_enough(self, now_ns: int, local: Local) -> bool:
         if self._verdict is None:
             return False
+        if local.conclusive:
+            return True
         waited = self._joined_ns is not None and now_ns - self._joined_ns >= GATHER_SECONDS * SECOND_NS
         return waited or self._verdict.ranks >= local.world_size
 

@@ -8,8 +8,11 @@ from stallwatch.errors import StallwatchError
 
 # A claim is in force for this long after it was renewed.
 CLAIM_SECONDS = 10.0
-# A node that has not looked for this long has left: an incident that all have left is over.
+# A node that has not looked for this long has left, where another leaves: the last one ends the incident.
 LEFT_SECONDS = 30.0
+# An incident that nobody has looked at for this long is over. Longer than the meeting place itself may be away: who
+# joins after that must meet those who had joined before it.
+DESERTED_SECONDS = 600.0
 # What is in a meeting place goes after this, whoever has died.
 KEPT_SECONDS = 3600
 # The largest thing that is put, or believed, in a meeting place.

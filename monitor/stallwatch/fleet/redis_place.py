@@ -16,7 +16,16 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from stallwatch.fleet.place import CLAIM_SECONDS, KEPT_SECONDS, LEFT_SECONDS, Board, Key, Kind, PlaceProblem
+from stallwatch.fleet.place import (
+    CLAIM_SECONDS,
+    DESERTED_SECONDS,
+    KEPT_SECONDS,
+    LEFT_SECONDS,
+    Board,
+    Key,
+    Kind,
+    PlaceProblem,
+)
 
 PREFIX: Final = "stallwatch:"
 _SECONDS: Final = 3.0  # for each step of an exchange with the server
@@ -26,12 +35,11 @@ _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26379
 
 _JOIN = """
-local p, node, left, kept = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local p, node, deserted, kept = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local now = tonumber(redis.call('TIME')[1])
 local n = tonumber(redis.call('GET', p..'open') or '0')
 if n > 0 then
-  redis.call('ZREMRANGEBYSCORE', p..n..':members', '-inf', '('..(now - left))
-  if redis.call('ZCARD', p..n..':members') == 0 then n = 0 end
+  if redis.call('ZCOUNT', p..n..':members', now - deserted, '+inf') == 0 then n = 0 end
 end
 if n == 0 then
   n = redis.call('INCR', p..'last')
@@ -124,7 +132,7 @@ class RedisPlace:
                 )
 
     def join(self, job: str, node: str) -> int:
-        return int(self._run("join", _of_job(job), node, int(LEFT_SECONDS), KEPT_SECONDS, _ORDINAL_SECONDS))
+        return int(self._run("join", _of_job(job), node, int(DESERTED_SECONDS), KEPT_SECONDS, _ORDINAL_SECONDS))
 
     def put(self, key: Key, node: str, summary: bytes) -> None:
         self._run("put", _of(key), node, summary, KEPT_SECONDS)

@@ -26,6 +26,8 @@ from stallwatch.progress.patience import OPEN
 
 # What only the node of a rank can see of it.
 _SEEN_HERE = ("rank_exited", "rank_raised", "process_stopped", "gpu_fault", "gpu_kernel_stuck")
+# And what no other rank's end or absence leads to: it is told before all nodes have said what they see.
+_CAUSED_BY_NO_RANK = ("process_stopped", "gpu_fault")
 _LINGER_NS = 90_000_000_000  # after its end an incident may still be this node's to tell
 _SUMMARY = msgspec.msgpack.Decoder(NodeSummary)
 
@@ -122,6 +124,7 @@ class Fleet:
             proven=_is_proven(word.report, word.ranks),
             told=self._told(incident.incident_id),
             over=incident.is_over,
+            conclusive=_is_proven(word.report, word.ranks, _CAUSED_BY_NO_RANK),
         )
 
     def _word_of(self, word: _Word, judged: Judged) -> bytes:
@@ -164,9 +167,11 @@ def _alone(report: Report, why: str) -> Report:
     return replace(report, verdicts=said, evidence_complete=False)
 
 
-def _is_proven(report: Report | None, ranks: Sequence[int]) -> bool:
+def _is_proven(report: Report | None, ranks: Sequence[int], only: Sequence[str] = ()) -> bool:
     verdict: Verdict | None = report.verdicts[0] if report is not None and report.verdicts else None
     if verdict is None or verdict.cause in OPEN or not verdict.culprits or not set(verdict.culprits) <= set(ranks):
+        return False
+    if only and verdict.cause not in only:
         return False
     return verdict.confidence == "certain" or (verdict.confidence == "likely" and verdict.cause in _SEEN_HERE)
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stallwatch.fleet.place import CLAIM_SECONDS, LEFT_SECONDS, Board, Key, Kind, PlaceProblem
+from stallwatch.fleet.place import CLAIM_SECONDS, DESERTED_SECONDS, LEFT_SECONDS, Board, Key, Kind, PlaceProblem
 
 
 @dataclass
@@ -35,8 +35,8 @@ class MemoryPlace:
             raise PlaceProblem(self.problem, "Start it again.")
         return self._incidents[key]
 
-    def _living(self, incident: _Incident) -> bool:
-        return any(seen > self._seconds() - LEFT_SECONDS for seen in incident.members.values())
+    def _living(self, incident: _Incident, seconds: float) -> bool:
+        return any(seen > self._seconds() - seconds for seen in incident.members.values())
 
     def check(self) -> None:
         self._at(Key("probe", 0))
@@ -44,7 +44,7 @@ class MemoryPlace:
     def join(self, job: str, node: str) -> int:
         self.check()
         open_ = self._open.get(job, 0)
-        if not open_ or not self._living(self._at(Key(job, open_))):
+        if not open_ or not self._living(self._at(Key(job, open_)), DESERTED_SECONDS):
             self._last[job] += 1
             open_ = self._open[job] = self._last[job]
         self._at(Key(job, open_)).members[node] = self._seconds()
@@ -107,5 +107,5 @@ class MemoryPlace:
     def leave(self, key: Key, node: str) -> None:
         incident = self._at(key)
         incident.members.pop(node, None)
-        if not self._living(incident):
+        if not self._living(incident, LEFT_SECONDS):
             self.close(key)

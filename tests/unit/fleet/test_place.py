@@ -269,3 +269,17 @@ def test_a_user_whose_rights_end_at_our_keys_is_enough(server: str) -> None:
     with pytest.raises(PlaceProblem) as refused:
         connect(server, "stallwatch", "wrong").check()
     assert "fleet.password_file" in refused.value.help
+
+
+def test_who_joins_after_an_outage_meets_those_who_had_joined_before_it(place: MeetingPlace, job: str) -> None:
+    key = Key(job, place.join(job, "node0"))
+    if isinstance(place, MemoryPlace):
+        assert isinstance(place._seconds, Hand)
+        place._seconds.seconds += 60
+    elif isinstance(place, DirectoryPlace):
+        seen = time.time() - 60
+        for path in (*(place._root / job).rglob("*"), place._root / job / "1"):
+            os.utime(path, (seen, seen))
+    else:
+        vars(place)["_client"].zadd(f"stallwatch:{{{job}}}:1:members", {"node0": time.time() - 60})
+    assert place.join(job, "node1") == key.ordinal

@@ -103,6 +103,7 @@ def test_a_culprit_that_runs_here_and_is_seen_here_is_a_proof(
     one = shared()
     said(fleet, one, Judged(one.incident_id, 1, said_here, summary=SUMMARY))
     assert link.asked[-1][0].proven is proven
+    assert link.asked[-1][0].conclusive is (proven and said_here.verdicts[0].cause == "process_stopped")
 
 
 def test_where_it_stands_is_told_once(fleet: Fleet) -> None:
