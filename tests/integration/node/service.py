@@ -153,7 +153,10 @@ class ServiceDaemon(DaemonChild):
             (folder / name).chmod(mode)
         (folder / "stallwatch.toml").chmod(0o640)
         os.chown(folder / "stallwatch.toml", 0, SERVICE)
-        # As deploy/systemd/stallwatch.tmpfiles.
+        self.make_rank_directory()
+
+    def make_rank_directory(self) -> None:
+        """As deploy/systemd/stallwatch.tmpfiles."""
         self.rank_directory.mkdir()
         os.chown(self.rank_directory, PRIVILEGED, SERVICE)
         self.rank_directory.chmod(0o1777)

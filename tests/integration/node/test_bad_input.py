@@ -16,7 +16,7 @@ import pytest
 
 from stallwatch.hook import layout
 from stallwatch.outputs.documents import RankList
-from tests.integration.node.service import ALICE, BOB, PRIVILEGED, SERVICE, ServiceDaemon, UserJob
+from tests.integration.node.service import ALICE, BOB, SERVICE, ServiceDaemon, UserJob
 from tests.programs.everybody import PythonForEverybody
 
 pytestmark = pytest.mark.slow
@@ -94,12 +94,13 @@ def test_a_rank_that_vanishes_while_it_is_looked_at(daemon: ServiceDaemon, job: 
     daemon.until(lambda: {rank.state for rank in daemon.ranks(JOB)} <= {"gone"}, "its ranks are gone")
 
 
-def test_a_rank_directory_that_is_removed_is_made_again(
+def test_a_rank_directory_that_is_removed_is_missed_and_read_again_once_it_is_there(
     daemon: ServiceDaemon, job: UserJob, python: PythonForEverybody
 ) -> None:
     shutil.rmtree(daemon.rank_directory)
-    daemon.until(lambda: (daemon.rank_directory / ".daemon").is_dir(), "it is there again")
-    assert daemon.rank_directory.stat().st_uid == PRIVILEGED
+    daemon.until(lambda: "deploy/systemd/stallwatch.tmpfiles" in daemon.log_text(), "what to do is said")
+    daemon.make_rank_directory()
+    daemon.until(lambda: (daemon.rank_directory / ".daemon").is_dir(), "it is read again")
     with job_of(BOB, "bobs-job", daemon, python):
         daemon.until(lambda: daemon.steps("bobs-job"), "a new job is seen in it")
     daemon.until(lambda: daemon.steps(JOB), "the old one publishes again")
