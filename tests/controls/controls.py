@@ -38,6 +38,7 @@ from stallwatch.demo.daemon_child import DaemonChild
 from stallwatch.outputs.client import DaemonUnreachable
 from stallwatch.outputs.documents import IncidentDocument
 from tests.bench import jobs
+from tests.controls.freezer import Freezer
 from tests.controls.launching import Elastic, Forked, InTerminal, Running, Torchrun
 from tests.controls.outcome import Control, Expected, line, table
 
@@ -166,9 +167,15 @@ class Runner:
 
     def _strikes(self, control: Control) -> list[tuple[float, Callable[[Running], Running]]]:
         """What is done to it, and when after its first step."""
+        freezer = Freezer(control.job)
         done: Mapping[str, list[tuple[float, Callable[[Running], object]]]] = {
             "terminated": [(STRIKE_SECONDS, lambda job: job.terminate())],
             "preempted": [(STRIKE_SECONDS, lambda job: job.terminate())],
+            "preempted_by_usr1": [(STRIKE_SECONDS, lambda job: _signal(job, signal.SIGUSR1))],
+            "frozen": [
+                (STRIKE_SECONDS, lambda job: freezer.freeze(job.pids)),
+                (LATER_SECONDS, lambda job: freezer.thaw()),
+            ],
             "restart": [(STRIKE_SECONDS, lambda job: self._restart(control, job))],
             "debugged": [(STRIKE_SECONDS, lambda job: hold_with_a_debugger(job.pids[1], 12.0))],
             "suspended": [

@@ -108,6 +108,13 @@ def suspended() -> None:
 
 
 @situation
+def frozen() -> None:
+    """The whole job's control group is frozen for a while (a paused container); the runner does it."""
+    for _ in range(500):
+        step()
+
+
+@situation
 def dynamic_batches() -> None:
     """Batches by tokens and a heavy tail: most steps are short, some take thirty times as long, on all ranks alike."""
     draw = random.Random(11)

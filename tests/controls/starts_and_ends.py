@@ -202,6 +202,23 @@ def preempted() -> None:
 
 
 @situation
+def preempted_by_usr1() -> None:
+    """The scheduler warns by SIGUSR1 with a grace; the job saves, and goes on until it is ended in order."""
+    asked = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: asked.set())
+    flag = torch.zeros(1, device=DEVICE)
+    while not flag.item():
+        step()
+        flag.fill_(float(asked.is_set()))
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+    if RANK == 0:
+        write_slowly(QUIET_SECONDS)
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.exit(0)
+
+
+@situation
 def resumes_in_process() -> None:
     """The loss jumped: every rank loads an older checkpoint, without a phase, and goes on with other data."""
     train(80)
