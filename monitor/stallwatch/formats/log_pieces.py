@@ -31,6 +31,7 @@ _NEEDLES: Final = tuple(
     )
 )
 _WITHOUT_DIGITS: Final = tuple((needle, needle.translate(None, _DIGITS)) for needle in _NEEDLES)
+_BYTES: Final = tuple(bytes([byte]) for byte in sorted(set(b"".join(shape for _, shape in _WITHOUT_DIGITS))))
 
 
 def parse_pieces(read: Callable[[int], bytes], head: bytes = b"") -> LogTail:
@@ -124,7 +125,7 @@ class _Shapes:
             return []
         text = b"\n".join(new)
         repeats = 2 * len(text) < len(lines)
-        hits = [(needle, shape) for needle, shape in _WITHOUT_DIGITS if shape in text]
+        hits = [(needle, shape) for needle, shape in _possible(text) if shape in text]
         if hits:  # what has one must be found again in the next block
             new = {line for line in new if not any(shape in line for _, shape in hits)}
         if not repeats and self._known:
@@ -134,6 +135,12 @@ class _Shapes:
         self._known |= new
         self._bytes += len(text)
         return [needle for needle, _ in hits]
+
+
+def _possible(text: bytes) -> list[tuple[bytes, bytes]]:
+    """The needles all of whose bytes occur in the text: whether one byte does is told ten times faster."""
+    absent = b"".join(byte for byte in _BYTES if byte not in text)
+    return [both for both in _WITHOUT_DIGITS if len(both[1].translate(None, absent)) == len(both[1])]
 
 
 def _windows(block: bytes, needles: list[bytes]) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,36 @@
+"""Long logs: what is picked out of them says what the whole does."""
+
+import io
+import random
+
+import pytest
+
+from stallwatch.formats.log_pieces import parse_pieces
+from stallwatch.formats.training_log import parse
+from tests.unit.diagnosis.logs.texts import AGENT, KILL, RAISED, ranked, timed_out
+
+_KERNEL = "[ 9000.1] NVRM: Xid (PCI:0000:61:00): 79, pid=42, name=python, GPU has fallen off the bus.\n"
+
+
+def _filler(chance: random.Random, alphabet: str, lines: int) -> str:
+    return "".join("".join(chance.choices(alphabet, k=60)) + "\n" for _ in range(lines))
+
+
+@pytest.mark.parametrize("alphabet", ["ab c", "abcdefghijklmnopqrstuvwxyz 0123456789", "aA_:[]() eErRoO"])
+@pytest.mark.parametrize(
+    "told",
+    [
+        timed_out("2.6", 3, 9),
+        timed_out("1.13", 3, 9),
+        ranked(RAISED, 2),
+        AGENT["2.4"].format(code=-9, rank=1, pid=7),
+        KILL,
+        _KERNEL,
+    ],
+)
+def test_what_is_picked_out_of_a_long_log_is_what_the_whole_says(told: str, alphabet: str) -> None:
+    chance = random.Random(7)
+    data = (_filler(chance, alphabet, 3_000) + told + _filler(chance, alphabet, 3_000)).encode()
+    picked, whole = parse_pieces(io.BytesIO(data).read), parse(data)
+    assert (picked.events, picked.kernel) == (whole.events, whole.kernel)
+    assert whole.events or whole.kernel
