@@ -1,0 +1,148 @@
+"""A fleet's summaries over a real server: what a verdict over all of them takes.
+
+    python tests/bench/bench_fleet_scale.py [--nodes 128 512 2048] [--place redis|file]
+
+Nodes of 8 ranks (rings of 2,000 calls, one rank has not entered) put their signed summaries and look, 16 at a time with
+connections of their own; then the judging child reads, verifies, merges and judges.
+Prints seconds from the last summary to the verdict, its memory, bytes a node, the server's operations and memory.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.diagnosis.node_summary import summarise_node
+from stallwatch.diagnosis.summary_detail import redacted
+from stallwatch.fleet.judge_child import Question
+from stallwatch.fleet.place import Key, MeetingPlace
+from stallwatch.fleet.seal import seal
+from stallwatch.fleet.settings import Settings, open_place, secret_of
+from stallwatch.fleet.summary import NodeWord, encode_word
+from stallwatch.fleet.verdict import JobVerdict
+from stallwatch.model.evidence import Evidence, NodeEvidence, ProcessLook, RankEvidence
+from stallwatch.node.children import module_of_ours
+from tests.bench.bench_node_summaries import PER_NODE, rank_summary
+
+JOB = "train-0a1b2c3d"
+_WRITERS = 16
+_PORT = 7900
+
+
+def word(node: int, world: tuple[int, ...], absent: int) -> bytes:
+    host = f"node{node:05}"
+    mine = tuple(range(node * PER_NODE, (node + 1) * PER_NODE))
+    ranks = tuple(
+        RankEvidence(
+            rank,
+            host,
+            1000 + rank,
+            processes=(
+                ProcessLook(source="process-2.json", look=2, pid=1000 + rank, state="S", wchan="futex", cpu_ticks=9),
+            ),
+            summary=rank_summary(rank, world, 2000, absent),
+        )
+        for rank in mine
+    )
+    evidence = Evidence(len(world), "nccl", ranks, (NodeEvidence(host, mine),), (), looks=2)
+    return encode_word(NodeWord(host, mine, redacted(summarise_node(evidence), "functions"), complete=True))
+
+
+def measure(nodes: int, settings: Settings, client: object) -> str:
+    secret, place = secret_of(settings), open_place(settings)
+    world = tuple(range(nodes * PER_NODE))
+    absent = len(world) // 2 + 3
+    key = Key(JOB, place.join(JOB, "node00000"))
+    began = time.perf_counter()
+    sealed = [
+        (f"node{node:05}", seal(word(node, world, absent), secret, "summary", key, f"node{node:05}"))
+        for node in range(nodes)
+    ]
+    made = time.perf_counter() - began
+    began = time.perf_counter()
+    threads = [
+        threading.Thread(target=_write, args=(open_place(settings), key, sealed[n::_WRITERS])) for n in range(_WRITERS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wrote = time.perf_counter() - began
+    question = msgspec.json.encode(Question(settings, key, len(world)))
+    began = time.perf_counter()
+    done = subprocess.run(
+        module_of_ours("stallwatch.fleet.judge_child"), input=question, capture_output=True, check=True
+    )
+    judged = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    verdict = msgspec.json.decode(done.stdout, type=JobVerdict)
+    first = verdict.report.verdicts[0]
+    looks = time.perf_counter()
+    for _ in range(1000):
+        place.look(key, "node00000", whole=False)
+    look = (time.perf_counter() - looks) / 1000
+    place.close(key)
+    size = sum(len(data) for _, data in sealed)
+    said = ""
+    if client is not None:
+        info = client.info()  # type: ignore[attr-defined]
+        said = f", server {info['used_memory'] / 2**20:.0f} MiB, {info['total_commands_processed']} commands"
+    return (
+        f"{nodes:5} nodes: {size / nodes / 1024:.1f} KiB a node, made in {made / nodes * 1e3:.0f} ms each, put in "
+        f"{wrote:.1f} s, verdict {judged:.1f} s after the last, {peak:.0f} MB, a look {look * 1e6:.0f} µs{said}: "
+        f"{first.cause} {list(first.culprits)} {first.confidence} by {verdict.nodes} nodes"
+    )
+
+
+def _write(place: MeetingPlace, key: Key, sealed: list[tuple[str, bytes]]) -> None:
+    for name, data in sealed:
+        place.join(key.job, name)
+        place.put(key, name, data)
+        place.look(key, name, whole=False)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[128, 512, 2048])
+    parser.add_argument("--place", choices=("redis", "file"), default="redis")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "key").write_text("a secret of at least sixteen bytes")
+        (folder / "meeting").mkdir(mode=0o700)
+        if options.place == "file":
+            for nodes in options.nodes:
+                settings = Settings(f"file://{folder / 'meeting'}", key_file=str(folder / "key"))
+                print(measure(nodes, settings, None), flush=True)
+            return 0
+        import redis
+
+        server = ["redis-server", "--bind", "127.0.0.1", "--port", str(_PORT), "--save", "", "--dir", name]
+        with subprocess.Popen(server, stdout=subprocess.DEVNULL) as process:
+            try:
+                client = redis.Redis("127.0.0.1", _PORT)
+                end = time.monotonic() + 30
+                while True:
+                    try:
+                        client.ping()
+                        break
+                    except redis.exceptions.ConnectionError:
+                        if time.monotonic() > end:
+                            raise
+                        time.sleep(0.05)
+                for nodes in options.nodes:
+                    settings = Settings(f"redis://127.0.0.1:{_PORT}", key_file=str(folder / "key"))
+                    print(measure(nodes, settings, client), flush=True)
+            finally:
+                process.kill()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
