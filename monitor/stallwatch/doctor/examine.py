@@ -63,7 +63,7 @@ def examine(
     findings: list[FindingRecord] = []
     for look in looks:
         if look.outcome is None:
-            note = f"no answer within {deadline_seconds:g} s"
+            note = f"no answer within {deadline_seconds:.2g} s"
             records.append(CheckRecord(look.check.name, look.check.area, "unknown", deadline_seconds, note))
             continue
         findings += look.findings

@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+from msgspec.structs import replace
+
 from stallwatch.model.evidence import SideOfMismatch
 
 # "Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=5, OpType=ALLREDUCE, TensorShape=[10],
@@ -14,16 +16,19 @@ _SIDE: Final = re.compile(
 _SEQUENCE: Final = re.compile(r"SequenceNumber=(\d+)")
 _OPERATION: Final = re.compile(r"OpType=(\w+?)(?=,|\)|\s|TensorShape|$)")
 _SHAPE: Final = re.compile(r"TensorShape=(\[[^\]]*\])")
+_DEVICE: Final = re.compile(r"TensorDeviceTypes=TensorOptions\(.*?device=(\w+)")
 _DTYPE: Final = re.compile(r"TensorDtypes=([\w ()]+?)(?=,|\)|\s*TensorDevice|$)")
 
 
 def sides_of(text: str) -> tuple[SideOfMismatch, ...]:
     """Given a line of the wrapper, return both sides; () where its form is not known."""
-    sides = []
+    sides, devices = [], []
     for match in _SIDE.finditer(text):
         body = match["body"]
         operation, sequence = _OPERATION.search(body), _SEQUENCE.search(body)
         shape, dtype = _SHAPE.search(body), _DTYPE.search(body)
+        device = _DEVICE.search(body)
+        devices.append(device[1] if device else "")
         sides.append(
             SideOfMismatch(
                 rank=int(match["rank"]),
@@ -33,4 +38,6 @@ def sides_of(text: str) -> tuple[SideOfMismatch, ...]:
                 dtype=dtype[1].strip() if dtype else "",
             )
         )
+    if len({(side.operation, side.seq, side.shape, side.dtype) for side in sides}) == 1 < len(set(devices)):
+        sides = [replace(side, dtype=f"{side.dtype} on {on}") for side, on in zip(sides, devices, strict=True)]
     return tuple(sides)

@@ -24,7 +24,7 @@ IGNORED: Final = re.compile(r"Exception ignored in|Error in atexit\._run")
 _EXCEPTION: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*(?:\([A-Z]\w*\))?)(?:: (?P<message>.*))?$")
 # "torch.cuda.OutOfMemoryError: CUDA out of memory…": a class by its name, and something said.
 _ALONE: Final = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:\([A-Z]\w*\))?): (?P<message>\S.*)$"
+    r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:_[A-Z]\w*)?(?:\([A-Z]\w*\))?): (?P<message>\S.*)$"
 )
 _NAMED: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault)$")
 # Code that a job installs but did not write. Everything else is its own.

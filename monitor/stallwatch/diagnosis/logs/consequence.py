@@ -47,7 +47,8 @@ _OUTSIDE: Final = (
 _ADDRESS_IN_USE: Final = ("address already in use", "eaddrinuse")
 _OUT_OF_MEMORY: Final = ("out of memory", "outofmemoryerror", "cublas_status_alloc_failed")
 _GPU_UNREACHABLE: Final = (
-    "nvmldevicegethandle", "failed to initialize nvml", "gpu is lost", "uncorrectable ecc", "uncorrectable nvlink",
+    "nvmldevicegethandle", "nvmlerror_", "failed to initialize nvml", "gpu is lost", "uncorrectable ecc",
+    "uncorrectable nvlink",
 )  # fmt: skip
 _NCCL: Final = (
     "nccl error", "ncclsystemerror", "ncclinternalerror", "ncclunhandledcudaerror", "ncclinvalidusage",

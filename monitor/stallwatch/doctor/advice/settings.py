@@ -28,7 +28,7 @@ _OF_PYTHON: Final = (
     re.compile(rf"(?:^|[{{,])\s*[\"']{_NAME}[\"']\s*:\s*(?P<value>\"[^\"]*\"|'[^']*')"),
 )
 # A guide's sentences, and rows of its tables: "Set `A` to 5", "`A`: set to 5", "`A`: enable …", "| `A` | 5 |".
-_MENTION: Final = rf"`{_NAME}`"
+_MENTION: Final = rf"[`*]{{1,3}}{_NAME}[`*]{{1,3}}"
 _PLAIN: Final = r"[`\"']?(?P<value>[\w^=][\w.,:^=/-]*)[`\"']?"
 _OF_PROSE: Final = (
     re.compile(rf"`(?:export\s+|ENV\s+)?{_NAME}=(?P<value>[^\s`\"']*|\"[^\"`]*\"|'[^'`]*')[^`]*`"),

@@ -6,25 +6,44 @@ import time
 
 import msgspec
 
-from stallwatch.doctor.live.lost import run_child
+from stallwatch.doctor.check import Undetermined
+from stallwatch.doctor.live.lost import Promise, run_child
 from stallwatch.doctor.surroundings import Space
 from stallwatch.model.reading import Known, Unavailable
 
 _SPACE = msgspec.json.Decoder(Space)
 
+_BUSY_SECONDS = 1.0
 _SECONDS = 3.0  # a new interpreter on a busy node needs some of it
 
 
 class NodeDisks:
+    """Raise Undetermined where this node is so busy that a child comes to no answer about any file system."""
+
+    def __init__(self) -> None:
+        self._busy: Promise[float] | None = None  # how long the same takes of one that always answers
+
     def space(self, path: str) -> Known[Space] | Unavailable:
-        reading = run_child(
-            (sys.executable, "-m", "stallwatch.doctor.live.disks", path), _SECONDS, what=f"the file system of {path}"
-        )
+        busy = self._busy = self._busy or Promise(_seconds_of_proc, _SECONDS, "the node")
+        reading = run_child(_asking(path), _SECONDS, what=f"the file system of {path}")
         if not isinstance(reading, Known):
+            took = busy.get()
+            if not isinstance(took, Known) or took.value > _BUSY_SECONDS:
+                raise Undetermined(f"the node is too busy to tell whether {path} answers")
             return reading
         if reading.value.exit_code != 0:
             return Unavailable(reading.value.stderr.strip() or f"{path} cannot be asked", time.monotonic_ns())
         return Known(_SPACE.decode(reading.value.stdout), time.monotonic_ns())
+
+
+def _asking(path: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "stallwatch.doctor.live.disks", path)
+
+
+def _seconds_of_proc() -> float:
+    began = time.monotonic()
+    run_child(_asking("/proc"), _SECONDS)
+    return time.monotonic() - began
 
 
 def main(path: str) -> int:

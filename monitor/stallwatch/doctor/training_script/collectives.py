@@ -131,6 +131,10 @@ class Collectives:
                 elif stmt.orelse and returns(stmt.orelse):
                     guards = _with(guards, condition)
                 continue
+            if isinstance(stmt, ast.Match) and self.ranks.is_rank(stmt.subject):
+                for case, condition in self.ranks.cases(stmt):
+                    yield from self._walk(case.body, _with(guards, condition), owner, unit)
+                continue
             for _, value in ast.iter_fields(stmt):
                 parts = value if isinstance(value, list) else [value]
                 if parts and isinstance(parts[0], ast.stmt):

@@ -110,7 +110,7 @@ def _device_of(script: Script, call: ast.Call) -> Iterator[ast.expr]:
     """The expressions by which a call chooses a GPU."""
     name = script.name_of(call.func)
     last = name.rpartition(".")[2]
-    if _is_choice(script, call) or last == "cuda":
+    if _is_choice(script, call) or last in ("cuda", "to"):
         yield from (inner for one in call.args[:1] for inner in _numbers(one))
     elif name == "torch.device":
         yield from (inner for one in call.args[:2] for inner in _numbers(one))

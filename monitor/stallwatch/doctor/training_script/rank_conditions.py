@@ -122,6 +122,18 @@ class Ranks:
             return self._assigned_condition(node)
         return None
 
+    def cases(self, node: ast.Match) -> list[tuple[ast.match_case, Condition | None]]:
+        """The cases of a `match` on a rank, each with its condition; that of `case _` where it is against one alone."""
+        found = [
+            self._comparison(node.subject, ast.Eq(), case.pattern.value)
+            if isinstance(case.pattern, ast.MatchValue) and case.guard is None
+            else None
+            for case in node.cases
+        ]
+        if len(found) == 2 and found[0] is not None and found[1] is None:
+            found[1] = found[0].negated
+        return list(zip(node.cases, found, strict=True))
+
     def is_for_main_only(self, decorators: list[ast.expr]) -> bool:
         """Whether a decorator lets rank 0 alone run the function."""
         names = (self._script.name_of(one.func if isinstance(one, ast.Call) else one) for one in decorators)

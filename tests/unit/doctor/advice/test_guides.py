@@ -33,6 +33,7 @@ def found(node: Node, text: str, name: str, checks: tuple[Check, ...] = GUIDE) -
         ("Run `export NCCL_DEBUG_LEVEL=INFO` first", "NCCL_DEBUG_LEVEL=INFO: no such variable"),
         ("Use pkill -9 -f train.py between runs", "killed by name"),
         ("Then run `kill -9 $(lsof -t -i:29500)`", "killed unseen"),
+        ("6. Set **NCCL_TIMEOUT** to 600", "NCCL_TIMEOUT=600: no such variable"),
         ("First set `NCCL_P2P_DISABLE` to `1`. If that does not help, restart.", "P2P disabled"),
         ("If NCCL picks the wrong interface, set `NCCL_IB_DISABLE=1`", "InfiniBand disabled"),
         ("| `NCCL_TIMEOUT` | 1800 | avoid timeouts |", "NCCL_TIMEOUT=1800: no such variable"),

@@ -131,6 +131,7 @@ def test_a_cause_is_told_with_its_remedy(node: Node, log: str, told: str, remedy
         ("wandb.errors.CommError: Run initialization has timed out after 90.0 sec.", "before the first collective"),
         ("RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you "
          "tried to allocate 68719476736 bytes.", "free -g"),
+        ("pynvml.NVMLError_LibRmVersionMismatch: RM has detected an NVML/RM version mismatch.", "reboot"),
         ("RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment", "nvidia_uvm"),
         ("RuntimeError: No CUDA GPUs are available", "--gpus all"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/mnt/store/restore.pt'", "every node"),

@@ -39,6 +39,8 @@ def lines(found: tuple[FindingRecord, ...]) -> list[int]:
         "loss = dist.all_reduce(x) if rank == 0 else None\n",
         "rank == 0 and dist.barrier()\n",
         "if rank < 2:\n    dist.barrier()\n",
+        "match rank:\n    case 0:\n        dist.barrier()\n    case _:\n        print(1)\n",
+        "match rank:\n    case 0:\n        print(1)\n    case _:\n        dist.barrier()\n",
         "if rank == world_size - 1:\n    dist.broadcast(x, rank)\n",
         "if rank == 0:\n    with torch.no_grad():\n        for x in y:\n            dist.reduce(x, 0)\n",
         "from torch.distributed import all_reduce\nif rank == 0:\n    all_reduce(x)\n",

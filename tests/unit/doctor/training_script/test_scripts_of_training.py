@@ -55,6 +55,7 @@ def found(node: Node, check: Check, text: str) -> list[tuple[str, int]]:
         ),
         (GlobalRankDevice(), "rank = dist.get_rank()\ntorch.cuda.set_device(rank)\n", 2),
         (GlobalRankDevice(), "torch.cuda.set_device(int(os.environ['RANK']))\n", 1),
+        (GlobalRankDevice(), "rank = int(os.environ['SLURM_PROCID'])\nmodel = net.to(f'cuda:{rank}')\n", 2),
         (GlobalRankDevice(), "r = int(os.environ['RANK'])\ndevice = torch.device(f'cuda:{r}')\n", 2),
         (GlobalRankDevice(), "rank = dist.get_rank()\nmodel = DDP(net.cuda(), device_ids=[rank])\n", 2),
         (LateVisibleDevices(), "os.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\n", 1),
