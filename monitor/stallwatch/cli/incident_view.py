@@ -61,5 +61,9 @@ def _head(incident: IncidentDocument) -> Text:
         f"  told at {time_and_distance(incident.tell_at)} unless it moves" if incident.tell_at else "", style="dim"
     )
     head.append(safe(f"  acknowledged by {incident.acknowledged_by}" if incident.acknowledged_by else ""))
+    together = incident.together
+    if together is not None:
+        seen = f"  by what {together.nodes} nodes see" if together.nodes else ""
+        head.append(safe(f"{seen}  {'this node tells of it' if together.speaks else together.why}"), style="dim")
     head.append(safe(f"  job {incident.training_job}{_of(incident.owner)} on {incident.node}"), style="dim")
     return head

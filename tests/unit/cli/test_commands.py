@@ -22,7 +22,7 @@ from stallwatch.cli.incidents import list_view
 from stallwatch.cli.status import status_view
 from stallwatch.cli.terminal import local_time, show, time_and_distance
 from stallwatch.incidents.names import incident_id
-from stallwatch.model.incident import UNTOLD, IncidentEvent
+from stallwatch.model.incident import UNTOLD, IncidentEvent, Together
 from stallwatch.model.snapshot import JobKey, SensorStatus
 from stallwatch.node.disk import DiskHangs
 from stallwatch.node.heartbeat_file import prepare
@@ -252,6 +252,21 @@ def test_history_says_no_sentence_twice(capsys: Capture) -> None:
     assert shown.count(told.summary) == 1
     assert "look 2 done" not in shown
     assert "verdict still: not_entered (likely), as above" in shown
+
+
+@pytest.mark.parametrize(
+    ("together", "says"),
+    [
+        (Together(False, "node-3 tells of it", "llama-7b-1", 4), "by what 4 nodes see node-3 tells of it"),
+        (Together(True, "", "llama-7b-1", 4), "by what 4 nodes see this node tells of it"),
+    ],
+)
+def test_of_an_incident_that_other_nodes_see_too_it_says_who_tells(
+    together: Together, says: str, capsys: Capture
+) -> None:
+    report = node_report(incidents=(incident(together=together),))
+    show(incident_view(incident_list(report).incidents[0]))
+    assert says in " ".join(capsys.readouterr().out.split())
 
 
 def test_times_have_their_zone_and_their_distance() -> None:
