@@ -46,7 +46,7 @@ _LONGEST_PREFIX: Final = 120
 # no newline: what another process writes next stands behind it.
 _BAR: Final = re.compile(r".*\[\d+:\d\d(?::\d\d)?(?:<|, *[\d.?]+ ?\w*/\w+)[^\[\]]*\]\s*(?=\S)")
 _TIME: Final = re.compile(r"\d+:\d\d(?::\d\d)?(?:[.,]\d+)?|\d{8,}(?:\.\d+)?|\d+[-/]\d+[-/]\d+|\d+\.\d+")
-_RANK: Final = re.compile(r"\[rank(?P<rank>\d+)\]:\s?")
+_RANK: Final = re.compile(r"\s*\[rank(?P<rank>\d+)\]:\s?")
 # In what a logger of the job's own puts before its lines: "ERROR | rank=3 | "; neither a local rank nor one of a group.
 _TELLS_RANK: Final = re.compile(
     r"(?:^|[^\w\s]\s*|\b(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)\s+)(?:global[ _]?)?rank[ =:#_-]{0,2}"

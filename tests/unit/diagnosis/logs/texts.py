@@ -152,6 +152,7 @@ LAUNCHERS: dict[str, Callable[[int], str]] = {
     "containerd": lambda rank: f"2026-11-28T10:00:0{rank}.123456789Z stderr F [rank{rank}]: ",
     "kubectl --prefix": lambda rank: f"[pod/train-{rank}/main] [rank{rank}]: ",
     "journald": lambda rank: f"Nov 28 10:00:0{rank} node0 python3[70{rank}]: [rank{rank}]: ",
+    "indented": lambda rank: f"2026-11-28T10:00:0{rank}.1234567Z   [rank{rank}]: ",
     "Ray": lambda rank: f"(Worker pid=70{rank}, ip=10.0.0.1) [rank{rank}]: ",
     "pdsh": lambda rank: f"node{rank}: [rank{rank}]: ",
 }  # fmt: skip
