@@ -34,6 +34,8 @@ from tests.programs.privileged import side_that_knows
 
 TRACER = Path(__file__).parents[2] / "programs" / "tracer.py"
 CONFIG = Config(capture=CaptureSection(dump_seconds=2.0, stack_seconds=10.0, seconds=60.0))
+# Of ranks that are asked for no dump, it is what their source lines have, whose reader is a Python that must start.
+PATIENT = Config(capture=CaptureSection(dump_seconds=30.0, stack_seconds=30.0, seconds=80.0))
 
 
 def take(bundle: Path, *samples: RankSample, look: int = 1, config: Config = CONFIG) -> CaptureState:
@@ -89,7 +91,7 @@ def test_rank_that_waits_for_a_lock_shows_its_line(tmp_path: Path) -> None:
     program.write_text(WAITS_FOR_LOCK)
     with running(f"exec(compile(open({str(program)!r}).read(), {str(program)!r}, 'exec'))", tmp_path / "d") as subject:
         subject.wait_for_state("S")
-        state = take(tmp_path / "b", subject.sample())
+        state = take(tmp_path / "b", subject.sample(), config=PATIENT)
     assert state.evidence_complete
     assert "take_lock" in functions(tmp_path / "b/ranks/0/stacks.json")
     sources = msgspec.json.decode((tmp_path / "b/ranks/0/sources.json").read_bytes())
