@@ -265,6 +265,7 @@ def _line(rank: int, step: int) -> bytes:
             "looks": (),
             "differs": (),
             "pending_groups": (),
+            "untested": (),
             "rank": rank,
             "step": step,
             "pid": 7,
