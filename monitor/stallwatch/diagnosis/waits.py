@@ -239,16 +239,23 @@ def _is_away(case: Case, rank: int) -> bool:
 
 def _supposed(case: Case, group: Group) -> tuple[list[int], list[int]]:
     """A group whose members nobody wrote down has at least two: if only one rank is seen in it, any other may lack,
-    but for those that are in a sister group. Return the others that were seen, and those without a dump."""
+    but for those that are in a sister group. Return the others that were seen, and those without a dump.
+
+    Where as many sisters lack a second member as there are ranks left, or more, they do not share the world out among
+    them: they overlap, as the pairs of a ring do, and nobody is supposed."""
     kind = family(group.description)
-    sisters = {
-        rank
+    sisters = [
+        other
         for other in case.groups
         if other.index != group.index and family(other.description) == kind and other.backend == group.backend
-        for rank in other.ranks
-    }
-    others = [rank for rank in case.world if rank not in group.ranks and rank not in sisters]
-    return [r for r in others if case.recorded(r)], [r for r in others if not case.recorded(r)]
+    ]
+    taken = {rank for other in sisters for rank in other.ranks}
+    others = [rank for rank in case.world if rank not in group.ranks]
+    left = [rank for rank in others if rank not in taken]
+    alone = [other for other in sisters if not other.members_known and len(other.ranks) == 1]
+    if alone and len(left) <= len(alone):
+        return [], others
+    return [r for r in left if case.recorded(r)], [r for r in left if not case.recorded(r)]
 
 
 def _transfer_blockers(

@@ -75,3 +75,13 @@ def test_a_group_whose_members_are_not_known_is_not_said_to_be_entered_by_all() 
     verdict = judge(evidence(*inside, *others, world_size=4)).verdicts[0]
     assert verdict.cause != "comm_stuck"
     assert any(item.cause == "comm_stuck" and "ranks 2-3 may be one" in item.why for item in verdict.rejected)
+
+
+def test_groups_that_overlap_in_a_ring_accuse_nobody_who_is_in_none_of_them() -> None:
+    """Ranks 0 to 2 each stand in the pair that the next has not come to; rank 3 is in no pair and waits in the step.
+    Nobody wrote down who is in the pairs, and there is but one rank left for three of them."""
+    pairs = [Group(str(1 + n), "undefined", tuple(sorted((n, (n + 1) % 3))), 1) for n in range(3)]
+    steps = tuple(Call(world(4)) for _ in range(6))
+    inside = [Rank(n, (*steps[:5], Call(pairs[n])), 5, backend="gloo", members_known=False) for n in range(3)]
+    verdict = judge(evidence(*inside, Rank(3, steps, 5, backend="gloo", members_known=False), world_size=4)).verdicts[0]
+    assert 3 not in verdict.culprits
