@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stallwatch.formats.outside_text import name_of
+from stallwatch.hook.identity import RANDOM_RUN, script_of
 
 _NAMES = frozenset((
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
@@ -25,7 +26,6 @@ _SCHEMES = (
     ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",), "OMPI_COMM_WORLD_LOCAL_RANK", ""),
 )
 _MOST_DIGITS = 9  # of a rank, a size, a count of restarts
-_RANDOM_RUN = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _REPLICA = re.compile(
     r"(-(master|worker|launcher|chief|trainer|node|replica|leader|head))?-\d+(-[a-z0-9]{5})?$|"
     r"-(master|launcher|chief|leader|head)(-[a-z0-9]{5})?$"
@@ -100,25 +100,7 @@ def _training_job(environment: dict[str, str], arguments: Callable[[], Sequence[
     run = environment.get("TORCHELASTIC_RUN_ID", "")
     if run in ("", "none"):
         return f"{address}:{port}"
-    return (script_of(arguments()) if _RANDOM_RUN.fullmatch(run) else "") or run
-
-
-def script_of(arguments: Sequence[str]) -> str:
-    """The program among an interpreter's arguments: "train" of `python -u -m stallwatch.run train.py`; "" for none."""
-    words = iter(arguments[1:])
-    for word in words:
-        if word == "-m":
-            module = next(words, "")
-            if module != "stallwatch.run":
-                return module.replace(".__main__", "").rpartition(".")[2]
-        elif word == "-c":
-            return ""
-        elif word in ("-W", "-X"):
-            next(words, None)
-        elif not word.startswith("-"):
-            name = word.rpartition("/")[2]
-            return name[:-3] if name.endswith(".py") else name
-    return ""
+    return (script_of(arguments()) if RANDOM_RUN.fullmatch(run) else "") or run
 
 
 def _slurm_step(environment: dict[str, str]) -> str:
