@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -26,10 +25,10 @@ from stallwatch.cli.terminal import (
     time_and_distance,
 )
 from stallwatch.errors import StallwatchError
+from stallwatch.hook.rank_file import is_read
 from stallwatch.incidents.names import incident_id
 from stallwatch.model.incident import UNTOLD
 from stallwatch.model.snapshot import JobKey
-from stallwatch.node.heartbeat_file import is_read
 from stallwatch.outputs.client import Client
 from stallwatch.outputs.documents import HeldBack, IncidentDocument, IncidentList, RankDocument, RankList
 
@@ -64,7 +63,7 @@ def command(client: Client, as_json: bool, url: bool) -> None:
     else:
         show(status_view(ranks, incidents))
         here = config.current_environment().get("STALLWATCH_DIR", "")
-        if here and not is_read(Path(here)):
+        if here and not is_read(here):
             click.echo(
                 f"stallwatch: STALLWATCH_DIR is {safe(here)} in this shell, and no daemon reads there: jobs that start "
                 "here are not seen by it. Unset it, or set the same for the daemon.",

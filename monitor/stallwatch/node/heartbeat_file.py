@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -93,32 +94,22 @@ def _make_requests(parent: int, directory: Path) -> None:
     _hold(parent, (status.st_dev, status.st_ino))
 
 
+_LOCK_TRIES, _BETWEEN_TRIES_SECONDS = 5, 0.005
 _held: dict[tuple[int, int], int] = {}  # a descriptor of each folder of ours, for as long as this process lives
 
 
 def _hold(parent: int, identity: tuple[int, int]) -> None:
     """Let hooks see that somebody reads here (hook/rank_file.is_read): a lock ends with its process, however that
     ends."""
-    if identity not in _held:
-        folder = os.open(layout.REQUESTS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=parent)
-        with contextlib.suppress(OSError):  # a hook asks at this moment, or the file system has no locks
+    if identity in _held:
+        return
+    folder = os.open(layout.REQUESTS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=parent)
+    _held[identity] = folder
+    for _ in range(_LOCK_TRIES):  # a hook that asks has the lock for some microseconds; a file system may have none
+        with contextlib.suppress(OSError):
             fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        _held[identity] = folder
-
-
-def is_read(directory: Path) -> bool:
-    """Whether a daemon reads there now (_hold)."""
-    try:
-        folder = os.open(directory / layout.REQUESTS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(folder)
-    return False
+            return
+        time.sleep(_BETWEEN_TRIES_SECONDS)
 
 
 def to_heartbeat(record: layout.Record, path: str, uid: int) -> Heartbeat:

@@ -1,3 +1,4 @@
+import fcntl
 import os
 import stat
 import struct
@@ -143,3 +144,21 @@ def test_the_request_folder_of_another_user_is_refused_where_the_directory_is_no
     directory = made_by(0, open_to_all / "ranks")
     made_by(BOB, directory / ".daemon", 0o755)
     assert f".daemon belongs to uid {BOB}" in in_a_child_as(SERVICE, directory)
+
+
+def test_a_hook_that_asks_while_the_daemon_starts_does_not_hide_it_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stallwatch.hook.rank_file import is_read
+
+    refusals, real = [BlockingIOError(11, "a hook asks"), BlockingIOError(11, "another hook asks")], fcntl.flock
+
+    def flock(descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_SH and refusals:
+            raise refusals.pop()
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    prepare(tmp_path / "ranks")
+    assert not refusals
+    assert is_read(str(tmp_path / "ranks"))

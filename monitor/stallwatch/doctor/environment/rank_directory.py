@@ -7,7 +7,7 @@ from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.environment.together import places_of
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
-from stallwatch.node.heartbeat_file import is_read
+from stallwatch.hook.rank_file import is_read
 
 
 class RankDirectory:
@@ -22,7 +22,7 @@ class RankDirectory:
 
     def _found(self, surroundings: Surroundings) -> Iterator[FindingRecord]:
         for environment, directory in places_of(surroundings, "STALLWATCH_DIR"):
-            if not is_read(surroundings.root / directory.lstrip("/")):
+            if not is_read(str(surroundings.root / directory.lstrip("/"))):
                 yield finding(
                     self, "warning", environment.place,
                     seen=f"STALLWATCH_DIR={directory}, and no daemon reads there.",
