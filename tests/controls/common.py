@@ -1,7 +1,7 @@
 """What the situations of this folder share: a rank's set-up, steps, and work of one kind or another.
 
 CONTROL_SECONDS is how long a situation is quiet; without end it is its twin, a fault of the same kind. CONTROL_BACKEND
-is gloo or nccl; several NCCL ranks share one GPU, each taken for another host.
+is gloo or nccl; NCCL ranks share GPUs where there are fewer, each taken for another host.
 
 A program registers its situations with `@situation` and ends with `main()`; `python PROGRAM NAME` is one rank. Times
 are those of a small machine: quiet for longer than any limit that was learned, shorter than a test's patience.
@@ -24,10 +24,14 @@ RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 QUIET_SECONDS = float(os.environ.get("CONTROL_SECONDS", "18"))
 STEP_SECONDS = 0.05
 BACKEND = os.environ.get("CONTROL_BACKEND", "gloo")
-if BACKEND == "nccl":
-    os.environ["NCCL_HOSTID"] = f"node{RANK}"
 FOR_EVER = 1e6  # seconds
-DEVICE = torch.device("cuda" if BACKEND == "nccl" else "cpu")
+if BACKEND == "nccl":
+    DEVICE = torch.device("cuda", RANK % torch.cuda.device_count())
+    if torch.cuda.device_count() < WORLD:
+        os.environ["NCCL_HOSTID"] = f"node{RANK}"
+    torch.cuda.set_device(DEVICE)
+else:
+    DEVICE = torch.device("cpu")
 # Without a hook nothing but the processes themselves is seen.
 beat = stallwatch.hook.beat.OFF if os.environ.get("CONTROL_HOOK") == "off" else stallwatch.attach()
 # Without a hook a job must be seen to work for a while before anything is told of it.

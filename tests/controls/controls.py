@@ -56,6 +56,7 @@ PROGRAMS = tuple(
     )
 )
 HANGS = tuple(Path(__file__).with_name(f"{name}.py") for name in ("hangs_of_one", "hangs_together"))
+ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only
 BUSY_GPU = Path(__file__).parents[1] / "programs/one_busy_gpu"
 SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = 4
@@ -149,7 +150,7 @@ class Runner:
             **({"CONTROL_SECONDS": FOR_EVER} if control.is_twin else {}),
         }
         situation = "restarts_itself" if control.name in DONE_TO_IT else control.name
-        path = next(path for path in PROGRAMS + HANGS if situation in _situations(path))
+        path = next(path for path in (*PROGRAMS, *HANGS, ON_GPUS) if situation in _situations(path))
         log = self._folder / f"{control.job}.log"
         program = [str(path), situation]
         standalone = ["--standalone", f"--nproc-per-node={RANKS}"]
@@ -273,14 +274,15 @@ def _registered(program: Path) -> dict[str, ast.FunctionDef]:
     }
 
 
-def hangs() -> dict[str, Expected]:
+def hangs(*, on_gpus: bool = False) -> dict[str, Expected]:
     """Every hang, and its truth: the keywords of its decorator."""
     truths = {}
-    for program in HANGS:
+    for program in (*HANGS, ON_GPUS) if on_gpus else HANGS:
         text = program.read_text(encoding="utf-8").splitlines()
         for name, node in _registered(program).items():
             decorator = node.decorator_list[0]
-            assert isinstance(decorator, ast.Call)
+            if not isinstance(decorator, ast.Call):
+                continue  # a situation
             said = {one.arg: ast.literal_eval(one.value) for one in decorator.keywords if one.arg}
             lines = [n for n in range(node.lineno, (node.end_lineno or 0) + 1) if text[n - 1].endswith(STANDS_HERE)]
             truth = {"causes": ("not_entered",), "culprits": (STANDS,), "lines": tuple(lines), **said}
@@ -288,17 +290,20 @@ def hangs() -> dict[str, Expected]:
     return truths
 
 
-def situations() -> dict[str, str]:
+def situations(*, on_gpus: bool = False) -> dict[str, str]:
     """Every situation, with what it imitates."""
-    of_programs = {name: what for path in PROGRAMS for name, what in _situations(path).items()}
+    programs = (*PROGRAMS, ON_GPUS) if on_gpus else PROGRAMS
+    of_programs = {name: what for path in programs for name, what in _situations(path).items()}
+    of_programs = {name: what for name, what in of_programs.items() if name not in hangs(on_gpus=on_gpus)}
     return {name: what for name, what in of_programs.items() if name != "restarts_itself"} | DONE_TO_IT
 
 
 def main() -> int:
     options = _options()
+    truths, quiet_ones = hangs(on_gpus=options.backend == "nccl"), situations(on_gpus=options.backend == "nccl")
     if options.list:
-        print("\n".join(f"{name:32} {what}" for name, what in situations().items()))
-        print("\n".join(f"{name:32} {truth.causes[0]} {list(truth.culprits)}" for name, truth in hangs().items()))
+        print("\n".join(f"{name:32} {what}" for name, what in quiet_ones.items()))
+        print("\n".join(f"{name:32} {truth.causes[0]} {list(truth.culprits)}" for name, truth in truths.items()))
         return 0
     os.environ["CONTROL_BACKEND"] = options.backend
     if options.busy_gpu:
@@ -307,11 +312,10 @@ def main() -> int:
         os.environ["CONTROL_HOOK"] = "off"
         options.launcher = "torchrun"  # a rank is found by the variables with which its process was started
     lane, lanes = map(int, options.lane.split("/"))
-    truths = hangs()
     wanted = [
         Control(name, run, f"{name}-{run}", is_twin=options.twins or name in truths, expected=truths.get(name))
         for run in range(options.runs)
-        for name in options.name or (truths if options.hangs else situations())
+        for name in options.name or (truths if options.hangs else quiet_ones)
     ][lane::lanes]
     with tempfile.TemporaryDirectory(prefix="stallwatch-controls-") as folder, _server(options.launcher) as server:
         environment = _environment(Path(folder), jumps=options.clock_jumps, gpu=options.busy_gpu)
