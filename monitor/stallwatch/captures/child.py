@@ -50,6 +50,7 @@ _USER_FILES_SECONDS = 4.0
 _STACKS_LOOK = 3
 _PIPE_LOOKS = 2  # a byte into the user's dump pipe costs the job a dump with stacks
 _MOST_PROFILED = 16  # ranks; who is suspected comes first
+_LEAST_USAGE_SECONDS = 2.0  # counted in ticks of 10 ms: less tells nothing
 _UNKNOWN = "process {pid} is no rank that the privileged side has seen"
 
 
@@ -163,6 +164,10 @@ class RankLook:
     def start_usage(self, others: Mapping[int, Stat]) -> None:
         with contextlib.suppress(OSError, ValueError):
             self._usage = UsageCapture(self.sample.pid, self.sample.start_ticks, others)
+
+    @property
+    def is_measured(self) -> bool:
+        return self._usage is not None
 
     def take_usage(self, others: Mapping[int, Stat]) -> None:
         if self._usage is not None:
@@ -306,8 +311,11 @@ class Look:
         before = processes()
         for rank in ranks:
             rank.start_usage(before)
+        until = time.monotonic() + min(seconds, _LEAST_USAGE_SECONDS)
         running = self._start([take for rank in ranks for take in rank.profiles(seconds)])
-        time.sleep(seconds)
+        _join(running, seconds)  # less where all of them have failed
+        if any(rank.is_measured for rank in ranks):
+            time.sleep(max(0.0, until - time.monotonic()))
         after = processes()
         for rank in ranks:
             rank.take_usage(after)

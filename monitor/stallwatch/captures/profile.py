@@ -3,18 +3,17 @@
 import contextlib
 import os
 import re
-import select
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.process import is_python
-from stallwatch.captures.stacks import explain_failure, py_spy
+from stallwatch.captures.stacks import PySpies, explain_failure, whole
 from stallwatch.config import CaptureSection
 from stallwatch.formats.outside_text import text_of
 from stallwatch.model.evidence import ChildProcess, Neighbour, Usage
 from stallwatch.model.snapshot import RankSample
+from stallwatch.node.memory_file import memory_file
 from stallwatch.node.procfs import ProcessDirectory, Stat, parse_stat
 
 # py-spy draws the time between two samples by chance (exponentially), so that steps of any length are seen in all
@@ -39,8 +38,7 @@ class ProfileCapture:
     def __init__(self, sample: RankSample, folder: Folder, section: CaptureSection) -> None:
         self._sample = sample
         self._folder = folder
-        self._section = section
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._py_spies = PySpies(section)
         self.lines: list[tuple[str, int]] = []  # (file, line) of the frames that were seen
 
     def take(self, seconds: int) -> None:
@@ -61,60 +59,29 @@ class ProfileCapture:
             self.lines += _lines(data)
 
     def abandon(self) -> None:
-        for running in list(self._running):
-            running.kill()
+        self._py_spies.kill()
 
     def _record(self, pid: int, rate: int, seconds: int) -> bytes:
-        command = [
-            py_spy(self._section.py_spy), "record", "--nonblocking", "--idle", "--threads", "--full-filenames",
-            "--format", "raw", "--rate", str(rate), "--duration", str(seconds), "--output", "/dev/stdout",
-            "--pid", str(pid),
-        ]  # fmt: skip
-        try:
-            running = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-        except OSError as error:
-            raise NotCaptured(f"py-spy cannot be started: {error.strerror}") from error
-        self._running.append(running)
-        try:
-            said, failure = _read(running, seconds + LATE_SECONDS)
-        finally:
-            running.kill()
-            running.wait()
-            self._running.remove(running)
-        lines = [line for line in said.splitlines() if line and not line.startswith(b"py-spy> ")]
-        if not lines:
-            raise explain_failure(text_of(failure), pid)
-        return b"\n".join(lines) + b"\n"
+        # What it prints for a person is apart from its stacks, which go into a file of their own.
+        with memory_file() as file:
+            arguments = (
+                "record", "--nonblocking", "--idle", "--threads", "--full-filenames", "--format", "raw",
+                "--rate", str(rate), "--duration", str(seconds), "--output", f"/proc/self/fd/{file.fileno()}",
+                "--pid", str(pid),
+            )  # fmt: skip
+            lends = [file.fileno()]
+            with self._py_spies.started(*arguments, limit_bytes=_OUTPUT_LIMIT_BYTES, lends=lends) as running:
+                running.wait(seconds + LATE_SECONDS)
+                ended = whole(running.poll(), seconds + LATE_SECONDS, _OUTPUT_LIMIT_BYTES)
+            stacks = file.read()
+        if not stacks:
+            raise explain_failure(text_of(ended.errors), pid)
+        return stacks
 
 
 def children_to_profile(children: Sequence[ChildProcess]) -> list[int]:
     python = (child.pid for child in children if child.state not in "ZX" and is_python(child.pid))
     return sorted(python)[:_MOST_CHILDREN]
-
-
-def _read(running: "subprocess.Popen[bytes]", seconds: float) -> tuple[bytes, bytes]:
-    """Standard output and error until both end. Raise NotCaptured when that takes too long or is too much."""
-    deadline = time.monotonic() + seconds
-    assert running.stdout is not None
-    assert running.stderr is not None
-    parts = {running.stdout.fileno(): bytearray(), running.stderr.fileno(): bytearray()}
-    open_ones = set(parts)
-    with running.stdout, running.stderr:
-        while open_ones:
-            ready, _, _ = select.select(open_ones, [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise NotCaptured(f"py-spy did not answer within {seconds:.0f} s")
-            for descriptor in ready:
-                data = os.read(descriptor, 1 << 16)
-                parts[descriptor] += data
-                if not data:
-                    open_ones.discard(descriptor)
-                if len(parts[descriptor]) > _OUTPUT_LIMIT_BYTES:
-                    raise NotCaptured(f"py-spy printed more than {_OUTPUT_LIMIT_BYTES} bytes")
-        output, errors = parts.values()
-        return bytes(output), bytes(errors)
 
 
 _FRAME = re.compile(rb" \(([^();]+\.py):([0-9]{1,9})\)(?=[; ])")

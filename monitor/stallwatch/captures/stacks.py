@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import ChildProcess
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.procfs import ProcessDirectory
-from stallwatch.node.run_once import RunOnce
+from stallwatch.node.run_once import Ended, RunOnce
 
 _OUTPUT_LIMIT_BYTES = 64 << 20
 # A non-blocking look reads memory that moves under it: what it misses is often there a moment later.
@@ -72,6 +73,42 @@ def _installed() -> str:
     return str(beside)
 
 
+class PySpies:
+    """Those under way at one rank; `kill` ends them, from any thread."""
+
+    def __init__(self, section: CaptureSection) -> None:
+        self._section = section
+        self._running: set[RunOnce] = set()
+
+    @contextlib.contextmanager
+    def started(self, *arguments: str, limit_bytes: int, lends: Sequence[int] = ()) -> Iterator[RunOnce]:
+        """One that is ended with the body. Raise NotCaptured when it cannot be started."""
+        command = [py_spy(self._section.py_spy), *arguments]
+        try:
+            running = RunOnce(command, leads_group=False, limit_bytes=limit_bytes, lends=lends)
+        except OSError as error:
+            raise NotCaptured(f"py-spy cannot be started: {error.strerror}") from error
+        self._running.add(running)
+        try:
+            yield running
+        finally:
+            self._running.discard(running)
+            running.end()
+
+    def kill(self) -> None:
+        for running in list(self._running):
+            running.kill()
+
+
+def whole(ended: Ended | None, seconds: float, limit_bytes: int) -> Ended:
+    """Given what came of a py-spy within its time and its room, return it. Raise NotCaptured when that is nothing."""
+    if ended is None:
+        raise NotCaptured(f"py-spy did not answer within {seconds:.0f} s")
+    if ended.said_too_much:
+        raise NotCaptured(f"py-spy printed more than the {limit_bytes >> 20} MiB that are read")
+    return ended
+
+
 class StackCapture:
     """Takes the stacks of one rank and of the Python children that it may wait for."""
 
@@ -81,7 +118,7 @@ class StackCapture:
         self._folder = folder
         self._section = section
         self._held = held
-        self._running: set[RunOnce] = set()
+        self._py_spies = PySpies(section)
         self._pausing: RunOnce | None = None
         self.answered = False
         self.frames: list[Any] = []  # the decoded stacks, for the source lines
@@ -157,35 +194,24 @@ class StackCapture:
         pausing = self._pausing
         if pausing is not None:
             end_pause(self._sample.pid, self._sample.start_ticks, pausing.pid, pausing.kill)
-        for running in list(self._running):
-            running.kill()
+        self._py_spies.kill()
 
     def _run(self, pid: int, *flags: str, pauses: int | None = None) -> bytes:
         """`pauses`: the start ticks of a process that py-spy is to pause."""
-        command = [py_spy(self._section.py_spy), "dump", "--json", "--pid", str(pid), *flags]
         seconds = self._section.stack_seconds
-        with _AT_ONCE:
-            try:
-                running = RunOnce(command, leads_group=False, limit_bytes=_OUTPUT_LIMIT_BYTES)
-            except OSError as error:
-                raise NotCaptured(f"py-spy cannot be started: {error.strerror}") from error
-            self._running.add(running)
+        arguments = ("dump", "--json", "--pid", str(pid), *flags)
+        with _AT_ONCE, self._py_spies.started(*arguments, limit_bytes=_OUTPUT_LIMIT_BYTES) as running:
             self._pausing = None if pauses is None else running
             try:
                 running.wait(seconds)
                 ended = running.poll()
-                if ended is None:
-                    if pauses is not None:
-                        self._said_released(end_pause(pid, pauses, running.pid, running.kill))
-                    raise NotCaptured(f"py-spy did not answer within {seconds:.0f} s")
+                if pauses is not None and ended is None:
+                    self._said_released(end_pause(pid, pauses, running.pid, running.kill))
             finally:
-                self._running.discard(running)
                 self._pausing = None
-                running.end()
-        if ended.code < 0 and pauses is not None:  # killed, in the middle for all we know
+        if pauses is not None and ended is not None and ended.code < 0:  # killed, in the middle for all we know
             self._said_released(let_go_on(pid, pauses))
-        if ended.said_too_much:
-            raise NotCaptured(f"py-spy printed more than the {_OUTPUT_LIMIT_BYTES >> 20} MiB that are read")
+        ended = whole(ended, seconds, _OUTPUT_LIMIT_BYTES)
         if ended.code != 0:
             raise explain_failure(text_of(ended.errors), pid)
         stdout = ended.output

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.captures.child import Place, RankLook
+from stallwatch.captures.child import Look, Place, RankLook
 from stallwatch.captures.held import Held
+from stallwatch.captures.spec import CaptureState, Order
 from stallwatch.config import CaptureSection
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
@@ -39,3 +40,12 @@ def test_a_process_that_never_could_be_seen_is_not_called_gone(tmp_path: Path) -
     assert "rank 0: no stack" in look.missing()
     attempts = (tmp_path / "ranks" / "0" / "attempts.json").read_text()
     assert "/proc hides it" in attempts
+
+
+def test_a_look_over_some_seconds_ends_when_no_profile_is_under_way(tmp_path: Path) -> None:
+    ended = msgspec.structs.replace(sample(0), pid=NO_SUCH_PID, process=Known(process(0), 0))
+    states: list[CaptureState] = []
+    with kept(tmp_path, 0, states=states) as sending, open(os.devnull, "wb") as nothing:
+        order = Order(CaptureSection(), 600.0, 30.0, ranks=(), known=-1, held=-1, profile_seconds=600)
+        Look(order, [ended], Place(1, order.capture, sending, Held(nothing.fileno()))).take()
+    assert states[-1].done

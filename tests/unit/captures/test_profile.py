@@ -17,10 +17,11 @@ STACK = "thread (7): MainThread;<module> (/job/train.py:9);load (/job/data.py:41
 
 
 def _py_spy(tmp_path: Path, body: str) -> CaptureSection:
-    """A py-spy that notes what it is asked, and then does as the test says."""
+    """A py-spy that notes what it is asked, and then does as the test says; `keep` writes to its output."""
     path = tmp_path / "py-spy"
     path.write_text(
-        f"#!{sys.executable}\nimport sys\nopen({str(tmp_path / 'asked')!r}, 'w').write(' '.join(sys.argv))\n{body}"
+        f"#!{sys.executable}\nimport sys\nopen({str(tmp_path / 'asked')!r}, 'w').write(' '.join(sys.argv))\n"
+        f"def keep(text): open(sys.argv[sys.argv.index('--output') + 1], 'w').write(text)\n{body}"
     )
     path.chmod(0o755)
     return CaptureSection(py_spy=str(path))
@@ -35,14 +36,14 @@ def _taken(tmp_path: Path, body: str) -> tuple[ProfileCapture, Path]:
 
 
 def test_a_profile_is_kept_without_what_py_spy_tells_a_person(tmp_path: Path) -> None:
-    capture, folder = _taken(tmp_path, f"print('py-spy> Sampling\\n\\n' + {STACK!r} + '\\npy-spy> Wrote')")
+    capture, folder = _taken(tmp_path, f"print('py-spy> Sampling'); keep({STACK + chr(10)!r}); print('py-spy> Wrote')")
     assert (folder / "profile.txt").read_text() == STACK + "\n"
     assert capture.lines == [("/job/train.py", 9), ("/job/data.py", 41)]
     assert [(one.what, one.answered) for one in attempts(folder)] == [("profile", True)]
 
 
 def test_a_rank_is_never_paused_for_it(tmp_path: Path) -> None:
-    _taken(tmp_path, f"print({STACK!r})")
+    _taken(tmp_path, f"keep({STACK!r})")
     asked = (tmp_path / "asked").read_text().split()
     assert {"record", "--nonblocking", "--idle"} <= set(asked)
 
@@ -52,7 +53,7 @@ def test_a_rank_is_never_paused_for_it(tmp_path: Path) -> None:
     [
         ("sys.exit('Error: Failed to get stack traces')", "its memory changed while it was read"),
         ("print('py-spy> Sampling')", "no stack of process"),
-        ("sys.stdout.write('x' * (3 << 20))", "printed more than"),
+        ("import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL); keep('x' * (3 << 20))", "printed more than"),
     ],
     ids=["it fails", "no stack", "endless"],
 )
