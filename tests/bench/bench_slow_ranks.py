@@ -2,12 +2,13 @@
 
     python tests/bench/bench_slow_ranks.py [--by sleep …] [--extra 0.3 …] [--step-seconds 0.2 …] [--ranks 4] [--runs 1]
                                            [--backend gloo] [--seconds 60] [--at-once 1] [--jitter 0.3] [--slow-rank 2]
-                                           [--json F]
+                                           [--cores 0-3] [--time-limit 540] [--lines F] [--json F]
 
 Prints a line a run: seconds from the first slow step until it is told, whom, whether it was taken back while it lasted,
 seconds until it is over after the last slow step, what it is said to cost and what it does, and the lines that are
 named as the place where the time goes. Extra 0 is a calm job: exit code 0 when nobody was told of one, and every slow
-rank was told once and rightly.
+rank was told once and rightly. `--lines` gets a JSON line as soon as a run is over; tests/bench/bench_slow_lanes.py
+plays many side by side.
 """
 
 import argparse
@@ -19,7 +20,9 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -37,6 +40,7 @@ from tests.bench import jobs
 PROGRAM = Path(__file__).parents[1] / "programs" / "slow_rank.py"
 SOURCE = str(Path(__file__).parents[2] / "monitor")
 POLL_SECONDS = 0.25
+_START_SECONDS = 10.0
 
 
 class Run(msgspec.Struct):
@@ -59,6 +63,12 @@ class Run(msgspec.Struct):
     sentence: str = ""
     steps: list[str] = msgspec.field(default_factory=list)
     exit_code: int | None = None
+    backend: str = "gloo"
+    load: float = 0.0  # when it ended
+
+    @property
+    def taken_back(self) -> bool:
+        return any(after < self.seconds for after in self.resolved)
 
     @property
     def is_right(self) -> bool:
@@ -67,21 +77,72 @@ class Run(msgspec.Struct):
         told_rightly = len(self.told) == 1 and self.told[0][1] == self.slow_ranks
         return told_rightly and self.over_after is not None and self.over_after > 0
 
+    @property
+    def line_right(self) -> bool | None:
+        """None: no line is named."""
+        line = next((line for _, line in reversed(self.lines) if line), "")
+        return line in _places(self.by) if line else None
+
+
+class Outcome(msgspec.Struct):
+    """What a line of a file says of a run."""
+
+    backend: str
+    by: str
+    extra: float
+    step_seconds: float
+    ranks: int
+    run: int
+    right: bool
+    found: bool
+    rank_right: bool
+    told_once: bool
+    taken_back: bool
+    suspected_after: float | None
+    told_after: float | None
+    over_after: float | None
+    cost_true: float | None
+    cost_told: float | None
+    step_true: float | None
+    step_told: float | None
+    line_right: bool | None
+    lines: list[tuple[float, str]]
+    told: list[tuple[float, list[int], str]]
+    sentence: str
+    exit_code: int | None
+    load: float
+
+
+def outcome(run: Run) -> Outcome:
+    return Outcome(
+        run.backend, run.by, run.extra, run.step_seconds, run.ranks, run.run, run.is_right,
+        bool(run.told), bool(run.told) and all(whom == run.slow_ranks for _, whom, _ in run.told), len(run.told) == 1,
+        run.taken_back, run.first_suspected, run.told[0][0] if run.told else None, run.over_after,
+        run.true_cost_seconds, run.cost_seconds, run.true_step_seconds, run.told_step_seconds, run.line_right,
+        run.lines, run.told, run.sentence, run.exit_code, run.load,
+    )  # fmt: skip
+
 
 def main() -> int:
-    options = _options()
-    kinds = itertools.product(options.by, options.extra, options.step_seconds, range(options.runs))
-    runs = [
-        Run(by, extra, step, options.ranks, run, options.seconds, slow_ranks=sorted(options.slow_rank))
-        for by, extra, step, run in kinds
-    ]
+    options = parser().parse_args()
+    if options.cores:
+        os.sched_setaffinity(0, cores_of(options.cores))  # the daemon's and the ranks', too
+    began = time.monotonic()
+    played: list[Run] = []
     with tempfile.TemporaryDirectory(prefix="stallwatch-slow-") as folder, jobs.server() as server:
         daemon = DaemonChild(Path(folder), dict(os.environ))
         daemon.start()
         try:
             with ThreadPoolExecutor(options.at_once) as pool:
-                for run in pool.map(lambda run: _play(run, daemon, server, Path(folder), options), runs):
+                # Not even begun when it would not end in time.
+                due = began + options.time_limit - _seconds_of_run(options)
+                play = partial(_play, daemon=daemon, server=server, folder=Path(folder), options=options, due=due)
+                for run in filter(None, pool.map(play, _wanted(options))):
+                    played.append(run)
                     print(_line(run), flush=True)
+                    if options.lines:
+                        with options.lines.open("ab") as file:
+                            file.write(msgspec.json.encode(outcome(run)) + b"\n")
         finally:
             daemon.stop()
             if options.keep:
@@ -89,15 +150,53 @@ def main() -> int:
             if options.log:
                 print((Path(folder) / "daemon.log").read_text()[-20_000:])
     if options.json:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(runs)))
-    _table(runs)
-    right = sum(run.is_right for run in runs)
-    print(f"right {right}/{len(runs)}; load {os.getloadavg()[0]:.1f}")
-    return 0 if right == len(runs) else 1
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(played)))
+    print(table([outcome(run) for run in played]))
+    right = sum(run.is_right for run in played)
+    print(f"right {right}/{len(played)}; load {os.getloadavg()[0]:.1f}")
+    return 0 if played and right == len(played) else 1
 
 
-def _play(run: Run, daemon: DaemonChild, server: jobs.Server, folder: Path, options: argparse.Namespace) -> Run:
-    name = f"slow-{run.by}-{run.extra:g}-{run.step_seconds:g}-{run.run}"
+def _wanted(options: argparse.Namespace) -> list[Run]:
+    if options.plan:
+        kinds = msgspec.json.decode(options.plan.read_bytes(), type=list[tuple[str, float, float, int, int]])
+    else:
+        every = itertools.product(options.by, options.extra, options.step_seconds, options.ranks, range(options.runs))
+        kinds = list(every)
+    return [
+        Run(by, extra, step, ranks, run, options.seconds, slow_ranks=sorted(options.slow_rank), backend=options.backend)
+        for by, extra, step, ranks, run in kinds
+    ]
+
+
+def _seconds_of_run(options: argparse.Namespace) -> float:
+    return float(options.healthy_seconds + options.seconds + options.after_seconds) + _START_SECONDS
+
+
+def cores_of(text: str) -> set[int]:
+    """ "0-3,8" as numbers."""
+    ranges = [part.partition("-") for part in text.split(",")]
+    return {core for first, _, last in ranges for core in range(int(first), int(last or first) + 1)}
+
+
+def _places(by: str) -> set[str]:
+    """Where the program spends the time that the other ranks do not, as an incident words it."""
+    lines = PROGRAM.read_text().splitlines()
+    found = [number for number, line in enumerate(lines, 1) if line.rstrip().endswith(f"# slow: {by}")]
+    inside = {"cpu": "compute", "beside": "consume"}.get(by)
+    named = {f"{PROGRAM.name}:{number} main" for number in found}
+    if inside is not None:
+        begins = lines.index(next(line for line in lines if line.startswith(f"def {inside}(")))
+        named |= {f"{PROGRAM.name}:{begins + more} {inside}" for more in range(2, 6)}
+    return named
+
+
+def _play(
+    run: Run, daemon: DaemonChild, server: jobs.Server, folder: Path, options: argparse.Namespace, due: float
+) -> Run | None:
+    if time.monotonic() > due:
+        return None
+    name = f"slow-{os.getpid()}-{run.by}-{run.extra:g}-{run.step_seconds:g}-{run.ranks}-{run.run}"
     log = folder / f"{name}.log"
     environment = {
         "PYTHONPATH": os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH", "")))),
@@ -143,7 +242,7 @@ def _play(run: Run, daemon: DaemonChild, server: jobs.Server, folder: Path, opti
                 else:
                     run.over_after = -1.0  # taken back while it lasted
     _measure(run, _marks(log))
-    run.exit_code = job.exit_code()
+    run.exit_code, run.load = job.exit_code(), os.getloadavg()[0]
     if run.exit_code:
         print(log.read_text(errors="replace")[-3000:])
     return run
@@ -200,27 +299,43 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def _table(runs: list[Run]) -> None:
-    print("| by | slower | step | ranks | right | told, median | worst | over after, median |")
-    print("|" + " --- |" * 8)
-    for kind in dict.fromkeys((r.by, r.extra, r.step_seconds, r.ranks) for r in runs):
-        mine = [r for r in runs if (r.by, r.extra, r.step_seconds, r.ranks) == kind]
-        told = [r.told[0][0] for r in mine if r.told]
-        over = [r.over_after for r in mine if r.over_after is not None]
+def table(outcomes: Sequence[Outcome]) -> str:
+    """A line of Markdown for each kind of run."""
+    names = (
+        "backend", "by", "slower", "step", "ranks", "right", "rank right", "once", "taken back", "told, median",
+        "worst", "over after, median", "worst", "cost within 15 %", "line right",
+    )  # fmt: skip
+    rows = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
+    for kind in dict.fromkeys(map(_kind, outcomes)):
+        mine = [one for one in outcomes if _kind(one) == kind]
+        told = [one.told_after for one in mine if one.told_after is not None]
+        over = [one.over_after for one in mine if one.over_after is not None and one.over_after > 0]
+        costs = [abs(one.cost_told / one.cost_true - 1) for one in mine if one.cost_told and one.cost_true]
         cells = (
-            kind[0], f"+{kind[1]:.0%}", f"{kind[2]:g} s", str(kind[3]), f"{sum(r.is_right for r in mine)}/{len(mine)}",
-            f"{statistics.median(told):.1f}" if told else "–", f"{max(told):.1f}" if told else "–",
-            f"{statistics.median(over):.1f}" if over else "–",
+            kind[0], kind[1], f"+{kind[2]:.0%}", f"{kind[3]:g} s", str(kind[4]),
+            f"{sum(one.right for one in mine)}/{len(mine)}", str(sum(one.rank_right for one in mine)),
+            str(sum(one.told_once for one in mine)), str(sum(one.taken_back for one in mine)), *_middle_and_worst(told),
+            *_middle_and_worst(over), f"{sum(error <= 0.15 for error in costs)}/{len(costs)}",
+            f"{sum(one.line_right is True for one in mine)}/{sum(one.line_right is not None for one in mine)}",
         )  # fmt: skip
-        print("| " + " | ".join(cells) + " |")
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)
 
 
-def _options() -> argparse.Namespace:
+def _kind(one: Outcome) -> tuple[str, str, float, float, int]:
+    return one.backend, one.by, one.extra, one.step_seconds, one.ranks
+
+
+def _middle_and_worst(seconds: Sequence[float]) -> tuple[str, str]:
+    return (f"{statistics.median(seconds):.1f}", f"{max(seconds):.1f}") if seconds else ("–", "–")
+
+
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--by", nargs="+", default=["sleep"])
     parser.add_argument("--extra", nargs="+", type=float, default=[0.3])
     parser.add_argument("--step-seconds", nargs="+", type=float, default=[0.2])
-    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--ranks", nargs="+", type=int, default=[4])
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--backend", default="gloo")
@@ -230,11 +345,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--healthy-seconds", type=float, default=15.0)
     parser.add_argument("--after-seconds", type=float, default=30.0)
+    parser.add_argument("--cores", help="CPUs of the daemon and of the ranks: 0-3,8")
+    parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds; what would not end is left")
+    parser.add_argument("--plan", type=Path, help="JSON: [[by, extra, step seconds, ranks, run], …] in place of these")
+    parser.add_argument("--lines", type=Path, help="a JSON line is added when a run is over")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="a folder that is made: the daemon's, with the evidence")
     parser.add_argument("--log", action="store_true")
     parser.add_argument("--verbose", action="store_true")
-    return parser.parse_args()
+    return parser
 
 
 if __name__ == "__main__":

@@ -108,7 +108,8 @@ def main() -> None:
     pace.write_text("0")
     loader = iter(torch.utils.data.DataLoader(Slowly(pace), batch_size=None, num_workers=1, prefetch_factor=2))
     decodes = chosen.by == "loader"
-    beside = Beside(rank % (os.cpu_count() or 1)) if chosen.by == "beside" and rank in chosen.slow_rank else None
+    cpus = sorted(os.sched_getaffinity(0))
+    beside = Beside(cpus[rank % len(cpus)]) if chosen.by == "beside" and rank in chosen.slow_rank else None
     began, slow, step, agreed = time.monotonic(), False, 0, torch.zeros(1)
     settled = (began, 0)
     while True:
@@ -150,17 +151,17 @@ def main() -> None:
             extra, work = chosen.step_seconds * chosen.extra, work * (1 - chosen.extra)
         if decodes:
             until = time.monotonic() + work
-            batch = next(loader)
+            batch = next(loader)  # slow: loader
             time.sleep(max(0.0, until - time.monotonic()))
         else:
             batch = torch.randn(32, 64)
             time.sleep(work)
             if chosen.by in ("sleep", "creep", "wander"):
-                time.sleep(extra)
+                time.sleep(extra)  # slow: sleep
             elif chosen.by == "cpu":
-                compute(extra)
+                compute(extra)  # slow: cpu
             elif chosen.by == "beside":
-                consume(extra)
+                consume(extra)  # slow: beside
             elif chosen.by == "gpu":
                 spin_gpu(extra)
         loss = model(batch.to(device)).square().mean()
