@@ -1,4 +1,4 @@
-"""Generated parts of the README. `python -m tests.readme` writes them; a test keeps them equal."""
+"""The README and its pages. `python -m tests.readme` writes their generated parts; a test keeps them equal."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,24 +7,27 @@ from stallwatch.captures import evidence_table
 from stallwatch.doctor.describe import checks_table
 from stallwatch.outputs import metric_table
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DOCS = ROOT / "deploy" / "docs"
+PAGES = (README, ROOT / "monitor" / "README.md", *sorted(DOCS.glob("*.md")))
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "evidence": evidence_table.markdown,
-    "checks": checks_table,
+    "doctor": checks_table,
     "metrics": lambda: "\n".join(metric_table.reference()),
-}
+}  # by the page that each stands on
 
 
-def rendered(text: str) -> str:
-    """Return the README's text with every generated part as the code has it now."""
-    for name, make in BLOCKS.items():
-        start = f"<!-- generated: {name} -->\n"
-        assert start in text, f"README.md has no part called {name}"
-        before, rest = text.split(start, 1)
-        text = f"{before}{start}{make().rstrip()}\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}"
-    return text
+def rendered(name: str) -> str:
+    """Return the page's text with its generated part as the code has it now."""
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    start = "<!-- generated -->\n"
+    assert start in text, f"{name}.md has no generated part"
+    before, rest = text.split(start, 1)
+    return f"{before}{start}{BLOCKS[name]().rstrip()}\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}"
 
 
 if __name__ == "__main__":
-    README.write_text(rendered(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in BLOCKS:
+        (DOCS / f"{page}.md").write_text(rendered(page), encoding="utf-8")

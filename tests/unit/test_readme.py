@@ -1,39 +1,66 @@
-"""The README says what the code does."""
+"""The README and its pages say what the code does."""
 
+import re
 import time
 from pathlib import Path
 
 import pytest
 
 from stallwatch.cli.app import run
-from tests.readme import README, rendered
+from tests.readme import BLOCKS, DOCS, PAGES, README, ROOT, rendered
+
+EVERY_PAGE = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES]
 
 
-def test_generated_parts_equal_the_code() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert rendered(text) == text, "run `python -m tests.readme`"
+def test_the_readme_can_be_read_at_once() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 200
 
 
-def test_every_file_it_names_exists() -> None:
-    root = README.parent
-    package = root / "monitor" / "stallwatch"
+@pytest.mark.parametrize("name", BLOCKS)
+def test_generated_parts_equal_the_code(name: str) -> None:
+    assert rendered(name) == (DOCS / f"{name}.md").read_text(encoding="utf-8"), "run `python -m tests.readme`"
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = {(README.parent / path).resolve() for path in links(README)}
+    assert set(PAGES) - {README} <= linked
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for path in links(page):
+        file, _, anchor = path.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), path
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles], path
+
+
+def links(page: Path) -> list[str]:
+    found = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    return [path for path in found if "://" not in path]
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_every_file_it_names_exists(page: Path) -> None:
+    places = (ROOT, ROOT / "monitor" / "stallwatch", page.parent)
     named = {
         word.strip("`(),;:.")
-        for word in README.read_text(encoding="utf-8").split()
-        if word.startswith("`") and "/" in word and word.rstrip("`(),;:.").endswith((".py", ".sh", ".toml"))
+        for word in page.read_text(encoding="utf-8").split()
+        if word.startswith("`") and "/" in word and word.rstrip("`(),;:.").endswith((".py", ".sh"))
     }
-    assert named
-    missing = [path for path in sorted(named) if not ((root / path).exists() or (package / path).exists())]
-    assert not missing
+    assert not [path for path in sorted(named) if not any((place / path).exists() for place in places)]
 
 
 def test_the_example_of_replay_prints_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    block = next(one for one in README.read_text(encoding="utf-8").split("```\n") if " stallwatch replay tests/" in one)
+    page = (DOCS / "verdicts.md").read_text(encoding="utf-8")
+    block = next(one for one in page.split("```\n") if " stallwatch replay tests/" in one)
     shown = [line for line in block.splitlines() if not line.startswith(("$", "[…]"))]
     (tmp_path / "sooner.toml").write_text("[tell]\nstorage_seconds = 5.0\nsettle_seconds = 0.0\n")
-    (tmp_path / "tests").symlink_to(README.parent / "tests")
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()

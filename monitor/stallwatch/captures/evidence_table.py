@@ -1,4 +1,4 @@
-"""Every source of evidence, what it needs, and what happens without: one list for people and for the README.
+"""Every source of evidence, what it needs, and what happens without: one list for people and for the documents.
 
 python -m stallwatch.captures.evidence_table     prints the table as Markdown
 """
@@ -85,7 +85,7 @@ SOURCES: tuple[Source, ...] = (
 
 
 def markdown() -> str:
-    """Return the table for the README."""
+    """Return the table for the documents."""
     lines = ["| source | gives | needs | without |", "|---|---|---|---|"]
     lines += [f"| {source.name} | {source.gives} | {source.needs} | {source.without} |" for source in SOURCES]
     return "\n".join(lines) + "\n"

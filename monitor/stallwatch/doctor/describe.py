@@ -1,4 +1,4 @@
-"""The table of all checks, generated, for the README and for `doctor --list`."""
+"""The table of all checks, generated, for the documents and for `doctor --list`."""
 
 from stallwatch.doctor.checks import CHECKS
 

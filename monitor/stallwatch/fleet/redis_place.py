@@ -1,7 +1,7 @@
 """Redis or Valkey as meeting place. What must be atomic is a script, which runs whole on the server's own clock.
 
 Keys of one job hold its name as hash tag, so that they are of one slot; all begin with "stallwatch:", which is all that
-the user's ACL must allow (README, "Several nodes").
+the user's ACL must allow (deploy/docs/fleet.md).
 """
 
 import contextlib

@@ -18,8 +18,8 @@ class Source(NamedTuple):
 
 
 class SensorSpec(msgspec.Struct, frozen=True):
-    """A row of the table of sensors (model.snapshot): child, panel, privileged side, configuration, metrics and README
-    go by it."""
+    """A row of the table of sensors (model.snapshot): child, panel, privileged side, configuration, metrics and
+    documents go by it."""
 
     name: str  # the field of NodeSnapshot that holds what it read
     title: str  # how sentences name it: "NVML"
