@@ -1,7 +1,8 @@
 """Every fault of the demo, several runs each, with a daemon in its default configuration: a table, and JSON.
 
     python tests/bench/faults.py --runs 3 [--fault lock] [--backend nccl] [--launcher torchrun] [--ranks 4]
-                                 [--beside] [--json faults.json] [--keep DIRECTORY]
+                                 [--beside] [--no-hook] [--json faults.json] [--keep DIRECTORY]
+                                 [--lane 0/4] [--seconds 480] [--lines FILE]
 
 Needs no test framework and no installation, only stallwatch's dependencies on PYTHONPATH and py-spy on PATH: it runs as
 it is on a machine with GPUs. Exit code 0 when every verdict was right.
@@ -10,10 +11,11 @@ it is on a machine with GPUs. Exit code 0 when every verdict was right.
 import argparse
 import contextlib
 import os
+import signal
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +30,10 @@ from stallwatch.demo.job import Job, Launch, TorchrunJob
 from stallwatch.demo.outcome import Outcome
 from stallwatch.demo.play import play
 from stallwatch.errors import StallwatchError
-from tests.bench import jobs
+from tests.bench import jobs, lanes
 
+WRAPPERS = {"no_hook": Path(__file__).with_name("unhooked.py"), "beside": Path(__file__).with_name("beside.py")}
+LONG_ENOUGH_SECONDS = 90.0  # less is left: no further run is begun
 COLUMNS = ("fault", "runs", "cause", "culprits", "where", "p50", "p95", "max", "said when wrong")
 
 
@@ -38,6 +42,10 @@ class Run(msgspec.Struct, frozen=True):
     run: int
     outcome: Outcome | None
     error: str = ""  # daemon or job did not even start
+
+    @property
+    def right(self) -> bool:
+        return self.right_culprits and self.right_where is not False
 
     @property
     def right_cause(self) -> bool:
@@ -72,16 +80,27 @@ class Run(msgspec.Struct, frozen=True):
 def main() -> int:
     options = _options()
     faults = [find(name) for name in options.fault] or list(FAULTS)
+    wanted = lanes.part_of([(fault, number) for fault in faults for number in range(options.runs)], options.lane)
+    lines = lanes.Lines(options.lines, [fault.name for fault, _ in wanted])
     runs: list[Run] = []
+    until = time.monotonic() + options.seconds
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no job of ours may outlive us
+    if options.no_hook:
+        options.launcher = "torchrun"  # a rank is found by the variables with which its process was started
     with _launcher(options.launcher) as plain:
-        launch = partial(_beside, plain) if options.beside else plain
-        for fault in faults:
-            for number in range(options.runs):
-                runs.append(_run(fault, number, options, launch))
-                _write(runs, options.json)
+        launch = plain
+        for wrapper in (WRAPPERS[name] for name in ("no_hook", "beside") if getattr(options, name)):
+            launch = partial(_wrapped, launch, wrapper)
+        for fault, number in wanted:
+            if time.monotonic() > until - LONG_ENOUGH_SECONDS:
+                break
+            run = _run(fault, number, options, launch)
+            runs.append(run)
+            _note(lines, run)
+            _write(runs, options.json)
     print()
     print(table(runs))
-    return 0 if all(run.outcome is not None and run.outcome.agrees for run in runs) else 1
+    return 0 if len(runs) == len(wanted) and all(run.right for run in runs) else 1
 
 
 def _run(fault: Fault, number: int, options: argparse.Namespace, launch: Launch) -> Run:
@@ -120,7 +139,7 @@ def table(runs: list[Run]) -> str:
         mine = [run for run in runs if run.fault == name]
         seconds = [o.seconds_to_verdict for run in mine if (o := run.outcome) and o.seconds_to_verdict is not None]
         where = [run.right_where for run in mine if run.right_where is not None]
-        wrong = dict.fromkeys(run.said for run in mine if not (run.right_culprits and run.right_where is not False))
+        wrong = dict.fromkeys(run.said for run in mine if not run.right)
         cells = (
             name,
             str(len(mine)),
@@ -153,11 +172,23 @@ def _launcher(name: str) -> Iterator[Launch]:
         yield server.launch
 
 
-def _beside(
-    launch: Launch, program: Path, arguments: list[str], ranks: int, environment: dict[str, str], log: Path
+def _wrapped(
+    launch: Launch,
+    wrapper: Path,
+    program: Path,
+    arguments: Sequence[str],
+    ranks: int,
+    environment: Mapping[str, str],
+    log: Path,
 ) -> Job:
-    """The same program, with a second thread that keeps a group of its own busy."""
-    return launch(Path(__file__).with_name("beside.py"), [str(program), *arguments], ranks, environment, log)
+    return launch(wrapper, [str(program), *arguments], ranks, environment, log)
+
+
+def _note(lines: lanes.Lines, run: Run) -> None:
+    outcome = run.outcome
+    took = outcome.seconds_to_verdict if outcome else None
+    said = f"{run.fault:12} run {run.run + 1}: {run.said}" + ("" if took is None else f", {took:.1f} s")
+    lines.add(run.fault, right=run.right, said=said, seconds_to_verdict=took, detail=run)
 
 
 def _write(runs: list[Run], path: Path | None) -> None:
@@ -173,6 +204,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the first run; each next run takes the next")
     parser.add_argument("--backend", choices=("gloo", "nccl"))
     parser.add_argument("--launcher", choices=("torchrun", "forkserver"), default="torchrun")
+    parser.add_argument("--no-hook", action="store_true", help="ranks do not attach")
+    lanes.add_options(parser)
     parser.add_argument("--beside", action="store_true", help="a second thread keeps a group of its own busy")
     parser.add_argument("--json", type=Path, help="every outcome, verdicts included")
     parser.add_argument("--keep", type=Path, help="folder for bundles and logs of every run")

@@ -7,6 +7,7 @@ import msgspec
 from stallwatch.model.verdict import Verdict
 
 MOST_LATE = 10.0  # seconds after the printed moment
+UNDECIDED = ("healthy", "undecided", "waiting")
 TERMINATED = ("terminated", "preempted")  # torchrun itself then ends with an error
 
 
@@ -49,11 +50,27 @@ class Control(msgspec.Struct):
     reason: str = ""
     expected: Expected | None = None  # of a hang
     verdict: Verdict | None = None  # what was told
+    stood_at: float | None = None  # its last step before the verdict, seconds of the epoch; None: it counts none
+    decided_at: float | None = None  # the verdict, told or not; of a hang the true one
+    was_cut: bool = False  # our time was over before it was
 
     @property
     def wrong(self) -> str:
         """What was told and is not the truth."""
         return self.expected.wrong(self.verdict) if self.expected and self.verdict else ""
+
+    def is_decided_by(self, verdict: Verdict) -> bool:
+        """Whether this says what it is."""
+        if self.expected is not None:
+            return not self.expected.wrong(verdict)
+        return verdict.cause not in UNDECIDED
+
+    @property
+    def seconds_to_verdict(self) -> float | None:
+        """Of what never ends."""
+        if not self.is_twin or self.decided_at is None or self.stood_at is None:
+            return None
+        return round(self.decided_at - self.stood_at, 1)
 
     @property
     def right(self) -> bool:
@@ -94,6 +111,8 @@ def line(control: Control) -> str:
         late = "NEVER TOLD" if control.late_seconds is None else f"told, {control.late_seconds:.1f} s late"
         thought = "; ".join(control.thought)
         late = f"WRONG: {control.wrong}, {late}" if control.wrong else late
+        if control.seconds_to_verdict is not None:
+            late = f"verdict after {control.seconds_to_verdict:.1f} s, {late}"
         return f"{control.name:26} twin,  {control.seconds:5.1f} s: {late} | {thought} | {control.reason}"
     outcome = "quiet" if control.quiet else f"TOLD {'; '.join(control.told)} exit {control.exit_code}"
     outcome += "" if control.stepped else ", never seen to step"

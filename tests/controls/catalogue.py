@@ -1,0 +1,70 @@
+"""The situations and hangs of this folder by name, read from their programs without importing torch."""
+
+import ast
+from pathlib import Path
+
+from tests.controls.outcome import Expected
+
+PROGRAMS = tuple(
+    Path(__file__).with_name(f"{name}.py")
+    for name in (
+        "situations",
+        "one_rank_works",
+        "rhythms",
+        "starts_and_ends",
+        "people",
+        "ends_by_itself",
+        "other_threads",
+        "waits_for_threads",
+    )
+)
+HANGS = tuple(Path(__file__).with_name(f"{name}.py") for name in ("hangs_of_one", "hangs_together"))
+ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only
+# Done from outside to a job that only trains.
+DONE_TO_IT = {
+    "restart": "SIGTERM to all ranks, and a new life some seconds later",
+    "terminated": "SIGTERM to all ranks, and no new life",
+    "elastic": "N15: a second node joins, and leaves again; torchrun restarts the ranks each time",
+}
+REGISTER = ("situation", "one_rank_waits", "every_rank_waits", "stands", "hang")  # decorators of common.py
+STANDS_HERE = "# here"
+STANDS = 2  # the rank of `stands`
+
+
+def situations_of(program: Path) -> dict[str, str]:
+    """Names and first lines of a program's situations, without importing torch."""
+    return {name: (ast.get_docstring(node) or "").splitlines()[0] for name, node in _registered(program).items()}
+
+
+def _registered(program: Path) -> dict[str, ast.FunctionDef]:
+    tree = ast.parse(program.read_text(encoding="utf-8"))
+    return {
+        node.name: node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and any(ast.unparse(one).split("(")[0] in REGISTER for one in node.decorator_list)
+    }
+
+
+def hangs(*, on_gpus: bool = False) -> dict[str, Expected]:
+    """Every hang, and its truth: the keywords of its decorator."""
+    truths = {}
+    for program in (*HANGS, ON_GPUS) if on_gpus else HANGS:
+        text = program.read_text(encoding="utf-8").splitlines()
+        for name, node in _registered(program).items():
+            decorator = node.decorator_list[0]
+            if not isinstance(decorator, ast.Call):
+                continue  # a situation
+            said = {one.arg: ast.literal_eval(one.value) for one in decorator.keywords if one.arg}
+            lines = [n for n in range(node.lineno, (node.end_lineno or 0) + 1) if text[n - 1].endswith(STANDS_HERE)]
+            truth = {"causes": ("not_entered",), "culprits": (STANDS,), "lines": tuple(lines), **said}
+            truths[name] = Expected(**truth)
+    return truths
+
+
+def situations(*, on_gpus: bool = False) -> dict[str, str]:
+    """Every situation, with what it imitates."""
+    programs = (*PROGRAMS, ON_GPUS) if on_gpus else PROGRAMS
+    of_programs = {name: what for path in programs for name, what in situations_of(path).items()}
+    of_programs = {name: what for name, what in of_programs.items() if name not in hangs(on_gpus=on_gpus)}
+    return {name: what for name, what in of_programs.items() if name != "restarts_itself"} | DONE_TO_IT
