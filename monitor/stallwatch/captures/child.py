@@ -1,6 +1,7 @@
-"""A look, in its own process on the privileged side: `python -m stallwatch.captures.child ORDER`, with the daemon's
-side (captures.keeper) at its standard input and output. Decisive and cheap evidence first; what hangs is left behind at
-its deadline. It looks at ranks that its own side knows, and writes nothing anywhere."""
+"""A look of either kind (captures.spec), in its own process on the privileged side: `python -m
+stallwatch.captures.child ORDER`, with the daemon's side (captures.keeper) at its standard input and output. Decisive
+and cheap evidence first; what hangs is left behind at its deadline. It looks at ranks that its own side knows, and
+writes nothing anywhere."""
 
 import contextlib
 import os
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from stallwatch.captures import process, torch_dumps, user_files
 from stallwatch.captures.channel import NODE, Note, Progress, Sending, Told
-from stallwatch.captures.flight_recorder import EXTRA, FIRST_LOOK, LATER_LOOK, RecorderRequest
+from stallwatch.captures.flight_recorder import EXTRA, RecorderRequest
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
 from stallwatch.captures.kernel_log import read_kernel_log
@@ -26,10 +27,9 @@ from stallwatch.captures.profile import LATE_SECONDS, ProfileCapture, UsageCaptu
 from stallwatch.captures.ras_capture import RasCapture
 from stallwatch.captures.roots import refusal
 from stallwatch.captures.sources import lines_of_stacks
-from stallwatch.captures.spec import CaptureState, Order
+from stallwatch.captures.spec import KINDS, CaptureState, Evidence, Order
 from stallwatch.captures.stacks import StackCapture
 from stallwatch.captures.surroundings import look_around
-from stallwatch.config import CaptureSection
 from stallwatch.formats.outside_text import name_of
 from stallwatch.hook.layout import LayoutError
 from stallwatch.model.evidence import Attempt, ChildProcess, ProcessLook
@@ -51,14 +51,14 @@ _STACKS_LOOK = 3
 _PIPE_LOOKS = 2  # a byte into the user's dump pipe costs the job a dump with stacks
 _MOST_PROFILED = 16  # ranks; who is suspected comes first
 _LEAST_USAGE_SECONDS = 2.0  # counted in ticks of 10 ms: less tells nothing
+_LATEST_NS = 60_000_000_000  # a moment further away is nobody's
 _UNKNOWN = "process {pid} is no rank that the privileged side has seen"
 
 
 class Place(NamedTuple):
     """What every rank's look is given."""
 
-    look: int
-    section: CaptureSection
+    order: Order
     sending: Sending
     held: Held
     told: Told = Told()
@@ -69,14 +69,16 @@ class RankLook:
 
     def __init__(self, sample: RankSample, place: Place) -> None:
         self.sample = sample
-        self.look = place.look
-        self.folder = Folder(place.sending, sample.rank, place.look, place.told.before.get(sample.rank))
-        self._section = place.section
-        self.stacks = StackCapture(sample, self.folder, place.section, place.held)
-        self.recorder = RecorderRequest(sample, self.folder, place.section.dump_seconds)
-        self.profile = ProfileCapture(sample, self.folder, place.section)
+        order = place.order
+        self.look = order.look
+        self.folder = Folder(place.sending, sample.rank, order.look, place.told.before.get(sample.rank))
+        self._section = order.capture
+        self._kind = KINDS[order.kind]
+        self.stacks = StackCapture(sample, self.folder, order.capture, place.held)
+        self.recorder = RecorderRequest(sample, self.folder, order.recorder_seconds, order.at_ns)
+        self.profile = ProfileCapture(sample, self.folder, order.capture)
         self.gone = sample.end is not None
-        self.refused = refusal(sample, place.section.ranks_of_root)
+        self.refused = refusal(sample, order.capture.ranks_of_root)
         # The reader of ranks has not seen its process: that we do not either proves no end.
         self.hidden = not self.gone and (bool(self.refused) or isinstance(sample.process, Unavailable))
         self._children: tuple[ChildProcess, ...] = ()
@@ -190,7 +192,9 @@ class RankLook:
         if self.gone:
             return
         self.recorder.ask(rungs)
-        if self.recorder.missing and not self.hidden:
+        if self._kind.heartbeat_last:
+            self.take_heartbeat()
+        if self.recorder.missing and not self.hidden and "torch_dump" in self._kind.evidence:
             self._take_torch_dump()
 
     def ask_for_stacks(self) -> None:
@@ -219,13 +223,13 @@ class RankLook:
         """What is not known of this rank; a rank that is gone has nothing to add."""
         if self._has_ended():
             return []
-        sentences = [] if self.stacks.answered else [f"rank {self.sample.rank}: no stack"]
+        sentences = [] if self.is_complete() else [f"rank {self.sample.rank}: no stack"]
         if self.recorder.missing:
             sentences.append(f"rank {self.sample.rank}: flight recorder {self.recorder.missing}")
         return sentences
 
     def is_complete(self) -> bool:
-        return self.stacks.answered or self._has_ended()
+        return "stacks" not in self._kind.evidence or self.stacks.answered or self._has_ended()
 
     def _has_ended(self) -> bool:
         return self.gone or (not self.hidden and not os.path.exists(f"/proc/{self.sample.pid}"))
@@ -234,9 +238,10 @@ class RankLook:
 class Look:
     """All ranks of a look, taken in parallel."""
 
-    def __init__(self, order: Order, targets: Sequence[RankSample], place: Place, unknown: Sequence[int] = ()) -> None:
+    def __init__(self, targets: Sequence[RankSample], place: Place, unknown: Sequence[int] = ()) -> None:
         """`unknown`: pids that were asked for and are no ranks."""
-        self._order = order
+        order = self._order = place.order
+        self._kind = KINDS[order.kind]
         self._sending = place.sending
         self._ras = RasCapture(targets, order.look, order.capture, place.sending)
         self._problems = [_UNKNOWN.format(pid=pid) for pid in unknown]
@@ -249,33 +254,33 @@ class Look:
         self.ranks = [RankLook(sample, place) for sample in by_rank.values()]
 
     def take(self) -> None:
-        section = self._order.capture
-        node = self._start([self._kernel_log])
-        report = self._start([self._nccl_ras])
-        _join(self._start([rank.look_at_process for rank in self.ranks]), _PROCESS_SECONDS)
-        _join(self._start([rank.take_heartbeat for rank in self.ranks]), _PROCESS_SECONDS)
-        around = self._start([rank.look_around for rank in self.ranks])
-        profiles = self._start([self._profile] if self._order.profile_seconds else [])
-        stacks = self._start([rank.take_stacks for rank in self.ranks])
+        section, recorder_seconds = self._order.capture, self._order.recorder_seconds
+        node = self._start("kernel_log", [self._kernel_log])
+        report = self._start("nccl_ras", [self._nccl_ras])
+        _join(self._start("process", [rank.look_at_process for rank in self.ranks]), _PROCESS_SECONDS)
+        _join(self._start("heartbeat", [rank.take_heartbeat for rank in self.ranks]), _PROCESS_SECONDS)
+        around = self._start("process", [rank.look_around for rank in self.ranks])
+        profiles = self._start("profile", [self._profile] if self._order.profile_seconds else [])
+        stacks = self._start("stacks", [rank.take_stacks for rank in self.ranks])
         _join(stacks, _STACKS_FIRST_SECONDS)
-        rungs = FIRST_LOOK if self._order.look == 1 else LATER_LOOK
-        recorders = self._start([partial(rank.ask_recorder, rungs) for rank in self.ranks])
+        rungs = self._kind.first_rungs if self._order.look == 1 else self._kind.later_rungs
+        recorders = self._start("recorder", [partial(rank.ask_recorder, rungs) for rank in self.ranks])
         # Two looks of a rank, each with its own deadline, and its children.
         _join(stacks, 4 * section.stack_seconds)
-        files = [] if profiles else self._start([self._user_files])
-        _join(recorders, section.dump_seconds + 1)
+        files = [] if profiles else self._start("user_files", [self._user_files])
+        _join(recorders, recorder_seconds + 1)
         blind = [rank for rank in self.ranks if not rank.is_complete()]
-        _join(self._start([rank.ask_for_stacks for rank in blind]), section.dump_seconds + 1)
+        _join(self._start("stacks", [rank.ask_for_stacks for rank in blind]), recorder_seconds + 1)
         _join(files, _USER_FILES_SECONDS + 1)
         _join(around + node + report, 1.0)
         self._tell(self.state(done=False))
         if profiles:
             _join(profiles, section.seconds)  # it has its own deadline
-            _join(self._start([self._user_files]), _USER_FILES_SECONDS + 1)  # the lines that it saw, too
+            _join(self._start("user_files", [self._user_files]), _USER_FILES_SECONDS + 1)  # the lines that it saw, too
         if self._order.look >= _STACKS_LOOK and section.recorder_stacks:
             extra = [partial(rank.ask_recorder, (EXTRA,)) for rank in self.ranks if not rank.recorder.missing]
-            _join(self._start(extra), section.dump_seconds + 1)
-        _join(self._start([rank.count_answers for rank in self.ranks]), 1.0)
+            _join(self._start("recorder", extra), recorder_seconds + 1)
+        _join(self._start("process", [rank.count_answers for rank in self.ranks]), 1.0)
         self._tell(self.state(done=True))
 
     def state(self, done: bool) -> CaptureState:
@@ -283,7 +288,10 @@ class Look:
         complete = all(rank.is_complete() for rank in self.ranks)
         return CaptureState(done, complete, missing, "; ".join(dict.fromkeys(self._problems)))
 
-    def _start(self, functions: Sequence[Callable[[], None]]) -> list[threading.Thread]:
+    def _start(self, evidence: Evidence, functions: Sequence[Callable[[], None]]) -> list[threading.Thread]:
+        """Have them gather evidence, of which this kind of look has some."""
+        if evidence not in self._kind.evidence:
+            return []
         threads = [threading.Thread(target=self._guarded, args=(function,), daemon=True) for function in functions]
         for thread in threads:
             thread.start()
@@ -312,7 +320,7 @@ class Look:
         for rank in ranks:
             rank.start_usage(before)
         until = time.monotonic() + min(seconds, _LEAST_USAGE_SECONDS)
-        running = self._start([take for rank in ranks for take in rank.profiles(seconds)])
+        running = self._start("profile", [take for rank in ranks for take in rank.profiles(seconds)])
         _join(running, seconds)  # less where all of them have failed
         if any(rank.is_measured for rank in ranks):
             time.sleep(max(0.0, until - time.monotonic()))
@@ -329,7 +337,7 @@ class Look:
         """One reader a user: it becomes that user once and for all."""
         wanted = ((rank.sample, rank.gone, rank.folder, rank.lines()) for rank in self.ranks if not rank.refused)
         readers = user_files.readers([user_files.Subject(*one) for one in wanted], _USER_FILES_SECONDS)
-        _join(self._start(readers), _USER_FILES_SECONDS)
+        _join(self._start("user_files", readers), _USER_FILES_SECONDS)
 
     def _kernel_log(self) -> None:
         asked_ns = time.monotonic_ns()
@@ -357,7 +365,8 @@ def main() -> None:
     targets = [known[rank] for rank in dict.fromkeys(order.ranks) if rank in known]
     unknown = [pid for pid, ticks in order.ranks if (pid, ticks) not in known]
     told = sending.told() if order.look > 1 else Told()
-    look = Look(order, targets, Place(order.look, order.capture, sending, Held(order.held), told), unknown)
+    order = replace(order, at_ns=min(order.at_ns, time.monotonic_ns() + _LATEST_NS))
+    look = Look(targets, Place(order, sending, Held(order.held), told), unknown)
 
     def stop(number: int, frame: object) -> None:
         look.abandon()

@@ -27,8 +27,6 @@ _REQUEST_LIMIT_BYTES = 4096
 _STILL_PULSE_SECONDS = 3.0
 _LEAST_WAIT_SECONDS = 1.0
 
-FIRST_LOOK = ("active", "entries")
-LATER_LOOK = ("entries",)
 EXTRA = "stacks"
 PYTHON_STACKS = "python_stacks"  # hook/stacks.py: not the recorder's, but asked and answered as it is
 _STACKS_LIMIT_BYTES = 16 << 20

@@ -5,6 +5,7 @@ daemon's own, for a disk may hang; without capabilities, for where things lie is
 import contextlib
 import os
 import re
+import resource
 import socket
 import sys
 import threading
@@ -33,9 +34,13 @@ from stallwatch.captures.folder import NotCaptured, name_of_look
 from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
 from stallwatch.captures.process import OwnBytes
 from stallwatch.captures.ras_capture import ask
-from stallwatch.captures.spec import CaptureState, KeepSpec
+from stallwatch.captures.spec import CaptureState, Compared, KeepSpec, Sampling
+from stallwatch.errors import StallwatchError
 from stallwatch.model.evidence import Attempt, ProcessLook
+from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.frames import pack
+from stallwatch.node.no_network import give_up_network
+from stallwatch.node.scratch import scratch_folder
 
 _ATTEMPTS = msgspec.json.Decoder(list[Attempt])
 _PROCESS_LOOK = msgspec.json.Decoder(ProcessLook)
@@ -44,6 +49,8 @@ _FILE_LIMIT_BYTES = 300 << 20  # the largest dump is 256 MiB
 # A verdict waits so long for NCCL's word, beyond all that a look waits for anyway.
 _RAS_SECONDS = 3.0
 _RAS_LAST_SECONDS = 6.0
+_IN_MEMORY = Limits(rank=32 << 20, incident=256 << 20, owner=256 << 20, whole=256 << 20)  # of what is only compared
+_COMPARING_BYTES = 2 << 30
 
 
 class Keeper:
@@ -181,22 +188,56 @@ def _read_attempts(path: Path) -> list[Attempt]:
         return []
 
 
-def main() -> None:
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    channel.set_inheritable(False)
-    with open(int(sys.argv[2]), "rb") as file:
-        spec = msgspec.json.decode(file.read(), type=KeepSpec)
-    allowance = Allowance(Path(spec.bundle), spec.owner, Limits.of(spec.keep_bytes))
-    keeper = Keeper(Path(spec.bundle), spec.node, spec.ranks, spec.look, allowance)
+def compare(folder: Path, sampling: Sampling) -> Compared:
+    """Given what a sample has left in a folder, return what its ranks called."""
+    # Nobody else who writes things down needs what judges.
+    from stallwatch.bundle.reader import load
+    from stallwatch.diagnosis.drifted import judge_sample
+
+    write_json(folder / "bundle.json", {"schema_version": 1, "world_size": sampling.world_size})
+    wall_minus_monotonic_ns = time.time_ns() - time.monotonic_ns()
+    try:
+        evidence = load([folder])
+    except StallwatchError as error:
+        return Compared(0, (), sampling.before, str(error))
+    answered = sum(bool(rank.recorders) for rank in evidence.ranks)
+    if not answered:
+        return Compared(0, (), sampling.before, "no rank's recorder answered")
+    verdicts, memory = judge_sample(evidence, sampling.before, wall_minus_monotonic_ns)
+    return Compared(answered, verdicts, memory)
+
+
+def keep(spec: KeepSpec, bundle: Path, limits: Limits, channel: socket.socket) -> Iterator[CaptureState]:
+    """Write down below `bundle` what comes; yield where the look stands whenever that changes."""
+    keeper = Keeper(bundle, spec.node, spec.ranks, spec.look, Allowance(bundle, spec.owner, limits))
     if spec.look > 1:
         with contextlib.suppress(OSError):
             tell(channel, keeper.told())
     if spec.gpus:
         with contextlib.suppress(OSError):
-            write_json(Path(spec.bundle) / "nodes" / spec.node / "gpus.json", spec.gpus)
+            write_json(bundle / "nodes" / spec.node / "gpus.json", spec.gpus)
     for message in messages(channel):
         state = keeper.take(message)
+        if state is not None and state.done and spec.sampling is not None:
+            state = msgspec.structs.replace(state, compared=compare(bundle, spec.sampling))
         if state is not None:
+            yield state
+
+
+def main() -> None:
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel.set_inheritable(False)
+    with open(int(sys.argv[2]), "rb") as file:
+        spec = msgspec.json.decode(file.read(), type=KeepSpec)
+    with contextlib.ExitStack() as until_the_end:
+        if spec.sampling is None:
+            bundle, limits = Path(spec.bundle), Limits.of(spec.keep_bytes)
+        else:
+            drop_unless_root()
+            give_up_network()
+            resource.setrlimit(resource.RLIMIT_AS, (_COMPARING_BYTES, _COMPARING_BYTES))
+            bundle, limits = Path(until_the_end.enter_context(scratch_folder())), _IN_MEMORY
+        for state in keep(spec, bundle, limits, channel):
             sys.stdout.buffer.write(pack(msgspec.json.encode(state)))
             sys.stdout.buffer.flush()
 

@@ -1,5 +1,5 @@
-"""One look at the given ranks: taken on the privileged side, written down by a child of ours that the loop is willing
-to lose."""
+"""One look at the given ranks, of an incident or as a sample of a job that moves: taken on the privileged side, written
+down by a child of ours that the loop is willing to lose."""
 
 import contextlib
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.captures.spec import CaptureState, KeepSpec
+from stallwatch.captures.spec import INCIDENT, SAMPLE, CaptureState, KeepSpec, Sampling
 from stallwatch.config import Config
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.snapshot import RankSample
@@ -25,7 +25,6 @@ __all__ = ["CaptureRun", "CaptureState"]
 
 # The privileged side tells a look that is late to end, which kills its py-spys and lets the ranks go on; then ends it.
 _END_SECONDS = 3.0
-# What was sent by then is written in this time, or the disk hangs.
 _KEEP_SECONDS = 2.0
 
 
@@ -34,7 +33,7 @@ class CaptureRun:
 
     def __init__(
         self,
-        bundle: Path,
+        bundle: Path | None,
         targets: Sequence[RankSample],
         look: int,
         config: Config,
@@ -43,14 +42,19 @@ class CaptureRun:
         side: Privileged,
         gpus: Sequence[tuple[Gpu, ...]] = (),
         profile_seconds: int = 0,
+        sampling: Sampling | None = None,
         command: Sequence[str] = _KEEPER,
     ) -> None:
         """Have look number `look` (1, 2, …) taken at `targets` by `side`, and write it below `bundle`.
 
         `gpus` are the samples of the last snapshots, oldest first; the look sees what ranks do for
-        `profile_seconds`; `command` replaces our child in tests. Raise OSError when no process can be started.
+        `profile_seconds`. With `sampling` it is a sample: without a bundle, of which the last state tells what was
+        `compared`. `command` replaces our child in tests. Raise OSError when no process can be started.
         """
-        self._seconds = config.capture.seconds
+        self._kind = INCIDENT if sampling is None else SAMPLE
+        self._seconds = config.capture.seconds if sampling is None else config.drift.seconds
+        # What was sent by then is written in this time, or the disk hangs; a sample is compared then, too.
+        self._keep_seconds = _KEEP_SECONDS if sampling is None else self._seconds
         self._deadline = time.monotonic() + self._seconds
         self._state = CaptureState(done=False, evidence_complete=False)
         self._ended = self._is_whole = False
@@ -58,9 +62,11 @@ class CaptureRun:
         self._keep_until: float | None = None
         ranks = tuple(dict.fromkeys(rank.rank for rank in targets))
         owner = targets[0].job.owner if targets else ""
-        spec = KeepSpec(str(bundle), look, node, ranks, tuple(gpus), owner, config.incidents.keep_bytes)
+        place = "" if bundle is None else str(bundle)
+        spec = KeepSpec(place, look, node, ranks, tuple(gpus), owner, config.incidents.keep_bytes, sampling)
+        words = {"look": look, "profile_seconds": profile_seconds} if sampling is None else {"at_ns": sampling.at_ns}
         asked = [(rank.pid, rank.start_ticks) for rank in targets]
-        self._looking = side.start("look", look=look, ranks=asked, profile_seconds=profile_seconds)
+        self._looking = side.start(self._kind.name, ranks=asked, **words)
         try:
             with self._looking.channel as channel, memory_file(msgspec.json.encode(spec)) as file:
                 lends = (channel.fileno(), file.fileno())
@@ -78,7 +84,7 @@ class CaptureRun:
         code = self._looking.poll()  # told when no rank can be left stopped by it
         now = time.monotonic()
         if code is not None:
-            self._keep_until = self._keep_until or now + _KEEP_SECONDS
+            self._keep_until = self._keep_until or now + self._keep_seconds
             if self._keeper.has_ended or now > self._keep_until:
                 kept = self._end_keeper()
                 self._end("" if self._is_whole and not code and not kept else self._early(code, kept))
@@ -91,8 +97,14 @@ class CaptureRun:
         return self._state
 
     def cancel(self) -> None:
-        """Stop now and leave no rank stopped; what was written stays. Waits for that, some seconds at most."""
+        """Stop now and leave no rank stopped; what was written stays. Waits for that, some seconds at most; for a
+        sample, which stops none, not at all."""
         if self._ended:
+            return
+        if not self._kind.pauses:
+            self._looking.kill()
+            self._keeper.end(0.0)
+            self._end("cancelled")
             return
         self._looking.terminate()
         try:
@@ -118,16 +130,15 @@ class CaptureRun:
     def _end(self, problem: str) -> None:
         self._ended = True
         if problem:
-            late = f"the capture did not end within {self._seconds:.0f} s"
+            late = f"the capture did not end within {self._seconds:.0f} s ({self._kind.deadline})"
             self._state = msgspec.structs.replace(self._state, problem=late if self._told_to_end else problem)
         self._state = msgspec.structs.replace(self._state, done=True)
 
-    @staticmethod
-    def _early(code: int, kept: int | None) -> str:
+    def _early(self, code: int, kept: int | None) -> str:
         if code:
             return f"the capture ended early (exit code {code})"
         if kept is None:
-            return f"what was captured could not be written within {_KEEP_SECONDS:.0f} s"
+            return f"what was captured could not be written within {self._keep_seconds:.0f} s"
         return f"who writes down what is captured ended early (exit code {kept})"
 
     def _read(self) -> None:

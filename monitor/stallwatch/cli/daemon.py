@@ -73,7 +73,8 @@ def command(path: Path | None, verbose: bool) -> int:
     fleet = shared_with(config, clock, lambda incident_id: told_by(daemon.outputs, incident_id))
     panel = Panel(config, clock, side)
     judging = partial(JudgeRun, command=command_for(config.fleet))
-    starter, sampler = RealStarter(config, clock, side, judging), Sampler(config.drift, clock, side)
+    starter = RealStarter(config, clock, side, judging)
+    sampler = Sampler(config.drift, clock, starter.sample)
     daemon = Daemon(
         config,
         clock,

@@ -3,15 +3,13 @@ waits. Pure: what the sample before said is handed in, and out."""
 
 from collections.abc import Sequence
 
-import msgspec
-
 from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.drift import Drift, find_drift
 from stallwatch.diagnosis.phrases import operation_name
 from stallwatch.diagnosis.reduce import reduce_rank
-from stallwatch.diagnosis.step_counts import Offset, Shift, offsets, shifts, step_counts
+from stallwatch.diagnosis.step_counts import Shift, offsets, shifts, step_counts
 from stallwatch.model.evidence import Evidence, RankEvidence
-from stallwatch.model.summary import Call
+from stallwatch.model.summary import Call, Offset, SampleMemory
 from stallwatch.model.verdict import CulpritProcess, Fact, GroupRef, Mismatch, Verdict
 
 _STILL_MOVES = "The job still moves: its results are wrong from here on, or it hangs later"
@@ -23,15 +21,9 @@ _DETAIL = (
 _GO_BACK = "Decide whether checkpoints written since then can be used; restart from one before, with the call mended"
 
 
-class Memory(msgspec.Struct, frozen=True):
-    """What one sample hands to the next of the same job."""
-
-    offsets: tuple[Offset, ...] = ()
-
-
 def judge_sample(
-    evidence: Evidence, before: Memory, wall_minus_monotonic_ns: int
-) -> tuple[tuple[Verdict, ...], Memory]:
+    evidence: Evidence, before: SampleMemory, wall_minus_monotonic_ns: int
+) -> tuple[tuple[Verdict, ...], SampleMemory]:
     """Given dumps of ranks taken about the same time, what the last sample left, and the node's clock (wall minus
     CLOCK_MONOTONIC, ns), return a verdict for each group in which ranks parted, and what to remember."""
     parted = find_drift([reduce_rank(rank) for rank in evidence.ranks], evidence.world_size)
@@ -39,7 +31,7 @@ def judge_sample(
     now = offsets(counts)
     found = [_of_drift(drift, evidence.ranks) for drift in parted]
     found += [_of_shift(shift, evidence.ranks) for shift in shifts(before.offsets, now)]
-    return tuple(found), Memory(_merged(before.offsets, now))
+    return tuple(found), SampleMemory(_merged(before.offsets, now))
 
 
 def _merged(before: Sequence[Offset], now: Sequence[Offset]) -> tuple[Offset, ...]:

@@ -13,31 +13,17 @@ import msgspec
 from stallwatch.diagnosis.nodes import read_nodes
 from stallwatch.model.evidence import RankEvidence, Recorder
 from stallwatch.model.snapshot import Heartbeat
+from stallwatch.model.summary import GroupId, Offset
 
 # Steps on which a rank must be off by the same number. Calls of other threads come now before, now after the step.
 _SETTLED_STEPS = 6
 _LEAST_RANKS = 3  # of two, nothing tells which is off
 
 
-class GroupId(msgspec.Struct, frozen=True, order=True):
-    description: str
-    backend: str
-    ranks: tuple[int, ...]  # global; empty: the dump does not say
-
-
 class StepCounts(msgspec.Struct, frozen=True):
     rank: int
     group: GroupId
     calls: tuple[tuple[int, int], ...]  # (step, calls made before it was counted)
-
-
-class Offset(msgspec.Struct, frozen=True):
-    """By how many calls a member is ahead of most others at the same step."""
-
-    rank: int
-    group: GroupId
-    offset: int
-    calls_per_step: int  # 0: not the same number in each step
 
 
 class Shift(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stallwatch.captures.run import CaptureRun, CaptureState
+from stallwatch.captures.spec import Sampling
 from stallwatch.clock import Clock
 from stallwatch.config import Config, DiagnosisSection
 from stallwatch.detectors.job_facts import JobFacts
@@ -16,6 +17,7 @@ from stallwatch.loop.judging import JudgeRun, JudgeState
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import NodeSnapshot, RankSample, SensorStatus
+from stallwatch.model.summary import SampleMemory
 from stallwatch.node.privileged_client import Privileged
 
 
@@ -167,6 +169,11 @@ class RealStarter:
             side=self._side,
             profile_seconds=slowness.profile_seconds(incident, look),
         )
+
+    def sample(self, targets: Sequence[RankSample], at_ns: int, before: SampleMemory) -> Capturing:
+        """Have ranks of a job that moves dump at `at_ns` (CLOCK_MONOTONIC), and compare them. Raise OSError."""
+        sampling = Sampling(at_ns, targets[0].world_size, before)
+        return CaptureRun(None, targets, 1, self._config, node="", side=self._side, sampling=sampling)
 
     def judge(self, incident: Incident) -> Judging:
         self._tidy()

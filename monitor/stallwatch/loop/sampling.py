@@ -2,18 +2,16 @@
 for which its ranks stand still fall together."""
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 
 import msgspec
 
-from stallwatch.captures.sample_run import SampleRun
-from stallwatch.captures.sample_spec import SampleResult
+from stallwatch.captures.spec import Compared
 from stallwatch.clock import Clock
 from stallwatch.config import DriftSection
-from stallwatch.diagnosis.drifted import Memory
+from stallwatch.loop.parts import Capturing
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobDrift, JobKey, NodeSnapshot, RankSample
-from stallwatch.node.privileged_client import Privileged
+from stallwatch.model.summary import SampleMemory
 
 # The child must be up, and hooks must have seen the request, before the moment at which all dump.
 _LEAD_NS = 2_500_000_000
@@ -21,12 +19,13 @@ _SECOND_NS = 1_000_000_000
 _LEAST_RANKS = 2
 MOVES_ALL_THE_SAME = ("slow", "health")  # findings of these families do not keep a job from being sampled
 
-Start = Callable[[Sequence[RankSample], int, Memory], SampleRun]  # targets, moment, what was known before
+# Given targets, the moment, and what the sample before left, start one: RealStarter.sample.
+Start = Callable[[Sequence[RankSample], int, SampleMemory], Capturing]
 
 
 class _Job(msgspec.Struct):
-    memory: Memory = Memory()
-    run: SampleRun | None = None
+    memory: SampleMemory = SampleMemory()
+    run: Capturing | None = None
     moment: int = -1  # number of the last moment at which it was sampled
     last: JobDrift | None = None
     at_ns: int = 0
@@ -35,11 +34,10 @@ class _Job(msgspec.Struct):
 class Sampler:
     """Called once a tick. Never blocks."""
 
-    def __init__(self, section: DriftSection, clock: Clock, start: "Start | Privileged") -> None:
-        """`start`: the privileged side, or who starts samples in its stead."""
+    def __init__(self, section: DriftSection, clock: Clock, start: Start) -> None:
         self._section = section
         self._clock = clock
-        self._start = partial(self._real_start, start) if isinstance(start, Privileged) else start
+        self._start = start
         self._jobs: dict[JobKey, _Job] = {}
 
     def configure(self, section: DriftSection) -> None:
@@ -81,14 +79,12 @@ class Sampler:
     def _begin(self, state: _Job, members: list[RankSample]) -> None:
         state.run = self._start(members, state.at_ns, state.memory)
 
-    def _real_start(self, side: Privileged, members: Sequence[RankSample], at_ns: int, before: Memory) -> SampleRun:
-        return SampleRun(members, at_ns, before, self._section.seconds, self._clock, side)
-
     def _poll(self, job: JobKey, state: _Job) -> None:
-        result: SampleResult | None = state.run.poll() if state.run is not None else None
-        if result is None:
+        look = state.run.poll() if state.run is not None else None
+        if look is None or not look.done:
             return
         state.run = None
+        result = look.compared or Compared(0, (), state.memory, look.problem)
         state.memory = result.memory
         state.last = JobDrift(job, state.at_ns, result.ranks, result.verdicts, result.problem)
 

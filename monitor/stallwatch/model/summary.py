@@ -89,6 +89,27 @@ class Stream(msgspec.Struct, frozen=True, gc=False):
         return self.first_seq + len(self.calls) // 2 - 1
 
 
+class GroupId(msgspec.Struct, frozen=True, order=True):
+    description: str
+    backend: str
+    ranks: tuple[int, ...]  # global; empty: the dump does not say
+
+
+class Offset(msgspec.Struct, frozen=True):
+    """By how many calls a member is ahead of most others at the same step."""
+
+    rank: int
+    group: GroupId
+    offset: int
+    calls_per_step: int  # 0: not the same number in each step
+
+
+class SampleMemory(msgspec.Struct, frozen=True):
+    """What one sample of a job that moves hands to the next."""
+
+    offsets: tuple[Offset, ...] = ()
+
+
 class RankSummary(msgspec.Struct, frozen=True, gc=False):
     """What the recorders of one rank say at the latest look that answered."""
 

@@ -49,7 +49,8 @@ def _look(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample(request: Mapping[str, Any]) -> dict[str, Any]:
-    return {"at_ns": number_of(request, "at_ns", 0, (1 << 63) - 1), "ranks": _ranks(request)}
+    at_ns = number_of(request, "at_ns", 0, (1 << 63) - 1)
+    return {"kind": "sample", "at_ns": at_ns, "ranks": _ranks(request)}
 
 
 # Each sensor of our own settings, by its name. The driver's asks for no capability: it has its devices here, and who
@@ -57,5 +58,5 @@ def _sample(request: Mapping[str, Any]) -> dict[str, Any]:
 SENSOR = Verb("stallwatch.sensors.child", 2, None, "sensors")
 VERBS = {
     "look": Verb("stallwatch.captures.child", 32, _look, "captures", "seconds"),
-    "sample": Verb("stallwatch.captures.sample_look", 32, _sample, "captures", "sample_seconds"),
+    "sample": Verb("stallwatch.captures.child", 32, _sample, "captures", "sample_seconds"),
 }

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 import shutil
 import signal
 import sys
@@ -15,12 +16,14 @@ import pytest
 from msgspec.structs import replace
 
 from stallwatch.captures.run import CaptureRun, CaptureState
+from stallwatch.captures.spec import Compared, Sampling
 from stallwatch.config import CaptureSection, Config
 from stallwatch.formats import py_spy_profile
 from stallwatch.hook import layout
 from stallwatch.model.evidence import Attempt, ProcessLook, Usage
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import Outputs, ProcessEnd, RankSample
+from stallwatch.model.summary import SampleMemory
 from tests.integration.captures.subjects import (
     HOLDS_GIL,
     SLEEPS,
@@ -33,6 +36,7 @@ from tests.integration.captures.subjects import (
 from tests.programs.privileged import side_that_knows
 
 TRACER = Path(__file__).parents[2] / "programs" / "tracer.py"
+ENTRY = {"collective_seq_id": 1, "op_id": 1, "profiling_name": "gloo:all_reduce", "state": "completed"}
 CONFIG = Config(capture=CaptureSection(dump_seconds=2.0, stack_seconds=10.0, seconds=60.0))
 # Of ranks that are asked for no dump, it is what their source lines have, whose reader is a Python that must start.
 PATIENT = Config(capture=CaptureSection(dump_seconds=30.0, stack_seconds=30.0, seconds=80.0))
@@ -184,8 +188,10 @@ def test_second_look_has_its_own_files(tmp_path: Path) -> None:
 class AnsweringHook:
     """Plays the hook's part: sees a request, writes what torch would, then says so in the record."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, dump: bytes = b"") -> None:
+        """`dump`: what it answers; none: the rung that it is asked for."""
         self.subject = subject
+        self.dump = dump
         self.answered = 0
         self.rungs: list[str] = []
 
@@ -198,7 +204,7 @@ class AnsweringHook:
             self.answered = request["id"]
             self.rungs.append(request["rung"])
             name = layout.answer_name(self.subject.rank, self.subject.pid, self.answered, "gloo")
-            (self.subject.directory / name).write_bytes(request["rung"].encode())
+            (self.subject.directory / name).write_bytes(self.dump or request["rung"].encode())
             self.subject.write_record(answered=self.answered)
 
 
@@ -215,6 +221,19 @@ def test_recorder_is_asked_up_the_ladder_and_the_fullest_dump_is_kept(tmp_path: 
     assert (tmp_path / "b/ranks/0/flight_recorder.gloo-2.pickle").read_bytes() == b"entries"
     assert (tmp_path / "b/ranks/0/flight_recorder.gloo-3.pickle").read_bytes() == b"stacks"
     assert left == []
+
+
+def test_a_sample_of_a_job_that_moves_asks_for_entries_alone_and_keeps_nothing(tmp_path: Path) -> None:
+    sampling = Sampling(time.monotonic_ns(), 4, SampleMemory())
+    with running(SLEEPS, tmp_path / "d") as subject:
+        hook = AnsweringHook(subject, pickle.dumps({"version": "2.10", "entries": [ENTRY], "pg_status": {}}, 2))
+        sample = subject.sample(with_hook=True)
+        with side_that_knows(sample, config=CONFIG) as side:
+            run = CaptureRun(None, [sample], 1, CONFIG, node="", side=side, sampling=sampling)
+            state = wait(run, hook)
+    assert hook.rungs == ["entries"]
+    assert state.missing == ()
+    assert state.compared == Compared(1, (), SampleMemory())
 
 
 def test_recorder_that_does_not_answer_is_asked_and_said(tmp_path: Path) -> None:

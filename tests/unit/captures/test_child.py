@@ -16,9 +16,13 @@ from tests.unit.outputs.reports import sample
 NO_SUCH_PID = 4_194_303  # just below PID_MAX_LIMIT
 
 
+def _order(profile_seconds: int = 0) -> Order:
+    return Order(CaptureSection(), 600.0, 30.0, ranks=(), known=-1, held=-1, profile_seconds=profile_seconds)
+
+
 def looked_at(rank: RankSample, bundle: Path) -> RankLook:
     with kept(bundle, rank.rank) as sending, open(os.devnull, "wb") as nothing:
-        look = RankLook(rank, Place(1, CaptureSection(), sending, Held(nothing.fileno())))
+        look = RankLook(rank, Place(_order(), sending, Held(nothing.fileno())))
         look.look_at_process()
         look.take_stacks()
     return look
@@ -46,6 +50,5 @@ def test_a_look_over_some_seconds_ends_when_no_profile_is_under_way(tmp_path: Pa
     ended = msgspec.structs.replace(sample(0), pid=NO_SUCH_PID, process=Known(process(0), 0))
     states: list[CaptureState] = []
     with kept(tmp_path, 0, states=states) as sending, open(os.devnull, "wb") as nothing:
-        order = Order(CaptureSection(), 600.0, 30.0, ranks=(), known=-1, held=-1, profile_seconds=600)
-        Look(order, [ended], Place(1, order.capture, sending, Held(nothing.fileno()))).take()
+        Look([ended], Place(_order(profile_seconds=600), sending, Held(nothing.fileno()))).take()
     assert states[-1].done

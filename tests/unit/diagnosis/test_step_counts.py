@@ -6,9 +6,10 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.drifted import Memory, judge_sample
-from stallwatch.diagnosis.step_counts import Offset, offsets, step_counts
+from stallwatch.diagnosis.drifted import judge_sample
+from stallwatch.diagnosis.step_counts import offsets, step_counts
 from stallwatch.model.evidence import Evidence, RankEvidence
+from stallwatch.model.summary import Offset, SampleMemory
 from stallwatch.model.verdict import Verdict
 from tests.unit.detectors.nodes import heartbeat
 from tests.unit.diagnosis.build import START_NS, STEP_NS, Call, Rank, world
@@ -18,7 +19,7 @@ ONE = Call(W4, elements=7)
 # The node's clocks: CLOCK_MONOTONIC was 0 when the first call was made.
 WALL_MINUS_MONOTONIC_NS = START_NS
 STEPS = 40
-NOTHING_YET = Memory()
+NOTHING_YET = SampleMemory()
 
 
 def _sampled(rank: int, *, per_step: int = 1, extra_at: int | None = None, until: int = STEPS) -> RankEvidence:
@@ -38,7 +39,9 @@ def _sampled(rank: int, *, per_step: int = 1, extra_at: int | None = None, until
     return replace(evidence, heartbeat=(beat,))
 
 
-def _judge(ranks: Sequence[RankEvidence], before: Memory = NOTHING_YET) -> tuple[tuple[Verdict, ...], Memory]:
+def _judge(
+    ranks: Sequence[RankEvidence], before: SampleMemory = NOTHING_YET
+) -> tuple[tuple[Verdict, ...], SampleMemory]:
     evidence = Evidence(4, "nccl", tuple(ranks), (), ())
     return judge_sample(evidence, before, WALL_MINUS_MONOTONIC_NS)
 

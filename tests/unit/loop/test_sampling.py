@@ -1,35 +1,34 @@
 """When a moving job is sampled, and what becomes of the samples."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
-from stallwatch.captures.sample_run import SampleRun
-from stallwatch.captures.sample_spec import SampleResult
+from stallwatch.captures.spec import CaptureState, Compared
 from stallwatch.config import DriftSection
-from stallwatch.diagnosis.drifted import Memory
-from stallwatch.diagnosis.step_counts import GroupId, Offset
 from stallwatch.loop.sampling import Sampler
 from stallwatch.model.snapshot import JobDrift, NodeSnapshot, RankSample
+from stallwatch.model.summary import GroupId, Offset, SampleMemory
 from stallwatch.model.verdict import Verdict
 from tests.unit.detectors.nodes import JOB, SimulatedRank, sample, snapshot, with_beat
 from tests.unit.loop.fakes import FakeClock
 
 PARTED = Verdict("collective_mismatch", (2,), "likely", "Rank 2 called something else.")
-REMEMBERED = Memory((Offset(0, GroupId("default_pg", "gloo", ()), 0, 1),))
+REMEMBERED = SampleMemory((Offset(0, GroupId("default_pg", "gloo", ()), 0, 1),))
 
 
 class FakeRun:
-    def __init__(self, at_ns: int, before: Memory) -> None:
+    def __init__(self, at_ns: int, before: SampleMemory) -> None:
         self.at_ns = at_ns
         self.before = before
-        self.result: SampleResult | None = None
+        self.result: Compared | None = None
+        self.problem = ""
         self.cancelled = False
 
-    def poll(self) -> SampleResult | None:
-        return self.result
+    def poll(self) -> CaptureState:
+        done = self.result is not None or bool(self.problem)
+        return CaptureState(done, done, problem=self.problem, compared=self.result)
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -44,9 +43,9 @@ class Bench:
         self.sampler = Sampler(DriftSection(every_seconds=every), self.clock, self._start)
         self.ranks = [sample(rank, SimulatedRank(rank).at(10)) for rank in range(4)]
 
-    def _start(self, targets: Sequence[RankSample], at_ns: int, before: Memory) -> SampleRun:
+    def _start(self, targets: Sequence[RankSample], at_ns: int, before: SampleMemory) -> FakeRun:
         self.runs.append(FakeRun(at_ns, before))
-        return cast("SampleRun", self.runs[-1])
+        return self.runs[-1]
 
     def tick(self, times: int = 1, *, quiet: bool = False) -> tuple[JobDrift, ...]:
         found: tuple[JobDrift, ...] = ()
@@ -64,7 +63,7 @@ def test_a_job_is_sampled_once_in_each_time() -> None:
     bench.tick(900)
     assert len(bench.runs) == 1  # the first is still under way
     for run in bench.runs:
-        run.result = SampleResult(4, (), Memory())
+        run.result = Compared(4, (), SampleMemory())
     bench.tick(300)
     assert len(bench.runs) == 2
 
@@ -80,11 +79,22 @@ def test_all_nodes_sample_at_the_same_moments_of_the_wall_clock() -> None:
 def test_what_one_sample_remembers_goes_into_the_next() -> None:
     bench = Bench()
     bench.tick(310)
-    assert bench.runs[0].before == Memory()
-    bench.runs[0].result = SampleResult(4, (PARTED,), REMEMBERED)
+    assert bench.runs[0].before == SampleMemory()
+    bench.runs[0].result = Compared(4, (PARTED,), REMEMBERED)
     assert bench.tick() == (JobDrift(JOB, bench.runs[0].at_ns, 4, (PARTED,)),)
     bench.tick(300)
     assert bench.runs[1].before == REMEMBERED
+
+
+def test_a_sample_that_fails_says_why_and_forgets_nothing() -> None:
+    bench = Bench()
+    bench.tick(310)
+    bench.runs[0].result = Compared(4, (), REMEMBERED)
+    bench.tick(300)
+    bench.runs[1].problem = "the capture ended early (exit code 3)"
+    assert bench.tick() == (JobDrift(JOB, bench.runs[1].at_ns, 0, (), "the capture ended early (exit code 3)"),)
+    bench.tick(300)
+    assert bench.runs[2].before == REMEMBERED
 
 
 def test_zero_seconds_is_never() -> None:
