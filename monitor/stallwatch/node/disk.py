@@ -98,6 +98,17 @@ class Disk:
             raise OSError(errno.EIO, answer.problem, self._directory)
         return bytes(answer.value)
 
+    def be_ready(self) -> None:
+        """Have the child started that the next call needs; does not wait for it."""
+        if self._turn.acquire(blocking=False):
+            try:
+                if self._worker.pid is None:
+                    self._worker.start()
+            except OSError:
+                pass  # whoever needs it says so
+            finally:
+                self._turn.release()
+
     def write(self, path: os.PathLike[str] | str, data: bytes) -> None:
         """Write a file whole, making its folder. As `call`."""
         self.call("write", os.fspath(path), data)

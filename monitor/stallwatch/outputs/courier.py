@@ -1,6 +1,7 @@
 """Tells people who are not looking: at least once, in order, over restarts and outages of the other side.
 
-The loop only decides and queues; a worker thread writes the spool, delivers, and waits out back-off.
+The loop only decides and queues; a worker thread writes the spool and waits out back-off. Each delivery has a thread of
+its own: a service that takes its time with one keeps no critical message of another job waiting.
 """
 
 import logging
@@ -16,8 +17,9 @@ from stallwatch.errors import UsageError
 from stallwatch.incidents.delivery_steps import Step, covered, due, verdict_key
 from stallwatch.model.incident import Delivered, Incident, NodeReport, Severity
 from stallwatch.node.disk import DiskHangs
+from stallwatch.outputs.back_off import BackOff
 from stallwatch.outputs.delivery import Delivered as Arrived
-from stallwatch.outputs.delivery import Later, Outcome, Poster
+from stallwatch.outputs.delivery import Later, Outcome, ReadyPoster
 from stallwatch.outputs.documents import HeldBack, iso
 from stallwatch.outputs.rate_cap import NoCap, RateCap
 from stallwatch.outputs.spool import Message, Spool, SpoolFile
@@ -25,10 +27,9 @@ from stallwatch.outputs.spool import Message, Spool, SpoolFile
 logger = logging.getLogger("stallwatch.outputs")
 
 _ATTEMPT_SECONDS = 15.0
-_FIRST_WAIT_SECONDS = 1.0
-_LONGEST_WAIT_SECONDS = 300.0
 # Nobody acts on yesterday's stall. By wall time, which lives over a restart; a day is so long that steps do not matter.
 _OLDEST_SECONDS = 24 * 3600.0
+_REST_SECONDS = 60.0  # after the last word: until then what writes them down is kept
 
 
 class Words(Protocol):
@@ -59,7 +60,7 @@ class Courier:
         self,
         name: str,
         words: Words,
-        poster: Poster,
+        poster: ReadyPoster,
         clock: Clock,
         file: SpoolFile,
         minimum: Severity,
@@ -84,8 +85,11 @@ class Courier:
         self._counts: Counter[str] = Counter(dict.fromkeys(results, 0))
         self._delivery_problem: str | None = None
         self._disk_problem: str | None = None
-        self._attempts = 0  # of the message at the head of the queue
-        self._not_before_ns = 0
+        self._back_off = BackOff()
+        self._under_way: list[threading.Thread] = []
+        self._expected: set[str] = set()  # incidents that may be told in a moment
+        self._is_to_prepare = False
+        self._rests_ns: int | None = None  # from when on nothing is kept ready; None: nothing is
         self._closing = False
         self._worker: threading.Thread | None = None
 
@@ -115,7 +119,10 @@ class Courier:
                 if step is not None:
                     self._queue(incident, step, report)
             self._spool = self._spool.forget({incident.incident_id for incident in report.incidents})
-            self._changed.notify()
+            expected = {incident.incident_id for incident in report.incidents if _is_told_soon(incident)}
+            self._is_to_prepare |= not expected <= self._expected
+            self._expected = expected
+            self._changed.notify_all()
 
     def _queue(self, incident: Incident, step: Step, report: NodeReport) -> None:
         body = msgspec.Raw(msgspec.json.encode(self._words.message(incident, step, report)))
@@ -165,7 +172,7 @@ class Courier:
     def close(self, seconds: float) -> None:
         with self._changed:
             self._closing = True
-            self._changed.notify()
+            self._changed.notify_all()
         if self._worker is not None:
             self._worker.join(seconds / 2)
         self._poster.cancel()
@@ -177,36 +184,79 @@ class Courier:
             batch = self._next()
             self._save()  # before the attempt: what was queued survives whatever happens next
             if self._closing:
-                return  # what waits goes out after the next start
+                break  # what waits goes out after the next start
             if batch is not None:
-                self._settle(batch, self._attempt(batch.messages))
-                self._save()
+                self._begin(batch)
+            elif self._is_to_prepare:
+                self._prepare()
+            elif self._is_to_rest():
+                self._rests_ns = None
+                self._file.rest()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._under_way)
+        self._save()
+        self._file.rest()
 
     def _next(self) -> _Batch | None:
         """Wait until something is due, or until there is something to write down; return what goes out together."""
         with self._changed:
-            waiting_ns = self._due_ns() - self._clock.monotonic_ns() if self._spool.queue else None
-            self._changed.wait_for(
-                lambda: self._closing or self._spool is not self._saved or self._is_due(),
-                timeout=None if waiting_ns is None else max(waiting_ns / 1e9, 0),
-            )
-            if self._closing or not self._is_due():
+            while not (self._closing or self._has_work() or self._choose()):
+                self._changed.wait(self._seconds_to_wait())
+            if self._closing:
                 return None
             self._drop_old()
-            waiting = self._cap.chosen(self._spool.queue, self._clock.monotonic_ns())
+            waiting = self._choose()
             if not waiting:
                 return None
-            self._cap.served(waiting)
+            self._cap.begin(waiting)
             places = [place for place, one in enumerate(self._spool.queue) if any(one is other for other in waiting)]
             self._spool = self._spool.begun(waiting, begun=True)
             doubted = any(message.begun for message in waiting)
             return _Batch(tuple(self._spool.queue[place] for place in places), doubted)
 
-    def _due_ns(self) -> int:
-        return max(self._not_before_ns, self._cap.not_before_ns(self._spool.queue, self._clock.monotonic_ns()))
+    def _has_work(self) -> bool:
+        return self._spool is not self._saved or self._is_to_prepare or self._is_to_rest()
 
-    def _is_due(self) -> bool:
-        return bool(self._spool.queue) and self._clock.monotonic_ns() >= self._due_ns()
+    def _prepare(self) -> None:
+        """While an incident is still looked at: on a busy node the start of what tells of it takes a second."""
+        self._is_to_prepare = False
+        self._rests_ns = self._clock.monotonic_ns() + int(_REST_SECONDS * 1e9)
+        self._file.be_ready()
+        self._poster.be_ready()
+
+    def _is_to_rest(self) -> bool:
+        return self._rests_ns is not None and self._clock.monotonic_ns() >= self._rests_ns
+
+    def _choose(self) -> tuple[Message, ...]:
+        return self._back_off.chosen(self._cap, self._spool.queue, self._clock.monotonic_ns())
+
+    def _seconds_to_wait(self) -> float | None:
+        """Until something may be due that is not now; None where that is for others to say."""
+        now_ns = self._clock.monotonic_ns()
+        moments = [self._rests_ns or 0]
+        if self._spool.queue:
+            budget_ns = self._cap.not_before_ns(self._spool.queue, now_ns) or 0
+            moments += [*self._back_off.moments_ns(), budget_ns]
+        later = [moment_ns for moment_ns in moments if moment_ns > now_ns]
+        return (min(later) - now_ns) / 1e9 if later else None
+
+    def _begin(self, batch: _Batch) -> None:
+        thread = threading.Thread(target=self._deliver, args=(batch,), name=f"{self.name} delivery", daemon=True)
+        with self._changed:
+            self._under_way.append(thread)
+        thread.start()
+
+    def _deliver(self, batch: _Batch) -> None:
+        outcome: Outcome = Later("the daemon is ending")
+        try:
+            if not self._closing:
+                outcome = self._attempt(batch.messages)
+        except Exception as error:  # noqa: BLE001  the guard of this thread: the message is still to be delivered
+            outcome = Later(f"{type(error).__name__}: {error}")
+        with self._changed:
+            self._settle(batch, outcome)
+            self._under_way.remove(threading.current_thread())
+            self._changed.notify_all()
 
     def _drop_old(self) -> None:
         oldest_ns = self._clock.wall_ns() - _OLDEST_SECONDS * 1e9
@@ -224,10 +274,9 @@ class Courier:
 
     def _settle(self, batch: _Batch, outcome: Outcome) -> None:
         messages, now_ns = batch.messages, self._clock.monotonic_ns()
-        self._attempts = self._attempts + 1 if isinstance(outcome, Later) else 0
-        self._not_before_ns = now_ns + int(_wait_seconds(outcome, self._attempts) * 1e9)
+        self._cap.end(messages, now_ns, arrived=isinstance(outcome, Arrived))
+        self._back_off.note(messages, outcome, now_ns)
         if isinstance(outcome, Arrived):
-            self._cap.sent(messages, now_ns)
             self._finish(messages, "repeated" if batch.doubted else "delivered", None, outcome.thread)
             return
         first = messages[0]
@@ -236,17 +285,15 @@ class Courier:
             self._counts["retried"] += 1
             self._delivery_problem = f"not delivered yet: {outcome.reason}"
             if not outcome.perhaps_delivered and not batch.doubted:
-                with self._changed:
-                    self._spool = self._spool.begun(messages, begun=False)
+                self._spool = self._spool.begun(messages, begun=False)
         else:
             self._finish(messages, "refused", f"refused: {outcome.reason}")
 
     def _finish(self, messages: tuple[Message, ...], result: str, problem: str | None, thread: str = "") -> None:
         first = messages[0].incident_id
-        with self._changed:
-            self._spool = self._spool.without(messages)
-            if thread and len(messages) == 1 and first not in self._spool.threads:
-                self._spool = self._spool.with_thread(first, thread)
+        self._spool = self._spool.without(messages)
+        if thread and len(messages) == 1 and first not in self._spool.threads:
+            self._spool = self._spool.with_thread(first, thread)
         self._counts[result] += len(messages)
         self._delivery_problem = problem
 
@@ -255,6 +302,7 @@ class Courier:
         if current is self._saved:
             return
         try:
+            self._rests_ns = self._clock.monotonic_ns() + int(_REST_SECONDS * 1e9)
             self._file.save(current)
             self._disk_problem = None
         except OSError as error:
@@ -264,10 +312,7 @@ class Courier:
         self._saved = current
 
 
-def _wait_seconds(outcome: Outcome, attempts: int) -> float:
-    """Until the next attempt: what the server asked for, else longer and longer."""
-    if not isinstance(outcome, Later):
-        return 0.0
-    if outcome.after_seconds is not None:
-        return max(outcome.after_seconds, _FIRST_WAIT_SECONDS)
-    return min(_FIRST_WAIT_SECONDS * 2.0 ** min(attempts - 1, 16), _LONGEST_WAIT_SECONDS)
+def _is_told_soon(incident: Incident) -> bool:
+    """Nobody was told yet, and what was found does not pass by itself."""
+    untold = incident.severity == "none" and not incident.muted and not incident.is_over
+    return untold and any(not finding.resolvable for finding in incident.findings)

@@ -51,21 +51,71 @@ class Poster(Protocol):
         ...
 
 
+class ReadyPoster(Poster, Protocol):
+    """Delivers several at a time, each from a thread of its own."""
+
+    def be_ready(self) -> None:
+        """There may be something to deliver in a moment: have that started which takes long to start."""
+        ...
+
+
 class ChildPoster:
-    """Delivers through a child process that is killed at the deadline. It stays for a while, for messages seldom come
-    alone, and a busy node starts none in a second."""
+    """Delivers through child processes that are killed at the deadline, one for each delivery that is under way. The
+    last one stays for a while, for messages seldom come alone, and a busy node starts none in a second."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._turn = threading.Lock()
-        self._worker = Worker(start_own(_COMMAND))
-        self._used = 0.0
+        self._lock = threading.Lock()
+        self._idle: list[_Sender] = []
+        self._busy: list[_Sender] = []
 
     def post(self, body: bytes, seconds: float, thread: str = "") -> Outcome:
         request = msgspec.structs.replace(self._request, body=msgspec.Raw(body), seconds=seconds, thread=thread)
-        deadline = time.monotonic() + seconds
-        if not self._turn.acquire(timeout=seconds):
-            return Later(f"another message has been under way for {seconds:.0f} s")
+        with self._lock:
+            sender = self._idle.pop() if self._idle else _Sender(request.kind)
+            self._busy.append(sender)
+        try:
+            return sender.post(request)
+        finally:
+            self._give_back(sender)
+
+    def _give_back(self, sender: "_Sender") -> None:
+        with self._lock:
+            self._busy.remove(sender)
+            is_one_too_many = bool(self._idle)
+            if not is_one_too_many:
+                self._idle.append(sender)
+        if is_one_too_many:
+            sender.end()
+
+    def be_ready(self) -> None:
+        with self._lock:
+            if self._busy:
+                return
+            sender = self._idle.pop() if self._idle else _Sender(self._request.kind)
+            self._busy.append(sender)
+        with contextlib.suppress(OSError):  # whoever needs it says so
+            sender.be_ready()
+        self._give_back(sender)
+
+    def cancel(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+            for sender in self._busy:
+                sender.kill()
+        for sender in idle:
+            sender.end()
+
+
+class _Sender:
+    """One child; for one thread at a time."""
+
+    def __init__(self, kind: str) -> None:
+        self._worker = Worker(start_own((*_COMMAND, kind)))
+        self._used = 0.0
+
+    def post(self, request: Request) -> Outcome:
+        deadline = time.monotonic() + request.seconds
         try:
             if not self._ask(msgspec.json.encode(request), deadline):
                 return Later("the process that sends it does not listen")
@@ -74,22 +124,24 @@ class ChildPoster:
             return Later(f"cannot start a process to send it: {error.strerror}")
         finally:
             self._used = time.monotonic()
-            self._turn.release()
-        return outcome or Later(f"no answer within {seconds:.0f} s", perhaps_delivered=True)
+        return outcome or Later(f"no answer within {request.seconds:.0f} s", perhaps_delivered=True)
 
-    def cancel(self) -> None:
-        if self._turn.acquire(blocking=False):
-            try:
-                self._end()
-            finally:
-                self._turn.release()
-        else:
-            self._worker.kill()
+    def be_ready(self) -> None:
+        """Start a child that waits, where none does. Raise OSError."""
+        if self._worker.pid is not None and (self._is_old() or self._worker.has_ended):
+            self.end()
+        if self._worker.pid is None:
+            self._worker.start()
+            self._used = time.monotonic()
+
+    def kill(self) -> None:
+        """From any thread: who waits for it sees its end."""
+        self._worker.kill()
 
     def _ask(self, request: bytes, deadline: float) -> bool:
         """Raise OSError when there is nobody to ask."""
-        if time.monotonic() - self._used > KEEP_SECONDS / 2:  # it may be about to go
-            self._end()
+        if self._is_old():
+            self.end()
         for _ in range(2):
             if self._worker.pid is None:
                 self._worker.start()
@@ -98,7 +150,7 @@ class ChildPoster:
                     return True
             except BrokenPipeError:
                 pass  # it had ended, and sent nothing
-            self._end()
+            self.end()
         return False
 
     def _answer(self, deadline: float) -> Outcome | None:
@@ -108,13 +160,17 @@ class ChildPoster:
                     self._worker.asked = None
                     return judge(_ANSWER.decode(message))
             if self._worker.has_ended:
-                self._end()
+                self.end()
                 return Later("the sending process ended without an answer")
             if not self._worker.wait(deadline):
-                self._end()
+                self.end()
                 return None
 
-    def _end(self) -> None:
+    def _is_old(self) -> bool:
+        """It may be about to go."""
+        return time.monotonic() - self._used > KEEP_SECONDS / 2
+
+    def end(self) -> None:
         self._worker.kill()
         self._worker.end()
 

@@ -1,6 +1,6 @@
 """POSTs messages, one after the other. Runs as a child, so that no name server and no server that answers a byte a
-minute can hold the daemon: `python -m stallwatch.outputs.poster`, Requests on standard input, an Answer to each on
-standard output. Ends with its input, and when nothing has come for a while."""
+minute can hold the daemon: `python -m stallwatch.outputs.poster KIND`, Requests of that kind on standard input, an
+Answer to each on standard output. Ends with its input, and when nothing has come for a while."""
 
 import contextlib
 import io
@@ -158,6 +158,8 @@ _KINDS = {"slack": _to_slack, "slack_bot": _as_bot, "slack_reactions": _reaction
 
 def main() -> None:
     drop_unless_root()
+    if sys.argv[1:] and sys.argv[1].startswith("slack"):
+        import slack_sdk.webhook  # noqa: F401  while there is nothing to send yet
     unpacker = Unpacker()
     while select.select([sys.stdin], [], [], KEEP_SECONDS)[0]:
         data = os.read(sys.stdin.fileno(), 1 << 18)

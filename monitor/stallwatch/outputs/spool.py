@@ -148,30 +148,43 @@ class SpoolFile:
     def save(self, spool: Spool) -> None:
         save(self.path, spool)
 
+    def be_ready(self) -> None:
+        """There may be something to save in a moment."""
+
+    def rest(self) -> None:
+        """Nothing will be saved for a while."""
+
 
 class FarSpoolFile(SpoolFile):
     """The same behind a child: a disk that hangs delays no message by more than `seconds`. There are few calls, so the
-    child ends with each."""
+    child ends when it is told to rest."""
 
     def __init__(self, path: Path, seconds: float = 5.0) -> None:
         super().__init__(path)
         self._disk = Disk(str(path.parent), seconds)
 
     def load(self) -> Spool:
-        data = _OPTIONAL_BYTES.decode(self._call("read", str(self.path)))
+        try:
+            return self._load()
+        finally:
+            self.rest()
+
+    def be_ready(self) -> None:
+        self._disk.be_ready()
+
+    def rest(self) -> None:
+        self._disk.close()
+
+    def _load(self) -> Spool:
+        data = _OPTIONAL_BYTES.decode(self._disk.call("read", str(self.path)))
         try:
             return Spool() if data is None else _SPOOL.decode(data)
         except msgspec.MsgspecError:
-            self._call("rename", str(self.path), str(self.path.with_suffix(".unreadable")))
+            self._disk.call("rename", str(self.path), str(self.path.with_suffix(".unreadable")))
             return Spool()
 
     def save(self, spool: Spool) -> None:
-        self._call("write_through", str(self.path), msgspec.json.encode(spool))
-
-    def _call(self, name: str, *arguments: str | bytes) -> bytes:
-        answer = self._disk.call(name, *arguments)
-        self._disk.close()
-        return answer
+        self._disk.call("write_through", str(self.path), msgspec.json.encode(spool))
 
 
 def save(path: Path, spool: Spool) -> None:

@@ -1,103 +1,16 @@
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from stallwatch.errors import UsageError
-from stallwatch.incidents.delivery_steps import Step
-from stallwatch.model.incident import Incident, NodeReport
-from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs import spool as spools
 from stallwatch.outputs.courier import Courier
-from stallwatch.outputs.delivery import Delivered, Later, Outcome, Refused
-from stallwatch.outputs.rate_cap import RateCap
+from stallwatch.outputs.delivery import Delivered, Later, Refused
 from stallwatch.outputs.spool import SpoolFile
-from tests.unit.outputs.reports import FakeClock, diagnosis, incident, node_report, verdict
-
-WAIT = 10.0  # a test that needs this long has failed
-
-
-class FakePoster:
-    """Answers what the test hands it; an attempt without an answer stays under way, as with a server that hangs."""
-
-    def __init__(self) -> None:
-        self.attempts: queue.Queue[str] = queue.Queue()
-        self.answers: queue.Queue[Outcome] = queue.Queue()
-        self.cancelled = 0
-        self.threads: list[str] = []
-
-    def post(self, body: bytes, seconds: float, thread: str = "") -> Outcome:
-        self.threads.append(thread)
-        self.attempts.put(body.decode())
-        return self.answers.get(timeout=WAIT)
-
-    def cancel(self) -> None:
-        self.cancelled += 1
-        self.answers.put(Later("cancelled"))
-
-
-class PlainWords:
-    def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
-        return {"id": incident.incident_id, "step": step}
-
-    def line(self, incident: Incident, step: Step) -> str:
-        return f"{incident.incident_id} {step}"
-
-    def digest(self, lines: Sequence[str]) -> Mapping[str, object]:
-        return {"step": "digest", "lines": list(lines)}
-
-    def test(self) -> Mapping[str, object]:
-        return {"test": True}
-
-
-class Bench:
-    def __init__(self, state: Path, cap: RateCap | None = None) -> None:
-        self.state = state
-        self.cap = cap
-        self.clock = FakeClock(monotonic_ns=1_000_000_000)
-        self.poster = FakePoster()
-        self.courier = self.start()
-
-    def start(self) -> Courier:
-        courier = Courier(
-            "slack",
-            PlainWords(),
-            self.poster,
-            self.clock,
-            SpoolFile(self.state / "slack.json"),
-            "warning",
-            cap=self.cap,
-        )
-        courier.start()
-        return courier
-
-    def restart(self) -> None:
-        self.courier.close(WAIT)
-        self.poster = FakePoster()
-        self.courier = self.start()
-
-    def publish(self, *incidents: Incident) -> None:
-        self.courier.publish(node_report(*incidents))
-
-    def attempt(self) -> str:
-        """The step of the next attempt."""
-        return str(msgspec.json.decode(self.poster.attempts.get(timeout=WAIT))["step"])
-
-    def answer(self, outcome: Outcome) -> None:
-        self.poster.answers.put(outcome)
-
-    def settled(self, **counts: int) -> None:
-        """Wait until the worker has counted so many."""
-        with self.courier._changed:
-            pass
-        for _ in range(1000):
-            if counts.items() <= self.courier.deliveries().items():
-                return
-            with self.courier._changed:
-                self.courier._changed.wait(0.01)
-        raise AssertionError(self.courier.deliveries())
+from tests.unit.outputs.courier_bench import WAIT, Bench, FakePoster, PlainWords
+from tests.unit.outputs.reports import FakeClock, diagnosis, incident, verdict
 
 
 @pytest.fixture
@@ -175,7 +88,7 @@ def test_without_such_a_wish_it_waits_longer_each_time(bench: Bench) -> None:
         bench.publish(incident())
         assert bench.attempt() == "told"
         bench.settled(retried=attempt)
-        waits.append((bench.courier._not_before_ns - bench.clock.monotonic_ns()) / 1e9)
+        waits.append((bench.next_attempt_ns - bench.clock.monotonic_ns()) / 1e9)
         bench.clock.advance(waits[-1])
     bench.answer(Delivered("ok"))
     bench.publish(incident())
@@ -248,7 +161,7 @@ def test_ten_minutes_without_slack_lose_nothing_and_repeat_nothing(bench: Bench)
         bench.attempt()
         attempts += 1
         bench.settled(retried=attempts)
-        bench.clock.monotonic = bench.courier._not_before_ns
+        bench.clock.monotonic = bench.next_attempt_ns
         bench.publish(*told)
     for number in range(5):
         bench.answer(Delivered("ok"))
@@ -306,109 +219,3 @@ def test_the_thread_of_the_first_message_is_kept_over_a_restart(bench: Bench) ->
     bench.publish(incident(state="resolved"))
     bench.settled(delivered=2)
     assert bench.poster.threads == ["C1/17.1", "C1/17.1"]
-
-
-@pytest.fixture
-def capped(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path, RateCap(3, 3600))
-    yield made
-    made.courier.close(WAIT)
-
-
-def test_more_than_the_cap_arrive_as_one_digest_and_the_rest_of_the_hour_has_room_for_two(capped: Bench) -> None:
-    capped.answer(Delivered("ok"))
-    capped.publish(*[incident(incident_id=f"job-{number}") for number in range(60)])
-    capped.settled(delivered=60)
-    digest = msgspec.json.decode(capped.poster.attempts.get(timeout=WAIT))
-    assert digest["step"] == "digest"
-    assert [line.split()[0] for line in digest["lines"]] == [f"job-{number}" for number in range(60)]
-    for number in (60, 61):
-        capped.answer(Delivered("ok"))
-        capped.publish(incident(incident_id=f"job-{number}"))
-        capped.settled(delivered=number + 1)
-    capped.publish(*[incident(incident_id=f"job-{number}") for number in (62, 63)])
-    assert [capped.attempt(), capped.attempt()] == ["told", "told"]
-    with pytest.raises(queue.Empty):
-        capped.poster.attempts.get(timeout=0.05)  # the hour is full
-    capped.clock.advance(3601)
-    capped.answer(Delivered("ok"))
-    capped.answer(Delivered("ok"))
-    capped.publish()
-    capped.settled(delivered=64)
-
-
-def of_user(owner: str, number: int = 1, **changes: object) -> Incident:
-    name = f"{owner}-{number}"
-    job = JobKey(changes.pop("name", name), "epoch", owner)  # type: ignore[arg-type]
-    return incident(incident_id=name, job=job, **changes)
-
-
-def test_what_one_user_causes_in_any_number_delays_no_critical_message_of_another(capped: Bench) -> None:
-    capped.publish(*[of_user("ben", number) for number in range(300)])
-    assert capped.attempt() == "digest"  # under way when another's job is told
-    capped.publish(*[of_user("ben", number) for number in range(400)], of_user("anna"))
-    capped.answer(Delivered("ok"))
-    assert msgspec.json.decode(capped.poster.attempts.get(timeout=WAIT)) == {"id": "anna-1", "step": "told"}
-    capped.answer(Delivered("ok"))
-
-
-def test_a_message_that_a_server_never_takes_does_not_stand_before_another_users(bench: Bench) -> None:
-    bench.publish(of_user("ben"))
-    assert bench.attempt() == "told"
-    bench.publish(of_user("ben"), of_user("anna"))
-    bench.answer(Later("500"))
-    bench.settled(retried=1)
-    bench.clock.advance(2)
-    bench.publish(of_user("ben"), of_user("anna"))
-    assert msgspec.json.decode(bench.poster.attempts.get(timeout=WAIT))["id"] == "anna-1"
-    bench.answer(Delivered("ok"))
-
-
-def test_rubbish_of_one_user_pushes_no_message_and_no_memory_of_anothers_out(bench: Bench) -> None:
-    bench.publish(of_user("ben", 0))
-    assert bench.attempt() == "told"  # and nobody answers
-    bench.publish(of_user("anna"), *[of_user("ben", number) for number in range(2100)])
-    assert [one.incident_id for one in bench.courier._spool.queue if one.owner == "anna"] == ["anna-1"]
-    assert "anna-1" in bench.courier._spool.told
-    bench.answer(Delivered("ok"))
-
-
-def test_that_incidents_are_over_costs_no_news(capped: Bench) -> None:
-    for number in range(3):
-        mine = of_user("anna", number, severity="warning")
-        for step in (mine, msgspec.structs.replace(mine, state="resolved")):
-            capped.answer(Delivered("ok"))
-            capped.publish(step)
-            assert capped.attempt() == ("told" if step is mine else "resolved")
-            capped.settled(delivered=2 * number + (1 if step is mine else 2))
-    assert capped.courier.held() == ()
-
-
-def test_a_noisy_job_does_not_silence_a_critical_one_of_the_same_user_and_what_waits_is_said(capped: Bench) -> None:
-    for number in range(3):
-        capped.answer(Delivered("ok"))
-        capped.publish(of_user("ben", number, name="noisy"))
-        assert capped.attempt() == "told"
-        capped.settled(delivered=number + 1)
-    capped.publish(of_user("ben", 3, name="noisy"))
-    capped.publish(of_user("ben", 3, name="noisy"), of_user("ben", 4, name="important"))
-    assert msgspec.json.decode(capped.poster.attempts.get(timeout=WAIT))["id"] == "ben-4"
-    capped.answer(Delivered("ok"))
-    capped.settled(delivered=4)
-    (held,) = capped.courier.held()
-    assert (held.output, held.owner, held.messages) == ("slack", "ben", 1)
-    assert "3 messages that a user has in 3600 s are used up" in held.reason
-
-
-def test_what_became_of_an_incident_is_not_told_before_it(capped: Bench) -> None:
-    for number in range(3):
-        capped.answer(Delivered("ok"))
-        capped.publish(of_user("ben", number, severity="warning"))
-        capped.settled(delivered=number + 1)
-        capped.attempt()
-    late = of_user("ben", 3, severity="warning")
-    capped.publish(late)
-    capped.publish(msgspec.structs.replace(late, state="resolved"))
-    with pytest.raises(queue.Empty):
-        capped.poster.attempts.get(timeout=0.05)
-    assert [(one.owner, one.messages) for one in capped.courier.held()] == [("ben", 2)]

@@ -1,3 +1,4 @@
+import concurrent.futures
 import email.utils
 import http.server
 import socket
@@ -175,3 +176,23 @@ def test_a_server_that_is_silent_costs_its_deadline_and_its_child(poster: ChildP
         outcome = mute.post(b"1", 2)
         assert isinstance(outcome, Later)
         assert outcome.perhaps_delivered
+
+
+def test_a_delivery_that_takes_its_time_keeps_no_other_waiting(poster: ChildPoster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, concurrent.futures.ThreadPoolExecutor() as pool:
+        silent.settimeout(60)
+        both = ChildPoster(Request("json", f"http://127.0.0.1:{silent.getsockname()[1]}/", msgspec.Raw(b"{}"), 0))
+        posted = [pool.submit(both.post, body, 60.0) for body in (b"1", b"2")]
+        connections = [silent.accept()[0] for _ in posted]  # the second, while the first is not answered
+        both.cancel()
+        assert all(isinstance(one.result(60), Later) for one in posted)
+        for connection in connections:
+            connection.close()
+
+
+def test_who_was_told_to_be_ready_starts_no_second_child(poster: ChildPoster) -> None:
+    poster.be_ready()
+    poster.be_ready()
+    (ready,) = posters()
+    assert isinstance(poster.post(b"1", 60), Delivered)
+    assert posters() == [ready]

@@ -1,0 +1,110 @@
+"""A courier with a poster that answers what the test hands it."""
+
+import queue
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallwatch.incidents.delivery_steps import Step
+from stallwatch.model.incident import Incident, NodeReport
+from stallwatch.outputs.courier import Courier
+from stallwatch.outputs.delivery import Later, Outcome
+from stallwatch.outputs.rate_cap import RateCap
+from stallwatch.outputs.spool import SpoolFile
+from tests.unit.outputs.reports import FakeClock, node_report
+
+WAIT = 10.0  # a test that needs this long has failed
+
+
+class FakePoster:
+    """Answers what the test hands it; an attempt without an answer stays under way, as with a server that hangs."""
+
+    def __init__(self) -> None:
+        self.attempts: queue.Queue[str] = queue.Queue()
+        self.answers: queue.Queue[Outcome] = queue.Queue()
+        self.cancelled = 0
+        self.threads: list[str] = []
+        self.prepared: queue.Queue[None] = queue.Queue()
+
+    def post(self, body: bytes, seconds: float, thread: str = "") -> Outcome:
+        self.threads.append(thread)
+        self.attempts.put(body.decode())
+        return self.answers.get(timeout=WAIT)
+
+    def be_ready(self) -> None:
+        self.prepared.put(None)
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+        self.answers.put(Later("cancelled"))
+
+
+class PlainWords:
+    def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
+        return {"id": incident.incident_id, "step": step}
+
+    def line(self, incident: Incident, step: Step) -> str:
+        return f"{incident.incident_id} {step}"
+
+    def digest(self, lines: Sequence[str]) -> Mapping[str, object]:
+        return {"step": "digest", "lines": list(lines)}
+
+    def test(self) -> Mapping[str, object]:
+        return {"test": True}
+
+
+class Bench:
+    def __init__(self, state: Path, cap: RateCap | None = None) -> None:
+        self.state = state
+        self.cap = cap
+        self.clock = FakeClock(monotonic_ns=1_000_000_000)
+        self.poster = FakePoster()
+        self.courier = self.start()
+
+    def start(self) -> Courier:
+        courier = Courier(
+            "slack",
+            PlainWords(),
+            self.poster,
+            self.clock,
+            SpoolFile(self.state / "slack.json"),
+            "warning",
+            cap=self.cap,
+        )
+        courier.start()
+        return courier
+
+    def restart(self) -> None:
+        self.courier.close(WAIT)
+        self.poster = FakePoster()
+        self.courier = self.start()
+
+    def publish(self, *incidents: Incident) -> None:
+        self.courier.publish(node_report(*incidents))
+
+    def attempt(self) -> str:
+        """The step of the next attempt."""
+        return str(msgspec.json.decode(self.poster.attempts.get(timeout=WAIT))["step"])
+
+    def incident(self) -> str:
+        """Which incident the next attempt is of."""
+        return str(msgspec.json.decode(self.poster.attempts.get(timeout=WAIT))["id"])
+
+    @property
+    def next_attempt_ns(self) -> int:
+        return max(self.courier._back_off.moments_ns())
+
+    def answer(self, outcome: Outcome) -> None:
+        self.poster.answers.put(outcome)
+
+    def settled(self, **counts: int) -> None:
+        """Wait until the worker has counted so many."""
+        with self.courier._changed:
+            pass
+        for _ in range(1000):
+            if counts.items() <= self.courier.deliveries().items():
+                return
+            with self.courier._changed:
+                self.courier._changed.wait(0.01)
+        raise AssertionError(self.courier.deliveries())
