@@ -7,6 +7,7 @@ whose names end in "_ms", and the others that count, become integers.
 from typing import Final
 
 from stallwatch.formats.log_pattern import Pattern, pattern
+from stallwatch.formats.log_patterns_end import AGAIN_PATTERNS, END_PATTERNS
 from stallwatch.formats.log_patterns_system import SYSTEM_PATTERNS
 
 # The group in brackets is read for every kind, by training_log.
@@ -269,15 +270,9 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         "Duplicate GPU detected",
         r"Duplicate GPU detected ?: (?P<message>rank \d+ and rank \d+ both on CUDA device \w+)",
     ),
-    # Ends of a job that went well.
-    pattern(
-        "clean_end",
-        "destroy_process_group() was not called",
-        r"destroy_process_group\(\) was not called before program exit",
-        secondary=True,
-    ),
-    pattern("clean_end", "has NOT been destroyed", r"process group has NOT been destroyed", secondary=True),
     pattern("out_of_memory", "out of memory", r"(?:CUDA|HIP) out of memory|OutOfMemoryError"),
     pattern("cuda_error", "CUDA error", r"CUDA error: (?P<message>.*)"),
     *SYSTEM_PATTERNS,
+    *END_PATTERNS,
+    *AGAIN_PATTERNS,
 )

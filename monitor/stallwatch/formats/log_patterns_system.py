@@ -91,6 +91,8 @@ SYSTEM_PATTERNS: Final = (
         "exited with code",
         r"Global rank (?P<rank>\d+) \(PID (?P<pid>\d+)\) exited with code (?P<exit>-?[1-9]\d*)",
     ),
+    # Docker Compose, of a container.
+    pattern("process_failed", " exited with code ", r"^(?P<message>\S+) exited with code (?P<exit>[1-9]\d*)\s*$"),
     pattern(
         "process_failed", "exit with status code", r"Process (?P<rank>\d+) exit with status code (?P<exit>-?[1-9]\d*)\."
     ),

@@ -75,10 +75,16 @@ _NO_ERRORS: Final = re.compile(
     r"\b(?:no|0|without|zero) (?:error|failure|exception)s?\b|\bNCCL INFO\b|^\[W.*errno: 97\b", re.IGNORECASE
 )
 _MOST_ERROR_LIKE: Final = 5
+# What jobs print that go well, and those that do not: a log of these alone is one in which nothing is known.
+_NEWS: Final = frozenset(("nccl_init_started", "nccl_init_complete", "init_waiting", "trying_again", "clean_end"))
 _MOST_LAST_LINES: Final = 3
 # Steps of a training loop as loggers print them; that many after an exception are no left-over of a buffer.
 _STEP: Final = re.compile(r"\b(?:[Ss]tep|[Ii]ter(?:ation)?|global_step|[Bb]atch)\b\W{0,3}(\d{1,12})\b")
 _STEPS_AFTER: Final = 5
+# How the ranks' meeting fails: at the store's address, or at each other's.
+_OF_MEETING: Final = frozenset(
+    ("address_in_use", "store_unreachable", "name_unresolved", "gloo_connect", "init_timeout")
+)  # fmt: skip
 # Parts of a log that are of one rank: multiprocessing's of the child that raised, Composer's of what each rank wrote.
 _CHILD: Final = re.compile(r"-- Process (?P<local>\d+) terminated with the following error:")
 _SECTION: Final = re.compile(r"-{4,} ?(?P<mark>Begin|End) global rank (?P<rank>\d+) STD(?:OUT|ERR) ?-{4,}")
@@ -94,8 +100,9 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
     for number, raw in whole_lines(uncut(lines)):
         reading.feed(raw, number)
     events = reading.ended()
-    if not events and not reading.kernel.events:
-        events = _error_like(lines) or _last_lines(lines)
+    if not reading.kernel.events and all(event.kind in _NEWS for event in events):
+        ended = max((event.line for event in events if event.kind == "clean_end"), default=0)
+        events += _error_like(lines, ended) or ([] if ended else _last_lines(lines))
     tail = [line_of(strip_colours(line)) for line in lines[-_KEPT_LINES - 1 :]]
     while tail and not tail[-1]:
         tail.pop()
@@ -167,12 +174,14 @@ class _Reading:
             told = [replace(e, rank=e.ranks[0]) if _of_one_task(e) else e for e in told]
         else:
             told = [replace(e, ranks=()) if e.kind in ("process_failed", "memory_killed") else e for e in told]
-        told = [replace(e, went_on=True) if e.kind == "exception" and self._trained_on(e.line) else e for e in told]
+        told = [replace(event, went_on=True) if self._trained_on(event) else event for event in told]
         return sorted((*told, *self.summary.events), key=lambda event: event.line)
 
-    def _trained_on(self, line: int) -> bool:
-        """Steps were told after this line: what was raised there ended no rank, for ranks wait for each other."""
-        return len(self._steps) >= _STEPS_AFTER and self._steps[-_STEPS_AFTER] > line
+    def _trained_on(self, event: LogEvent) -> bool:
+        """Steps were told after this event: what was raised there ended no rank, for ranks wait for each other. A job
+        whose ranks did not meet makes not even one."""
+        after = 1 if event.kind in _OF_MEETING else _STEPS_AFTER if event.kind == "exception" else None
+        return after is not None and len(self._steps) >= after and self._steps[-after] > event.line
 
     def _tell_time(self, line: Line) -> None:
         if line.stamp:
@@ -302,10 +311,10 @@ def _of_one_task(event: LogEvent) -> bool:
     return event.kind in ("process_failed", "memory_killed") and event.rank is None and len(event.ranks) == 1
 
 
-def _error_like(lines: list[str]) -> list[LogEvent]:
-    """The last lines that look like errors."""
+def _error_like(lines: list[str], after: int) -> list[LogEvent]:
+    """The last lines that look like errors, behind that line."""
     found: list[LogEvent] = []
-    for number in range(len(lines), max(0, len(lines) - 4_000), -1):
+    for number in range(len(lines), max(after, len(lines) - 4_000), -1):
         line = read_line(lines[number - 1][:MAXIMUM_LINE])
         if _ERROR_LIKE.search(line.text) and not _NO_ERRORS.search(line.text):
             found.append(LogEvent("error_like", line.text, number, secondary=True))

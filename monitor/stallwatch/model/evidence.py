@@ -204,7 +204,7 @@ class LogEvent(msgspec.Struct, frozen=True):
     recorder_disabled, process_failed, terminated, out_of_memory, cuda_error, memory_killed, cancelled, gpu_xid,
     gpu_lost, duplicate_gpu, native_crash, native_exception, not_started, node_failed, evicted, hung_task,
     name_unresolved, nccl_no_interface, nccl_connect, locked_memory, failed_stack, gpu_unreachable, actor_died,
-    killing, clean_end, stale_store, desync_absent, error_like, last_line.
+    killing, clean_end, trying_again, stale_store, desync_absent, error_like, last_line.
     """
 
     kind: str
@@ -239,7 +239,7 @@ class LogEvent(msgspec.Struct, frozen=True):
     frame: CodeFrame | None = None  # innermost frame of the job's own code
     secondary: bool = False  # a follow-on by its nature: never a first cause
     chained: bool = False  # raised while another exception was handled, or because of it: the one before, of its rank
-    went_on: bool = False  # an exception, after which steps were told: it ended nothing
+    went_on: bool = False  # an exception, or ranks that did not meet, after which steps were told: it ended nothing
     source: str = ""  # file that it stands in, as people see it
     task: int | None = None  # of srun or mpirun, where it is not known to be the rank
     comm: str | None = None  # of NCCL: the communicator's id

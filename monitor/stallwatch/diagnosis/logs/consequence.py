@@ -10,6 +10,17 @@ _PEER: Final = "a peer had gone, or did not answer"
 _STORE: Final = "the store had gone, or nobody had written what it asked for"
 _WATCHDOG: Final = "the watchdog ended a rank that waited"
 _ENDED: Final = "somebody ended it"
+# What ended nothing, and follows from nothing.
+TRIED_AGAIN: Final = "it was tried again, and went well"
+TRIED_BEFORE: Final = "it is a try before the one that failed for good"
+RANK_WENT_ON: Final = "its rank went on after it"
+_JOB_WENT_ON: Final = "training went on after it"
+_PYTHON_WENT_ON: Final = "Python went on after it"
+_NO_OUTAGE: Final = "the event is no outage"
+_STOPS_NO_WORK: Final = "such an XID stops no work by itself"
+ENDED_NOTHING: Final = frozenset(
+    (TRIED_AGAIN, TRIED_BEFORE, RANK_WENT_ON, _JOB_WENT_ON, _PYTHON_WENT_ON, _NO_OUTAGE, _STOPS_NO_WORK)
+)  # fmt: skip
 
 # Texts of exceptions, Python's and C++'s, that tell what another rank's death or absence did to this one. The first
 # that fits says why.
@@ -90,7 +101,11 @@ class Meaning(NamedTuple):
 
 def meaning(event: LogEvent, kind: str = "") -> Meaning:
     """Return what one event means by itself, whatever else its logs say. `kind`: what it is taken as already."""
-    kind = kind or event.kind
+    found = _meaning(event, kind or event.kind)
+    return found._replace(consequence=_JOB_WENT_ON) if event.went_on and not found.consequence else found
+
+
+def _meaning(event: LogEvent, kind: str) -> Meaning:
     own = "it follows by its nature" if event.secondary else ""
     if kind in ("exception", "native_exception"):
         return _of_exception(event)
@@ -138,8 +153,6 @@ def _of_exception(event: LogEvent) -> Meaning:
         return Meaning("address_in_use", "")
     if passes_on(event):
         return Meaning("exception", "it passes on what another process raised")
-    if event.went_on:
-        return Meaning("exception", "training went on after it")
     if any(words in text for words in _GPU_UNREACHABLE):
         return Meaning("gpu_unreachable", "")
     if any(words in text for words in _OUT_OF_MEMORY):
@@ -166,7 +179,7 @@ def _of_exception(event: LogEvent) -> Meaning:
         return Meaning("cuda_error", "")
     if event.kind == "native_exception" and of_type.startswith(("c10", "gloo")) and not event.message:
         return Meaning("native_exception", "its own lines say more")
-    return Meaning(event.kind, "Python went on after it" if event.secondary else "")
+    return Meaning(event.kind, _PYTHON_WENT_ON if event.secondary else "")
 
 
 def _xid_follows(event: LogEvent) -> str:
@@ -176,8 +189,8 @@ def _xid_follows(event: LogEvent) -> str:
     if "caused by previous" in event.text or number in FOLLOW_ON:
         return "such an XID follows from another error, or from a process that was ended"
     if "Nonfatal" in event.text:
-        return "the event is no outage"
-    return "" if number in GPU_FAULTS | FABRIC_FAULTS | LEADING else "such an XID stops no work by itself"
+        return _NO_OUTAGE
+    return "" if number in GPU_FAULTS | FABRIC_FAULTS | LEADING else _STOPS_NO_WORK
 
 
 def means_nothing(event: LogEvent) -> bool:
@@ -190,6 +203,7 @@ def means_nothing(event: LogEvent) -> bool:
         "nccl_init_started",
         "nccl_init_complete",
         "init_waiting",
+        "trying_again",
         "error_like",
         "last_line",
     ) and not _stale(event)

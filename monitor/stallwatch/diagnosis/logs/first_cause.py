@@ -6,7 +6,15 @@ from typing import Final
 
 import msgspec
 
-from stallwatch.diagnosis.logs.consequence import meaning, means_nothing, passes_on, was_tried_again
+from stallwatch.diagnosis.logs.consequence import (
+    RANK_WENT_ON,
+    TRIED_AGAIN,
+    TRIED_BEFORE,
+    meaning,
+    means_nothing,
+    passes_on,
+    was_tried_again,
+)
 from stallwatch.diagnosis.logs.told import Told
 from stallwatch.model.evidence import LogEvent
 
@@ -45,9 +53,17 @@ _PLACE: Final = {kind: place for place, kinds in enumerate(CAUSES) for kind in k
 _OF_A_RANK: Final = frozenset(kind for kinds in CAUSES[: _PLACE["exception"] + 1] for kind in kinds)
 _NOT_TOLD: Final = frozenset(
     ("group_status", "nccl_init_started", "nccl_init_complete", "init_waiting", "failed_stack", "terminated", "killing",
-     "clean_end", "restarting", "error_like", "last_line")
+     "clean_end", "restarting", "trying_again", "error_like", "last_line")
 )  # fmt: skip
 _ENDS: Final = ("launcher_failure", "process_failed")
+# The ranks did not meet; and what only ranks tell that have met.
+_OF_MEETING: Final = frozenset(
+    ("address_in_use", "store_unreachable", "name_unresolved", "gloo_connect", "init_timeout")
+)  # fmt: skip
+_MET: Final = frozenset(
+    ("collective_timeout", "gloo_timeout", "collective_mismatch", "gloo_size_mismatch", "barrier_absent",
+     "desync_absent", "group_status", "watchdog_end", "heartbeat_stuck")
+)  # fmt: skip
 _TIMEOUTS: Final = ("collective_timeout", "gloo_timeout")
 # What a process says before it ends itself by SIGABRT, the launcher's first failure or not.
 _BEFORE_ABORT: Final = frozenset(
@@ -64,7 +80,7 @@ def tell(events: Sequence[LogEvent]) -> tuple[Told, ...]:
     read = [
         Told(event, event.rank, *meaning(event, kind)) for event, kind in _merged(events) if not means_nothing(event)
     ]
-    told = _later_failures(_ends(_owned(_survived(_announced(_retries(_chained(read)))))))
+    told = _later_failures(_ends(_owned(_survived(_announced(_retries(_chained(read), events))))))
     worth = [one for one in told if one.kind not in _NOT_TOLD]
     causes = [one for one in worth if not one.consequence]
     first = min(causes, key=lambda one: _order(one, causes), default=None)
@@ -108,20 +124,39 @@ def _chained(told: list[Told]) -> list[Told]:
     return out
 
 
-def _retries(told: list[Told]) -> list[Told]:
-    """A port at which a second agent found the first one's store is no cause where something else is. Of several
-    warnings of one kind and one that was fatal, that one is the cause."""
+def _retries(told: list[Told], events: Sequence[LogEvent]) -> list[Told]:
+    """Ranks that did not meet, and met at a later try: no cause. Of several warnings of one kind and one that was
+    fatal, that one is the cause."""
     fatal = {one.kind for one in told if not one.consequence and not was_tried_again(one.event, one.kind)}
-    others = any(kind in _OF_A_RANK - {"address_in_use"} for kind in fatal)
+    others = any(kind in _OF_A_RANK - _OF_MEETING for kind in fatal)
     out = []
     for one in told:
         again = not one.consequence and was_tried_again(one.event, one.kind)
-        if again and one.kind in fatal:
-            one = one._replace(consequence="it is a try before the one that failed for good")
+        if one.kind in _OF_MEETING and not one.consequence and _met_later(one, told, events):
+            one = one._replace(consequence=TRIED_AGAIN)
+        elif again and one.kind in fatal:
+            one = one._replace(consequence=TRIED_BEFORE)
         elif again and one.kind == "address_in_use" and others and "address_in_use" not in fatal:
-            one = one._replace(consequence="it was tried again")
+            one = one._replace(consequence=TRIED_AGAIN)
         out.append(one)
     return out
+
+
+def _met_later(one: Told, told: Sequence[Told], events: Sequence[LogEvent]) -> bool:
+    """Whether what came after a failed meeting shows that the ranks met: what they say in collectives, an exception
+    with the mark that torch gives to ranks of a group; or somebody said that he tries again, and then another thing
+    failed. Not where the launcher names this failure as the first."""
+    if one.rank is not None and any(other.event.first and other.rank == one.rank for other in told):
+        return False
+    later = [other for other in told if _is_before(one.event, other.event)]
+    failures = [other for other in later if other.kind in _OF_A_RANK - _OF_MEETING and not other.consequence]
+    if any(other.kind in _MET for other in later) or any(o.rank is not None and o.event.exception for o in failures):
+        return True
+    after = [event for event in events if _is_before(one.event, event)]
+    if any(event.kind == "nccl_init_complete" for event in after):
+        return True
+    tries = [event for event in after if event.kind == "trying_again"]
+    return any(_is_before(event, other.event) for event in tries for other in failures)
 
 
 def _announced(told: list[Told]) -> list[Told]:
@@ -155,7 +190,7 @@ def _survived(told: list[Told]) -> list[Told]:
             key = one.event.source, one.rank
             went_on[key] = max(one.event.line, went_on.get(key, 0))
     return [
-        one._replace(consequence="its rank went on after it")
+        one._replace(consequence=RANK_WENT_ON)
         if one.event.kind == "exception"
         and not one.consequence
         and one.rank is not None
@@ -266,9 +301,10 @@ def _is_later(event: LogEvent, other: LogEvent) -> bool:
 
 
 def _is_before(event: LogEvent, other: LogEvent) -> bool:
-    """By time where both have one, else by the lines of one log."""
+    """By time where both have one of their own, else by the lines of one log."""
     if event.at_seconds is not None and other.at_seconds is not None and event.utc == other.utc:
-        return event.at_seconds < other.at_seconds
+        if event.at_seconds != other.at_seconds or event.source != other.source:
+            return event.at_seconds < other.at_seconds
     return event.source == other.source and event.line < other.line
 
 
@@ -285,6 +321,7 @@ def _merged(events: Sequence[LogEvent]) -> list[tuple[LogEvent, str]]:
             fields = {name: getattr(other, name) for name in ("ranks", "sides", "group_rank", "numel_in", "numel_out",
                       "joined", "expected", "seq", "operation", "enqueued", "completed", "peer",
                       "direction")}  # fmt: skip
+            fields["went_on"] = event.went_on or other.went_on
             merged.append((msgspec.structs.replace(event, **fields), other.kind))
         elif event.kind == "exception" or (event.source, event.line) not in exceptions:
             merged.append((event, event.kind))

@@ -7,7 +7,7 @@ import msgspec
 
 from stallwatch.diagnosis.logs.attempts import attempts
 from stallwatch.diagnosis.logs.collectives import GroupReading, read_groups
-from stallwatch.diagnosis.logs.consequence import means_nothing
+from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, means_nothing
 from stallwatch.diagnosis.logs.first_cause import alike, tell
 from stallwatch.diagnosis.logs.kernel import kernel_events
 from stallwatch.diagnosis.logs.owners import gathered, owned_by_pid
@@ -56,7 +56,11 @@ class LogReading:
     def ended_well(self) -> bool:
         """Nothing but what a job prints that has ended by itself."""
         ends = any(event.kind in ("clean_end", "store_closed") for event in self.events)
-        return ends and all(one.kind == "store_closed" and one.event.text.startswith("[W") for one in self.told)
+        harmless = all(
+            one.consequence in ENDED_NOTHING or (one.kind == "store_closed" and one.event.text.startswith("[W"))
+            for one in self.told
+        )
+        return ends and harmless and not self.unrecognised
 
     @property
     def unrecognised(self) -> tuple[LogEvent, ...]:

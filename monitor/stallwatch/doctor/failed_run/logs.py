@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.diagnosis.logs import LogReading, read_logs
-from stallwatch.diagnosis.logs.consequence import was_tried_again
+from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, was_tried_again
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.told import Told
 from stallwatch.doctor.check import Inapplicable, finding
@@ -107,10 +107,12 @@ class FailedRun:
                 continue
             seen.add(key)
             more = f" (and {counts[key] - 1} more of its kind)" if counts[key] > 1 else ""
+            ended_nothing = one.consequence in ENDED_NOTHING
             yield finding(
                 self, "info", one.place,
-                seen=f"Consequence: {headline(one)}{more}",
-                why=f"It follows from the first cause{': ' + one.consequence if one.consequence else ''}. To mend it "
+                seen=f"{'No cause' if ended_nothing else 'Consequence'}: {headline(one)}{more}",
+                why=f"It ended nothing: {one.consequence}." if ended_nothing
+                else f"It follows from the first cause{': ' + one.consequence if one.consequence else ''}. To mend it "
                 "mends nothing.",
                 remedy="mend the first cause",
             )  # fmt: skip

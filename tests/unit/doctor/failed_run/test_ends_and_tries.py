@@ -1,0 +1,104 @@
+"""Logs of jobs that ended well, and failures that were tried again."""
+
+import pytest
+
+from stallwatch.diagnosis import judge
+from stallwatch.formats.training_log import parse
+from tests.unit.doctor.failed_run.test_logs import diagnose, logs
+from tests.unit.doctor.fakes import Node
+
+BIND = (
+    "[E1104 10:11:12.330000 socket.cpp:472] [c10d] The server socket has failed to listen on any local network "
+    "address.\n"
+)
+TAKEN = (
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: "
+    "29500, useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use\n"
+)
+OLD = (
+    "[W socket.cpp:426] [c10d] The server socket has failed to bind to 0.0.0.0:29500 (errno: 98 - Address already in "
+    "use).\n"
+    "RuntimeError: The server socket has failed to listen on any local network address. The server socket has failed "
+    "to bind to 0.0.0.0:29500 (errno: 98 - Address already in use).\n"
+)
+ACCELERATE = (
+    "ConnectionError: Tried to launch distributed communication on port `29500`, but another process is utilizing it. "
+    "Please specify a different port (such as using the `--main_process_port` flag)\n"
+)
+UNREACHED = (
+    "[E1104 10:11:12.3 socket.cpp:1011] [c10d] The client socket has timed out after 60000ms while trying to connect to"
+    " (10.1.0.4, 29500).\n"
+)
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+OOM_OF_3 = f'[rank3]: Traceback (most recent call last):\n[rank3]:   File "/w/train.py", line 88\n[rank3]: {OOM}'
+KILLED = "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0. Some of the step tasks have been OOM Killed.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (BIND + TAKEN + "step 1 loss 2.3\n" + OOM_OF_3, "OutOfMemoryError"),
+        (TAKEN + "wrapper: attempt 1 failed, retrying with port 29511\n" + OOM, "OutOfMemoryError"),
+        (BIND + TAKEN + OOM_OF_3, "OutOfMemoryError"),  # torch marks the ranks of a group
+        (OLD + "port busy, trying next port 29501\n" + OOM, "OutOfMemoryError"),
+        (ACCELERATE + "launch.sh: retrying on 29503\nEpoch 1 batch 10 loss 1.2\n" + KILLED, "oom_kill"),
+        (UNREACHED + "relaunching\niteration 100/5000 | loss 3.1\n" + OOM, "OutOfMemoryError"),
+        ("[rank0]:" + TAKEN + "step 3: loss 1.0\nstep 4: loss 1.0\n[rank1]: KeyError: 'x'\n", "KeyError"),
+        # What was not tried again, or not in vain, is the cause still.
+        (BIND + TAKEN, "ddress already in use"),
+        (TAKEN + "Retrying in 5 s\n" + TAKEN, "ddress already in use"),
+        (BIND + TAKEN + "RuntimeError: Connection reset by peer\n", "ddress already in use"),
+        (OOM_OF_3 + "restarted by hand\n" + BIND + TAKEN, "ddress already in use"),
+    ],
+)
+def test_the_first_failure_that_was_not_tried_again_is_the_cause(node: Node, text: str, cause: str) -> None:
+    found = diagnose(node, text)
+    assert found[0].seen.startswith("First cause: ")
+    assert cause in found[0].seen
+    (verdict,) = judge(logs(parse(text.encode()))).verdicts
+    assert verdict.cause in ("rank_raised", "rank_exited")
+    assert cause in verdict.summary or cause in verdict.because[0].fact
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "Training completed.",
+        "INFO 11-20 10:00:00 training finished in 812 s",
+        "[rank0]: Training done!",
+        "{'train_runtime': 100.1, 'train_samples_per_second': 22.1, 'train_loss': 2.0, 'epoch': 2.0}",
+        "`Trainer.fit` stopped: `max_steps=1000` reached.",
+        "[2026-05-01 10:00:00,123] [INFO] [launch.py:351:main] Process 4410 exits successfully.",
+        "gpu1:201:201 [0] NCCL INFO comm 0x55d rank 0 nranks 16 cudaDev 0 busId 1b000 - Destroy COMPLETE",
+        "2026-11-28T10:00:00.1Z stdout F [after training is done] datetime: 2026-11-28 10:00:00",
+        "worker-0: | INFO | fairseq_cli.train | done training in 1234.5 seconds",
+        "\x1b[32mTraining Completed!!! Saving pre-trained model to out\x1b[0m",
+        "Finetuning completed",
+        "Total training time: 1:23:45",
+        "I0312 10:00:00.1 88 torch/distributed/elastic/agent/server/api.py:884] [default] worker group successfully "
+        "finished. Waiting 300 seconds for other agents to finish.",
+    ],
+)
+def test_a_log_that_shows_a_clean_end_is_no_warning(node: Node, end: str) -> None:
+    text = f"loading data\nstep 100 loss 2.31 errors=0\nstep 200 loss 2.11\n{end}\nsaved to ck/final.pt\n"
+    assert diagnose(node, text) == ()
+    (verdict,) = judge(logs(parse(text.encode()))).verdicts
+    assert (verdict.cause, verdict.culprits) == ("job_ended", ())
+    # A retried port before it changes nothing.
+    assert diagnose(node, BIND + TAKEN + text) == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Training completed.\nuploading\nour_lib: FATAL: quota of bucket exceeded, upload failed\n",
+        "training finished for epoch 3\nour_lib: error 17\n",
+        "Training finished with errors: our_lib: error 17\n",
+        "gpu1:201:330 [0] NCCL INFO comm 0x55d rank 0 nranks 16 cudaDev 0 commId 0xabc - Init COMPLETE\nerror 17\n",
+        "retrying\nour_lib: error 17 is new\n",
+    ],
+)
+def test_what_looks_like_an_error_and_is_not_followed_by_an_end_is_shown(node: Node, text: str) -> None:
+    (found,) = diagnose(node, text)
+    assert found.severity == "warning"
+    assert "error" in found.seen
