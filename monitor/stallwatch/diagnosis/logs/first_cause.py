@@ -302,9 +302,9 @@ def _is_later(event: LogEvent, other: LogEvent) -> bool:
 
 def _is_before(event: LogEvent, other: LogEvent) -> bool:
     """By time where both have one of their own, else by the lines of one log."""
-    if event.at_seconds is not None and other.at_seconds is not None and event.utc == other.utc:
-        if event.at_seconds != other.at_seconds or event.source != other.source:
-            return event.at_seconds < other.at_seconds
+    timed = event.at_seconds is not None and other.at_seconds is not None and event.utc == other.utc
+    if timed and (event.at_seconds != other.at_seconds or event.source != other.source):
+        return (event.at_seconds or 0.0) < (other.at_seconds or 0.0)
     return event.source == other.source and event.line < other.line
 
 
