@@ -17,7 +17,7 @@ torch.distributed is initialised and says better.
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional
 
 # (rank, sizes, local ranks, variable without which the rank means something else). Slurm sets SLURM_PROCID=0 in a batch
 # script too, where no srun has numbered anything: only a step counts.
@@ -33,7 +33,8 @@ _REPLICA = re.compile(
     r"(-(master|worker|launcher|chief|trainer|node|replica|leader|head))?-\d+(-[a-z0-9]{5})?$|"
     r"-(master|launcher|chief|leader|head)(-[a-z0-9]{5})?$"
 )
-RANDOM_RUN = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # str(uuid.uuid4())
+_RANDOM_RUN = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # str(uuid.uuid4())
+_MOST_DIGITS = 9  # of a rank, a size, a count of restarts
 PARENT_VARIABLE = "STALLWATCH_PARENT"
 
 
@@ -72,9 +73,15 @@ def start_ticks(pid: int) -> "Optional[int]":
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def world_of(environment: "Mapping[str, str]", process: Process, store: "Optional[tuple[str, str]]" = None) -> World:
+def world_of(
+    environment: "Mapping[str, str]",
+    process: "Optional[Process]",
+    store: "Optional[tuple[str, str]]" = None,
+    arguments: "Optional[Callable[[], Sequence[str]]]" = None,
+) -> World:
     """Given the environment, and the address of the store where torch.distributed runs without MASTER_ADDR, return
-    the place of the process."""
+    the place of the process. Of another process than this one nothing but its environment is known: `process` is None,
+    and its `arguments` are asked for where a job takes its name from them."""
     rank, size, local = _rank(environment)
     restarts = _number(environment, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT") or 0
     address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
@@ -87,7 +94,7 @@ def world_of(environment: "Mapping[str, str]", process: Process, store: "Optiona
         local_rank=local if local is not None else (0 if rank is None else -1),
         world_size=world_size,
         restart_count=restarts,
-        training_job=_training_job(environment, process, address, port),
+        training_job=_training_job(environment, process, address, port, arguments or _own_arguments),
         epoch=f"{address}:{port}/{world_size}/{restarts}/{run}",
         is_ranked=rank is not None,
     )
@@ -105,7 +112,7 @@ def _rank(environment: "Mapping[str, str]") -> "tuple[Optional[int], Optional[in
 def _number(environment: "Mapping[str, str]", *names: str) -> "Optional[int]":
     for name in names:
         text = environment.get(name, "").strip()
-        if text.isascii() and text.isdigit():
+        if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
             return int(text)
     return None
 
@@ -116,7 +123,13 @@ def _slurm_step(environment: "Mapping[str, str]") -> str:
     return f"{environment['SLURM_JOB_ID']}.{environment.get('SLURM_STEP_ID', '')}"
 
 
-def _training_job(environment: "Mapping[str, str]", process: Process, address: str, port: str) -> str:
+def _training_job(
+    environment: "Mapping[str, str]",
+    process: "Optional[Process]",
+    address: str,
+    port: str,
+    arguments: "Callable[[], Sequence[str]]",
+) -> str:
     named = environment.get("STALLWATCH_JOB", "").strip()
     if named:
         return named
@@ -125,14 +138,14 @@ def _training_job(environment: "Mapping[str, str]", process: Process, address: s
         if "SLURM_ARRAY_JOB_ID" in environment:
             slurm = environment["SLURM_ARRAY_JOB_ID"] + "_" + environment.get("SLURM_ARRAY_TASK_ID", "")
         return "-".join(filter(None, (environment.get("SLURM_JOB_NAME", ""), slurm)))
-    if "KUBERNETES_SERVICE_HOST" in environment:
-        pod = environment.get("POD_NAME") or environment.get("HOSTNAME") or process.node
+    pod = environment.get("POD_NAME") or environment.get("HOSTNAME") or (process.node if process else "")
+    if "KUBERNETES_SERVICE_HOST" in environment and (pod or "PET_RDZV_ID" in environment):
         return environment.get("PET_RDZV_ID") or _REPLICA.sub("", pod) or pod
     run = environment.get("TORCHELASTIC_RUN_ID", "")
     if run not in ("", "none"):
         # torchrun --standalone makes a new one each time: as a name it says nothing, and there is no end of them.
-        return (script_of(_own_arguments()) if RANDOM_RUN.fullmatch(run) else "") or run
-    return f"{address}:{port}" if address else f"local-{process.pid}"
+        return (script_of(arguments()) if _RANDOM_RUN.fullmatch(run) else "") or run
+    return f"{address}:{port}" if address or process is None else f"local-{process.pid}"
 
 
 def script_of(arguments: "Sequence[str]") -> str:
