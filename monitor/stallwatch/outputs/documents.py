@@ -10,7 +10,7 @@ from stallwatch import __version__
 from stallwatch.model.finding import Finding, RankState
 from stallwatch.model.incident import OVER, Incident, IncidentState, NodeReport, Severity, Together
 from stallwatch.model.snapshot import SensorStatus
-from stallwatch.model.verdict import SCHEMA_VERSION, Report, StackNode, Verdict
+from stallwatch.model.verdict import SCHEMA_VERSION, Report
 
 
 class EventDocument(msgspec.Struct, frozen=True):
@@ -18,19 +18,10 @@ class EventDocument(msgspec.Struct, frozen=True):
     what: str
 
 
-class IncidentDocument(msgspec.Struct, frozen=True):
-    # The fields of a Report, by the same names.
-    schema_version: int
-    tool_version: str
+class IncidentDocument(Report, frozen=True, kw_only=True):
     incident_id: str
     training_job: str
     epoch: str
-    captured_at: str | None
-    deadline: str | None
-    evidence_complete: bool
-    verdicts: tuple[Verdict, ...]
-    stacks: StackNode | None
-    caveats: tuple[str, ...]
     # The life of the incident.
     state: IncidentState
     severity: Severity
@@ -51,9 +42,8 @@ class IncidentDocument(msgspec.Struct, frozen=True):
 
     tell_at: str | None = None  # when somebody is told, unless it moves
     tell_reason: str = ""  # why not sooner
-    together: Together | None = (
-        None  # how this node stands among those of the job; null: it sees all of it, or is alone
-    )
+    # How this node stands among those of the job; null: it sees all of it, or is alone.
+    together: Together | None = None
 
 
 class IncidentList(msgspec.Struct, frozen=True):
@@ -120,18 +110,15 @@ class Readiness(msgspec.Struct, frozen=True):
 
 def incident_document(incident: Incident, *, with_stacks: bool = True) -> IncidentDocument:
     report = incident.report or _no_report(incident)
+    said = {name: getattr(report, name) for name in Report.__struct_fields__}
+    said |= {
+        "incident_id": incident.incident_id,
+        "training_job": incident.job.training_job,
+        "epoch": incident.job.epoch,
+        "stacks": report.stacks if with_stacks else None,
+    }
     return IncidentDocument(
-        schema_version=report.schema_version,
-        tool_version=report.tool_version,
-        incident_id=incident.incident_id,
-        training_job=incident.job.training_job,
-        epoch=incident.job.epoch,
-        captured_at=report.captured_at,
-        deadline=report.deadline,
-        evidence_complete=report.evidence_complete,
-        verdicts=report.verdicts,
-        stacks=report.stacks if with_stacks else None,
-        caveats=report.caveats,
+        **said,
         state=incident.state,
         severity=incident.severity,
         muted=incident.muted,

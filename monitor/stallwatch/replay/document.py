@@ -19,7 +19,7 @@ from stallwatch.model.finding import Finding
 from stallwatch.model.incident import UNTOLD, Incident, Severity
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Verdict
-from stallwatch.outputs.documents import IncidentDocument, incident_document, iso
+from stallwatch.outputs.documents import EventDocument, IncidentDocument, incident_document, iso
 from stallwatch.replay.playing import Moment, play
 from stallwatch.replay.recorded import RecordedWitness, recorded_looks
 from stallwatch.replay.telling import Telling, voices
@@ -70,13 +70,6 @@ class Told(msgspec.Struct, frozen=True):
     line: str  # as the daemon's log has it
 
 
-class AtTheTime(msgspec.Struct, frozen=True):
-    """What the daemon that recorded it noted about telling people."""
-
-    at: str
-    what: str
-
-
 class Replay(msgspec.Struct, frozen=True):
     schema_version: int
     tool_version: str
@@ -91,7 +84,7 @@ class Replay(msgspec.Struct, frozen=True):
     looks: tuple[LookVerdict, ...]
     told: tuple[Told, ...]
     incidents: tuple[IncidentDocument, ...]
-    at_the_time: tuple[AtTheTime, ...]
+    at_the_time: tuple[EventDocument, ...]  # what the daemon that recorded it noted about telling people
     caveats: tuple[str, ...]
 
 
@@ -292,7 +285,9 @@ def _looks(history: History, witness: RecordedWitness) -> tuple[LookVerdict, ...
     )
 
 
-def _at_the_time(incident: Incident | None) -> tuple[AtTheTime, ...]:
+def _at_the_time(incident: Incident | None) -> tuple[EventDocument, ...]:
     about_telling = ("told as", "escalated", UNTOLD, "verdict", "resolved", "ended", "acknowledged")
     events = incident.events if incident is not None else ()
-    return tuple(AtTheTime(iso(event.wall_ns), event.what) for event in events if event.what.startswith(about_telling))
+    return tuple(
+        EventDocument(iso(event.wall_ns), event.what) for event in events if event.what.startswith(about_telling)
+    )

@@ -30,8 +30,9 @@ def outcome(agrees: bool, verdict: Verdict | None = VERDICT, causes: tuple[str, 
     incident = None
     if verdict is not None:
         incident = IncidentDocument(
-            1, "0", "demo-1", "demo", "e", None, None, True, (verdict,), None, (), "open", "warning", False, "node-7",
-            "", None, "", "", (), (),
+            schema_version=1, tool_version="0", incident_id="demo-1", training_job="demo", epoch="e", captured_at=None,
+            deadline=None, evidence_complete=True, verdicts=(verdict,), state="open", severity="warning", muted=False,
+            node="node-7", opened_at="", resolved_at=None, resolution="", bundle="", findings=(), events=(),
         )  # fmt: skip
     return Outcome(
         fault="lock",
