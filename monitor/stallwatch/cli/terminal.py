@@ -19,7 +19,7 @@ STATE_STYLES = {
     "waiting": "yellow",
     "suspect": "bold red",
     "stopped": "bold red",
-    "gone": "bold red",
+    "gone": "dim",  # a culprit that is gone says so beside it
     "ending": "dim",
     "unknown": "magenta",
 }

@@ -112,7 +112,9 @@ def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activit
         slowness=claim.slowness,
         ends_by_itself=ends_by_itself,
     )
-    verdict = msgspec.structs.replace(verdict, summary=summary(verdict, activities, _aside(story, claim, waiting)))
+    aside = _aside(story, claim, waiting)
+    said = summary(verdict, activities, aside)
+    verdict = msgspec.structs.replace(verdict, summary=said, waiting_at=aside.others_at if verdict.waiting else "")
     steps = dict.fromkeys((*claim.steps, *next_steps(verdict, activities)))
     return msgspec.structs.replace(verdict, next_steps=tuple(steps)[:MAXIMUM_STEPS])
 

@@ -104,6 +104,7 @@ class Verdict(msgspec.Struct, frozen=True):
     next_steps: tuple[str, ...] = ()
     slowness: Slowness | None = None
     ends_by_itself: EndsByItself | None = None  # what the culprits do is of this kind; None: it is not known to end
+    waiting_at: str = ""  # where most of those stand that wait: "called at …/train.py:78 in learn (`loss.backward()`)"
 
 
 class StackNode(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from stallwatch.model.verdict import CulpritProcess, Frame, GroupRef, StackNode
 from tests.integration.outputs.browser import PHONE, WIDE, chromium, needs_browser, opened
 from tests.integration.outputs.page_reports import stalled_incident, stalled_node, write_timeline
 from tests.integration.outputs.serving import Served, served
-from tests.unit.outputs.reports import JOB, FakeControl, diagnosis, incident, node_report, verdict, view
+from tests.unit.outputs.reports import JOB, WALL_NS, FakeControl, diagnosis, incident, node_report, verdict, view
 
 pytestmark = needs_browser
 
@@ -175,6 +175,97 @@ def test_several_incidents_are_listed_first_the_most_urgent_at_the_top(browser: 
         assert "stallwatch mute llama-7b --for 0" in stands
         assert accuse(page) == []
         assert shown.complaints == []
+
+
+def test_of_several_incidents_all_but_the_first_are_folded_and_stay_as_somebody_left_them(browser: Any) -> None:
+    other = incident(incident_id="b-1", severity="warning")
+    control = FakeControl(incidents=(incident(), other))
+    with served(node_report(*control.incidents), control) as node, opened(browser, address(node)) as shown:
+        page = shown.page
+        page.wait_for_selector("article#b-1")
+        first, folded = page.locator("#llama-7b-1 .graph"), page.locator("#b-1 .graph")
+        assert (first.is_visible(), folded.is_visible()) == (True, False)
+        assert "Rank 2 never entered" in page.locator("#b-1 .sentence").inner_text()
+        page.locator("#b-1 >> text=Why, where, and what to do").click()
+        assert folded.is_visible()
+        control.incidents = (incident(), incident(incident_id="b-1", severity="critical"))
+        node.output.publish(node_report(*control.incidents))
+        page.wait_for_selector("article.critical#b-1")
+        assert folded.is_visible()
+        assert shown.complaints == []
+
+
+def test_why_nobody_is_told_stands_there_with_the_time_that_is_left(browser: Any) -> None:
+    early = incident(
+        severity="none", tell_wall_ns=WALL_NS + 100 * 10**9, tell_reason="it may end by itself: storage may answer late"
+    )
+    silent = incident(
+        incident_id="b-1", severity="none", muted=True, events=(IncidentEvent(0, "nobody is told: the job is muted"),)
+    )
+    control = FakeControl(incidents=(early, silent))
+    with served(node_report(early, silent), control) as node, opened(browser, address(node)) as shown:
+        shown.page.wait_for_selector("article#b-1")
+        shown.page.wait_for_selector("text=(in 100 s)")
+        told = shown.page.inner_text("#llama-7b-1")
+        assert "Nobody is told yet: it may end by itself: storage may answer late. Told at" in told
+        assert "(in 100 s) unless it moves." in told
+        assert "Nobody is told: the job is muted." in shown.page.inner_text("#b-1")
+        assert shown.complaints == []
+
+
+def test_culprits_at_one_line_share_a_card_and_the_others_line_stands_beside_it(browser: Any) -> None:
+    here, there = Frame("/t/locks.py", 41, "take", "with lock:"), Frame("/t/data.py", 8, "load", None)
+    culprits = (
+        CulpritProcess(1, "a", 101, None, "lock", here),
+        CulpritProcess(2, "b", 102, None, "lock", here),
+        CulpritProcess(5, "b", 105, None, "dataloader", there),
+    )
+    told = incident(
+        report=diagnosis(
+            verdict(
+                culprits=(1, 2, 5), waiting="0,3-4", culprit_processes=culprits, waiting_at="called at t.py:7 (`f()`)"
+            )
+        )
+    )
+    with served(node_report(told), FakeControl(incidents=(told,))) as node, opened(browser, address(node)) as shown:
+        shown.page.wait_for_selector(".culprit")
+        cards = shown.page.locator(".culprit").all_inner_texts()
+        assert [card.splitlines()[0] for card in cards] == [
+            "Ranks 1-2 · a, b · in lock",
+            "Rank 5 · b · pid 105 · in dataloader",
+        ]
+        assert shown.page.inner_text(".others") == "The others (ranks 0,3-4)\ncalled at t.py:7 (f())"
+        assert shown.complaints == []
+
+
+def test_how_long_it_lasted_is_said_and_ranks_of_a_clean_end_are_grey(browser: Any) -> None:
+    over = incident(state="resolved", opened_wall_ns=WALL_NS, resolved_wall_ns=WALL_NS + 240 * 10**9)
+    going = incident(incident_id="b-1", opened_wall_ns=WALL_NS - 30 * 10**9)
+    report = node_report(over, going, ranks=(view(0, state="gone"), view(2, state="gone")))
+    with served(report, FakeControl(incidents=(over, going))) as node, opened(browser, address(node)) as shown:
+        page = shown.page
+        page.evaluate("location.hash = 'llama-7b-1'")
+        page.wait_for_selector("article#llama-7b-1")
+        assert page.inner_text("#llama-7b-1 .tags").endswith(", for 4 min")
+        page.wait_for_selector("#b-1 >> text=, for 30 s")
+        colours = [
+            page.locator(f"#ranks tr:nth-child({row}) .state.gone").evaluate("one => getComputedStyle(one).color")
+            for row in (1, 2)
+        ]
+        assert colours[0] == page.locator(".soft").first.evaluate("one => getComputedStyle(one).color")
+        assert colours[1] != colours[0], "a culprit that is gone is not grey"
+
+
+def test_a_link_to_an_incident_survives_the_login(browser: Any) -> None:
+    past = incident(state="resolved", resolution="the job ended")
+    with (
+        served(node_report(), FakeControl(past=(past,))) as node,
+        opened(browser, f"http://127.0.0.1:{node.port}/#llama-7b-1") as shown,
+    ):
+        shown.page.get_by_label("Token").fill(node.token)
+        shown.page.get_by_role("button", name="Open").click()
+        shown.page.wait_for_selector("article >> text=Resolved: the job ended")
+        assert "token" not in shown.page.url
 
 
 def test_of_two_jobs_of_one_name_only_the_one_that_hangs_has_the_culprit(browser: Any) -> None:

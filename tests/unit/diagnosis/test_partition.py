@@ -61,6 +61,7 @@ def test_the_sentence_says_where_the_others_called_what_the_culprit_did_not() ->
     verdict = judge(evidence(*ranks, Rank(3, STEPS, frames=SLEEPS, backend="gloo"))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
     assert "called at /srv/job/train.py:10 in step" in verdict.summary
+    assert verdict.waiting_at == "called at /srv/job/train.py:10 in step"
 
 
 def test_a_sleep_is_told_with_the_loop_that_it_waits_in() -> None:

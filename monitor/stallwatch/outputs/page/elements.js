@@ -24,6 +24,13 @@ function duration(seconds) {
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
   return `${(seconds / 3600).toFixed(1)} h`;
 }
+function lasting(seconds) {  // of what goes on and is counted: no tenths
+  return seconds < 1 ? "under 1 s" : seconds < 120 ? `${Math.floor(seconds)} s` : duration(seconds);
+}
+function zone(iso) {  // messages say UTC: which zone the page's times are of stands once, at its top
+  const part = new Intl.DateTimeFormat(undefined, {timeZoneName: "short"}).formatToParts(new Date(iso)).find(one => one.type === "timeZoneName");
+  return part ? part.value : "";
+}
 function clock(iso) {
   const moment = new Date(iso), time = moment.toLocaleTimeString();
   return moment.toDateString() === new Date().toDateString() ? time : `${moment.toLocaleDateString()} ${time}`;

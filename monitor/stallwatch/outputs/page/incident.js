@@ -5,24 +5,40 @@ function list(title, lines, tag = "ul") {
   if (!lines.length) return null;
   return element("div", "", element("h3", "", title), element(tag, "", ...lines.map(line => element("li", "", ...prose(line)))));
 }
-function culprit(process, verdict) {
-  const who = join([`Rank ${process.rank}`, process.host, process.pid && `pid ${process.pid}`, process.gpu_uuid,
-    (process.where || verdict.where) && `in ${process.where || verdict.where}`]);
+function culprit(processes, verdict) {  // one card for those that stand at the same line
+  const [first] = processes, one = processes.length === 1, where = first.where || verdict.where;
+  const name = called(processes.map(process => process.rank));
+  const hosts = [...new Set(processes.map(process => process.host).filter(Boolean))];
+  const who = join([name[0].toUpperCase() + name.slice(1), hosts.length > 4 ? `${hosts.length} nodes` : hosts.join(", "),
+    one && first.pid && `pid ${first.pid}`, one && first.gpu_uuid, where && where !== "unknown" && `in ${where}`]);
   const box = element("div", "culprit", element("div", "who", who));
-  const frame = process.frame;
+  const frame = first.frame;
   if (frame) {
     box.append(element("div", "mono", `${frame.file}:${frame.line} in ${frame.function}`));
     if (frame.source) box.append(element("pre", "", frame.source.trim()));
   }
   return box;
 }
+function byLine(processes) {
+  const alike = new Map();
+  for (const process of processes) {
+    const key = process.frame ? JSON.stringify([process.where, process.frame]) : `rank ${process.rank}`;
+    alike.set(key, [...alike.get(key) || [], process]);
+  }
+  return [...alike.values()];
+}
+function others(verdict) {  // where the rest of the job stands: often the line with the missing call
+  if (!verdict.waiting || !verdict.waiting_at) return null;
+  const ranks = numbers(verdict.waiting);
+  return element("div", "others", element("div", "who", `The others (${ranks.length ? called(ranks) : verdict.waiting})`), element("div", "", ...prose(verdict.waiting_at)));
+}
 const DIFFERS = {op: "operation", size: "size", dtype: "element type", count: "number of calls"};
 function whoAndNext(verdict) {  // who, at which line, and what to do about it: all that is needed at three in the morning
   const differs = verdict.mismatch && `Differs in ${DIFFERS[verdict.mismatch.kind] || verdict.mismatch.kind}: the others ${verdict.mismatch.expected}, here ${verdict.mismatch.found}`;
-  const shown = verdict.culprit_processes.slice(0, 16);
-  const more = verdict.culprit_processes.length - shown.length;
-  const who = shown.length || differs ? element("div", "", ...shown.map(process => culprit(process, verdict)),
-    more > 0 ? element("p", "soft", `and ${more} more`) : null, differs ? element("p", "", differs) : null) : null;
+  const groups = byLine(verdict.culprit_processes), shown = groups.slice(0, 8), rest = others(verdict);
+  const more = groups.slice(8).flatMap(group => group.map(process => process.rank));
+  const who = shown.length || differs || rest ? element("div", "", ...shown.map(group => culprit(group, verdict)),
+    more.length ? element("p", "soft", `and ${called(more)}`) : null, differs ? element("p", "", differs) : null, rest) : null;
   const next = list("What to do", verdict.next_steps, "ol");
   return who || next ? element("div", "columns first", who, next) : null;
 }
@@ -47,7 +63,7 @@ function history(incident) {
     if (sentence) said.push(sentence[1]);
     return `${clock(event.at)} ${what}`;
   });
-  const box = element("details", "", element("summary", "", "History and raw evidence"), element("ol", "", ...lines.map(line => element("li", "", line))));
+  const box = folded(incident, "history", false, element("summary", "", "History and raw evidence"), element("ol", "", ...lines.map(line => element("li", "", line))));
   const link = element("a", "", "Download the raw evidence");
   link.href = `api/v1/incidents/${encodeURIComponent(incident.incident_id)}/bundle.tar.gz`;
   box.append(element("p", "", link), element("p", "soft mono", incident.bundle));
@@ -65,10 +81,38 @@ function safety(incident) {
   return element("p", "", element("span", className, words),
     ...incident.deadline && !moves ? [` · torch's own timeout ends the job at ${clock(incident.deadline)}`, left] : []);
 }
+function when(incident) {
+  const began = clock(incident.opened_at);
+  if (isOver(incident)) return `${began}, for ${lasting((Date.parse(incident.resolved_at) - Date.parse(incident.opened_at)) / 1000)}`;
+  const lasts = element("span", "lasts");
+  lasts.dataset.since = incident.opened_at;
+  return element("span", "", `since ${began}`, lasts);
+}
+function untold(incident) {  // who looks at a verdict that wakes nobody must not take it for a fault
+  if (isOver(incident) || incident.severity !== "none" || !incident.verdicts.length) return null;
+  if (incident.tell_at) {
+    const left = element("span", "left");
+    left.dataset.until = incident.tell_at;
+    return element("p", "", `Nobody is told yet: ${incident.tell_reason}. Told at ${clock(incident.tell_at)}`, left, " unless it moves.");
+  }
+  const said = incident.events.map(event => /^nobody is told(?: yet)?: ([^;]+)/.exec(event.what)).filter(Boolean).pop();
+  const elsewhere = incident.together && !incident.together.speaks && incident.together.why;
+  const why = incident.tell_reason || elsewhere || said && said[1];
+  return why ? element("p", "", `Nobody is told: ${why}.`) : null;
+}
+const folds = new Map();  // what a person has opened or closed stays so when a card is drawn anew
+function folded(incident, name, open, ...children) {
+  const key = `${incident.incident_id} ${name}`, box = element("details", "", ...children);
+  box.open = folds.has(key) ? folds.get(key) : open;
+  box.addEventListener("toggle", () => { if (box.isConnected) folds.set(key, box.open); });
+  return box;
+}
 function countDown(now) {  // a deadline is felt as the time that is left
+  for (const lasts of document.querySelectorAll(".lasts"))
+    setText(lasts, `, for ${lasting((Date.parse(now) - Date.parse(lasts.dataset.since)) / 1000)}`);
   for (const left of document.querySelectorAll(".left")) {
     const seconds = (Date.parse(left.dataset.until) - Date.parse(now)) / 1000;
-    setText(left, Number.isNaN(seconds) ? "" : seconds < 0 ? " (that is over)" : ` (in ${duration(seconds)})`);
+    setText(left, Number.isNaN(seconds) ? "" : seconds < 0 ? " (that is over)" : ` (in ${lasting(seconds)})`);
   }
 }
 function silence(incident) {  // whoever may silence a job is a member of the socket's group; the page's token only reads
@@ -99,7 +143,7 @@ function acknowledgement(incident) {
   return form;
 }
 function person(name) { return name.startsWith("slack:") ? "somebody in Slack" : name; }
-function incidentCard(incident, timeline, ranks) {
+function incidentCard(incident, timeline, ranks, first) {
   const verdict = incident.verdicts[0];
   const standing = isOver(incident) ? incident.state : incident.severity;
   const card = element("article", standing);
@@ -110,14 +154,14 @@ function incidentCard(incident, timeline, ranks) {
     verdict ? element("span", "tag", verdict.confidence) : null,
     incident.muted ? element("span", "tag", "muted") : null,
     element("span", "", `job ${incident.training_job}${incident.owner ? ` of ${incident.owner}` : ""}`),
-    element("span", "soft", `${incident.incident_id} on ${incident.node} · since ${clock(incident.opened_at)}`)));
+    element("span", "soft", `${incident.incident_id} on ${incident.node} ·`), element("span", "soft", when(incident))));
   card.append(element("p", "sentence", ...prose(verdict ? verdict.summary : incident.findings.map(finding => finding.reason).join("; ") || "No verdict yet")));
   if (isOver(incident)) card.append(element("p", "", `${incident.state === "ended" ? "Ended" : "Resolved"}: ${incident.resolution}`));
-  card.append(...[safety(incident), acknowledgement(incident)].filter(Boolean));  // what to do with the job is asked first
-  if (verdict) card.append(...verdictParts(verdict).filter(Boolean));
-  if (incident.stacks) card.append(stacks(incident.stacks, verdict));
-  card.append(...timelineParts(incident, timeline, ranks));
-  card.append(...[silence(incident), history(incident)].filter(Boolean));
+  card.append(...[safety(incident), untold(incident), acknowledgement(incident)].filter(Boolean));  // what to do with the job is asked first
+  const rest = [...verdict ? verdictParts(verdict) : [], incident.stacks ? stacks(incident, verdict) : null,
+    ...timelineParts(incident, timeline, ranks), silence(incident), history(incident)].filter(Boolean);
+  // Of several the first is read; who wants another one opens it.
+  card.append(...first ? rest : [folded(incident, "rest", false, element("summary", "", "Why, where, and what to do"), ...rest)]);
   return card;
 }
 

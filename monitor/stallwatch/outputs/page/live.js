@@ -1,13 +1,13 @@
 "use strict";
 const cards = new Map();  // id -> {key, card}
-async function cardFor(incident, ranks) {
-  const key = JSON.stringify(incident);
+async function cardFor(incident, ranks, first) {
+  const key = JSON.stringify([incident, first]);
   const known = cards.get(incident.incident_id);
   if (known && known.key === key) return known.card;
   const path = `incidents/${encodeURIComponent(incident.incident_id)}`;
   const [whole, timeline] = incident.verdicts.length
     ? await Promise.all([api(path).catch(() => null), api(`${path}/timeline`).catch(() => null)]) : [incident, null];
-  const card = incidentCard(whole || incident, timeline, ranks);
+  const card = incidentCard(whole || incident, timeline, ranks, first);
   const complete = whole && (timeline || !incident.verdicts.length);  // what a busy node did not answer in time is asked for again
   cards.set(incident.incident_id, {key: complete ? key : "", card});
   return card;
@@ -23,7 +23,9 @@ async function showIncidents(incidents, ranks) {
     const past = incidents.find(incident => incident.incident_id === linked) || await api(`incidents/${encodeURIComponent(linked)}`).catch(() => null);
     if (past) shown.push({...past, stacks: null}); else linked = "";
   }
-  const present = await Promise.all(shown.map(incident => cardFor(incident, ranks)));
+  // Read at once: the one that a link names, else the most urgent.
+  const first = shown.some(incident => incident.incident_id === linked) ? linked : shown.length ? shown[0].incident_id : "";
+  const present = await Promise.all(shown.map(incident => cardFor(incident, ranks, incident.incident_id === first)));
   const place = byId("open");
   const quiet = open.length ? open.length > 1 ? [overview(open)] : [] : [calm(ranks)];
   const wanted = [...quiet, ...present];
@@ -114,7 +116,7 @@ async function refresh() {
     countDown(ranks.at);
     lastGood = new Date();
     byId("connection").className = "soft";
-    setText(byId("connection"), `live · ${clock(ranks.at)}`);
+    setText(byId("connection"), `live · ${clock(ranks.at)} ${zone(ranks.at)}`);
     document.body.classList.remove("stale");
   } catch (error) {
     byId("connection").className = "lost";

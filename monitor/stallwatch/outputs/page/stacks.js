@@ -35,13 +35,11 @@ function stackItems(node, culprits) {
   }
   return lines;
 }
-function stacks(tree, verdict) {
+function stacks(incident, verdict) {
   const culprits = new Set(verdict ? verdict.culprits : []);
-  const scroll = element("div", "stacks mono", element("ul", "", ...stackItems(unwrapped(tree), culprits)));
+  const scroll = element("div", "stacks mono", element("ul", "", ...stackItems(unwrapped(incident.stacks), culprits)));
   scroll.tabIndex = 0;  // long lines scroll by keyboard too
   scroll.setAttribute("role", "region");
   scroll.setAttribute("aria-label", "Merged stacks");
-  const box = element("details", "", element("summary", "", "Stacks of all ranks, merged; where they part, the fewest first"), scroll);
-  box.open = true;
-  return box;
+  return folded(incident, "stacks", true, element("summary", "", "Stacks of all ranks, merged; where they part, the fewest first"), scroll);
 }
