@@ -2,6 +2,7 @@
 them. And ranks of other users. Users are mere numbers: nothing is added to the machine."""
 
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -58,7 +59,7 @@ def as_unit(path: Path, uid: int, python: PythonForEverybody, listen: int | None
     )
     assert service["NoNewPrivileges"] == ["yes"]
     privileges = [f"--inh-caps={ambient}", f"--ambient-caps={ambient}", f"--bounding-set={bounding}", "--no-new-privs"]
-    tree = "mount -t tmpfs tmpfs /tmp" if service["PrivateTmp"] == ["yes"] else ":"
+    tree = own_tmp(python) if service["PrivateTmp"] == ["yes"] else ":"
     if service.get("ProtectProc") == ["invisible"]:
         tree += " && mount -t proc -o hidepid=invisible proc /proc"
     mounts = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", f'{tree} && exec "$@"', "sh"]
@@ -69,6 +70,18 @@ def as_unit(path: Path, uid: int, python: PythonForEverybody, listen: int | None
         return command
     listens = [] if listen is None else ["--listen", str(listen)]
     return [*command, *python.command, str(SANDBOX), str(path), *listens, "--"]
+
+
+def own_tmp(python: PythonForEverybody) -> str:
+    """A shell command that gives /tmp anew and empty, but for what is run: a contributor may have cloned us there."""
+    runs = (*python.environment["PYTHONPATH"].split(os.pathsep), python.command[0], str(UNITS.parents[1]))
+    folders = dict.fromkeys(path.parent if path.is_file() else path for path in map(Path, runs))
+    kept = [folder for folder in folders if folder.is_relative_to("/tmp")]
+    commands = ["mount -t tmpfs tmpfs /mnt"]  # made there, for what is kept is not to be seen once it lies on /tmp
+    for folder in kept:
+        place = shlex.quote(f"/mnt/{folder.relative_to('/tmp')}")
+        commands.append(f"mkdir -p {place} && mount --bind {shlex.quote(str(folder))} {place}")
+    return " && ".join([*commands, "mount --move /mnt /tmp"])
 
 
 def need_root() -> PythonForEverybody:

@@ -5,11 +5,23 @@ import re
 import shutil
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.integration.node.service import ALICE, PRIVILEGED_UNIT, UNIT, UNITS, as_user, need_root, unit
+from tests.integration.node.service import (
+    ALICE,
+    PRIVILEGED_UNIT,
+    SERVICE,
+    UNIT,
+    UNITS,
+    as_unit,
+    as_user,
+    need_root,
+    unit,
+)
+from tests.programs.everybody import PythonForEverybody
 
 SYSUSERS, TMPFILES = UNIT.with_suffix(".sysusers"), UNIT.with_suffix(".tmpfiles")
 RANKS = Path("/run/stallwatch/ranks")
@@ -171,3 +183,20 @@ def test_the_privileged_side_keeps_what_it_reads(directive: str, takes: str) -> 
 def test_the_daemon_keeps_its_network_and_knows_who_asks(directive: str, takes: str) -> None:
     assert directive not in unit("Service"), takes
     assert directive in UNIT.read_text(encoding="utf-8"), "said where it is missed"
+
+
+@pytest.mark.parametrize("path", [UNIT, PRIVILEGED_UNIT])
+def test_a_unit_with_a_tmp_of_its_own_still_finds_a_stallwatch_that_was_cloned_below_tmp(
+    path: Path, python: PythonForEverybody
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="sw-clone-", dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        (Path(folder) / "cloned.py").write_text("import os\nprint(sorted(os.listdir('/tmp')))\n")
+        environment = {**python.environment, "PYTHONPATH": f"{python.environment['PYTHONPATH']}:{folder}"}
+        there = python._replace(environment=environment)
+        done = subprocess.run(
+            [*as_unit(path, SERVICE, there), *there.command, "-c", "import cloned"],
+            env=environment, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.stderr == ""
+        assert Path(folder).name in done.stdout
