@@ -127,6 +127,7 @@ def _nowhere(activity: Activity) -> Activity:
         blocks=None,
         handled=None if activity.handled is None else replace(activity.handled, frames=()),
         stack=tuple(_token(frame) for frame in activity.stack),
+        awaited_stack=tuple(_token(frame) for frame in activity.awaited_stack),
         why=(),
     )
 

@@ -199,6 +199,8 @@ def _collective_blockers(
         else:
             unknown.extend(dark)
             blockers.extend(Blocker(rank, 0, Strength.SUPPOSED) for rank in supposed if not dark)
+    elif not group.members_known and not blockers and not unknown:
+        blockers.extend(_on_their_way(case, group, frontiers))
     return blockers, unknown
 
 
@@ -256,6 +258,30 @@ def _supposed(case: Case, group: Group) -> tuple[list[int], list[int]]:
     if alone and len(left) <= len(alone):
         return [], others
     return [r for r in left if case.recorded(r)], [r for r in left if not case.recorded(r)]
+
+
+def _on_their_way(case: Case, group: Group, frontiers: dict[tuple[int, int], Wait]) -> list[Blocker]:
+    """All that were seen in a group whose members nobody wrote down stand inside. Who stands still in the very function
+    that called it on them, or came through it, is a member that has not come to that line. Else the only rank that is
+    left may be one."""
+    left, dark = _supposed(case, group)
+    waiting = {rank for rank, _ in frontiers}
+    left = [rank for rank in left if rank not in waiting and case.activity(rank).moving is False]
+    inside = [case.activity(rank) for rank in group.ranks]
+    callers = {activity.path for activity in inside if activity.path}
+    places = {activity.awaited_stack or activity.stack for activity in inside}
+    near = [
+        rank
+        for rank in left
+        if (activity := case.activity(rank)).in_collective is False
+        and (activity.awaited_stack or activity.stack) not in places
+        and any(activity.path[: len(path)] == path for path in callers)
+    ]
+    if near:
+        return [Blocker(rank, 0, Strength.HOST) for rank in near]
+    if dark or len(left) != 1 or len(case.world) - len(group.ranks) != 1 or not _is_away(case, left[0]):
+        return []
+    return [Blocker(left[0], 0, Strength.SUPPOSED)]
 
 
 def _transfer_blockers(

@@ -30,7 +30,13 @@ def with_awaited_thread(activity: Activity, look: Look, sources: tuple[SourceLin
         f"{frame.function}",
         "py-spy",
     )
-    return msgspec.structs.replace(activity, awaited_frame=frame, awaited_detail=detail, why=(*activity.why, fact))
+    return msgspec.structs.replace(
+        activity,
+        awaited_frame=frame,
+        awaited_detail=detail,
+        awaited_stack=thread.frames,
+        why=(*activity.why, fact),
+    )
 
 
 def awaited_thread(stack: tuple[CodeFrame, ...], own_id: int | None, look: Look) -> ThreadStack | None:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from stallwatch.diagnosis.frames import Origin, place
 from stallwatch.model.evidence import CodeFrame, SourceBlock
 from stallwatch.model.scene import Handled, NamedCall
 from stallwatch.model.verdict import EndsByItself, Fact, Frame, Where
@@ -38,6 +39,7 @@ class Activity(msgspec.Struct, frozen=True):
     ends_by_itself: EndsByItself | None = None  # what it does is of this kind
     awaited_frame: Frame | None = None  # of the thread of its own process that it waits for
     awaited_detail: str = ""
+    awaited_stack: tuple[CodeFrame, ...] = ()  # innermost first
     polls: str = ""  # the loop in which it sleeps and looks again: "while not path.exists():"
     moving: bool | None = None  # over two looks; None: one look, or they do not tell (a busy loop)
     io_known: bool = False  # what it read and wrote between the looks is known
@@ -58,6 +60,14 @@ class Activity(msgspec.Struct, frozen=True):
     joined: bool | None = None  # it has a process group; False: asked, and it has none, or none any more
     phase: str = ""  # as the job told it
     why: tuple[Fact, ...] = ()
+
+    @property
+    def path(self) -> tuple[tuple[str, str], ...]:
+        """The functions of the job's own code, (file, function), outermost first, through which it came to where it
+        stands: by the thread that it waits for where that is known."""
+        frames = self.awaited_stack or self.stack
+        own = [frame for frame in frames if place(frame.filename).origin is Origin.JOB]
+        return tuple((frame.filename, frame.name) for frame in reversed(own))
 
     @property
     def known(self) -> bool:
