@@ -36,6 +36,20 @@ class HttpSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     socket_group: Annotated[
         str, Meta(description="Group that may use the control socket; empty: the daemon's own.")
     ] = ""
+    socket_for_everybody: Annotated[
+        bool,
+        Meta(description="Every user may use the control socket: members of the group see all jobs, others their own."),
+    ] = False
+    proxy_token_file: Annotated[
+        str,
+        Meta(
+            description="File with the bearer token of a proxy that has asked people to log in (a secret, another one "
+            "than the page's): it says who asks, and he sees what he would on the control socket."
+        ),
+    ] = ""
+    proxy_user_header: Annotated[str, Meta(description="Header in which that proxy says who asks.")] = (
+        "X-Forwarded-User"
+    )
 
 
 # A switch for each sensor that the table gives one.

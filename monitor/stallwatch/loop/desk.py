@@ -112,11 +112,14 @@ class Desk:
         report = self._report
         if report is None:
             raise UsageError("the daemon has not looked at the node yet", "Ask again in a second.")
-        alive = sorted({rank.job for rank in report.ranks if rank.state != "gone"})
+        alive = sorted({rank.job for rank in report.ranks if rank.state != "gone" and owner in (None, rank.owner)})
         names = sorted({job.training_job for job in alive})
-        jobs = [job for job in alive if training_job in (None, job.training_job) and owner in (None, job.owner)]
+        jobs = [job for job in alive if training_job in (None, job.training_job)]
         if not names:
-            raise UsageError("no training job runs on this node", "`stallwatch status` shows what the daemon sees.")
+            whose = f" of {owner}" if owner else ""
+            raise UsageError(
+                f"no training job{whose} runs on this node", "`stallwatch status` shows what the daemon sees."
+            )
         if not jobs:
             whose = f" of {owner}" if owner else ""
             raise UsageError(f"no job {training_job!r}{whose} runs on this node", f"Running here: {', '.join(names)}.")

@@ -20,12 +20,13 @@ from stallwatch.node.disk import DiskHangs
 from stallwatch.outputs.bodies import Acknowledgement, BadBody, CaptureRequest, MuteRequest, read_body
 from stallwatch.outputs.bundle_archive import archive
 from stallwatch.outputs.documents import encoded, incident_document, incident_list
-from stallwatch.outputs.guard import Endpoint, HostCheck, SecurityHeaders, TokenGuard
+from stallwatch.outputs.guard import Endpoint, HostCheck, SecurityHeaders, SocketGuard, TokenGuard
 from stallwatch.outputs.latest import Latest, Published
 from stallwatch.outputs.metrics import negotiated
 from stallwatch.outputs.output import Control
 from stallwatch.outputs.peers import Peer
 from stallwatch.outputs.timeline import read_timeline
+from stallwatch.outputs.viewer import Viewer, viewer_of
 
 # Starts with a letter or digit and holds no slash: never a path upwards, never hidden.
 _INCIDENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=,-]{0,254}\Z")
@@ -54,7 +55,7 @@ class Endpoints:
             Route("/readyz", self.readyz, methods=["GET"]),
         ]
 
-    def private_routes(self, guard: TokenGuard | None) -> list[Route]:
+    def private_routes(self, guard: TokenGuard | SocketGuard | None) -> list[Route]:
         api: Callable[[Endpoint], Endpoint] = guard.api if guard else _unguarded
         page: Callable[[Endpoint], Endpoint] = guard.page if guard else _unguarded
         one = "/api/v1/incidents/{incident_id}"
@@ -69,12 +70,14 @@ class Endpoints:
             Route(f"{one}/bundle.tar.gz", api(self.bundle), methods=["GET"]),
         ]
 
-    def control_routes(self) -> list[Route]:
+    def control_routes(self, guard: SocketGuard | None) -> list[Route]:
+        whoever: Callable[[Endpoint], Endpoint] = guard.api if guard else _unguarded
+        members: Callable[[Endpoint], Endpoint] = guard.members if guard else _unguarded
         return [
-            Route("/control/capture", self.capture, methods=["POST"]),
-            Route("/control/mute", self.mute, methods=["POST"]),
-            Route("/control/notify-test", self.notify_test, methods=["POST"]),
-            Route("/control/page", self.page_address, methods=["GET"]),
+            Route("/control/capture", whoever(self.capture), methods=["POST"]),
+            Route("/control/mute", whoever(self.mute), methods=["POST"]),
+            Route("/control/notify-test", members(self.notify_test), methods=["POST"]),
+            Route("/control/page", members(self.page_address), methods=["GET"]),
         ]
 
     async def metrics(self, request: Request) -> Response:
@@ -101,7 +104,7 @@ class Endpoints:
 
     async def ranks(self, request: Request) -> Response:
         published = self._latest.get()
-        return _json(published.ranks) if published else _not_yet()
+        return _json(published.ranks_for(viewer_of(request))) if published else _not_yet()
 
     async def incidents(self, request: Request) -> Response:
         """Open and recent ones; with ?past=N also the store's last N."""
@@ -111,28 +114,35 @@ class Endpoints:
         past = request.query_params.get("past", "0")
         if not past.isdecimal() or len(past) > 4:
             return _refusal(400, f"past={past!r} is not a number", f"For instance past={_PAST_INCIDENTS}.")
+        viewer = viewer_of(request)
         if int(past) == 0:
-            return _json(published.incidents)
-        return await self._answer(lambda: self._with_past(published, int(past)))
+            return _json(published.incidents_for(viewer))
+        return await self._answer(lambda: self._with_past(published, int(past), viewer))
 
-    def _with_past(self, published: Published, limit: int) -> Response:
+    def _with_past(self, published: Published, limit: int, viewer: Viewer) -> Response:
         past: tuple[Incident, ...] = ()
         problem = ""
         try:
-            past = self._control.past_incidents(limit)
+            past = tuple(one for one in self._control.past_incidents(limit) if viewer.may_see(one.job.owner))
         except OSError as error:  # what is open is known all the same
             problem = f"past incidents cannot be read: {error.strerror}"
-        documents = replace(incident_list(published.report, past), problem=problem)
+        documents = replace(incident_list(viewer.seen(published.report), past), problem=problem)
         return _json(encoded(documents))
 
     async def incident(self, request: Request) -> Response:
         return await self._answer(lambda: self._one(request))
 
     def _one(self, request: Request) -> Response:
-        incident = _find(self._control, request.path_params["incident_id"])
+        incident = self._find(request)
         if incident is None:
             return _unknown_incident(request.path_params["incident_id"])
         return _json(encoded(incident_document(incident)))
+
+    def _find(self, request: Request) -> Incident | None:
+        """The incident that is asked for, where there is one and whoever asks may see it."""
+        incident_id = request.path_params["incident_id"]
+        found = self._control.incident(incident_id) if _INCIDENT_ID.match(incident_id) else None
+        return found if found is not None and viewer_of(request).may_see(found.job.owner) else None
 
     async def acknowledge(self, request: Request) -> Response:
         """The only change that the page may ask for. A form of another site cannot send JSON, nor the cookie."""
@@ -142,7 +152,9 @@ class Endpoints:
         return await self._answer(lambda: self._acknowledge(request, said.by))
 
     def _acknowledge(self, request: Request, said: str) -> Response:
-        incident_id, by = request.path_params["incident_id"], actor(request.state.peer, said)
+        incident_id, by = request.path_params["incident_id"], actor(request.state.peer, said, viewer_of(request))
+        if viewer_of(request).only_own and self._find(request) is None:
+            return _unknown_incident(incident_id)
         self._control.acknowledge(incident_id, by)
         return JSONResponse({"incident_id": incident_id, "by": by})
 
@@ -150,7 +162,7 @@ class Endpoints:
         return await self._answer(lambda: self._timeline(request))
 
     def _timeline(self, request: Request) -> Response:
-        incident = _find(self._control, request.path_params["incident_id"])
+        incident = self._find(request)
         if incident is None:
             return _unknown_incident(request.path_params["incident_id"])
         made = read_timeline(incident.incident_id, incident.job, incident.bundle)
@@ -160,22 +172,25 @@ class Endpoints:
         return await self._answer(lambda: self._archive(request))
 
     def _archive(self, request: Request) -> Response:
-        incident = _find(self._control, request.path_params["incident_id"])
+        incident = self._find(request)
         if incident is None:
             return _unknown_incident(request.path_params["incident_id"])
+        if viewer_of(request).only_own:  # it holds what the whole node did meanwhile
+            return _refusal(403, "raw evidence is for members of the group", "Ask one of them for this bundle.")
         return archive(incident.incident_id, incident.bundle)
 
     async def capture(self, request: Request) -> Response:
         asked = await read_body(request, CaptureRequest, '{"training_job":"a"}')
-        job, owner = asked.training_job, asked.owner
+        job, owner = asked.training_job, _whose(viewer_of(request), asked.owner)
         return await self._answer(lambda: JSONResponse({"incident_id": self._control.capture(job, owner)}))
 
     async def mute(self, request: Request) -> Response:
         asked = await read_body(request, MuteRequest, '{"training_job":"a","seconds":60}')
-        return await self._answer(lambda: self._mute(asked, request.state.peer))
+        return await self._answer(lambda: self._mute(asked, request.state.peer, viewer_of(request)))
 
-    def _mute(self, asked: MuteRequest, peer: Peer) -> Response:
-        whose = self._control.mute(asked.training_job, asked.seconds, asked.owner, actor(peer, asked.by))
+    def _mute(self, asked: MuteRequest, peer: Peer, viewer: Viewer) -> Response:
+        by, owner = actor(peer, asked.by, viewer), _whose(viewer, asked.owner)
+        whose = self._control.mute(asked.training_job, asked.seconds, owner, by)
         return JSONResponse({"training_job": asked.training_job, "owner": whose, "seconds": asked.seconds})
 
     async def notify_test(self, request: Request) -> Response:
@@ -196,13 +211,24 @@ class Endpoints:
             return _refusal(504, f"the daemon did not answer within {seconds:.0f} s", "Its log may say why.")
 
 
-def actor(peer: Peer, said: str) -> str:
+def _whose(viewer: Viewer, said: str | None) -> str | None:
+    """Given of whose job is spoken, return whose it is. Raise UsageError for another's where one sees his own alone."""
+    if not viewer.only_own:
+        return said
+    if said not in (None, viewer.name):
+        raise UsageError("this job is not yours", "Members of the control socket's group may ask for others'.")
+    return viewer.name
+
+
+def actor(peer: Peer, said: str, viewer: Viewer) -> str:
     """Given who is connected and what he calls himself, return who he is. May block.
 
-    A token says that somebody holds it, and no more. On the socket the kernel says which user it is; root, who could be
-    anybody, says for whom he acts. Raise UsageError for another name than one's own.
+    A token says that somebody holds it, and no more; a proxy says who. On the socket the kernel says which user it
+    is; root, who could be anybody, says for whom he acts. Raise UsageError for another name than one's own.
     """
     user = peer.user()
+    if peer.address and viewer.name:
+        return viewer.name
     if peer.address:
         return f"somebody with the page's token ({user or peer.address})"
     if not said or said == user:
@@ -224,8 +250,9 @@ def tcp_app(endpoints: Endpoints, guard: TokenGuard, *, loopback: bool, external
     return _application(routes, [Middleware(SecurityHeaders), *check])
 
 
-def control_app(endpoints: Endpoints) -> Starlette:
-    routes = [*endpoints.open_routes(), *endpoints.private_routes(None), *endpoints.control_routes()]
+def control_app(endpoints: Endpoints, guard: SocketGuard | None = None) -> Starlette:
+    """Without a guard the socket's own mode decides who may."""
+    routes = [*endpoints.open_routes(), *endpoints.private_routes(guard), *endpoints.control_routes(guard)]
     return _application(routes, [])
 
 
@@ -250,10 +277,6 @@ async def _no_such_method(request: Request, error: Exception) -> Response:
 
 def _unguarded(endpoint: Endpoint) -> Endpoint:
     return endpoint
-
-
-def _find(control: Control, incident_id: str) -> Any:
-    return control.incident(incident_id) if _INCIDENT_ID.match(incident_id) else None
 
 
 def _json(body: bytes, status: int = 200) -> Response:

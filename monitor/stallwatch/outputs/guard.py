@@ -2,16 +2,29 @@
 
 import ipaddress
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stallwatch.outputs.page_token import equal
+from stallwatch.outputs.peers import Peer
 from stallwatch.outputs.sessions import SESSION_SECONDS, Sessions
+from stallwatch.outputs.viewer import EVERYTHING, Group, Viewer
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+_LONGEST_NAME = 256
+
+
+class Proxy(NamedTuple):
+    """Asks people to log in, and says with a token of its own who asks."""
+
+    token: str
+    header: str
+    group: Group
 
 
 class TokenGuard:
@@ -19,9 +32,16 @@ class TokenGuard:
     name of a session that the token has opened."""
 
     def __init__(
-        self, token: str, sessions: Sessions, port: int, locked_page: HTMLResponse, external_url: str = ""
+        self,
+        token: str,
+        sessions: Sessions,
+        port: int,
+        locked_page: HTMLResponse,
+        external_url: str = "",
+        proxy: Proxy | None = None,
     ) -> None:
         self._token = token
+        self._proxy = proxy
         self._sessions = sessions
         external = urlsplit(external_url)
         self._https_host = external.hostname if external.scheme == "https" else None
@@ -31,7 +51,7 @@ class TokenGuard:
 
     def api(self, endpoint: Endpoint) -> Endpoint:
         async def guarded(request: Request) -> Response:
-            if self._may(request) and not _is_from_foreign_page(request):
+            if not _is_from_foreign_page(request) and await self._may(request):
                 return await endpoint(request)
             return JSONResponse(
                 {"error": "this needs the token", "help": "Send the header Authorization: Bearer <token file's line>."},
@@ -69,17 +89,59 @@ class TokenGuard:
                     samesite="lax",
                 )
                 return response
-            if given is None and self._may(request):
+            if given is None and await self._may(request):
                 return await endpoint(request)
             return self._locked_page
 
         return guarded
 
-    def _may(self, request: Request) -> bool:
+    async def _may(self, request: Request) -> bool:
+        """Note in the request who asks; False where nothing says so."""
+        viewer = await self._viewer(request)
+        if viewer is None:
+            return False
+        request.state.viewer = viewer
+        return True
+
+    async def _viewer(self, request: Request) -> Viewer | None:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return equal(bearer.strip(), self._token)
-        return self._sessions.is_open(request.cookies.get(self._cookie, ""))
+            if self._proxy and equal(bearer.strip(), self._proxy.token):
+                name = request.headers.get(self._proxy.header, "").strip()
+                if not name or len(name) > _LONGEST_NAME:
+                    return None  # a proxy that has asked nobody to log in vouches for nobody
+                return await anyio.to_thread.run_sync(self._proxy.group.viewer, name, abandon_on_cancel=True)
+            return EVERYTHING if equal(bearer.strip(), self._token) else None
+        return EVERYTHING if self._sessions.is_open(request.cookies.get(self._cookie, "")) else None
+
+
+class SocketGuard:
+    """On a control socket that is open to every user: the kernel says who asks."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def api(self, endpoint: Endpoint) -> Endpoint:
+        async def guarded(request: Request) -> Response:
+            peer = request.state.peer
+            assert isinstance(peer, Peer)
+            request.state.viewer = await anyio.to_thread.run_sync(self._group.viewer_at, peer, abandon_on_cancel=True)
+            return await endpoint(request)
+
+        return guarded
+
+    page = api
+
+    def members(self, endpoint: Endpoint) -> Endpoint:
+        """What is the whole node's: of no use to who sees his own jobs."""
+
+        async def only_members(request: Request) -> Response:
+            if request.state.viewer.only_own:
+                help = "Ask a member of the control socket's group."
+                return JSONResponse({"error": "this is for members of the group", "help": help}, 403)
+            return await endpoint(request)
+
+        return self.api(only_members)
 
 
 def _is_from_foreign_page(request: Request) -> bool:

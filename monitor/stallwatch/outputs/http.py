@@ -19,13 +19,14 @@ from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.app import Endpoints, control_app, tcp_app
 from stallwatch.outputs.connections import Places, limited
-from stallwatch.outputs.guard import TokenGuard, is_loopback
+from stallwatch.outputs.guard import Proxy, SocketGuard, TokenGuard, is_loopback
 from stallwatch.outputs.health import health
 from stallwatch.outputs.latest import Latest
 from stallwatch.outputs.output import Control, Output
-from stallwatch.outputs.page_token import read_or_make
+from stallwatch.outputs.page_token import read_or_make, read_token
 from stallwatch.outputs.sessions import Sessions
 from stallwatch.outputs.sockets import SOCKET_NAME, listen_tcp, listen_unix, split_address
+from stallwatch.outputs.viewer import Group
 from stallwatch.outputs.web_server import WebServer
 
 _START_SECONDS = 10.0
@@ -75,7 +76,7 @@ class HttpOutput:
         listening: list[tuple[socket.socket, Starlette]] = []
         try:
             endpoints = Endpoints(self._latest, self._control, load_page("index.html"), self.page_url)
-            listening.append((listen_unix(self.socket_path, self._config.http.socket_group), control_app(endpoints)))
+            listening.append(self._control_socket(endpoints))
             if self._config.http.listen:
                 listening.append(self._tcp(endpoints, run_directory))
         except StallwatchError:
@@ -85,14 +86,35 @@ class HttpOutput:
             raise
         self._serve(listening)
 
+    def _control_socket(self, endpoints: Endpoints) -> tuple[socket.socket, Starlette]:
+        http = self._config.http
+        if not http.socket_for_everybody:
+            return listen_unix(self.socket_path, http.socket_group), control_app(endpoints)
+        guard = SocketGuard(Group(http.socket_group))
+        return listen_unix(self.socket_path, http.socket_group, 0o666), control_app(endpoints, guard)
+
     def _tcp(self, endpoints: Endpoints, run_directory: Path) -> tuple[socket.socket, Starlette]:
         self._token = read_or_make(self._config.http.token_file, run_directory)
+        proxy = self._proxy()
         server = listen_tcp(self._config.http.listen)
         host, self.port = server.getsockname()[:2]
         external_url = self._config.http.external_url
         sessions = Sessions(self._clock)
-        guard = TokenGuard(self._token, sessions, self.port, load_page("locked.html", 401), external_url)
+        locked = load_page("locked.html", 401)
+        guard = TokenGuard(self._token, sessions, self.port, locked, external_url, proxy)
         return server, tcp_app(endpoints, guard, loopback=is_loopback(host), external_url=external_url)
+
+    def _proxy(self) -> Proxy | None:
+        http = self._config.http
+        if not http.proxy_token_file:
+            return None
+        token = read_token(Path(http.proxy_token_file), "http.proxy_token_file")
+        if token == self._token:
+            raise UsageError(
+                f"{http.proxy_token_file}: the proxy's token is the page's",
+                "Whoever has the page's token could say to be anybody: openssl rand -hex 32 makes another one.",
+            )
+        return Proxy(token, http.proxy_user_header, Group(http.socket_group))
 
     def _serve(self, listening: list[tuple[socket.socket, Starlette]]) -> None:
         self._servers = [WebServer(_server_config(app)) for _, app in listening]

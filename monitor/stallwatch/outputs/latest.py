@@ -8,6 +8,7 @@ from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.documents import Problem, Readiness, encoded, incident_list, rank_list, readiness
 from stallwatch.outputs.metric_samples import OutputHealth
 from stallwatch.outputs.metrics import render
+from stallwatch.outputs.viewer import Viewer
 
 _STALE_TICKS = 5
 _STALE_FLOOR_SECONDS = 10.0  # a loaded node may skip some ticks; one that skips ten seconds of them is not well
@@ -32,6 +33,15 @@ class Published:
     @cached_property
     def incidents(self) -> bytes:
         return encoded(incident_list(self.report))
+
+    def ranks_for(self, viewer: Viewer) -> bytes:
+        if not viewer.only_own:
+            return self.ranks
+        held = tuple(one for output in self._outputs for one in output.held if viewer.may_see(one.owner))
+        return encoded(rank_list(viewer.seen(self.report), (), held))
+
+    def incidents_for(self, viewer: Viewer) -> bytes:
+        return encoded(incident_list(viewer.seen(self.report))) if viewer.only_own else self.incidents
 
     @cached_property
     def readiness(self) -> Readiness:

@@ -18,14 +18,20 @@ def read_or_make(configured: str, run_directory: Path) -> str:
     Raise UsageError when it cannot be read, made, or is too weak to protect anything.
     """
     path = Path(configured) if configured else run_directory / "token"
+    return read_token(path, "http.token_file", make=not configured)
+
+
+def read_token(path: Path, key: str, *, make: bool = False) -> str:
+    """Given where a token lies and the key that says so, return it; `make` one where there is none. Raise UsageError
+    as `read_or_make`."""
     try:
-        if not configured:
+        if make:
             _make_if_absent(path)
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
-            f"token file {path}: {reason}", "Set http.token_file to a file that the daemon's user can read."
+            f"token file {path}: {reason}", f"Set {key} to a file that the daemon's user can read."
         ) from error
     if len(token) < _SHORTEST or not _USABLE.match(token):
         raise UsageError(

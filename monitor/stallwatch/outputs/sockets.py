@@ -48,8 +48,9 @@ def listen_tcp(listen: str) -> socket.socket:
     return server
 
 
-def listen_unix(path: Path, group: str) -> socket.socket:
-    """A control socket for its owner and `group` alone (0660). Raise UsageError when another daemon answers there."""
+def listen_unix(path: Path, group: str, mode: int = 0o660) -> socket.socket:
+    """A control socket, for its owner and `group` alone unless `mode` says otherwise. Raise UsageError when another
+    daemon answers there."""
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise UsageError(
             f"{path}: a socket's path may have {_LONGEST_PATH} bytes at most",
@@ -59,11 +60,11 @@ def listen_unix(path: Path, group: str) -> socket.socket:
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # On Linux the file takes its mode from the socket: it is never open to others, not even for a moment.
-        os.fchmod(server.fileno(), 0o660)
+        os.fchmod(server.fileno(), mode)
         server.bind(os.fspath(path))
         if group:
             os.chown(path, -1, grp.getgrnam(group).gr_gid)
-        os.chmod(path, 0o660)
+        os.chmod(path, mode)
         server.listen(64)
     except KeyError as error:
         server.close()
