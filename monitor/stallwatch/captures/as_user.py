@@ -77,13 +77,13 @@ def become(uid: int, gid: int, groups: tuple[int, ...]) -> Person | None:
     return Person(uid, frozenset((gid, *groups))) if capabilities.has(capabilities.DAC_READ_SEARCH) else None
 
 
-def _find(wanted: Wanted, person: Person | None, roots: Mapping[str, int]) -> Found:
+def _find(wanted: Wanted, person: Person | None, roots: Mapping[str, int], uid: int) -> Found:
     if wanted.ended_outputs is not None:
         root = roots.get(wanted.mount_namespace)
         if root is None:
             return Found(wanted.rank, log_problem="its log lies where nobody lives any more: its container is gone")
         try:
-            lines, files = read_tail_of_ended(wanted.ended_outputs, person, root)
+            lines, files = read_tail_of_ended(wanted.ended_outputs, person, root, uid=uid)
         except (NotCaptured, OSError) as error:
             return Found(wanted.rank, log_problem=name_of(str(error)))
         return Found(wanted.rank, tuple(lines), log_files=tuple(files))
@@ -103,7 +103,7 @@ def _find(wanted: Wanted, person: Person | None, roots: Mapping[str, int]) -> Fo
             except OSError as error:
                 log_problem = f"its log cannot be read as its own user: {error.strerror}"
             try:
-                sources = tuple(read_lines(process, wanted.lines, person))
+                sources = tuple(read_lines(process, wanted.lines, person, uid=uid))
             except OSError as error:
                 sources_problem = f"its files cannot be read as its own user: {error.strerror}"
     except (OSError, ValueError) as error:
@@ -119,7 +119,7 @@ def main() -> None:
             with contextlib.suppress(OSError):
                 roots[wanted.mount_namespace] = open_root_in(wanted.mount_namespace, request.living)
     person = become(request.uid, request.gid, request.groups)
-    answer = msgspec.json.encode([_find(wanted, person, roots) for wanted in request.ranks])
+    answer = msgspec.json.encode([_find(wanted, person, roots, request.uid) for wanted in request.ranks])
     sys.stdout.buffer.write(answer)
     sys.stdout.buffer.flush()
 

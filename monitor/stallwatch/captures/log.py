@@ -47,10 +47,11 @@ def read_tail(process: ProcessDirectory, person: Person | None = None) -> list[s
 
 
 def read_tail_of_ended(
-    paths: Iterable[str], person: Person | None = None, root: int | None = None
+    paths: Iterable[str], person: Person | None = None, root: int | None = None, *, uid: int
 ) -> tuple[list[str], list[FileId]]:
-    """Given the paths of an ended process' output (`path_of`), and the root directory that it had where that is not
-    ours, return the last lines of the files, and which files those are. Raise NotCaptured when none can be read."""
+    """Given the paths of an ended process' output (`path_of`), the root directory that it had where that is not
+    ours, and whose it was, return the last lines of the files, and which files those are. Raise NotCaptured when none
+    can be read."""
     tails: list[str] = []
     files: list[FileId] = []
     problem = "its output went to no file"
@@ -59,7 +60,7 @@ def read_tail_of_ended(
         for path in map(os.fsdecode, map(path_bytes, paths)):
             check = None if person is None else partial(check_file, person, root, path)
             try:
-                descriptor = untrusted.open_in_root(root, path, _ANY_SIZE, check)
+                descriptor = untrusted.open_in_root(root, path, _ANY_SIZE, check, users=(uid,))
             except (OSError, untrusted.Refused) as error:
                 problem = f"its log cannot be read: {name_of(str(error))}"
                 continue

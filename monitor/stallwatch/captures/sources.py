@@ -41,10 +41,10 @@ def _is_another(thread: Any) -> bool:
 
 
 def read_lines(
-    process: ProcessDirectory, wanted: Iterable[tuple[str, int]], person: Person | None = None
+    process: ProcessDirectory, wanted: Iterable[tuple[str, int]], person: Person | None = None, *, uid: int
 ) -> list[SourceLine]:
     """Return the lines that could be read, in the process' own root; a file that cannot be read is left out. Given a
-    person, so is one that is not for him.
+    person, so is one that is not for him. `uid`: whose process it is.
 
     Raise OSError when the process' root is closed to us.
     """
@@ -58,7 +58,7 @@ def read_lines(
         for file, numbers in by_file.items():
             path = os.path.normpath(os.path.join(working_directory, file))
             try:
-                source = _read(root, path, person)
+                source = _read(root, path, person, uid)
             except (OSError, untrusted.Refused):
                 continue
             lines = source.splitlines()
@@ -76,11 +76,11 @@ def _line(file: str, lines: list[str], number: int) -> SourceLine:
     return SourceLine(file, number, line, tuple(blocks))
 
 
-def _read(root: int, path: str, person: Person | None) -> str:
+def _read(root: int, path: str, person: Person | None, uid: int) -> str:
     if not path.endswith(".py"):
         raise untrusted.Refused(f"{path}: no Python source")
     check = None if person is None else partial(check_file, person, root, path)
-    descriptor = untrusted.open_in_root(root, path, _FILE_LIMIT_BYTES, check)
+    descriptor = untrusted.open_in_root(root, path, _FILE_LIMIT_BYTES, check, users=(uid,))
     try:
         return untrusted.read_bounded(descriptor, _FILE_LIMIT_BYTES).decode("utf-8", "surrogateescape")
     finally:

@@ -135,7 +135,7 @@ def press_pipe(sample: RankSample, environment: dict[str, str], owners: tuple[in
 
 def _write_byte(root: int, path: str, owners: tuple[int, ...]) -> None:
     """What it is is looked at before it is opened for writing, and that very thing is opened."""
-    descriptor = untrusted.open_place(root, path)
+    descriptor = untrusted.open_place(root, path, users=owners)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISFIFO(status.st_mode) or status.st_uid not in owners:
@@ -183,7 +183,9 @@ def find(request: _Request) -> tuple[_Answer, bytes]:
             for path in request.paths:
                 check = None if person is None else partial(check_file, person, root, path)
                 try:
-                    descriptor = untrusted.open_in_root(root, os.fsdecode(path_bytes(path)), _DUMP_LIMIT_BYTES, check)
+                    descriptor = untrusted.open_in_root(
+                        root, os.fsdecode(path_bytes(path)), _DUMP_LIMIT_BYTES, check, users=(request.uid,)
+                    )
                 except (OSError, untrusted.Refused) as error:
                     said = str(error) if isinstance(error, untrusted.Refused) else error.strerror
                     problems[path] = name_of(f"{said}")

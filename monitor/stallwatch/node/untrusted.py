@@ -6,7 +6,7 @@ import errno
 import functools
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from stallwatch.errors import StallwatchError
 
@@ -15,9 +15,12 @@ _SYS_OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
-_RESOLVE_IN_ROOT = 0x10  # links are followed, but "/" and ".." end at the directory
+_RESOLVE_IN_ROOT = 0x10  # "/" and ".." end at the directory
 
 _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+_NAMES_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINKS = 40  # as path_resolution(7)
 
 _SPARSE_BYTES = 1 << 20
 _NO_OPENAT2 = (errno.ENOSYS, errno.EPERM)  # an old kernel, a container's filter
@@ -121,11 +124,18 @@ def open_regular(directory: int, name: str, limit_bytes: int) -> int:
     return descriptor
 
 
-def open_in_root(root: int, path: str, limit_bytes: int, check: Callable[[int], None] | None = None) -> int:
+def open_in_root(
+    root: int,
+    path: str,
+    limit_bytes: int,
+    check: Callable[[int], None] | None = None,
+    *,
+    users: Collection[int] = (),
+) -> int:
     """Given the descriptor of a (container's) root directory and an absolute path in it, return a descriptor for
-    reading; links are followed within that root. `check` sees the file, not opened yet, and may raise. Raise Refused
-    or OSError."""
-    return _reopened(open_place(root, path), path, limit_bytes, check)
+    reading; links as of `open_place`. `check` sees the file, not opened yet, and may raise. Raise Refused or OSError.
+    """
+    return _reopened(open_place(root, path, users=users), path, limit_bytes, check)
 
 
 def open_held(process: int, name: str, limit_bytes: int, check: Callable[[int], None] | None = None) -> int:
@@ -138,16 +148,60 @@ def open_held(process: int, name: str, limit_bytes: int, check: Callable[[int], 
     return _reopened(_no_kernels_own(descriptor, name), name, limit_bytes, check)
 
 
-def open_place(root: int, path: str) -> int:
-    """As `open_in_root`, whatever kind of file it is: return a descriptor that only names it (O_PATH)."""
-    relative = path.lstrip("/")
+def open_place(root: int, path: str, *, users: Collection[int] = ()) -> int:
+    """Given the descriptor of a (container's) root directory and an absolute path in it, return a descriptor that only
+    names what is there (O_PATH), whatever kind of file it is.
+
+    Links lead within that root, and are followed where they belong to one of `users`, to root or to whoever owns that
+    root: somebody else's would say what is read. Raise Refused or OSError.
+    """
     try:
-        place = _openat2(root, relative, os.O_PATH | os.O_CLOEXEC, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+        place = _openat2(root, path.lstrip("/"), os.O_PATH | os.O_CLOEXEC, _RESOLVE_IN_ROOT | _RESOLVE_NO_SYMLINKS)
     except OSError as error:
-        if error.errno not in _NO_OPENAT2:
+        if error.errno not in (errno.ELOOP, *_NO_OPENAT2):
             raise
-        place = os.open(relative, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=root)
+        place = _walked(root, path, {0, os.fstat(root).st_uid, *users})
     return _no_kernels_own(place, path)
+
+
+def _walked(root: int, path: str, trusted: Collection[int]) -> int:
+    """Go there step by step; each step is beneath what the last one found, so nothing can be swapped in between."""
+    way = [os.dup(root)]
+    left, links = [part for part in reversed(path.split("/")) if part], 0
+    try:
+        while left:
+            part = left.pop()
+            if part in (".", ".."):
+                if part == ".." and len(way) > 1:
+                    os.close(way.pop())
+                continue
+            step = os.open(part, _NAMES_ONLY, dir_fd=way[-1])
+            if not stat.S_ISLNK(os.fstat(step).st_mode):
+                way.append(step)
+                continue
+            try:
+                links += 1
+                target = _target(step, path, trusted, links)
+            finally:
+                os.close(step)
+            if target.startswith("/"):
+                while len(way) > 1:
+                    os.close(way.pop())
+            left += [part for part in reversed(target.split("/")) if part]
+        return os.dup(way[-1])
+    finally:
+        for each in way:
+            os.close(each)
+
+
+def _target(link: int, path: str, trusted: Collection[int], links: int) -> str:
+    refuse_kernels_own(link, path)
+    owner = os.fstat(link).st_uid
+    if owner not in trusted:
+        raise Refused(f"{path}: leads through a link of uid {owner}; not followed")
+    if links > _MOST_LINKS:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    return os.readlink("", dir_fd=link)
 
 
 def refuse_kernels_own(descriptor: int, name: str) -> None:

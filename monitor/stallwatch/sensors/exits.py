@@ -106,10 +106,11 @@ def _raised(traces: Traces) -> bool:
     lie where our rights reach and the rank's do not."""
     if not traces.error_file.startswith("/"):
         return False
+    users = () if traces.uid is None else (traces.uid,)
     try:
         root = open_root_in(traces.mount_namespace)
         try:
-            descriptor = untrusted.open_in_root(root, traces.error_file, _ERROR_FILE_LIMIT_BYTES)
+            descriptor = untrusted.open_in_root(root, traces.error_file, _ERROR_FILE_LIMIT_BYTES, users=users)
         finally:
             os.close(root)
         with open(descriptor, "rb") as file:

@@ -51,7 +51,7 @@ def test_the_log_of_a_process_that_ended_is_read_by_its_path(tmp_path: Path) -> 
     link.symlink_to(path)
     with path.open("a") as file, writing_to(file, subprocess.STDOUT) as process:
         alive = files_of(process)
-    lines, files = read_tail_of_ended((str(path), str(link)))
+    lines, files = read_tail_of_ended((str(path), str(link)), uid=os.geteuid())
     assert lines == ["step 1", "HF_TOKEN=(redacted)", "MemoryError: 96 GiB"]
     assert files == alive
 
@@ -59,4 +59,4 @@ def test_the_log_of_a_process_that_ended_is_read_by_its_path(tmp_path: Path) -> 
 def test_a_log_that_went_with_its_process_says_so(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(NotCaptured):
-        read_tail_of_ended((str(tmp_path / "gone"), str(tmp_path / "fifo")))
+        read_tail_of_ended((str(tmp_path / "gone"), str(tmp_path / "fifo")), uid=os.geteuid())

@@ -26,7 +26,9 @@ def test_lines_are_read_in_the_process_root_without_secrets(tmp_path: Path) -> N
     source = tmp_path / "train.py"
     source.write_text("import os\n    password = 'S3CR3T'\n    step()\n")
     with ProcessDirectory(os.getpid()) as process:
-        found = read_lines(process, [(str(source), 3), (str(source), 2), (str(source), 99), ("/no/such.py", 1)])
+        found = read_lines(
+            process, [(str(source), 3), (str(source), 2), (str(source), 99), ("/no/such.py", 1)], uid=os.geteuid()
+        )
     assert [(line.line, line.text) for line in found] == [(3, "step()"), (2, "password = (redacted)")]
 
 
@@ -34,4 +36,4 @@ def test_link_to_something_that_is_no_source_is_not_read(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "train.py").symlink_to(tmp_path / "pipe")
     with ProcessDirectory(os.getpid()) as process:
-        assert read_lines(process, [(str(tmp_path / "train.py"), 1)]) == []
+        assert read_lines(process, [(str(tmp_path / "train.py"), 1)], uid=os.geteuid()) == []

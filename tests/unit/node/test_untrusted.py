@@ -1,3 +1,4 @@
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +80,65 @@ def test_absolute_link_inside_a_root_ends_at_that_root(tmp_path: Path, directory
         assert untrusted.read_bounded(descriptor, 100) == b"container"
     finally:
         os.close(descriptor)
+
+
+@pytest.fixture
+def root() -> Iterator[int]:
+    """The node's own."""
+    opened = os.open("/", os.O_PATH)
+    yield opened
+    os.close(opened)
+
+
+def given_to(path: Path, link: Path) -> int:
+    """Make a link to a path, and have it belong to somebody who is not root; return whom."""
+    link.symlink_to(path)
+    if os.geteuid() == 0:
+        os.lchown(link, 64_221, 64_221)
+    return link.lstat().st_uid
+
+
+@pytest.mark.parametrize("way", ["file", "folder/file", "again", "up"])
+def test_a_link_of_somebody_else_on_the_way_is_not_followed(tmp_path: Path, root: int, way: str) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/file").write_bytes(b"pass")
+    (tmp_path / "real/again").symlink_to(f"{tmp_path}/folder/file")
+    (tmp_path / "real/up").symlink_to("../folder/../real/./file")
+    owner = given_to(tmp_path / "real/file", tmp_path / "file")
+    given_to(tmp_path / "real", tmp_path / "folder")
+    path = str(tmp_path / ("real" if way in ("again", "up") else "") / way)
+    with pytest.raises(untrusted.Refused, match=f"leads through a link of uid {owner}; not followed"):
+        untrusted.open_in_root(root, path, 100, users=(owner + 1, os.geteuid()) if os.geteuid() == 0 else ())
+    descriptor = untrusted.open_in_root(root, path, 100, users=(owner,))
+    assert untrusted.read_bounded(descriptor, 100) == b"pass"
+    os.close(descriptor)
+
+
+def test_links_end_at_their_root_and_at_some_number(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "file").write_bytes(b"pass")
+    (tmp_path / "out").symlink_to("../../../../../file")
+    descriptor = untrusted.open_in_root(directory, "/out", 100, users=(os.geteuid(),))
+    assert untrusted.read_bounded(descriptor, 100) == b"pass"
+    os.close(descriptor)
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises(OSError, match="Too many levels"):
+        untrusted.open_in_root(directory, "/round", 100, users=(os.geteuid(),))
+
+
+def test_a_kernel_without_openat2_follows_no_more_links(
+    tmp_path: Path, root: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSYS, "no such call")
+
+    monkeypatch.setattr(untrusted, "_openat2", refuse)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/file").write_bytes(b"pass")
+    owner = given_to(tmp_path / "real", tmp_path / "way")
+    with pytest.raises(untrusted.Refused, match="leads through a link"):
+        untrusted.open_in_root(root, f"{tmp_path}/way/file", 100)
+    for path in ("way/file", "real/file"):
+        os.close(untrusted.open_in_root(root, f"{tmp_path}/{path}", 100, users=(owner,)))
 
 
 def test_reading_stops_at_the_limit(tmp_path: Path, directory: int) -> None:
