@@ -63,7 +63,9 @@ def _more(verdict: Verdict) -> str:
     if verdict.waiting:
         parts.append(f"waiting: ranks {verdict.waiting}")
     if verdict.mismatch:
-        parts.append(f"expected {verdict.mismatch.expected}, found {verdict.mismatch.found}")
+        # Without a culprit nothing tells which side is right.
+        said = "expected {}, found {}" if verdict.culprits else "differs: {} and {}"
+        parts.append(said.format(verdict.mismatch.expected, verdict.mismatch.found))
     return "".join(f"; {part}" for part in parts)
 
 

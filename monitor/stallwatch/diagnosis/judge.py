@@ -115,7 +115,7 @@ def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activit
     aside = _aside(story, claim, waiting)
     said = summary(verdict, activities, aside)
     verdict = msgspec.structs.replace(verdict, summary=said, waiting_at=aside.others_at if verdict.waiting else "")
-    steps = dict.fromkeys((*claim.steps, *next_steps(verdict, activities)))
+    steps = dict.fromkeys((*claim.steps, *next_steps(verdict, activities, claim.by_line)))
     return msgspec.structs.replace(verdict, next_steps=tuple(steps)[:MAXIMUM_STEPS])
 
 

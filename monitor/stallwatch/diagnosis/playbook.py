@@ -7,10 +7,12 @@ blocking wait on, switches a firewall or SELinux off, or kills by name.
 from collections.abc import Mapping
 
 from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.phrases import place
 from stallwatch.diagnosis.playbook_calls import exhausted, group_order, mismatch, p2p, ran_past
 from stallwatch.diagnosis.playbook_deaths import exited, raised, stopped
 from stallwatch.diagnosis.playbook_hardware import comm_stuck, fabric, gpu_fault, gpu_kernel, slow
+from stallwatch.diagnosis.playbook_logs import by_line, more_logs
 from stallwatch.diagnosis.playbook_scene import UNKNOWN_PID, Scene, scene_of
 from stallwatch.diagnosis.playbook_where import rendezvous, stuck_steps
 from stallwatch.diagnosis.rank_ranges import rank_ranges
@@ -19,10 +21,13 @@ from stallwatch.model.verdict import Verdict
 MAXIMUM_STEPS = 4
 
 
-def next_steps(verdict: Verdict, activities: Mapping[int, Activity]) -> tuple[str, ...]:
-    """Given a verdict and what the ranks do, return two to four steps, the most telling first."""
+def next_steps(verdict: Verdict, activities: Mapping[int, Activity], words: Words | None = None) -> tuple[str, ...]:
+    """Given a verdict and what the ranks do, return one to four steps, the most telling first. `words`: of the line of
+    a log that tells the cause, which knows more than what holds for every such cause."""
     scene = scene_of(verdict, activities)
-    steps = _steps(scene, activities)
+    steps = by_line(scene, words, activities) if words else []
+    if not words or (verdict.cause == "undecided" and len(steps) == 1):
+        steps += _steps(scene, activities)
     others = len(verdict.culprits) - 1
     if others > 0 and steps and scene.pid in steps[0] and scene.pid != UNKNOWN_PID:
         steps[0] += f" (the same holds for {others} more: ranks {rank_ranges(verdict.culprits)})"
@@ -70,7 +75,13 @@ def _steps(scene: Scene, activities: Mapping[int, Activity]) -> list[str]:
         case "undecided":
             if activities and all(activity.in_store_or_init for activity in activities.values()):
                 return rendezvous()
-            return _undecided(scene)
+            only_logs = not activities and scene.verdict.because
+            return _unknown_lines(scene) if only_logs else _undecided(scene)
+
+
+def _unknown_lines(scene: Scene) -> list[str]:
+    places = ", ".join(dict.fromkeys(fact.source for fact in scene.verdict.because[:3]))
+    return [f"Read these lines and what stands around them: {places}.", *more_logs(scene)]
 
 
 def _not_entered(scene: Scene) -> list[str]:

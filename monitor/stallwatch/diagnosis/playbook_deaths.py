@@ -52,13 +52,19 @@ def raised(scene: Scene) -> list[str]:
     activity = scene.activity
     where = f" at {place(activity.exception_frame)}" if activity and activity.exception_frame else ""
     what = activity.exception if activity and activity.exception else "the exception"
+    victims = f"; ranks {scene.verdict.waiting} wait for it" if scene.verdict.waiting else ""
     return [
-        f"Mend what raised {what}{where} on {scene.name}; the waiting ranks are its victims.",
-        "Keep collectives, barriers and destroy_process_group out of `finally` and `except`: after an error on one "
-        "rank "
-        "the others never join them. Let the process exit instead, so that the launcher sees it.",
+        f"Mend what raised {what}{where} on {scene.name}{victims}.",
+        # Only where the rank was seen there.
+        *([_OUT_OF_FINALLY] if activity and (activity.in_teardown or activity.exception_swallowed) else []),
         f"Stop the job now: {scene.name} cannot come back into the step.",
     ]
+
+
+_OUT_OF_FINALLY = (
+    "Keep collectives, barriers and destroy_process_group out of `finally` and `except`: after an error on one rank "
+    "the others never join them. Let the process exit instead, so that the launcher sees it."
+)
 
 
 def stopped(scene: Scene) -> list[str]:

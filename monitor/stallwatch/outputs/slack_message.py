@@ -219,8 +219,10 @@ def _fields(incident: Incident, verdict: Verdict) -> Iterator[str]:
         group = f"\nin {escape(verdict.process_group.description)}" if verdict.process_group else ""
         yield f"*Operation*\n{_code(verdict.operation)}{number}{group}"
     if verdict.mismatch:
-        mismatch = verdict.mismatch
-        yield f"*Differs in {mismatch.kind}*\nexpected {_code(mismatch.expected)}, found {_code(mismatch.found)}"
+        sides = _code(verdict.mismatch.expected), _code(verdict.mismatch.found)
+        # Without a culprit nothing tells which side is right.
+        said = "expected {}, found {}" if verdict.culprits else "some ranks {}, others {}"
+        yield f"*Differs in {verdict.mismatch.kind}*\n{said.format(*sides)}"
     yield f"*Severity*\n{incident.severity}"
 
 

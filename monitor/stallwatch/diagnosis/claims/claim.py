@@ -6,6 +6,7 @@ import msgspec
 
 from stallwatch.diagnosis import align
 from stallwatch.diagnosis.case import Case, Group
+from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.program import are_twins, place_among_twins
 from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.story import Story
@@ -40,7 +41,8 @@ class Claim(msgspec.Struct, frozen=True):
     frame: Frame | None = None
     told: str = ""  # what a log says of the culprits: "ValueError: bad shard at train.py:7 in load"
     told_waiting: tuple[int, ...] = ()  # who waits by the logs, where no recorder shows it
-    steps: tuple[str, ...] = ()  # what to do first, by the line that tells the cause
+    steps: tuple[str, ...] = ()  # what to do first, by what was seen of the culprits
+    by_line: Words | None = None  # what to do by the line of a log that tells the cause
 
 
 Saying = Claim | Rejected | None

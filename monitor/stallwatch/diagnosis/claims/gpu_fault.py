@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from stallwatch.diagnosis.claims.claim import Claim, Saying, main_wait, named, operation_of, waiting_facts
 from stallwatch.diagnosis.logs.remedies import headline, words_for
+from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.logs.waits import find_blame
 from stallwatch.diagnosis.story import Story
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
@@ -42,7 +43,7 @@ def gpu_fault(story: Story) -> Saying:
                 faults.append((node.host, Fact(text, "NVML"), ranks))
     for one in story.case.logs.of_kind("gpu_unreachable"):
         if not one.consequence:
-            faults.append((one.event.host or "", Fact(headline(one), one.place), _of(one.rank)))
+            faults.append((one.event.host or "", Fact(headline(one, who=one.rank is None), one.place), _of(one.rank)))
     return _claim(story, "gpu_fault", faults, ignored)
 
 
@@ -116,15 +117,15 @@ def _claim(story: Story, cause: Cause, faults: list[tuple[str, Fact, tuple[int, 
         group=wait.point.group if wait else None,
         operation=operation_of(story, wait) if wait else None,
         seq=wait.point.seq or None if wait else None,
-        steps=_steps(story, cause),
+        by_line=_by_line(story, cause, faults),
         missing=() if culprits or of_switch else ("which rank's GPU it is: the kernel named no process of the job",),
     )
 
 
-def _steps(story: Story, cause: Cause) -> tuple[str, ...]:
-    """What the line that NVML's caller wrote says to do."""
+def _by_line(story: Story, cause: Cause, faults: list[tuple[str, Fact, tuple[int, ...]]]) -> Words | None:
+    """What the line that NVML's caller wrote says to do, where no kernel and no driver told more."""
     told = [one for one in story.case.logs.of_kind("gpu_unreachable") if not one.consequence]
-    return (words_for(told[0]).remedy,) if told and cause == "gpu_fault" else ()
+    return words_for(told[0]) if told and cause == "gpu_fault" and len(told) == len(faults) else None
 
 
 def _told_by_driver(story: Story, node: NodeEvidence, xids: frozenset[int]) -> list[tuple[str, Fact, tuple[int, ...]]]:

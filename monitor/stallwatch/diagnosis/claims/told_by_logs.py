@@ -8,6 +8,8 @@ from stallwatch.diagnosis.logs import mismatch as detail
 from stallwatch.diagnosis.logs import start
 from stallwatch.diagnosis.logs.consequence import was_tried_again
 from stallwatch.diagnosis.logs.remedies import headline, words_for
+from stallwatch.diagnosis.logs.remedies_by_text import Words
+from stallwatch.diagnosis.logs.remedies_calls import mismatch_words
 from stallwatch.diagnosis.logs.told import Told
 from stallwatch.diagnosis.logs.waits import Blame, find_blame, operation_name, partition_text
 from stallwatch.diagnosis.story import Story
@@ -62,7 +64,7 @@ def over(story: Story) -> Saying:
     first = logs.first
     if first is not None and first.kind in ("cancelled", "interrupted"):
         fact = Fact(f"{headline(first)}", first.place)
-        return Claim("job_ended", (), "likely", (fact,), steps=(words_for(first).remedy,))
+        return Claim("job_ended", (), "likely", (fact,), by_line=words_for(first))
     return None
 
 
@@ -150,7 +152,7 @@ def _of_detail(told: Sequence[Told]) -> Claim:
         operation=operation_name(next(iter(sides.values())).operation) or None if sides else None,
         seq=next((side.seq for _, side in sorted(sides.items()) if side.seq is not None), None),
         parts=() if culprits else detail.parts(sides),
-        steps=(words_for(one).remedy,),
+        by_line=words_for(one) if differs is None else mismatch_words(differs),
     )
 
 
@@ -261,16 +263,16 @@ def undecided(story: Story) -> Claim | None:
         ("flight recorder dumps of all ranks (TORCH_FR_BUFFER_SIZE=2000 before the next run)",) if logs.groups else ()
     )
     waiting = tuple(sorted({rank for group in logs.groups for rank in group.waiters}))
-    steps = (words_for(logs.told[0]).remedy,) if logs.told else ()
+    words = words_for(logs.told[0]) if logs.told else None
     if start.stale_store(logs):
-        steps = (start.STALE_STORE_STEP,)
+        words = Words("", start.STALE_STORE_STEP, "start")
     return Claim(
         cause="undecided",
         culprits=(),
         confidence="possible",
         because=tuple(facts[:_MOST_FACTS]),
         missing=silent + dumps,
-        steps=steps,
+        by_line=words,
         told="" if logs.groups else facts[0].fact,
         told_waiting=waiting,
         operation=_waited_in(story)[0],
@@ -311,7 +313,7 @@ def _claim(story: Story, cause: Cause, told: Sequence[Told], extra: Iterable[Fac
         told=headline(first, who=False),
         operation=operation,
         seq=seq,
-        steps=(words.remedy,),
+        by_line=words,
         told_waiting=tuple(others),
     )
 

@@ -91,6 +91,9 @@ _NO_FAMILY: Final = "errno: 97"  # EAFNOSUPPORT: the other address family is tri
 _LINK_NEWS: Final = re.compile(
     r"port active|GID (?:table )?change|re-?registration|(?:LID|SM) change|GID_CHANGE", re.IGNORECASE
 )
+# The kernel names who asked for pages: its own threads (kworker, kswapd) and daemons of the node are no ranks.
+_PAGES_FOR: Final = re.compile(r"(?P<who>[\w./:@+-]+): page allocation failure")
+_OF_A_JOB: Final = re.compile(r"python|^pt_|torch|train|nccl|cuda|^ray|deepspeed|accelerate", re.IGNORECASE)
 _SIGTERM, _SIGABRT = 15, 6
 
 
@@ -115,6 +118,8 @@ def _meaning(event: LogEvent, kind: str) -> Meaning:
         return Meaning("gpu_unreachable", "")
     if kind == "gpu_xid":
         return Meaning(kind, _xid_follows(event))
+    if kind == "memory_allocation" and (match := _PAGES_FOR.search(event.text)) and not _OF_A_JOB.search(match["who"]):
+        return Meaning("node_memory", own)
     if kind in ("launcher_failure", "process_failed") and event.exit_signal == _SIGTERM and not event.first:
         return Meaning(kind, _ENDED)
     if kind in ("launcher_failure", "process_failed") and event.exit_signal == _SIGABRT and not event.first:

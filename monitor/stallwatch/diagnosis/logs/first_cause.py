@@ -39,7 +39,7 @@ CAUSES: Final[tuple[tuple[str, ...], ...]] = (
     ("collective_mismatch", "gloo_size_mismatch", "nccl_version_mismatch", "barrier_absent"),
     ("exception", "not_started", "native_exception"),
     ("cancelled",),
-    ("nccl_no_interface", "name_unresolved", "hung_task", "pcie_error", "link_down", "adapter_error"),
+    ("nccl_no_interface", "name_unresolved", "hung_task", "pcie_error", "link_down", "adapter_error", "node_memory"),
     ("launcher_failure", "process_failed"),
     ("actor_died",),
     ("nccl_async_event", "nccl_completion_error", "nccl_connect"),

@@ -1,8 +1,11 @@
 """What a log's event means and what to do: by kind of event, in words."""
 
 from stallwatch.diagnosis.address_words import address_words, peer_address
+from stallwatch.diagnosis.logs.mismatch import by_rank, difference
 from stallwatch.diagnosis.logs.remedies_by_text import BY_TEXT, LOADER, Words
+from stallwatch.diagnosis.logs.remedies_calls import mismatch_words
 from stallwatch.diagnosis.logs.remedies_gpu import NO_DEVICE, NOT_INITIALISED, UNKNOWN_CUDA, gpu_words
+from stallwatch.diagnosis.logs.remedies_memory import memory_words
 from stallwatch.diagnosis.logs.told import Told, shown_message
 from stallwatch.model.evidence import LogEvent
 
@@ -11,12 +14,7 @@ _WORDS: dict[str, Words] = {
         "Another process held the rendezvous' port, so rank 0's store did not begin and everybody else could not "
         "connect.",
         "stallwatch doctor names who holds MASTER_PORT now; torchrun --rdzv-endpoint=localhost:0 takes a free one",
-    ),
-    "out_of_memory": Words(
-        "One rank ran out of GPU memory and left; the others waited for it in the next collective.",
-        "if it was one rank only: left-over processes on its GPU (nvidia-smi), or longer samples than the others'; if "
-        "all: a "
-        "smaller batch, activation checkpointing, PYTORCH_ALLOC_CONF=expandable_segments:True",
+        "start",
     ),
     "shared_memory": Words(
         "The shared memory of /dev/shm was too small: a data-loader worker, or NCCL, could not place its data.",
@@ -40,6 +38,7 @@ _WORDS: dict[str, Words] = {
         "Ranks run different NCCLs.",
         "start every rank from the same environment: python -c 'import torch; print(torch.cuda.nccl.version())' on "
         "each node",
+        "start",
     ),
     "barrier_absent": Words(
         "The ranks that this line names never reached the barrier.",
@@ -73,15 +72,18 @@ _WORDS: dict[str, Words] = {
         "gloo could not connect the ranks: a host name that resolves to the loopback address, or an interface that is "
         "not there.",
         "export GLOO_SOCKET_IFNAME=<interface, plain name>; stallwatch doctor on each node",
+        "start",
     ),
     "init_timeout": Words(
         "Not all ranks came to the rendezvous.",
         "find the rank that is missing: is its process there, does it reach MASTER_ADDR:MASTER_PORT (nc -zv), is "
         "WORLD_SIZE right",
+        "start",
     ),
     "store_unreachable": Words(
         "This rank could not connect to the store of rank 0.",
         "getent hosts $MASTER_ADDR; nc -zv $MASTER_ADDR $MASTER_PORT; is rank 0 up, is a firewall between",
+        "start",
     ),
     "heartbeat_stuck": Words(
         "The watchdog of this rank did not get on: something held the GIL or a CUDA call did not return.",
@@ -117,24 +119,29 @@ _WORDS: dict[str, Words] = {
     "gpu_xid": Words(
         "The driver reported an error of this GPU or switch; ranks on it fail or wait for ever, and the others too.",
         "nvidia-smi -q -i <bus id>; drain the node and reset the GPU; with the same XID again, have it replaced",
+        "without_node",
     ),
     "gpu_lost": Words(
         "The GPU no longer answers on the bus; its rank waits for ever or fails, and the others too.",
         "drain the node, power it off and on; with the same GPU again, have it replaced",
+        "without_node",
     ),
     "pcie_error": Words(
         "A device on the PCIe bus failed; calls that wait for it do not come back.",
         "lspci -s <device> and nvidia-smi -q: which card is it? Drain the node, reseat or replace it",
+        "without_node",
     ),
     "hung_task": Words(
         "The kernel says that this process waits in it without end: a disk or a network file system that does not "
         "answer, or the driver. Its rank holds the others up, and not even SIGKILL ends it.",
         "cat /proc/<pid>/wchan /proc/<pid>/stack (root); mount and dmesg for the file system; nvidia-smi for the "
         "driver",
+        "without_node",
     ),
     "node_failed": Words(
         "The scheduler lost this node; its ranks are gone, and the others waited for them.",
         "sinfo -R; the node's console and power log; start again without it (sbatch --exclude=<node>)",
+        "without_node",
     ),
     "evicted": Words(
         "Kubernetes ended the pod because its node ran out of this resource; the other ranks waited for it.",
@@ -144,6 +151,7 @@ _WORDS: dict[str, Words] = {
         "InfiniBand's buffers must be locked in memory, and the limit of that is too low.",
         "ulimit -l unlimited; Slurm: PropagateResourceLimitsExcept=MEMLOCK; docker run --ulimit memlock=-1; systemd: "
         "LimitMEMLOCK=infinity",
+        "start",
     ),
     "native_crash": Words(
         "The process crashed in native code.",
@@ -156,21 +164,25 @@ _WORDS: dict[str, Words] = {
     "not_started": Words(
         "The training program did not even begin on this rank, and the others wait at the rendezvous.",
         "run the same command by hand on this node, as the launcher does (environment, working directory, PATH)",
+        "start",
     ),
     "name_unresolved": Words(
         "This rank could not look up the name of rank 0's node, so it never reached the store.",
         "getent hosts $MASTER_ADDR on this node; repair DNS or /etc/hosts, or set MASTER_ADDR to the address itself",
+        "start",
     ),
     "nccl_no_interface": Words(
         "NCCL found no network interface that it may use on this rank; the others wait for it.",
         "unset NCCL_SOCKET_IFNAME, or name an interface that every node has (`ip -br addr`); stallwatch doctor checks "
         "it",
+        "start",
     ),
     "nccl_connect": Words(
         "NCCL told this rank an address that it cannot reach: an interface that is no way between the nodes "
         "(docker0, a virtual bridge, link-local IPv6), a firewall, or a peer that was gone.",
         "export NCCL_SOCKET_IFNAME=<the interface between the nodes>, and let the firewall pass its subnet; nc -zv to "
         "that address",
+        "start",
     ),
     "nccl_error": Words(
         "A call of NCCL failed on this rank; torch's text does not say why.",
@@ -187,12 +199,14 @@ _WORDS: dict[str, Words] = {
         "on that node: ibstat, rdma link show, ethtool -m <port> (cable, optics); leave the port or the node out "
         "until it "
         "is repaired",
+        "without_node",
     ),
     "adapter_error": Words(
         "The kernel's driver of a network adapter reports that it does not work any more.",
         "on that node: dmesg for the adapter, mlxfwmanager or the vendor's tool for its firmware; drain the node "
         "and power "
         "it off and on",
+        "without_node",
     ),
     "memory_allocation": Words(
         "The kernel could not give memory to this process: host memory, its fragments, or a limit of the container ran "
@@ -200,6 +214,13 @@ _WORDS: dict[str, Words] = {
         "free -g; cat /proc/buddyinfo; ulimit -v; cat /sys/fs/cgroup/memory.max; fewer data-loader workers and "
         "less pinned "
         "memory; after a page allocation failure of a high order: sysctl vm.min_free_kbytes higher, or a fresh node",
+    ),
+    "node_memory": Words(
+        "The kernel found no free pages for a thread of its own or for a daemon of the node, which is no rank: the "
+        "node's memory is short or in fragments. It hurts the job where a driver (network, storage) asked.",
+        "free -g; cat /proc/buddyinfo; dmesg -T for the call trace below the line: whose driver asked; sysctl "
+        "vm.min_free_kbytes higher; less pinned memory and page cache on this node",
+        "without_node",
     ),
     "interrupted": Words(
         "Somebody pressed Ctrl-C or sent SIGINT: the run stood already, or was not wanted.",
@@ -209,6 +230,7 @@ _WORDS: dict[str, Words] = {
         "Two ranks chose the same GPU, and NCCL refuses that.",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group; do not set '
         "CUDA_VISIBLE_DEVICES to the same GPU for all ranks",
+        "start",
     ),
     "cuda_error": Words(
         "A CUDA call failed on this rank.",
@@ -268,12 +290,16 @@ def words_for(told: Told) -> Words:
     text = f"{told.event.exception or ''} {told.event.message or ''} {told.event.text}"
     if told.kind == "gpu_unreachable":
         return gpu_words(text)
+    if told.kind == "out_of_memory":
+        return memory_words(text)
+    if told.kind == "collective_mismatch" and (differs := difference(by_rank([told]))):
+        return mismatch_words(differs)
     if told.kind in _OF_ADDRESSES and (address := peer_address(text)):
         reached = address_words(address)
         if told.kind != "store_unreachable":
-            return Words(*reached)
+            return Words(*reached, "start")
         of_store = _WORDS[told.kind]
-        return Words(f"{of_store.why} {reached.why}", f"{of_store.remedy}; {reached.remedy}")
+        return Words(f"{of_store.why} {reached.why}", f"{of_store.remedy}; {reached.remedy}", "start")
     if said := next((words for phrase, words in _CUDA if phrase in text), None):
         return said
     if told.kind in _WITH_TEXT and (said := next((words for phrase, words in BY_TEXT if phrase in text), None)):

@@ -1,11 +1,16 @@
 """Errors whose text says more than their kind: what it means and what to do. The first that fits counts."""
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+# What follows the remedy: the job starts again from its last checkpoint; starts again, for it had not begun to train;
+# starts without the node, until that is mended.
+Then = Literal["resume", "start", "without_node"]
 
 
 class Words(NamedTuple):
     why: str
     remedy: str
+    then: Then = "resume"
 
 
 LOADER: Final = Words(

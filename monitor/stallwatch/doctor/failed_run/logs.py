@@ -13,6 +13,7 @@ from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
 
 _MOST_CONSEQUENCES, _MOST_ATTEMPTS = 12, 4
+_OF_NODES = ("node_memory",)  # what a node says of itself, and of no rank
 
 
 class FailedRun:
@@ -69,6 +70,13 @@ class FailedRun:
                 self, "warning", first.place,
                 seen=f"Only a warning stands in these logs: {headline(first)}",
                 why=f"{words.why} It was tried again after that, and may have gone well.",
+                remedy=words.remedy,
+            )  # fmt: skip
+        if first.kind in _OF_NODES:
+            return finding(
+                self, "warning", first.place,
+                seen=f"No rank's failure stands in these logs, but a sign of the node's: {headline(first)}",
+                why=words.why,
                 remedy=words.remedy,
             )  # fmt: skip
         ranks = sorted({one.rank for one in told if one.kind == first.kind and one.rank is not None})

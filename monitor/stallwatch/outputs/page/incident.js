@@ -34,7 +34,8 @@ function others(verdict) {  // where the rest of the job stands: often the line 
 }
 const DIFFERS = {op: "operation", size: "size", dtype: "element type", count: "number of calls"};
 function whoAndNext(verdict) {  // who, at which line, and what to do about it: all that is needed at three in the morning
-  const differs = verdict.mismatch && `Differs in ${DIFFERS[verdict.mismatch.kind] || verdict.mismatch.kind}: the others ${verdict.mismatch.expected}, here ${verdict.mismatch.found}`;
+  const [most, here] = verdict.culprits.length ? ["the others", "here"] : ["some ranks", "others"];  // else nothing tells who is right
+  const differs = verdict.mismatch && `Differs in ${DIFFERS[verdict.mismatch.kind] || verdict.mismatch.kind}: ${most} ${verdict.mismatch.expected}, ${here} ${verdict.mismatch.found}`;
   const groups = byLine(verdict.culprit_processes), shown = groups.slice(0, 8), rest = others(verdict);
   const more = groups.slice(8).flatMap(group => group.map(process => process.rank));
   const who = shown.length || differs || rest ? element("div", "", ...shown.map(group => culprit(group, verdict)),

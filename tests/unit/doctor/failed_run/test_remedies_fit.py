@@ -1,0 +1,98 @@
+"""What a log's line says to do, and what follows after it: nothing that does not fit the cause."""
+
+import pytest
+
+from stallwatch.diagnosis import judge
+from stallwatch.formats.training_log import parse
+from stallwatch.model.verdict import Verdict
+from tests.unit.doctor.failed_run.test_logs import diagnose, logs
+from tests.unit.doctor.fakes import Node
+
+FINALLY = "out of `finally`"
+LEAVE_OUT = "Leave "
+NVML = "[rank1]: RuntimeError: nvmlInit_v2() failed: {}\n"
+OOM = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
+FINGERPRINT = "CollectiveFingerPrint(SequenceNumber=3, OpType={}, TensorShape=[{}], TensorDtypes={})"
+DETAIL = "[rank1]: RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: {}, but "
+
+
+def detail(one: tuple[str, str, str], other: tuple[str, str, str]) -> str:
+    sides = FINGERPRINT.format(*one), FINGERPRINT.format(*other)
+    return DETAIL.format(sides[0]) + f"Rank 0 is running collective: {sides[1]}.\n"
+
+
+def verdict(text: str) -> Verdict:
+    return judge(logs(parse(text.encode()))).verdicts[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "fits", "does_not"),
+    [
+        (NVML.format("Driver/library version mismatch"), "Leave the node of rank 1 out", FINALLY),
+        (NVML.format("Insufficient Permissions"), "start it again: it had not begun", LEAVE_OUT),
+        ("[rank1]: RuntimeError: nvmlDeviceGetHandleByIndex(0) failed: Unknown Error\n", "last checkpoint", LEAVE_OUT),
+        ("[rank1]: RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized\n",
+         "Leave the node of rank 1 out", FINALLY),
+        ("[rank1]: RuntimeError: No CUDA GPUs are available\n", "had not begun to train", LEAVE_OUT),
+        (OOM + "\n", "from its last checkpoint", FINALLY),
+        ("[rank1]: KeyError: 'labels'\n", "from its last checkpoint", "its victims"),
+        ("torch.distributed.DistNetworkError: port: 29500, code: -98, name: EADDRINUSE, message: address already in "
+         "use\n", "had not begun to train", LEAVE_OUT),
+        ("n1:22:31 [0] NCCL WARN socketStartConnect: Connect to 10.88.0.7<39871> failed : Connection refused\n",
+         "--network=host", "stallwatch capture"),
+        ("our_lib: error 17\n", "log0.txt:1", "stallwatch capture"),
+        (detail(("ALLREDUCE", "8", "Float"), ("ALLGATHER", "8", "Float")), "same collectives in the same order",
+         "TORCH_DISTRIBUTED_DEBUG"),
+        (detail(("ALLREDUCE", "8", "Float"), ("ALLREDUCE", "9", "Float")), "tensor.shape", "if rank == 0"),
+        (detail(("ALLREDUCE", "8", "Float"), ("ALLREDUCE", "8", "Half")), "autocast", "if rank == 0"),
+    ],
+)  # fmt: skip
+def test_steps_fit_the_cause(text: str, fits: str, does_not: str) -> None:
+    steps = " ".join(verdict(text).next_steps)
+    assert fits in steps
+    assert does_not not in steps
+
+
+@pytest.mark.parametrize(
+    ("said", "setting"),
+    [
+        ("If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.",
+         "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128"),
+        ("try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.",
+         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        ("try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.",
+         " PYTORCH_ALLOC_CONF=expandable_segments:True"),
+        ("", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        ("Of the allocated memory 60.00 GiB is allocated by PyTorch, and 12.00 GiB is reserved by PyTorch but "
+         "unallocated.", "ALLOC_CONF"),
+    ],
+)  # fmt: skip
+def test_out_of_memory_names_the_setting_that_this_pytorch_knows(node: Node, said: str, setting: str) -> None:
+    remedy = diagnose(node, OOM + said + "\n")[0].remedy
+    assert setting in remedy
+    for word in ("smaller batch", "checkpointing", "FSDP", "ZeRO", "offload"):
+        assert word in remedy
+
+
+def test_where_nothing_is_in_fragments_the_allocator_is_not_advised(node: Node) -> None:
+    said = (
+        "GPU 0 has a total capacity of 79.15 GiB of which 1.00 GiB is free. Process 4711 has 30.50 GiB memory in use. "
+        "Including non-PyTorch memory, this process has 47.00 GiB memory in use. Of the allocated memory 45.00 GiB is "
+        "allocated by PyTorch, and 200.00 MiB is reserved by PyTorch but unallocated."
+    )
+    found = diagnose(node, OOM + said + "\n")[0]
+    assert "ALLOC_CONF" not in found.remedy
+    assert "ps -o pid,user,args -p 4711" in found.remedy
+    assert "4711 (30.50 GiB)" in found.why
+
+
+@pytest.mark.parametrize("name", ["kworker/u64:2", "kswapd0", "ksoftirqd/3", "containerd-shim", "systemd-journal"])
+def test_a_thread_of_the_kernel_is_no_rank(node: Node, name: str) -> None:
+    text = f"[ 8812.120011] {name}: page allocation failure: order:4, mode:0x40cc0(GFP_KERNEL), nodemask=(null)\n"
+    (found,) = diagnose(node, text)
+    assert (found.severity, "no rank" in found.why.lower()) == ("warning", True)
+    told = verdict(text)
+    assert (told.cause, told.culprits) == ("undecided", ())
+    of_rank = verdict(text + "[rank2]: KeyError: 'x'\n")
+    assert (of_rank.cause, of_rank.culprits) == ("rank_raised", (2,))
+    assert verdict(text.replace(name, "python3.11")).cause == "rank_raised"
