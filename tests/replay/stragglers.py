@@ -4,6 +4,8 @@ Under NCCL two things are otherwise than under gloo: torch notes completion only
 and in each rank at its own time; and where nothing makes the host wait it runs ahead of its device by some steps.
 """
 
+import functools
+import math
 import random
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -18,6 +20,11 @@ from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
 from tests.unit.detectors.nodes import SECOND, START, heartbeat, sample, snapshot
 
 By = Literal["sleep", "cpu contention", "data loader", "nothing", "pipeline", "experts", "logging"]
+# What is uneven by design, beside what a fault adds: each rank's own load, drawn anew after so many seconds
+# ("experts"); the same where the ranks share one amount of work ("routed"); each step's own length ("lengths"); one
+# rank after another that needs longer for a while ("wanders"); one that gets more of the others' work for a while
+# ("surge").
+Design = Literal["even", "experts", "routed", "lengths", "wanders", "surge"]
 Backend = Literal["gloo", "nccl", "nccl ahead"]
 COMPUTE_SECONDS = 0.17
 COLLECTIVE_SECONDS = 0.03
@@ -36,6 +43,15 @@ class Job(NamedTuple):
     onset_seconds: float
     backend: Backend = "gloo"
     step_scale: float = 1.0  # times COMPUTE_SECONDS and COLLECTIVE_SECONDS
+    design: Design = "even"
+    spread: float = 0.5  # of a rank's own load, of a step
+    rhythm_seconds: float = 5.0
+    design_seed: int = 0
+    lasts_seconds: float = math.inf  # how long the rank is slow
+
+    def is_slow(self, rank: int, now: float) -> bool:
+        """Whether that is so of this rank at a moment of the job."""
+        return rank == self.slow_rank and self.onset_seconds <= now < self.onset_seconds + self.lasts_seconds
 
 
 class _Rank:
@@ -103,13 +119,14 @@ def _compute(job: Job, rank: int, now: float, rng: random.Random) -> float:
     seconds = COMPUTE_SECONDS * job.step_scale * rng.lognormvariate(0, JITTER)
     if job.backend == "nccl ahead":
         seconds *= 0.6  # the host is faster than the device, or it could not run ahead
+    seconds *= 1 + _by_design(job, rank, now, rng)
     if job.by == "experts":
         return seconds * rng.lognormvariate(0, 0.25)  # whose tokens are many changes from step to step
     if job.by == "pipeline":
         return seconds * (0.5 if rank in (0, job.ranks - 1) else 1.0)
     if job.by == "logging":
         return seconds + (LOGGING_SECONDS if rank == 0 else 0.0)
-    if job.by != "nothing" and rank == job.slow_rank and now >= job.onset_seconds:
+    if job.by != "nothing" and job.is_slow(rank, now):
         slower = job.slowdown
         if job.by == "data loader":
             slower = 10 * job.slowdown if rng.random() < 0.1 else 0.0  # every tenth batch is not there in time
@@ -119,6 +136,30 @@ def _compute(job: Job, rank: int, now: float, rng: random.Random) -> float:
             return COMPUTE_SECONDS * job.step_scale * (1 + slower) + COLLECTIVE_SECONDS * job.step_scale
         return seconds * (1 + slower)
     return seconds
+
+
+def _by_design(job: Job, rank: int, now: float, rng: random.Random) -> float:
+    """What this rank has to do beside its usual work, as a part of it."""
+    if job.design == "lengths":
+        return min(job.spread * rng.lognormvariate(-0.7, 0.8), 3.0)
+    if job.design == "even":
+        return 0.0
+    loads = _loads(job.ranks, job.design_seed, int(now / job.rhythm_seconds))
+    if job.design == "experts":
+        return job.spread * loads[rank]
+    if job.design == "routed":
+        return job.spread * (loads[rank] - sum(loads) / job.ranks)
+    if job.design == "wanders":
+        return job.spread if rank == int(loads[0] * job.ranks) else 0.0
+    if job.design == "surge" and 0 <= now - job.onset_seconds < job.rhythm_seconds:
+        return job.spread if rank == job.slow_rank else -job.spread / (job.ranks - 1)
+    return 0.0
+
+
+@functools.lru_cache(maxsize=64)
+def _loads(ranks: int, seed: int, turn: int) -> tuple[float, ...]:
+    draw = random.Random(f"{seed} {turn}")
+    return tuple(draw.random() for _ in range(ranks))
 
 
 def _look_at_counters(job: Job, rank: _Rank, course: _Course, rng: random.Random) -> None:
@@ -154,7 +195,7 @@ def _look(job: Job, course: _Course, second: int, rng: random.Random) -> NodeSna
     durations = tuple(int((b - a) * SECOND) for a, b in zip(done[-17:], done[-16:], strict=False))
     samples = []
     for rank in course.ranks:
-        slow = rank.rank == job.slow_rank and second >= job.onset_seconds
+        slow = job.is_slow(rank.rank, second)
         beat = heartbeat(
             rank.rank,
             step=rank.step,

@@ -20,6 +20,7 @@ from stallwatch.detectors.waiting import (
     is_due,
     who_waits_least,
 )
+from stallwatch.detectors.wandering import is_usual
 from stallwatch.detectors.why_slow import why_slow
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
@@ -159,6 +160,8 @@ class SlowDetector:
         if least is None:
             return _by_steps(watched, alive, before, seen)
         same = before is not None and before.ranks == least.ranks
+        if not same and _is_usual(watched.looks, least):
+            return None
         confirmed = same and ((least.sure and least.nats >= CONFIRM_NATS) or bool(before and before.confirmed))
         slowness = _measured(watched.looks, least.ranks, least.looks, alive)
         reason = (
@@ -246,6 +249,13 @@ def _difference(looks: Looks, ranks: Sequence[int], window: int) -> tuple[float,
     """By which share of the time these ranks waited less than their peers in the last looks, and its error."""
     peers = next((peers for peers in peers_of(looks.members) if any(peer.rank in ranks for peer in peers)), [])
     return difference([(peer.rank, looks.column(peer, window)) for peer in peers], ranks)
+
+
+def _is_usual(looks: Looks, least: Least) -> bool:
+    """Whether such differences come and go in this job."""
+    peers = next((peers for peers in peers_of(looks.members) if any(peer.rank in least.ranks for peer in peers)), [])
+    columns = [(peer.rank, looks.column(peer, len(looks.looks))) for peer in peers]
+    return is_usual(columns, least.ranks, least.looks, least.peers_share - least.share)
 
 
 def _measured(looks: Looks, ranks: Sequence[int], window: int, alive: Sequence[RankHistory]) -> Slowness | None:

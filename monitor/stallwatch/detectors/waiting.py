@@ -11,12 +11,15 @@ from stallwatch.progress.minority import minorities, stand_apart
 
 # Looks; a large effect shows in few, a small one needs many: +10 % of a step some minutes.
 LEAST_LOOKS = 8
-WINDOWS = (10, 12, 14, 16, 20, 24, 36, 56, 96, 192, 384, 768)
+# Each a sixth longer than the one before, where it matters: of a window that began before the rank became slow the
+# first part says nothing.
+WINDOWS = (10, 12, 14, 16, 18, 20, 23, 26, 30, 34, 39, 45, 52, 60, 70, 80, 96, 120, 150, 192, 256, 384, 768)
 SPAN_NS = 6_000_000_000  # what is shorter is no state of a rank: one collection of garbage, one file that came late
 # Evidence in nats: chance alone makes this with a probability below e^-nats in one test. A thousand job-hours make some
 # 10^8 tests (ranks × windows × looks, mostly of the same looks): at 16 nats two of them were fooled. A suspicion is
-# only a reason to look at arrival times in the recorders: eight looks of four ranks, sixteen of two, give 11.1 nats.
-SUSPECT_NATS = 11.0
+# only a reason to look at arrival times in the recorders, which show every step: seven looks of four ranks, 13 of two,
+# give 9 nats.
+SUSPECT_NATS = 9.0
 CONFIRM_NATS = 20.0
 _BLOCKS = 4  # the effect must be there in each part of the window: what came and went is no state
 _OF_WHOLE = 0.35  # as much of it in each part, at least
@@ -82,16 +85,22 @@ def leads(columns: Sequence[tuple[int, Column]]) -> dict[int, float]:
     """Given (rank, column) of peers, return for each the `difference` of it alone: its share of the time in which they
     wait and it does not, by the median of the others in each look."""
     ranks = [rank for rank, _ in columns]
-    sums = dict.fromkeys(ranks, 0.0)
     places = len(columns[0][1]) if columns else 0
     if len(columns) < 2 or not places:
         return {}
-    for place in range(places):
-        shares = [column[place][1] / column[place][0] for _, column in columns]
+    of_looks = leads_of_looks([column for _, column in columns])
+    return {rank: sum(series) / places for rank, series in zip(ranks, of_looks, strict=True)}
+
+
+def leads_of_looks(columns: Sequence[Column]) -> list[list[float]]:
+    """Given the columns of two peers or more, return for each the same look by look."""
+    series: list[list[float]] = [[] for _ in columns]
+    for looks in zip(*columns, strict=True):
+        shares = [waited / ticks for ticks, waited in looks]
         ordered = sorted(shares)
-        for rank, share in zip(ranks, shares, strict=True):
-            sums[rank] += _median_without(ordered, share) - share
-    return {rank: total / places for rank, total in sums.items()}
+        for leads, share in zip(series, shares, strict=True):
+            leads.append(_median_without(ordered, share) - share)
+    return series
 
 
 def _median_without(ordered: Sequence[float], one: float) -> float:
