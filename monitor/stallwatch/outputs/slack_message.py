@@ -20,10 +20,8 @@ from stallwatch.outputs.documents import iso
 # https://docs.slack.dev/reference/block-kit/blocks: a longer text makes Slack refuse the whole message.
 _HEADER_CHARACTERS = 150
 _TEXT_CHARACTERS = 3000
-_FIELD_CHARACTERS = 2000
 _FALLBACK_CHARACTERS = 4000
 _MOST_CULPRITS = 8
-_MOST_FACTS = 8
 _MOST_LINES = 50
 _STACK_LINES = 40
 _QUIET_NOW = "It is told again only if its verdict changes or it ends."
@@ -32,6 +30,9 @@ _ENDED = "⚫"  # neither well nor to be acted on
 
 _PREFIXES = {"updated": "now ", "escalated": "still ", "resolved": "resolved, ", "ended": "the job is over, it was "}
 _MARKS = {"none": "⚪", "warning": "🟠", "critical": "🔴"}
+
+# A word that begins or ends with one of Slack's marks, brackets and punctuation around it left out.
+_MARKED = re.compile(r"(?<![\w*~])[*_~][\w*~./:]*[\w*~]|\b\w[\w./:]*[*_~]+(?!\w)")
 
 Block = dict[str, Any]
 
@@ -48,9 +49,10 @@ def slack_message(
     blocks += _resolved(incident) if step in LAST else _standing(incident, _gpus(report))
     blocks.append(_context(_footer(incident, external_url)))
     sentence = incident.resolution if step in LAST else _sentence(incident)
-    message = {"text": _notification(incident, step, headline, sentence), "blocks": blocks}
-    if step not in LAST and incident.report is not None and incident.report.stacks is not None:
-        message["attachments"] = [_stacks(incident.report.stacks)]
+    message: dict[str, Any] = {"text": _notification(incident, step, headline, sentence), "blocks": blocks}
+    if step not in LAST and incident.report is not None:
+        attached = _stacks(incident.verdict, incident.report.stacks)
+        message |= {"attachments": attached} if attached else {}
     return message
 
 
@@ -67,7 +69,7 @@ def slack_answer(incident: Incident, step: Step) -> dict[str, Any]:
     if step == "acknowledged":
         text = f"👀 {_person(incident.acknowledged_by)} is on it. {_QUIET_NOW}"
         return {"text": text, "blocks": [_section(text)]}
-    text = f"*{escape(_headline(incident, step))}*\n{escape(_now(incident, step))}"
+    text = f"*{escape(_headline(incident, step))}*\n{_prose(_now(incident, step))}"
     blocks = [_section(text)]
     if incident.report is not None and step not in LAST:
         blocks.append(_context([_safety(incident)]))
@@ -77,9 +79,9 @@ def slack_answer(incident: Incident, step: Step) -> dict[str, Any]:
 def slack_acknowledged(incident: Incident, external_url: str = "") -> dict[str, Any]:
     """The same where there is no thread to say it in: the channel must see which incident is meant."""
     answer = slack_answer(incident, "acknowledged")
-    link = [f"<{_link(incident, external_url)}|Open the incident>"] if external_url else []
+    link = f"<{_link(incident, external_url)}|Open the incident>" if external_url else ""
     headline = escape(_headline(incident, "acknowledged"))
-    footer = _context([headline, *link, f"incident `{_plain(incident.incident_id)}`"])
+    footer = _context([headline, link or f"incident `{_plain(incident.incident_id)}`"])
     text = f"{headline}\n{answer['text']}"
     return {"text": _clip(text, _FALLBACK_CHARACTERS), "blocks": [*answer["blocks"], footer]}
 
@@ -114,6 +116,18 @@ def slack_context(text: str) -> Block:
 def escape(text: str) -> str:
     """The three characters that Slack's mrkdwn reads as markup of its own."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _prose(text: str) -> str:
+    """A sentence of ours in mrkdwn: what stands between backticks is code, and so is a word that Slack would take for
+    its own marks (`__next__`, `*args`), since it has no way to escape these."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one that nothing closes
+        parts = [*parts[:-2], f"{parts[-2]}'{parts[-1]}"]
+    return "".join(
+        (f"`{escape(part)}`" if part else "") if odd else _MARKED.sub(r"`\g<0>`", escape(part))
+        for odd, part in ((number % 2, part) for number, part in enumerate(parts))
+    )
 
 
 def _headline(incident: Incident, step: Step) -> str:
@@ -167,9 +181,8 @@ def _now(incident: Incident, step: Step) -> str:
 
 
 def _resolved(incident: Incident) -> Iterator[Block]:
-    yield _section(escape(incident.resolution or _OVER))
-    if incident.verdict is not None:
-        yield _section(f"_It was:_ {escape(incident.verdict.summary)}")
+    was = f"\nIt was: {_prose(incident.verdict.summary)}" if incident.verdict is not None else ""
+    yield _section(f"{_prose(incident.resolution or _OVER)}{was}")
 
 
 def _gpus(report: NodeReport | None) -> dict[str, Gpu]:
@@ -177,75 +190,79 @@ def _gpus(report: NodeReport | None) -> dict[str, Gpu]:
     return {gpu.uuid: gpu for gpu in report.snapshot.gpus.value} if known else {}  # type: ignore[union-attr]
 
 
-def _stacks(tree: StackNode) -> dict[str, Any]:
-    lines = [line.replace("```", "'''") for line in render(tree, maximum_lines=_STACK_LINES)]
-    text = f"*Stacks of all ranks, the outlier first*\n```{escape(_lines(lines))}"
-    return {"text": _clip(text, _TEXT_CHARACTERS - 4).removesuffix("```") + "```", "mrkdwn_in": ["text"]}
+def _stacks(verdict: Verdict | None, tree: StackNode | None) -> list[dict[str, Any]]:
+    """Why, and the stacks: Slack folds what is attached."""
+    parts = []
+    if verdict is not None and verdict.because:
+        parts.append(
+            "*Because*\n" + _lines(f"• {_prose(fact.fact)} ({_prose(fact.source)})" for fact in verdict.because)
+        )
+    if tree is not None:
+        lines = [line.replace("```", "'''") for line in render(tree, maximum_lines=_STACK_LINES)]
+        parts.append(f"*Stacks of all ranks, the outlier first*\n```{escape(_lines(lines))}```")
+    return [{"text": _clip(text, _TEXT_CHARACTERS), "mrkdwn_in": ["text"]} for text in parts]
 
 
 def _standing(incident: Incident, gpus: Mapping[str, Gpu]) -> Iterator[Block]:
+    """The sentence says who, where, and who waits: only what it does not say follows."""
     verdict = incident.verdict
-    yield _section(f"*{escape(_sentence(incident))}*" if _sentence(incident) else "_No sentence yet._")
+    yield _section(_prose(_sentence(incident)) or "_No sentence yet._")
     if verdict is None:
         return
-    yield _context([_safety(incident)])  # what to do with the job is asked first, and a phone folds what is below
-    yield {"type": "section", "fields": [_mrkdwn(text, _FIELD_CHARACTERS) for text in _fields(incident, verdict)]}
-    shown = verdict.culprit_processes[:_MOST_CULPRITS]
-    for process in shown:
-        yield _section(_culprit(process, verdict, gpus))
-    if len(verdict.culprit_processes) > len(shown):
-        yield _context([f"and {len(verdict.culprit_processes) - len(shown)} more ranks"])
+    yield _context(_facts(incident, verdict))  # what to do with the job is asked first, and a phone folds what is below
+    unsaid = [process for process in verdict.culprit_processes if not _is_said(process, verdict)]
+    if places := [_culprit(process, verdict, gpus) for process in unsaid[:_MOST_CULPRITS]]:
+        more = len(unsaid) - len(places)
+        yield _section(_lines([*places, *([f"and {more} more ranks"] if more > 0 else [])]))
+    elif named := list(filter(None, (_known_gpu(process, gpus) for process in verdict.culprit_processes))):
+        yield _context(named[:_MOST_CULPRITS])
     if verdict.cause == "undecided" and verdict.missing:
-        yield _section("*What would decide it*\n" + _lines(f"• {escape(text)}" for text in verdict.missing))
+        yield _section("*What would decide it*\n" + _lines(f"• {_prose(text)}" for text in verdict.missing))
     if verdict.next_steps:
-        steps = (f"{number}. {escape(text)}" for number, text in enumerate(verdict.next_steps, 1))
-        yield _section("*Next steps*\n" + _lines(steps))
-    if verdict.because:
-        facts = [f"• {escape(fact.fact)} _({escape(fact.source)})_" for fact in verdict.because[:_MOST_FACTS]]
-        yield _section("*Because*\n" + _lines(facts))
+        steps = (f"{number}. {_prose(text)}" for number, text in enumerate(verdict.next_steps, 1))
+        yield _section("*What to do*\n" + _lines(steps))
 
 
-def _fields(incident: Incident, verdict: Verdict) -> Iterator[str]:
-    where = f" ({verdict.where})" if verdict.where else ""
-    yield f"*Cause*\n`{verdict.cause}`{where}, {verdict.confidence}"
-    yield f"*Culprit*\n{_who(verdict)}"
+def _facts(incident: Incident, verdict: Verdict) -> Iterator[str]:
+    yield _safety(incident)
+    yield f"`{verdict.cause}`, {verdict.confidence}"
     if verdict.slowness is not None and verdict.slowness.step_seconds:
         cost = verdict.slowness
-        yield f"*Costs the job*\n{cost.cost_seconds:.2g} s of each step of {cost.step_seconds:.3g} s{_cost(verdict)}"
-    if verdict.waiting:
-        yield f"*Waiting*\nranks {escape(verdict.waiting)}"
-    if verdict.operation:
-        number = f" #{verdict.seq}" if verdict.seq is not None else ""
-        group = f"\nin {escape(verdict.process_group.description)}" if verdict.process_group else ""
-        yield f"*Operation*\n{_code(verdict.operation)}{number}{group}"
+        yield f"costs {cost.cost_seconds:.2g} s of each step of {cost.step_seconds:.3g} s"
     if verdict.mismatch:
         sides = _code(verdict.mismatch.expected), _code(verdict.mismatch.found)
         # Without a culprit nothing tells which side is right.
         said = "expected {}, found {}" if verdict.culprits else "some ranks {}, others {}"
-        yield f"*Differs in {verdict.mismatch.kind}*\n{said.format(*sides)}"
-    yield f"*Severity*\n{incident.severity}"
+        yield f"{verdict.mismatch.kind}: {said.format(*sides)}"
+
+
+def _is_said(process: CulpritProcess, verdict: Verdict) -> bool:
+    """Whether the sentence has said where this culprit stands."""
+    frame = process.frame
+    if len(verdict.culprits) > 1 and frame is not None:
+        return False
+    return frame is None or f"{frame.file.rpartition('/')[2]}:{frame.line}" in verdict.summary
 
 
 def _culprit(process: CulpritProcess, verdict: Verdict, gpus: Mapping[str, Gpu]) -> str:
     place = [f"*Rank {process.rank}*"]
     place += [f"on `{_plain(process.host)}`"] if process.host else []
     place += [f"pid {process.pid}"] if process.pid is not None else []
-    place += [_gpu(process.gpu_uuid, gpus.get(process.gpu_uuid))] if process.gpu_uuid else []
-    where = process.where or verdict.where
-    place += [f"in {where}"] if where else []
-    text = " · ".join(place)
-    if process.frame is not None:
-        frame = process.frame
-        text += f"\n{_code(f'{frame.file}:{frame.line}')} in {_code(frame.function)}"
-        if frame.source:
-            # Three backticks would end the block early.
-            text += f"\n```{escape(frame.source.strip().replace('```', chr(39) * 3)[:1000])}```"
-    return text
+    place += [_known_gpu(process, gpus)] if _known_gpu(process, gpus) else []
+    frame = process.frame
+    if frame is not None:
+        place.append(f"{_code(f'{frame.file}:{frame.line}')} in {_code(frame.function)}")
+        place += [_code(frame.source.strip()[:200])] if frame.source else []
+    return " · ".join(place)
 
 
-def _gpu(uuid: str, gpu: Gpu | None) -> str:
-    if gpu is None:
-        return f"GPU `{_plain(uuid)}`"
+def _known_gpu(process: CulpritProcess, gpus: Mapping[str, Gpu]) -> str:
+    """Which board it is, where the node's own list says so."""
+    gpu = gpus.get(process.gpu_uuid) if process.gpu_uuid else None
+    return _gpu(process.gpu_uuid or "", gpu) if gpu is not None else ""
+
+
+def _gpu(uuid: str, gpu: Gpu) -> str:
     serial = f", serial `{_plain(gpu.serial)}`" if gpu.serial else ""
     return f"GPU {gpu.index} `{_plain(uuid)}`{serial}"
 
@@ -265,17 +282,16 @@ def _link(incident: Incident, external_url: str) -> str:
 
 
 def _footer(incident: Incident, external_url: str) -> Iterator[str]:
+    told = f"`stallwatch incidents {_plain(incident.incident_id)}` on `{_plain(incident.node)}`"
     if external_url:
         words = "Open" if incident.is_over or incident.acknowledged_by else "Open or acknowledge"
-        yield f"<{_link(incident, external_url)}|{words} the incident>"
+        yield f"<{_link(incident, external_url)}|{words} the incident>, or {told}"
+    else:
+        yield f"{told} says why (a link needs `http.external_url`)"
     if incident.acknowledged_by and not incident.is_over:
         yield f"👀 {_person(incident.acknowledged_by)} is on it"
-    whose = f" of `{_plain(incident.job.owner)}`" if incident.job.owner else ""
-    yield f"job `{_plain(incident.job.training_job)}`{whose}"  # with Slurm its name and number, in Kubernetes the pod
-    yield f"incident `{_plain(incident.incident_id)}` on `{_plain(incident.node)}`"
-    yield f"since {iso(incident.opened_wall_ns)[:19].replace('T', ' ')} UTC"
-    if incident.bundle:
-        yield f"evidence: `{_plain(incident.bundle)}`"
+    whose = f"of `{_plain(incident.job.owner)}`, " if incident.job.owner else ""
+    yield f"{whose}since {iso(incident.opened_wall_ns)[11:16]} UTC"
     if not incident.is_over:
         owner = f" --owner {shlex.quote(incident.job.owner)}" if incident.job.owner else ""
         yield f"silence: `stallwatch mute {_plain(shlex.quote(incident.job.training_job) + owner)} --for 2h`"

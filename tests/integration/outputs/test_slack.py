@@ -86,7 +86,7 @@ def test_slack_gets_told_and_resolved_with_cause_rank_and_code_line(server: Slac
     courier.publish(node_report(incident()))
     told = server.got.get(timeout=WAIT)
     assert told["text"].startswith("🔴 llama-7b: rank 2: not_entered")
-    assert "/home/anna/locks.py:41" in str(told["blocks"])
+    assert "locks.py:41" in str(told["blocks"])
     courier.publish(node_report(incident(state="resolved", resolution="the job ended")))
     assert "the job ended" in server.got.get(timeout=WAIT)["text"]
     settle(courier, delivered=2)
