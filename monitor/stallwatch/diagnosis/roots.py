@@ -65,7 +65,7 @@ def find_roots(graph: Graph) -> Roots:
             circles.append(tuple(sorted({rank for rank, _ in nodes})))
         else:
             absent += nodes
-    if not cycles and {rank for rank, _ in absent} <= set(graph.unrecorded):
+    if not cycles and {rank for rank, _ in absent} <= {*graph.unrecorded, *graph.perhaps}:
         # Whom these wait for no recorder shows. A circle in which each waits for the next is a deadlock whatever else
         # its members wait for, and may be what they wait for.
         cycles = inner

@@ -223,15 +223,18 @@ def _unused(
         blockers.append(Blocker(rank, 0, Strength.HOST))
     elif case.launches_behind(rank):
         blockers.append(Blocker(rank, 0, Strength.RECORDED))
-    elif case.is_elsewhere(rank) or (group.backend == "gloo" and _in_transfer(activity)):
+    elif case.is_elsewhere(rank) or (group.backend == "gloo" and in_transfer(activity)):
         blockers.append(Blocker(rank, 0, Strength.HOST))
     else:
         unknown.append(rank)
 
 
-def _in_transfer(activity: Activity) -> bool:
-    """gloo's host stands in the call itself: in a send or receive it is not in the collective that others wait in."""
-    return any(part in (activity.collective or "") for part in _TRANSFERS)
+def in_transfer(activity: Activity) -> bool:
+    """True when its stack shows the rank in a send or receive.
+
+    gloo's host stands in the call itself: in a send or receive it is not in the collective that others wait in.
+    """
+    return any(part in (activity.collective or "").lower() for part in _TRANSFERS)
 
 
 def _is_away(case: Case, rank: int) -> bool:

@@ -61,3 +61,11 @@ def test_where_no_transfer_is_recorded_no_member_of_a_ring_is_accused_as_likely(
     found = _of_ring(fault, "gloo")
     assert found
     assert not [(o.seed, o.verdict.summary) for o in found if o.accuses_innocent or o.calls_hang_healthy]
+
+
+@pytest.mark.parametrize("seed", [1002005, 1001406, 2001739, 2002067, 2000427])
+def test_whoever_stands_in_a_transfer_that_no_recorder_shows_is_not_named_for_that(seed: int) -> None:
+    found = play(seed, 64)
+    assert found is not None
+    assert found.case.program.backend == "gloo"
+    assert not found.suspects_innocent, found.verdict.summary

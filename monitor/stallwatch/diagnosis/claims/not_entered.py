@@ -16,7 +16,7 @@ from stallwatch.diagnosis.claims.claim import (
 from stallwatch.diagnosis.frames import Origin, place
 from stallwatch.diagnosis.gpu import is_busy
 from stallwatch.diagnosis.story import Story
-from stallwatch.diagnosis.waits import Strength
+from stallwatch.diagnosis.waits import Strength, in_transfer
 from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
 
 _READS = ("filesystem", "checkpoint", "dataloader")
@@ -88,7 +88,12 @@ def culprits(story: Story) -> list[int]:
         if found:
             return sorted(found)
     if graph.waits and not story.roots.closed:
-        return sorted(rank for rank in absent & stands if not story.case.activity(rank).gpu_sync)
+        inside = sorted(rank for rank in absent & stands if not story.case.activity(rank).gpu_sync)
+        # Who stands in a transfer waits for somebody: of several each may wait for the next, and one alone for whoever
+        # is not seen to wait elsewhere. Who began it is nowhere.
+        transfers = [rank for rank in inside if in_transfer(story.case.activity(rank))]
+        others = set(story.case.world) - {wait.rank for wait in graph.waits} - set(inside)
+        return [] if len(transfers) > 1 or (transfers and others) else inside
     return []
 
 

@@ -4,9 +4,8 @@ from stallwatch.diagnosis import align
 from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, named, waiting_facts
 from stallwatch.diagnosis.claims.cycles import departed_cause
 from stallwatch.diagnosis.story import Story
+from stallwatch.diagnosis.waits import in_transfer
 from stallwatch.model.verdict import Fact
-
-_TRANSFERS = ("send", "recv", "p2p")
 
 
 def claim(story: Story) -> Saying:
@@ -21,7 +20,7 @@ def claim(story: Story) -> Saying:
     others = set(story.case.observed) - set(story.waiting) - unseen
     if not roots or not roots <= stands or others:
         return None
-    transfers = sorted(rank for rank in roots if _in_transfer(story, rank))
+    transfers = sorted(rank for rank in roots if in_transfer(story.case.activity(rank)))
     if not transfers or len(transfers) != len(roots):
         return None
     left = tuple(sorted({departure.rank for departure in story.departures}))
@@ -30,11 +29,13 @@ def claim(story: Story) -> Saying:
         return _departed(story, left, transfers)
     if unseen:
         return None
-    # A message has two ends, and two that stand in one alone may be these. One that stands there waits for somebody,
-    # and of many each may wait for the next: who, is nowhere.
+    # A message has two ends, and two that stand in one alone, for both of whom all others wait, may be these. Where
+    # others wait for one of them only, the other may wait for one of those; of many each may wait for the next.
+    held_up = [{blocker.rank for blocker in story.graph.blockers[wait.point]} for wait in story.graph.waits]
+    both = len(transfers) == 2 and all(held >= set(transfers) for held in held_up) and not story.graph.perhaps
     return Claim(
         cause="p2p_unmatched",
-        culprits=tuple(transfers) if len(transfers) == 2 and not story.graph.perhaps else (),
+        culprits=tuple(transfers) if both else (),
         confidence="possible",
         because=(
             _standing(transfers),
@@ -91,8 +92,3 @@ def _standing(transfers: list[int]) -> Fact:
     one = len(transfers) == 1
     who = f"{named(transfers)} {'stands' if one else 'stand'} in {'a send or receive' if one else 'sends or receives'}"
     return Fact(f"{who}, and every other rank waits for {'it' if one else 'them'}", "py-spy")
-
-
-def _in_transfer(story: Story, rank: int) -> bool:
-    name = (story.case.activity(rank).collective or "").lower()
-    return any(part in name for part in _TRANSFERS)
