@@ -12,6 +12,7 @@ from stallwatch.bundle.meeting import others_of_job
 from stallwatch.bundle.numbered_logs import ranks_of_logs
 from stallwatch.bundle.one_incident import OF_A_LOOK, Parsed, looks_of_former_lives, older_incidents
 from stallwatch.bundle.thread_ids import as_the_node_numbers
+from stallwatch.formats.log_folders import of_path, run_of
 from stallwatch.formats.recorder_table import RecorderTable, Stacks, expand
 from stallwatch.model.evidence import (
     Evidence,
@@ -43,6 +44,7 @@ class Assembly:
         self._nodes: dict[str, list[Parsed]] = defaultdict(list)
         self._snapshots: list[tuple[str, NodeSnapshot]] = []
         self._loose_logs: list[Parsed] = []
+        self._log_nodes = 1
         self._stacks = Stacks()
         self._summaries: dict[tuple[int, str], RankSummary] = {}
 
@@ -70,6 +72,7 @@ class Assembly:
 
     def evidence(self) -> Evidence:
         self._give_numbered_logs()
+        self._count_nodes_of_logs()
         self._keep_one_incident()
         events = self._spread_log_events()
         self._add_heartbeats_of_timeline()
@@ -91,6 +94,7 @@ class Assembly:
             epoch=description.epoch,
             looks=max((look for rank in ranks for look in _looks(rank)), default=1),
             log_events=tuple(events.get(None, ())),
+            log_nodes=self._log_nodes,
             meeting=self._meeting(description, world_size),
         )
 
@@ -100,6 +104,23 @@ class Assembly:
             if (rank := ranks.get(parsed.file.source)) is not None and is_rank(rank):
                 self._parts[rank][parsed.file.bundle].append(parsed)
         self._loose_logs = [parsed for parsed in self._loose_logs if parsed.file.source not in ranks]
+
+    def _count_nodes_of_logs(self) -> None:
+        """Where logs are of several nodes, torchrun's folders tell local ranks, and no ranks."""
+        of_folders = [
+            (rank, bundle, part)
+            for rank, bundles in self._parts.items()
+            for bundle, parts in bundles.items()
+            for part in parts
+            if part.kind == "log" and of_path(part.file.source)
+        ]
+        logs = [*self._loose_logs, *(part for _, _, part in of_folders)]
+        writers = {run_of(part.file.source) for part in logs if part.value.by_local_rank or of_path(part.file.source)}
+        self._log_nodes = max((len(writers), *(part.value.nodes for part in logs)), default=1)
+        if self._log_nodes > 1:
+            for rank, bundle, part in of_folders:
+                self._parts[rank][bundle].remove(part)
+                self._loose_logs.append(part)
 
     def _keep_one_incident(self) -> None:
         """Folders that tell of the same ranks are incidents of their own: the newest stays, and what fits beside it."""
@@ -272,10 +293,10 @@ def _with_source(parsed: Parsed) -> Parsed:
     return Parsed(
         parsed.file,
         parsed.kind,
-        LogTail(
-            tail.lines,
-            tuple(msgspec.structs.replace(event, source=source) for event in tail.events),
-            tuple(msgspec.structs.replace(event, source=source) for event in tail.kernel),
+        msgspec.structs.replace(
+            tail,
+            events=tuple(msgspec.structs.replace(event, source=source) for event in tail.events),
+            kernel=tuple(msgspec.structs.replace(event, source=source) for event in tail.kernel),
         ),
     )
 

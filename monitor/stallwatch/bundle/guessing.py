@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from stallwatch.formats import flight_recorder, gpus, py_spy, ras, training_log
+from stallwatch.formats import flight_recorder, gpus, log_exports, py_spy, ras, training_log
 from stallwatch.formats.entry_templates import TemplateLibrary
 from stallwatch.formats.log_lines import as_utf8
 from stallwatch.formats.log_prefix import is_json_line
@@ -52,4 +52,6 @@ def _json_parser(data: bytes) -> tuple[str, Callable[[bytes, str, int], Any]] | 
         return "stacks", py_spy.parse
     if type(said) is list and said and type(said[0]) is list:
         return "gpus", lambda data, source, look: gpus.parse(data)
+    if (lines := log_exports.lines_of(said)) is not None:
+        return "log", lambda data, source, look: training_log.parse("\n".join(lines).encode())
     raise Unreadable("it is JSON, but neither a dump nor stacks; not used")

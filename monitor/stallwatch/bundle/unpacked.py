@@ -13,6 +13,7 @@ from typing import Final
 from stallwatch.formats import training_log
 from stallwatch.formats.log_lines import encoding_of
 from stallwatch.formats.log_pieces import WHOLE_BYTES, parse_pieces
+from stallwatch.formats.log_prefix import is_json_line
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import LogTail
 
@@ -34,7 +35,7 @@ def parse_log(descriptor: int) -> LogTail | None:
     if first.startswith(_ZSTANDARD):
         raise Unreadable("it is packed with zstd: unpack it first (zstd -d)")
     binary = b"\0" in first and encoding_of(first) is None
-    if unpack is None and (os.fstat(descriptor).st_size <= WHOLE_BYTES or binary or first[:1] in (b"\x80", b"{")):
+    if unpack is None and (os.fstat(descriptor).st_size <= WHOLE_BYTES or binary or _is_dump(first)):
         return None
     with os.fdopen(os.dup(descriptor), "rb") as file:
         file.seek(0)
@@ -49,6 +50,11 @@ def parse_log(descriptor: int) -> LogTail | None:
         if unpack and b"\0" in head[:_LOOK_BYTES]:
             raise Unreadable("it is packed, and no text: unpack it first")
         return parse_pieces(read, head) if is_long else training_log.parse(head)
+
+
+def _is_dump(first: bytes) -> bool:
+    line = first.partition(b"\n")[0].decode("utf-8", "replace")
+    return first[:1] == b"\x80" or (first[:1] == b"{" and not is_json_line(line))
 
 
 def _reader(stream: io.BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile) -> Callable[[int], bytes]:

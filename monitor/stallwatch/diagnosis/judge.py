@@ -37,7 +37,7 @@ class Judgement(msgspec.Struct, frozen=True):
 def judge(evidence: Evidence) -> Judgement:
     """Given evidence, return the judgement. The order of ranks and files does not matter."""
     ranks = of_this_life(sorted(evidence.ranks, key=lambda rank: rank.rank))
-    logs = read_logs(ranks, evidence.log_events, evidence.nodes)
+    logs = read_logs(ranks, evidence.log_events, evidence.nodes, evidence.log_nodes)
     ranks = logs.of_last_attempt(ranks)
     summaries = [reduce_rank(rank) for rank in ranks]
     told = zip(ranks, summaries, strict=True)
@@ -136,6 +136,7 @@ def _aside(story: Story, claim: Claim, waiting: list[int]) -> Aside:
         race=claim.race,
         others_at=_others_at(story, claim, shown or waiting),
         told=claim.told,
+        unnamed=claim.unnamed,
     )
 
 

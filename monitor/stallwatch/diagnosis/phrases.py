@@ -104,6 +104,7 @@ class Aside(NamedTuple):
     race: bool = False
     others_at: str = ""  # "called at …" or "standing at …": the line of those that wait in the operation of the verdict
     told: str = ""  # what a log says of the culprits
+    unnamed: str = ""  # what is known of a culprit whose rank is not
 
 
 NOTHING_ASIDE = Aside()
@@ -127,13 +128,13 @@ class Culprits:
 
     def short(self) -> str:
         if not self.ranks:
-            return UNNAMED
+            return self.aside.unnamed or UNNAMED
         return f"{'rank' if self.single else 'ranks'} {rank_ranges(self.ranks)}"
 
     def who(self, *, inside: bool = False) -> str:
         """ "rank 2 (pid 11483 on node0)"; of many only the hosts."""
         if not self.ranks:
-            return UNNAMED
+            return self.aside.unnamed or UNNAMED
         process = self._process(self.ranks[0])
         if self.single:
             parts = [

@@ -187,7 +187,7 @@ def _ended(first: Activity | None, culprits: Culprits) -> str:
         return "ended without an error while other ranks still ran"
     if first.exit_code is not None:
         return f"exited with code {first.exit_code}{raised}"
-    return f"{is_} gone{raised}; how the process ended is not known"
+    return f"{is_} gone{raised}" if raised else f"{is_} gone; how the process ended is not known"
 
 
 def _rank_raised(verdict: Verdict, culprits: Culprits) -> str:

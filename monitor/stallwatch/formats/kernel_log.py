@@ -84,6 +84,11 @@ def parse(data: bytes) -> KernelLog:
     return KernelLog(tuple(lines[-_KEPT_LINES:]), tuple(reading.events[-_KEPT_EVENTS:]))
 
 
+def may_tell(line: str) -> bool:
+    """Whether a line holds a word that every line of note has one of."""
+    return any(needle in line for needle in NEEDLES)
+
+
 class Reading:
     """Fed line by line, of any log: of a line that the kernel did not write it takes no notice."""
 
@@ -93,7 +98,7 @@ class Reading:
         self._gpu_line = 0
 
     def feed(self, line: str, number: int) -> None:
-        if not any(needle in line for needle in NEEDLES):
+        if not may_tell(line):
             return
         line = line_of(strip_colours(line))[:_MAXIMUM_LINE]
         if match := _said(_XID, line):

@@ -17,6 +17,8 @@ _LONGEST_PREFIX: Final = 120
 _WIDTHS: Final = range(60, 400)
 _FEWEST_CUT: Final = 3
 _MOST_CUT: Final = 40  # lines of a terminal that one line takes
+# What ends so is whole, though many of one job's lines may be as long.
+_WHOLE: Final = re.compile(r"(?:before timing out\.|last completed (?:NCCL )?work: -?\d+\.?|[\"}\]])\r?$")
 _OF_TORCH: Final = re.compile(r"\[[EWF](?:\d{3,4} [\d:.]+)? ?ProcessGroup\w+\.cpp:\d+\] ")
 
 
@@ -40,10 +42,14 @@ def as_utf8(data: bytes) -> bytes:
 
 def _width(lines: Sequence[str]) -> int | None:
     """The width at which a terminal cut torch's lines; None where nothing shows it."""
-    lengths = [len(line.rstrip("\r")) for line in lines if _OF_TORCH.search(line, 0, _LONGEST_PREFIX)]
+    of_torch = [line.rstrip("\r") for line in lines if _OF_TORCH.search(line, 0, _LONGEST_PREFIX)]
     width = max(map(len, lines), default=0) - (1 if lines and lines[0].endswith("\r") else 0)
-    cut = sum(length == width for length in lengths)
-    return width if width in _WIDTHS and cut >= _FEWEST_CUT and 3 * cut >= len(lengths) else None
+    cut = sum(_is_cut(line, width) for line in of_torch)
+    return width if width in _WIDTHS and cut >= _FEWEST_CUT and 3 * cut >= len(of_torch) else None
+
+
+def _is_cut(line: str, width: int) -> bool:
+    return len(line.rstrip("\r")) == width and not _WHOLE.search(line)
 
 
 def uncut(lines: Sequence[str]) -> Sequence[str]:
@@ -56,7 +62,7 @@ def uncut(lines: Sequence[str]) -> Sequence[str]:
     while at < len(lines):
         end = at + 1
         if _OF_TORCH.search(lines[at], 0, _LONGEST_PREFIX):
-            while end < min(len(lines), at + _MOST_CUT) and len(lines[end - 1].rstrip("\r")) == width:
+            while end < min(len(lines), at + _MOST_CUT) and _is_cut(lines[end - 1], width):
                 if _OF_TORCH.search(lines[end], 0, _LONGEST_PREFIX):
                     break
                 end += 1

@@ -1,7 +1,9 @@
 """Which rank wrote a line that does not say so: by the other lines of its process, and by what launchers number."""
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -16,6 +18,12 @@ _AGENTS = (
     "[default",
     "torch.distributed.run",
 )
+# DeepSpeed's launcher; torchrun's at LOGLEVEL=INFO, one field a line.
+_NODE: Final = re.compile(r"nnodes=(?P<nodes>\d+), num_local_procs=(?P<locals>\d+), node_rank=(?P<node>\d+)")
+_NODES: Final = re.compile(r"\s*(?:group_world_size=|min_nodes +: )(?P<nodes>\d+)$")
+_LOCAL_RANKS: Final = re.compile(r"\s*local_ranks=\[(?P<ranks>[\d, ]+)\]")
+_GLOBAL_RANKS: Final = re.compile(r"\s*global_ranks=\[(?P<ranks>[\d, ]+)\]")
+_MOST_LOCAL: Final = 1_024
 
 
 class Owners:
@@ -26,8 +34,25 @@ class Owners:
         self._of_task: dict[int, set[int]] = defaultdict(set)
         self._of_pid: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._agent = False
+        self.by_local_rank = False
+        self._hosts: set[str] = set()
+        self._nodes = 1
+        self._of_local: dict[str, dict[int, int]] = defaultdict(
+            dict
+        )  # host, as far as lines tell it: rank by local rank
+        self._locals: list[int] = []
+
+    @property
+    def nodes(self) -> int:
+        """Of how many nodes the log tells."""
+        return max(self._nodes, len(self._hosts))
 
     def feed(self, line: Line) -> None:
+        if line.host:
+            self._hosts.add(line.host.partition(".")[0] if not line.host[0].isdigit() else line.host)
+        self.by_local_rank = self.by_local_rank or line.local_rank is not None
+        if "node" in line.text or "_ranks=[" in line.text or "group_world_size" in line.text:
+            self._take_nodes(line)
         if not self._agent and (line.local_rank is not None or any(mark in line.text for mark in _AGENTS)):
             self._agent = True
         if line.task is not None:
@@ -36,6 +61,19 @@ class Owners:
             self._of_writer[line.writer].add(line.rank)
         if line.rank is not None and line.pid is not None:
             self.process(line.host or "", line.pid, line.rank)
+
+    def _take_nodes(self, line: Line) -> None:
+        if match := _NODE.search(line.text):
+            self._nodes = max(self._nodes, int(match["nodes"]))
+            first, size = int(match["node"]) * int(match["locals"]), min(int(match["locals"]), _MOST_LOCAL)
+            self._of_local[line.host or ""] = {local: first + local for local in range(size)}
+        elif match := _NODES.match(line.text):
+            self._nodes = max(self._nodes, int(match["nodes"]))
+        elif match := _LOCAL_RANKS.match(line.text):
+            self._locals = [int(rank) for rank in match["ranks"].split(",") if rank.strip()]
+        elif match := _GLOBAL_RANKS.match(line.text):
+            ranks = [int(rank) for rank in match["ranks"].split(",") if rank.strip()]
+            self._of_local[line.host or ""] = dict(zip(self._locals, ranks, strict=False))
 
     def take_communicators(self, events: Sequence[LogEvent]) -> None:
         """NCCL tells a process' rank in a communicator; in the largest one that is its rank in the job."""
@@ -50,7 +88,11 @@ class Owners:
 
     def named(self, event: LogEvent, writer: str) -> LogEvent:
         """The event with its rank, where anything else in the log tells it."""
-        if event.rank is not None or event.kind in ("launcher_failure", "process_failed"):
+        if event.rank is not None:
+            return event
+        if event.local_rank is not None and (rank := self._by_local(event)) is not None:
+            return replace(event, rank=rank)
+        if event.kind in ("launcher_failure", "process_failed"):
             return event
         for ranks in (self._of_writer.get(writer), self._of_process(event)):
             if ranks is not None and len(ranks) == 1:
@@ -58,6 +100,14 @@ class Owners:
         if event.task is not None and self._task_is_rank():
             return replace(event, rank=event.task)
         return event
+
+    def _by_local(self, event: LogEvent) -> int | None:
+        """The rank that the launcher of its node said to have this local rank; where no line names its node, of the one
+        launcher that said it."""
+        told = self._of_local.get(event.host or "")
+        if told is None and len(self._of_local) == 1 and not event.host:
+            told = next(iter(self._of_local.values()))
+        return told.get(event.local_rank) if told and event.local_rank is not None else None
 
     def tasks_are_ranks(self) -> bool:
         """Whether the numbers of srun's own messages are ranks: no agent of torchrun wrote here."""

@@ -59,6 +59,8 @@ def parse_pieces(read: Callable[[int], bytes], head: bytes = b"") -> LogTail:
         tail.lines,
         tuple(replace(event, line=_in_log(event.line, starts)) for event in tail.events),
         tuple(replace(event, line=_in_log(event.line, starts)) for event in tail.kernel),
+        tail.nodes,
+        tail.by_local_rank,
     )
 
 

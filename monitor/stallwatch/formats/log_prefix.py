@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from stallwatch.formats.outside_text import line_of
 
@@ -16,6 +16,7 @@ _PREFIXES: Final = (  # those with a group "writer" tell the process apart
     # With containerd's mark, or with journald's host and process.
     re.compile(rf"\[?{_STAMP}\]?\s(?:std(?:out|err)\s[FP]\s|(?P<host>[\w.-]+) [^\s:\[]+\[(?P<pid>\d+)\]: |\| )?"),
     re.compile(r"(?P<writer>[A-Za-z][\w.-]*[-_]\d+ +\|) ?"),  # docker compose
+    re.compile(r"(?P<writer>(?P<host>[A-Za-z][\w.-]*): )(?=\[20[\d-]+ [\d:,]+\] \[\w+\] )"),  # DeepSpeed's, by pdsh
     re.compile(  # journald, syslog
         r"(?P<stamp>[A-Z][a-z]{2}\s+\d{1,2} \d\d:\d\d:\d\d) (?P<host>[\w.-]+) [^\s:\[]+(?:\[(?P<pid>\d+)\])?: "
     ),
@@ -32,10 +33,20 @@ _PREFIXES: Final = (  # those with a group "writer" tell the process apart
 )
 _MOST_PREFIXES: Final = 6  # of launchers within launchers: srun --label around torchrun --tee
 # Docker's json-file, and loggers that write a JSON object a line.
-_JSON: Final = re.compile(r'\{"\w+": ?(?:["\d{]|true|false|null)')
-_TEXT_KEYS: Final = ("log", "message", "msg", "event", "text")
+_JSON: Final = re.compile(r'\{"[\w@.-]+": ?(?:["\d{[]|true|false|null)')
+# Loki, Cloud Logging, journald's and Elastic's exports, OpenTelemetry, GELF.
+_TEXT_KEYS: Final = (
+    "log", "message", "msg", "event", "text", "MESSAGE", "textPayload", "line", "body", "content", "@message",
+    "short_message",
+)  # fmt: skip
 _TIME_KEYS: Final = ("time", "timestamp", "asctime", "ts", "@timestamp")
 _RANK_KEYS: Final = ("rank", "global_rank")
+_HOST_KEYS: Final = ("_HOSTNAME", "hostname", "host", "node_name")
+_WRITER_KEYS: Final = (
+    "pod", "pod_name", "container", "container_name", "container_id", "instance", "filename", "_PID", "pid", "process",
+    *_HOST_KEYS,
+)  # fmt: skip
+_WITHIN: Final = ("jsonPayload", "_source", "labels", "kubernetes", "stream")  # what exports wrap it in
 _SURE: Final = re.compile(
     r"(?<![\w│])(?:(?:  \+ Exception Group )?Traceback \(most recent call last\):|\[rank\d+\]:"
     r"|\[[EWIF](?:\d{3,4} [\d:.]+)? ?(?:ProcessGroup\w+|TCPStore|socket)\.[ch]pp:\d+\])"
@@ -46,6 +57,7 @@ _LONGEST_PREFIX: Final = 120
 # no newline: what another process writes next stands behind it.
 _BAR: Final = re.compile(r".*\[\d+:\d\d(?::\d\d)?(?:<|, *[\d.?]+ ?\w*/\w+)[^\[\]]*\]\s*(?=\S)")
 _TIME: Final = re.compile(r"\d+:\d\d(?::\d\d)?(?:[.,]\d+)?|\d{8,}(?:\.\d+)?|\d+[-/]\d+[-/]\d+|\d+\.\d+")
+_PDSH: Final = re.compile(r"(?P<host>[A-Za-z][\w.-]*): ?")
 _RANK: Final = re.compile(r"\s*\[rank(?P<rank>\d+)\]:\s?")
 # In what a logger of the job's own puts before its lines: "ERROR | rank=3 | "; neither a local rank nor one of a group.
 _TELLS_RANK: Final = re.compile(
@@ -93,9 +105,8 @@ def shape_of(text: str) -> re.Pattern[str] | None:
 
 def read_line(raw: str, shapes: Sequence[re.Pattern[str]] = ()) -> Line:
     """Given a line as found in a log, return the process' own part of it. `shapes`: see shape_of."""
-    text, stamp, rank = _of_json(_decoloured(raw))
+    text, stamp, rank, writer, host = _of_json(_decoloured(raw))
     said: dict[str, str] = {}
-    writer = ""
     for _ in range(_MOST_PREFIXES):
         match = next((match for prefix in _PREFIXES if (match := prefix.match(text))), None)
         if match is not None:
@@ -106,6 +117,8 @@ def read_line(raw: str, shapes: Sequence[re.Pattern[str]] = ()) -> Line:
             writer += _TIME.sub("", match[0])
             if told := _TELLS_RANK.search(match[0]):
                 rank = int(told["rank"])
+            elif node := _PDSH.fullmatch(match[0]):
+                said.setdefault("host", node["host"])
         elif (last := _overwritten(text)) != text:
             text = last
             continue
@@ -124,28 +137,61 @@ def read_line(raw: str, shapes: Sequence[re.Pattern[str]] = ()) -> Line:
         stamp or said.get("stamp", ""),
         numbers["task"],
         numbers["pid"],
-        said.get("host"),
+        host or said.get("host"),
     )
 
 
-def _of_json(text: str) -> tuple[str, str, int | None]:
-    """The line that a JSON object holds, its time, and its rank."""
+class _JsonLine(NamedTuple):
+    text: str
+    stamp: str = ""
+    rank: int | None = None
+    writer: str = ""
+    host: str = ""
+
+
+def _of_json(text: str) -> _JsonLine:
+    """The line that a JSON object holds, its time and rank, and who wrote it."""
+    whole = _JsonLine(text)
     if not _JSON.match(text):
-        return text, "", None
+        return whole
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):
-        return text, "", None
+        return whole
+    return json_line(said) or whole
+
+
+def json_line(said: object) -> _JsonLine | None:
+    """Given an object of a log that is JSON, return its line; None where it holds none."""
     if not isinstance(said, dict):
-        return text, "", None
-    log = next((said[key] for key in _TEXT_KEYS if isinstance(said.get(key), str)), None)
+        return None
+    parts = list(_parts(said))
+    log = next((part[key] for part in parts for key in _TEXT_KEYS if isinstance(part.get(key), str)), None)
     if log is None:
-        return text, "", None
-    time = next((said[key] for key in _TIME_KEYS if isinstance(said.get(key), str)), "")
-    rank = next((said[key] for key in _RANK_KEYS if type(said.get(key)) is int and said[key] >= 0), None)
-    return _decoloured(log), time, rank
+        return None
+
+    def first(keys: Sequence[str], kind: type = str) -> Any:
+        return next((part[key] for part in parts for key in keys if type(part.get(key)) is kind), None)
+
+    rank = first(_RANK_KEYS, int)
+    writer = ",".join(str(part[key]) for part in parts for key in _WRITER_KEYS if type(part.get(key)) in (str, int))
+    rank = rank if rank is not None and rank >= 0 else None
+    return _JsonLine(_decoloured(log), first(_TIME_KEYS) or "", rank, writer, first(_HOST_KEYS) or "")
+
+
+def _parts(said: dict[str, Any], depth: int = 2) -> Iterator[dict[str, Any]]:
+    """An object and what it wraps: a store's wrapper may be around a collector's."""
+    yield said
+    for key in _WITHIN if depth else ():
+        if isinstance(part := said.get(key), dict):
+            yield from _parts(part, depth - 1)
+
+
+def within_json(text: str) -> str:
+    """The line that a JSON object holds; what is no such object as it is."""
+    return _of_json(text).text
 
 
 def is_json_line(text: str) -> bool:
     """Whether a line is a JSON object that holds a line of a log."""
-    return _JSON.match(text) is not None and _of_json(text)[0] is not text
+    return _JSON.match(text) is not None and _of_json(text).text is not text

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from stallwatch.formats import kernel_log
 from stallwatch.formats.log_blocks import Blocks
+from stallwatch.formats.log_exports import oldest_first
 from stallwatch.formats.log_launcher import Summary, exit_of
 from stallwatch.formats.log_lines import MAXIMUM_LINE, uncut, whole_lines
 from stallwatch.formats.log_mismatch import sides_of
 from stallwatch.formats.log_owners import Owners
 from stallwatch.formats.log_pattern import Pattern
 from stallwatch.formats.log_patterns import PATTERNS
-from stallwatch.formats.log_prefix import Line, read_line, shape_of, strip_colours
+from stallwatch.formats.log_prefix import Line, read_line, shape_of, strip_colours, within_json
 from stallwatch.formats.log_time import Moment, moment
 from stallwatch.formats.log_traceback import BODY, CHAINED, IGNORED, Traceback, lone_exception, starts, undrawn
 from stallwatch.formats.outside_text import line_of
@@ -79,7 +80,10 @@ _MOST_ERROR_LIKE: Final = 5
 _NEWS: Final = frozenset(("nccl_init_started", "nccl_init_complete", "init_waiting", "trying_again", "clean_end"))
 _MOST_LAST_LINES: Final = 3
 # Steps of a training loop as loggers print them; that many after an exception are no left-over of a buffer.
-_STEP: Final = re.compile(r"\b(?:[Ss]tep|[Ii]ter(?:ation)?|global_step|[Bb]atch)\b\W{0,3}(\d{1,12})\b")
+_STEP: Final = re.compile(
+    r"\b(?:[Ss]tep|[Ii]ter(?:ation)?|global_step|[Bb]atch)\b\W{0,12}(\d{1,12})\b"
+    r"|\| (\d{1,12})/\d+ \[[\d:]+<[^\]]*\bloss\b"  # tqdm's bar of a loop that trains
+)
 _STEPS_AFTER: Final = 5
 # How the ranks' meeting fails: at the store's address, or at each other's.
 _OF_MEETING: Final = frozenset(
@@ -96,7 +100,7 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
     """Given a log's bytes (its end, when it is long), return its last lines and what is of note in it: of that the last
     `most_events`."""
     reading = _Reading()
-    lines = data.decode("utf-8", "surrogateescape").split("\n")
+    lines = oldest_first(data.decode("utf-8", "surrogateescape").split("\n"))
     for number, raw in whole_lines(uncut(lines)):
         reading.feed(raw, number)
     events = reading.ended()
@@ -110,6 +114,8 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
         tuple(line[:MAXIMUM_LINE] for line in tail),
         tuple(events[-most_events:]),
         tuple(reading.kernel.events[-most_events:]),
+        reading.owners.nodes,
+        reading.owners.by_local_rank,
     )
 
 
@@ -119,14 +125,14 @@ class _Reading:
         self.summary = Summary()
         self.kernel = kernel_log.Reading()
         self._blocks = Blocks(self.events)
-        self._owners = Owners()
+        self.owners = Owners()
         self._writers: dict[int, str] = {}  # of an event, by its place
         self._tracebacks: dict[tuple[int | None, str], Traceback] = {}  # ranks write into one log at the same time
         self._ignored: set[tuple[int | None, str]] = set()  # whose next traceback is one that Python ignored
         self._chained: set[tuple[int | None, str]] = set()  # whose next traceback belongs to the one before
         self._shapes: list[re.Pattern[str]] = []
         self._now: Moment | None = None
-        self._steps: list[int] = []  # lines that tell of a later step than the one before
+        self._steps: list[tuple[int, int]] = []  # lines that tell of a later step than the one before, and that step
         self._step = -1
         self._listed = False
         self._section: int | None = None  # whose part of the log this is
@@ -137,17 +143,18 @@ class _Reading:
             raw = match["text"].replace('\\"', '"').replace("\\t", "\t").replace("\\\\", "\\")
         elif '_lines": [' in raw:
             self._listed = _LISTED.search(raw) is not None
-        self.kernel.feed(raw, number)
+        self.kernel.feed(within_json(raw) if raw[:1] == "{" and kernel_log.may_tell(raw) else raw, number)
         line = read_line(raw, self._shapes)
         if len(self._shapes) < _MOST_SHAPES and (shape := shape_of(line.text)):
             self._shapes.append(shape)
             line = read_line(raw, self._shapes)
         line = self._in_section(line)
-        self._owners.feed(line)
-        if step := _STEP.search(line.text):
-            if int(step[1]) > self._step:
-                self._steps.append(number)
-            self._step = int(step[1])
+        self.owners.feed(line)
+        if match := _STEP.search(raw.rsplit("\r", 1)[-1] if "\r" in raw else raw):
+            step = int(match[1] or match[2])
+            if step > self._step:
+                self._steps.append((number, step))
+            self._step = step
         self._tell_time(line)
         before = len(self.events)
         part_of_block = self._traceback(line, number) or self._blocks.feed(line, number)
@@ -168,9 +175,9 @@ class _Reading:
     def ended(self) -> list[LogEvent]:
         """Close what is open and return all events, each with its rank where the log tells it."""
         self.summary.close()
-        self._owners.take_communicators(self.events)
-        told = [self._owners.named(event, self._writers.get(place, "")) for place, event in enumerate(self.events)]
-        if self._owners.tasks_are_ranks():
+        self.owners.take_communicators(self.events)
+        told = [self.owners.named(event, self._writers.get(place, "")) for place, event in enumerate(self.events)]
+        if self.owners.tasks_are_ranks():
             told = [replace(e, rank=e.ranks[0]) if _of_one_task(e) else e for e in told]
         else:
             told = [replace(e, ranks=()) if e.kind in ("process_failed", "memory_killed") else e for e in told]
@@ -181,7 +188,7 @@ class _Reading:
         """Steps were told after this event: what was raised there ended no rank, for ranks wait for each other. A job
         whose ranks did not meet makes not even one."""
         after = 1 if event.kind in _OF_MEETING else _STEPS_AFTER if event.kind == "exception" else None
-        return after is not None and len(self._steps) >= after and self._steps[-after] > event.line
+        return after is not None and len(self._steps) >= after and self._steps[-after][0] > event.line
 
     def _tell_time(self, line: Line) -> None:
         if line.stamp:

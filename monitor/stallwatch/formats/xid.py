@@ -6,12 +6,13 @@ from typing import Final
 GPU_FAULTS: Final = frozenset(
     {38, 44, 46, 48, 57, 59, 61, 62, 66, 64, 79, 95, 109, 110, 119, 120, 140, 143, 154, 158, 167, 169, 171, 172}
 )
-# A kernel's own fault, mostly a bug of the job: it ends the work of that process, and 43 and 45 follow.
-LEADING: Final = frozenset({8, 13, 31, 32, 68, 69})
+# A kernel's own fault, mostly a bug of the job: it ends the work of that process, and 43 and 45 follow. So does a
+# memory error that was contained to one process.
+LEADING: Final = frozenset({8, 13, 31, 32, 68, 69, 94})
 # NVLink, its training and its fatal events.
 FABRIC_FAULTS: Final = frozenset({74, 136, *range(144, 151), 155})
 # Follow from another XID, from a killed process, or need nothing: never a cause alone.
-FOLLOW_ON: Final = frozenset({43, 45, 63, 92, 94, 121, 137})
+FOLLOW_ON: Final = frozenset({43, 45, 63, 92, 121, 137})
 
 
 def bus_address(pci_bus_id: str) -> str:

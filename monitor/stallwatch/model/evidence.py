@@ -253,6 +253,8 @@ class LogTail(msgspec.Struct, frozen=True):
     lines: tuple[str, ...]
     events: tuple[LogEvent, ...]
     kernel: tuple[KernelEvent, ...] = ()  # a journal holds both
+    nodes: int = 1  # that launchers say the job has, or that wrote it
+    by_local_rank: bool = False  # a launcher marked lines with local ranks
 
 
 class KernelLog(msgspec.Struct, frozen=True):
@@ -320,4 +322,5 @@ class Evidence(msgspec.Struct, frozen=True):
     epoch: str | None = None
     looks: int = 1
     log_events: tuple[LogEvent, ...] = ()  # of the launcher, and of ranks of which nothing else is known
+    log_nodes: int = 1  # of how many nodes the logs tell: of more than one, a local rank is no rank
     meeting: Meeting = NO_MEETING

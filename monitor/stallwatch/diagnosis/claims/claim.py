@@ -40,6 +40,7 @@ class Claim(msgspec.Struct, frozen=True):
     profiled: bool = False
     frame: Frame | None = None
     told: str = ""  # what a log says of the culprits: "ValueError: bad shard at train.py:7 in load"
+    unnamed: str = ""  # of whom a log tells without a rank: "a rank known only as local rank 3 of node1.log"
     told_waiting: tuple[int, ...] = ()  # who waits by the logs, where no recorder shows it
     steps: tuple[str, ...] = ()  # what to do first, by what was seen of the culprits
     by_line: Words | None = None  # what to do by the line of a log that tells the cause

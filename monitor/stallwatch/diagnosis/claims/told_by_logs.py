@@ -16,6 +16,7 @@ from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected
 
 _SIGABRT = 6
+_NO_RANK = ("the rank: the launcher's summary of that node, or lines that begin with [rankN]:",)
 _MOST_FACTS = 6
 _ENDS = ("launcher_failure", "process_failed")
 _GONE = (*_ENDS, "memory_killed", "node_failed", "evicted", "actor_died")
@@ -62,6 +63,9 @@ def over(story: Story) -> Saying:
     if logs.ended_well:
         return Claim("job_ended", (), "likely", (Fact("the logs tell an ordinary end and no failure", "logs"),))
     first = logs.first
+    ended_by_others = [one for one in logs.told if one.kind == "cancelled"]
+    if first is None and ended_by_others and all(one.kind in ("cancelled", *_ENDS) for one in logs.told):
+        first = ended_by_others[0]  # and whoever else ended was ended by that
     if first is not None and first.kind in ("cancelled", "interrupted"):
         fact = Fact(f"{headline(first)}", first.place)
         return Claim("job_ended", (), "likely", (fact,), by_line=words_for(first))
@@ -311,11 +315,21 @@ def _claim(story: Story, cause: Cause, told: Sequence[Told], extra: Iterable[Fac
         confidence=confidence,
         because=(*facts, Fact(words.why, "what such a line means"), *extra),
         told=headline(first, who=False),
+        unnamed=_by_local_rank(told) if not culprits else "",
+        missing=_NO_RANK if not culprits and _by_local_rank(told) else (),
         operation=operation,
         seq=seq,
         by_line=words,
         told_waiting=tuple(others),
     )
+
+
+def _by_local_rank(told: Sequence[Told]) -> str:
+    """What is known of a rank of which the logs of several nodes tell its place on its node only."""
+    event = told[0].event
+    if event.local_rank is None or len({(one.event.source, one.event.local_rank) for one in told}) > 1:
+        return ""
+    return f"a rank known only as local rank {event.local_rank} of its node ({event.host or event.source or 'log'})"
 
 
 def _first_of(story: Story, kinds: Sequence[str]) -> list[Told]:

@@ -3,17 +3,11 @@
 import re
 from collections.abc import Sequence
 
+from stallwatch.formats.log_folders import of_path
 from stallwatch.model.evidence import LogEvent
 
 # Written by the agent once an attempt of its ranks has failed; its header names the agent's process.
 _AGENT = re.compile(r"^\[?[EWIF]\d{3,4} \S+ (?P<pid>\d+) ")
-_OF_ATTEMPT = re.compile(r"attempt_(?P<attempt>\d+)/(?P<local>\d+)/std(?:out|err)\.log")
-
-
-def of_path(source: str) -> tuple[int, int] | None:
-    """Attempt and local rank by torchrun's folders (`--log-dir`); None: the path does not tell."""
-    match = _OF_ATTEMPT.search(source)
-    return (int(match["attempt"]), int(match["local"])) if match else None
 
 
 def attempts(events: Sequence[LogEvent]) -> list[list[LogEvent]]:

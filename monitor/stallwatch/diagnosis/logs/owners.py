@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from stallwatch.diagnosis.logs.attempts import of_path
+from stallwatch.formats.log_folders import of_path
 from stallwatch.model.evidence import SHARED_LOG, LogEvent, RankEvidence
 
 
-def gathered(ranks: Sequence[RankEvidence], loose: Iterable[LogEvent]) -> list[LogEvent]:
-    """Given all that was read, return each event once, with its rank where anything tells it, in the order of files and
-    lines. Ranks that share a log have each of its lines: one without a mark is nobody's."""
+def gathered(ranks: Sequence[RankEvidence], loose: Iterable[LogEvent], nodes: int = 1) -> list[LogEvent]:
+    """Given all that was read, and of how many nodes it is, return each event once, with its rank where anything tells
+    it, in the order of files and lines. Ranks that share a log have each of its lines: one without a mark is nobody's.
+    """
     found: dict[tuple[str, int, str, str], LogEvent] = {}
     shared = {rank.rank for rank in ranks if shares_its_log(rank)}
     for rank in ranks:
@@ -27,7 +28,7 @@ def gathered(ranks: Sequence[RankEvidence], loose: Iterable[LogEvent]) -> list[L
     for event in loose:
         found.setdefault((event.source, event.line, event.kind, event.text), event)
     events = sorted(found.values(), key=lambda e: (e.source, e.line, e.kind, -1 if e.rank is None else e.rank))
-    return _by_group_rank(_by_local_rank(_with_folders(events)))
+    return _by_group_rank(_by_local_rank(_with_folders(events), nodes))
 
 
 def shares_its_log(rank: RankEvidence) -> bool:
@@ -72,7 +73,7 @@ def _with_folders(events: Iterable[LogEvent]) -> list[LogEvent]:
     return placed
 
 
-def _by_local_rank(events: list[LogEvent]) -> list[LogEvent]:
+def _by_local_rank(events: list[LogEvent], nodes: int) -> list[LogEvent]:
     """Local ranks become ranks: by the summary of the same log, or of the only node that there is."""
     of_source: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     of_pid: dict[tuple[str, int], set[int]] = defaultdict(set)
@@ -84,7 +85,9 @@ def _by_local_rank(events: list[LogEvent]) -> list[LogEvent]:
             of_pid[event.source, event.pid].add(event.rank)
         if event.kind == "launcher_failure" and event.host:
             hosts.add(event.host)
-    one_node = len(hosts) <= 1 and all(e.rank is None or e.local_rank is None or e.rank == e.local_rank for e in events)
+    one_node = max(len(hosts), nodes) <= 1 and all(
+        e.rank is None or e.local_rank is None or e.rank == e.local_rank for e in events
+    )
     locals_seen = {event.local_rank for event in events if event.local_rank is not None}
     one_node = one_node and all(event.rank is None or event.rank <= max(locals_seen, default=0) for event in events)
     return [_resolved(event, of_source, of_pid, one_node=one_node) for event in events]

@@ -76,11 +76,14 @@ class LogReading:
 
 
 def read_logs(
-    ranks: Iterable[RankEvidence], loose: Iterable[LogEvent] = (), nodes: Iterable[NodeEvidence] = ()
+    ranks: Iterable[RankEvidence],
+    loose: Iterable[LogEvent] = (),
+    nodes: Iterable[NodeEvidence] = (),
+    log_nodes: int = 1,
 ) -> LogReading:
-    """Given ranks with the events of their logs, events of other logs and nodes with their kernels' logs, in any order,
-    return what they tell."""
-    events = gathered(sorted(ranks, key=lambda rank: rank.rank), loose)
+    """Given ranks with the events of their logs, events of other logs, nodes with their kernels' logs, in any order,
+    and of how many nodes the logs are, return what they tell."""
+    events = gathered(sorted(ranks, key=lambda rank: rank.rank), loose, log_nodes)
     kernel = kernel_events(sorted(nodes, key=lambda node: node.host))
     return LogReading(attempts(events), owned_by_pid(kernel, events))
 

@@ -27,7 +27,7 @@ class FailedRun:
         evidence = surroundings.question.evidence
         if evidence is None:
             raise Inapplicable("no --log FILE")
-        logs = read_logs(evidence.ranks, evidence.log_events, evidence.nodes)
+        logs = read_logs(evidence.ranks, evidence.log_events, evidence.nodes, evidence.log_nodes)
         if logs.ended_well:
             return ()
         if not logs.told:

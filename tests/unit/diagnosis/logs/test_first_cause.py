@@ -170,6 +170,10 @@ def test_doctor_tells_the_first_cause_of_the_verdict(texts: tuple[str, ...]) -> 
 def test_an_exception_after_which_training_went_on_ended_nothing() -> None:
     steps = "".join(f"step {number}/100 loss 0.1\n" for number in range(10, 20))
     assert verdict(ranked(RAISED, 0) + steps).cause != "rank_raised"
+    megatron = "".join(f" iteration {number:>8}/  500000 | lm loss: 2.1E+00 |\n" for number in range(10, 20))
+    bars = "".join(f"\r 12%|#   | {number}/800 [00:45<10:02, 1.1it/s, loss=2.1]\n" for number in range(10, 20))
+    for after in (megatron, bars):
+        assert verdict(ranked(RAISED, 0) + after).cause != "rank_raised"
     assert told("step 9/100 loss 0.1\n" + ranked(RAISED, 0) + "step 10/100 loss 0.1\n") == ("rank_raised", (0,))
 
 
@@ -195,6 +199,14 @@ def test_the_rank_that_torch_2_1_writes_without_a_mark() -> None:
         "memory access was encountered\n"
     )
     assert told(ended + "".join(timed_out("2.1", rank, 9) for rank in (0, 1, 3))) == ("rank_raised", (2,))
+
+
+def test_a_job_that_a_person_cancelled_is_over() -> None:
+    step = "step 9\nslurmstepd: error: *** STEP 9.0 ON n1 CANCELLED AT 2026-11-28T02:00:00 ***\n"
+    ended = step + "srun: error: n1: tasks 0-1: Terminated\n"
+    assert told(ended) == ("job_ended", ())
+    assert told("srun: error: n1: task 1: Exited with exit code 1\n" + ended) == ("rank_exited", (1,))
+    assert verdict(ranked(PEER_LOST, 0) + ended).cause != "job_ended"
 
 
 def test_a_job_that_was_cancelled_is_over_unless_it_hung_before() -> None:
