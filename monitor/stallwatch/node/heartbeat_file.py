@@ -126,10 +126,20 @@ def read_heartbeat(path: Path) -> Heartbeat:
     """Read one record. Raise Refused, layout.LayoutError or OSError; whose process it claims is not checked here."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        data, status = untrusted.read_regular(directory, path.name, RECORD_LIMIT_BYTES)
+        descriptor = untrusted.open_regular(directory, path.name, RECORD_LIMIT_BYTES)
     finally:
         os.close(directory)
-    return to_heartbeat(layout.decode(data), str(path), status.st_uid)
+    try:
+        return read_open(descriptor, str(path), os.fstat(descriptor).st_uid)
+    finally:
+        os.close(descriptor)
+
+
+def read_open(descriptor: int, path: str, uid: int) -> Heartbeat:
+    """Read a record that is open, of this path and owner. Raise layout.LayoutError, TornRecord where it was met
+    in mid-write, or OSError."""
+    # One read: it lies in memory, and a longer one is of a later version, which its head tells.
+    return to_heartbeat(layout.decode(os.pread(descriptor, layout.RECORD_BYTES, 0)), path, uid)
 
 
 def request_body(request_id: int, rung: str, at_ns: int = 0) -> bytes:

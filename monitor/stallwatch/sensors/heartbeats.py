@@ -10,9 +10,8 @@ from stallwatch.errors import Denied
 from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.node import rank_files, untrusted
-from stallwatch.node.heartbeat_file import RECORD_LIMIT_BYTES, prepare, to_heartbeat
-from stallwatch.sensors.group_labels import GroupLabels
-from stallwatch.sensors.rank_facts import RankFacts
+from stallwatch.node.heartbeat_file import RECORD_LIMIT_BYTES, prepare, read_open
+from stallwatch.sensors.rank_facts import Differences, GroupLabels, PendingGroups, RankFacts
 from stallwatch.sensors.record_names import Record, RecordNames
 
 _SHOWN_PROBLEMS = 3
@@ -79,9 +78,9 @@ class HeartbeatScan:
         now_ns = time.monotonic_ns()
         speaking = [heartbeat for heartbeat in found if heartbeat.path in self.speaking]
         facts = {heartbeat.path: self._facts_of(heartbeat) for heartbeat in speaking}
-        compared = self._labels.labelled(self._facts.compared(speaking, now_ns, facts), now_ns, facts)
-        said = {heartbeat.path: heartbeat for heartbeat in compared}
-        heartbeats = tuple(said.get(heartbeat.path, heartbeat) for heartbeat in found)
+        differing = self._facts.compared(speaking, now_ns, facts)
+        pending = self._labels.labelled(speaking, now_ns, facts)
+        heartbeats = tuple(_with_facts(one, differing.get(one.path), pending.get(one.path)) for one in found)
         reason = self._reason(refused, *crowds[:_SHOWN_PROBLEMS], full)
         return HeartbeatLook(heartbeats, True, reason, self._errors_total, full)
 
@@ -177,13 +176,12 @@ class HeartbeatScan:
         try:
             for _ in range(_TORN_TRIES):
                 try:
-                    # A longer one is of a later version, which its head tells.
-                    decoded = layout.decode(untrusted.read_bounded(descriptor, layout.RECORD_BYTES))
+                    heartbeat = read_open(descriptor, path, record.uid)
                 except layout.TornRecord as error:
                     record.complaint = _sentence(os.path.basename(path), error)
                     continue
                 record.torn = 0
-                return to_heartbeat(decoded, path, record.uid)
+                return heartbeat
         finally:
             if descriptor != record.descriptor:
                 os.close(descriptor)
@@ -220,6 +218,15 @@ class HeartbeatScan:
             more = len(self._problems) - len(shown)
             parts.append(f"{len(self._problems)} ignored: " + "; ".join(shown) + (f"; and {more} more" if more else ""))
         return "; ".join(parts)
+
+
+def _with_facts(
+    heartbeat: Heartbeat, differing: tuple[Differences, Differences] | None, pending: PendingGroups | None
+) -> Heartbeat:
+    if differing is None and pending is None:
+        return heartbeat
+    differs, untested = differing or ((), ())
+    return msgspec.structs.replace(heartbeat, differs=differs, untested=untested, pending_groups=pending or ())
 
 
 def _fullness(directory: Path, room: os.statvfs_result) -> str:

@@ -1,4 +1,5 @@
-"""What differs between the ranks of one job: versions and the environment that shapes communication, by their facts.
+"""What the facts of ranks add to their records: what differs between those of one job (versions, and the environment
+that shapes communication), and the names of the groups in which they have operations pending.
 
 Ranks are started from one environment; a variable that reaches only some of them, or a library of another version, is a
 job that hangs or diverges later. Only what differs is passed on, so that snapshots stay small.
@@ -15,7 +16,7 @@ import msgspec
 from stallwatch.formats.tested import newer_than_tested
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
-from stallwatch.model.snapshot import Heartbeat
+from stallwatch.model.snapshot import GroupCounter, Heartbeat
 from stallwatch.node import rank_files, untrusted
 
 _LIMIT_BYTES = 256 << 10
@@ -27,6 +28,10 @@ _PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "UCX_", "FI_", "PYTORCH_")
 # What is each rank's own by right: where it writes, what it says, which device of the node it uses.
 _OWN_ENDINGS = ("_FILE", "_DIR", "_PATH", "_LOG", "_LOGS", "_ID", "_HOSTID", "_IFNAME", "_HCA", "_DEVICES")
 _OWN_WORDS = ("DEBUG", "LOG", "TRACE", "_FR_")  # the recorder is switched on by us, where the user did not
+MOST_GROUPS = 8  # of one rank: a job with hundreds of groups waits in a few of them at a time
+_LONGEST_NAME = 100  # characters; the hook's own are shorter
+_FIRST_WAIT_NS = 1_000_000_000
+_LONGEST_WAIT_NS = 60_000_000_000
 _MATTERS = ("TORCH_DISTRIBUTED_DEBUG",)  # DETAIL adds collectives: on one rank alone the job hangs
 
 
@@ -39,6 +44,7 @@ class Facts(msgspec.Struct, frozen=True):
 FactsNames = Mapping[str, Sequence[str]]  # by record's path, the names of files that may be its facts
 Stamp = tuple[tuple[str, int, int, int, int], ...]
 Differences = tuple[tuple[str, str], ...]
+PendingGroups = tuple[tuple[str, int, str], ...]  # as Heartbeat has them
 
 
 class RankFacts:
@@ -50,9 +56,9 @@ class RankFacts:
 
     def compared(
         self, heartbeats: Sequence[Heartbeat], now_ns: int, names: FactsNames | None = None
-    ) -> tuple[Heartbeat, ...]:
-        """Return the heartbeats, each with its values of the names that differ within its job here, and with versions
-        that are newer than the tested ones."""
+    ) -> dict[str, tuple[Differences, Differences]]:
+        """Return by path of a record its values of the names that differ within its job here, and its versions that are
+        newer than the tested ones; nothing of one that has neither."""
         live = {(beat.path, beat.start_ticks) for beat in heartbeats}
         self._known = {key: kept for key, kept in self._known.items() if key in live}
         self._left.clear()
@@ -67,12 +73,8 @@ class RankFacts:
             newer |= {path: found for path, of_rank in values.items() if (found := untested(of_rank))}
             if len(beats) > 1:
                 differences |= differing(values)
-        return tuple(
-            msgspec.structs.replace(beat, differs=differences.get(beat.path, ()), untested=newer.get(beat.path, ()))
-            if beat.path in newer or differences.get(beat.path)
-            else beat
-            for beat in heartbeats
-        )
+        differences = {path: found for path, found in differences.items() if found}
+        return {path: (differences.get(path, ()), newer.get(path, ())) for path in {*differences, *newer}}
 
     def _of(self, beat: Heartbeat, now_ns: int, names: FactsNames | None) -> dict[str, str]:
         kept = self._known.setdefault((beat.path, beat.start_ticks), _Kept())
@@ -162,3 +164,58 @@ def _read(record: Path, uid: int, names: Iterable[str] | None) -> dict[str, str]
         return {}
     variables = {name: value for name, value in facts.environment.items() if is_compared(name)}
     return {**{f"version of {name}": version for name, version in facts.versions.items() if version}, **variables}
+
+
+class _Names:
+    """Names of one process' groups, and when to ask for those that are missing."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self.wait_ns = _FIRST_WAIT_NS
+        self.stamp: Stamp | None = None  # of the facts that said so
+        self.again_ns = 0
+
+
+class GroupLabels:
+    """Remembers the names that hooks know of groups: the same on every rank."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], _Names] = {}  # by record and start of its process
+
+    def labelled(
+        self, heartbeats: Sequence[Heartbeat], now_ns: int, names: FactsNames | None = None
+    ) -> dict[str, PendingGroups]:
+        """Return the names of the groups in which each record's rank has operations pending, by its path; a group
+        without one is left out."""
+        live = {(beat.path, beat.start_ticks) for beat in heartbeats}
+        self._known = {key: known for key, known in self._known.items() if key in live}
+        named = {beat.path: self._named(beat, now_ns, names) for beat in heartbeats}
+        return {path: groups for path, groups in named.items() if groups}
+
+    def _named(self, beat: Heartbeat, now_ns: int, names: FactsNames | None) -> PendingGroups:
+        pending = [group for group in beat.groups if group.enqueued > group.completed][:MOST_GROUPS]
+        if not pending:
+            return ()
+        known = self._known.setdefault((beat.path, beat.start_ticks), _Names())
+        if now_ns >= known.again_ns and any(_key(group) not in known.names for group in pending):
+            _ask(known, beat, now_ns, None if names is None else names.get(beat.path, ()))
+        named = [(group, known.names.get(_key(group), "")) for group in pending]
+        return tuple((group.recorder, group.pg_id, name) for group, name in named if name)
+
+
+def _ask(known: _Names, beat: Heartbeat, now_ns: int, of_facts: Sequence[str] | None) -> None:
+    record = Path(beat.path)
+    stamp = stamp_of(record, of_facts)
+    names = known.names
+    if stamp is None or stamp != known.stamp:
+        facts = read_facts(record, beat.uid, of_facts)
+        names = {} if facts is None else {key: name[:_LONGEST_NAME] for key, name in facts.process_groups.items()}
+    known.stamp = stamp
+    # A group that has no name may never get one: it is asked for less and less often.
+    known.wait_ns = _FIRST_WAIT_NS if names != known.names else min(2 * known.wait_ns, _LONGEST_WAIT_NS)
+    known.names = names
+    known.again_ns = now_ns + known.wait_ns
+
+
+def _key(group: GroupCounter) -> str:
+    return f"{group.recorder} {group.pg_id}"

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from stallwatch.hook import layout
-from stallwatch.node import untrusted
 from stallwatch.sensors import record_names
 from stallwatch.sensors.heartbeats import HeartbeatScan
 from tests.unit.sensors.records import record_bytes, write_record
@@ -228,14 +227,14 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = self.bytes = 0
-        read = untrusted.read_bounded
+        read = os.pread
 
-        def counted(descriptor: int, limit_bytes: int) -> bytes:
-            data = read(descriptor, limit_bytes)
+        def counted(descriptor: int, count: int, offset: int) -> bytes:
+            data = read(descriptor, count, offset)
             self.count, self.bytes = self.count + 1, self.bytes + len(data)
             return data
 
-        monkeypatch.setattr(untrusted, "read_bounded", counted)
+        monkeypatch.setattr(os, "pread", counted)
 
 
 def test_what_has_not_changed_is_not_read_again(

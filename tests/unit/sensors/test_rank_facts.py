@@ -8,8 +8,8 @@ import pytest
 
 from stallwatch.formats.tested import NEWEST_TESTED
 from stallwatch.hook import layout
-from stallwatch.model.snapshot import Heartbeat
-from stallwatch.sensors.rank_facts import RankFacts, differing, is_compared
+from stallwatch.model.snapshot import GroupCounter, Heartbeat
+from stallwatch.sensors.rank_facts import MOST_GROUPS, GroupLabels, RankFacts, differing, is_compared
 from tests.unit.detectors.nodes import SECOND, heartbeat
 
 
@@ -20,7 +20,8 @@ def written(directory: Path, rank: int, environment: dict[str, str], **versions:
 
 
 def differences(beats: list[Heartbeat], **how: Any) -> dict[int, tuple[tuple[str, str], ...]]:
-    return {beat.rank: beat.differs for beat in RankFacts().compared(beats, how.get("now_ns", 0)) if beat.differs}
+    found = RankFacts().compared(beats, how.get("now_ns", 0))
+    return {beat.rank: found[beat.path][0] for beat in beats if found.get(beat.path, ((), ()))[0]}
 
 
 def test_a_variable_that_reached_one_rank_only_is_passed_on(tmp_path: Path) -> None:
@@ -75,10 +76,10 @@ def test_foreign_and_damaged_facts_are_no_facts(tmp_path: Path) -> None:
 
 def test_facts_that_were_written_anew_are_read_within_minutes(tmp_path: Path) -> None:
     beats, facts = [written(tmp_path, rank, {}, torch="2.13.0") for rank in range(2)], RankFacts()
-    assert not any(beat.differs for beat in facts.compared(beats, 0))
+    assert not facts.compared(beats, 0)
     written(tmp_path, 1, {"NCCL_ALGO": "Tree"}, torch="2.13.0")
-    assert not any(beat.differs for beat in facts.compared(beats, SECOND))
-    assert all(beat.differs for beat in facts.compared(beats, 100 * SECOND))
+    assert not facts.compared(beats, SECOND)
+    assert all(differs for differs, _ in facts.compared(beats, 100 * SECOND).values())
 
 
 def test_only_the_first_names_travel() -> None:
@@ -89,8 +90,44 @@ def test_only_the_first_names_travel() -> None:
 def test_versions_newer_than_the_tested_ones_are_passed_on_of_one_rank_alone_too(tmp_path: Path) -> None:
     newest, minor = NEWEST_TESTED["torch"]
     beat = written(tmp_path, 0, {}, torch=f"{newest}.{minor + 1}.0+cpu", nccl="2.10.3")
-    (told,) = RankFacts().compared([beat], 0)
-    assert told.untested == (("torch", f"{newest}.{minor + 1}.0+cpu"),)
-    assert not told.differs
+    assert RankFacts().compared([beat], 0) == {beat.path: ((), (("torch", f"{newest}.{minor + 1}.0+cpu"),))}
     tested = written(tmp_path, 1, {}, torch=f"{newest}.{minor}.9", nccl=None)
-    assert RankFacts().compared([tested], 0) == (tested,)
+    assert RankFacts().compared([tested], 0) == {}
+
+
+def waiting(directory: Path, *groups: GroupCounter) -> Heartbeat:
+    path = str(directory / layout.record_name(0, 1000))
+    return heartbeat(0, path=path, uid=os.getuid(), groups=groups)
+
+
+def name_groups(directory: Path, names: dict[str, str]) -> None:
+    (directory / layout.facts_name(0, 1000)).write_text(json.dumps({"schema_version": 1, "process_groups": names}))
+
+
+def pending(labels: GroupLabels, one: Heartbeat, now_ns: int = 0) -> tuple[tuple[str, int, str], ...]:
+    return labels.labelled([one], now_ns).get(one.path, ())
+
+
+def test_only_groups_in_which_something_is_pending_are_named(tmp_path: Path) -> None:
+    name_groups(tmp_path, {"nccl 0": "default_pg aa", "nccl 1": "mesh_tp bb"})
+    one = waiting(tmp_path, GroupCounter("nccl", 0, 5, 5), GroupCounter("nccl", 1, 6, 5), GroupCounter("gloo", 1, 6, 5))
+    assert pending(GroupLabels(), one) == (("nccl", 1, "mesh_tp bb"),)
+
+
+def test_a_name_that_comes_later_is_found_and_one_that_never_comes_is_asked_for_less_and_less(tmp_path: Path) -> None:
+    labels, one = GroupLabels(), waiting(tmp_path, GroupCounter("nccl", 1, 6, 5))
+    assert pending(labels, one) == ()
+    name_groups(tmp_path, {"nccl 1": "mesh_tp bb"})
+    assert pending(labels, one, SECOND // 2) == ()
+    assert pending(labels, one, 2 * SECOND) == (("nccl", 1, "mesh_tp bb"),)
+    (tmp_path / layout.facts_name(0, 1000)).unlink()
+    assert pending(labels, one, 200 * SECOND) == (("nccl", 1, "mesh_tp bb"),)  # what is known is not read again
+
+
+def test_a_rank_has_few_names_and_foreign_facts_give_none(tmp_path: Path) -> None:
+    name_groups(tmp_path, {f"nccl {number}": f"group {number}" * 50 for number in range(100)})
+    many = waiting(tmp_path, *(GroupCounter("nccl", number, 6, 5) for number in range(100)))
+    found = pending(GroupLabels(), many)
+    assert len(found) == MOST_GROUPS
+    assert all(len(name) <= 100 for _, _, name in found)
+    assert pending(GroupLabels(), msgspec.structs.replace(many, uid=os.getuid() + 1)) == ()
