@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from stallwatch.config_sections import (
+    AlertmanagerSection,
     CaptureSection,
     DaemonSection,
     DeadmanSection,
@@ -34,6 +35,7 @@ from stallwatch.config_sections import (
 from stallwatch.errors import UsageError
 
 __all__ = [
+    "AlertmanagerSection",
     "CaptureSection",
     "Config",
     "DaemonSection",
@@ -71,6 +73,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     incidents: IncidentSection = IncidentSection()
     slack: SlackSection = SlackSection()
     webhook: WebhookSection = WebhookSection()
+    alertmanager: AlertmanagerSection = AlertmanagerSection()
     deadman: DeadmanSection = DeadmanSection()
     fleet: FleetSection = FleetSection()
 
@@ -243,7 +246,8 @@ def without_secrets(config: Config) -> Config:
     )
     webhook = msgspec.structs.replace(config.webhook, url=hidden(config.webhook.url))
     deadman = msgspec.structs.replace(config.deadman, url=hidden(config.deadman.url))
-    return msgspec.structs.replace(config, slack=slack, webhook=webhook, deadman=deadman)
+    alertmanager = msgspec.structs.replace(config.alertmanager, urls=hidden(config.alertmanager.urls))
+    return msgspec.structs.replace(config, slack=slack, webhook=webhook, alertmanager=alertmanager, deadman=deadman)
 
 
 def current_environment() -> Mapping[str, str]:

@@ -285,6 +285,20 @@ class WebhookSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 15.0
 
 
+class AlertmanagerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    urls: Annotated[
+        str,
+        Meta(
+            description="Alertmanagers that get each incident as one alert with sentence, line, steps and deadline; "
+            "of a cluster all, with commas between them: http://am1:9093, http://am2:9093."
+        ),
+    ] = ""
+    cluster: Annotated[str, Meta(description="Value of the label cluster; empty: none.")] = ""
+    minimum_severity: Annotated[
+        Literal["warning", "critical"], Meta(description="Tell from this on: warning or critical.")
+    ] = "warning"
+
+
 class DeadmanSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url_file: Annotated[
         str, Meta(description="File with an address that is asked while the daemon's loop lives; its silence alerts.")

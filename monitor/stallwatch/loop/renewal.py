@@ -63,5 +63,5 @@ def renews_telling(config: Config, keys: Sequence[str]) -> bool:
     return (
         any(files)
         or bool(config.deadman.url_file)
-        or any(key.partition(".")[0] in ("slack", "webhook", "deadman") for key in keys)
+        or any(key.partition(".")[0] in ("slack", "webhook", "alertmanager", "deadman") for key in keys)
     )

@@ -2,6 +2,7 @@
 
 from stallwatch.clock import Clock
 from stallwatch.config import Config
+from stallwatch.outputs.alertmanager import alertmanager
 from stallwatch.outputs.deadman import deadman
 from stallwatch.outputs.http import HttpOutput
 from stallwatch.outputs.log import LogOutput
@@ -9,7 +10,7 @@ from stallwatch.outputs.output import Control, Notifies, Output
 from stallwatch.outputs.slack import slack, slack_reactions
 from stallwatch.outputs.webhook import webhook
 
-_SENDING = ("slack", "slack_reactions", "webhook", "deadman")
+_SENDING = ("slack", "slack_reactions", "webhook", "alertmanager", "deadman")
 
 
 def build(config: Config, control: Control, clock: Clock) -> tuple[Output, ...]:
@@ -22,7 +23,7 @@ def telling(config: Config, control: Control, clock: Clock) -> tuple[Output, ...
     """Those that send something to somebody: what is made again when the configuration is read again."""
     messages = slack(config, clock)
     reactions = slack_reactions(config, clock, control, messages)
-    sending = (messages, reactions, webhook(config, clock), deadman(config, clock))
+    sending = (messages, reactions, webhook(config, clock), alertmanager(config, clock), deadman(config, clock))
     return tuple(output for output in sending if output is not None)
 
 
@@ -40,5 +41,8 @@ def notify_test(outputs: tuple[Output, ...], seconds: float = 20.0) -> tuple[str
     """Send a test alert through every notifying output; return a line per output with what happened."""
     notifying = [output for output in outputs if isinstance(output, Notifies)]
     if not notifying:
-        return ("nothing is configured that could tell anybody: set slack.webhook_url_file or webhook.url_file",)
+        return (
+            "nothing is configured that could tell anybody: set slack.webhook_url_file, webhook.url_file or "
+            "alertmanager.urls",
+        )
     return tuple(f"{output.name}: {output.notify_test(seconds)}" for output in notifying)

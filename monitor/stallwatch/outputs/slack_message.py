@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from stallwatch.diagnosis.safety import deadline, safety
 from stallwatch.diagnosis.stacktree import render
 from stallwatch.incidents.delivery_steps import LAST, Step
 from stallwatch.model.gpu import Gpu
@@ -16,6 +15,7 @@ from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
 from stallwatch.outputs.documents import iso
+from stallwatch.outputs.headline import headline, safety_words, sentence
 
 # https://docs.slack.dev/reference/block-kit/blocks: a longer text makes Slack refuse the whole message.
 _HEADER_CHARACTERS = 150
@@ -28,7 +28,6 @@ _QUIET_NOW = "It is told again only if its verdict changes or it ends."
 _OVER = "The job moves again or has ended."
 _ENDED = "⚫"  # neither well nor to be acted on
 
-_PREFIXES = {"updated": "now ", "escalated": "still ", "resolved": "resolved, ", "ended": "the job is over, it was "}
 _MARKS = {"none": "⚪", "warning": "🟠", "critical": "🔴"}
 
 # A word that begins or ends with one of Slack's marks, brackets and punctuation around it left out.
@@ -44,23 +43,23 @@ def slack_message(
 
     A report of the node adds what it knows of the culprit's GPU. Slack folds the merged stacks, which are long.
     """
-    headline = _headline(incident, step)
-    blocks = [{"type": "header", "text": {"type": "plain_text", "text": _clip(headline, _HEADER_CHARACTERS)}}]
+    title = _clip(_headline(incident, step), _HEADER_CHARACTERS)
+    blocks = [{"type": "header", "text": {"type": "plain_text", "text": title}}]
     blocks += _resolved(incident) if step in LAST else _standing(incident, _gpus(report))
     blocks.append(_context(_footer(incident, external_url)))
-    sentence = incident.resolution if step in LAST else _sentence(incident)
-    message: dict[str, Any] = {"text": _notification(incident, step, headline, sentence), "blocks": blocks}
+    message: dict[str, Any] = {"text": _notification(incident, step), "blocks": blocks}
     if step not in LAST and incident.report is not None:
         attached = _stacks(incident.verdict, incident.report.stacks)
         message |= {"attachments": attached} if attached else {}
     return message
 
 
-def _notification(incident: Incident, step: Step, headline: str, sentence: str) -> str:
+def _notification(incident: Incident, step: Step) -> str:
     """What a locked phone shows, and the first lines must be enough: job, rank, cause, code line; may it be killed; the
     sentence."""
-    safe = incident.report is not None and incident.verdict is not None and step not in LAST
-    lines = [headline, _safety(incident) if safe else "", sentence]
+    over = step in LAST
+    safe = safety_words(incident) if incident.verdict is not None and not over else ""
+    lines = [_headline(incident, step), safe, incident.resolution if over else sentence(incident)]
     return escape(_clip("\n".join(filter(None, lines)), _FALLBACK_CHARACTERS))
 
 
@@ -72,7 +71,7 @@ def slack_answer(incident: Incident, step: Step) -> dict[str, Any]:
     text = f"*{escape(_headline(incident, step))}*\n{_prose(_now(incident, step))}"
     blocks = [_section(text)]
     if incident.report is not None and step not in LAST:
-        blocks.append(_context([_safety(incident)]))
+        blocks.append(_context([escape(safety_words(incident))]))
     return {"text": _clip(text, _FALLBACK_CHARACTERS), "blocks": blocks, "reply_broadcast": step == "escalated"}
 
 
@@ -80,9 +79,9 @@ def slack_acknowledged(incident: Incident, external_url: str = "") -> dict[str, 
     """The same where there is no thread to say it in: the channel must see which incident is meant."""
     answer = slack_answer(incident, "acknowledged")
     link = f"<{_link(incident, external_url)}|Open the incident>" if external_url else ""
-    headline = escape(_headline(incident, "acknowledged"))
-    footer = _context([headline, link or f"incident `{_plain(incident.incident_id)}`"])
-    text = f"{headline}\n{answer['text']}"
+    title = escape(_headline(incident, "acknowledged"))
+    footer = _context([title, link or f"incident `{_plain(incident.incident_id)}`"])
+    text = f"{title}\n{answer['text']}"
     return {"text": _clip(text, _FALLBACK_CHARACTERS), "blocks": [*answer["blocks"], footer]}
 
 
@@ -132,52 +131,13 @@ def _prose(text: str) -> str:
 
 def _headline(incident: Incident, step: Step) -> str:
     mark = {"resolved": "🟢", "ended": _ENDED}.get(step, _MARKS[incident.severity])
-    verdict = incident.verdict
-    standing = any(finding.family in ("hang", "slow") for finding in incident.findings)
-    what = "stalled, no verdict yet" if standing else "a warning, nothing hangs"
-    if verdict is not None:
-        what = f"{_who(verdict)}: {verdict.cause}"
-        what += f"{_cost(verdict)}{_place(verdict)}" if step not in LAST else ""
-    prefix = _PREFIXES.get(step, "")
-    return f"{mark} {incident.job.training_job}: {prefix}{what}"
-
-
-def _who(verdict: Verdict) -> str:
-    culprits = verdict.culprits
-    if not culprits:
-        return "no rank to blame"
-    if len(culprits) == 1:
-        return f"rank {culprits[0]}"
-    shown = ", ".join(map(str, culprits[:_MOST_CULPRITS]))
-    return f"ranks {shown}{' …' if len(culprits) > _MOST_CULPRITS else ''}"
-
-
-def _cost(verdict: Verdict) -> str:
-    """By how much a slow rank makes each step longer: " +31%"."""
-    slowness = verdict.slowness
-    return f" +{slowness.share:.0%}" if slowness is not None and slowness.step_seconds else ""
-
-
-def _place(verdict: Verdict) -> str:
-    """Where its culprits stand, as short as a phone's lock screen needs it: ", lock at loader.py:23"."""
-    frames = {(process.frame.file, process.frame.line) for process in verdict.culprit_processes if process.frame}
-    words: list[str] = [verdict.where if verdict.where and verdict.where != "unknown" else ""]
-    if len(frames) == 1:
-        ((file, line),) = frames
-        words.append(f"at {file.rpartition('/')[2]}:{line}")
-    return ", " + " ".join(filter(None, words)) if any(words) else ""
-
-
-def _sentence(incident: Incident) -> str:
-    if incident.verdict is not None:
-        return incident.verdict.summary
-    return "; ".join(finding.reason for finding in incident.findings)
+    return f"{mark} {headline(incident, step)}"
 
 
 def _now(incident: Incident, step: Step) -> str:
     if step == "acknowledged":
         return f"{incident.acknowledged_by} is on it"
-    return (incident.resolution or _OVER) if step in LAST else _sentence(incident)
+    return (incident.resolution or _OVER) if step in LAST else sentence(incident)
 
 
 def _resolved(incident: Incident) -> Iterator[Block]:
@@ -206,7 +166,7 @@ def _stacks(verdict: Verdict | None, tree: StackNode | None) -> list[dict[str, A
 def _standing(incident: Incident, gpus: Mapping[str, Gpu]) -> Iterator[Block]:
     """The sentence says who, where, and who waits: only what it does not say follows."""
     verdict = incident.verdict
-    yield _section(_prose(_sentence(incident)) or "_No sentence yet._")
+    yield _section(_prose(sentence(incident)) or "_No sentence yet._")
     if verdict is None:
         return
     yield _context(_facts(incident, verdict))  # what to do with the job is asked first, and a phone folds what is below
@@ -224,7 +184,7 @@ def _standing(incident: Incident, gpus: Mapping[str, Gpu]) -> Iterator[Block]:
 
 
 def _facts(incident: Incident, verdict: Verdict) -> Iterator[str]:
-    yield _safety(incident)
+    yield escape(safety_words(incident))
     yield f"`{verdict.cause}`, {verdict.confidence}"
     if verdict.slowness is not None and verdict.slowness.step_seconds:
         cost = verdict.slowness
@@ -267,16 +227,6 @@ def _gpu(uuid: str, gpu: Gpu) -> str:
     return f"GPU {gpu.index} `{_plain(uuid)}`{serial}"
 
 
-def _safety(incident: Incident) -> str:
-    report = incident.report
-    assert report is not None
-    said = safety(report)
-    words = f"{'✅' if report.evidence_complete else '⏳'} {said[0].upper()}{said[1:]}"
-    if ends := deadline(report):
-        words += f"; torch's own timeout ends the job at {escape(_clock(ends))}"
-    return words
-
-
 def _link(incident: Incident, external_url: str) -> str:
     return f"{external_url.rstrip('/')}/#{incident.incident_id}"
 
@@ -301,12 +251,6 @@ def _person(name: str) -> str:
     """A member of the workspace as Slack shows one; any other name as it is, for anybody could be called `@channel`."""
     found = re.fullmatch(r"slack:([UW][A-Z0-9]{1,20})", name)
     return f"<@{found[1]}>" if found else f"`{_plain(name)}`"
-
-
-def _clock(moment: str) -> str:
-    """ "2026-08-01T03:21:10.123Z" as "03:21:10 UTC"; anything else as it is."""
-    match = re.match(r"\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\S*?(?:Z|\+00:00)\Z", moment)
-    return f"{match[1]} UTC" if match else moment
 
 
 def _lines(lines: Iterable[str]) -> str:

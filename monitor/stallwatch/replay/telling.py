@@ -39,6 +39,8 @@ def voices(config: Config) -> tuple[Voice, ...]:
         configured.append(Voice("slack", slack.minimum_severity))
     if webhook.url or webhook.url_file:
         configured.append(Voice("webhook", webhook.minimum_severity))
+    if config.alertmanager.urls:
+        configured.append(Voice("alertmanager", config.alertmanager.minimum_severity))
     return tuple(configured) or (Voice(SHOWN, "warning"),)
 
 

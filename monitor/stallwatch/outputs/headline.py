@@ -1,0 +1,72 @@
+"""What messages of every kind say of an incident, in plain words: nothing is marked up or escaped here."""
+
+import re
+
+from stallwatch.diagnosis.safety import deadline, safety
+from stallwatch.incidents.delivery_steps import LAST, Step
+from stallwatch.model.incident import Incident
+from stallwatch.model.verdict import Verdict
+
+_MOST_CULPRITS = 8
+_PREFIXES = {"updated": "now ", "escalated": "still ", "resolved": "resolved, ", "ended": "the job is over, it was "}
+
+
+def headline(incident: Incident, step: Step) -> str:
+    """The one line that a list of messages shows: job, rank, cause, and where it stands."""
+    verdict = incident.verdict
+    standing = any(finding.family in ("hang", "slow") for finding in incident.findings)
+    what = "stalled, no verdict yet" if standing else "a warning, nothing hangs"
+    if verdict is not None:
+        what = f"{who(verdict)}: {verdict.cause}"
+        what += f"{cost_share(verdict)}{place(verdict)}" if step not in LAST else ""
+    return f"{incident.job.training_job}: {_PREFIXES.get(step, '')}{what}"
+
+
+def who(verdict: Verdict) -> str:
+    culprits = verdict.culprits
+    if not culprits:
+        return "no rank to blame"
+    if len(culprits) == 1:
+        return f"rank {culprits[0]}"
+    shown = ", ".join(map(str, culprits[:_MOST_CULPRITS]))
+    return f"ranks {shown}{' …' if len(culprits) > _MOST_CULPRITS else ''}"
+
+
+def cost_share(verdict: Verdict) -> str:
+    """By how much a slow rank makes each step longer: " +31%"."""
+    slowness = verdict.slowness
+    return f" +{slowness.share:.0%}" if slowness is not None and slowness.step_seconds else ""
+
+
+def place(verdict: Verdict) -> str:
+    """Where its culprits stand, as short as a phone's lock screen needs it: ", lock at loader.py:23"."""
+    frames = {(process.frame.file, process.frame.line) for process in verdict.culprit_processes if process.frame}
+    words: list[str] = [verdict.where if verdict.where and verdict.where != "unknown" else ""]
+    if len(frames) == 1:
+        ((file, line),) = frames
+        words.append(f"at {file.rpartition('/')[2]}:{line}")
+    return ", " + " ".join(filter(None, words)) if any(words) else ""
+
+
+def sentence(incident: Incident) -> str:
+    if incident.verdict is not None:
+        return incident.verdict.summary
+    return "; ".join(finding.reason for finding in incident.findings)
+
+
+def safety_words(incident: Incident) -> str:
+    """Whether the job may be ended, and when torch does; "" where nothing was looked at yet."""
+    report = incident.report
+    if report is None:
+        return ""
+    said = safety(report)
+    words = f"{'✅' if report.evidence_complete else '⏳'} {said[0].upper()}{said[1:]}"
+    if ends := deadline(report):
+        words += f"; torch's own timeout ends the job at {_clock(ends)}"
+    return words
+
+
+def _clock(moment: str) -> str:
+    """ "2026-08-01T03:21:10.123Z" as "03:21:10 UTC"; anything else as it is."""
+    match = re.match(r"\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\S*?(?:Z|\+00:00)\Z", moment)
+    return f"{match[1]} UTC" if match else moment
