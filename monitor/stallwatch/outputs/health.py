@@ -1,11 +1,21 @@
 """How an output does, read from whatever it offers, for metrics and readyz."""
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from stallwatch.outputs.documents import HeldBack
-from stallwatch.outputs.metric_samples import OutputHealth
 from stallwatch.outputs.output import Output
+
+
+class OutputHealth(NamedTuple):
+    """How an output does; `deliveries` and `queued` are None for one that delivers no messages."""
+
+    name: str
+    problem: str | None
+    deliveries: Mapping[str, int] | None = None
+    queued: int | None = None
+    tells_people: bool = False
+    held: tuple[HeldBack, ...] = ()
 
 
 @runtime_checkable

@@ -1,25 +1,47 @@
-"""What the metrics say about one report: pure, and nothing for what is unknown or gone."""
+"""Prometheus' view of the node: one report as samples, nothing for what is unknown or gone; those as
+prometheus-client's families, rendered for who asks."""
 
 import hashlib
 import logging
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
+
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from stallwatch import __version__
 from stallwatch.diagnosis.safety import deadline
 from stallwatch.model.incident import Incident, NodeReport, RankView
-from stallwatch.model.metric import Labels
+from stallwatch.model.metric import Family, Labels
 from stallwatch.model.reading import Known
 from stallwatch.model.sensor_spec import SensorSpec
 from stallwatch.model.snapshot import SENSORS, JobKey
 from stallwatch.model.verdict import CulpritProcess, GroupRef, Verdict
-from stallwatch.outputs.documents import HeldBack
+from stallwatch.outputs.health import OutputHealth
+from stallwatch.outputs.metric_table import FAMILIES
 
 log = logging.getLogger(__name__)
 
+Metric = GaugeMetricFamily | CounterMetricFamily
+Encoder = Callable[[Collector], bytes]
+
+# What Prometheus asks for; whoever asks for something else gets the oldest, which everything reads.
+_ASKED = (
+    "",
+    *(f"text/plain;version=1.0.0;escaping={how}" for how in ("allow-utf-8", "underscores")),
+    "application/openmetrics-text",
+    "application/openmetrics-text;version=1.0.0",
+    *(f"application/openmetrics-text;version=1.0.0;escaping={how}" for how in ("allow-utf-8", "underscores")),
+)
+_FORMATS = {content_type: encoder for encoder, content_type in map(choose_encoder, _ASKED)}
+_dropped: set[str] = set()  # families of which it is in the log
+OLDEST: str = choose_encoder("")[1]
+
+_FRESH_NS = 300_000_000_000  # what is over stays for so long: longer than scrapes are apart
 _MOST_SAID = 100
 _said: set[str] = set()  # errors that are in the log
 _MOST_PENDING_GROUPS = 8  # of one rank: a job with hundreds of groups waits in a few of them at a time
@@ -33,18 +55,58 @@ class Sample(NamedTuple):
     value: float
 
 
-_FRESH_NS = 300_000_000_000  # what is over stays for so long: longer than scrapes are apart
+def negotiated(accept: str) -> str:
+    """Given an Accept header, return the content type of the answer: one of a few, whatever it says."""
+    try:
+        content_type: str = choose_encoder(accept)[1]
+    except (TypeError, ValueError):  # a version that is none
+        return OLDEST
+    return content_type if content_type in _FORMATS else OLDEST
 
 
-class OutputHealth(NamedTuple):
-    """How an output does; `deliveries` and `queued` are None for one that delivers no messages."""
+class NodeCollector(Collector):
+    """A report for prometheus-client. A sample whose text or number nothing can hold costs itself; of two with one set
+    of labels the last counts, or Prometheus would drop one by chance."""
 
-    name: str
-    problem: str | None
-    deliveries: Mapping[str, int] | None = None
-    queued: int | None = None
-    tells_people: bool = False
-    held: tuple[HeldBack, ...] = ()
+    def __init__(self, report: NodeReport, outputs: Sequence[OutputHealth], external_url: str = "") -> None:
+        self._report = report
+        self._outputs = outputs
+        self._external_url = external_url
+        self.dropped: set[str] = set()  # families that lost a sample
+
+    def collect(self) -> Iterator[Metric]:
+        """Families in the table's order, those with samples."""
+        by_family: dict[str, dict[Labels, float]] = {family.name: {} for family in FAMILIES}
+        for name, labels, value in samples(self._report, self._outputs, self._external_url):
+            try:
+                "".join(labels).encode()
+                by_family[name][labels] = float(value)
+            except (UnicodeError, TypeError, ValueError, OverflowError):
+                self.dropped.add(name)
+        for family in FAMILIES:
+            if values := by_family[family.name]:
+                metric = _metric(family)
+                for labels, value in values.items():
+                    metric.add_metric(labels, value)
+                yield metric
+
+
+def render(
+    report: NodeReport, outputs: Sequence[OutputHealth], external_url: str = "", content_type: str = OLDEST
+) -> bytes:
+    """Everything that is known about the node and the daemon, in one of the formats that `negotiated` returns."""
+    collector = NodeCollector(report, outputs, external_url)
+    encode: Encoder = _FORMATS[content_type]
+    text = encode(collector)
+    for name in collector.dropped - _dropped:
+        _dropped.add(name)
+        log.warning("%s: a sample is left out: its text or number cannot be written", name)
+    return text
+
+
+def _metric(family: Family) -> Metric:
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    return kind(family.name, family.help, labels=family.labels)
 
 
 def samples(report: NodeReport, outputs: Sequence[OutputHealth], external_url: str = "") -> Iterator[Sample]:
