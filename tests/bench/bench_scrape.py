@@ -16,7 +16,7 @@ import msgspec
 
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.reading import Known
-from stallwatch.outputs.metric_samples import render
+from stallwatch.outputs.metrics import render
 from tests.integration.outputs.page_reports import stalled_node
 from tests.integration.outputs.serving import served
 from tests.unit.outputs.reports import GPU, incident, sample, with_snapshot

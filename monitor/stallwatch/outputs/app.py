@@ -22,7 +22,7 @@ from stallwatch.outputs.bundle_archive import archive
 from stallwatch.outputs.documents import encoded, incident_document, incident_list
 from stallwatch.outputs.guard import Endpoint, HostCheck, SecurityHeaders, SocketGuard, TokenGuard
 from stallwatch.outputs.latest import Latest, Published
-from stallwatch.outputs.metric_samples import negotiated
+from stallwatch.outputs.metrics import negotiated
 from stallwatch.outputs.output import Control
 from stallwatch.outputs.peers import Peer
 from stallwatch.outputs.timeline import read_timeline

@@ -9,7 +9,7 @@ import pytest
 from stallwatch.hook import group_names
 from stallwatch.hook.group_names import GroupNames, group_name
 from stallwatch.model.verdict import GroupRef
-from stallwatch.outputs import metric_samples
+from stallwatch.outputs import metrics
 
 
 class Torch:
@@ -65,7 +65,7 @@ def test_each_recorder_counts_the_groups_that_have_its_backend(torch: Torch) -> 
 
 
 def test_a_name_is_the_same_in_any_order_of_members_and_the_one_of_an_incident() -> None:
-    assert group_name("mesh_tp", [3, 2]) == metric_samples.group_name(GroupRef("mesh_tp", (2, 3)))
+    assert group_name("mesh_tp", [3, 2]) == metrics.group_name(GroupRef("mesh_tp", (2, 3)))
     assert group_name("mesh_tp", [1, 2]) != group_name("mesh_tp", [2, 3])
 
 

@@ -11,7 +11,7 @@ from stallwatch.incidents.messages import Discard, Judge
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Report
-from stallwatch.outputs.metric_samples import render
+from stallwatch.outputs.metrics import render
 from stallwatch.outputs.slack_message import slack_message
 from tests.unit.incidents.stories import Story, facts, finding, of, report, stall
 from tests.unit.outputs.reports import node_report, with_snapshot

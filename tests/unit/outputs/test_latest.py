@@ -2,7 +2,7 @@ import pytest
 
 from stallwatch.outputs import latest as module
 from stallwatch.outputs.latest import Latest
-from stallwatch.outputs.metric_samples import OLDEST
+from stallwatch.outputs.metrics import OLDEST
 from tests.unit.outputs.reports import FakeClock, node_report
 
 

@@ -16,8 +16,8 @@ from stallwatch.model.snapshot import SENSORS, GroupCounter, JobKey
 from stallwatch.model.verdict import GroupRef
 from stallwatch.outputs.documents import HeldBack
 from stallwatch.outputs.health import OutputHealth
-from stallwatch.outputs.metric_samples import OLDEST, negotiated, render
 from stallwatch.outputs.metric_table import FAMILIES, reference
+from stallwatch.outputs.metrics import OLDEST, negotiated, render
 from tests.unit.detectors.nodes import with_beat
 from tests.unit.outputs.reports import (
     GPU,
