@@ -33,7 +33,8 @@ from stallwatch.progress.patience import OPEN, Plan
 
 _NEWS_NS = 30_000_000_000  # between looks at a slow rank whose cost has changed
 
-_MOST_MUTES = 1_024
+_MOST_MUTES_OF_USER = 256
+_MOST_MUTES = 16_384  # in all, by age
 _SAME_MOMENT_NS = 2_000_000_000
 
 
@@ -83,8 +84,7 @@ class Engine:
     def _heard(self, lives: Lives, event: Event, now: Now, actions: list[Action]) -> Lives:
         if isinstance(event, MuteWanted):
             mute = Mute(event.training_job, event.until_ns, event.owner)
-            others = tuple(m for m in lives.mutes if m.name != mute.name and m.until_ns > now.at_ns)
-            return replace(lives, mutes=(*others[1 - _MOST_MUTES :], mute))
+            return replace(lives, mutes=_with_mute(lives.mutes, mute, now.at_ns))
         if isinstance(event, CaptureWanted):
             return self._requested(lives, event.job, now, actions)
         life = lives.find(event.incident_id)
@@ -193,6 +193,13 @@ def _not_yet(incident: Incident, plan: Plan, now: Now, actions: list[Action]) ->
     if wall_ns is not None:
         what += f"; told at {datetime.fromtimestamp(wall_ns // 10**9, UTC):%H:%M:%S} UTC unless it moves"
     return noted(incident, what, now.wall_ns, actions)
+
+
+def _with_mute(mutes: Sequence[Mute], mute: Mute, now_ns: int) -> tuple[Mute, ...]:
+    """Of each user the latest stay."""
+    others = [m for m in mutes if m.name != mute.name and m.until_ns > now_ns]
+    too_many = [m for m in others if m.owner == mute.owner][: 1 - _MOST_MUTES_OF_USER]
+    return (*[m for m in others if m not in too_many][1 - _MOST_MUTES :], mute)
 
 
 def _moved_of_past(lives: Lives, event: BundleMoved) -> Lives:

@@ -181,8 +181,10 @@ class Endpoints:
 
     async def capture(self, request: Request) -> Response:
         asked = await read_body(request, CaptureRequest, '{"training_job":"a"}')
-        job, owner = asked.training_job, _whose(viewer_of(request), asked.owner)
-        return await self._answer(lambda: JSONResponse({"incident_id": self._control.capture(job, owner)}))
+        return await self._answer(lambda: self._capture(asked, viewer_of(request)))
+
+    def _capture(self, asked: CaptureRequest, viewer: Viewer) -> Response:
+        return JSONResponse({"incident_id": self._control.capture(asked.training_job, _whose(viewer, asked.owner))})
 
     async def mute(self, request: Request) -> Response:
         asked = await read_body(request, MuteRequest, '{"training_job":"a","seconds":60}')

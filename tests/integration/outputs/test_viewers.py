@@ -111,7 +111,9 @@ def test_on_a_socket_for_everybody_each_sees_and_mutes_his_own() -> None:
         muted = over_socket(node, uid, "/control/mute", {"training_job": "ours", "seconds": 60})
         assert (muted.status, muted.json["owner"]) == (200, STRANGER)
         others = {"training_job": "theirs", "seconds": 60, "owner": "root"}
-        assert over_socket(node, uid, "/control/mute", others).status == 400
+        for what in ("mute", "capture"):
+            refused = over_socket(node, uid, f"/control/{what}", others if what == "mute" else {"owner": "root"})
+            assert (refused.status, refused.json["error"]) == (400, "this job is not yours")
 
 
 def test_a_socket_is_its_groups_alone_unless_it_is_for_everybody() -> None:

@@ -391,6 +391,17 @@ def test_a_mute_is_of_one_users_job_and_no_other_of_its_name() -> None:
     assert len(story.lives.mutes) == 2
 
 
+def test_a_users_many_mutes_end_none_of_anothers() -> None:
+    story, until_ns = Story(), START + 500 * SECOND
+    story.hear(MuteWanted("annas", until_ns, "anna"))
+    for number in range(3000):
+        story.hear(MuteWanted(f"job-{number}", until_ns, "ben"))
+    names = [mute.name for mute in story.lives.mutes]
+    assert names[0] == ("anna", "annas")
+    assert len(names) < 1_100
+    assert names[-1] == ("ben", "job-2999")
+
+
 def test_one_users_incidents_are_bounded_and_cost_no_other_user_his_or_his_past() -> None:
     story, annas = Story(), replace(JOB, owner="anna")
     bens = [replace(JOB, training_job=f"job-{number}", owner="ben") for number in range(100)]
