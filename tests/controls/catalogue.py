@@ -16,9 +16,10 @@ PROGRAMS = tuple(
         "ends_by_itself",
         "other_threads",
         "waits_for_threads",
+        "trainers",
     )
 )
-HANGS = tuple(Path(__file__).with_name(f"{name}.py") for name in ("hangs_of_one", "hangs_together"))
+HANGS = tuple(Path(__file__).with_name(f"{name}.py") for name in ("hangs_of_one", "hangs_together", "hangs_of_systems"))
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only
 # Done from outside to a job that only trains.
 DONE_TO_IT = {
