@@ -16,11 +16,10 @@ from starlette.responses import HTMLResponse
 from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.errors import StallwatchError, UsageError
-from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.app import Endpoints, control_app, tcp_app
 from stallwatch.outputs.connections import Places, limited
 from stallwatch.outputs.guard import Proxy, SocketGuard, TokenGuard, is_loopback
-from stallwatch.outputs.health import health
+from stallwatch.outputs.health import OutputHealth, health
 from stallwatch.outputs.latest import Latest
 from stallwatch.outputs.output import Control, Output
 from stallwatch.outputs.page_token import read_or_make, read_token
@@ -44,7 +43,8 @@ class HttpOutput:
         self._control = control
         self._clock = clock
         self.peers = peers  # replaced as a whole, by the loop
-        self._latest = Latest(clock, config.daemon.tick_seconds, config.http.external_url)
+        self._latest = Latest(clock, config.daemon.tick_seconds, config.http.external_url, self._healths)
+        self.publish = self._latest.publish
         self._thread: threading.Thread | None = None
         self._servers: list[WebServer] = []
         self._failure: str | None = None
@@ -145,8 +145,8 @@ class HttpOutput:
         started.set()
         await asyncio.gather(*serving)
 
-    def publish(self, report: NodeReport) -> None:
-        self._latest.publish(report, tuple(health(output) for output in (self, *self.peers)))
+    def _healths(self) -> tuple[OutputHealth, ...]:
+        return tuple(health(output) for output in (self, *self.peers))
 
     def problem(self) -> str | None:
         if self._failure:

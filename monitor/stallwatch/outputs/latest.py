@@ -1,6 +1,7 @@
 """What was published last, what people asked of it, and whether it is recent. Nothing is made that nobody asks for."""
 
 import threading
+from collections.abc import Callable
 from functools import cached_property
 
 from stallwatch.clock import Clock
@@ -62,15 +63,23 @@ class Published:
 class Latest:
     """Written by the daemon's loop, read by the server's thread: one reference, replaced whole."""
 
-    def __init__(self, clock: Clock, tick_seconds: float, external_url: str = "") -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        tick_seconds: float,
+        external_url: str = "",
+        outputs: Callable[[], tuple[OutputHealth, ...]] = tuple,
+    ) -> None:
+        """`outputs` tells how they do."""
         self._clock = clock
+        self._outputs = outputs
         self._stale_seconds = max(_STALE_TICKS * tick_seconds, _STALE_FLOOR_SECONDS)
         self._external_url = external_url
         self._published: Published | None = None
         self._changed_ns = clock.monotonic_ns()
 
-    def publish(self, report: NodeReport, outputs: tuple[OutputHealth, ...]) -> None:
-        self._published = Published(report, outputs, self._external_url)
+    def publish(self, report: NodeReport) -> None:
+        self._published = Published(report, self._outputs(), self._external_url)
         self._changed_ns = self._clock.monotonic_ns()
 
     def get(self) -> Published | None:

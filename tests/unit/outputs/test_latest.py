@@ -9,13 +9,13 @@ from tests.unit.outputs.reports import FakeClock, node_report
 def test_the_loop_lives_while_it_publishes_and_is_missed_when_it_stops() -> None:
     clock = FakeClock()
     latest = Latest(clock, tick_seconds=1.0)
-    latest.publish(node_report(), ())
+    latest.publish(node_report())
     clock.advance(9)
     assert latest.loop_problem() is None
     clock.advance(2)
     assert latest.loop_problem() == "the daemon's loop has published nothing for 11 s"
     assert not latest.ready().ready
-    latest.publish(node_report(), ())
+    latest.publish(node_report())
     assert latest.loop_problem() is None
     assert latest.ready().ready
 
@@ -23,7 +23,7 @@ def test_the_loop_lives_while_it_publishes_and_is_missed_when_it_stops() -> None
 def test_slow_ticks_have_more_time() -> None:
     clock = FakeClock()
     latest = Latest(clock, tick_seconds=30.0)
-    latest.publish(node_report(), ())
+    latest.publish(node_report())
     clock.advance(100)
     assert latest.loop_problem() is None
 
@@ -47,7 +47,7 @@ def test_what_nobody_asks_for_is_not_made_and_what_many_ask_for_is_made_once(mon
 
         monkeypatch.setattr(module, name, note)
     latest = Latest(FakeClock(), tick_seconds=1.0)
-    latest.publish(node_report(), ())
+    latest.publish(node_report())
     published = latest.get()
     assert published is not None
     assert made == []
