@@ -1,9 +1,11 @@
-"""All sensors of the node behind one call that never blocks past its deadline."""
+"""All sensors of the node behind one call that never blocks past its deadline: each in a child process that the loop is
+willing to lose."""
 
 import select
 import socket
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from stallwatch.clock import Clock
@@ -20,12 +22,179 @@ from stallwatch.model.snapshot import (
     RanksLook,
     SensorStatus,
 )
+from stallwatch.node.children import Start
 from stallwatch.node.privileged_client import Privileged
-from stallwatch.sensors.supervised import SupervisedSensor
+from stallwatch.node.worker import Worker
+from stallwatch.sensors.frames import NEWS, Answer
 
+T = TypeVar("T")
+
+_FIRST_BACK_OFF_SECONDS = 1.0
+_LONGEST_BACK_OFF_SECONDS = 60.0
+# What is absent (a driver) may be installed while we run; looking for it costs a process start.
+_ABSENT_BACK_OFF_SECONDS = 300.0
+# A child that imports on a busy node may take this long to say that there is nothing to read.
+_SLOW_START_SECONDS = 5.0
+# Between the end of a child's answers and its exit.
+_EXIT_SECONDS = 0.1
 _NOT_YET = PartStatus(False, "", 0.0, 0)
 
 Reading = Known[Any] | Unavailable
+
+
+class SupervisedSensor(Generic[T]):
+    """Asks a child once a look. No call here waits: `descriptor` tells when there is something to collect."""
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        answer_type: type[T],
+        start: Start,
+        clock: Clock,
+        *,
+        required: bool = True,
+    ) -> None:
+        """`title` is how sentences name it ("NVML"); `start` starts its child, with the rights that it needs; one that
+        is not `required` may be absent, but has to answer where it is not."""
+        self.name = name
+        self._title = title
+        self._decoder = msgspec.msgpack.Decoder(answer_type)
+        self._answers = msgspec.msgpack.Decoder(Answer)
+        self._clock = clock
+        self._required = required
+        self._present = False  # the node has the thing, so that not to answer is a fault
+        self._worker = Worker(start, lambda: clock.monotonic_ns() / 1e9)
+        self._request = 0
+        self._start_ns = clock.monotonic_ns()  # earliest next start
+        self._back_off_seconds = _FIRST_BACK_OFF_SECONDS
+        self._errors_total = 0
+        self._duration_seconds = 0.0
+        self._result: Known[T] | Unavailable = Unavailable(f"{title} has not been asked yet", self._start_ns)
+        self._settled = False  # this look's result is final
+        self._has_news = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._worker.pid
+
+    @property
+    def descriptor(self) -> int | None:
+        """What to poll for reading while this look's answer is missing."""
+        return None if self._settled else self.news_descriptor
+
+    @property
+    def news_descriptor(self) -> int | None:
+        """What to poll between looks for the child's word that something happened."""
+        return self._worker.descriptor
+
+    def news(self) -> bool:
+        """Between looks: return whether the child said since the last look that it should be asked soon."""
+        self.collect(late=True)
+        return self._has_news
+
+    def ask(self) -> None:
+        """Begin a look: drop a late answer, start or restart the child if it is time, and ask unless it still hangs."""
+        self._settled = False
+        self.collect(late=True)
+        self._has_news = False
+        now_ns = self._clock.monotonic_ns()
+        if self.pid is None and now_ns >= self._start_ns:
+            self._start(now_ns)
+        if self.pid is None or self._back_off_seconds == 0.0:  # it is on its way out: nothing to ask
+            self._settled = True
+            return
+        if self._worker.asked is not None:
+            if self._worker.is_given_up:
+                self._worker.kill()
+            return
+        self._request += 1
+        try:
+            self._worker.ask(msgspec.msgpack.encode(self._request))
+        except BrokenPipeError:
+            self._ended()
+
+    def collect(self, late: bool = False) -> None:
+        """Take what the child has said; `late` drops it, for it answers a question of an earlier look."""
+        try:
+            for message in self._worker.messages():
+                self._take(self._answers.decode(message), late)
+        except (ValueError, msgspec.MsgspecError) as error:
+            self._fail(f"{self._title}: its process answered nonsense ({error})")
+            self._settled, self._worker.asked = True, None
+            self._worker.kill()
+            return
+        if self._worker.has_ended:
+            self._ended()
+
+    def result(self) -> Known[T] | Unavailable:
+        """This look's reading; without an answer by now, since when there is none."""
+        seconds = self._worker.silent_seconds
+        if not self._settled and seconds is not None:
+            self._present |= seconds > _SLOW_START_SECONDS
+            self._fail(f"{self._title} has not answered for {seconds:.0f} s" if seconds >= 1 else self._slow(seconds))
+        return self._result
+
+    def status(self) -> SensorStatus:
+        reason = self._result.reason if isinstance(self._result, Unavailable) else ""
+        required = self._required or self._present
+        return SensorStatus(
+            self.name, not reason, reason, self._duration_seconds, self._errors_total, required=required
+        )
+
+    def close(self, seconds: float = 0.5) -> None:
+        """End the child by its end of file, then by force; one that is stuck in the kernel is left to it."""
+        self._worker.end(seconds)
+
+    def _start(self, now_ns: int) -> None:
+        try:
+            self._worker.start()
+        except OSError as error:
+            self._fail(f"{self._title}: its process cannot be started: {error.strerror}")
+            self._delay(now_ns)
+
+    def _take(self, answer: Answer, late: bool) -> None:
+        self._has_news |= answer.request == NEWS
+        if answer.request != self._request:
+            return
+        self._worker.asked = None
+        if late and not answer.absent:
+            return
+        self._settled = True
+        self._duration_seconds = answer.duration_seconds
+        now_ns = self._clock.monotonic_ns()
+        self._present = not answer.absent
+        if answer.absent:
+            self._result = Unavailable(answer.error, now_ns)
+            self._start_ns = now_ns + int(_ABSENT_BACK_OFF_SECONDS * 1e9)
+            self._back_off_seconds = 0.0  # its end is expected
+        elif not answer.value:
+            self._fail(f"{self._title}: {answer.error}")
+        else:
+            self._result = Known(self._decoder.decode(answer.value), now_ns)
+            self._back_off_seconds = _FIRST_BACK_OFF_SECONDS
+
+    def _ended(self) -> None:
+        """The child is gone: say so, and let the next start wait a little longer each time."""
+        code = self._worker.end(_EXIT_SECONDS)
+        self._settled = True
+        if self._back_off_seconds == 0.0:
+            self._back_off_seconds = _FIRST_BACK_OFF_SECONDS
+            return
+        how = "killed" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
+        self._fail(f"{self._title}: its process ended ({how}); the next one starts in {self._back_off_seconds:.0f} s")
+        self._delay(self._clock.monotonic_ns())
+
+    def _delay(self, now_ns: int) -> None:
+        self._start_ns = now_ns + int(self._back_off_seconds * 1e9)
+        self._back_off_seconds = min(self._back_off_seconds * 2, _LONGEST_BACK_OFF_SECONDS)
+
+    def _slow(self, seconds: float) -> str:
+        return f"{self._title} has not answered within {seconds:.1f} s"
+
+    def _fail(self, sentence: str) -> None:
+        self._errors_total += 1
+        self._result = Unavailable(sentence, self._clock.monotonic_ns())
 
 
 class Panel:

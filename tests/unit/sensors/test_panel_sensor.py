@@ -8,7 +8,7 @@ import pytest
 
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.node.children import start_own
-from stallwatch.sensors.supervised import SupervisedSensor
+from stallwatch.sensors.panel import SupervisedSensor
 
 Make = Callable[..., SupervisedSensor[int]]
 
