@@ -267,16 +267,21 @@ class Look:
         recorders = self._start("recorder", [partial(rank.ask_recorder, rungs) for rank in self.ranks])
         # Two looks of a rank, each with its own deadline, and its children.
         _join(stacks, 4 * section.stack_seconds)
-        files = [] if profiles else self._start("user_files", [self._user_files])
-        _join(recorders, recorder_seconds + 1)
         blind = [rank for rank in self.ranks if not rank.is_complete()]
+        seeing = [rank for rank in self.ranks if rank not in blind]
+        files = [] if profiles else self._start("user_files", [partial(self._user_files, seeing)])
+        _join(recorders, recorder_seconds + 1)
         _join(self._start("stacks", [rank.ask_for_stacks for rank in blind]), recorder_seconds + 1)
+        if blind and not profiles:
+            # What its own hook told names lines, too.
+            files += self._start("user_files", [partial(self._user_files, blind)])
         _join(files, _USER_FILES_SECONDS + 1)
         _join(around + node + report, 1.0)
         self._tell(self.state(done=False))
         if profiles:
             _join(profiles, section.seconds)  # it has its own deadline
-            _join(self._start("user_files", [self._user_files]), _USER_FILES_SECONDS + 1)  # the lines that it saw, too
+            # The lines that it saw, too.
+            _join(self._start("user_files", [partial(self._user_files, self.ranks)]), _USER_FILES_SECONDS + 1)
         if self._order.look >= _STACKS_LOOK and section.recorder_stacks:
             extra = [partial(rank.ask_recorder, (EXTRA,)) for rank in self.ranks if not rank.recorder.missing]
             _join(self._start("recorder", extra), recorder_seconds + 1)
@@ -333,9 +338,9 @@ class Look:
         """Whom to ask, which takes our rights; that is done by who has a network."""
         self._ras.take()
 
-    def _user_files(self) -> None:
+    def _user_files(self, ranks: Sequence[RankLook]) -> None:
         """One reader a user: it becomes that user once and for all."""
-        wanted = ((rank.sample, rank.gone, rank.folder, rank.lines()) for rank in self.ranks if not rank.refused)
+        wanted = ((rank.sample, rank.gone, rank.folder, rank.lines()) for rank in ranks if not rank.refused)
         readers = user_files.readers([user_files.Subject(*one) for one in wanted], _USER_FILES_SECONDS)
         _join(self._start("user_files", readers), _USER_FILES_SECONDS)
 

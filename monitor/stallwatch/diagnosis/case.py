@@ -122,8 +122,10 @@ class Case:
 
     def is_elsewhere(self, rank: int) -> bool:
         """True when a stack shows the rank outside of communication, of waiting for its GPU, and of the very place
-        where ranks stand that are known to wait."""
+        where ranks stand that are known to wait; or when it keeps the GIL, which torch's communication gives back."""
         activity = self.activity(rank)
+        if activity.where == "gil" and not activity.stack:
+            return True
         outside = bool(activity.stack) and activity.in_collective is False and not activity.gpu_sync
         return outside and activity.stack not in self._waiting_stacks
 

@@ -154,10 +154,11 @@ def _may_wait(case: Case, rank: int, waiting: set[int]) -> bool:
 
 
 def _may_hide_transfers(summary: RankSummary) -> bool:
-    """True for a back end whose calls block their host, as gloo's do, and that has recorded no transfer."""
+    """True for a back end whose calls block their host, as gloo's do, and that has recorded no transfer. A build has
+    every back end's recorder, also in a process without a group of it: gloo's knows each from its creation."""
     recording = {summary.streams[pair.stream].backend for pair in summary.pairs}
     return any(
-        completion != "states" and backend not in recording
+        completion != "states" and backend not in recording and (backend not in summary.unused or not summary.streams)
         for backend, completion in zip(summary.backends, summary.completion, strict=False)
     )
 

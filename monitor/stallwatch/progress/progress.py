@@ -11,6 +11,7 @@ from stallwatch.progress.observation import Child, Observation, Stack
 # Shares of one core. A wait that wakes up to look again (DataLoader's five-second poll, FileBaton's 0.1 s) takes less
 # than one per cent; work takes much more, also on a shared core.
 _WORKING_SHARE = 0.05
+_SPINNING_SHARE = 0.5  # of a thread that asks again without a pause, on a core that it shares
 CLOCK_TICKS_PER_SECOND = 100  # sysconf(_SC_CLK_TCK) of every Linux that runs torch
 _ASSUMED_SECONDS = 5.0  # between looks that carry no times
 _PROGRESS_BYTES = 1 << 20
@@ -45,13 +46,15 @@ def compare(first: Observation, last: Observation, operations: bool | None) -> P
         _flow(first, last, seconds),
         _children(first, last, seconds),
         _awaited(first, last, seconds),
-        _meets(first, last, seconds),
+        _meets(first, last, seconds, share),
     ]
     facts = tuple(sign for sign in signs if sign)
     if facts:
         return Progress("moves", share, facts)
     if last.state in ("T", "t") and first.state in ("T", "t"):
         return Progress("stands", share, (Fact("it stood stopped at both looks", "/proc"),))
+    if last.where == "gil" and not last.stack and first.state == last.state == "S":
+        return Progress("stands", share, (Fact("no Python thread of it ran between the two looks", "heartbeat"),))
     if not (first.stack and last.stack):
         return Progress("unknown", share)
     if same_lines := _busy_children(first, last, seconds):
@@ -154,11 +157,13 @@ def _awaited(first: Observation, last: Observation, seconds: float) -> Fact | No
     return Fact(f"the thread that it waits for used {share:.0%} of a core between the two looks", "/proc")
 
 
-def _meets(first: Observation, last: Observation, seconds: float) -> Fact | None:
+def _meets(first: Observation, last: Observation, seconds: float, share: float | None) -> Fact | None:
     """A host that waits in a collective sleeps until that ends: who wakes now and then meets its peers again and again,
     as the ranks of a server do that polls its queue. Waits that poll wake far more often (NCCL's with a time-out: a
-    hundred times a second)."""
+    hundred times a second), and one that spins says nothing by the few times at which it slept."""
     if not (first.in_collective and last.in_collective) or first.wakes is None or last.wakes is None:
+        return None
+    if share is not None and share >= _SPINNING_SHARE:
         return None
     woke = last.wakes - first.wakes - first.own_wakes
     if woke < max(_MEETS_WAKES, _LEAST_EVERY_SECOND * seconds) or woke > _MEETS_EVERY_SECOND * seconds:

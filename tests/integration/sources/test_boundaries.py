@@ -42,13 +42,13 @@ def directory(tmp_path: Path) -> Path:
     return folder
 
 
-def take(bundle: Path, sample: RankSample, prefix: tuple[str, ...] = ()) -> CaptureState:
+def take(bundle: Path, sample: RankSample, prefix: tuple[str, ...] = (), config: Config = CONFIG) -> CaptureState:
     """By a privileged side that is started with `prefix` before it."""
     known = known_file([sample])
     with open(known, "rb"):
-        side = start_side(settings_of(CONFIG), known, (*prefix, *COMMAND))
+        side = start_side(settings_of(config), known, (*prefix, *COMMAND))
     try:
-        run = CaptureRun(bundle, [sample], 1, CONFIG, node="node0", side=side)
+        run = CaptureRun(bundle, [sample], 1, config, node="node0", side=side)
 
         def state() -> CaptureState | None:
             return one if (one := run.poll()).done else None
@@ -192,6 +192,15 @@ def test_reader_without_ptrace_gets_the_stacks_from_the_hook(directory: Path, tm
     assert all("CAP_SYS_PTRACE" in attempt.detail for attempt in refused[:1])
     assert own.answered and "by its own hook" in own.detail
     assert not (tmp_path / "b/ranks/0/stacks.error.json").exists()
+
+
+def test_lines_that_only_the_hook_names_are_read_as_well(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HOOKED)
+    config = Config(capture=msgspec.structs.replace(CONFIG.capture, py_spy="/nowhere/py-spy"))
+    program = f"import runpy; runpy.run_path({str(tmp_path / 'train.py')!r})"
+    with hooked(directory, program=program), sensor_of(directory) as sensor:
+        take(tmp_path / "b", seen(sensor), config=config)
+    assert "sys.stdin.read()" in (tmp_path / "b/ranks/0/sources.json").read_text()
 
 
 def test_reader_without_ptrace_and_rank_without_hook_say_what_either_needs(directory: Path, tmp_path: Path) -> None:

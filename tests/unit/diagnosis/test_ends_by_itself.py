@@ -1,8 +1,11 @@
 """What a culprit does may end by itself: the verdict says its kind, and nothing certain."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.activity import read_activity
 from stallwatch.model.evidence import SourceLine, ThreadState
@@ -124,3 +127,10 @@ def test_the_hooks_last_word_tells_how_its_process_ended() -> None:
     verdict = judge(msgspec.structs.replace(told, ranks=(*told.ranks, ended), world_size=4)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("rank_exited", (3,))
     assert "not known" not in verdict.summary
+
+
+def test_transfers_whose_communicator_is_being_made_connect_at_their_first_use() -> None:
+    bundle = Path(__file__).parents[2] / "bundles/nccl-first_transfers_connect"
+    verdict = judge(load([bundle])).verdicts[0]
+    assert (verdict.culprits, verdict.ends_by_itself) == ((), "first_use")
+    assert not any("gloo" in sentence for sentence in verdict.missing)

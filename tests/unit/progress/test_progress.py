@@ -69,7 +69,15 @@ def test_ranks_whose_waits_in_collectives_end_now_and_then_meet() -> None:
     assert compare(first, last, None).answer == "stands", "another monitor pauses it now and then"
     assert between({"wakes": 10}, {"wakes": 210}, **both).answer == "stands", "a wait that polls"
     assert between({"wakes": 10}, {"wakes": 14}, where="lock").answer == "stands"
+    spins = {"wakes": 14, "cpu_ticks": 190}
+    assert between({"wakes": 10, "cpu_ticks": 0}, spins, **both).answer == "stands", "a wait that spins"
 
 
 def test_a_look_without_a_stack_tells_nothing() -> None:
     assert between({}, {"stack": None}).answer == "unknown"
+
+
+def test_a_process_whose_gil_is_kept_stands_without_a_stack() -> None:
+    nothing: dict[str, Any] = {"stack": None, "where": "gil"}
+    assert between({"state": "S", "cpu_ticks": 7}, {"state": "S", "cpu_ticks": 7}, **nothing).answer == "stands"
+    assert between({"state": "R"}, {"state": "R"}, **nothing).answer == "unknown", "it computes, perhaps"

@@ -1,4 +1,5 @@
-"""gloo records no point-to-point: ranks that all stand in sends and receives, nobody absent, wait for each other."""
+"""Ranks that all stand in sends and receives, nobody absent, wait for each other: gloo records no point-to-point, and
+NCCL none whose communicator is being made."""
 
 from stallwatch.diagnosis import align
 from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, named, waiting_facts
@@ -33,6 +34,8 @@ def claim(story: Story) -> Saying:
     # others wait for one of them only, the other may wait for one of those; of many each may wait for the next.
     held_up = [{blocker.rank for blocker in story.graph.blockers[wait.point]} for wait in story.graph.waits]
     both = len(transfers) == 2 and all(held >= set(transfers) for held in held_up) and not story.graph.perhaps
+    connects = all(_connects(story, rank) for rank in transfers)
+    unknown = "the peers of the sends and receives: gloo does not record them"
     return Claim(
         cause="p2p_unmatched",
         culprits=tuple(transfers) if both else (),
@@ -44,8 +47,19 @@ def claim(story: Story) -> Saying:
         ),
         where="collective",
         operation=story.case.activity(transfers[0]).collective,
-        missing=("the peers of the sends and receives: gloo does not record them",),
+        missing=() if connects else (unknown,),
+        ends_by_itself="first_use" if connects else None,
     )
+
+
+def _connects(story: Story, rank: int) -> bool:
+    """A communicator of its own is made at a pair's first send or receive, and its recorder hears of it then; one that
+    knows its groups from their creation, as gloo's does, would know this one."""
+    summary = story.case.summaries.get(rank)
+    if summary is None or not summary.backends:
+        return False
+    told = zip(summary.backends, summary.completion, strict=False)
+    return all(completion == "states" or backend in summary.unused for backend, completion in told)
 
 
 def _circle(story: Story, ranks: tuple[int, ...]) -> Claim:

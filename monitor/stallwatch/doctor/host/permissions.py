@@ -1,11 +1,11 @@
 """What this process may do: sockets, ptrace, the kernel's log, py-spy on the training interpreter; and the clock."""
 
 import re
-import shutil
 import sys
-from pathlib import Path
 from typing import ClassVar
 
+from stallwatch.captures import stacks
+from stallwatch.captures.folder import NotCaptured
 from stallwatch.diagnosis.address_words import kind_of_address
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.finding import Area, FindingRecord
@@ -116,13 +116,13 @@ class PySpyReads:
     looks_for: ClassVar[str] = "py-spy absent, or unable to read the training interpreter (tried on a process of it)"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        beside = Path(sys.executable).with_name("py-spy")
-        py_spy = str(beside) if beside.exists() else shutil.which("py-spy")
-        if py_spy is None:
+        try:
+            py_spy = stacks.py_spy(configured="")
+        except NotCaptured:
             return (
                 finding(
                     self, "warning", "py-spy",
-                    seen="py-spy is not installed beside stallwatch nor on the PATH.",
+                    seen="py-spy is not installed beside stallwatch, where alone the daemon takes it from.",
                     why="After a hang no Python stack can be read.",
                     remedy=f"{sys.executable} -m pip install py-spy",
                 ),
