@@ -19,7 +19,7 @@ from tests.controls.launching import Elastic, Forked, InTerminal, Running, Torch
 from tests.controls.outcome import Control
 
 SOURCE = str(Path(__file__).parents[2] / "monitor")
-RANKS = 4
+RANKS = int(os.environ.get("CONTROL_RANKS", "4"))
 FOR_EVER = "1000000"
 ENOUGH_SECONDS = 240.0
 AFTERMATH_SECONDS = 6.0  # a job has ended: what would the daemon still say?

@@ -4,6 +4,7 @@ Measured on H200 (facts): a GPU inside a collective reads 100 % busy and draws m
 in one small kernel reads 100 % busy too, at the power of an idle one. 100 % busy is not progress.
 """
 
+from collections import Counter
 from statistics import median
 
 from stallwatch.diagnosis.case import Case
@@ -23,6 +24,12 @@ def gpus_of_ranks(case: Case) -> dict[int, Gpu]:
             for gpu in sample:
                 found |= {by_pid[pid]: gpu for pid in gpu.compute_pids or () if pid in by_pid}
     return found
+
+
+def gpus_of_their_own(gpus: dict[int, Gpu]) -> dict[int, Gpu]:
+    """Those that one rank has alone: what a shared one draws tells of none of its ranks."""
+    users = Counter(gpu.uuid for gpu in gpus.values())
+    return {rank: gpu for rank, gpu in gpus.items() if users[gpu.uuid] == 1}
 
 
 def spins_outside_communication(gpu: Gpu, waiting: list[Gpu]) -> bool:

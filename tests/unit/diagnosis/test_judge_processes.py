@@ -88,6 +88,20 @@ def test_a_gpu_busy_at_the_power_of_an_idle_one_runs_something_else() -> None:
     assert (verdict.cause, verdict.culprits) == ("gpu_kernel_stuck", (1,))
 
 
+def test_a_collective_behind_a_kernel_that_never_ends_has_not_begun_on_that_gpu() -> None:
+    """All have issued it and wait in one line; the GPU of one draws what an idle one does."""
+    everybody = _waiting(0, 1, 2, 3)
+    verdict = judge(evidence(*everybody, nodes=(_node((171.0, 125.0, 172.0, 170.0)),))).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("gpu_kernel_stuck", (1,), "possible")
+    verdict = judge(evidence(*everybody, nodes=(_node((171.0, 160.0, 172.0, 170.0)),))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("comm_stuck", ()), "equal GPUs differ by some percent"
+    verdict = judge(evidence(*everybody, nodes=(_node((171.0, 125.0, 126.0, 170.0)),))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("comm_stuck", ()), "half of them: which half?"
+    shared = tuple(msgspec.structs.replace(gpu, uuid="GPU-0") for gpu in _node((171.0, 125.0, 172.0, 170.0)).gpus[0])
+    node = msgspec.structs.replace(_node(()), gpus=(shared,))
+    assert judge(evidence(*everybody, nodes=(node,))).verdicts[0].cause == "comm_stuck", "it draws for all of them"
+
+
 @pytest.mark.parametrize(("busy_percent", "where"), [(100.0, "gpu_sync"), (0.0, "busy_loop"), (None, "busy_loop")])
 def test_who_spins_waits_for_its_gpu_only_if_that_works(busy_percent: float | None, where: str) -> None:
     """Rank 0 evaluates on the CPU, in native code, while the others wait."""

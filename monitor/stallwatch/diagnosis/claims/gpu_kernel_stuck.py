@@ -1,25 +1,56 @@
-"""The rank's host waits for a GPU that runs something which is not communication and does not end."""
+"""A GPU runs something which is not communication and does not end: its host waits for it before the collective that
+the others are in, or has issued that behind it and waits where all wait."""
 
 from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, main_wait, operation_of, waiting_facts
-from stallwatch.diagnosis.gpu import spins_outside_communication
+from stallwatch.diagnosis.gpu import gpus_of_their_own, spins_outside_communication
 from stallwatch.diagnosis.story import Story
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.verdict import Fact, Rejected
 
 
 def claim(story: Story) -> Saying:
-    if not story.graph.waits or not story.gpus:
+    gpus = gpus_of_their_own(story.gpus)
+    if not story.graph.waits or not gpus:
         return None
     absent = sorted({rank for rank, _ in story.roots.absent})
-    waiting = [story.gpus[wait.rank] for wait in story.graph.waits if wait.rank in story.gpus]
-    culprits = [
-        rank
-        for rank in absent
-        if rank in story.gpus
-        and _host_may_wait_for_gpu(story, rank)
-        and spins_outside_communication(story.gpus[rank], waiting)
-    ]
+    if absent:
+        waiting = [gpu for wait in story.graph.waits if (gpu := gpus.get(wait.rank))]
+        culprits = [
+            rank
+            for rank in absent
+            if rank in gpus and _host_may_wait_for_gpu(story, rank) and spins_outside_communication(gpus[rank], waiting)
+        ]
+    else:
+        culprits = _behind_their_own(story, gpus)
     if not culprits:
         return Rejected("gpu_kernel_stuck", "no absent rank waits for a GPU that is busy at the power of an idle one")
+    wait = main_wait(story, culprits)
+    return Claim(
+        cause="gpu_kernel_stuck",
+        culprits=tuple(culprits),
+        confidence="likely" if absent else "possible",
+        because=(*_facts(story, culprits), *waiting_facts(story), *activity_facts(story, culprits)),
+        where="gpu_sync",
+        group=wait.point.group if wait else None,
+        operation=operation_of(story, wait) if wait else None,
+        seq=wait.point.seq or None if wait else None,
+    )
+
+
+def _behind_their_own(story: Story, gpus: dict[int, Gpu]) -> list[int]:
+    """Of ranks that have all issued what they wait for, those few whose GPU has not begun with it."""
+    if story.roots.cycles or not story.roots.closed or not story.hangs:
+        return []
+    members = {wait.rank: gpu for wait in story.graph.waits if (gpu := gpus.get(wait.rank))}
+    found = [
+        rank
+        for rank, gpu in members.items()
+        if spins_outside_communication(gpu, [other for other_rank, other in members.items() if other_rank != rank])
+    ]
+    return sorted(found) if 2 * len(found) < len(members) or len(members) == 2 else []
+
+
+def _facts(story: Story, culprits: list[int]) -> list[Fact]:
     facts = []
     for rank in culprits:
         gpu = story.gpus[rank]
@@ -30,17 +61,7 @@ def claim(story: Story) -> Saying:
                 "NVML",
             )
         )
-    wait = main_wait(story, culprits)
-    return Claim(
-        cause="gpu_kernel_stuck",
-        culprits=tuple(culprits),
-        confidence="likely",
-        because=(*facts, *waiting_facts(story), *activity_facts(story, culprits)),
-        where="gpu_sync",
-        group=wait.point.group if wait else None,
-        operation=operation_of(story, wait) if wait else None,
-        seq=wait.point.seq or None if wait else None,
-    )
+    return facts
 
 
 def _host_may_wait_for_gpu(story: Story, rank: int) -> bool:
