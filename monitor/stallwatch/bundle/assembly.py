@@ -16,6 +16,7 @@ from stallwatch.formats.log_folders import of_path, run_of
 from stallwatch.formats.recorder_table import RecorderTable, Stacks, expand
 from stallwatch.model.evidence import (
     Evidence,
+    HeldBack,
     KernelLog,
     LogEvent,
     LogTail,
@@ -26,6 +27,7 @@ from stallwatch.model.evidence import (
     Recorder,
 )
 from stallwatch.model.gpu import Gpu
+from stallwatch.model.incident import Incident
 from stallwatch.model.meeting import NO_MEETING, Meeting
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import Heartbeat, JobKey, NodeSnapshot
@@ -45,6 +47,7 @@ class Assembly:
         self._snapshots: list[tuple[str, NodeSnapshot]] = []
         self._loose_logs: list[Parsed] = []
         self._log_nodes = 1
+        self._incidents: dict[str, Incident] = {}
         self._stacks = Stacks()
         self._summaries: dict[tuple[int, str], RankSummary] = {}
 
@@ -56,6 +59,8 @@ class Assembly:
                 self._nodes[file.host or UNKNOWN_HOST].append(parsed)
         if kind == "description":
             self._descriptions[file.bundle] = value
+        elif kind == "incident":
+            self._incidents[file.bundle] = value
         elif kind == "timeline":
             self._snapshots.append((file.bundle, value))
         elif kind in ("gpus", "ras", "kernel_log"):
@@ -96,6 +101,7 @@ class Assembly:
             log_events=tuple(events.get(None, ())),
             log_nodes=self._log_nodes,
             meeting=self._meeting(description, world_size),
+            held_back=self._held_back(),
         )
 
     def _give_numbered_logs(self) -> None:
@@ -127,12 +133,21 @@ class Assembly:
         for dropped, told in older_incidents(self._parts, self._descriptions):
             self.caveats += told
             self._descriptions.pop(dropped, None)
+            self._incidents.pop(dropped, None)
             for parts in self._parts.values():
                 parts.pop(dropped, None)
             for host, found in self._nodes.items():
                 self._nodes[host] = [part for part in found if part.file.bundle != dropped]
             self._snapshots = [(bundle, snapshot) for bundle, snapshot in self._snapshots if bundle != dropped]
         self._parts = defaultdict(lambda: defaultdict(list), {r: parts for r, parts in self._parts.items() if parts})
+
+    def _held_back(self) -> HeldBack | None:
+        """What detection had found of slow ranks when the incident was kept."""
+        findings = [finding for incident in self._incidents.values() for finding in incident.findings]
+        slow = [one for one in findings if one.detector == "slow" and one.ranks and all(map(is_rank, one.ranks))]
+        if len(self._incidents) != 1 or not slow:
+            return None
+        return HeldBack(slow[0].ranks, slow[0].reason, slow[0].slowness, slow[0].stage == "confirmed")
 
     def _meeting(self, description: Description, world_size: int | None) -> Meeting:
         """What the daemon's last snapshot tells of ranks of this job that are in none of the given folders."""

@@ -17,6 +17,11 @@ _MAXIMUM_FILES: Final = 200_000
 _MAXIMUM_DEPTH: Final = 6
 _LOOK: Final = r"(?:-(?P<look>[0-9]{1,3}))?"
 # First match wins; below ranks/<rank>/.
+_BUNDLE_FILES: Final = (
+    ("description", "bundle.json"),
+    ("incident", "incident.json"),
+    ("timeline", "timeline.jsonl"),
+)
 _RANK_FILES: Final = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -113,9 +118,9 @@ class _Walk:
 
     def _bundle(self, folder: Path) -> Iterator[Found]:
         name = str(folder)
-        for kind, path in (("description", folder / "bundle.json"), ("timeline", folder / "timeline.jsonl")):
-            if os.path.lexists(path):
-                yield from self._found(kind, path, name)
+        for kind, file_name in _BUNDLE_FILES:
+            if os.path.lexists(folder / file_name):
+                yield from self._found(kind, folder / file_name, name)
         for rank_folder in self._list(folder / "ranks"):
             if not rank_folder.name.isdecimal() or len(rank_folder.name) > 6:
                 self._problems.append(f"{self._source(rank_folder)}: its name is not a rank")

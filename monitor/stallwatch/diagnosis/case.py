@@ -18,7 +18,7 @@ from stallwatch.diagnosis.ras import ranks_behind
 from stallwatch.diagnosis.sisters import completed
 from stallwatch.diagnosis.streams import GroupStream, first_difference
 from stallwatch.diagnosis.untold import doubt, prove, untold_backends
-from stallwatch.model.evidence import NodeEvidence, RankEvidence
+from stallwatch.model.evidence import HeldBack, NodeEvidence, RankEvidence
 from stallwatch.model.meeting import NO_MEETING, Meeting
 from stallwatch.model.summary import ANY, Call, PairCount, Pending, RankSummary, Stream, Transfer
 
@@ -51,6 +51,7 @@ class Case:
         looks: int = 1,
         logs: LogReading = NOTHING_READ,
         meeting: Meeting = NO_MEETING,
+        held_back: HeldBack | None = None,
     ) -> None:
         self.summaries = {summary.rank: summary for summary in sorted(summaries, key=lambda s: s.rank)}
         self.activities = dict(sorted(activities.items()))
@@ -60,6 +61,7 @@ class Case:
         self.evidence = dict(evidence or {})
         self.looks = looks
         self.meeting = meeting
+        self.held_back = held_back
         self.logs = logs
         self.groups: list[Group] = []
         self.streams: list[dict[int, GroupStream]] = []

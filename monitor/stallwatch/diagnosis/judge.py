@@ -10,6 +10,7 @@ from stallwatch.diagnosis.activity.transfer import with_transfer
 from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.claims.claim import Claim
 from stallwatch.diagnosis.claims.doubt import doubtful
+from stallwatch.diagnosis.claims.moving import MAY_BE_SLOW, measured_slow, overruled_by_steps
 from stallwatch.diagnosis.former_life import of_this_life
 from stallwatch.diagnosis.hookless import what_a_hook_adds
 from stallwatch.diagnosis.logs import read_logs
@@ -50,24 +51,35 @@ def judge(evidence: Evidence) -> Judgement:
         evidence.looks,
         logs,
         evidence.meeting,
+        evidence.held_back,
     )
     return judged(case, ranks)
 
 
 def judged(case: Case, ranks: Sequence[RankEvidence]) -> Judgement:
     """Given a case and the ranks that it was made of, return the judgement."""
-    verdict = judge_case(case)
-    if verdict.cause != "healthy":
-        verdict = msgspec.structs.replace(verdict, missing=(*verdict.missing, *what_a_hook_adds(ranks)))
-    return Judgement((verdict,), case.activities, case.summaries, tuple(ranks))
+    verdicts = list(judge_case(case))
+    if verdicts[0].cause != "healthy":
+        missing = (*verdicts[0].missing, *what_a_hook_adds(ranks))
+        verdicts[0] = msgspec.structs.replace(verdicts[0], missing=missing)
+    return Judgement(tuple(verdicts), case.activities, case.summaries, tuple(ranks))
 
 
-def judge_case(case: Case) -> Verdict:
-    """Given a case, return its verdict."""
+def judge_case(case: Case) -> tuple[Verdict, ...]:
+    """Given a case, return its verdict; where detection measured ranks that are slow, and this names others or none, a
+    second one of those ranks: it comes first once it is sure, and the other one saw nothing that is wrong."""
     story = tell(case)
     claim, rejected = arbiter.decide(story)
     claim = doubtful(case, claim)
-    return _verdict(story, claim, rejected, case.activities)
+    verdict = _verdict(story, claim, rejected, case.activities)
+    held_back = case.held_back
+    if held_back is None or (verdict.cause == "slow_rank" and verdict.culprits == held_back.ranks):
+        return (verdict,)
+    overruled = (overruled_by_steps(verdict.cause),) if verdict.cause != "slow_rank" else ()
+    measured = _verdict(story, measured_slow(story, held_back), overruled, case.activities)
+    if held_back.sure and verdict.cause in MAY_BE_SLOW:
+        return (measured, verdict)
+    return (verdict, measured)
 
 
 _BY_WHAT_CULPRITS_DO = ("not_entered", "init_missing", "data_exhausted")

@@ -11,7 +11,7 @@ from stallwatch.diagnosis.frames import job_frame_index
 from stallwatch.model.evidence import CodeFrame, RankEvidence, SampledStack
 from stallwatch.model.verdict import Where
 
-_LEAST_SAMPLES = 20  # of the slow ranks, and of their peers
+LEAST_SAMPLES = 20  # of the slow ranks, and of their peers
 _LEAST_SHARE = 0.04  # of the time: less is no reason to be slow
 _ERRORS = 3.5  # standard errors: some hundred lines are compared
 _MOST_OF_IT = 0.75  # of the greatest difference: so much of it a line has that explains it
@@ -68,7 +68,7 @@ def compared(slow: Sequence[Sequence[SampledStack]], peers: Sequence[Sequence[Sa
     others = [shares for shares in map(tree.shares, peers) if shares]
     samples = sum(stack.count for stacks in slow for stack in stacks)
     of_peers = sum(stack.count for stacks in peers for stack in stacks)
-    if not mine or not others or min(samples, of_peers) < _LEAST_SAMPLES:
+    if not mine or not others or min(samples, of_peers) < LEAST_SAMPLES:
         return None
     share = {node: sum(shares.get(node, 0.0) for shares in mine) / len(mine) for node in range(len(tree))}
     usual = {node: median(shares.get(node, 0.0) for shares in others) for node in range(len(tree))}

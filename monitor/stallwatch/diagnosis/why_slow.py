@@ -9,7 +9,7 @@ from stallwatch.diagnosis.frames import place as code_place
 from stallwatch.diagnosis.phrases import DOING, place
 from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.story import Story
-from stallwatch.diagnosis.time_spent import Spent, child_stacks, compared, training_stacks
+from stallwatch.diagnosis.time_spent import LEAST_SAMPLES, Spent, child_stacks, compared, training_stacks
 from stallwatch.model.evidence import Neighbour, RankEvidence, SampledStack, Usage
 from stallwatch.model.verdict import Fact, Frame, Slowness, Where
 
@@ -34,7 +34,7 @@ class Reasons(NamedTuple):
         return self.spent.where if self.spent is not None else None
 
 
-def reasons(story: Story, slow: Sequence[int], cost: Slowness) -> Reasons:
+def reasons(story: Story, slow: Sequence[int], cost: Slowness | None) -> Reasons:
     """Given the ranks that hold the job back, and what that costs, return where they spend the time and what goes with
     it."""
     ranks = story.case.evidence
@@ -44,7 +44,15 @@ def reasons(story: Story, slow: Sequence[int], cost: Slowness) -> Reasons:
     spent = compared(_trained(story, mine), _trained(story, peers))
     profiled = any(rank.profiles for rank in mine)
     who = _Who(story, slow, mine, peers, cost)
-    found = [say for say in (_line(who, spent), _workers(who, spent), *(sign(who) for sign in _SIGNS)) if say]
+    found = [
+        say
+        for say in (
+            _line(who, spent) or _no_line(who, profiled=profiled),
+            _workers(who, spent),
+            *(sign(who) for sign in _SIGNS),
+        )
+        if say
+    ]
     if spent is not None and spent.is_shared and not any(say.explains for say in found):
         found.append(_longer(who))
     frame = None
@@ -76,10 +84,11 @@ class _Who:
         slow: Sequence[int],
         mine: Sequence[RankEvidence],
         peers: Sequence[RankEvidence],
-        cost: Slowness,
+        cost: Slowness | None,
     ) -> None:
         self.story = story
-        self.cost_share = cost.cost_seconds / cost.step_seconds if cost.step_seconds else 0.0  # of the time as it is
+        # Of the time as it is.
+        self.cost_share = cost.cost_seconds / cost.step_seconds if cost is not None and cost.step_seconds else 0.0
         self.mine, self.peers = mine, peers
         self.many = len(slow) > 1
         self.name = f"{'ranks' if self.many else 'rank'} {rank_ranges(slow)}"
@@ -170,6 +179,22 @@ def _line(who: _Who, spent: Spent | None) -> _Say | None:
     else:
         step = f"See why {who.name} alone is at {file}: its input, its file, or a branch by rank."
     return _Say(Fact(fact, source), (step,))
+
+
+def _no_line(who: _Who, *, profiled: bool) -> _Say:
+    """Why no line is named."""
+    unknown = f"where {who.say('spends', 'spend')} the time is not known"
+    if not profiled:
+        failed = [one for rank in who.mine for one in rank.attempts if one.what == "profile" and not one.answered]
+        why = failed[-1].detail.partition(". ")[0].rstrip(".") if failed else "no profile of it was taken"
+        return _Say(Fact(f"{unknown}: {why}", "captures"))
+    if not any(rank.profiles for rank in who.peers):
+        return _Say(Fact(f"{unknown}: no peer was profiled, so there is nothing to compare it with", "py-spy"))
+    samples = sum(stack.count for rank in who.mine for stack in training_stacks(rank))
+    if samples < LEAST_SAMPLES:
+        return _Say(Fact(f"{unknown}: the profile holds {samples} samples of its training thread, too few", "py-spy"))
+    said = "no single line takes the time: it is spread over many, or passes where stacks do not show it (GPU, driver)"
+    return _Say(Fact(said, "py-spy"))
 
 
 def _workers(who: _Who, spent: Spent | None) -> _Say | None:

@@ -70,8 +70,8 @@ def judged(
         return _look_later(life, now_ns)
     report, verdict, before = event.report, event.report.verdicts[0], life.incident.verdict
     if life.family == "slow":
-        verdict = slowness.measured(life.incident, verdict)
-        report = replace(report, verdicts=(verdict, *report.verdicts[1:]))
+        verdict = slowness.measured(life.incident, report.verdicts)
+        report = replace(report, verdicts=(verdict,))
         if life.confirmed_ns is None and slowness.agrees(life.incident, verdict):
             life = replace(life, confirmed_ns=now_ns)
     told = life.incident.severity != "none" or life.family == "slow"  # of a slow rank its symptom says when it is over

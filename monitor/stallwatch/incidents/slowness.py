@@ -1,10 +1,13 @@
 """One measure of slowness for an incident: statistics of minutes say who and how much, a look says where and why."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
+from stallwatch.diagnosis.claims.moving import BY_STEPS, MAY_BE_SLOW, overruled_by_steps
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
-from stallwatch.model.verdict import Cause, Fact, Rejected, Slowness, Verdict, cost_of
+from stallwatch.model.verdict import Fact, Slowness, Verdict, cost_of
 
 # What the times of arrival in one look must span before they are no burst of somebody else's work.
 _SURE_SECONDS = 8.0
@@ -15,33 +18,56 @@ _FIRST_PROFILE_SECONDS = 3
 _LEAST_PROFILE_SECONDS, _MOST_PROFILE_SECONDS = 5, 12
 _PROFILED_STEPS = 4
 _LOOK_SECONDS = 6.0  # beside the profile
-_STATISTICS = "heartbeats over many steps"
-_NOTHING_SEEN: frozenset[Cause] = frozenset({"healthy", "undecided", "waiting"})
 
 
-def measured(incident: Incident, seen: Verdict) -> Verdict:
+def measured(incident: Incident, verdicts: Sequence[Verdict]) -> Verdict:
     """Given an incident of slowness and what the last look says, return the verdict with the measure that holds: the
     look's where it sees the same ranks, else what detection measured over many steps, once that is sure."""
-    finding = _finding(incident)
+    finding, seen = _finding(incident), verdicts[0]
     if finding is None:
         return seen
+    by_steps = next((verdict for verdict in verdicts if _is_by_steps(verdict, finding)), None)
+    if seen is by_steps:
+        return _as_measured_now(by_steps, finding) if finding.stage == "confirmed" else seen
     if seen.cause == "slow_rank" and seen.culprits == finding.ranks:
-        seen = replace(seen, because=(*seen.because, Fact(_without_price(finding), _STATISTICS)))
+        seen = replace(seen, because=(*seen.because, Fact(_without_price(finding), BY_STEPS)))
         if seen.slowness is None and finding.slowness is not None:
             return replace(seen, slowness=finding.slowness)
         sure = seen.slowness is not None and is_sure(seen.slowness)
         return replace(seen, confidence="likely") if sure and seen.confidence == "possible" else seen
-    if finding.stage != "confirmed" or not (seen.cause in _NOTHING_SEEN or seen.cause == "slow_rank"):
+    if finding.stage != "confirmed" or seen.cause not in MAY_BE_SLOW:
         return seen
-    why = "what the last steps show does not overrule what all steps since it began show"
+    rejected = (overruled_by_steps(seen.cause),) if seen.cause != "slow_rank" else ()
+    if by_steps is not None:
+        return replace(_as_measured_now(by_steps, finding), rejected=rejected)
     return Verdict(
         cause="slow_rank",
         culprits=finding.ranks,
         confidence="likely",
         summary=finding.reason[:1].upper() + finding.reason[1:],
-        because=(Fact(finding.reason, _STATISTICS),),
-        rejected=(Rejected(seen.cause, why),) if seen.cause != "slow_rank" else (),
+        because=(Fact(finding.reason, BY_STEPS),),
+        rejected=rejected,
         slowness=finding.slowness,
+    )
+
+
+def _is_by_steps(verdict: Verdict, finding: Finding) -> bool:
+    same = verdict.cause == "slow_rank" and verdict.culprits == finding.ranks
+    return same and any(fact.source == BY_STEPS for fact in verdict.because)
+
+
+def _as_measured_now(verdict: Verdict, finding: Finding) -> Verdict:
+    """A verdict by many steps was made of what had been measured when the look began."""
+    summary = verdict.summary
+    if verdict.slowness is not None and finding.slowness is not None:
+        summary = summary.replace(cost_of(verdict.slowness), cost_of(finding.slowness))
+    others = (fact for fact in verdict.because if fact.source != BY_STEPS)
+    return replace(
+        verdict,
+        confidence="likely",
+        summary=summary,
+        because=(Fact(finding.reason, BY_STEPS), *others),
+        slowness=finding.slowness or verdict.slowness,
     )
 
 

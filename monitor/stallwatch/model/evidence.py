@@ -13,6 +13,7 @@ from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.source_line import SourceBlock as SourceBlock
 from stallwatch.model.source_line import SourceLine as SourceLine
 from stallwatch.model.summary import RankSummary
+from stallwatch.model.verdict import Slowness
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -311,6 +312,15 @@ class NodeEvidence(msgspec.Struct, frozen=True):
     kernel_events: tuple[KernelEvent, ...] = ()
 
 
+class HeldBack(msgspec.Struct, frozen=True):
+    """Ranks for which all others of the moving job wait, by what detection measured over many steps."""
+
+    ranks: tuple[int, ...]
+    reason: str  # a clause
+    slowness: Slowness | None
+    sure: bool  # it was confirmed; else a reason to look
+
+
 class Evidence(msgspec.Struct, frozen=True):
     world_size: int | None
     backend: str | None
@@ -324,3 +334,4 @@ class Evidence(msgspec.Struct, frozen=True):
     log_events: tuple[LogEvent, ...] = ()  # of the launcher, and of ranks of which nothing else is known
     log_nodes: int = 1  # of how many nodes the logs tell: of more than one, a local rank is no rank
     meeting: Meeting = NO_MEETING
+    held_back: HeldBack | None = None

@@ -15,9 +15,12 @@ import pytest
 from stallwatch.bundle.reader import load
 from stallwatch.bundle.workers import Limits
 from stallwatch.errors import UnusableInput
-from stallwatch.model.evidence import Evidence, RankEvidence
+from stallwatch.model.evidence import Evidence, HeldBack, RankEvidence
+from stallwatch.model.finding import Finding
+from stallwatch.model.incident import Incident
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import Heartbeat, JobKey, NodeSnapshot, RankSample
+from stallwatch.model.verdict import Slowness
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 NCCL = BUNDLES / "nccl-tp_dp"
@@ -404,3 +407,15 @@ def test_log_of_two_bytes_a_character_is_read_at_any_length(tmp_path: Path, pack
     (tmp_path / ("train.log.gz" if packed else "train.log")).write_bytes(gzip.compress(data, 1) if packed else data)
     (event,) = [event for event in rank_of(load([tmp_path]), 3).log_events if event.exception]
     assert (event.exception, event.line) == ("ValueError", lines + 1)
+
+
+def test_what_detection_had_measured_of_slow_ranks_is_read_from_the_incident(bundle: Path) -> None:
+    job = JobKey("train", "node0:29500/8/0")
+    cost = Slowness(0.06, 0.05, 0.07, 0.26, 90, 24.0)
+    finding = Finding("slow", "confirmed", job, (2,), 0, 0.0, "rank 2 holds the others back", slowness=cost)
+    incident = Incident("train-1", job, "node0", "suspect", "none", 0, 0, (finding,), None, str(bundle))
+    (bundle / "incident.json").write_bytes(msgspec.json.encode(incident))
+    assert load([bundle]).held_back == HeldBack((2,), "rank 2 holds the others back", cost, sure=True)
+    hang = msgspec.structs.replace(finding, detector="stall")
+    (bundle / "incident.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(incident, findings=(hang,))))
+    assert load([bundle]).held_back is None

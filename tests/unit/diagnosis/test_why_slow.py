@@ -7,8 +7,10 @@ import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import (
+    Attempt,
     CodeFrame,
     Evidence,
+    HeldBack,
     Neighbour,
     Profile,
     RankEvidence,
@@ -16,7 +18,7 @@ from stallwatch.model.evidence import (
     SourceLine,
     Usage,
 )
-from stallwatch.model.verdict import Verdict
+from stallwatch.model.verdict import Slowness, Verdict
 from tests.unit.diagnosis.build import SLEEPS, STEP_NS, Rank, loop, world
 from tests.unit.diagnosis.test_time_spent import NEXT, backward, line, load_batch, seen
 
@@ -74,6 +76,43 @@ def test_a_line_that_one_look_saw_is_not_told_where_the_time_is_spread() -> None
 
 def test_without_a_profile_a_look_says_where_it_stands() -> None:
     assert verdict([]).culprit_processes[0].frame is not None
+
+
+def test_why_no_line_is_told_is_told() -> None:
+    assert "no single line takes the time" in verdict(PEERS).summary
+    assert "where it spends the time is not known: no profile of it was taken" in verdict([]).summary
+    assert "the profile holds 3 samples of its training thread, too few" in verdict([seen(3, line(90))]).summary
+
+
+def test_a_profile_that_failed_says_why() -> None:
+    failed = Attempt("profile", 1, 0, answered=False, detail="py-spy may not read it (ptrace). Give it the right.")
+    ranks = [_rank(number, (), QUIET, late_ns=STEP_NS // 2 if number == 2 else 0) for number in range(4)]
+    ranks[2] = msgspec.structs.replace(ranks[2], attempts=(failed,))
+    (found,) = judge(Evidence(4, "gloo", tuple(ranks), (), ())).verdicts
+    assert "where it spends the time is not known: py-spy may not read it (ptrace)." in found.summary
+
+
+def by_steps(*, sure: bool) -> tuple[Verdict, ...]:
+    """Verdicts on a job that looks healthy, of which detection has measured that rank 2 is slow."""
+    ranks = [_rank(number, OWN if number == 2 else PEERS, QUIET) for number in range(4)]
+    cost = Slowness(0.06, 0.05, 0.07, 0.26, 90, 24.0)
+    held_back = HeldBack((2,), "rank 2 holds the others back: they wait", cost, sure)
+    return judge(Evidence(4, "gloo", tuple(ranks), (), (), held_back=held_back)).verdicts
+
+
+def test_what_many_steps_show_has_its_line_though_the_last_arrivals_do_not_show_it() -> None:
+    told, overruled = by_steps(sure=True)
+    assert (told.cause, told.culprits) == ("slow_rank", (2,))
+    assert "each step takes 0.26 s, 0.06 s longer than without it" in told.summary
+    assert "it spends 38% of its time at /job/data.py:41" in told.summary
+    assert overruled.cause != "slow_rank"
+    assert [rejected.cause for rejected in told.rejected] == [overruled.cause]
+
+
+def test_what_is_only_suspected_does_not_come_first() -> None:
+    first, second = by_steps(sure=False)
+    assert first.cause != "slow_rank"
+    assert (second.cause, second.confidence) == ("slow_rank", "possible")
 
 
 def test_a_wait_for_a_loader_is_told_with_what_its_workers_do() -> None:

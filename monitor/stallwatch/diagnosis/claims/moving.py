@@ -15,7 +15,12 @@ from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
 from stallwatch.diagnosis.claims.rank_exited import end_of, exit_code
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.why_slow import reasons
-from stallwatch.model.verdict import Confidence, Fact, Rejected
+from stallwatch.model.evidence import HeldBack
+from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
+
+BY_STEPS = "heartbeats over many steps"
+# What one look may say of a job of which many steps show that ranks hold it back.
+MAY_BE_SLOW: frozenset[Cause] = frozenset({"healthy", "undecided", "waiting", "slow_rank"})
 
 
 def slow_rank(story: Story) -> Saying:
@@ -52,6 +57,30 @@ def slow_rank(story: Story) -> Saying:
         told=why.told,
         steps=why.steps,
     )
+
+
+def measured_slow(story: Story, held_back: HeldBack) -> Claim:
+    """Ranks that are slow by many steps, where the times of arrival in the last do not show it: with the line that a
+    profile of them shows, and what goes with it."""
+    cost = held_back.slowness
+    why = reasons(story, held_back.ranks, cost)
+    return Claim(
+        cause="slow_rank",
+        culprits=held_back.ranks,
+        confidence="likely" if held_back.sure else "possible",
+        because=(Fact(held_back.reason, BY_STEPS), *why.facts),
+        where=why.where,
+        slowness=cost,
+        profiled=True,  # what a single look shows of it is no line that takes the time
+        frame=why.frame,
+        told=why.told,
+        steps=why.steps,
+    )
+
+
+def overruled_by_steps(cause: Cause) -> Rejected:
+    """Why what one look says is not so."""
+    return Rejected(cause, "what the last steps show does not overrule what all steps since it began show")
 
 
 def waiting(story: Story) -> Saying:
