@@ -7,7 +7,8 @@ from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.finding import Area, FindingRecord
-from stallwatch.doctor.training_script.rank_conditions import Ranks, is_whole
+from stallwatch.doctor.training_script.loops import goes_over_data_again
+from stallwatch.doctor.training_script.rank_conditions import Ranks
 from stallwatch.doctor.training_script.source import (
     Script,
     ScriptCheck,
@@ -20,8 +21,11 @@ from stallwatch.doctor.training_script.source import (
 
 _LOADERS: Final = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader", "DataLoader")
 _SAMPLER: Final = "DistributedSampler"
+_SET_EPOCH: Final = "set_epoch"
 # Loaders of what is measured may hold the whole on every rank.
-_MEASURED: Final = re.compile(r"val|test|eval|dev\b|dev_|infer|predict|calib", re.IGNORECASE)
+_MEASURED: Final = re.compile(
+    r"(?<![a-z])(?:val(?:id\w*)?|test\w*|eval\w*|dev|infer\w*|predict\w*|calib\w*)(?![a-z])", re.IGNORECASE
+)
 # What shares data in another way, or needs the same data on several ranks.
 _OTHER_WAYS: Final = (
     "IterableDataset", "WebDataset", "WebLoader", "split_dataset_by_node", "StatefulDataLoader", "prepare",
@@ -65,17 +69,26 @@ class SamplerEpoch(ScriptCheck):
     looks_for: ClassVar[str] = "in training scripts: a DistributedSampler without set_epoch in the loop over epochs"
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
-        if script.has_trainer or "set_epoch" in script.text or not _has_epochs(script):
+        if script.has_trainer or not goes_over_data_again(script):
             return
+        told = [call for call in script.calls if _tells_epoch(script, call)]
         for call in script.calls:
             if script.last_name_of(call.func) != _SAMPLER or has_open_keywords(call):
                 continue
             name = _assigned_to(script, call)
             if is_false(keyword(call, "shuffle")) or _MEASURED.search(f"{name} {ast.unparse(call)}"):
                 continue
+            if any(not _is_of_another(script, one, call) for one in told):
+                continue
+            constant = next((one for one in script.calls if script.last_name_of(one.func) == _SET_EPOCH), None)
+            said = "set_epoch is nowhere called"
+            if told:
+                said = "set_epoch is called on other samplers only"
+            elif constant is not None:
+                said = f"set_epoch gets the same number in every epoch (line {constant.lineno})"
             yield finding(
                 self, "warning", script.place(call),
-                seen=f"{name or 'The DistributedSampler'} shuffles, and set_epoch is nowhere called.",
+                seen=f"{name or 'The DistributedSampler'} shuffles, and {said}.",
                 why="Every epoch then has the same order: the sampler's seed is the epoch's number.",
                 remedy=f"{name or 'sampler'}.set_epoch(epoch) at the beginning of each epoch, before the loader is "
                 "iterated",
@@ -112,6 +125,21 @@ class UnevenShards(ScriptCheck):
             )  # fmt: skip
 
 
+def _tells_epoch(script: Script, call: ast.Call) -> bool:
+    """Whether a call gives a sampler, or who has one, the number of an epoch that changes."""
+    given = call.args[0] if call.args else keyword(call, "epoch")
+    return script.last_name_of(call.func) == _SET_EPOCH and given is not None and not isinstance(given, ast.Constant)
+
+
+def _is_of_another(script: Script, told: ast.Call, sampler: ast.Call) -> bool:
+    """Whether set_epoch is called on a sampler that surely is not this one: it is named, and made by another call."""
+    if not isinstance(told.func, ast.Attribute) or not (name := target_name(told.func.value)):
+        return False
+    made = script.assigned.get(name, [])
+    calls = [one for one in made if isinstance(one, ast.Call) and script.last_name_of(one.func) == _SAMPLER]
+    return len(made) == len(calls) > 0 and sampler not in calls
+
+
 def _loaders(script: Script) -> Iterator[tuple[ast.Call, str]]:
     """Every DataLoader of torch, with the name that it is given ("" for none)."""
     for call in script.calls:
@@ -133,8 +161,8 @@ def _sources(script: Script, node: ast.expr, depth: int = 4) -> Iterator[ast.exp
     if depth == 0:
         return
     for inner in ast.walk(node):
-        if isinstance(inner, (ast.Name, ast.Attribute)) and (name := target_name(inner)):
-            for value in script.assigned.get(name, []):
+        if isinstance(inner, (ast.Name, ast.Attribute, ast.Call)):
+            for value in script.values.of(inner) or ():
                 if value is not None and value is not node:
                     yield from _sources(script, value, depth - 1)
 
@@ -144,16 +172,10 @@ def _knows_ranks(script: Script, dataset: ast.expr, shuffled: bool) -> bool:
     ranks = Ranks(script)
     for source in _sources(script, dataset):
         for inner in ast.walk(source):
-            if isinstance(inner, ast.expr) and (ranks.is_rank(inner) or _names_world(inner)):
+            if isinstance(inner, ast.expr) and (ranks.is_rank(inner) or ranks.is_world_size(inner)):
                 return True
     # Made elsewhere: a shuffled one is a whole data set nevertheless, for an iterable one cannot be shuffled.
     return bool(name := target_name(dataset)) and name not in script.assigned and not shuffled
-
-
-def _names_world(node: ast.expr) -> bool:
-    return isinstance(node, (ast.Name, ast.Attribute)) and bool(
-        re.search(r"world_size|num_replicas|WORLD_SIZE", target_name(node))
-    )
 
 
 def _cuts(script: Script, dataset: ast.expr) -> Iterator[ast.expr]:
@@ -163,36 +185,36 @@ def _cuts(script: Script, dataset: ast.expr) -> Iterator[ast.expr]:
         for inner in ast.walk(source):
             if isinstance(inner, ast.Subscript) and isinstance(inner.slice, ast.Slice):
                 part = inner.slice
-                if (
-                    part.upper is None
-                    and part.lower
-                    and part.step
-                    and ranks.is_rank(part.lower)
-                    and is_whole(part.step)
-                ) and not _is_even(script, inner.value):
+                cut = part.upper is None and part.lower is not None and _steps_over(ranks, part.lower, part.step)
+                if cut and not _is_even(script, inner.value, part.step):
                     yield inner
             elif isinstance(inner, ast.Call):
                 last = script.last_name_of(inner.func)
-                if (
-                    last == "range"
-                    and len(inner.args) == 3
-                    and ranks.is_rank(inner.args[0])
-                    and is_whole(inner.args[2])
-                ):
-                    if not _is_even(script, inner.args[1]):
+                if last in ("range", "arange") and len(inner.args) == 3:
+                    first, end, step = inner.args
+                    if _steps_over(ranks, first, step) and not _is_even(script, end, step):
                         yield inner
                 elif last == "shard" and any(ranks.is_rank(one) for one in _arguments(inner)):
                     yield inner
+
+
+def _steps_over(ranks: Ranks, first: ast.expr, step: ast.expr | None) -> bool:
+    """Whether somebody begins at his rank and goes over those of all others."""
+    return step is not None and not isinstance(step, ast.Constant) and ranks.is_rank(first)
 
 
 def _arguments(call: ast.Call) -> list[ast.expr]:
     return [*call.args, *(one.value for one in call.keywords)]
 
 
-def _is_even(script: Script, node: ast.expr) -> bool:
+def _is_even(script: Script, node: ast.expr, ranks_of_all: ast.expr | None) -> bool:
     """Whether what is cut was made a multiple of the number of ranks before ("n // world_size * world_size")."""
+    ranks = Ranks(script)
+    whole = ast.unparse(ranks_of_all) if ranks_of_all else ""
     return any(
-        isinstance(inner, ast.BinOp) and isinstance(inner.op, (ast.FloorDiv, ast.Mod)) and is_whole(inner.right)
+        isinstance(inner, ast.BinOp)
+        and isinstance(inner.op, (ast.FloorDiv, ast.Mod))
+        and (ast.unparse(inner.right) == whole or ranks.is_world_size(inner.right))
         for source in _sources(script, node)
         for inner in ast.walk(source)
     )
@@ -206,13 +228,3 @@ def _is_iterated(script: Script, name: str) -> bool:
         and "islice" not in ast.unparse(node.iter)
         for node in ast.walk(script.tree)
     )  # fmt: skip
-
-
-def _has_epochs(script: Script) -> bool:
-    """Whether a loop over epochs, more than one, holds a loop over a loader."""
-    for node in ast.walk(script.tree):
-        if isinstance(node, ast.For) and "epoch" in ast.unparse(node.target).lower() + ast.unparse(node.iter).lower():
-            if re.fullmatch(r"range\((?:0, )?1\)", ast.unparse(node.iter)):
-                continue
-            return True
-    return False

@@ -54,6 +54,8 @@ _ALIKE: Final = frozenset(
 _HARMLESS: Final = frozenset(("print", "info", "debug", "warning", "error", "time", "perf_counter", "log"))
 _ENDS: Final = ("sys.exit", "exit", "quit", "os._exit", "os.abort", "os.kill", "_exit")
 _BACKWARD: Final = "backward"
+# That these fail is often how a script finds out that it runs alone.
+_MAKES_GROUPS: Final = ("init_process_group", "new_group")
 
 
 class SwallowedCollective(ScriptCheck):
@@ -69,10 +71,15 @@ class SwallowedCollective(ScriptCheck):
         for owner, body in script.scopes():
             for node in nodes_in(body):
                 if isinstance(node, ast.Try):
-                    yield from self._try(script, collectives, node, owner)
+                    yield from self._try(script, collectives, node, owner, is_last(node, body))
+                elif isinstance(node, ast.With) and _suppresses(script, node):
+                    said = f"the `suppress` of line {node.lineno} goes on"
+                    yield from self._swallows(script, collectives, node.body, owner, said, is_last(node, body))
             yield from self._flags(script, collectives, body, owner)
 
-    def _try(self, script: Script, collectives: Collectives, node: ast.Try, owner: str) -> Iterator[FindingRecord]:
+    def _try(
+        self, script: Script, collectives: Collectives, node: ast.Try, owner: str, at_end: bool
+    ) -> Iterator[FindingRecord]:
         inside = list(_made(collectives, script, node.body, owner))
         handlers = [handler for handler in node.handlers if not _is_alike(script, handler)]
         swallowing = [handler for handler in handlers if not _ends_job(handler.body)]
@@ -85,19 +92,34 @@ class SwallowedCollective(ScriptCheck):
                 )  # fmt: skip
         if not swallowing:
             return
-        risky = _first_risk(collectives, script, node.body, owner, inside)
-        if risky is not None:
-            yield self._found(
-                script, risky,
-                f"{risky.words} is left out by a rank that raises before it: the `except` of line "
-                f"{swallowing[0].lineno} goes on.",
-            )  # fmt: skip
+        said = f"the `except` of line {swallowing[0].lineno} goes on"
+        # A handler with a collective of its own does the same in another way, on every rank.
+        other_way = any(next(_made(collectives, script, one.body, owner), None) for one in swallowing)
+        yield from self._swallows(script, collectives, node.body, owner, said, at_end or other_way)
         well = next(_made(collectives, script, node.orelse, owner), None)
         if well is not None:
             yield self._found(
                 script, well,
                 f"{well.words} is called only where nothing was raised (the `else` of the `try` in line "
                 f"{node.lineno}).",
+            )  # fmt: skip
+
+    def _swallows(
+        self, script: Script, collectives: Collectives, body: list[ast.stmt], owner: str, goes_on: str, at_end: bool
+    ) -> Iterator[FindingRecord]:
+        """Statements whose exceptions nobody sees: work before a collective, or the collective's own failure."""
+        inside = list(_made(collectives, script, body, owner))
+        risky = _first_risk(collectives, script, body, owner, inside)
+        if risky is not None:
+            yield self._found(script, risky, f"{risky.words} is left out by a rank that raises before it: {goes_on}.")
+            return
+        alone = next((one for one in inside if one.operation not in _MAKES_GROUPS), None)
+        if alone is not None and not at_end:
+            yield self._found(
+                script, alone,
+                f"{alone.words} fails and nobody sees it: {goes_on}.",
+                "Where a collective fails its group is broken or out of step: the rank that goes on meets the others "
+                "in another call, or waits for peers that are gone.",
             )  # fmt: skip
 
     def _flags(
@@ -125,11 +147,12 @@ class SwallowedCollective(ScriptCheck):
                         f"{made.words} is called only where {flag} says that nothing was raised (line {node.lineno}).",
                     )  # fmt: skip
 
-    def _found(self, script: Script, made: Collective, seen: str) -> FindingRecord:
+    def _found(self, script: Script, made: Collective, seen: str, why: str = "") -> FindingRecord:
         return finding(
             self, "warning", script.place(made.call),
             seen=seen,
-            why="An exception seldom comes to all ranks: the one that has it is missing in the collective, and the "
+            why=why
+            or "An exception seldom comes to all ranks: the one that has it is missing in the collective, and the "
             "others wait for it until the time-out.",
             remedy="let the exception end the rank (raise again), or note it in a flag, all_reduce the flag on every "
             "rank, and decide together; a barrier belongs behind the try, on every path",
@@ -164,6 +187,23 @@ def _first_risk(
         if last not in _HARMLESS and after and not is_argument:
             return after[0]
     return None
+
+
+def _suppresses(script: Script, node: ast.With) -> bool:
+    """`with contextlib.suppress(Exception):`"""
+    calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
+    kinds = [kind for call in calls if script.last_name_of(call.func) == "suppress" for kind in call.args]
+    return any(script.last_name_of(kind) not in _ALIKE for kind in kinds)
+
+
+def is_last(node: ast.stmt, body: list[ast.stmt]) -> bool:
+    """Whether nothing follows but the end of the group: a barrier of a clean-up harms nobody."""
+    stmts = list(nodes_in(body))
+    after = stmts[stmts.index(node) :]
+    in_finally = any(isinstance(one, ast.Try) and node in one.finalbody for one in stmts)
+    destroys = any(isinstance(one, ast.Expr) and "destroy_process_group" in ast.unparse(one) for one in after)
+    in_loop = any(isinstance(one, (ast.For, ast.While)) and node in ast.walk(one) for one in stmts)
+    return not in_loop and (in_finally or destroys)
 
 
 def _is_alike(script: Script, handler: ast.ExceptHandler) -> bool:

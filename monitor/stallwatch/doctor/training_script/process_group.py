@@ -1,4 +1,4 @@
-"""The call that makes the process group: its device and its time-out."""
+"""The call that makes the process group, and its device."""
 
 import ast
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from stallwatch.doctor.training_script.source import Script, ScriptCheck, has_op
 class ProcessGroupCall(ScriptCheck):
     name: ClassVar[str] = "training_calls"
     area: ClassVar[Area] = "frameworks"
-    looks_for: ClassVar[str] = "in training scripts: init_process_group without a device or a time-out"
+    looks_for: ClassVar[str] = "in training scripts: init_process_group without a device"
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
         binds = script.calls_any("set_device", "set_default_device", "set_device_index")
@@ -29,14 +29,4 @@ class ProcessGroupCall(ScriptCheck):
                     "and hangs.",
                     remedy="torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])) before it",
                     source="PyTorch documentation, init_process_group",
-                )  # fmt: skip
-            if keyword(call, "timeout") is None:
-                yield finding(
-                    self, "info", script.place(call),
-                    seen="init_process_group has no timeout=: 10 minutes with NCCL (30 before PyTorch 2.2), 30 with "
-                    "gloo.",
-                    why="A hang is ended after that; groups that libraries make for themselves have the default "
-                    "anyway.",
-                    remedy="init_process_group(timeout=timedelta(minutes=10)) says it where people look",
-                    source="pytorch#135352",
                 )  # fmt: skip

@@ -3,9 +3,9 @@
 import ast
 import re
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from stallwatch.doctor.training_script.source import Script, target_name
+from stallwatch.doctor.training_script.source import Script
 
 ZERO: Final = "0"  # the key of every condition that tells rank 0, or the main process, from the others
 
@@ -14,21 +14,35 @@ _RANK: Final = re.compile(
     r"(?:rank|RANK)|LOCAL_RANK|rank_id|(?:local_)?process_index"
 )
 _RANK_CALLS: Final = re.compile(
-    r"get_(?:(?:global|world|local|node|data_parallel|tensor_model_parallel|pipeline_model_parallel)_)?rank|"
-    r"(?:get_)?local_rank|global_rank"
+    r"get_(?:(?:global|world|local|node|node_local|data_parallel|tensor_model_parallel|pipeline_model_parallel)_)?rank|"
+    r"(?:get_)?local_rank|global_rank|Get_rank|global_ordinal|get_ordinal"
 )
-_RANK_VARIABLES: Final = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK")
-_GLOBAL_VARIABLES: Final = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+_RANK_FUNCTIONS: Final = ("horovod.torch.rank", "hvd.rank", "torch_xla.runtime.global_ordinal", "xm.get_ordinal")
+_GLOBAL_VARIABLES: Final = (
+    "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK",
+)  # fmt: skip
+_GLOBAL_ATTRIBUTES: Final = re.compile(
+    r"(?:accelerator|state|PartialState\(\))\.process_index|(?:.*\.)?(?:trainer|fabric)\.global_rank"
+)
+_RANK_VARIABLES: Final = (
+    *_GLOBAL_VARIABLES, "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "GROUP_RANK",
+    "NODE_RANK", "SLURM_NODEID",
+)  # fmt: skip
+_WORLD_VARIABLES: Final = (
+    "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NPROCS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+)  # fmt: skip
+_WORLD_CALLS: Final = re.compile(r"get_(?:\w+_)?world_size|world_size|Get_size|device_count")
+_DEEPEST: Final = 12  # names that stand for others
 _MAIN: Final = re.compile(
     r"_?(?:is|am|i_am|on)_(?:local_|global_|world_)?(?:main|master|root|chief|primary|leader|rank_?(?:0|zero)|"
     r"global_zero|process_zero|zero_rank)(?:_process|_proc|_rank|_worker)?|(?:main|master|root|first)_process|"
-    r"(?:is_)?rank_?(?:0|zero)"
+    r"(?:is_)?rank_?(?:0|zero)|should_save|should_log"
 )
 _FOR_MAIN_ONLY: Final = re.compile(
     r"rank_zero_only|rank_?0_only|only_on_rank_?(?:0|zero)|main_process_only|master_only|on_(?:local_)?main_process|"
     r"only_main_process|zero_rank_only"
 )
-_WHOLE: Final = re.compile(r"world|size|replica|nprocs|num_|count|total", re.IGNORECASE)
+_WORLD: Final = re.compile(r"world|num_replicas|nprocs|num_processes|n_?ranks|num_ranks|num_shards", re.IGNORECASE)
 
 
 class Condition(NamedTuple):
@@ -50,43 +64,85 @@ class Condition(NamedTuple):
 
 
 class Ranks:
-    """Knows of one script which expressions are a rank, or a condition on it."""
+    """Knows of one script which expressions are a rank, how many ranks there are, or a condition on the rank. Values
+    decide; a name does where nothing in the script tells what it stands for."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self._open: set[str] = set()  # names that are being looked up: an assignment may go in a circle
+        self._open: set[tuple[str, str]] = set()  # what is being looked up: an assignment may go in a circle
 
     def is_rank(self, node: ast.expr) -> bool:
         """Whether this is a rank, of whatever group: `rank`, `args.local_rank`, `dist.get_rank()`, `rank % 8`."""
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            return self.is_rank(node.left)
-        if isinstance(node, ast.Call):
-            last = self._script.name_of(node.func).rpartition(".")[2]
-            if last == "int" and node.args:
-                return self.is_rank(node.args[0])
-            return bool(_RANK_CALLS.fullmatch(last)) or self.variable_of(node) in _RANK_VARIABLES
-        if isinstance(node, ast.Subscript):
-            return self.variable_of(node) in _RANK_VARIABLES
-        if isinstance(node, (ast.Name, ast.Attribute)):
-            last = node.id if isinstance(node, ast.Name) else node.attr
-            return bool(_RANK.fullmatch(last)) or self._all_assigned(node, self.is_rank)
-        return False
+        return self._rank(node) is True
 
     def is_global_rank(self, node: ast.expr) -> bool:
         """Whether this is the rank in the whole job, surely: `dist.get_rank()` or $RANK, or a name for it alone."""
+        return self._global_rank(node) is True
+
+    def is_world_size(self, node: ast.expr) -> bool:
+        """Whether this is how many ranks, or nodes, there are."""
+        return self._world_size(node) is True
+
+    def _rank(self, node: ast.expr) -> bool | None:
+        """None: nothing tells."""
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mod, ast.FloorDiv)):
+            return self._rank(node.left)
+        if isinstance(node, ast.Constant):
+            return False
+        if variable := self.variable_of(node):
+            return variable in _RANK_VARIABLES
         if isinstance(node, ast.Call):
             name = self._script.name_of(node.func)
-            if name == "int" and node.args:
-                return self.is_global_rank(node.args[0])
-            whole = name in ("torch.distributed.get_rank", "deepspeed.comm.get_rank") and not (
-                node.args or node.keywords
-            )
-            return whole or self.variable_of(node) in _GLOBAL_VARIABLES
-        if isinstance(node, ast.Subscript):
-            return self.variable_of(node) in _GLOBAL_VARIABLES
+            if name in _RANK_FUNCTIONS or _RANK_CALLS.fullmatch(name.rpartition(".")[2]):
+                return True
+            return self._by_values("rank", node, self._rank)
         if isinstance(node, (ast.Name, ast.Attribute)):
-            return self._all_assigned(node, self.is_global_rank)
-        return False
+            last = node.id if isinstance(node, ast.Name) else node.attr
+            known = self._by_values("rank", node, self._rank)
+            return True if known is None and _RANK.fullmatch(last) else known
+        return self._by_values("rank", node, self._rank)
+
+    def _global_rank(self, node: ast.expr) -> bool | None:
+        if variable := self.variable_of(node):
+            return variable in _GLOBAL_VARIABLES
+        if isinstance(node, ast.Call):
+            name = self._script.name_of(node.func)
+            if name in ("torch.distributed.get_rank", "deepspeed.comm.get_rank"):
+                return not (node.args or node.keywords)
+        if isinstance(node, ast.Attribute) and _GLOBAL_ATTRIBUTES.fullmatch(ast.unparse(node)):
+            return True
+        return self._by_values("global rank", node, self._global_rank)
+
+    def _world_size(self, node: ast.expr) -> bool | None:
+        if variable := self.variable_of(node):
+            return variable in _WORLD_VARIABLES
+        if isinstance(node, ast.Call):
+            name = self._script.name_of(node.func)
+            if _WORLD_CALLS.fullmatch(name.rpartition(".")[2]) or name in ("horovod.torch.size", "hvd.size"):
+                return True
+        known = self._by_values("world size", node, self._world_size)
+        if known is None and isinstance(node, (ast.Name, ast.Attribute)):
+            return True if _WORLD.search(ast.unparse(node)) else None
+        return known
+
+    def _by_values(self, what: str, node: ast.expr, judge: Callable[[ast.expr], bool | None]) -> bool | None:
+        """Whether everything that an expression stands for is so; constants beside it (no job: rank 0) do not count,
+        and alone they are none. None where nothing tells."""
+        key = what, ast.dump(node)
+        origins = self._script.values.of(node)
+        if origins is None or key in self._open or len(self._open) > _DEEPEST:
+            return None
+        values = [one for one in origins if not isinstance(one, ast.Constant)]
+        if not values:
+            return False
+        self._open.add(key)
+        try:
+            judged = [None if one is None else judge(one) for one in values]
+        finally:
+            self._open.discard(key)
+        if all(one is True for one in judged):
+            return True
+        return None if None in judged else False
 
     def variable_of(self, node: ast.expr) -> str:
         """The name of the environment variable that an expression reads; "" when it reads none."""
@@ -114,12 +170,13 @@ class Ranks:
             return self._comparison(node.left, node.ops[0], node.comparators[0])
         if self.is_rank(node):
             return Condition(ZERO, False, node.lineno)
-        if isinstance(node, (ast.Name, ast.Attribute)) or (isinstance(node, ast.Call) and not node.args):
-            last = self._script.name_of(node.func if isinstance(node, ast.Call) else node).rpartition(".")[2]
-            if _MAIN.fullmatch(last):
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Call)):
+            known = self._condition_by_values(node)
+            if known is not None:
+                return known or None
+            last = self._script.last_name_of(node.func if isinstance(node, ast.Call) else node)
+            if _MAIN.fullmatch(last) and not (isinstance(node, ast.Call) and node.args):
                 return Condition(ZERO, True, node.lineno)
-        if isinstance(node, (ast.Name, ast.Attribute)):
-            return self._assigned_condition(node)
         return None
 
     def cases(self, node: ast.Match) -> list[tuple[ast.match_case, Condition | None]]:
@@ -170,37 +227,23 @@ class Ranks:
         key = ZERO if below == 1 else f"{ast.unparse(left)} < {below}"
         return Condition(key, isinstance(operator, (ast.Lt, ast.LtE)), line)
 
-    def _assigned_condition(self, node: ast.Name | ast.Attribute) -> Condition | None:
-        """`master_process = ddp_rank == 0`; that it is True without a job is all the same."""
-        name = target_name(node)
-        values = [one for one in self._script.assigned.get(name, []) if not isinstance(one, ast.Constant)]
-        if not values or name in self._open or name in self._script.parameters:
+    def _condition_by_values(self, node: ast.expr) -> "Condition | Literal[False] | None":
+        """`master_process = ddp_rank == 0`, `def is_main(): return get_rank() == 0`; that it is True without a job is
+        all the same. False: it is none. None: nothing tells."""
+        origins = self._script.values.of(node)
+        key = "condition", ast.dump(node)
+        if origins is None or None in origins or key in self._open or len(self._open) > _DEEPEST:
             return None
-        self._open.add(name)
+        values = [one for one in origins if one is not None and not isinstance(one, ast.Constant)]
+        self._open.add(key)
         try:
-            found = [self.condition(one) if one is not None else None for one in values]
+            found = [self.condition(one) for one in values]
         finally:
-            self._open.discard(name)
-        first = found[0]
+            self._open.discard(key)
+        first = next(iter(found), None)
         if first is None or any(one is None or one[:2] != first[:2] for one in found):
-            return None
+            return False if all(isinstance(one, ast.Constant) for one in origins) else None
         return first._replace(line=node.lineno)
-
-    def _all_assigned(self, node: ast.Name | ast.Attribute, judge: Callable[[ast.expr], bool]) -> bool:
-        name = target_name(node)
-        values = [one for one in self._script.assigned.get(name, []) if not isinstance(one, ast.Constant)]
-        if not values or name in self._open or name in self._script.parameters:
-            return False
-        self._open.add(name)
-        try:
-            return all(one is not None and judge(one) for one in values)
-        finally:
-            self._open.discard(name)
-
-
-def is_whole(node: ast.expr) -> bool:
-    """Whether an expression speaks of how many ranks there are."""
-    return bool(_WHOLE.search(ast.unparse(node)))
 
 
 def _integer(node: ast.expr) -> int | None:

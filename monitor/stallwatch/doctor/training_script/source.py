@@ -11,8 +11,8 @@ from typing import ClassVar, Final
 from stallwatch.doctor.advice.scripts import texts
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.doctor.training_script.values import Function, Values
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 # What fragments without imports call these modules.
 _USUAL: Final = {"dist": "torch.distributed"}
@@ -25,12 +25,7 @@ class Script:
         self.path, self.text, self.tree = path, text, tree
         self._imports = dict(_imports(tree))
         self.assigned = _assignments(tree)
-        self.parameters = {
-            argument.arg
-            for node in ast.walk(tree)
-            if isinstance(node, Function)
-            for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-        }
+        self.values = Values(tree)
         self.calls = tuple(node for node in ast.walk(tree) if isinstance(node, ast.Call))
         self._called = frozenset(self.last_name_of(call.func) for call in self.calls)
         self._last_names = {name.rpartition(".")[2] for name in self._imports.values()} | {

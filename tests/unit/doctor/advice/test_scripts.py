@@ -207,10 +207,6 @@ def test_a_process_group_with_what_it_needs_is_silent(node: Node, text: str) -> 
     assert ProcessGroupCall().look(around(node, text, "train.py")) == ()
 
 
-def test_a_missing_timeout_is_only_mentioned(node: Node) -> None:
-    assert one(ProcessGroupCall().look(around(node, 'init_process_group("gloo")', "train.py"))).severity == "info"
-
-
 def test_scripts_of_own_running_ranks_are_read_and_those_of_others_not(node: Node) -> None:
     node.write("work/run.sh", "pkill -f python\n")
     own = rank(0, uid=1000, argv=("bash", "run.sh"), working_directory=str(node.root / "work"))

@@ -145,7 +145,7 @@ def test_a_collective_that_an_exception_skips_is_found(node: Node, text: str, li
         "try:\n    x = load()\n    dist.all_reduce(x)\nexcept Exception:\n    os._exit(1)\n",
         "try:\n    x = load()\n    dist.all_reduce(x)\nfinally:\n    close()\n",
         "try:\n    x = load()\nexcept Exception:\n    x = None\ndist.barrier()\n",
-        "try:\n    dist.barrier()\nexcept Exception:\n    pass\n",
+        "try:\n    dist.barrier()\nexcept Exception:\n    pass\ndist.destroy_process_group()\n",
         "try:\n    dist.all_gather_into_tensor(o, x)\nexcept RuntimeError:\n    dist.all_gather(p, x)\n",
         "try:\n    import apex\nexcept ImportError:\n    dist.barrier()\n",
         "try:\n    b = next(it)\n    dist.all_reduce(b)\nexcept StopIteration:\n    pass\n",
