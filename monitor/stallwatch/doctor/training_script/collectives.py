@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from stallwatch.doctor.training_script.rank_conditions import ZERO, Condition, Ranks
-from stallwatch.doctor.training_script.source import Function, Script, calls_in, keyword
+from stallwatch.doctor.training_script.source import Script, calls_in, keyword
+from stallwatch.doctor.training_script.values import Function
 
 _MODULES: Final = (
     "torch.distributed", "deepspeed.comm", "deepspeed.comm.comm", "torch.distributed.distributed_c10d",

@@ -7,7 +7,8 @@ from typing import ClassVar, Final
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.training_script.rank_conditions import ZERO, Condition, Ranks
-from stallwatch.doctor.training_script.source import Function, Script, ScriptCheck, calls_in, target_name
+from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, target_name
+from stallwatch.doctor.training_script.values import Function
 
 _FSDP: Final = ("FullyShardedDataParallel", "FSDP", "fully_shard")
 # Functions of torch.distributed.checkpoint, state_dict and FSDP that all ranks must call.
