@@ -31,8 +31,9 @@ def _more_than_once(script: Script, loop: Loop) -> bool:
     iterated = _bare(script, loop.iter)
     if isinstance(iterated, ast.Call) and script.last_name_of(iterated.func) in ("range", "trange", "arange"):
         numbers = [one.value for one in iterated.args if isinstance(one, ast.Constant) and type(one.value) is int]
-        start, end = (0, *numbers)[-2:] if len(numbers) < 3 else numbers[:2]
-        return not numbers or len(numbers) != len(iterated.args) or end - start > 1
+        if not numbers or len(numbers) != len(iterated.args):
+            return True
+        return (numbers[1] - numbers[0] if len(numbers) > 1 else numbers[0]) > 1
     return isinstance(iterated, ast.Call) and script.last_name_of(iterated.func) == "count"
 
 
