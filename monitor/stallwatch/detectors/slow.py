@@ -52,6 +52,7 @@ class _Watched(msgspec.Struct, frozen=True):
     # By the shortest window that spans enough time, then by WINDOWS.
     by_window: tuple[Least | None, ...] = (None,) * (1 + len(WINDOWS))
     shares: tuple[tuple[int, int, Shares], ...] = ()  # rank, pid
+    anew_ns: int = 0  # looks before say what is usual in this job, and nothing of what is so now
 
     @property
     def least(self) -> Least | None:
@@ -125,20 +126,21 @@ class SlowDetector:
             shortest = max(LEAST_LOOKS, looks.within(SPAN_NS))
             begun_anew = looks.count < before.looks.count
             by_window = (
-                self._least(looks, shortest),
+                self._least(looks, shortest, before.anew_ns),
                 *(
                     least
                     if window > shortest and not begun_anew and not is_due(window, before.looks.count, looks.count)
-                    else self._least(looks, window if window > shortest else 0)
+                    else self._least(looks, window if window > shortest else 0, before.anew_ns)
                     for window, least in zip(WINDOWS, by_window[1:], strict=True)
                 ),
             )
             if begun_anew or not shares or is_due(_SHOWN_LOOKS, before.looks.count, looks.count):
                 shares = shares_of(looks, _SHOWN_LOOKS)
-        return _Watched(before.job, looks, _lags(before.lagging, alive), by_window, shares)
+        lagging = _lags(before.lagging, alive)
+        return _Watched(before.job, looks, lagging, by_window, shares, before.anew_ns)
 
-    def _least(self, looks: Looks, window: int) -> Least | None:
-        if not window or len(looks.looks) < window:
+    def _least(self, looks: Looks, window: int, anew_ns: int) -> Least | None:
+        if not window or len(looks.looks) < window or looks.since_ns(window) < anew_ns:
             return None
         found = (
             self._least_of(looks, peers, window, surely=surely)
@@ -227,8 +229,9 @@ def _lags(before: Sequence[_Lagging], alive: Sequence[RankHistory]) -> tuple[_La
 def _begun_anew(watched: _Watched, over: _Slow) -> _Watched:
     """What is over must not be found again in the looks of the time when it was so."""
     looks = watched.looks
-    kept = looks.looks[-max(LEAST_LOOKS, looks.within(over.took_ns)) :]
-    return _Watched(watched.job, msgspec.structs.replace(looks, looks=kept), watched.lagging, shares=watched.shares)
+    left = min(len(looks.looks), max(LEAST_LOOKS, looks.within(over.took_ns)))
+    anew_ns = looks.since_ns(left) if left else 0
+    return _Watched(watched.job, looks, watched.lagging, shares=watched.shares, anew_ns=anew_ns)
 
 
 def _by_steps(watched: _Watched, alive: Sequence[RankHistory], before: _Slow | None, seen: NodeHistory) -> _Slow | None:

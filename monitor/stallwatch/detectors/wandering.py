@@ -2,8 +2,8 @@
 
 Steps that follow each other are alike where a design gives a rank more work for a while, so that a difference over
 many of them is no more than a few draws. How much the means of such whiles differ is learned from the ranks that are
-not suspected, and from the suspected ones as they were before: what a job does to all its ranks in turn is no news of
-one.
+not suspected: what a job does to all its ranks in turn is no news of one. (Of a rank that was slow before, and is so
+again, its own past says nothing else.)
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,7 @@ def is_usual(columns: Sequence[tuple[int, Column]], ranks: Sequence[int], window
     `window` of them, return whether differences as large come by what is usual in this job."""
     # The others among themselves: what the suspected ones do now changes the leads of all.
     rest = [column for rank, column in columns if rank not in ranks]
-    usual = leads_of_looks(rest) if len(rest) > 1 else []
-    before = leads_of_looks([column[:-window] for _, column in columns])
-    usual += [leads for (rank, _), leads in zip(columns, before, strict=True) if rank in ranks]
+    usual = leads_of_looks(rest if len(rest) > 1 else [column[:-window] for _, column in columns])
     variance = max(_variance_of_mean(usual, block, window) for block in _BLOCKS)
     return difference < _ERRORS * sqrt(variance)
 

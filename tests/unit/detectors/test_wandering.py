@@ -11,9 +11,18 @@ Columns = list[tuple[int, tuple[tuple[int, int], ...]]]
 _LOOKS = 120
 
 
+def confirmed_at(job: Job, seconds: float, seed: int) -> list[tuple[int, tuple[int, ...]]]:
+    """At which seconds slow ranks are known, and which."""
+    return [
+        (snapshot.tick, finding.ranks)
+        for snapshot, found in detect(Config(), play(job, seconds, seed))
+        for finding in found.findings
+        if finding.detector == "slow" and finding.stage == "confirmed"
+    ]
+
+
 def confirmed(job: Job, seconds: float, seed: int) -> set[tuple[int, ...]]:
-    findings = [finding for _, found in detect(Config(), play(job, seconds, seed)) for finding in found.findings]
-    return {finding.ranks for finding in findings if finding.detector == "slow" and finding.stage == "confirmed"}
+    return {ranks for _, ranks in confirmed_at(job, seconds, seed)}
 
 
 @pytest.mark.parametrize(
@@ -55,3 +64,23 @@ def test_where_all_ranks_wait_alike_any_lead_is_news() -> None:
 def test_too_few_looks_say_nothing_of_what_is_usual() -> None:
     few = [(rank, column[:8]) for rank, column in drawn(anew_after=4)]
     assert not is_usual(few, (3,), window=8, difference=0.2)
+
+
+class ComesBack(Job):
+    """Slow in every second minute."""
+
+    def is_slow(self, rank: int, now: float) -> bool:
+        return rank == self.slow_rank and now % 120 >= 60
+
+
+def test_a_rank_that_is_slow_again_after_it_was_over_is_found_again() -> None:
+    found = confirmed_at(ComesBack("sleep", 4, 0.5, 1, 0.0), 240, 1)
+    assert {ranks for _, ranks in found} == {(1,)}
+    assert any(70 < second < 120 for second, _ in found)
+    assert any(190 < second < 240 for second, _ in found)
+    assert not any(150 < second < 180 for second, _ in found)
+
+
+def test_slowness_that_goes_from_rank_to_rank_every_half_minute_is_no_news_once_it_has_been_seen_to() -> None:
+    job = Job("nothing", 4, 0.0, 0, 0.0, design="wanders", design_seed=2, spread=0.3, rhythm_seconds=30.0)
+    assert max((second for second, _ in confirmed_at(job, 360, 2)), default=0) < 180
