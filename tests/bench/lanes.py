@@ -124,7 +124,7 @@ def _lane(
     options: argparse.Namespace, number: int, lines: Path, own_processes: Sequence[str]
 ) -> "Iterator[subprocess.Popen[bytes]]":
     module, *arguments = options.bench
-    cores = _cores(options.cores)
+    cores = cores_of(options.cores)
     share = set(cores[number :: options.lanes]) or set(cores)
     command = [
         *own_processes, sys.executable, "-m", module, *arguments, f"--lane={number}/{options.lanes}",
@@ -164,7 +164,7 @@ def _may_have_own_processes() -> bool:
     return False
 
 
-def _cores(text: str) -> list[int]:
+def cores_of(text: str) -> list[int]:
     """`0-15,32-47`, or every core that we may use."""
     if not text:
         return sorted(os.sched_getaffinity(0))

@@ -46,7 +46,8 @@ from stallwatch.node.procfs import Stat
 _STACKS_FIRST_SECONDS = 1.5
 _PROCESS_SECONDS = 2.0
 _USER_FILES_SECONDS = 4.0
-# Call sites hold the GIL for 3–10 s the first time (symbols): a minute into a hang, when a passing wait has passed.
+# Call sites hold the GIL for 3–10 s the first time (symbols), and other threads of the rank for up to 0.6 s: a minute
+# into a hang, when a passing wait has passed.
 _STACKS_LOOK = 3
 _PIPE_LOOKS = 2  # a byte into the user's dump pipe costs the job a dump with stacks
 _MOST_PROFILED = 16  # ranks; who is suspected comes first
@@ -282,7 +283,7 @@ class Look:
             _join(profiles, section.seconds)  # it has its own deadline
             # The lines that it saw, too.
             _join(self._start("user_files", [partial(self._user_files, self.ranks)]), _USER_FILES_SECONDS + 1)
-        if self._order.look >= _STACKS_LOOK and section.recorder_stacks:
+        if self._order.call_sites and self._order.look >= _STACKS_LOOK and section.recorder_stacks:
             extra = [partial(rank.ask_recorder, (EXTRA,)) for rank in self.ranks if not rank.recorder.missing]
             _join(self._start("recorder", extra), recorder_seconds + 1)
         _join(self._start("process", [rank.count_answers for rank in self.ranks]), 1.0)

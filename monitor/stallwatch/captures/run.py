@@ -42,13 +42,14 @@ class CaptureRun:
         side: Privileged,
         gpus: Sequence[tuple[Gpu, ...]] = (),
         profile_seconds: int = 0,
+        call_sites: bool = False,
         sampling: Sampling | None = None,
         command: Sequence[str] = _KEEPER,
     ) -> None:
         """Have look number `look` (1, 2, …) taken at `targets` by `side`, and write it below `bundle`.
 
         `gpus` are the samples of the last snapshots, oldest first; the look sees what ranks do for
-        `profile_seconds`. With `sampling` it is a sample: without a bundle, of which the last state tells what was
+        `profile_seconds`; `call_sites`: they stand, and may be held for long. With `sampling` it is a sample: without a bundle, of which the last state tells what was
         `compared`. `command` replaces our child in tests. Raise OSError when no process can be started.
         """
         self._kind = INCIDENT if sampling is None else SAMPLE
@@ -64,7 +65,9 @@ class CaptureRun:
         owner = targets[0].job.owner if targets else ""
         place = "" if bundle is None else str(bundle)
         spec = KeepSpec(place, look, node, ranks, tuple(gpus), owner, config.incidents.keep_bytes, sampling)
-        words = {"look": look, "profile_seconds": profile_seconds} if sampling is None else {"at_ns": sampling.at_ns}
+        words = {"look": look, "profile_seconds": profile_seconds, "call_sites": int(call_sites)}
+        if sampling is not None:
+            words = {"at_ns": sampling.at_ns}
         asked = [(rank.pid, rank.start_ticks) for rank in targets]
         self._looking = side.start(self._kind.name, ranks=asked, **words)
         try:

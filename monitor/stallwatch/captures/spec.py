@@ -66,6 +66,7 @@ class Order(Settings, frozen=True, kw_only=True):
     look: int = 1
     at_ns: int = 0  # CLOCK_MONOTONIC, of a sample: all ranks dump at this moment
     profile_seconds: int = 0  # of a look: stacks of the ranks over this time, too
+    call_sites: int = 0  # 1: the job is known to stand, recorders may be asked where each call was made
 
     @property
     def recorder_seconds(self) -> float:

@@ -11,7 +11,7 @@ from stallwatch.incidents.messages import Action, CancelCapture, Captured, Judge
 from stallwatch.incidents.recurrence import recurrence
 from stallwatch.model.incident import Incident, IncidentEvent, IncidentState
 from stallwatch.model.verdict import Fact, Report, Verdict
-from stallwatch.progress.patience import OPEN
+from stallwatch.progress.patience import AT_ONCE, OPEN, STUCK
 
 _SECOND_NS = 1_000_000_000
 _FIRST_REPEAT_SECONDS = 15.0
@@ -92,6 +92,12 @@ def judged(
     incident = replace(incident, verdict_since_ns=since_ns)
     life = replace(life, incident=noted(incident, what, wall_ns, actions))
     return _plan(life, verdict, config, since_ns, now_ns)
+
+
+def is_known_to_stand(incident: Incident) -> bool:
+    """Whether looks so far show a job that stands: what holds its ranks for long may be asked of them."""
+    verdict = incident.verdict
+    return verdict is not None and (verdict.cause == "undecided" or verdict.cause in AT_ONCE | STUCK)
 
 
 def look_and_judge(life: Life, config: Config, now_ns: int, actions: list[Action]) -> Life:

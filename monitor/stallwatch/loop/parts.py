@@ -9,7 +9,7 @@ from stallwatch.captures.spec import Sampling
 from stallwatch.clock import Clock
 from stallwatch.config import Config, DiagnosisSection
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.incidents import slowness
+from stallwatch.incidents import looking, slowness
 from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import Event
 from stallwatch.incidents.store import Left
@@ -168,6 +168,7 @@ class RealStarter:
             gpus=gpus,
             side=self._side,
             profile_seconds=slowness.profile_seconds(incident, look),
+            call_sites=looking.is_known_to_stand(incident),
         )
 
     def sample(self, targets: Sequence[RankSample], at_ns: int, before: SampleMemory) -> Capturing:

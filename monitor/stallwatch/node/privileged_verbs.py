@@ -45,7 +45,9 @@ def _ranks(request: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 def _look(request: Mapping[str, Any]) -> dict[str, Any]:
     seconds = number_of({"profile_seconds": 0, **request}, "profile_seconds", 0, _MOST_PROFILE_SECONDS)
-    return {"look": number_of(request, "look", 1, 1000), "ranks": _ranks(request), "profile_seconds": seconds}
+    sites = number_of({"call_sites": 0, **request}, "call_sites", 0, 1)
+    look = number_of(request, "look", 1, 1000)
+    return {"look": look, "ranks": _ranks(request), "profile_seconds": seconds, "call_sites": sites}
 
 
 def _sample(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@ import os
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from stallwatch.captures.child import Look, Place, RankLook
 from stallwatch.captures.held import Held
@@ -16,8 +17,18 @@ from tests.unit.outputs.reports import sample
 NO_SUCH_PID = 4_194_303  # just below PID_MAX_LIMIT
 
 
-def _order(profile_seconds: int = 0) -> Order:
-    return Order(CaptureSection(), 600.0, 30.0, ranks=(), known=-1, held=-1, profile_seconds=profile_seconds)
+def _order(profile_seconds: int = 0, look: int = 1, call_sites: int = 0) -> Order:
+    return Order(
+        CaptureSection(),
+        600.0,
+        30.0,
+        ranks=(),
+        known=-1,
+        held=-1,
+        look=look,
+        profile_seconds=profile_seconds,
+        call_sites=call_sites,
+    )
 
 
 def looked_at(rank: RankSample, bundle: Path) -> RankLook:
@@ -52,3 +63,18 @@ def test_a_look_over_some_seconds_ends_when_no_profile_is_under_way(tmp_path: Pa
     with kept(tmp_path, 0, states=states) as sending, open(os.devnull, "wb") as nothing:
         Look([ended], Place(_order(profile_seconds=600), sending, Held(nothing.fileno()))).take()
     assert states[-1].done
+
+
+@pytest.mark.parametrize(("look", "call_sites", "asked"), [(3, 0, False), (3, 1, True), (2, 1, False)])
+def test_call_sites_are_asked_of_a_job_that_is_known_to_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: int, call_sites: int, asked: bool
+) -> None:
+    rungs: list[tuple[str, ...]] = []
+    monkeypatch.setattr(RankLook, "ask_recorder", lambda rank, wanted: rungs.append(wanted))
+    ended = msgspec.structs.replace(sample(0), pid=NO_SUCH_PID, process=Known(process(0), 0))
+    with kept(tmp_path, 0, look=look) as sending, open(os.devnull, "wb") as nothing:
+        order = _order(look=look, call_sites=call_sites)
+        whole = Look([ended], Place(order, sending, Held(nothing.fileno())))
+        whole.ranks[0].recorder.missing = ""
+        whole.take()
+    assert (("stacks",) in rungs) is asked

@@ -1,0 +1,146 @@
+"""For how long a look holds ranks that communicate, measured in the ranks: no more than 50 ms before anything is told.
+
+    python tests/bench/bench_look_pauses.py [--ranks 8] [--seconds 120] [--captures 10] [--every 5] [--cores 0-15]
+
+A job of gloo ranks under a daemon in its default configuration. It moves all the time and is looked at on demand
+(`stallwatch capture`), as any look before a verdict does; every so often rank 0 stands still for some seconds, so that
+the job is suspected, and goes on. Each rank notes when one of its threads, woken a thousand times a second, did not
+run, and which steps took long (tests/programs/communicating.py). A machine with less than two free cores a rank makes
+gaps of its own: those while nobody looks are shown beside those while somebody does. Exit code 0 when no gap during a
+look is longer than 50 ms, or than the longest without one.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+# Started as a script, perhaps where nothing is installed: neither root is on the path yet.
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
+
+from stallwatch.demo.daemon_child import DaemonChild
+from stallwatch.errors import StallwatchError
+from stallwatch.model.evidence import Attempt
+from tests.bench import jobs
+from tests.bench.lanes import cores_of
+
+PROGRAM = Path(__file__).parents[1] / "programs/communicating.py"
+JOB = "pauses"
+MOST_SECONDS = 0.05
+SETTLE_SECONDS = 10.0
+# An attempt says when it was asked; what it asked for is done soon after.
+ATTEMPT_SECONDS = 0.6
+WAKE_SECONDS = 0.001
+
+
+class Gap(NamedTuple):
+    at: float
+    seconds: float
+    kind: str
+    rank: int
+
+
+def main() -> int:
+    options = _options()
+    if options.cores:
+        os.sched_setaffinity(0, cores_of(options.cores))
+    with tempfile.TemporaryDirectory(prefix="stallwatch-") as name, jobs.server() as server:
+        folder = Path(name)
+        daemon = DaemonChild(
+            folder, os.environ, {"capture": {"pause_for_stacks": "false"}} if options.no_pause else None
+        )
+        daemon.start()
+        try:
+            job = server.launch(
+                PROGRAM,
+                [str(folder), str(options.seconds), "pause"],
+                options.ranks,
+                {"STALLWATCH_DIR": str(daemon.rank_directory), "STALLWATCH_JOB": JOB, **_source()},
+                folder / "job.log",
+            )
+            _look_now_and_then(daemon, options)
+            if job.wait(options.seconds + 60) != 0:
+                print((folder / "job.log").read_text(errors="replace")[-3000:])
+                return 1
+            looks = list(_attempts(folder / "state/incidents"))
+            said = [one for one in daemon.client.incidents().incidents if one.training_job == JOB]
+        finally:
+            daemon.stop()
+        return _show(_gaps(folder, options.ranks), looks, [one.severity for one in said])
+
+
+def _look_now_and_then(daemon: DaemonChild, options: argparse.Namespace) -> None:
+    time.sleep(SETTLE_SECONDS)
+    for _ in range(options.captures):
+        with contextlib.suppress(StallwatchError):  # one is under way
+            daemon.client.capture(JOB)
+        time.sleep(options.every)
+
+
+def _attempts(incidents: Path) -> Iterator[tuple[float, str]]:
+    """When what was asked of any rank, on the clock of the ranks."""
+    offset = time.time() - time.monotonic()
+    for path in incidents.glob("**/attempts.json"):
+        for attempt in msgspec.json.decode(path.read_bytes(), type=list[Attempt]):
+            if attempt.asked_at_ns is not None:
+                at = attempt.asked_at_ns / 1e9
+                yield (at - offset if at > 1e9 else at), f"{attempt.what} {attempt.detail}"
+
+
+def _gaps(folder: Path, ranks: int) -> list[Gap]:
+    return [
+        Gap(*json.loads(line), rank)
+        for rank in range(ranks)
+        for line in (folder / f"gaps-{rank}.jsonl").read_text().splitlines()
+    ]
+
+
+def _show(gaps: list[Gap], looks: list[tuple[float, str]], told: list[str]) -> int:
+    threads = sorted((gap for gap in gaps if gap.kind == "thread"), key=lambda gap: -gap.seconds)
+    beside = {gap: near for gap in threads if (near := _beside(gap, looks))}
+    during = [gap for gap in threads if gap in beside]
+    alone = [gap for gap in threads if gap not in beside]
+    print(f"{len(looks)} things asked of ranks; told: {len(told) - told.count('none')}; load {os.getloadavg()[0]:.1f}")
+    for name, some in (("while looked at", during), ("else", alone)):
+        over = sum(gap.seconds > MOST_SECONDS for gap in some)
+        longest = ", ".join(f"{gap.seconds * 1e3:.0f} ms (rank {gap.rank})" for gap in some[:5])
+        print(f"{name:16}: {len(some)} gaps over 20 ms, {over} over 50 ms; longest {longest or 'none'}")
+    for gap in during[:5]:
+        print(f"  {gap.seconds * 1e3:.0f} ms on rank {gap.rank} beside: {', '.join(beside[gap][:6])}")
+    usual = max((gap.seconds for gap in alone), default=0.0)
+    longest_seconds = max((gap.seconds for gap in during), default=0.0)
+    return 0 if longest_seconds <= max(MOST_SECONDS, usual) + WAKE_SECONDS else 1
+
+
+def _beside(gap: Gap, looks: list[tuple[float, str]]) -> list[str]:
+    """What was asked of ranks at the time of a gap."""
+    end = gap.at + gap.seconds + MOST_SECONDS
+    return sorted({what for at, what in looks if at <= end and gap.at <= at + ATTEMPT_SECONDS})
+
+
+def _source() -> dict[str, str]:
+    return {"PYTHONPATH": str(Path(__file__).parents[2] / "monitor"), "OMP_NUM_THREADS": "1"}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--captures", type=int, default=10)
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between captures")
+    parser.add_argument("--cores", default="", help="0-15; default: all that we may use")
+    parser.add_argument("--no-pause", action="store_true", help="capture.pause_for_stacks = false")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
