@@ -219,9 +219,7 @@ class CaptureSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = True
     recorder_stacks: Annotated[
         bool,
-        Meta(
-            description="From the third look at a job that stands, ask for call sites too (holds the GIL for seconds, once)."
-        ),
+        Meta(description="From the third look at a job that stands, ask for call sites (holds the GIL for seconds)."),
     ] = True
     nccl_ras: Annotated[
         Literal["auto", "always", "off"],

@@ -48,9 +48,10 @@ class CaptureRun:
     ) -> None:
         """Have look number `look` (1, 2, …) taken at `targets` by `side`, and write it below `bundle`.
 
-        `gpus` are the samples of the last snapshots, oldest first; the look sees what ranks do for
-        `profile_seconds`; `call_sites`: they stand, and may be held for long. With `sampling` it is a sample: without a bundle, of which the last state tells what was
-        `compared`. `command` replaces our child in tests. Raise OSError when no process can be started.
+        `gpus` are the samples of the last snapshots, oldest first; the look sees what ranks do for `profile_seconds`;
+        `call_sites`: they stand, and may be held for long. With `sampling` it is a sample: without a bundle, of which
+        the last state tells what was `compared`. `command` replaces our child in tests. Raise OSError when no process
+        can be started.
         """
         self._kind = INCIDENT if sampling is None else SAMPLE
         self._seconds = config.capture.seconds if sampling is None else config.drift.seconds
