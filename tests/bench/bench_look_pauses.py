@@ -98,9 +98,9 @@ def _attempts(incidents: Path) -> Iterator[tuple[float, str]]:
 
 def _gaps(folder: Path, ranks: int) -> list[Gap]:
     return [
-        Gap(*json.loads(line), rank)
+        Gap(at, seconds, kind, rank)
         for rank in range(ranks)
-        for line in (folder / f"gaps-{rank}.jsonl").read_text().splitlines()
+        for at, seconds, kind in map(json.loads, (folder / f"gaps-{rank}.jsonl").read_text().splitlines())
     ]
 
 
