@@ -11,9 +11,8 @@ from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.claims.claim import Claim
 from stallwatch.diagnosis.claims.doubt import doubtful
 from stallwatch.diagnosis.claims.moving import MAY_BE_SLOW, measured_slow, overruled_by_steps
-from stallwatch.diagnosis.former_life import of_this_life
 from stallwatch.diagnosis.hookless import what_a_hook_adds
-from stallwatch.diagnosis.logs import read_logs
+from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.phrases import Aside, frame_of, place
 from stallwatch.diagnosis.playbook import MAXIMUM_STEPS, next_steps
 from stallwatch.diagnosis.rank_ranges import rank_ranges

@@ -1,10 +1,14 @@
-"""Several dumps of one rank: which to read, and which belong together."""
+"""Several dumps of one rank: which to read, which belong together, and what earlier ones, and the statuses before the
+entries, say of what the last one does not hold."""
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from stallwatch.diagnosis.completion import UNTOLD, completion_of
+from stallwatch.diagnosis.lanes import Lanes
+from stallwatch.diagnosis.nodes import Node
 from stallwatch.model.evidence import Operation, Recorder
 
 
@@ -63,3 +67,46 @@ def backend_of(recorder: Recorder) -> str:
 
 def same_source(one: Recorder, other: Recorder) -> bool:
     return backend_of(one) == backend_of(other)
+
+
+Key = tuple[int, tuple[int, int]]  # group id and the numbers of a node in it
+
+
+class Before(NamedTuple):
+    """What the looks before the last one say of operations that are unfinished now."""
+
+    pending: set[Key]  # at any earlier look
+    first: set[Key]  # of each lane, at the look before this one
+    all: set[Key]  # that were recorded at any earlier look
+
+
+def first_of_lanes(nodes: Iterable[Node], lanes: Lanes) -> set[Key]:
+    """Given a look's nodes, return the first of each lane that had been issued and had not finished."""
+    first: dict[int, Node] = {}
+    for node in nodes:
+        if node.done or not node.launched:
+            continue
+        lane = lanes.of(node.first)
+        known = first.get(lane)
+        if known is None or _place(node) < _place(known):
+            first[lane] = node
+    return {(node.pg_id, node.key) for node in first.values()}
+
+
+def _place(node: Node) -> tuple[int, int]:
+    return node.first.created_ns or 0, node.record
+
+
+def reaches_its_end(recorder: Recorder, nodes: Sequence[Node]) -> bool:
+    """True when pg_status, which lies before the entries, names the last of a group's as its newest. It may be the
+    number of a transfer, and those are counted apart: a lower one says nothing."""
+    enqueued = next((status.enqueued for status in recorder.status if status.pg_id == nodes[-1].pg_id), -1)
+    return enqueued == nodes[-1].seq and not any(node.transfers for node in nodes)
+
+
+def has_outrun(recorder: Recorder, nodes: Sequence[Node]) -> bool:
+    """True when others' calls have pushed a group's pending one, and so all of its own, out of the ring.
+
+    What the ring still holds tells more: NCCL's entries complete at a dump, pg_status when the watchdog next looks."""
+    held = {node.pg_id for node in nodes}
+    return any(status.enqueued > status.completed >= 0 and status.pg_id not in held for status in recorder.status)

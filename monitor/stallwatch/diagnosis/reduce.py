@@ -11,10 +11,18 @@ from msgspec.structs import replace
 from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.begun import OPEN
 from stallwatch.diagnosis.completion import UNTOLD, Completion, completion_of
-from stallwatch.diagnosis.earlier import Before, Key, first_of_lanes
 from stallwatch.diagnosis.lanes import Lanes
-from stallwatch.diagnosis.looks import backend_of, by_backend, latest_of, same_source
-from stallwatch.diagnosis.lost_entries import has_outrun, reaches_its_end
+from stallwatch.diagnosis.looks import (
+    Before,
+    Key,
+    backend_of,
+    by_backend,
+    first_of_lanes,
+    has_outrun,
+    latest_of,
+    reaches_its_end,
+    same_source,
+)
 from stallwatch.diagnosis.nodes import Node, read_nodes
 from stallwatch.formats.tested import newer_than_tested
 from stallwatch.model.evidence import Operation, RankEvidence, Recorder

@@ -4,4 +4,5 @@
 """
 
 from stallwatch.diagnosis.logs.reading import LogReading as LogReading
+from stallwatch.diagnosis.logs.reading import of_this_life as of_this_life
 from stallwatch.diagnosis.logs.reading import read_logs as read_logs

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.former_life import of_this_life
+from stallwatch.diagnosis.logs import of_this_life
 from stallwatch.model.evidence import Evidence, LogEvent, ProcessLook, RankEvidence
 
 OLD = (
