@@ -1,0 +1,192 @@
+"""A bundle that may be shown to others: numbers, states and everybody's words stay, what is somebody's own goes.
+
+Somebody's own is every word that nothing here knows: names of hosts, users, jobs, files and functions, arguments,
+tokens, what an exception says. Each becomes a name that is the same wherever it stood, so that what was equal is still
+equal, and the verdict with it. Lines of source code go without a trace. What is known is what stallwatch itself looks
+for in dumps, stacks and logs: the words of its own readers, and so of torch, NCCL and the kernel.
+"""
+
+import json
+import pickle
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any, Final
+
+from stallwatch.formats.pickle_subset import Machine
+from stallwatch.formats.unreadable import Unreadable
+
+# Those that read evidence. What they look for they name.
+_READERS: Final = (
+    "formats", "diagnosis", "model", "progress", "bundle", "captures", "sensors", "detectors", "incidents", "node",
+)  # fmt: skip
+# Fields that hold a line of somebody's program, or what it was called with.
+_SOURCE_FIELDS: Final = frozenset({"text", "source_line", "locals", "argv", "cmdline", "arguments", "source_text"})
+# Written by a daemon of what is in the other files; a reader makes it anew.
+LEFT_OUT: Final = frozenset({"verdict.json", "incident.json", "config.json", "truth.json"})
+
+_PATH = re.compile(r"(?<![\w/.~-])~?(?:/|(?:[\w.@+-]+/)+)[\w.@+%=,:~/-]*[\w@+%=~/-]|(?<![\w/.~-])~?/[\w.@+-]+")
+_PUBLIC = re.compile(
+    r"(?P<own>(?:.*/)?)(?P<marker>site-packages|dist-packages|lib/python3(?:\.\d+)?t?|torch|stallwatch)/(?=[\w.])"
+)
+_ADDRESS = re.compile(
+    r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])|(?<![\w:])(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{0,4}(?![\w:])"
+)
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[\W\d_]+|\w")
+_URL = re.compile(r"[a-zA-Z][\w+.-]*://\S+")
+_FILE = re.compile(r"(?<![\w/.-])[\w@+-][\w.@+-]*\.(?:py|pyx|so|cpp|cc|cu|h|c|json|txt|log|pt|ckpt|sh|toml|yaml|yml)\b")
+_WORD = re.compile(r"[^\W\d_](?:\w|(?<=\w)-(?=\w))*|_+\w+|\d+\w*[^\W\d]\w*")
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:ms|us|ns|s|[kKMGT]i?B|[bB]|th|st|nd|rd|x)?\Z")
+_FRAME = re.compile(r'\s*File "')
+_CARETS = re.compile(r"[\s~^]*\^[\s~^]*\Z")
+
+
+class Scrubber:
+    """Of one bundle: what was called alike is called alike."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        """`secrets`: names of its hosts, users and jobs, which go even where they are everybody's words."""
+        self._names: dict[tuple[str, str], str] = {}
+        self._kinds: dict[str, int] = {}
+        self._secret = frozenset(secrets) - {""}
+        words = sorted(map(re.escape, self._secret), key=len, reverse=True)
+        self._secrets = re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)") if words else None
+        self.removed: set[str] = set(self._secret)  # every name that must not be found any more
+
+    def json(self, value: Any, field: str = "") -> Any:
+        """Given what a JSON file or a dump holds, return it with every string scrubbed."""
+        if isinstance(value, str):
+            return "" if field in _SOURCE_FIELDS else self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(key) if isinstance(key, str) else key: self.json(one, key) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self.json(one, field) for one in value)
+        return value
+
+    def text(self, text: str) -> str:
+        """Given any text, return it with everybody's words and numbers alone."""
+        if self._secrets is not None:
+            text = self._secrets.sub(lambda match: self._name("name", match[0]), text)
+        text = _URL.sub(lambda match: self._name("url", match[0]), text)
+        text = _ADDRESS.sub(lambda match: self._name("address", match[0]), text)
+        parts, end = [], 0
+        for match in _PATH.finditer(text):
+            parts += [self._words(text[end : match.start()]), self._path(match[0])]
+            end = match.end()
+        return "".join([*parts, self._words(text[end:])])
+
+    def log(self, text: str) -> str:
+        """As `text`, line by line; of a traceback's frames the place stays and the line of code goes."""
+        return "\n".join(self._log_lines(text.split("\n")))
+
+    def _log_lines(self, lines: list[str]) -> Iterator[str]:
+        in_frame = False
+        for line in lines:
+            if _CARETS.match(line):
+                continue
+            if in_frame and line[:1].isspace() and not _FRAME.match(line):
+                in_frame = False  # one line of code below each frame
+                continue
+            in_frame = bool(_FRAME.search(line))
+            yield self.text(line)
+
+    def _words(self, text: str) -> str:
+        text = _FILE.sub(self._file, text)
+        return _WORD.sub(lambda match: self._word(match[0]), text)
+
+    def _file(self, match: re.Match[str]) -> str:
+        stem, _, ending = match[0].rpartition(".")
+        return match[0] if stem in _known() and stem not in self._secret else f"{self._name('file', stem)}.{ending}"
+
+    def _word(self, word: str) -> str:
+        if _OURS.fullmatch(word) or _NUMBER.fullmatch(word):
+            return word
+        if word in _known():
+            return word
+        # What a function does is read in its name's parts: "save_acme_weights" is "save_wordx3_weights".
+        return "".join(part if _is_everybodys(part) else self._name("word", part) for part in _PARTS.findall(word))
+
+    def _path(self, path: str) -> str:
+        named = self._named_path(path)
+        if named != path:
+            self.removed.add(path)
+        return named
+
+    def _named_path(self, path: str) -> str:
+        public = _PUBLIC.match(path)
+        if public is None:
+            return "/".join(map(self._component, path.split("/")))
+        kept = "/".join(part if _is_public(part) else self._component(part) for part in path[public.end() :].split("/"))
+        own, marker = public["own"].rstrip("/"), public["marker"]
+        return f"/{self._name('place', own)}/{marker}/{kept}" if own else f"{public['own']}{marker}/{kept}"
+
+    def _component(self, part: str) -> str:
+        if not part or _OURS.fullmatch(part) or part in (".", "..", "~"):
+            return part
+        stem, dot, ending = part.partition(".")
+        line = re.search(r":\d+\Z", ending if dot else stem)
+        named = self._name("file", stem if dot or line is None else stem[: line.start()])
+        return f"{named}{dot}{ending}" if dot and _is_ending(ending) else f"{named}{line[0] if line else ''}"
+
+    def _name(self, kind: str, own: str) -> str:
+        if own in self._secret or (len(own) > 3 and not all(map(_is_everybodys, _PARTS.findall(own)))):
+            self.removed.add(own)  # in a path everybody's word goes, too, and stands elsewhere
+        if (kind, own) not in self._names:
+            self._kinds[kind] = self._kinds.get(kind, 0) + 1
+            self._names[kind, own] = f"{kind}x{self._kinds[kind]}"
+        return self._names[kind, own]
+
+
+_OURS = re.compile(r"(?:name|url|address|word|file|place)x\d+(?:\.\w+)?")
+_ENDING = re.compile(r"(?:py|pyx|so(?:\.\d+)*|cpp|cc|cu|cuh|hpp|h|c|json|txt|log|pt|ckpt|sh)(?::\d+)?")
+
+
+def _is_ending(text: str) -> bool:
+    return _ENDING.fullmatch(text) is not None
+
+
+def _is_everybodys(part: str) -> bool:
+    return not part[:1].isalpha() or (len(part) > 2 and (part in _known() or part.lower() in _known()))
+
+
+def _is_public(part: str) -> bool:
+    """Whether everybody's libraries have files of this name, as far as anything here asks for them."""
+    stem = part.partition(".")[0].partition(":")[0]
+    return stem in _known() or stem.lstrip("_") in _known()
+
+
+@cache
+def _known() -> frozenset[str]:
+    """Every word of the readers' own text."""
+    found: set[str] = set()
+
+    def walk(folder: Traversable) -> None:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                walk(entry)
+            elif entry.name.endswith((".py", ".toml")):
+                found.update(re.findall(r"[^\W\d]\w*", entry.read_text(encoding="utf-8")))
+
+    for package in _READERS:
+        walk(resources.files("stallwatch") / package)
+    return frozenset(found)
+
+
+def scrubbed(name: str, data: bytes, scrubber: Scrubber) -> bytes | None:
+    """Given a file of a bundle by its name, return it scrubbed; None for one that is left out, or cannot be read."""
+    if name in LEFT_OUT:
+        return None
+    try:
+        if name.endswith(".pickle"):
+            machine = Machine(data)
+            machine.run()
+            return pickle.dumps(scrubber.json(machine.value()), protocol=2)
+        if name.endswith(".jsonl"):
+            return b"".join(json.dumps(scrubber.json(json.loads(line))).encode() + b"\n" for line in data.splitlines())
+        if name.endswith(".json"):
+            return json.dumps(scrubber.json(json.loads(data)), indent=1).encode() + b"\n"
+    except (Unreadable, ValueError, RecursionError):
+        return None
+    return scrubber.log(data.decode("utf-8", "replace")).encode()

@@ -1,0 +1,111 @@
+"""What is somebody's own is gone from a scrubbed bundle, and what stallwatch judges by is still there."""
+
+import json
+import pickle
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from stallwatch.bundle.scrub import Scrubber, scrubbed
+from stallwatch.cli.app import run
+from stallwatch.formats.pickle_subset import Machine
+from tests.readme import ROOT
+
+SECRETS = ("gpu-node-17", "anna", "root", "llama-7b")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/home/anna/secret-project/train.py:41",
+        "~/models/acme.ckpt",
+        "relative/folder/acme_tool.py",
+        "connect to 10.31.4.77 port 80",
+        "https://acme.example/x?token=s3cr3t",
+        "--api-key=hf_AbCdEfGh1234567890",
+        "acme_corp launched by anna on gpu-node-17",
+        "root",
+    ],
+)
+def test_nothing_of_it_is_left(text: str) -> None:
+    left = Scrubber(SECRETS).text(text)
+    own = (*SECRETS, "secret-project", "train.py", "acme", "10.31.4.77", "s3cr3t", "hf_AbCdEfGh1234567890", "models")
+    assert not [word for word in own if word in left], left
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: CUDA error: an error",
+        "all_reduce",
+        "nccl:all_reduce",
+        "futex_wait_queue",
+        "ranks 0-1,3 timed out after 600000 ms",
+    ],
+)
+def test_everybodys_words_and_numbers_stay(text: str) -> None:
+    assert Scrubber(SECRETS).text(text) == text
+
+
+def test_a_library_is_still_known_by_its_place_and_whose_folder_it_lies_in_is_not() -> None:
+    scrubber = Scrubber(SECRETS)
+    path = "/home/anna/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    named = scrubber.text(path)
+    assert named.endswith("/torch/distributed/distributed_c10d.py")
+    assert "anna" not in named
+    assert scrubber.text(path) == named  # and is the same each time
+
+
+def test_of_a_traceback_the_frames_stay_and_the_lines_of_code_go() -> None:
+    said = Scrubber(SECRETS).log(
+        'Traceback (most recent call last):\n  File "/srv/a/train.py", line 94, in step\n    dist.all_reduce(x)\n'
+        "    ^^^^^^^^^^^^^^^^^^\nRuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:18849."
+    )
+    assert "dist.all_reduce(x)" not in said
+    assert ", line 94, in step" in said
+    assert "RuntimeError: [pair.cc:553] Connection closed by peer" in said
+
+
+def test_source_lines_go_from_json_and_a_dump_stays_a_dump() -> None:
+    scrubber = Scrubber(SECRETS)
+    sources = scrubbed("sources.json", b'[{"file": "/srv/a.py", "line": 1, "text": "x = secret()"}]', scrubber)
+    assert sources is not None
+    assert json.loads(sources)[0]["text"] == ""
+    frames = [{"filename": "/srv/a.py"}]
+    dump = {"version": "2.10", "entries": [{"profiling_name": "nccl:all_reduce", "frames": frames}]}
+    made = scrubbed("flight_recorder.pickle", pickle.dumps(dump, protocol=2), scrubber)
+    assert made is not None
+    machine = Machine(made)
+    machine.run()
+    (entry,) = machine.value()["entries"]
+    assert entry["profiling_name"] == "nccl:all_reduce"
+    assert entry["frames"][0]["filename"] == json.loads(sources)[0]["file"] != "/srv/a.py"
+
+
+@pytest.mark.parametrize("name", ["gloo-python_sleep", "gloo-p2p_both_recv", "nccl-gil_held"])
+def test_an_export_is_of_the_same_verdict_and_holds_no_name_of_the_original(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, file = ROOT / "tests" / "bundles" / name, tmp_path / "incident.tar.gz"
+    assert run(["bundle", "export", "--scrub", str(bundle), str(file)]) == 0
+    assert "and the same verdict" in capsys.readouterr().out
+    with tarfile.open(file) as tar:
+        tar.extractall(tmp_path, filter="data")
+    made = (path for path in (tmp_path / "incident").rglob("*") if path.is_file())
+    whole = b"".join(path.read_bytes() for path in made).decode("latin-1")
+    for stacks in bundle.glob("ranks/*/stacks*.json"):
+        for thread in json.loads(stacks.read_text()):
+            for frame in thread["frames"]:
+                if "site-packages" not in frame["filename"] and "/lib/python3" not in frame["filename"]:
+                    assert frame["filename"] not in whole
+    said = run(["analyze", str(bundle)]), run(["analyze", str(tmp_path / "incident")])
+    assert said[0] == said[1]
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "there").write_text("mine")
+    bundle = ROOT / "tests" / "bundles" / "gloo-killed"
+    assert run(["bundle", "export", str(bundle), str(tmp_path / "there")]) == 64
+    assert "is there" in capsys.readouterr().err
+    assert (tmp_path / "there").read_text() == "mine"
