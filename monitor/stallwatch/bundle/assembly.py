@@ -147,7 +147,8 @@ class Assembly:
         slow = [one for one in findings if one.detector == "slow" and one.ranks and all(map(is_rank, one.ranks))]
         if len(self._incidents) != 1 or not slow:
             return None
-        return HeldBack(slow[0].ranks, slow[0].reason, slow[0].slowness, slow[0].stage == "confirmed")
+        found = slow[0]
+        return HeldBack(found.ranks, found.reason, found.slowness, found.stage == "confirmed", found.from_start)
 
     def _meeting(self, description: Description, world_size: int | None) -> Meeting:
         """What the daemon's last snapshot tells of ranks of this job that are in none of the given folders."""

@@ -34,6 +34,9 @@ _SEARCHED = 0.65
 _LEFT = 0.34
 _OVER_NS = 15 * SECOND_NS
 _SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
+_FIRST_STEPS = 32  # a daemon that came later does not know how the job began
+_EARLIER_LOOKS = 16  # say whether it was so before
+_ALWAYS = 0.5  # of the difference now
 _SHOWN_LOOKS = 64  # what people see of ranks of which nothing was found
 _LAG_LOOKS = 8
 _LAG_STEPS = 10
@@ -52,6 +55,7 @@ class _Watched(msgspec.Struct, frozen=True):
     # By the shortest window that spans enough time, then by WINDOWS.
     by_window: tuple[Least | None, ...] = (None,) * (1 + len(WINDOWS))
     shares: tuple[tuple[int, int, Shares], ...] = ()  # rank, pid
+    first_mark: int = -1  # of the first look
     anew_ns: int = 0  # looks before say what is usual in this job, and nothing of what is so now
 
     @property
@@ -69,6 +73,7 @@ class _Slow(msgspec.Struct, frozen=True):
     slowness: Slowness | None = None
     share: float = 0.0  # of the time that the others waited for it more than it did, when it was found; 0: by its steps
     took_ns: int = 0  # from its beginning until it was found
+    from_start: bool = False
     quiet_ticks: int = 0
 
 
@@ -137,7 +142,8 @@ class SlowDetector:
             if begun_anew or not shares or is_due(_SHOWN_LOOKS, before.looks.count, looks.count):
                 shares = shares_of(looks, _SHOWN_LOOKS)
         lagging = _lags(before.lagging, alive)
-        return _Watched(before.job, looks, lagging, by_window, shares, before.anew_ns)
+        first_mark = before.first_mark if before.looks.count and looks.count >= before.looks.count else looks.mark
+        return _Watched(before.job, looks, lagging, by_window, shares, first_mark, before.anew_ns)
 
     def _least(self, looks: Looks, window: int, anew_ns: int) -> Least | None:
         if not window or len(looks.looks) < window or looks.since_ns(window) < anew_ns:
@@ -166,8 +172,10 @@ class SlowDetector:
             return None
         confirmed = same and ((least.sure and least.nats >= CONFIRM_NATS) or bool(before and before.confirmed))
         slowness = _measured(watched.looks, least.ranks, least.looks, alive)
+        from_start = before.from_start if before and same else _is_from_start(watched, least)
+        since = " since the first steps" if from_start else ""
         reason = (
-            f"{_named(least.ranks)} the others back: in the last {least.looks} looks they stood waiting in a "
+            f"{_named(least.ranks)} the others back{since}: in the last {least.looks} looks they stood waiting in a "
             f"collective {least.peers_share:.0%} of the time, {_ranks(least.ranks)} {least.share:.0%}"
             f"{_price(slowness, at_most=watched.looks.nccl)}{why_slow(least.ranks[0], alive, seen)}"
         )
@@ -182,6 +190,7 @@ class SlowDetector:
             slowness,
             least.peers_share - least.share,
             max(took_ns, _OVER_NS),
+            from_start,
         )
 
     def _held(self, before: _Slow, watched: _Watched, alive: Sequence[RankHistory], *, moved: bool) -> _Slow | None:
@@ -211,6 +220,7 @@ class SlowDetector:
             limit_seconds=0.0,
             reason=slow.reason,
             slowness=slow.slowness,
+            from_start=slow.from_start,
         )
 
 
@@ -231,7 +241,7 @@ def _begun_anew(watched: _Watched, over: _Slow) -> _Watched:
     looks = watched.looks
     left = min(len(looks.looks), max(LEAST_LOOKS, looks.within(over.took_ns)))
     anew_ns = looks.since_ns(left) if left else 0
-    return _Watched(watched.job, looks, watched.lagging, shares=watched.shares, anew_ns=anew_ns)
+    return msgspec.structs.replace(watched, by_window=_Watched(watched.job).by_window, anew_ns=anew_ns)
 
 
 def _by_steps(watched: _Watched, alive: Sequence[RankHistory], before: _Slow | None, seen: NodeHistory) -> _Slow | None:
@@ -250,13 +260,31 @@ def _by_steps(watched: _Watched, alive: Sequence[RankHistory], before: _Slow | N
 
 def _difference(looks: Looks, ranks: Sequence[int], window: int) -> tuple[float, float]:
     """By which share of the time these ranks waited less than their peers in the last looks, and its error."""
-    peers = next((peers for peers in peers_of(looks.members) if any(peer.rank in ranks for peer in peers)), [])
+    peers = _peers(looks, ranks)
     return difference([(peer.rank, looks.column(peer, window)) for peer in peers], ranks)
+
+
+def _peers(looks: Looks, ranks: Sequence[int]) -> Sequence[Member]:
+    """Those of one program of which these ranks are."""
+    return next((peers for peers in peers_of(looks.members) if any(peer.rank in ranks for peer in peers)), [])
+
+
+def _is_from_start(watched: _Watched, least: Least) -> bool:
+    """Whether these ranks have been slow in all looks, and these since the job's first steps."""
+    looks = watched.looks
+    if watched.first_mark > _FIRST_STEPS:
+        return False
+    earlier = len(looks.looks) - least.looks
+    if earlier < _EARLIER_LOOKS:
+        return looks.count - least.looks < _EARLIER_LOOKS
+    peers = _peers(looks, least.ranks)
+    columns = [(peer.rank, looks.column(peer, len(looks.looks))[:earlier]) for peer in peers]
+    return difference(columns, least.ranks)[0] >= _ALWAYS * (least.peers_share - least.share)
 
 
 def _is_usual(looks: Looks, least: Least) -> bool:
     """Whether such differences come and go in this job."""
-    peers = next((peers for peers in peers_of(looks.members) if any(peer.rank in least.ranks for peer in peers)), [])
+    peers = _peers(looks, least.ranks)
     columns = [(peer.rank, looks.column(peer, len(looks.looks))) for peer in peers]
     return is_usual(columns, least.ranks, least.looks, least.peers_share - least.share)
 

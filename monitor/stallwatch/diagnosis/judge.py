@@ -121,6 +121,7 @@ def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activit
         rejected=rejected,
         missing=claim.missing,
         slowness=claim.slowness,
+        by_design=claim.by_design,
         ends_by_itself=ends_by_itself,
     )
     aside = _aside(story, claim, waiting)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from stallwatch.diagnosis import signature
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.case import Case
+from stallwatch.diagnosis.moved_work import Met, eased_ns
 from stallwatch.model.summary import Pending
 from stallwatch.model.verdict import Slowness
 from stallwatch.progress.job import many_move
@@ -38,6 +39,8 @@ class Late(NamedTuple):
     share_last: float
     group: int
     all_seen: bool  # False: a member without a dump may come later still
+    since_ns: int = 0  # of the clock of arrivals
+    eased_seconds: float = 0.0  # of each step, by which all others together have less to do since then
 
 
 class Pace:
@@ -145,7 +148,11 @@ class Pace:
             for name in sorted(set(names.values()))
         )
         latest = max((late for late in found if late), key=lambda late: late.slowness.cost_seconds, default=None)
-        return latest._replace(group=group, all_seen=len(streams) >= members) if latest is not None else None
+        if latest is None:
+            return None
+        met = [Met(names[seq], times[seq]) for seq in sorted(times) if len(times[seq]) == len(streams)]
+        eased = eased_ns(met, latest.ranks, latest.since_ns, latest.slowness.steps) / 1e9
+        return latest._replace(group=group, all_seen=len(streams) >= members, eased_seconds=eased)
 
     def _step_of(self, group: int) -> float | None:
         periods = [m.stream.period_ns for m in self._case.streams[group].values() if m.stream.period_ns]
@@ -177,7 +184,8 @@ def _latest(calls: Sequence[dict[int, int]], step_ns: float) -> Late | None:
             high = ordered[min(count - 1, int(count / 2 + error))]
             spanned = median(calls[-1].values()) - median(calls[-count].values())
             cost = Slowness(late / 1e9, low / 1e9, high / 1e9, step / 1e9, count, spanned / 1e9)
-            return Late(tuple(sorted(slow)), cost, sum(last[-count:]) / count, 0, all_seen=True)
+            since_ns = max(calls[-count].values())
+            return Late(tuple(sorted(slow)), cost, sum(last[-count:]) / count, 0, all_seen=True, since_ns=since_ns)
     return None
 
 

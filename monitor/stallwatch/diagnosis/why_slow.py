@@ -28,6 +28,7 @@ class Reasons(NamedTuple):
     facts: tuple[Fact, ...] = ()
     told: str = ""  # of the facts what a sentence says
     steps: tuple[str, ...] = ()
+    explained: bool = False  # something outside of its code slows it
 
     @property
     def where(self) -> Where | None:
@@ -67,6 +68,7 @@ def reasons(story: Story, slow: Sequence[int], cost: Slowness | None) -> Reasons
         tuple(say.fact for say in found),
         "; ".join(say.fact.fact for say in found if say.told),
         tuple(steps or who.to_look_for()),
+        any(say.explains for say in found),
     )
 
 

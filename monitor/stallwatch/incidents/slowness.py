@@ -114,6 +114,8 @@ def untold(incident: Incident, verdict: Verdict | None, least_share: float) -> s
     sure = by_statistics or (verdict.slowness is not None and is_sure(verdict.slowness))
     if not sure:
         return f"it must have been so for {_SURE_SECONDS:g} s and {_SURE_STEPS} steps"
+    if verdict.by_design:
+        return verdict.by_design
     cost = verdict.slowness
     if cost is not None and cost.step_seconds and cost.share < least_share:
         return f"it costs the job {cost.share:.0%} of a step, less than {least_share:.0%} (slow.cost_share)"

@@ -319,6 +319,7 @@ class HeldBack(msgspec.Struct, frozen=True):
     reason: str  # a clause
     slowness: Slowness | None
     sure: bool  # it was confirmed; else a reason to look
+    from_start: bool = False  # since the job's first steps
 
 
 class Evidence(msgspec.Struct, frozen=True):

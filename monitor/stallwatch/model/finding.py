@@ -28,6 +28,7 @@ class Finding(msgspec.Struct, frozen=True):
     slowness: Slowness | None = None  # what it costs the job, where it only slows it
     due_ns: int = 0  # CLOCK_MONOTONIC when this suspicion is confirmed if it lasts; 0: time alone does not
     verdict: Verdict | None = None  # where the symptom was judged with the evidence that showed it
+    from_start: bool = False  # of a slow rank: it has been so since the job's first steps
     about: FindingFamily | None = None  # as its detector has it; None: as the table below has its detector
 
     @property

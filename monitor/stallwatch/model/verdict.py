@@ -103,6 +103,7 @@ class Verdict(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
     slowness: Slowness | None = None
+    by_design: str = ""  # why a slowness is work that the program gives these ranks; "": nothing says so
     ends_by_itself: EndsByItself | None = None  # what the culprits do is of this kind; None: it is not known to end
     waiting_at: str = ""  # where most of those stand that wait: "called at …/train.py:78 in learn (`loss.backward()`)"
 

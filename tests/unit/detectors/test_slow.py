@@ -132,3 +132,17 @@ def test_ranks_that_have_no_more_batches_wait_for_nobody() -> None:
         return with_beat(rank, step=100, looks=looks)
 
     assert not found(run(job_run(held_back([0.66, 0.66, 0.66, 0.0]), 60, edit=shadowing)), "slow")
+
+
+def test_a_rank_that_is_slow_from_the_first_step_is_told_apart_from_one_that_became_slow() -> None:
+    slow, calm = held_back([0.5, 0.5, 0.0, 0.5]), job_run(held_back([0.2] * 4), 60)
+    always = found(run(job_run(slow, 100)), "slow")
+    assert {(finding.ranks, finding.from_start) for _, finding in always} == {((2,), True)}
+    assert "rank 2 holds the others back since the first steps: in the last" in always[0][1].reason
+    later = found(run([*calm, *job_run(slow, 120)[len(calm) :]]), "slow")
+    assert {(finding.ranks, finding.from_start) for _, finding in later} == {((2,), False)}
+
+
+def test_a_daemon_that_comes_later_does_not_know_how_the_job_began() -> None:
+    slow = found(run(job_run(held_back([0.5, 0.5, 0.0, 0.5]), 160)[60:]), "slow")
+    assert {(finding.ranks, finding.from_start) for _, finding in slow} == {((2,), False)}

@@ -184,3 +184,23 @@ def test_ranks_that_come_one_after_the_other_by_design_are_not_slow() -> None:
             msgspec.structs.replace(found, recorders=(msgspec.structs.replace(recorder, operations=spread),))
         )
     assert judge(Evidence(4, "nccl", tuple(evidence), (), ())).verdicts[0].cause != "slow_rank"
+
+
+@pytest.mark.parametrize(("lost", "moved"), [(0, False), (STEP_NS // 5, True)], ids=["a fault", "experts"])
+def test_work_that_has_moved_from_the_others_to_one_rank_is_by_design(lost: int, moved: bool) -> None:
+    steps, times, began = loop(world(4), 40), [], 0
+    for call in range(80):
+        more = (3 * STEP_NS // 5, -lost) if call >= 40 else (0, 0)
+        times.append({rank: began + STEP_NS + more[rank != 2] + rank for rank in range(4)})
+        began = max(times[-1].values())
+    ranks = []
+    for rank in range(4):
+        evidence = Rank(rank, steps, 79, looks=1).evidence()
+        (recorder,) = evidence.recorders
+        told = enumerate(recorder.operations)
+        operations = tuple(msgspec.structs.replace(one, created_ns=times[at][rank]) for at, one in told)
+        recorders = (msgspec.structs.replace(recorder, operations=operations),)
+        ranks.append(msgspec.structs.replace(evidence, recorders=recorders, captured_at_ns=began + STEP_NS // 2))
+    verdict = judge(Evidence(4, "nccl", tuple(ranks), (), ())).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("slow_rank", (2,))
+    assert ("work has moved to rank 2" in verdict.by_design) == moved

@@ -43,14 +43,17 @@ def _rank(number: int, stacks: Sequence[SampledStack], usage: Usage, *, late_ns:
     )
 
 
-def verdict(stacks: Sequence[SampledStack], usage: Usage = QUIET, *more: Profile) -> Verdict:
-    """Of a job whose rank 2 comes late, and was seen so."""
-    late = _rank(2, stacks, usage, late_ns=STEP_NS // 2)
+def verdict(
+    stacks: Sequence[SampledStack], usage: Usage = QUIET, *more: Profile, rank: int = 2, from_start: bool = False
+) -> Verdict:
+    """Of a job of which a rank comes late, and was seen so."""
+    late = _rank(rank, stacks, usage, late_ns=STEP_NS // 2)
     late = msgspec.structs.replace(late, profiles=(*late.profiles, *more))
-    ranks = [_rank(number, PEERS if stacks else (), QUIET) for number in (0, 1, 3)]
-    evidence = Evidence(4, "gloo", tuple(sorted((*ranks, late), key=lambda rank: rank.rank)), (), ())
-    (found,) = judge(evidence).verdicts
-    assert (found.cause, found.culprits) == ("slow_rank", (2,))
+    ranks = [_rank(number, PEERS if stacks else (), QUIET) for number in range(4) if number != rank]
+    held_back = HeldBack((rank,), "they wait", None, sure=True, from_start=from_start)
+    together = tuple(sorted((*ranks, late), key=lambda one: one.rank))
+    (found,) = judge(Evidence(4, "gloo", together, (), (), held_back=held_back)).verdicts
+    assert (found.cause, found.culprits) == ("slow_rank", (rank,))
     return found
 
 
@@ -162,3 +165,26 @@ def test_the_same_line_for_longer_asks_for_what_the_ranks_are_given() -> None:
     told = verdict(longer)
     assert any("consistent with longer input" in fact.fact for fact in told.because)
     assert "Compare what rank 2 and a peer are given at train.py:90" in told.next_steps[0]
+
+
+def test_what_rank_0_alone_does_from_its_first_step_is_by_design() -> None:
+    said = "rank 0 alone is at data.py:41, and so since its first steps"
+    assert said in verdict(OWN, rank=0, from_start=True).by_design
+
+
+@pytest.mark.parametrize(
+    ("rank", "from_start", "stacks", "runnable"),
+    [
+        (2, True, OWN, 0.0),
+        (0, False, OWN, 0.0),
+        (0, True, [load_batch(6), seen(92, line(90)), backward(2)], 0.0),
+        (0, True, OWN, 0.4),
+        (0, True, PEERS, 0.0),
+    ],
+    ids=["another rank", "it became so", "a line of all ranks", "it has no CPU", "no line"],
+)
+def test_else_nothing_says_that_a_slow_rank_is_so_by_design(
+    rank: int, from_start: bool, stacks: Sequence[SampledStack], runnable: float
+) -> None:
+    usage = msgspec.structs.replace(QUIET, runnable_share=runnable)
+    assert verdict(stacks, usage, rank=rank, from_start=from_start).by_design == ""

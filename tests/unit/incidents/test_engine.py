@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -291,6 +292,18 @@ def test_a_suspected_slow_rank_is_told_when_a_look_at_its_arrivals_shows_it_for_
     story.judged(slow_report(culprits, cost, seconds))
     story.at(22, finding("slow", "suspect"))
     assert story.severity == severity
+
+
+def test_what_the_program_gives_a_rank_by_design_is_shown_and_nobody_is_told() -> None:
+    story, why = Story(), "rank 0 alone is at train.py:9, and so since its first steps"
+    slow = msgspec.structs.replace(finding("slow", "confirmed"), from_start=True)
+    story.at(20, slow, jobs=[facts(moved=True)])
+    story.looked()
+    by_design = slow_report((0, 1, 2, 3), 0.06, 10.0)
+    verdict = msgspec.structs.replace(by_design.verdicts[0], by_design=why)
+    story.judged(msgspec.structs.replace(by_design, verdicts=(verdict,)))
+    story.at(21, slow)
+    assert (story.incident.severity, story.incident.tell_reason) == ("none", why)
 
 
 def test_a_slow_rank_is_not_taken_back_by_a_look_while_its_symptom_lasts() -> None:

@@ -36,6 +36,7 @@ class Claim(msgspec.Struct, frozen=True):
     race: bool = False  # two threads of each rank call in a group, in an order that is chance
     steps_past: int | None = None  # steps that the culprits counted beyond those that wait for them
     slowness: Slowness | None = None
+    by_design: str = ""
     # Profiled: where the culprits spend the time, None where it is no one line; else a single look's lines are shown.
     profiled: bool = False
     frame: Frame | None = None

@@ -1,5 +1,7 @@
 """The job moves: healthy, or one rank holds it back; or a long wait whose culprit makes progress."""
 
+from collections.abc import Sequence
+
 from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.claims.claim import (
     Claim,
@@ -14,7 +16,7 @@ from stallwatch.diagnosis.claims.claim import (
 from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
 from stallwatch.diagnosis.claims.rank_exited import end_of, exit_code
 from stallwatch.diagnosis.story import Story
-from stallwatch.diagnosis.why_slow import reasons
+from stallwatch.diagnosis.why_slow import Reasons, reasons
 from stallwatch.model.evidence import HeldBack
 from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
 
@@ -52,6 +54,7 @@ def slow_rank(story: Story) -> Saying:
         where=why.where if why.profiled else common_where(story, slow.ranks),
         group=slow.group,
         slowness=cost,
+        by_design=_by_design(story, slow.ranks, why, slow.eased_seconds),
         profiled=why.profiled,
         frame=why.frame,
         told=why.told,
@@ -71,11 +74,39 @@ def measured_slow(story: Story, held_back: HeldBack) -> Claim:
         because=(Fact(held_back.reason, BY_STEPS), *why.facts),
         where=why.where,
         slowness=cost,
+        by_design=_by_design(story, held_back.ranks, why, 0.0),
         profiled=True,  # what a single look shows of it is no line that takes the time
         frame=why.frame,
         told=why.told,
         steps=why.steps,
     )
+
+
+def _by_design(story: Story, slow: Sequence[int], why: Reasons, eased_seconds: float) -> str:
+    """Why this is work that the program gives these ranks and not the others, "" where nothing says so. What goes with
+    contention or page faults is none."""
+    if why.explained:
+        return ""
+    if eased_seconds:
+        return (
+            f"since then the others together have {eased_seconds:.2g} s less to do in each step: work has moved to "
+            f"{named(slow)}, as experts and dynamic batches move it"
+        )
+    spent, held_back = why.spent, story.case.held_back
+    always = held_back is not None and held_back.from_start and held_back.ranks == tuple(slow)
+    if always and len(slow) == 1 and _is_first_of_node(story, slow[0]) and spent is not None and not spent.is_shared:
+        at = f"{spent.frame.filename.rpartition('/')[2]}:{spent.frame.line}"
+        return (
+            f"{named(slow)} alone is at {at}, and so since its first steps: consistent with work that the program "
+            "gives to the first rank (logs, metrics)"
+        )
+    return ""
+
+
+def _is_first_of_node(story: Story, rank: int) -> bool:
+    evidence = story.case.evidence.get(rank)
+    beats = evidence.heartbeat if evidence is not None else ()
+    return rank == 0 or any(beat.local_rank == 0 for beat in beats)
 
 
 def overruled_by_steps(cause: Cause) -> Rejected:
