@@ -3,7 +3,8 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from stallwatch.hook import layout
 from stallwatch.model.evidence import ChildProcess, ProcessLook, ThreadState
 from stallwatch.model.snapshot import RankSample
-from stallwatch.node.procfs import ProcessDirectory, children_of, parse_io, parse_stat, parse_status, parse_wchan
+from stallwatch.node.procfs import ProcessDirectory, descendants, parse_io, parse_stat, parse_status, parse_wchan
 
 _MOST_THREADS = 4096
 _MOST_CHILDREN = 128
@@ -184,21 +185,7 @@ def _namespace_pid(pid: int, proc: str) -> int | None:
     return pids[-1] if len(pids) > 1 else None
 
 
-def _descendants(pid: int, proc: str) -> list[ChildProcess]:
-    found: list[ChildProcess] = []
-    waiting = list(children_of(pid, proc))
-    seen = {pid}
-    while waiting and len(found) < _MOST_CHILDREN:
-        child = waiting.pop(0)
-        if child in seen:
-            continue
-        seen.add(child)
-        try:
-            with open(f"{proc}/{child}/stat", "rb") as file:
-                stat = parse_stat(file.read())
-        except (OSError, ValueError):
-            continue
+def _descendants(pid: int, proc: str) -> Iterator[ChildProcess]:
+    for child, stat in islice(descendants(pid, proc), _MOST_CHILDREN):
         wchan, own = _wchan(child, proc), _namespace_pid(child, proc)
-        found.append(ChildProcess(child, stat.state, stat.command, stat.cpu_ticks, wchan, own))
-        waiting += children_of(child, proc)
-    return found
+        yield ChildProcess(child, stat.state, stat.command, stat.cpu_ticks, wchan, own)

@@ -1,6 +1,7 @@
 """/proc/<pid>: pure parsers, and a directory that stays the same process even when its pid is used again."""
 
 import os
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from stallwatch.formats.outside_text import name_of
@@ -222,3 +223,25 @@ def children_of(pid: int, proc: str = "/proc", threads: bool = True) -> tuple[in
         except OSError:
             continue
     return tuple(sorted(found))
+
+
+def descendants(
+    pid: int, proc: str = "/proc", more: Iterable[int] = (), *, threads: bool = True
+) -> Iterator[tuple[int, Stat]]:
+    """Processes that a process has started, and those that these have, nearest first; `more` of its own may be known,
+    `threads` is as in `children_of`. Whose pid was used again, or who was given to another parent, is none."""
+    waiting = list(dict.fromkeys((*children_of(pid, proc, threads), *more)))
+    seen = {pid}
+    while waiting:
+        child = waiting.pop(0)
+        if child in seen:
+            continue
+        seen.add(child)
+        try:
+            with open(f"{proc}/{child}/stat", "rb") as file:
+                stat = parse_stat(file.read())
+        except (OSError, ValueError):
+            continue
+        if stat.parent_pid in seen:
+            yield child, stat
+            waiting += children_of(child, proc, threads)

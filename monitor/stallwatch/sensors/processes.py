@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 
 from stallwatch.model.process import ChildProcess
 from stallwatch.model.snapshot import ProcessSample
@@ -10,6 +11,7 @@ from stallwatch.node.procfs import (
     ProcessDirectory,
     Stat,
     children_of,
+    descendants,
     parse_file_limit,
     parse_io,
     parse_stat,
@@ -145,22 +147,9 @@ class ProcessWatch:
         if self._samples % _ALL_THREADS_EVERY == 0:
             self._thread_children = children_of(self.pid, self._proc)
         self._samples += 1
-        waiting = list(dict.fromkeys((*children_of(self.pid, self._proc, threads=False), *self._thread_children)))
-        seen = {self.pid}
-        while waiting and len(seen) <= most:
-            pid = waiting.pop(0)
-            if pid in seen:
-                continue
-            seen.add(pid)
-            try:
-                with open(f"{self._proc}/{pid}/stat", "rb") as file:
-                    stat = parse_stat(file.read())
-            except (OSError, ValueError):
-                continue
-            if stat.parent_pid not in seen:
-                continue  # the pid was used again, or it was given to another parent
+        found = descendants(self.pid, self._proc, self._thread_children, threads=False)
+        for pid, stat in islice(found, most):
             yield ChildProcess(pid, stat.state, stat.command, stat.cpu_ticks)
-            waiting += children_of(pid, self._proc, threads=False)
 
     def close(self) -> None:
         self.directory.close()
