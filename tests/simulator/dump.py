@@ -4,11 +4,13 @@ import random
 from typing import Any
 
 from tests.simulator.engine import Engine, Issued, Rank
+from tests.simulator.mesh import Group
 from tests.simulator.program import RING, Call, Site
 
 TORCH = "/usr/lib/python3/dist-packages/torch"
 START_NS = 1_795_800_000_000_000_000
 TIMEOUT_MS = 600_000
+_THREADING = "/usr/lib/python3.11/threading.py"
 
 
 def _shapes(call: Call, world: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -87,10 +89,15 @@ def recorder(engine: Engine, rank: Rank, rng: random.Random, ring: int = 2000, l
 
 
 def _entry(engine: Engine, issued: Issued, pg_id: int, op_id: int, rng: random.Random, done: bool) -> dict[str, Any]:
+    return _entry_of(issued, engine.program.backend, engine.program.mesh.world, pg_id, op_id, rng, done)
+
+
+def _entry_of(
+    issued: Issued, backend: str, world: int, pg_id: int, op_id: int, rng: random.Random, done: bool
+) -> dict[str, Any]:
     call, group = issued.call, issued.call.group
     assert group is not None
-    backend = engine.program.backend
-    inputs, outputs = _shapes(call, engine.program.mesh.world)
+    inputs, outputs = _shapes(call, world)
     created = START_NS + issued.created * 1_000_000 + rng.randrange(500_000)
     return {
         "pg_id": pg_id,
@@ -121,7 +128,29 @@ def _collective(issued: Issued, base: dict[str, Any]) -> list[dict[str, Any]]:
     member = {**base, "state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
     half = {**member, "input_sizes": [[max(n // 2, 1) for n in size] for size in base["input_sizes"]]}
     half["output_sizes"] = [[max(n // 2, 1) for n in size] for size in base["output_sizes"]]
-    return [member, half, _closing(issued, base)]
+    if issued.call.members == "odd":
+        half["input_sizes"] = [[n + 1 for n in size] for size in half["input_sizes"]]
+        half["output_sizes"] = [[n + 1 for n in size] for size in half["output_sizes"]]
+    members = [half, member] if issued.call.members == "swapped" else [member, half]
+    return [*members, _closing(issued, base)]
+
+
+def beside(rank: int, world: int, backend: str, ended: int, waits: bool, rng: random.Random) -> list[dict[str, Any]]:
+    """What a second thread of a rank has recorded in a group of its own: `ended` calls, and one that waits."""
+    site = Site("report", 31, "/app/metrics.py")
+    group = Group("900", "metrics", tuple(range(world)))
+    entries = []
+    for index in range(ended + waits):
+        issued = Issued(Call("collective", site, group, "all_reduce", 16), index, index + 1, [], 3 * index)
+        done = index < ended
+        entry = _entry_of(issued, backend, world, 900, index + 1, rng, done)
+        numbers = {"collective_seq_id": index + 1, "p2p_seq_id": 0}
+        below = [
+            {"name": name, "filename": _THREADING, "line": 9} for name in ("run", "_bootstrap_inner", "_bootstrap")
+        ]
+        entry["frames"] = [*entry["frames"][:3], *below]
+        entries.append({**entry, **numbers, "thread_id": f"14000000{rank:04}", "thread_name": "metrics"})
+    return entries
 
 
 def _closing(issued: Issued, base: dict[str, Any]) -> dict[str, Any]:

@@ -196,6 +196,7 @@ class Engine:
 def _compatible(calls: list[Call]) -> bool:
     first = calls[0]
     return all(
-        c.operation == first.operation and c.numel == first.numel and WIDTH.get(c.dtype) == WIDTH.get(first.dtype)
+        (c.operation, c.numel, c.members) == (first.operation, first.numel, first.members)
+        and WIDTH.get(c.dtype) == WIDTH.get(first.dtype)
         for c in calls
     )

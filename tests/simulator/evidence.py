@@ -19,7 +19,7 @@ from stallwatch.model.evidence import (
     ThreadStack,
     ThreadState,
 )
-from tests.simulator.dump import START_NS, recorder, stack
+from tests.simulator.dump import START_NS, TORCH, beside, recorder, stack
 from tests.simulator.engine import Engine, Rank
 from tests.simulator.faults import Case, moves_between_looks
 
@@ -87,6 +87,7 @@ def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
             )
         )
     rng.shuffle(ranks)
+    ranks = _with_second_thread(case, engine, ranks)
     evidence = Evidence(
         world_size=engine.program.mesh.world,
         backend=engine.program.backend,
@@ -96,6 +97,52 @@ def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
         looks=2 if later is not None else 1,
     )
     return Seen(evidence, frozenset(dumps), frozenset(stacks), ring)
+
+
+def _with_second_thread(case: Case, engine: Engine, ranks: list[RankEvidence]) -> list[RankEvidence]:
+    """In one job of six a second thread of each rank reports metrics in a group of gloo's own. It goes on while the
+    training threads stand, unless one of the processes is gone or stopped: then those of all others wait for it."""
+    chance = random.Random(repr((case.truth, case.fault, engine.program.mesh.world, engine.program.steps)))
+    if chance.random() > 1 / 6:
+        return ranks
+    world, ended = engine.program.mesh.world, chance.randrange(3, 30)
+    waits = any(rank.ended in ("exited", "stopped") or _holds_gil(rank) for rank in engine.ranks.values())
+    looks = [ended, ended + (0 if waits else chance.randrange(1, 5))]
+    out = []
+    for rank in ranks:
+        recorders = list(rank.recorders)
+        for look in sorted({one.look for one in rank.recorders}):
+            dump = {
+                "version": "2.10",
+                "pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}},
+                "pg_status": {},
+                "entries": [
+                    {**entry, "record_id": index}
+                    for index, entry in enumerate(beside(rank.rank, world, "gloo", looks[look - 1], waits, chance))
+                ],
+            }
+            own = [one for one in recorders if one.look == look and one.backend == "gloo"]
+            parsed = flight_recorder.parse(json.dumps(dump).encode(), source=_source("gloo", look), look=look)
+            if own:  # one ring for both threads
+                first = len(own[0].operations)
+                shifted = (msgspec.structs.replace(o, record_id=first + i) for i, o in enumerate(parsed.operations))
+                both = msgspec.structs.replace(own[0], operations=(*own[0].operations, *shifted))
+                recorders[recorders.index(own[0])] = both
+            else:
+                recorders.append(parsed)
+        stacks = tuple(_and_second_thread(stack, rank.rank, waits) for stack in rank.stacks)
+        out.append(msgspec.structs.replace(rank, recorders=tuple(recorders), stacks=stacks))
+    return out
+
+
+def _and_second_thread(stacks: Stacks, rank: int, waits: bool) -> Stacks:
+    own = (CodeFrame("report", "/app/metrics.py", 31), CodeFrame("run", "/usr/lib/python3.11/threading.py", 982))
+    inside = (CodeFrame("all_reduce", f"{TORCH}/distributed/distributed_c10d.py", 3008), *own)
+    frames = inside if waits else own
+    thread = ThreadStack(
+        name="metrics", os_thread_id=5000 + rank, active=False, owns_gil=False, frames=frames, pid=1000 + rank
+    )
+    return msgspec.structs.replace(stacks, threads=(*stacks.threads, thread))
 
 
 def moved_between_looks(case: Case, engine: Engine) -> set[int]:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tests.simulator.program import RING, Call, Program, Site
+from tests.simulator.program import REDUCING, RING, Call, Program, Site
 
 STALLS = ("user_code", "lock", "dataloader", "busy_loop", "checkpoint", "filesystem", "socket", "gil")
 
@@ -124,6 +124,22 @@ def _wrong(rng: random.Random, program: Program, rank: int, step: int, fault: st
     if fault == "wrong_size" and call.operation in ("all_gather", "alltoall_base"):
         return None  # uneven gathers and all-to-all are legal: a size of their own is no sign of a fault
     truth = Truth("collective_mismatch", (rank,), (), True, len(call.group.ranks), step)
+    return Case(_edit(program, rank, (*calls[:at], changed, *calls[at + 1 :])), truth, fault)
+
+
+def _member(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
+    """One member of a group brings the calls of a coalesced collective in another order, or one of another size."""
+    calls = program.calls[rank]
+    even = (*REDUCING, "broadcast")  # of the others every member may bring another size
+    places = _positions(calls, step, lambda c: c.kind == "collective" and c.coalesced and c.operation in even)
+    if not places or program.backend == "gloo":
+        return None
+    at = rng.choice(places)
+    call = calls[at]
+    assert call.group is not None
+    changed = replace(call, members="swapped" if fault == "member_order" else "odd")
+    accept = (("collective_mismatch", ()),) if len(call.group.ranks) == 2 and step == 0 else ()
+    truth = Truth("collective_mismatch", (rank,), accept, True, len(call.group.ranks), step)
     return Case(_edit(program, rank, (*calls[:at], changed, *calls[at + 1 :])), truth, fault)
 
 
@@ -248,6 +264,8 @@ FAULTS: dict[str, Callable[[random.Random, Program, int, int, str], Case | None]
     "wrong_op": _wrong,
     "wrong_size": _wrong,
     "wrong_dtype": _wrong,
+    "member_order": _member,
+    "member_size": _member,
     "group_order": _swap,
     "lost_message": _lost_message,
     "batch_lacks": _batch,

@@ -110,8 +110,8 @@ def fits(engine: Engine, rank: int, cause: str) -> bool:
             and i.call.group is not None
             and not i.pairs
             and (mine := calls.get((i.call.group.name, i.sequence))) is not None
-            and (mine.operation, mine.numel, mine.dtype, mine.site)
-            != (i.call.operation, i.call.numel, i.call.dtype, i.call.site)
+            and (mine.operation, mine.numel, mine.dtype, mine.members, mine.site)
+            != (i.call.operation, i.call.numel, i.call.dtype, i.call.members, i.call.site)
             for other in engine.ranks.values()
             for i in other.issued
         )

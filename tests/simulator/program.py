@@ -33,6 +33,7 @@ class Call:
     asynchronous: bool = False
     batched: bool = False
     coalesced: bool = False  # several calls that are launched and end as one
+    members: str = ""  # of a coalesced one, other than usual: "swapped", or "odd" of another size
     peers: tuple[tuple[str, int], ...] = ()  # p2p: ("send" | "recv", peer's global rank)
     where: str = ""  # fault: what the host does instead
     tags: frozenset[str] = field(default_factory=frozenset)

@@ -4,6 +4,7 @@ A minority is only a hint. Where there is none, what the group did in earlier st
 """
 
 from array import array
+from collections.abc import Hashable, Sequence
 from typing import Literal
 
 import msgspec
@@ -96,7 +97,8 @@ def _expected(
     if 2 * len(classes[largest]) > total:
         return largest, "majority"
     members = case.streams[group]
-    followers = Followers([member.keys_before(seq) for _, member in sorted(members.items())])
+    sited = all(call.site for call in calls.values())
+    followers = Followers([_history(member, seq, sited=sited) for _, member in sorted(members.items())])
     beside = _sisters(case, group, seq)
     sisters = [what for what in classes if what in beside]
     if len(sisters) == 1:
@@ -110,7 +112,11 @@ def _expected(
     again = [what for what, ranks in classes.items() if sites and all(calls[r].site in sites for r in ranks)]
     if len(again) == 1 and all(calls[r].site for ranks in classes.values() for r in ranks):
         return again[0], "site"
-    usual = [what for what in classes if followers.expects(what)]
+    usual = [
+        what
+        for what, ranks in classes.items()
+        if any(followers.expects((*what, calls[rank].site) if sited else what) for rank in ranks)
+    ]
     if len(usual) == 1:
         return usual[0], "history"
     past = {what for member in members.values() for what in member.keys_before(seq)}
@@ -126,6 +132,13 @@ def _expected(
     if len(again) == 1 and len(starts) == 1:
         return again[0], "start"
     return largest, "nothing"
+
+
+def _history(member: GroupStream, seq: int, *, sited: bool) -> Sequence[Hashable]:
+    """What a member called before; with the lines, where all are known: several of them make equal calls."""
+    if not sited:
+        return member.keys_before(seq)
+    return [(*key(call), call.site) for call in member.calls_before(seq)]
 
 
 def _keeps_to_line(member: GroupStream, seq: int, call: Call) -> bool:

@@ -9,23 +9,25 @@ from stallwatch.model.evidence import Operation, Recorder
 
 _AUTOGRAD = "pt_autograd"
 _DEFAULT_GROUP = "default_pg"
+_OUTERMOST = 3  # frames: _bootstrap, _bootstrap_inner, run
 
 
 class Lanes:
-    """Numbers a process' threads; 0 is the training thread: the one that steps, by the hook; where no hook tells, the
-    one that uses the default group first, or records first."""
+    """Numbers a process' threads; 0 is the training thread: the one that steps, by the hook; where no hook tells, one
+    that Python's threading did not start, and of these the one that uses the default group first, or records first."""
 
     def __init__(self, recorders: Iterable[Recorder], training: int | None = None) -> None:
         """`training`: ident of the thread that steps."""
         own = str(training)
-        first: dict[str, tuple[bool, bool, int, int]] = {}
+        first: dict[str, tuple[bool, bool, bool, int, int]] = {}
         for recorder in recorders:
             for operation in recorder.operations:
                 thread = _thread(operation)
                 if thread is None:
                     continue
                 elsewhere = operation.group_description != _DEFAULT_GROUP
-                rank = (thread != own, elsewhere, operation.created_ns or 0, operation.record_id)
+                started = _is_started(operation)
+                rank = (thread != own, started, elsewhere, operation.created_ns or 0, operation.record_id)
                 if thread not in first or rank < first[thread]:
                     first[thread] = rank
         self._numbers = {thread: number for number, thread in enumerate(sorted(first, key=lambda name: first[name]))}
@@ -41,6 +43,11 @@ class Lanes:
 
 def _thread(operation: Operation) -> str | None:
     return None if is_autograd(operation) else operation.thread_id
+
+
+def _is_started(operation: Operation) -> bool:
+    """Recorded by a thread that Python's threading started, by its outermost frames."""
+    return any(frame.filename.endswith("/threading.py") for frame in operation.frames[-_OUTERMOST:])
 
 
 def is_autograd(operation: Operation) -> bool:

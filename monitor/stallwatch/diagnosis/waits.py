@@ -14,6 +14,7 @@ from stallwatch.diagnosis.case import Case, Group, family
 from stallwatch.diagnosis.pace import Pace
 from stallwatch.model.summary import ANY, Pending, RankSummary, Transfer
 
+_LANES = 16  # threads of one process that are asked for their waits
 _TRANSFERS = ("send", "recv", "p2p")
 # Calls that are carried out without being recorded, by gloo for one.
 _UNRECORDED = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait", "p2p", "work", "monitored_barrier")
@@ -219,7 +220,7 @@ def _unused(
     if case.recorded(rank) and rank not in case.outdated:
         shown = group.backend in case.summaries[rank].backends
         strength = Strength.RECORDED if shown else Strength.SUPPOSED
-        blockers.append(Blocker(rank, 0, strength))
+        blockers.append(Blocker(rank, _own_lane(case, rank, frontiers), strength))
     elif activity.gone or activity.stopped:
         blockers.append(Blocker(rank, 0, Strength.HOST))
     elif case.launches_behind(rank):
@@ -228,6 +229,14 @@ def _unused(
         blockers.append(Blocker(rank, 0, Strength.HOST))
     else:
         unknown.append(rank)
+
+
+def _own_lane(case: Case, rank: int, frontiers: dict[tuple[int, int], Wait]) -> int:
+    """The lane of the training thread, as far as it shows: of a rank whose stack stands in communication the one that
+    waits, if no other does."""
+    waiting = [lane for lane in range(_LANES) if (rank, lane) in frontiers]
+    inside = case.activity(rank).in_collective
+    return waiting[0] if len(waiting) == 1 and inside else 0
 
 
 def in_transfer(activity: Activity) -> bool:
@@ -321,7 +330,7 @@ def _peer(
         return Blocker(peer, 0, Strength.HOST) if _is_away(case, peer) else None
     member = case.streams[wait.point.group].get(peer)
     if member is None:
-        return Blocker(peer, 0, Strength.RECORDED)
+        return Blocker(peer, _own_lane(case, peer, frontiers), Strength.RECORDED)
     lane = member.stream.lane
     ends = case.ends(wait.rank, wait.pending, transfer)
     mine, theirs = case.pair(wait.rank, wait.point.group, *ends), case.pair(peer, wait.point.group, *ends)

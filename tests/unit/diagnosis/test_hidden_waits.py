@@ -46,6 +46,32 @@ def test_where_gloo_transfers_are_under_way_a_rank_without_a_stack_may_be_in_one
     assert (verdict.cause, verdict.culprits) == ("not_entered", (1,))
 
 
+def test_of_ranks_that_stand_in_transfers_nobody_is_named_where_each_may_wait_for_another() -> None:
+    """Ranks 0 and 3 stand in receives; 1 waits for the one, 2 for the other. The message of each may be late because of
+    any of them."""
+    pairs = (Group("1", "ep0", (0, 1), 1), Group("2", "ep1", (2, 3), 2))
+    steps = {rank: (Call(W4), Call(pairs[rank // 2])) * 4 for rank in range(4)}
+    waiting = [Rank(rank, steps[rank], 7, backend="gloo", frames=IN_REDUCE) for rank in (1, 2)]
+    received = [Rank(rank, steps[rank][:-1], backend="gloo", frames=IN_RECV) for rank in (0, 3)]
+    assert judge(evidence(*waiting, *received, world_size=4)).verdicts[0].culprits == ()
+    # Two for both of whom all others wait are the ends of one message.
+    world_waits = [Rank(rank, (*STEPS, STEPS[0]), len(STEPS), backend="gloo", frames=IN_REDUCE) for rank in (1, 2)]
+    both = [Rank(rank, STEPS, backend="gloo", frames=IN_RECV) for rank in (0, 3)]
+    assert judge(evidence(*world_waits, *both, world_size=4)).verdicts[0].culprits == (0, 3)
+
+
+def test_one_that_stands_in_a_transfer_may_wait_for_whom_nothing_is_known_of() -> None:
+    """Rank 2 waits for rank 3 in their group; that one receives, and of the others no stack was read."""
+    pairs = (Group("1", "tp0", (0, 1), 1), Group("2", "tp1", (2, 3), 2))
+    steps = {rank: (Call(W4), Call(pairs[rank // 2])) * 4 for rank in range(4)}
+    ranks = [
+        *(Rank(rank, steps[rank], backend="gloo", frames=()) for rank in (0, 1)),
+        Rank(2, steps[2], 7, backend="gloo", frames=IN_REDUCE),
+        Rank(3, steps[3][:-1], backend="gloo", frames=IN_RECV),
+    ]
+    assert judge(evidence(*ranks, world_size=4)).verdicts[0].culprits == ()
+
+
 def test_two_that_wait_for_each_other_are_a_deadlock_whatever_else_they_wait_for() -> None:
     """Ranks 0 and 1 entered two groups in opposite order; ranks 2 and 3, for which one of them waits too, stand in
     transfers that gloo does not record."""

@@ -143,3 +143,19 @@ def test_all_in_one_call_after_a_habit_that_two_left_names_nobody() -> None:
     odd = [Rank(r, (*steps, news[r], steps[0]), len(steps) + 1) for r in (0, 1)]
     rest = [Rank(r, (*steps, *steps[:2]), len(steps) + 1) for r in (2, 3)]
     assert judge(evidence(*odd, *rest)).verdicts[0].culprits == ()
+
+
+def test_equal_calls_from_several_lines_are_told_apart_in_what_follows_what() -> None:
+    """Each step gathers twice from line 13 and twice from line 60, alike; one rank begins the second step without its
+    first call. That a gather follows the step's last call is no habit of the line that made it."""
+    pair = world(2)
+
+    def gather(line: int) -> Call:
+        return Call(pair, "all_gather", 4096, line=line)
+
+    loops = (Call(pair, "reduce_scatter", 256, line=10), gather(13)) * 2
+    step = (*loops, *(gather(60), Call(pair, "all_gather", 256, line=63)) * 2)
+    right, wrong = (*step, *step[:1]), (*step, *step[1:2])
+    verdict = judge(evidence(Rank(0, right, len(step)), Rank(1, wrong, len(step)))).verdicts[0]
+    assert verdict.cause == "collective_mismatch"
+    assert 0 not in verdict.culprits, verdict.summary

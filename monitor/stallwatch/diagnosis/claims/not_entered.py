@@ -79,7 +79,7 @@ def culprits(story: Story) -> list[int]:
     absent = {rank for rank in absent if not (_awaits_gpu(story, rank) or story.case.activity(rank).gone)}
     absent = {rank for rank in absent if not _may_wait_in_what_it_issued(story, rank)}
     doubtful = absent - stands if graph.waits else set()
-    if len([rank for rank in doubtful & perhaps if story.case.recorded(rank)]) > 1:
+    if doubtful & perhaps and len([rank for rank in perhaps if story.case.recorded(rank)]) > 1:
         doubtful = set()  # each may wait for a message of another: who began it, is nowhere
     for found in (absent - stands - perhaps, doubtful):
         seen = {rank for rank in found if story.case.activity(rank).stack}
@@ -89,11 +89,12 @@ def culprits(story: Story) -> list[int]:
             return sorted(found)
     if graph.waits and not story.roots.closed:
         inside = sorted(rank for rank in absent & stands if not story.case.activity(rank).gpu_sync)
-        # Who stands in a transfer waits for somebody: of several each may wait for the next, and one alone for whoever
-        # is not seen to wait elsewhere. Who began it is nowhere.
-        transfers = [rank for rank in inside if in_transfer(story.case.activity(rank))]
+        # Who stands in communication waits for somebody: of several in transfers each for the next, perhaps, and one
+        # alone for whoever is not seen to wait elsewhere. Who began it is nowhere. At its start a rank waits for all.
+        waits = [rank for rank in inside if not story.case.activity(rank).in_store_or_init]
+        transfers = [rank for rank in waits if in_transfer(story.case.activity(rank))]
         others = set(story.case.world) - {wait.rank for wait in graph.waits} - set(inside)
-        return [] if len(transfers) > 1 or (transfers and others) else inside
+        return [] if len(transfers) > 1 or (waits and others) else inside
     return []
 
 
