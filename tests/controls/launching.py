@@ -5,6 +5,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import shlex
 import signal
 import subprocess
@@ -97,6 +98,10 @@ class Torchrun:
             )
 
     @property
+    def agent_pid(self) -> int:
+        return self._agent.pid
+
+    @property
     def pids(self) -> Sequence[int]:
         self._look()
         by_rank = {}
@@ -117,6 +122,9 @@ class Torchrun:
 
     def type(self, text: bytes) -> None:
         pass
+
+    def hang_up(self) -> None:
+        """Close its terminal, where it has one."""
 
     def stop(self) -> None:
         self._look()
@@ -146,15 +154,23 @@ class InTerminal(Torchrun):
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(its_end)
-        threading.Thread(target=self._drain, daemon=True).start()
+        self._is_attached = True
+        self._draining = threading.Thread(target=self._drain, daemon=True)
+        self._draining.start()
         self.type(f"{shlex.join(self._command)}; echo ended=$?\n".encode())
         return shell
 
     def _drain(self) -> None:
+        # A terminal that somebody reads is not hung up by closing it: the reader closes it.
         with self._log.open("ab") as log, contextlib.suppress(OSError):
-            while data := os.read(self._terminal, 65536):
+            while self._is_attached:
+                if not select.select([self._terminal], [], [], 0.2)[0]:
+                    continue
+                if not (data := os.read(self._terminal, 65536)):
+                    break
                 log.write(data)
                 log.flush()
+        os.close(self._terminal)
 
     def exit_code(self) -> int | None:
         self._look()
@@ -168,10 +184,13 @@ class InTerminal(Torchrun):
     def suspend(self) -> None:
         self.type(_CONTROL_Z)
 
+    def hang_up(self) -> None:
+        self._is_attached = False
+        self._draining.join()
+
     def stop(self) -> None:
         super().stop()
-        with contextlib.suppress(OSError):
-            os.close(self._terminal)
+        self.hang_up()
 
 
 class Elastic:
