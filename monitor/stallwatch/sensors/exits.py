@@ -5,11 +5,13 @@ import fcntl
 import json
 import os
 import struct
+from functools import partial
 from typing import NamedTuple
 
 from stallwatch.formats.outside_text import path_of
 from stallwatch.model.snapshot import Heartbeat, Outputs, ProcessEnd
 from stallwatch.node import untrusted
+from stallwatch.node.aside import Aside
 from stallwatch.node.cgroups import events_file, memory_group, out_of_memory_kills
 from stallwatch.node.mount_roots import mount_namespace, open_root_in
 from stallwatch.node.procfs import wait_status
@@ -21,6 +23,8 @@ _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO = struct.Struct("QQ11Ii")
 _ERROR_FILE_LIMIT_BYTES = 1 << 20
 _SIGKILL = 9
+# Where it lies is the job's to say, a dead file server among others: what does not answer costs no other rank's end.
+_error_files = Aside[bool](1.0)
 
 
 class Traces(NamedTuple):
@@ -72,7 +76,7 @@ def explain(
         code, source = heartbeat.exit_code, "hook"
     kills = _kills(traces.memory_events)
     killed = None if kills is None or traces.out_of_memory_kills is None else kills > traces.out_of_memory_kills
-    if source == "unknown" and _raised(traces):
+    if source == "unknown" and _error_files.call(partial(_raised, traces), False):
         code, source = 1, "torchrun error file"
     if source == "unknown" and killed:
         signal, source = _SIGKILL, "cgroup"

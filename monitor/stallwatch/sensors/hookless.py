@@ -66,8 +66,11 @@ class _Seen:
 class HooklessSearch:
     """Remembers from search to search what every process of the node is."""
 
-    def __init__(self, proc: str = "/proc") -> None:
+    def __init__(self, proc: str = "/proc", without: Collection[int] = ()) -> None:
+        """`without`: processes that are not looked at."""
         self._proc = proc
+        self._without = without
+        self.reading = 0  # the process whose memory is read now, and may not be had; for other threads
         self._seen: dict[int, _Seen] = {}
         self._searches = 0
         self._reads: Counter[int] = Counter()  # of this search, by user
@@ -78,7 +81,7 @@ class HooklessSearch:
         self._searches += 1
         self._reads.clear()
         self._read_bytes.clear()
-        pids = {int(name) for name in os.listdir(self._proc) if name.isdecimal()}
+        pids = {int(name) for name in os.listdir(self._proc) if name.isdecimal()}.difference(self._without)
         for pid in self._seen.keys() - pids:
             del self._seen[pid]
         for pid in pids:
@@ -139,8 +142,12 @@ class HooklessSearch:
 
     def _read(self, seen: _Seen, name: str, limit_bytes: int) -> bytes:
         self._reads[seen.uid] += 1
-        with open(f"{self._proc}/{seen.pid}/{name}", "rb") as file:
-            data = file.read(limit_bytes)
+        self.reading = seen.pid
+        try:
+            with open(f"{self._proc}/{seen.pid}/{name}", "rb") as file:
+                data = file.read(limit_bytes)
+        finally:
+            self.reading = 0
         self._read_bytes[seen.uid] += len(data)
         return data
 

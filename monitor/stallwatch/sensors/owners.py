@@ -1,9 +1,9 @@
 """Whose a process is, by name: the node's own name for its uid, never what a record or an environment says."""
 
 import pwd
-import queue
-import threading
 from collections.abc import Callable, Iterable
+
+from stallwatch.node.aside import Aside
 
 _ANSWER_SECONDS = 1.0
 
@@ -19,9 +19,8 @@ class Owners:
         self, look_up: Callable[[int], str] = lambda uid: pwd.getpwuid(uid).pw_name, seconds: float = _ANSWER_SECONDS
     ) -> None:
         self._look_up = look_up
-        self._seconds = seconds
         self._names: dict[int, str] = {}
-        self._asking: threading.Thread | None = None
+        self._aside = Aside[str](seconds)
 
     def name_of(self, uid: int) -> str:
         known = self._names.get(uid)
@@ -35,15 +34,7 @@ class Owners:
         self._names = {uid: name for uid, name in self._names.items() if uid in used}
 
     def _ask(self, uid: int) -> str:
-        if self._asking is not None and self._asking.is_alive():
-            return ""
-        answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._asking = threading.Thread(target=lambda: answers.put(self._looked_up(uid)), daemon=True)
-        self._asking.start()
-        try:
-            return answers.get(timeout=self._seconds)
-        except queue.Empty:
-            return ""
+        return self._aside.call(lambda: self._looked_up(uid), "")
 
     def _looked_up(self, uid: int) -> str:
         try:

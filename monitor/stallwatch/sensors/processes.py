@@ -126,7 +126,10 @@ class ProcessWatch:
     def _files(self) -> tuple[int, int] | None:
         if self._samples % _FILES_EVERY == 1:
             try:
-                count = len(os.listdir(f"{self._proc}/{self.pid}/fd"))
+                folder = f"{self._proc}/{self.pid}/fd"
+                # procfs' own folder has their number as its size (Linux 6.2); a process may have a million.
+                count = os.stat(folder).st_size if self._proc == "/proc" else 0
+                count = count or len(os.listdir(folder))
                 self._open_files = count, parse_file_limit(self.directory.read("limits"))
             except (OSError, ValueError):
                 self._open_files = None

@@ -1,8 +1,8 @@
 """Which file systems ranks write to, and what is left on them: a checkpoint that no longer fits ends a job hours later.
 
 Files are those that a rank has open for writing at a look, and its working directory; a file system that was written to
-is remembered as long as the rank lives. A dead file server holds a thread of ours for ever: it is said, and not asked
-again until it answers.
+is remembered as long as the rank lives. A dead file server holds a thread of ours for ever: it is said, and that user's
+ranks are not asked about again until it answers. What one user mounts holds nobody else's.
 """
 
 import contextlib
@@ -18,31 +18,35 @@ LOOK_SECONDS = 10.0
 _LATE_SECONDS = 30.0
 _MOST_FILES = 512  # of one rank: with its loaders' shared memory it has thousands open
 _MOST_DISKS = 8
+_MOST_THREADS = 64  # one a user
 _NO_DISKS = ("/dev/", "/proc/", "/sys/", "/memfd:")  # shared memory has its own warning
 _Identity = tuple[int, int]  # pid and start ticks
 
 
 class RankDisks:
-    """One look at a time, in a thread of its own; what it brought is fetched, never waited for."""
+    """One look at a time of each user, in a thread of its own; what it brought is fetched, never waited for."""
 
     def __init__(self, proc: str, monotonic_ns: Callable[[], int]) -> None:
         self._proc = proc
         self._now_ns = monotonic_ns
         self._known: dict[_Identity, dict[int, DiskSample]] = {}  # by device number
-        self._began_ns: int | None = None
+        self._began_ns: dict[int, int] = {}  # by user, of looks under way
         self._due_ns = 0
 
-    def look(self, ranks: Iterable[_Identity]) -> None:
-        """Begin a look at these ranks when one is due and none is under way."""
+    def look(self, ranks: Iterable[tuple[_Identity, int]]) -> None:
+        """Given ranks and their users, begin a look at those of each user, when one is due and none is under way."""
         now_ns = self._now_ns()
-        if self._began_ns is not None or now_ns < self._due_ns:
+        if now_ns < self._due_ns:
             return
-        ranks = tuple(ranks)
+        by_user: dict[int, list[_Identity]] = {}
+        for identity, uid in ranks:
+            by_user.setdefault(uid, []).append(identity)
         self._due_ns = now_ns + int(LOOK_SECONDS * 1e9)
-        self._known = {identity: self._known.get(identity, {}) for identity in ranks}
-        if ranks:
-            self._began_ns = now_ns
-            threading.Thread(target=self._look, args=(ranks,), daemon=True).start()
+        self._known = {identity: self._known.get(identity, {}) for own in by_user.values() for identity in own}
+        for uid, own in by_user.items():
+            if uid not in self._began_ns and len(self._began_ns) < _MOST_THREADS:
+                self._began_ns[uid] = now_ns
+                threading.Thread(target=self._look, args=(uid, tuple(own)), daemon=True).start()
 
     def of(self, pid: int, start_ticks: int) -> tuple[DiskSample, ...]:
         """Return the file systems of a rank as of the last look."""
@@ -50,15 +54,16 @@ class RankDisks:
 
     def problem(self) -> str:
         """A sentence when a look has not come back; "" otherwise."""
-        seconds = 0.0 if self._began_ns is None else (self._now_ns() - self._began_ns) / 1e9
+        now_ns = self._now_ns()
+        seconds = max((now_ns - began_ns for began_ns in list(self._began_ns.values())), default=0) / 1e9
         return f"a file system of a rank has not answered for {seconds:.0f} s" if seconds > _LATE_SECONDS else ""
 
-    def _look(self, ranks: tuple[_Identity, ...]) -> None:
+    def _look(self, uid: int, ranks: tuple[_Identity, ...]) -> None:
         for identity in ranks:
             before = self._known.get(identity, {})
             with contextlib.suppress(Exception):  # of one rank: the others' are looked at all the same
                 self._known[identity] = look_at(identity[0], before, self._now_ns(), self._proc)
-        self._began_ns = None
+        del self._began_ns[uid]
 
 
 def look_at(pid: int, before: dict[int, DiskSample], now_ns: int, proc: str = "/proc") -> dict[int, DiskSample]:

@@ -29,6 +29,10 @@ _STATE_SECONDS = 0.25
 # Of one user: no node has so many ranks, and each costs some files and 150 µs of a read.
 _MOST_OF_USER = 512
 _MOST_CHILDREN_OF_USER = 4096
+# Seconds of a core for the processes of one user in one read (150 µs each as a rule): their threads, files and children
+# are his to have in any number. Those that come too late are looked at in the next read.
+_MOST_CPU_OF_USER = 0.2
+_STRIDE = 977  # a prime: whose turn is first
 NO_HOOK = "no hook: add stallwatch.attach() for steps and phases"
 
 
@@ -65,6 +69,8 @@ class RanksSensor:
         self._process_errors = 0
         self._crowds: set[int] = set()  # users with more ranks than are followed
         self._children_left: dict[int, int] = {}  # of this read, by user: how many of his ranks' children are looked at
+        self._spent: dict[int, float] = {}  # by this read on each user's processes, seconds of a core
+        self._turn = 0
         self._unseen = Unseen(options.keep_ended_seconds)
 
     def wait(self, descriptor: int) -> bool:
@@ -92,10 +98,12 @@ class RanksSensor:
         self._take_slow()
         tell_apart(self._ranks.values())
         self._drop_followed()
-        self._disks.look(key for key, rank in self._ranks.items() if rank.end is None)
+        self._disks.look((key, rank.uid) for key, rank in self._ranks.items() if rank.end is None)
         records_ns = self._now_ns()
         paths = {heartbeat.path for heartbeat in look.heartbeats}
-        samples = [self._sample(rank, paths, refusals) for rank in list(self._ranks.values())]
+        self._spent.clear()
+        self._turn += 1
+        samples = [self._sample(rank, paths, refusals) for rank in self._in_turn()]
         self._drop_ended(began_ns)
         refusals += (f"uid {uid} has more ranks than the {_MOST_OF_USER} that are followed" for uid in self._crowds)
         done_ns = self._now_ns()
@@ -247,10 +255,19 @@ class RanksSensor:
                 self._follow(found.pid, found.start_ticks, found.names, None)
         self._slow.known_pids = frozenset(pid for pid, _ in self._ranks)
 
+    def _in_turn(self) -> list[FollowedRank]:
+        """All that are followed, another one first each time."""
+        ranks = list(self._ranks.values())
+        start = self._turn * _STRIDE % max(1, len(ranks))
+        return [*ranks[start:], *ranks[:start]]
+
     def _sample(self, rank: FollowedRank, paths: set[str], refusals: list[str]) -> RankSample:
-        now_ns = self._now_ns()
+        now_ns, began = self._now_ns(), time.thread_time()
         process: Known[ProcessSample] | Unavailable
-        if rank.end is None:
+        if self._spent.get(rank.uid, 0.0) > _MOST_CPU_OF_USER and rank.end is None:
+            reason = f"process {rank.watch.pid} is looked at next: the others of uid {rank.uid} take long to read"
+            process = Unavailable(reason, now_ns)
+        elif rank.end is None:
             try:
                 left = self._children_left.setdefault(rank.uid, _MOST_CHILDREN_OF_USER)
                 process = Known(rank.watch.sample(_training_tid(rank), left), self._now_ns())
@@ -267,6 +284,7 @@ class RanksSensor:
                 process = Unavailable(name_of(f"process {rank.watch.pid} cannot be read: {error}"), now_ns)
         if rank.end is not None:
             process = Unavailable(f"process {rank.watch.pid} has ended", now_ns)
+        self._spent[rank.uid] = self._spent.get(rank.uid, 0.0) + time.thread_time() - began
         heartbeat: Known[Heartbeat] | Unavailable
         if rank.heartbeat is None:
             heartbeat = Unavailable(f"{NO_HOOK}; or {self._full}" if self._full else NO_HOOK, now_ns)

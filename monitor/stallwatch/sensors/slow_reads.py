@@ -1,7 +1,9 @@
 """Reads that wait for a process' memory lock: command line, environment, maps. A process that hangs on a dead file
-system can hold it for ever ("ps hangs"), so they have a thread to themselves, and records and states go on without."""
+system can hold it for ever ("ps hangs"), so they have a thread to themselves, and records and states go on without. One
+that is held is left behind with the process that holds it, and another goes on with the others."""
 
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -17,6 +19,7 @@ from stallwatch.sensors.hookless import FoundRank, HooklessSearch
 _COMMAND_CHARACTERS = 300
 _ENVIRONMENT_LIMIT_BYTES = 1 << 20
 _LATE_SECONDS = 30.0
+_MOST_LEFT_BEHIND = 16
 
 
 class SlowFacts(NamedTuple):
@@ -25,19 +28,20 @@ class SlowFacts(NamedTuple):
 
 
 class SlowReads:
-    """One thread; results are fetched, never waited for."""
+    """One thread at a time; results are fetched, never waited for."""
 
     def __init__(self, proc: str, search_seconds: float, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._proc = proc
         self._search_seconds = search_seconds
         self._now_ns = monotonic_ns
-        self._search = HooklessSearch(proc)
         self._wanted: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self._facts: dict[tuple[int, int], SlowFacts] = {}
         self._found: tuple[FoundRank, ...] = ()
         self._busy_since_ns: int | None = None
+        self._holding: set[int] = set()  # processes that hold a thread which was left behind
+        self._reading = 0  # the process whose facts are read now; 0: the search has the turn
         self.known_pids: frozenset[int] = frozenset()  # set by the reader of ranks, read by the search
-        threading.Thread(target=self._run, daemon=True).start()
+        self._start()
 
     def want(self, pid: int, start_ticks: int) -> None:
         """Ask for the facts of a process."""
@@ -48,7 +52,8 @@ class SlowReads:
         return self._facts.pop((pid, start_ticks), None)
 
     def keep(self, wanted: Container[tuple[int, int]]) -> None:
-        """Forget what came of processes that nobody follows any more."""
+        """Forget what came of processes that nobody follows any more, and go on without one that does not answer."""
+        self._leave_behind()
         for key in [key for key in list(self._facts) if key not in wanted]:
             self._facts.pop(key, None)
 
@@ -58,15 +63,33 @@ class SlowReads:
 
     def problem(self) -> str:
         """A sentence when a read has not come back; "" otherwise."""
-        since_ns = self._busy_since_ns
-        seconds = 0.0 if since_ns is None else (self._now_ns() - since_ns) / 1e9
+        held = ", ".join(map(str, sorted(self._holding)[:3])) + (", …" if len(self._holding) > 3 else "")
+        sentence = f"the memory of process {held} cannot be read, which is left out" if held else ""
+        seconds = self._busy_seconds()
         if seconds < _LATE_SECONDS:
-            return ""
+            return sentence
         return f"a process' memory cannot be read for {seconds:.0f} s: no command lines, no ranks without a hook"
 
-    def _run(self) -> None:
+    def _busy_seconds(self) -> float:
+        since_ns = self._busy_since_ns
+        return 0.0 if since_ns is None else (self._now_ns() - since_ns) / 1e9
+
+    def _leave_behind(self) -> None:
+        self._holding -= {pid for pid in self._holding if not os.path.exists(f"{self._proc}/{pid}")}
+        held = self._reading or self._search.reading
+        if self._busy_seconds() >= _LATE_SECONDS and held and len(self._holding) < _MOST_LEFT_BEHIND:
+            self._holding.add(held)
+            self._start()
+
+    def _start(self) -> None:
+        """What a thread that was left behind still does comes to nothing: it has another search."""
+        self._search = HooklessSearch(self._proc, self._holding)
+        self._reading, self._busy_since_ns = 0, None
+        threading.Thread(target=self._run, args=(self._search,), daemon=True).start()
+
+    def _run(self, search: HooklessSearch) -> None:
         next_search_ns = 0
-        while True:
+        while search is self._search:
             left = max(0.0, (next_search_ns - self._now_ns()) / 1e9)
             try:
                 pid, start_ticks = self._wanted.get(timeout=min(left, self._search_seconds) or 0.001)
@@ -75,11 +98,19 @@ class SlowReads:
                 next_search_ns = self._busy_since_ns + int(self._search_seconds * 1e9)
                 # This thread serves all ranks: what one process does to it must not end it.
                 with contextlib.suppress(Exception):
-                    self._found = tuple(self._search.search(self.known_pids))
+                    found = tuple(search.search(self.known_pids))
+                    if search is self._search:
+                        self._found = found
             else:
-                self._busy_since_ns = self._now_ns()
-                self._facts[pid, start_ticks] = read_facts(pid, start_ticks, self._proc)
-            self._busy_since_ns = None
+                if pid in self._holding:
+                    continue
+                self._reading, self._busy_since_ns = pid, self._now_ns()
+                facts = read_facts(pid, start_ticks, self._proc)
+                if search is not self._search:
+                    return
+                self._facts[pid, start_ticks], self._reading = facts, 0
+            if search is self._search:
+                self._busy_since_ns = None
 
 
 def read_facts(pid: int, start_ticks: int, proc: str = "/proc") -> SlowFacts:

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import pytest
 
 from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
+from stallwatch.node import untrusted
+from stallwatch.node.aside import Aside
 from stallwatch.node.heartbeat_file import to_heartbeat
+from stallwatch.sensors import exits
 from stallwatch.sensors.exits import Traces, explain, note_traces
 from stallwatch.sensors.processes import ProcessWatch
 from tests.unit.sensors.fake_proc import FakeProc
@@ -91,6 +95,30 @@ def test_zombie_of_another_user_is_unknown_and_not_zero(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path)
     proc.add(50, state="Z", io="")
     assert explain(ProcessWatch(50, str(proc)), None, NO_TRACES, None, 77).source == "unknown"
+
+
+@pytest.fixture(autouse=True)
+def a_busy_machine_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exits, "_error_files", Aside[bool](60.0))
+
+
+def test_an_error_file_on_a_dead_file_server_holds_nobody(failed: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, asked = threading.Event(), threading.Semaphore(0)
+
+    def dead(*_: object, **__: object) -> int:
+        asked.release()
+        answers.wait(60)
+        raise OSError
+
+    monkeypatch.setattr(exits, "_error_files", Aside[bool](0.01))
+    monkeypatch.setattr(untrusted, "open_in_root", dead)
+    failed.process.wait()
+    for _ in range(3):
+        assert explain(failed.watch, None, Traces("/mnt/error.json", "", None), None, 77).source == "unknown"
+    assert not answers.is_set()
+    assert asked.acquire(timeout=30)
+    assert not asked.acquire(blocking=False), "it is not asked again meanwhile"
+    answers.set()
 
 
 def test_error_file_of_torchrun_tells_that_it_raised(failed: Ended, tmp_path: Path) -> None:

@@ -60,11 +60,14 @@ def test_a_dead_file_server_holds_no_reader_and_is_said_once_it_lasts(
     clock = [0]
     disks = RankDisks("/proc", lambda: clock[0])
     monkeypatch.setattr(os, "statvfs", dead)
-    disks.look([(os.getpid(), 1)])
+    disks.look([((os.getpid(), 1), 1000)])
     assert asked.acquire(timeout=30)
     clock[0] = 60 * 10**9
-    disks.look([(os.getpid(), 1)])
+    disks.look([((os.getpid(), 1), 1000)])
     assert disks.problem() == "a file system of a rank has not answered for 60 s"
     assert disks.of(os.getpid(), 1) == ()
     assert not asked.acquire(blocking=False), "nobody is asked again meanwhile"
+    clock[0] = 120 * 10**9
+    disks.look([((os.getpid(), 1), 1000), ((os.getpid(), 2), 1001)])
+    assert asked.acquire(timeout=30), "another user's ranks are looked at all the same"
     answers.set()

@@ -9,6 +9,7 @@ import pytest
 
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
+from stallwatch.sensors import ranks
 from stallwatch.sensors.ranks import RanksSensor
 from stallwatch.sensors.sensor import Options
 from tests.unit.sensors.records import start_ticks_of, write_record
@@ -270,6 +271,31 @@ def test_a_stop_and_a_death_are_news_that_do_not_wait_for_a_request(
 
 def started(count: int) -> "list[subprocess.Popen[bytes]]":
     return [subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, start_new_session=True) for _ in range(count)]
+
+
+def test_a_user_whose_processes_take_long_to_read_has_each_looked_at_in_its_turn(
+    sensor: RanksSensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "_MOST_CPU_OF_USER", -1.0)
+    mine = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(3)]
+    try:
+        for number, one in enumerate(mine):
+            write_record(tmp_path, number, one.pid, start_ticks_of(one.pid))
+        sensor.read()
+        monkeypatch.setattr(ranks, "_MOST_CPU_OF_USER", 0.0)
+        seen = set()
+        for _ in range(3):
+            samples = of_job(sensor)
+            known = [sample.pid for sample in samples if isinstance(sample.process, Known)]
+            assert (len(samples), len(known)) == (3, 1)
+            seen |= set(known)
+            (late, _) = (one.process for one in samples if isinstance(one.process, Unavailable))
+            assert "the others of uid" in late.reason
+        assert seen == {one.pid for one in mine}
+    finally:
+        for one in mine:
+            one.kill()
+            one.communicate()
 
 
 def test_two_processes_of_one_rank_are_two_jobs(sensor: RanksSensor, tmp_path: Path) -> None:

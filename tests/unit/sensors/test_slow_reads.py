@@ -1,7 +1,10 @@
 import os
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from stallwatch.sensors.slow_reads import SlowReads
+from tests.unit.sensors.fake_proc import FakeProc
 from tests.unit.sensors.records import start_ticks_of
 
 
@@ -17,3 +20,28 @@ def test_what_was_asked_for_a_process_that_nobody_follows_any_more_is_forgotten(
     reads.keep({own})
     assert list(reads._facts) == [own]
     assert reads.take(*own) is not None
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    while not condition():
+        time.sleep(0.01)  # the test's own time limit bounds this
+
+
+def test_a_process_whose_memory_cannot_be_read_is_left_out_and_costs_no_other_its_facts(tmp_path: Path) -> None:
+    proc, clock = FakeProc(tmp_path), [0]
+    for pid in (70, 71):
+        proc.add(pid, environment="STALLWATCH_JOB=a")
+    (tmp_path / "70/environ").unlink()
+    os.mkfifo(tmp_path / "70/environ")  # whoever opens it waits
+    reads = SlowReads(str(proc), 3600.0, lambda: clock[0])
+    wait_until(lambda: reads._busy_since_ns is not None)
+    for pid in (70, 71):
+        reads.want(pid, 1000)
+    clock[0] = 40 * 10**9
+    assert "for 40 s: no command lines" in reads.problem()
+    reads.keep({(70, 1000), (71, 1000)})
+    wait_until(lambda: (71, 1000) in reads._facts)
+    assert reads.problem() == "the memory of process 70 cannot be read, which is left out"
+    with open(tmp_path / "70/environ", "wb"):  # it answers at last, too late
+        pass
+    assert reads.take(70, 1000) is None
