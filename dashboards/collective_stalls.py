@@ -11,6 +11,7 @@ from dashboards.parts import graph, listing, query
 _JOB = 'training_job=~"$training_job"'
 _RANK = _JOB + ', rank=~"$rank"'
 # GPUs of the chosen ranks, with the rank as a label. Two ranks may share a GPU: then the lower one names it.
+_LEGEND = "{{training_job}} rank {{rank}}"
 _OF_RANK = (
     " * on (gpu_uuid) group_left (training_job, owner, rank)"
     " topk by (gpu_uuid) (1, max by (gpu_uuid, training_job, owner, rank)"
@@ -31,8 +32,8 @@ def collective_stalls() -> board.Dashboard:
         "Busy (left) counts NCCL's spinning as work, so a waiting GPU reads 100 %; power (right) tells. Busy at low "
         "power while others draw more is a small kernel that does not end.",
         "percentunit",
-        query(f"stallwatch_gpu_utilization_ratio{_OF_RANK}", "rank {{rank}} busy"),
-        query(f"stallwatch_gpu_power_watts{_OF_RANK}", "rank {{rank}} power", "B"),
+        query(f"stallwatch_gpu_utilization_ratio{_OF_RANK}", "{{training_job}} rank {{rank}} busy"),
+        query(f"stallwatch_gpu_power_watts{_OF_RANK}", "{{training_job}} rank {{rank}} power", "B"),
     ).override_by_regexp(
         "/power/",
         [
@@ -44,11 +45,13 @@ def collective_stalls() -> board.Dashboard:
     for panel in (
         listing(
             "Who waits for whom?",
-            "Open incidents of the job: the waiting ranks, the operation they wait in, and the rank they wait for.",
+            "Open incidents of the job, and one that ended with it lately: the waiting ranks, the operation they wait "
+            "in, and the rank they wait for.",
             [
                 query(
                     "max by (training_job, owner, waiting, operation, group, culprit_ranks, cause, where, confidence, "
-                    f'severity, incident_id, node, url) (stallwatch_incident_info{{{_JOB}, state="open"}})',
+                    "severity, state, incident_id, node, url) "
+                    f'(stallwatch_incident_info{{{_JOB}, state=~"open|ended"}})',
                     now=True,
                 )
             ],
@@ -61,6 +64,7 @@ def collective_stalls() -> board.Dashboard:
                 "where": "where",
                 "confidence": "confidence",
                 "severity": "severity",
+                "state": "state",
                 "training_job": "job",
                 "owner": "owner",
                 "node": "node",
@@ -79,6 +83,7 @@ def collective_stalls() -> board.Dashboard:
             "Each rank that an open verdict names, with its process and GPU.",
             [query(f"stallwatch_culprit{{{_JOB}}}", now=True)],
             {
+                "training_job": "job",
                 "rank": "rank",
                 "code": "code",
                 "where": "where",
@@ -101,6 +106,7 @@ def collective_stalls() -> board.Dashboard:
                 query(f"time() - stallwatch_incident_start_timestamp_seconds{{{_JOB}}}", ref="C", now=True),
             ],
             {
+                "training_job": "job",
                 "incident_id": "incident",
                 "Value #A": "torch ends it in",
                 "Value #B": "evidence complete",
@@ -116,16 +122,23 @@ def collective_stalls() -> board.Dashboard:
             "State by rank. In a stall the outlier is the band that differs from the others.",
             _RANK,
             "training_job, owner, rank",
-            "{{rank}}",
+            "{{training_job}} {{rank}}",
         ),
         graph(
             "Which rank has not stepped for how long?",
             "Time since the step changed, by rank; dashed is the limit at which a rank becomes suspect.",
             "s",
-            query(f"max by (training_job, owner, rank) (stallwatch_rank_beat_age_seconds{{{_RANK}}})", "rank {{rank}}"),
-            query(f"max by (training_job, owner) (stallwatch_rank_limit_seconds{{{_RANK}}})", "limit", "B"),
-        ).override_by_name(
-            "limit",
+            query(
+                f"max by (training_job, owner, rank) (stallwatch_rank_beat_age_seconds{{{_RANK}}})",
+                _LEGEND,
+            ),
+            query(
+                f"max by (training_job, owner) (stallwatch_rank_limit_seconds{{{_RANK}}})",
+                "{{training_job}} limit",
+                "B",
+            ),
+        ).override_by_regexp(
+            "/ limit$/",
             [
                 model.DynamicConfigValue(id_val="custom.lineStyle", value={"fill": "dash", "dash": [8, 6]}),
                 model.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": "red"}),
@@ -137,7 +150,8 @@ def collective_stalls() -> board.Dashboard:
             "the process is stopped.",
             "s",
             query(
-                f"max by (training_job, owner, rank) (stallwatch_rank_pulse_age_seconds{{{_RANK}}})", "rank {{rank}}"
+                f"max by (training_job, owner, rank) (stallwatch_rank_pulse_age_seconds{{{_RANK}}})",
+                _LEGEND,
             ),
         ),
         graph(
@@ -148,14 +162,17 @@ def collective_stalls() -> board.Dashboard:
                 f"max by (training_job, owner) (stallwatch_rank_step{{{_JOB}}})"
                 " - on (training_job, owner) group_right ()"
                 f" max by (training_job, owner, rank) (stallwatch_rank_step{{{_RANK}}})",
-                "rank {{rank}}",
+                _LEGEND,
             ),
         ).axis_placement(common_model.AxisPlacement.LEFT),
         graph(
             "How long does a step take?",
             "Median duration of recent steps, by rank.",
             "s",
-            query(f"max by (training_job, owner, rank) (stallwatch_rank_step_seconds{{{_RANK}}})", "rank {{rank}}"),
+            query(
+                f"max by (training_job, owner, rank) (stallwatch_rank_step_seconds{{{_RANK}}})",
+                _LEGEND,
+            ),
         ),
         graph(
             "Who has an operation pending, and who has none?",
@@ -165,7 +182,7 @@ def collective_stalls() -> board.Dashboard:
                 "sum by (training_job, owner, rank) (clamp_min("
                 f"stallwatch_rank_operations_enqueued{{{_RANK}}}"
                 f" - stallwatch_rank_operations_completed{{{_RANK}}}, 0))",
-                "rank {{rank}}",
+                _LEGEND,
             ),
         ),
         graph(
@@ -173,22 +190,27 @@ def collective_stalls() -> board.Dashboard:
             "Pending operations by group; the number of a group is local to its rank, unlike the name on the incident.",
             "short",
             query(
-                f"sum by (rank, recorder, group) (stallwatch_rank_group_pending_operations{{{_RANK}}})",
-                "rank {{rank}} {{recorder}} group {{group}}",
+                "sum by (training_job, owner, rank, recorder, group) "
+                f"(stallwatch_rank_group_pending_operations{{{_RANK}}})",
+                "{{training_job}} rank {{rank}} {{recorder}} group {{group}}",
             ),
         ),
         graph(
             "Which rank do the others wait for while the job moves?",
             "What a rank costs its job by making its peers on its node wait: 10 % is a job that is 10 % slower for it.",
             "percentunit",
-            query(f"max by (training_job, owner, rank) (stallwatch_rank_slow_score_ratio{{{_RANK}}})", "rank {{rank}}"),
+            query(
+                f"max by (training_job, owner, rank) (stallwatch_rank_slow_score_ratio{{{_RANK}}})",
+                _LEGEND,
+            ),
         ),
         graph(
             "How much of its time does a rank communicate?",
             "Share of the recent looks at which it stood in a collective.",
             "percentunit",
             query(
-                f"max by (training_job, owner, rank) (stallwatch_rank_communication_ratio{{{_RANK}}})", "rank {{rank}}"
+                f"max by (training_job, owner, rank) (stallwatch_rank_communication_ratio{{{_RANK}}})",
+                _LEGEND,
             ),
         ),
         busy_against_power,

@@ -5,6 +5,7 @@ from grafana_foundation_sdk.builders import dashboard as board
 from dashboards import parts
 from dashboards.parts import graph, listing, number, query
 
+_LEGEND = "{{training_job}} {{owner}}"
 STALLS = "/d/stallwatch-stalls/collective-stalls?${datasource:queryparam}&${__url_time_range}"
 NODE = "/d/stallwatch-node/node?${datasource:queryparam}&${__url_time_range}"
 _JOB = 'training_job=~"$training_job"'
@@ -29,9 +30,10 @@ def fleet() -> board.Dashboard:
         ),
         number(
             "How many ranks do not move?",
-            "Ranks that are suspect, stopped or gone.",
+            "Ranks that are suspect or stopped. A rank that is gone is no stall: the table below has those that a "
+            "verdict names.",
             "short",
-            f'count(stallwatch_rank_state{{{_JOB}, state=~"suspect|stopped|gone"}}) or vector(0)',
+            f'count(stallwatch_rank_state{{{_JOB}, state=~"suspect|stopped"}}) or vector(0)',
             bad_from=1,
             width=6,
         ),
@@ -52,12 +54,14 @@ def fleet() -> board.Dashboard:
             none="no daemon",
         ),
         listing(
-            "Which jobs stand, and which rank is to blame?",
-            "Open incidents. The cause is the verdict of the node's daemon; culprit ranks are empty where nobody is.",
+            "Which jobs stand or have died, and which rank is to blame?",
+            "Open incidents, and those that ended with their job in the last five minutes. The cause is the verdict of "
+            "the node's daemon; culprit ranks are empty where nobody is.",
             [
                 query(
                     "max by (training_job, owner, cause, culprit_ranks, where, operation, waiting, confidence, "
-                    f'severity, muted, incident_id, node, url) (stallwatch_incident_info{{{_JOB}, state="open"}})',
+                    "severity, state, muted, incident_id, node, url) "
+                    f'(stallwatch_incident_info{{{_JOB}, state=~"open|ended"}})',
                     now=True,
                 )
             ],
@@ -71,6 +75,7 @@ def fleet() -> board.Dashboard:
                 "waiting": "waiting",
                 "confidence": "confidence",
                 "severity": "severity",
+                "state": "state",
                 "muted": "muted",
                 "node": "node",
                 "incident_id": "incident",
@@ -88,14 +93,18 @@ def fleet() -> board.Dashboard:
             "Longest time without a step over the job's ranks. A checkpoint or an evaluation is a hill, a stall does "
             "not come down again.",
             "s",
-            query(f"max by (training_job, owner) (stallwatch_rank_beat_age_seconds{{{_JOB}}})", "{{training_job}}"),
+            query(
+                f"max by (training_job, owner) (stallwatch_rank_beat_age_seconds{{{_JOB}}})",
+                _LEGEND,
+            ),
         ),
         graph(
             "How fast does each job step?",
             "Median over ranks of the median duration of their recent steps.",
             "s",
             query(
-                f"quantile by (training_job, owner) (0.5, stallwatch_rank_step_seconds{{{_JOB}}})", "{{training_job}}"
+                f"quantile by (training_job, owner) (0.5, stallwatch_rank_step_seconds{{{_JOB}}})",
+                _LEGEND,
             ),
         ),
         graph(
@@ -103,8 +112,18 @@ def fleet() -> board.Dashboard:
             "Incidents in an hour, by the cause of their first verdict.",
             "short",
             query(
-                f"sum by (cause) (increase(stallwatch_incidents_total{{{_JOB}}}[1h])"
-                f" or (stallwatch_incidents_total{{{_JOB}}} unless stallwatch_incidents_total{{{_JOB}}} offset 1h))",
+                "sum by (training_job, owner, cause)"
+                f" ({parts.happened(f'stallwatch_incidents_total{{{_JOB}}}', '1h')})",
+                "{{training_job}} {{cause}}",
+            ),
+            width=8,
+        ),
+        graph(
+            "What do hangs cost?",
+            "GPU hours lost in the last day, by cause: the GPUs of a job that stood, for as long as it stood.",
+            "h",
+            query(
+                f"sum by (cause) ({parts.happened(f'stallwatch_stalled_gpu_seconds_total{{{_JOB}}}', '1d')}) / 3600",
                 "{{cause}}",
             ),
             width=8,
@@ -117,7 +136,7 @@ def fleet() -> board.Dashboard:
             query(
                 f"sum by (training_job, owner) (stallwatch_job_ranks{{{_JOB}}})"
                 f" / max by (training_job, owner) (stallwatch_job_world_size{{{_JOB}}})",
-                "{{training_job}}",
+                _LEGEND,
             ),
             width=8,
         ),
@@ -126,8 +145,7 @@ def fleet() -> board.Dashboard:
             "XIDs in ten minutes, by node and code.",
             "short",
             query(
-                "sum by (instance, xid) (increase(stallwatch_gpu_xid_total[10m])"
-                " or (stallwatch_gpu_xid_total unless stallwatch_gpu_xid_total offset 10m))",
+                f"sum by (instance, xid) ({parts.happened('stallwatch_gpu_xid_total', '10m')})",
                 "{{instance}} XID {{xid}}",
             ),
             width=8,

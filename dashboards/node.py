@@ -120,7 +120,10 @@ def node() -> board.Dashboard:
             "Are its links clean?",
             "NVLink errors and PCIe replays in five minutes.",
             "short",
-            query(f"increase(stallwatch_gpu_nvlink_errors_total{{{_INSTANCE}}}[5m])", "GPU {{gpu}} NVLink {{kind}}"),
+            query(
+                f"increase(stallwatch_gpu_nvlink_errors_total{{{_INSTANCE}}}[5m])",
+                "GPU {{gpu}} NVLink {{kind}}",
+            ),
             query(f"increase(stallwatch_gpu_pcie_replays_total{{{_INSTANCE}}}[5m])", "GPU {{gpu}} PCIe", "B"),
             width=8,
         ),
@@ -136,7 +139,7 @@ def node() -> board.Dashboard:
             "Errors of sensors and of its stages in five minutes.",
             "short",
             query(f"increase(stallwatch_sensor_errors_total{{{_INSTANCE}}}[5m])", "sensor {{sensor}}"),
-            query(f"increase(stallwatch_stage_errors_total{{{_INSTANCE}}}[5m])", "{{stage}} {{name}}", "B"),
+            query(parts.happened(f"stallwatch_stage_errors_total{{{_INSTANCE}}}", "5m"), "{{stage}} {{name}}", "B"),
             width=8,
         ),
         graph(

@@ -77,6 +77,12 @@ def query(expression: str, legend: str = "", ref: str = "A", *, now: bool = Fals
     return made.instant().format("table") if now else made.range()  # type: ignore[arg-type]
 
 
+def happened(counter: str, window: str) -> str:
+    """How much a counter rose in a window, its first appearance included. `increase` alone reads 0 after that: a series
+    that begins with 1 has not risen since, and so it is asked last."""
+    return f"({counter} unless {counter} offset {window}) or increase({counter}[{window}])"
+
+
 def incidents_annotation(selector: str) -> board.AnnotationQuery:
     """Marks on every graph while an incident is open; generate.py adds how Prometheus' plugin words them."""
     expression = (

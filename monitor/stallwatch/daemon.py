@@ -17,6 +17,7 @@ from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.errors import StallwatchError
+from stallwatch.incidents.cost import Cost
 from stallwatch.incidents.engine import Engine, Now
 from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import Event
@@ -86,6 +87,7 @@ class Daemon:
         self._detection, self._remembered, self._detected = Detection(config), DetectionState(), Detected((), (), ())
         self._engine, self._lives, self._took_over = Engine(config), Lives(), False
         self._tally = Tally()
+        self._cost = Cost()
         self._outputs: tuple[Output, ...] = ()
         self._started_wall_ns = clock.wall_ns()
         self.desk = Desk(store, clock, self._wakeup.ring)
@@ -211,6 +213,9 @@ class Daemon:
         incidents = self._lives.incidents()
         tallied = partial(self._tally.step, self._detected.ranks, snapshot.ranks, incidents)
         self._tally = self._guard.run("incidents", "tally", tallied) or self._tally
+        labels = dict(self._tally.labels)
+        charged = partial(self._cost.step, self._detected.ranks, incidents, labels, snapshot.at_ns)
+        self._cost = self._guard.run("incidents", "cost", charged) or self._cost
         return NodeReport(
             snapshot=replace(snapshot, sensors=(*snapshot.sensors, state, *shared)),
             ranks=self._detected.ranks,
@@ -223,6 +228,7 @@ class Daemon:
             incident_counts=self._tally.counts,
             xid_counts=self._detected.xid_counts,
             job_labels=self._tally.labels,
+            stalled=self._cost.totals,
         )
 
     @property

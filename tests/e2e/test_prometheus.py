@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.panels import every_expression_has_data
+from stallwatch.model.snapshot import JobKey
+from tests.e2e.panels import every_expression_has_data, panel_expressions, rule_expressions
 from tests.e2e.prometheus import Prometheus, needs_prometheus, prometheus_server, until
 from tests.integration.outputs.serving import Served, served
 from tests.unit.outputs.reports import COUNTED, incident, node_report, view
@@ -40,6 +42,44 @@ QUIET = (
 
 def test_every_expression_of_dashboards_and_rules_has_data(prometheus: Prometheus) -> None:
     every_expression_has_data(prometheus, QUIET)
+
+
+def test_with_two_jobs_every_expression_is_answered_before_during_and_after_and_a_first_event_is_no_zero(
+    tmp_path: Path,
+) -> None:
+    other = JobKey("resnet", "1", "ben")
+    ranks = (*(view(rank) for rank in range(2)), *(view(rank, job=other, state="stepping") for rank in range(2)))
+    calm = node_report(ranks=ranks)
+    hang = node_report(incident(), ranks=ranks, **COUNTED)
+    died = incident(state="ended", resolution="the job died", resolved_wall_ns=calm.snapshot.wall_ns)
+    after = node_report(died, ranks=tuple(view(rank, state="gone") for rank in range(2)), **COUNTED)
+    asked = panel_expressions()
+
+    def answers(title: str) -> list[dict[str, Any]]:
+        (expression,) = [one for name, one in asked.items() if title in name]
+        return prometheus.query(expression)
+
+    with served(calm) as node, prometheus_server(f"127.0.0.1:{node.port}", tmp_path) as prometheus:
+        until(lambda: len(prometheus.query("stallwatch_job_ranks")) == 2, "two jobs are not in Prometheus")
+        for name, expression in (asked | rule_expressions()).items():
+            prometheus.query(expression)  # raises for one that two jobs make ambiguous
+            assert not ("hangs cost" in name and prometheus.query(expression)), "nothing has happened"
+        node.output.publish(hang)
+        until(lambda: answers("What do hangs cost"), "the cost is not in Prometheus")
+        for _ in range(3):  # seen by several scrapes, and still what happened
+            assert [float(one["value"][1]) for one in answers("gone wrong lately")] == [1.0]
+            assert [float(one["value"][1]) for one in answers("What do hangs cost")] == [40.0 / 3600]
+            seen = prometheus.query("stallwatch_ticks_total")[0]["value"][0]
+            until(lambda: prometheus.query("stallwatch_ticks_total")[0]["value"][0] > seen + 1, "time stands still")
+        behind = {one["metric"]["training_job"] for one in answers("Which rank has not stepped for how long? (A)")}
+        assert behind == {"llama-7b", "resnet"}
+        for name, expression in (asked | rule_expressions()).items():
+            prometheus.query(expression)
+        node.output.publish(after)
+        until(lambda: [one["metric"]["state"] for one in answers("stand or have died")] == ["ended"], "no end is shown")
+        until(lambda: [one["value"][1] for one in answers("ranks do not move")] == ["0"], "who is gone is no stall")
+        for expression in (asked | rule_expressions()).values():
+            prometheus.query(expression)
 
 
 def test_promql_returns_the_culprit_the_rules_fire_and_both_end_with_the_incident(

@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +18,7 @@ _MOST_COUNTED = 256
 OTHERS = "(other jobs)"  # what a user's jobs are counted under that are too many for a name each
 
 _Counted = tuple[str, str, Cause]  # training job, owner, cause
+N = TypeVar("N", int, float)
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -60,23 +62,23 @@ class Tally(msgspec.Struct, frozen=True):
             assert incident.verdict is not None
             key = (labels.get(incident.job, incident.job.training_job), incident.job.owner, incident.verdict.cause)
             counts[key] = counts.get(key, 0) + 1
-        counts = _bounded(counts) if new else counts
+        counts = bounded(counts) if new else counts
         # Bounded: ids hold an ordinal and never come back.
         present = {incident.incident_id for incident in incidents}
         known = (known | {incident.incident_id for incident in new}) & present
         return known, tuple(IncidentCount(*key, total) for key, total in counts.items()) if new else self.counts
 
 
-def _bounded(counts: dict[_Counted, int]) -> dict[_Counted, int]:
+def bounded(counts: Mapping[_Counted, N]) -> dict[_Counted, N]:
     """Of each user so many jobs are counted by name, the latest; what was counted of others is one sum a cause."""
     of_owner = Counter(owner for _, owner, _ in counts)
-    kept: dict[_Counted, int] = {}
+    kept: dict[_Counted, N] = {}
     for (job, owner, cause), total in counts.items():
         if of_owner[owner] > _MOST_COUNTED and job != OTHERS:
             of_owner[owner] -= 1
-            kept[OTHERS, owner, cause] = kept.get((OTHERS, owner, cause), 0) + total
-        else:
-            kept[job, owner, cause] = kept.get((job, owner, cause), 0) + total
+            job = OTHERS
+        key = (job, owner, cause)
+        kept[key] = kept[key] + total if key in kept else total
     return kept
 
 

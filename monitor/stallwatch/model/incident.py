@@ -133,6 +133,13 @@ class IncidentCount(msgspec.Struct, frozen=True):
     total: int
 
 
+class StalledGpuSeconds(msgspec.Struct, frozen=True):
+    training_job: str  # as it is labelled: NodeReport.job_labels
+    owner: str
+    cause: Cause
+    seconds: float
+
+
 class XidCount(msgspec.Struct, frozen=True):
     gpu: str  # its index; "" for one that NVML does not know
     gpu_uuid: str  # of such a one "pci:" and its address
@@ -154,5 +161,6 @@ class NodeReport(msgspec.Struct, frozen=True):
     # Since the daemon started:
     incident_counts: tuple[IncidentCount, ...] = ()
     xid_counts: tuple[XidCount, ...] = ()
+    stalled: tuple[StalledGpuSeconds, ...] = ()
     # Jobs that go by another's name, and what each is called where a name must be one job's: incidents.tally.
     job_labels: tuple[tuple[JobKey, str], ...] = ()

@@ -106,6 +106,13 @@ FAMILIES: tuple[Family, ...] = (
         "Incidents since the daemon started, by the cause of their first verdict.",
     ),
     Family(
+        "stallwatch_stalled_gpu_seconds_total",
+        "counter",
+        (*_JOB, "cause"),
+        "What hangs cost: time of this node's GPUs whose job stood, from when it began to stand, since the daemon "
+        "started; of a rank that holds its job back the part that is lost for it.",
+    ),
+    Family(
         "stallwatch_incident_info",
         "gauge",
         (

@@ -14,6 +14,7 @@ from stallwatch.model.incident import (
     NodeReport,
     RankView,
     StageErrors,
+    StalledGpuSeconds,
     XidCount,
 )
 from stallwatch.model.reading import Known, Unavailable
@@ -271,4 +272,5 @@ def complete() -> NodeReport:
 COUNTED: dict[str, Any] = {
     "incident_counts": (IncidentCount(JOB.training_job, "", "not_entered", 1),),
     "xid_counts": (XidCount("0", "GPU-0", 31, 1),),
+    "stalled": (StalledGpuSeconds(JOB.training_job, "", "not_entered", 40.0),),
 }
