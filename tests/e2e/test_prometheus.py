@@ -55,30 +55,38 @@ def test_with_two_jobs_every_expression_is_answered_before_during_and_after_and_
     after = node_report(died, ranks=tuple(view(rank, state="gone") for rank in range(2)), **COUNTED)
     asked = panel_expressions()
 
-    def answers(title: str) -> list[dict[str, Any]]:
+    def answers(database: Prometheus, title: str) -> list[dict[str, Any]]:
         (expression,) = [one for name, one in asked.items() if title in name]
-        return prometheus.query(expression)
+        return database.query(expression)
 
-    with served(calm) as node, prometheus_server(f"127.0.0.1:{node.port}", tmp_path) as prometheus:
-        until(lambda: len(prometheus.query("stallwatch_job_ranks")) == 2, "two jobs are not in Prometheus")
+    with served(calm) as node, prometheus_server(f"127.0.0.1:{node.port}", tmp_path) as database:
+        until(lambda: len(database.query("stallwatch_job_ranks")) == 2, "two jobs are not in Prometheus")
         for name, expression in (asked | rule_expressions()).items():
-            prometheus.query(expression)  # raises for one that two jobs make ambiguous
-            assert not ("hangs cost" in name and prometheus.query(expression)), "nothing has happened"
+            database.query(expression)  # raises for one that two jobs make ambiguous
+            assert not ("hangs cost" in name and database.query(expression)), "nothing has happened"
         node.output.publish(hang)
-        until(lambda: answers("What do hangs cost"), "the cost is not in Prometheus")
+        until(lambda: answers(database, "What do hangs cost"), "the cost is not in Prometheus")
         scraped = "count_over_time(stallwatch_incidents_total[1m]) >= 3"
-        until(lambda: prometheus.query(scraped), "it is not scraped again")  # and it is still what happened
-        assert [float(one["value"][1]) for one in answers("gone wrong lately")] == [1.0]
-        assert [float(one["value"][1]) for one in answers("What do hangs cost")] == [40.0 / 3600]
-        behind = {one["metric"]["training_job"] for one in answers("Which rank has not stepped for how long? (A)")}
+        until(lambda: database.query(scraped), "it is not scraped again")  # and it is still what happened
+        assert [float(one["value"][1]) for one in answers(database, "gone wrong lately")] == [1.0]
+        assert [float(one["value"][1]) for one in answers(database, "What do hangs cost")] == [40.0 / 3600]
+        behind = {
+            one["metric"]["training_job"] for one in answers(database, "Which rank has not stepped for how long? (A)")
+        }
         assert behind == {"llama-7b", "resnet"}
         for expression in (asked | rule_expressions()).values():
-            prometheus.query(expression)
+            database.query(expression)
         node.output.publish(after)
-        until(lambda: [one["metric"]["state"] for one in answers("stand or have died")] == ["ended"], "no end is shown")
-        until(lambda: [one["value"][1] for one in answers("ranks do not move")] == ["0"], "who is gone is no stall")
+        until(
+            lambda: [one["metric"]["state"] for one in answers(database, "stand or have died")] == ["ended"],
+            "no end is shown",
+        )
+        until(
+            lambda: [one["value"][1] for one in answers(database, "ranks do not move")] == ["0"],
+            "who is gone is no stall",
+        )
         for expression in (asked | rule_expressions()).values():
-            prometheus.query(expression)
+            database.query(expression)
 
 
 def test_promql_returns_the_culprit_the_rules_fire_and_both_end_with_the_incident(
