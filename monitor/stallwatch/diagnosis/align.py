@@ -4,7 +4,7 @@ A minority is only a hint. Where there is none, what the group did in earlier st
 """
 
 from array import array
-from collections.abc import Hashable, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -97,8 +97,6 @@ def _expected(
     if 2 * len(classes[largest]) > total:
         return largest, "majority"
     members = case.streams[group]
-    sited = all(call.site for call in calls.values())
-    followers = Followers([_history(member, seq, sited=sited) for _, member in sorted(members.items())])
     beside = _sisters(case, group, seq)
     sisters = [what for what in classes if what in beside]
     if len(sisters) == 1:
@@ -112,11 +110,7 @@ def _expected(
     again = [what for what, ranks in classes.items() if sites and all(calls[r].site in sites for r in ranks)]
     if len(again) == 1 and all(calls[r].site for ranks in classes.values() for r in ranks):
         return again[0], "site"
-    usual = [
-        what
-        for what, ranks in classes.items()
-        if any(followers.expects((*what, calls[rank].site) if sited else what) for rank in ranks)
-    ]
+    usual = _usual(members, seq, classes, calls)
     if len(usual) == 1:
         return usual[0], "history"
     past = {what for member in members.values() for what in member.keys_before(seq)}
@@ -134,11 +128,21 @@ def _expected(
     return largest, "nothing"
 
 
-def _history(member: GroupStream, seq: int, *, sited: bool) -> Sequence[Hashable]:
-    """What a member called before; with the lines, where all are known: several of them make equal calls."""
-    if not sited:
-        return member.keys_before(seq)
-    return [(*key(call), call.site) for call in member.calls_before(seq)]
+def _usual(
+    members: Mapping[int, GroupStream], seq: int, classes: Mapping[Key, list[int]], calls: Mapping[int, Call]
+) -> list[Key]:
+    """What of these has followed before. Several lines make equal calls: where all lines are known they count, too, and
+    where each did what its own line does next, one of them had come there by a call of its own that paired."""
+    ordered = [member for _, member in sorted(members.items())]
+    if all(call.site for call in calls.values()):
+        of_lines = Followers([[(*key(c), c.site) for c in member.calls_before(seq)] for member in ordered])
+        usual = [
+            what for what, ranks in classes.items() if any(of_lines.expects((*what, calls[r].site)) for r in ranks)
+        ]
+        if len(usual) < len(classes):
+            return usual
+    followers = Followers([member.keys_before(seq) for member in ordered])
+    return [what for what in classes if followers.expects(what)]
 
 
 def _keeps_to_line(member: GroupStream, seq: int, call: Call) -> bool:

@@ -14,6 +14,7 @@ from stallwatch.diagnosis.claims.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
+from stallwatch.diagnosis.claims.not_entered import goes_on
 from stallwatch.diagnosis.claims.rank_exited import end_of, exit_code
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.why_slow import Reasons, reasons
@@ -139,7 +140,7 @@ def waiting(story: Story) -> Saying:
 def _awaited_and_moving(story: Story) -> list[int]:
     case = story.case
     if story.hangs and (absent := absent_ranks(story)):
-        return absent if all(case.activity(rank).moving for rank in absent) else []
+        return absent if all(goes_on(case, rank) for rank in absent) else []
     alive = [rank for rank in case.observed if not case.activity(rank).gone]
     moving = [rank for rank in alive if _moved(case, rank)]
     still = [rank for rank in alive if rank not in moving]

@@ -1,6 +1,7 @@
 """Ranks that others wait for and that wait in nothing: they never entered; `where` says what they do instead."""
 
 from stallwatch.diagnosis import replay
+from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.claims.claim import (
     Claim,
     Saying,
@@ -30,7 +31,7 @@ def claim(story: Story) -> Saying:
     found = culprits(story)
     if not found:
         return Rejected("not_entered", "no rank is known to be elsewhere")
-    moving = [rank for rank in found if story.case.activity(rank).moving]
+    moving = [rank for rank in found if goes_on(story.case, rank)]
     if len(moving) == len(found):
         return Rejected("not_entered", f"{named(moving)} makes progress")
     wait = main_wait(story, found)
@@ -52,6 +53,13 @@ def claim(story: Story) -> Saying:
         operation=operation_of(story, wait) if wait else unrecorded_operation(story, found),
         seq=wait.point.seq or None if wait else None,
     )
+
+
+def goes_on(case: Case, rank: int) -> bool:
+    """True when it was seen to move, or its calls end and it stands in the next, be it at the same line."""
+    activity, summary = case.activity(rank), case.summaries.get(rank)
+    calls_end = case.recorded(rank) and summary is not None and bool(summary.advanced)
+    return bool(activity.moving) or (calls_end and bool(activity.in_collective))
 
 
 def _where(story: Story, found: list[int]) -> Where | None:
