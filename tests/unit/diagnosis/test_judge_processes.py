@@ -102,9 +102,12 @@ def test_a_collective_behind_a_kernel_that_never_ends_has_not_begun_on_that_gpu(
     assert judge(evidence(*everybody, nodes=(node,))).verdicts[0].cause == "comm_stuck", "it draws for all of them"
 
 
-@pytest.mark.parametrize(("busy_percent", "where"), [(100.0, "gpu_sync"), (0.0, "busy_loop"), (None, "busy_loop")])
-def test_who_spins_waits_for_its_gpu_only_if_that_works(busy_percent: float | None, where: str) -> None:
-    """Rank 0 evaluates on the CPU, in native code, while the others wait."""
+@pytest.mark.parametrize(
+    ("busy_percent", "shared", "where"),
+    [(100.0, False, "gpu_sync"), (100.0, True, "busy_loop"), (0.0, False, "busy_loop"), (None, False, "busy_loop")],
+)
+def test_who_spins_waits_for_its_gpu_only_if_that_works(busy_percent: float | None, shared: bool, where: str) -> None:
+    """Rank 1 evaluates on the CPU, in native code, while the others wait; a GPU that it shares is busy with them."""
     spinning = Rank(1, STEPS, frames=SLEEPS, state="R", wchan=None).evidence()
     threads = tuple(msgspec.structs.replace(thread, active=True) for thread in spinning.stacks[0].threads)
     stacks = tuple(msgspec.structs.replace(stack, threads=threads) for stack in spinning.stacks)
@@ -113,6 +116,7 @@ def test_who_spins_waits_for_its_gpu_only_if_that_works(busy_percent: float | No
         msgspec.structs.replace(gpu, utilization_percent=busy_percent if 1001 in (gpu.compute_pids or ()) else 100.0)
         for gpu in node.gpus[-1]
     )
+    sample = tuple(msgspec.structs.replace(gpu, uuid="GPU-0") for gpu in sample) if shared else sample
     waiting = evidence(*_waiting(0, 2, 3), world_size=4, nodes=(msgspec.structs.replace(node, gpus=(sample,)),))
     processes = tuple(
         msgspec.structs.replace(

@@ -32,6 +32,7 @@ class Circumstances(NamedTuple):
     holds_gil: bool = False
 
 
+NATIVE = "computes in native code or waits for its GPU"  # on the CPU, in C, and nothing says in what
 STRONG_ROLES: frozenset[Role] = frozenset({
     "teardown", "init", "store", "file_lock", "collective", "gpu_sync", "compile", "checkpoint", "dataloader",
     "backward",
@@ -228,7 +229,7 @@ def _agrees(hinted: Hint, around: Circumstances) -> bool:
 def _busy(around: Circumstances) -> Standing:
     # Waiting for CUDA spins without the GIL by default (cudaDeviceScheduleAuto on a host with enough cores).
     if around.gpu and not around.holds_gil:
-        return Standing("gpu_sync", "computes in native code or waits for its GPU")
+        return Standing("gpu_sync", NATIVE)
     return Standing("busy_loop", "computes on the CPU")
 
 

@@ -1,6 +1,7 @@
 """Ranks that others wait for and that wait in nothing: they never entered; `where` says what they do instead."""
 
 from stallwatch.diagnosis import replay
+from stallwatch.diagnosis.activity.standing import NATIVE
 from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.claims.claim import (
     Claim,
@@ -15,7 +16,7 @@ from stallwatch.diagnosis.claims.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.frames import Origin, place
-from stallwatch.diagnosis.gpu import is_busy
+from stallwatch.diagnosis.gpu import gpus_of_their_own, is_busy
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.waits import Strength, in_transfer
 from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
@@ -63,11 +64,18 @@ def goes_on(case: Case, rank: int) -> bool:
 
 
 def _where(story: Story, found: list[int]) -> Where | None:
-    """Who spins below the job's own line waits for its GPU only if that is known to be busy: it computes otherwise."""
+    """Who spins below the job's own line waits for its GPU only if that is known to be busy: it computes otherwise. One
+    that ranks share may be busy with the waits of the others: then the line itself must say that it waits."""
     where = common_where(story, found)
-    if where == "gpu_sync" and not all(rank in story.gpus and is_busy(story.gpus[rank]) for rank in found):
-        return "busy_loop" if all(_spins(story, rank) for rank in found) else where
-    return where
+    if where != "gpu_sync":
+        return where
+    own = gpus_of_their_own(story.gpus)
+    works = [
+        gpu is not None and is_busy(gpu)
+        for rank in found
+        for gpu in [(own if story.case.activity(rank).detail == NATIVE else story.gpus).get(rank)]
+    ]
+    return "busy_loop" if not all(works) and all(_spins(story, rank) for rank in found) else where
 
 
 def _spins(story: Story, rank: int) -> bool:
