@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from stallwatch.formats import log_pieces
 from stallwatch.formats.log_pieces import parse_pieces
 from stallwatch.formats.training_log import parse
 from tests.unit.diagnosis.logs.texts import AGENT, KILL, RAISED, ranked, timed_out
@@ -34,3 +35,16 @@ def test_what_is_picked_out_of_a_long_log_is_what_the_whole_says(told: str, alph
     picked, whole = parse_pieces(io.BytesIO(data).read), parse(data)
     assert (picked.events, picked.kernel) == (whole.events, whole.kernel)
     assert whole.events or whole.kernel
+
+
+def test_every_needle_is_found_whatever_stands_beside_it_and_whenever_its_words_came_before() -> None:
+    chance = random.Random(3)
+    filler = [_filler(chance, "abcdefghijklmnopqrstuvwxyz ", 60).encode() for _ in range(3)]
+    for needle in log_pieces.NEEDLES:
+        line = b"7x" + needle + b"y9 and so on\n"
+        words = b"\n".join(b"1 " + word + b" 2" for word in needle.split()) + b"\n"
+        for blocks in ((filler[0] + line,), (filler[0], filler[1] + line), (filler[0] + words, filler[1] + line)):
+            shapes = log_pieces.Shapes()
+            found = [shapes.needles_in(block) for block in (*blocks, filler[2] + line)]
+            assert needle in found[-2], needle
+            assert needle in found[-1], "and again in the next block"
