@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 slow_rank.py --by sleep --step-seconds 0.2 --extra 0.3 --slow-rank 2 --seconds 60
 
 By sleep, CPU work, the GPU, a data loader whose worker needs longer, another process on the rank's only CPU (beside),
-by little more and more (creep), or another rank every few steps (wander).
+or by little more and more (creep). Or it is uneven by design.
 
 Prints a JSON line when it has settled, one when ranks become slow and one when they are as fast as the others again,
 with CLOCK_MONOTONIC and the step.
@@ -26,10 +26,12 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: TID251
 import stallwatch
 from stallwatch.demo.training import choose_device
 
-BY = ("sleep", "cpu", "loader", "gpu", "beside", "creep", "wander")
-# What is so by design, and nobody's fault: with --extra 0 a calm job.
-BY_DESIGN = ("logs", "evaluates", "saves", "uneven", "experts")
+BY = ("sleep", "cpu", "loader", "gpu", "beside", "creep")
+# What is so by design, and nobody's fault: of these nobody is to be told. Some have an --extra: what rank 0 logs,
+# always (logs), another rank every few steps (wander), one rank that gets what the others lose (surge).
+BY_DESIGN = ("logs", "evaluates", "saves", "uneven", "experts", "wander", "surge")
 SETTLED = 8  # steps
+LOGGING = 0.05  # of a step
 
 
 def options() -> argparse.Namespace:
@@ -143,6 +145,9 @@ def main() -> None:
             by = draw.paretovariate(2.5) - 1.67 if chosen.heavy else draw.gauss(0, 1)
             work = max(0.2 * work, work * (1 + chosen.jitter * by))
         work += by_design(chosen.by, rank, step, draw) * chosen.step_seconds
+        if chosen.by == "surge" and slow and not mine:
+            others = dist.get_world_size() - len(chosen.slow_rank)
+            work = max(0.0, work - chosen.step_seconds * chosen.extra * len(chosen.slow_rank) / others)
         extra = chosen.step_seconds * chosen.extra if slow and mine else 0.0
         if chosen.by == "creep":
             extra *= (age - chosen.healthy_seconds) / chosen.seconds
@@ -153,11 +158,16 @@ def main() -> None:
             until = time.monotonic() + work
             batch = next(loader)  # slow: loader
             time.sleep(max(0.0, until - time.monotonic()))
+        elif chosen.by == "surge":
+            batch = torch.randn(32, 64)
+            time.sleep(work + extra)  # more of the same
         else:
             batch = torch.randn(32, 64)
             time.sleep(work)
             if chosen.by in ("sleep", "creep", "wander"):
                 time.sleep(extra)  # slow: sleep
+            elif chosen.by == "logs" and not rank and step >= SETTLED:
+                time.sleep(chosen.step_seconds * (chosen.extra or LOGGING))
             elif chosen.by == "cpu":
                 compute(extra)  # slow: cpu
             elif chosen.by == "beside":
@@ -186,8 +196,6 @@ def by_design(kind: str, rank: int, step: int, draw: random.Random) -> float:
         return 0.5 * random.Random(rank + 31 * (step // 20)).random() + 0.1 * draw.random()
     if rank or step < SETTLED:
         return 0.0
-    if kind == "logs":
-        return 0.05
     if kind == "evaluates":
         return 10.0 if step % 50 == 0 else 0.0
     return 5.0 if kind == "saves" and step % 40 == 0 else 0.0

@@ -10,6 +10,7 @@ from statistics import median, stdev
 from typing import NamedTuple
 
 _LEAST_CALLS = 8  # of a kind, before and since
+_SELDOM = 0.5  # a step: what is called once in a while is not what a step holds
 _OF_THE_RISE = 0.5  # what the others have lost is at least this part of what the late ones have got
 _ERRORS = 2.0  # and surely more than none
 _OF_MEDIAN = 1.25  # times the standard error of a mean
@@ -32,6 +33,8 @@ def eased_ns(calls: Sequence[Met], late: Sequence[int], since_ns: int, steps: in
     for kind, ranks in since.items():
         earlier = before.get(kind, {})
         each = len(next(iter(ranks.values()))) / max(steps, 1)
+        if each < _SELDOM:
+            continue
         for rank, times in ranks.items():
             if min(len(times), len(earlier.get(rank, ()))) < _LEAST_CALLS:
                 return 0.0

@@ -15,7 +15,8 @@ def eased(change: dict[int, int], steps: int = 60, since: int = 30, jitter: int 
     for step in range(steps):
         more = change if step >= steps - since else {}
         since_ns = began if step == steps - since else since_ns
-        for kind, long in (("gradients", _STEP), ("loss", _STEP // 10)):
+        seldom = (("clock", _STEP // 50),) if step % 10 == 0 else ()
+        for kind, long in (("gradients", _STEP), ("loss", _STEP // 10), *seldom):
             changed = more if kind == "gradients" else {}
             at = {r: began + long + changed.get(r, 0) + int(draw.gauss(0, jitter)) for r in range(4)}
             found.append(Met(kind, at))
