@@ -1,5 +1,6 @@
 """All checks, written out. A new one is a class in its area's folder and a line here."""
 
+from stallwatch.doctor.advice.containers import SharedMemorySize
 from stallwatch.doctor.advice.launching import FewerGpusThanRanks, LoopbackLaunch
 from stallwatch.doctor.advice.scripts import HarmfulAdvice
 from stallwatch.doctor.advice.variables import VariablesInScripts
@@ -16,6 +17,7 @@ from stallwatch.doctor.failed_run.history import DecisionTree
 from stallwatch.doctor.failed_run.logs import FailedRun
 from stallwatch.doctor.frameworks.deepspeed import DeepSpeedSettings, DeepSpeedTimeout
 from stallwatch.doctor.frameworks.deepspeed_keys import DeepSpeedKeys
+from stallwatch.doctor.frameworks.deepspeed_values import DeepSpeedValues
 from stallwatch.doctor.frameworks.versions import (
     Compatible,
     DriverSupportsCuda,
@@ -59,8 +61,8 @@ CHECKS: tuple[Check, ...] = (
     OpenFiles(), LockedMemory(), SharedMemory(), DiskSpace(), StaleBuildLocks(), NetworkCaches(), SocketsAllowed(),
     PtraceAllowed(), PySpyReads(), KernelLogReadable(), ClockInSync(), Cpus(), CgroupMemory(), ContainerNetwork(),
     TorchPresent(), DriverSupportsCuda(), Compatible(), KnownBugs(), NewerThanTested(),
-    DeepSpeedKeys(), DeepSpeedSettings(), DeepSpeedTimeout(),
+    DeepSpeedKeys(), DeepSpeedValues(), DeepSpeedSettings(), DeepSpeedTimeout(),
     RankConditionalCollective(), SwallowedCollective(), ShardedSave(), ProcessGroupCall(), LateDevice(),
     GlobalRankDevice(), LateVisibleDevices(), UnshardedLoader(), SamplerEpoch(), UnevenShards(), AnomalyDetection(),
-    HarmfulAdvice(), VariablesInScripts(), LoopbackLaunch(), FewerGpusThanRanks(),
+    HarmfulAdvice(), SharedMemorySize(), VariablesInScripts(), LoopbackLaunch(), FewerGpusThanRanks(),
 )  # fmt: skip

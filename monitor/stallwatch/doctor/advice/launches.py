@@ -7,15 +7,20 @@ from typing import Final, NamedTuple
 from stallwatch.doctor.advice.documents import Line
 
 _LAUNCHER: Final = re.compile(
-    r"(?<![\w./-])(?:[\w./-]*/)?(?:torchrun|deepspeed|accelerate\s+launch|mpirun|mpiexec|srun|horovodrun|"
-    r"python[\d.]*\s+-m\s+torch\.distributed\.(?:run|launch)|composer|colossalai\s+run)(?![\w.])"
+    r"(?<![\w./-])(?:[\w./-]*/)?(?P<name>torchrun|deepspeed|accelerate(?:-|\s+)launch|mpirun|mpiexec|srun|horovodrun|"
+    r"python[\d.]*\s+(?:-\w+\s+)*-m\s+(?:torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch|"
+    r"deepspeed\.launcher\.runner)|composer|colossalai\s+run|(?:fabric|lightning)\s+run(?:\s+model)?)(?![\w.-])"
 )
+# How each launcher is told the number of ranks on a node.
+_RANKS_OPTION: Final = (
+    ("accelerate", "--num_processes={}"), ("deepspeed", "--num_gpus={}"), ("srun", "--ntasks-per-node={}"),
+    ("mpirun", "-np {}"), ("mpiexec", "-np {}"), ("horovodrun", "-np {}"), ("composer", "-n {}"),
+    ("fabric", "--devices={}"), ("lightning", "--devices={}"), ("", "--nproc-per-node={}"),
+)  # fmt: skip
 _BY_HOSTS: Final = re.compile(r"(?:mpirun|mpiexec|horovodrun)$")
 _OPTION: Final = r"(?<![\w-])--?(?:{})(?:[=\s]+)[\"']?(?P<value>[^\s\"'\\]+)"
 _NODES: Final = re.compile(_OPTION.format("nnodes|num[_-]nodes|num[_-]machines|nodes|N"))
-_LOCAL: Final = re.compile(
-    _OPTION.format("nproc[_-]per[_-]node|num[_-]gpus|npernode|ntasks-per-node|gpus-per-node|nproc")
-)
+_LOCAL: Final = re.compile(_OPTION.format("nproc[_-]per[_-]node|num[_-]gpus|npernode|ntasks-per-node|nproc|devices"))
 _MASTER: Final = re.compile(_OPTION.format("master[_-]addr|main[_-]process[_-]ip|rdzv[_-]endpoint"))
 _INCLUDE: Final = re.compile(_OPTION.format("include|i"))
 _HOSTS: Final = re.compile(_OPTION.format("H|host|hosts|hostlist|w|nodelist"))
@@ -27,12 +32,19 @@ class Launch(NamedTuple):
     """One command that starts ranks. None is "not said", or known only when it runs."""
 
     line: int
+    launcher: str  # "accelerate launch", "python -m torch.distributed.run"
     nodes: int | None
     local_ranks: int | None
     master: str  # "" where nothing is said
     visible: tuple[str, ...] | None  # names in CUDA_VISIBLE_DEVICES when it starts
     visible_line: int = 0
     ignores_visible: bool = False  # DeepSpeed with --include, --exclude, --num_gpus
+
+    def option(self, ranks: int) -> str:
+        """What this launcher is given to start so many ranks on a node."""
+        of_launcher = next(option for name, option in _RANKS_OPTION if name in self.launcher)
+        # accelerate counts the processes of all machines.
+        return of_launcher.format(ranks * (self.nodes or 1) if "accelerate" in self.launcher else ranks)
 
 
 def launches(lines: Iterable[Line], comments: Iterable[Line] = ()) -> list[Launch]:
@@ -47,7 +59,8 @@ def launches(lines: Iterable[Line], comments: Iterable[Line] = ()) -> list[Launc
             values[name] = value
         match = _VISIBLE.search(line)
         names = tuple(filter(None, match["value"].split(","))) if match else visible
-        launcher = _LAUNCHER.search(line)
+        launchers = list(_LAUNCHER.finditer(line))
+        launcher = launchers[0] if launchers else None
         # In front of another command it is that command's alone.
         if match and not launcher and (re.match(r"\s*(?:[;&#]|[A-Z_]+=|$)", match["rest"]) or "export" in line):
             visible, visible_line = names, number
@@ -56,15 +69,18 @@ def launches(lines: Iterable[Line], comments: Iterable[Line] = ()) -> list[Launc
         if not launcher:
             continue
         rest = _expanded(line[launcher.end() :], values)
+        own = launchers[-1]  # srun starts torchrun, which starts the ranks
+        nodes = _nodes(rest, batch, values)
         found.append(
             Launch(
                 line=number,
-                nodes=_nodes(rest, batch, values),
-                local_ranks=_local(launcher[0], rest),
+                launcher=own["name"],
+                nodes=nodes,
+                local_ranks=_local(own["name"], _expanded(line[own.end() :], values), nodes, batch),
                 master=_host(_first(_MASTER, rest)) or values.get("MASTER_ADDR", ""),
                 visible=names,
                 visible_line=number if match else visible_line,
-                ignores_visible="deepspeed" in launcher[0]
+                ignores_visible="deepspeed" in own["name"]
                 and re.search(r"--(?:include|exclude|num_gpus)\b|\s-[ie]\s", rest) is not None,
             )
         )
@@ -93,11 +109,11 @@ def _nodes(rest: str, batch: str, values: dict[str, str]) -> int | None:
     return len(included) if len(included) > 1 else None
 
 
-def _local(launcher: str, rest: str) -> int | None:
+def _local(launcher: str, rest: str, nodes: int | None, batch: str) -> int | None:
     included = _first(_INCLUDE, rest) if "deepspeed" in launcher else ""
     if included and "@" not in included and ":" in included:
         return len([one for one in included.partition(":")[2].split(",") if one])
-    said = _first(_LOCAL, rest)
+    said = _first(_LOCAL, rest) or (_first(_LOCAL, batch) if launcher == "srun" else "")
     if said.isdecimal():
         return int(said)
     of_all = re.search(r"\s--?np?[=\s]+(\d+)", rest) if _BY_HOSTS.search(launcher) else None
@@ -105,8 +121,9 @@ def _local(launcher: str, rest: str) -> int | None:
         return int(of_all[1])  # of the whole job, which is here
     processes = re.search(r"--num[_-]processes[=\s]+(\d+)", rest)
     machines = re.search(r"--num[_-]machines[=\s]+(\d+)", rest)
-    if processes and (machines is None or machines[1] == "1"):
-        return int(processes[1])
+    of_machines = int(machines[1]) if machines else nodes or 1
+    if processes and of_machines and int(processes[1]) % of_machines == 0:
+        return int(processes[1]) // of_machines
     return None
 
 

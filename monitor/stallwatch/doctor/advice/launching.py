@@ -9,11 +9,12 @@ from stallwatch.diagnosis.address_words import kind_of_address
 from stallwatch.doctor.advice.documents import Part, commands, parts, statements
 from stallwatch.doctor.advice.launches import Launch, launches
 from stallwatch.doctor.advice.scripts import texts
-from stallwatch.doctor.advice.settings import Setting, settings
+from stallwatch.doctor.advice.settings import Setting, settings, settings_of
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.surroundings import Surroundings
 
+_SHELLS: Final = (".sh", ".bash", ".sbatch", ".slurm")
 _INTERFACES: Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
@@ -86,7 +87,12 @@ class FewerGpusThanRanks(LaunchCheck):
     def of_part(
         self, surroundings: Surroundings, path: Path, part: Part, started: list[Launch]
     ) -> Iterator[FindingRecord]:
+        # In YAML and Dockerfiles the order of lines says nothing.
+        said = [one for one in settings_of(part) if one.name == "CUDA_VISIBLE_DEVICES"]
         for launch in started:
+            if launch.visible is None and said and not path.name.endswith(_SHELLS):
+                names = tuple(one for one in said[-1].value.split(",") if one)
+                launch = launch._replace(visible=names, visible_line=said[-1].line)
             yield from self._launch(path, launch)
 
     def _launch(self, path: Path, launch: Launch) -> Iterator[FindingRecord]:
@@ -106,6 +112,6 @@ class FewerGpusThanRanks(LaunchCheck):
             "GPU; the others wait for them.",
             remedy=f"say it once: --include localhost:{names} without CUDA_VISIBLE_DEVICES"
             if launch.ignores_visible
-            else f"--nproc-per-node={len(visible)}, or name {ranks} GPUs in CUDA_VISIBLE_DEVICES",
+            else f"{launch.option(len(visible))}, or name {ranks} GPUs in CUDA_VISIBLE_DEVICES",
             source="DeepSpeed launcher/runner.py" if launch.ignores_visible else "CUDA programming guide",
         )  # fmt: skip

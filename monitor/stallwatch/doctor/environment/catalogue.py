@@ -108,13 +108,42 @@ class Catalogue(msgspec.Struct, frozen=True):
         return ""
 
     def nearest(self, name: str, most: int = 2) -> str:
-        """The real name with the fewest edits, at most `most` (3 for long names); "" when there is none."""
+        """The real name with the fewest edits, at most `most` (3 for long names), else the one with the same words but
+        for one, or in another order; "" when there is none."""
         limit = most + (len(name) >= 20)
         best, found = limit + 1, ""
         for candidate in sorted(self.real):
             if abs(len(candidate) - len(name)) < best and (edits := edit_distance(name, candidate, best)) < best:
                 best, found = edits, candidate
-        return found
+        return found or self._by_words(name)
+
+    def _by_words(self, name: str) -> str:
+        """NCCL_DISABLE_P2P is NCCL_P2P_DISABLE, TORCH_NCCL_TRACE_BUFFER lacks SIZE, NCCL_DEBUG_LEVEL has a word too
+        many: where one real name alone fits, of several the one that the name begins."""
+        words = sorted(name.split("_"))
+        if len(words) < _FEWEST_WORDS:
+            return ""
+        close = [real for real in self.real if real.startswith(_OWNED_PREFIXES) and _but_for_one(words, real)]
+        fitting = [real for real in close if sorted(real.split("_")) == words] or close
+        if len(fitting) > 1:
+            fitting = [real for real in fitting if real.startswith(f"{name}_")] or fitting
+        return fitting[0] if len(fitting) == 1 else ""
+
+
+_FEWEST_WORDS = 3  # of a name that is looked up by its words
+
+
+def _but_for_one(words: list[str], real: str) -> bool:
+    """Whether a real name has these words, in any order, one more or one less."""
+    others = real.split("_")
+    if abs(len(words) - len(others)) > 1:
+        return False
+    few, many = sorted((list(words), others), key=len)
+    for word in few:
+        if word not in many:
+            return False
+        many = many[: many.index(word)] + many[many.index(word) + 1 :]
+    return True
 
 
 @functools.cache

@@ -138,6 +138,8 @@ class DeepSpeedSettings:
         names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
         total, micro, steps = (config.get(name) for name in names)
         world = world_size(surroundings)
+        if micro is None or steps is None:
+            yield from self._divides(path, total, micro if micro is not None else steps, world)
         if all(isinstance(one, int) and not isinstance(one, bool) for one in (total, micro, steps)):
             assert isinstance(total, int)
             assert isinstance(micro, int)
@@ -152,6 +154,21 @@ class DeepSpeedSettings:
                     + (f"; for {world} ranks train_batch_size is {micro * steps * world}" if world else ""),
                     source=SOURCE,
                 )  # fmt: skip
+
+    def _divides(self, path: str, total: object, part: object, world: int) -> Iterator[FindingRecord]:
+        """Where one of the three is left out, DeepSpeed computes it, and it must come out whole."""
+        if type(total) is not int or type(part) is not int or part < 1 or total < 1:
+            return
+        if total % (part * (world or 1)) == 0:
+            return
+        share = f"{part} × {world} ranks" if world else str(part)
+        yield finding(
+            self, "error", path,
+            seen=f"train_batch_size {total} is no multiple of {share}.",
+            why="DeepSpeed refuses it with an assertion on every rank.",
+            remedy=f"make train_batch_size a multiple of {part * (world or 1)}, or leave it out: DeepSpeed computes it",
+            source=SOURCE,
+        )  # fmt: skip
 
     def _offload(self, surroundings: Surroundings, path: str, part: str, body: object) -> Iterator[FindingRecord]:
         if not isinstance(body, dict) or body.get("device") != "nvme":

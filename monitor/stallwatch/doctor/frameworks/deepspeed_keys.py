@@ -68,6 +68,7 @@ class DeepSpeedKeys:
             return
         refused = section not in known["silent"]
         whose = known["foreign"].get(key, "")
+        whose = whose or next((of for begins, of in known["whose"].items() if key.startswith(begins)), "")
         home = _home(key, section, known)
         invented = known["invented"].get(key, "") if not section else ""
         nearest = "" if whose or home else _nearest(key, known["sections"][section])

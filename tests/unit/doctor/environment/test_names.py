@@ -1,5 +1,6 @@
 import pytest
 
+from stallwatch.doctor.environment.catalogue import catalogue
 from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
 from tests.unit.doctor.fakes import SHELL, FakeTraining, Node, one, training
 
@@ -98,3 +99,19 @@ def test_well_known_names_are_recognised_when_misspelt(node: Node, misspelt: str
 )  # fmt: skip
 def test_names_of_other_programs_are_not_taken_for_misspelt_ones(node: Node, name: str) -> None:
     assert UnknownVariables().look(node.around({name: "1"})) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "real"),
+    [
+        ("TORCH_NCCL_TRACE_BUFFER", "TORCH_NCCL_TRACE_BUFFER_SIZE"), ("NCCL_DISABLE_P2P", "NCCL_P2P_DISABLE"),
+        ("TORCH_NCCL_IB_DISABLE", "NCCL_IB_DISABLE"), ("NCCL_IB_GID", "NCCL_IB_GID_INDEX"),
+        ("TORCH_DISTRIBUTED_DEBUG_LEVEL", "TORCH_DISTRIBUTED_DEBUG"), ("TORCH_FR_BUFFER", "TORCH_FR_BUFFER_SIZE"),
+        ("NCCL_HEARTBEAT_TIMEOUT_SEC", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"), ("NCCL_MYPLUGIN_OPTION", ""),
+        ("NCCL_SOCKET", ""), ("TORCH_NCCL_TRACE_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
+    ],
+)  # fmt: skip
+def test_a_name_with_a_word_too_few_or_too_many_or_in_another_place_is_the_real_one_misspelt(
+    name: str, real: str
+) -> None:
+    assert catalogue().nearest(name) == real

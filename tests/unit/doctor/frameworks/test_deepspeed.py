@@ -8,6 +8,7 @@ import pytest
 from stallwatch.doctor.check import Inapplicable
 from stallwatch.doctor.frameworks.deepspeed import DeepSpeedSettings, DeepSpeedTimeout, read_config
 from stallwatch.doctor.frameworks.deepspeed_keys import DeepSpeedKeys
+from stallwatch.doctor.frameworks.deepspeed_values import DeepSpeedValues
 from stallwatch.doctor.surroundings import Question, Surroundings
 from stallwatch.errors import UnusableInput
 from tests.unit.doctor.fakes import FakeDisks, FakeTraining, Node, one, training
@@ -35,6 +36,7 @@ def around(node: Node, config: Mapping[str, object], **changes: Any) -> Surround
 def test_a_usual_configuration_is_silent(node: Node) -> None:
     assert DeepSpeedKeys().look(around(node, GOOD)) == ()
     assert DeepSpeedSettings().look(around(node, GOOD)) == ()
+    assert DeepSpeedValues().look(around(node, GOOD)) == ()
 
 
 @pytest.mark.parametrize(
@@ -212,3 +214,70 @@ def test_json_in_a_guide_is_held_to_deepspeeds_rules(node: Node) -> None:
     for other in ('```json\n{"name": "x"}\n```\n', "```json\n{ …\n```\n", "no code"):
         with pytest.raises(Inapplicable):
             DeepSpeedKeys().look(node.around(question=Question(scripts=(node.write("g.md", other),))))
+
+
+def test_values_that_deepspeed_does_not_take_are_told_with_what_to_write(node: Node) -> None:
+    zero: dict[str, tuple[object, str, str]] = {
+        "stage": (4, "error", '"stage": 3'),
+        "overlap_comm": ("True", "warning", '"overlap_comm": true'),
+        "offload_optimizer": ("cpu", "error", '"offload_optimizer": {"device": "cpu"}'),
+        "offload_param": ({"device": "disk"}, "error", '"device": "nvme"'),
+        "reduce_bucket_size": (0, "error", "a whole number"),
+    }
+    top: dict[str, tuple[object, str, str]] = {
+        "bf16": (True, "error", '"bf16": {"enabled": true}'),
+        "train_micro_batch_size_per_gpu": ("4", "warning", '"train_micro_batch_size_per_gpu": 4'),
+        "gradient_accumulation_steps": (-1, "error", "a whole number"),
+        "communication_data_type": ("float16", "error", '"communication_data_type": "fp16"'),
+        "data_types": ({"grad_accum_dtype": "float32"}, "error", '"grad_accum_dtype": "fp32"'),
+        "zero_optimization": ({"stage": "3"}, "warning", '"stage": 3'),
+    }
+    cases: list[tuple[dict[str, object], str, str]] = []
+    for key, (value, severity, better) in top.items():
+        cases.append(({key: value}, severity, better))
+    for key, (value, severity, better) in zero.items():
+        cases.append(({"zero_optimization": {key: value}}, severity, better))
+    for config, severity, better in cases:
+        found = one(DeepSpeedValues().look(around(node, config)))
+        assert (found.severity, better in found.remedy) == (severity, True), (config, found)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"zero_optimization": {"stage": 3, "sub_group_size": 1e9, "offload_param": {"device": "none"}}},
+        {"train_batch_size": "auto", "fp16": {"enabled": "auto"}, "zero_optimization": {"stage": "auto"}},
+        {"checkpoint": {"tag_validation": "WARN"}, "scheduler": {"type": "CosineAnnealingLR", "params": {}}},
+        {"zero_optimization": {"stage": 0}, "fp16": {"enabled": False}, "bf16": {"enabled": True}},
+    ],
+)
+def test_values_that_it_takes_are_silent(node: Node, config: dict[str, object]) -> None:
+    assert DeepSpeedValues().look(around(node, config)) == ()
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "whose"),
+    [
+        ("", "fsdp_sharding_strategy", "FSDP"), ("zero_optimization", "fsdp_backward_prefetch", "FSDP"),
+        ("zero_optimization", "sharding_strategy", "FSDP"), ("", "mixed_precision", "accelerate"),
+        ("", "reshard_after_forward", "FSDP"), ("", "ddp_bucket_cap_mb", "DistributedDataParallel"),
+    ],
+)  # fmt: skip
+def test_a_key_of_another_library_says_whose_it_is(node: Node, section: str, key: str, whose: str) -> None:
+    config: dict[str, object] = {section: {key: 1}} if section else {key: 1}
+    found = one(DeepSpeedKeys().look(around(node, config)))
+    assert f"it is a key of {whose}" in found.seen
+
+
+@pytest.mark.parametrize(("config", "ranks", "right"), [
+    ({"train_batch_size": 33, "train_micro_batch_size_per_gpu": 2}, None, False),
+    ({"train_batch_size": 48, "gradient_accumulation_steps": 4}, 8, False),
+    ({"train_batch_size": 64, "gradient_accumulation_steps": 4}, 8, True),
+    ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8}, None, True),
+])  # fmt: skip
+def test_a_batch_that_does_not_divide_is_told(
+    node: Node, config: dict[str, object], ranks: int | None, right: bool
+) -> None:
+    path = node.write("ds.json", json.dumps(config))
+    found = DeepSpeedSettings().look(node.around({}, question=Question(deepspeed=(path,), local_ranks=ranks)))
+    assert (found == ()) is right
