@@ -120,11 +120,11 @@ class Catalogue(msgspec.Struct, frozen=True):
     def _by_words(self, name: str) -> str:
         """NCCL_DISABLE_P2P is NCCL_P2P_DISABLE, TORCH_NCCL_TRACE_BUFFER lacks SIZE, NCCL_DEBUG_LEVEL has a word too
         many: where one real name alone fits, of several the one that the name begins."""
-        words = sorted(name.split("_"))
+        words = name.split("_")
         if len(words) < _FEWEST_WORDS:
             return ""
         close = [real for real in self.real if real.startswith(_OWNED_PREFIXES) and _but_for_one(words, real)]
-        fitting = [real for real in close if sorted(real.split("_")) == words] or close
+        fitting = [real for real in close if sorted(real.split("_")) == sorted(words)] or close
         if len(fitting) > 1:
             fitting = [real for real in fitting if real.startswith(f"{name}_")] or fitting
         return fitting[0] if len(fitting) == 1 else ""
@@ -134,16 +134,14 @@ _FEWEST_WORDS = 3  # of a name that is looked up by its words
 
 
 def _but_for_one(words: list[str], real: str) -> bool:
-    """Whether a real name has these words, in any order, one more or one less."""
+    """Whether a real name has these words in any order, or one more, or lacks the first or the last: one more in the
+    middle may make a plug-in's own name (NCCL_DYNAMIC_CHUNK_SIZE)."""
     others = real.split("_")
-    if abs(len(words) - len(others)) > 1:
+    if len(words) == len(others) + 1:
+        return others in (words[1:], words[:-1])
+    if len(others) - len(words) not in (0, 1):
         return False
-    few, many = sorted((list(words), others), key=len)
-    for word in few:
-        if word not in many:
-            return False
-        many = many[: many.index(word)] + many[many.index(word) + 1 :]
-    return True
+    return all(words.count(word) <= others.count(word) for word in words)
 
 
 @functools.cache
