@@ -5,7 +5,7 @@ from pathlib import Path
 
 from stallwatch.captures import evidence_table
 from stallwatch.doctor.describe import checks_table
-from stallwatch.outputs import metric_table
+from stallwatch.outputs import metric_table, webhook
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -28,6 +28,9 @@ def rendered(name: str) -> str:
     return f"{before}{start}{BLOCKS[name]().rstrip()}\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}"
 
 
+SCHEMA = DOCS / "webhook.schema.json"
+
 if __name__ == "__main__":
+    SCHEMA.write_bytes(webhook.schema())
     for page in BLOCKS:
         (DOCS / f"{page}.md").write_text(rendered(page), encoding="utf-8")

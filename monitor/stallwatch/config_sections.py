@@ -275,8 +275,13 @@ class SlackSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WebhookSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    url_file: Annotated[str, Meta(description="File with an address that gets each incident as JSON (a secret).")] = ""
+    url_file: Annotated[
+        str, Meta(description="File with an address that gets each step of an incident as CloudEvents 1.0 (a secret).")
+    ] = ""
     url: Annotated[str, Meta(description="The address itself; prefer the file or STALLWATCH_WEBHOOK_URL.")] = ""
+    signing_key_file: Annotated[
+        str, Meta(description="File with a key by which each message is signed (HMAC-SHA256); empty: none is.")
+    ] = ""
     minimum_severity: Annotated[
         Literal["warning", "critical"], Meta(description="Tell from this on: warning or critical.")
     ] = "warning"

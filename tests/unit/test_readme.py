@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from stallwatch.cli.app import run
-from tests.readme import BLOCKS, DOCS, PAGES, README, ROOT, rendered
+from stallwatch.outputs import webhook
+from tests.readme import BLOCKS, DOCS, PAGES, README, ROOT, SCHEMA, rendered
 
 EVERY_PAGE = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES]
 
@@ -19,6 +20,10 @@ def test_the_readme_can_be_read_at_once() -> None:
 @pytest.mark.parametrize("name", BLOCKS)
 def test_generated_parts_equal_the_code(name: str) -> None:
     assert rendered(name) == (DOCS / f"{name}.md").read_text(encoding="utf-8"), "run `python -m tests.readme`"
+
+
+def test_the_published_schema_of_webhooks_is_the_codes() -> None:
+    assert SCHEMA.read_bytes() == webhook.schema(), "run `python -m tests.readme`"
 
 
 def test_every_page_is_linked_from_the_readme() -> None:

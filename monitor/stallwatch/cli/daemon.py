@@ -164,6 +164,7 @@ def read_secrets(config: Config) -> None:
         config.slack.webhook_url_file,
         config.slack.bot_token_file,
         config.webhook.url_file,
+        config.webhook.signing_key_file,
         config.deadman.url_file,
     )
     for file in filter(None, files):

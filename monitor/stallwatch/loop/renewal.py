@@ -59,7 +59,12 @@ def renews_sensors(keys: Sequence[str]) -> bool:
 
 def renews_telling(config: Config, keys: Sequence[str]) -> bool:
     """Whether those who tell people are made again: also where a secret lies in a file, which may be another by now."""
-    files = (config.slack.webhook_url_file, config.slack.bot_token_file, config.webhook.url_file)
+    files = (
+        config.slack.webhook_url_file,
+        config.slack.bot_token_file,
+        config.webhook.url_file,
+        config.webhook.signing_key_file,
+    )
     return (
         any(files)
         or bool(config.deadman.url_file)

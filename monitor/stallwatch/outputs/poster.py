@@ -3,12 +3,15 @@ minute can hold the daemon: `python -m stallwatch.outputs.poster KIND`, Requests
 Answer to each on standard output. Ends with its input, and when nothing has come for a while."""
 
 import contextlib
+import hashlib
+import hmac
 import io
 import os
 import select
 import socket
 import ssl
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +23,7 @@ import msgspec
 from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.frames import Unpacker, pack
 
+SIGNATURE = "Stallwatch-Signature"
 KEEP_SECONDS = 60.0  # without a message, then it ends
 
 
@@ -29,6 +33,8 @@ class Request(msgspec.Struct, frozen=True):
     body: msgspec.Raw
     seconds: float  # for each step of the exchange; the parent kills us when the whole takes too long
     bearer: str = ""
+    content_type: str = "application/json"  # of json
+    signing_key: str = ""  # of json: a secret that the receiver has too
     thread: str = ""  # of slack_bot: "channel/ts" of the message that it answers
 
 
@@ -57,7 +63,8 @@ def post(request: Request) -> Answer:
     except Exception as error:  # noqa: BLE001  the guard of this child: whatever happened becomes an answer
         reason = getattr(error, "reason", None) or error
         words = f"{type(error).__name__}: {reason}".replace(request.url, "<url>")
-        words = words.replace(request.bearer, "<token>") if request.bearer else words
+        for secret in filter(None, (request.bearer, request.signing_key)):
+            words = words.replace(secret, "<secret>")
         return Answer(None, words[:_MOST_DETAIL], perhaps_delivered=not isinstance(reason, _BEFORE_SENDING))
 
 
@@ -138,10 +145,19 @@ def _bot_refusal(error: Any) -> Answer:
     return Answer(status, reason[:_MOST_DETAIL], error.response.headers.get("Retry-After"))
 
 
+def signature(body: bytes, key: str, at: int) -> str:
+    """What a receiver compares: HMAC-SHA256 of the moment (Unix time), a dot and the body. The moment is in it, so that
+    an old message cannot be sent again."""
+    digest = hmac.new(key.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={at},v1={digest}"
+
+
 def _as_json(request: Request) -> Answer:
     if not request.url.startswith(("http://", "https://")):
         return Answer(400, "the URL is neither http nor https")
-    headers = {"Content-Type": "application/json", "User-Agent": "stallwatch"}
+    headers = {"Content-Type": request.content_type, "User-Agent": "stallwatch"}
+    if request.signing_key:
+        headers[SIGNATURE] = signature(bytes(request.body), request.signing_key, int(time.time()))
     if request.bearer:
         headers["Authorization"] = f"Bearer {request.bearer}"
     outgoing = urllib.request.Request(request.url, bytes(request.body), headers, method="POST")  # noqa: S310

@@ -1,10 +1,17 @@
-"""A JSON document to any address, for what is not Slack: the incident as the API shows it, and which step it took."""
+"""CloudEvents 1.0 to any address, for what is not Slack: the incident as the API shows it, and which step it took.
+
+https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md, in the structured mode of its JSON format.
+"""
 
 import socket
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import msgspec
+from msgspec import Meta
 
 from stallwatch import __version__
 from stallwatch.clock import Clock
@@ -13,10 +20,46 @@ from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import ChildPoster
-from stallwatch.outputs.documents import incident_document
+from stallwatch.outputs.documents import IncidentDocument, incident_document
 from stallwatch.outputs.poster import Request
-from stallwatch.outputs.secret import secret_url
+from stallwatch.outputs.secret import secret_text, secret_url
 from stallwatch.outputs.spool import FarSpoolFile
+
+CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
+DATA_SCHEMA = "urn:stallwatch:webhook:1"
+
+
+class Data(msgspec.Struct, frozen=True, omit_defaults=True):
+    step: Annotated[
+        Step | Literal["digest", "test"],
+        Meta(description="What happened to the incident; digest: many steps at once, as lines; test: nothing."),
+    ]
+    tool_version: str
+    incident: IncidentDocument | None = None
+    lines: tuple[str, ...] = ()
+
+
+class CloudEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: Annotated[str, Meta(description="incident/revision: the same for a message that is sent again.", min_length=1)]
+    source: Annotated[str, Meta(description="/stallwatch/ and the node whose daemon tells.", min_length=1)]
+    type: Annotated[str, Meta(description="stallwatch.incident. and the step.", min_length=1)]
+    time: str
+    data: Data
+    subject: Annotated[str, Meta(description="The training job.")] = ""
+    specversion: Literal["1.0"] = "1.0"
+    datacontenttype: str = "application/json"
+    dataschema: str = DATA_SCHEMA
+
+    def builtins(self) -> dict[str, Any]:
+        """With what is constant, which other encoders of this struct may leave out."""
+        constant = {"specversion": self.specversion, "datacontenttype": self.datacontenttype}
+        made: dict[str, Any] = msgspec.to_builtins(self)
+        return constant | {"dataschema": self.dataschema} | made
+
+
+def schema() -> bytes:
+    """JSON Schema of a message."""
+    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(CloudEvent)), indent=1) + b"\n"
 
 
 def webhook(config: Config, clock: Clock) -> Courier | None:
@@ -24,10 +67,11 @@ def webhook(config: Config, clock: Clock) -> Courier | None:
     url = secret_url("webhook.url", config.webhook.url, config.webhook.url_file)
     if url is None:
         return None
+    key = secret_text("webhook.signing_key", "", config.webhook.signing_key_file) or ""
     return Courier(
         "webhook",
         WebhookWords(),
-        ChildPoster(Request("json", url, msgspec.Raw(b"{}"), 0)),
+        ChildPoster(Request("json", url, msgspec.Raw(b"{}"), 0, content_type=CONTENT_TYPE, signing_key=key)),
         clock,
         FarSpoolFile(Path(config.daemon.state_directory) / "webhook.json"),
         config.webhook.minimum_severity,
@@ -38,13 +82,29 @@ def webhook(config: Config, clock: Clock) -> Courier | None:
 
 class WebhookWords:
     def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
-        return {"step": step, "incident": incident_document(incident)}
+        event = _event(
+            # Each step is an event of the incident, so the number of these rises with it.
+            f"{incident.shared_id}/{len(incident.events)}",
+            incident.node,
+            Data(step, __version__, incident_document(incident)),
+            subject=incident.job.training_job,
+        )
+        return event.builtins()
 
     def line(self, incident: Incident, step: Step) -> str:
         return f"{incident.incident_id}: {step}"
 
     def digest(self, lines: Sequence[str]) -> Mapping[str, object]:
-        return {"step": "digest", "lines": list(lines)}
+        now = datetime.now(UTC)
+        node = socket.gethostname()
+        return _event(f"digest/{now.timestamp():.6f}", node, Data("digest", __version__, lines=tuple(lines))).builtins()
 
     def test(self) -> Mapping[str, object]:
-        return {"step": "test", "tool_version": __version__, "node": socket.gethostname()}
+        now = datetime.now(UTC)
+        return _event(f"test/{now.timestamp():.6f}", socket.gethostname(), Data("test", __version__)).builtins()
+
+
+def _event(event_id: str, node: str, data: Data, subject: str = "") -> CloudEvent:
+    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    source = f"/stallwatch/{quote(node, safe='')}"
+    return CloudEvent(event_id, source, f"stallwatch.incident.{data.step}", at, data, subject)

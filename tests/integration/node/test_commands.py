@@ -104,14 +104,16 @@ def test_capture_takes_evidence_of_a_healthy_job(node: Node) -> None:
     node.daemon.until(lambda: node.daemon.client.incident(incident_id).state == "resolved", "it is judged")
     incident = node.daemon.client.incident(incident_id)
     assert {verdict.cause for verdict in incident.verdicts} <= {"healthy", "undecided"}
-    assert not [message for message in node.webhook.received if "incident" in message
-                and message["incident"]["training_job"] == OTHER], "nobody is told"  # fmt: skip
+    assert not [message for message in node.webhook.received if "incident" in message["data"]
+                and message["data"]["incident"]["training_job"] == OTHER], "nobody is told"  # fmt: skip
 
 
 def test_notify_test_says_what_became_of_it(node: Node) -> None:
     before = len(node.webhook.received)
     assert node.said("notify-test").startswith("webhook: delivered")
-    assert "test" in [message.get("step") for message in node.webhook.received[before:]]  # others' may arrive meanwhile
+    assert "test" in [
+        message["data"]["step"] for message in node.webhook.received[before:]
+    ]  # others' may arrive meanwhile
 
 
 def test_mute_keeps_a_job_quiet_and_is_over_when_it_is_ended(node: Node) -> None:

@@ -173,6 +173,6 @@ def test_a_daemon_that_was_killed_in_mid_incident_does_not_speak_twice(
             job.send(1, signal.SIGCONT)
             daemon.until(lambda: daemon.incidents(JOB)[0].state == "resolved", "it ends")
             daemon.until(lambda: len(webhook.received) >= 2, "its end is told")
-            assert [message["incident"]["state"] for message in webhook.received] == ["open", "resolved"]
+            assert [message["data"]["incident"]["state"] for message in webhook.received] == ["open", "resolved"]
         finally:
             job.end()

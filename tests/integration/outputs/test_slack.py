@@ -248,8 +248,8 @@ def test_a_webhook_gets_the_incident_as_the_api_shows_it(server: SlackServer, tm
     courier.publish(node_report(incident()))
     got = server.got.get(timeout=WAIT)
     courier.close(5)
-    assert got["step"] == "told"
-    assert got["incident"]["verdicts"][0]["culprits"] == [2]
+    assert got["data"]["step"] == "told"
+    assert got["data"]["incident"]["verdicts"][0]["culprits"] == [2]
 
 
 def test_notify_test_asks_every_output_that_can_tell(server: SlackServer, tmp_path: Path) -> None:
