@@ -1,14 +1,13 @@
 """New lines of the kernel's log: from /dev/kmsg, else from the journal. Nothing here waits."""
 
 import contextlib
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol
 
 from stallwatch.formats.outside_text import line_of
+from stallwatch.node.children import OwnChild
 from stallwatch.node.kmsg import PATH, Kmsg
 
 _MOST_LINES = 5000  # in one read: a driver in a loop must not take our time
@@ -46,22 +45,16 @@ class JournalMessages:
         path = shutil.which(program)
         if path is None:
             raise Unreadable(f"{program} is not there")
-        self._process = subprocess.Popen(
-            [path, "--dmesg", "--follow", "--output=short-monotonic", f"--lines={_JOURNAL_LINES}", "--no-pager"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert self._process.stdout is not None
-        self._descriptor = self._process.stdout.fileno()
-        os.set_blocking(self._descriptor, False)
+        command = [path, "--dmesg", "--follow", "--output=short-monotonic", f"--lines={_JOURNAL_LINES}", "--no-pager"]
+        self.follower = OwnChild(command, leads_session=False, quiet=True)
+        self.follower.channel.setblocking(False)
         self._buffer = b""
 
     def read(self) -> Iterator[tuple[float | None, str]]:
         ended = False
         with contextlib.suppress(BlockingIOError):
             while len(self._buffer) < 1 << 20:
-                data = os.read(self._descriptor, 1 << 16)
+                data = self.follower.channel.recv(1 << 16)
                 if not data:
                     ended = True
                     break
@@ -70,7 +63,7 @@ class JournalMessages:
         for line in lines:
             yield parse_journal_line(line)
         if ended:
-            raise Unreadable(f"journalctl ended (exit code {self._process.poll()})")
+            raise Unreadable(f"journalctl ended (exit code {self.follower.child.poll()})")
 
 
 def open_messages(kmsg: str = PATH, program: str = "journalctl") -> KernelMessages:

@@ -51,8 +51,9 @@ def test_journal_stands_in_where_kmsg_is_closed(tmp_path: Path) -> None:
     while not lines:
         assert time.monotonic() < deadline
         lines = list(messages.read())
-    messages._process.kill()
-    messages._process.communicate()
+    messages.follower.child.kill()
+    messages.follower.child.wait()
+    messages.follower.channel.close()
     assert lines == [(7.5, "Out of memory: Killed process 5 (a), UID 0")]
 
 
@@ -63,7 +64,7 @@ def test_both_closed_says_what_either_needs(tmp_path: Path) -> None:
 
 def test_journal_that_ends_is_said(tmp_path: Path) -> None:
     messages = JournalMessages(script(tmp_path, "exit 3"))
-    messages._process.wait()
+    messages.follower.child.wait()
     with pytest.raises(Unreadable, match=r"journalctl ended \(exit code 3\)"):
         list(messages.read())
-    messages._process.communicate()
+    messages.follower.channel.close()
