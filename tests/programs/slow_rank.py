@@ -174,7 +174,7 @@ def main() -> None:
                 consume(extra)  # slow: beside
             elif chosen.by == "gpu":
                 spin_gpu(extra)
-        loss = model(batch.to(device)).square().mean()
+        loss = model(batch.to(device)).square().mean()  # slow: gpu
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

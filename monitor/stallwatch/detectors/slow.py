@@ -37,6 +37,7 @@ _SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
 _FIRST_STEPS = 32  # a daemon that came later does not know how the job began
 _EARLIER_LOOKS = 16  # say whether it was so before
 _ALWAYS = 0.5  # of the difference now
+_MORE = 1.5  # times what it was at first: that is new
 _SHOWN_LOOKS = 64  # what people see of ranks of which nothing was found
 _LAG_LOOKS = 8
 _LAG_STEPS = 10
@@ -74,6 +75,7 @@ class _Slow(msgspec.Struct, frozen=True):
     share: float = 0.0  # of the time that the others waited for it more than it did, when it was found; 0: by its steps
     took_ns: int = 0  # from its beginning until it was found
     from_start: bool = False
+    first_share: float = 0.0  # the share as it was first found
     quiet_ticks: int = 0
 
 
@@ -172,7 +174,10 @@ class SlowDetector:
             return None
         confirmed = same and ((least.sure and least.nats >= CONFIRM_NATS) or bool(before and before.confirmed))
         slowness = _measured(watched.looks, least.ranks, least.looks, alive)
+        share = least.peers_share - least.share
+        first_share = before.first_share if before and same else share
         from_start = before.from_start if before and same else _is_from_start(watched, least)
+        from_start = from_start and share <= _MORE * first_share
         since = " since the first steps" if from_start else ""
         reason = (
             f"{_named(least.ranks)} the others back{since}: in the last {least.looks} looks they stood waiting in a "
@@ -188,9 +193,10 @@ class SlowDetector:
             confirmed,
             reason,
             slowness,
-            least.peers_share - least.share,
+            share,
             max(took_ns, _OVER_NS),
             from_start,
+            first_share,
         )
 
     def _held(self, before: _Slow, watched: _Watched, alive: Sequence[RankHistory], *, moved: bool) -> _Slow | None:

@@ -146,3 +146,11 @@ def test_a_rank_that_is_slow_from_the_first_step_is_told_apart_from_one_that_bec
 def test_a_daemon_that_comes_later_does_not_know_how_the_job_began() -> None:
     slow = found(run(job_run(held_back([0.5, 0.5, 0.0, 0.5]), 160)[60:]), "slow")
     assert {(finding.ranks, finding.from_start) for _, finding in slow} == {((2,), False)}
+
+
+def test_what_becomes_much_slower_is_not_so_from_the_first_step_any_more() -> None:
+    little, much = job_run(held_back([0.0, 0.25, 0.25, 0.25]), 100), job_run(held_back([0.0, 0.7, 0.7, 0.7]), 200)
+    slow = found(run([*little, *much[len(little) :]]), "slow")
+    assert slow[0][1].from_start
+    assert not slow[-1][1].from_start
+    assert {finding.ranks for _, finding in slow} == {(0,)}
