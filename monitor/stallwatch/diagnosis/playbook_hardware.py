@@ -40,6 +40,8 @@ def comm_stuck() -> list[str]:
         "Stop the job and run `stallwatch selftest` on the same nodes: it finds the collective, GPU or link that "
         "fails.",
         "Start it again with NCCL_DEBUG=WARN (INFO for the start-up) and look for network errors of one host.",
+        "With TORCH_NCCL_ENABLE_TIMING=1 the recorder also notes whose GPU never came to the collective: a kernel "
+        "before it does not end there.",
         "If several communicators run at once (FSDP with TP, pipelines), serialise them for a test: order their "
         "launches by "
         "one stream, or set NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26 or newer).",

@@ -141,7 +141,7 @@ class _Reduction:
         collectives = [node for node in nodes if not node.is_transfer]
         ids: dict[int, int] = {}
         completed = 0
-        lane = 0
+        lane, starts = 0, _notes_starts(recorder)
         open_nodes: list[tuple[Node, int, int]] = []
         ordinals: dict[tuple[int, int], int] = {}
         counts: dict[tuple[int, int], list[int]] = {}
@@ -170,7 +170,8 @@ class _Reduction:
             if not node.done:
                 open_nodes.append((node, call, lane))
                 if len(open_nodes) <= _PENDING_KEPT:
-                    self.pending.append(_pending(stream, node, call, lane, tuple(transfers), before))
+                    waits = _pending(stream, node, call, lane, tuple(transfers), before)
+                    self.pending.append(replace(waits, begun=node.first.state == "started" if starts else None))
             if completion in UNTOLD:
                 issued = _pending(stream, node, call, lane, tuple(transfers), before)
                 newest.append(
@@ -282,6 +283,11 @@ def _pending(
         seen_before=None if before is None else (node.pg_id, node.key) in before.pending,
         was_first=None if before is None else (node.pg_id, node.key) in before.first,
     )
+
+
+def _notes_starts(recorder: Recorder) -> bool:
+    """NCCL's does with TORCH_NCCL_ENABLE_TIMING=1."""
+    return any(operation.state == "started" or operation.started_ns is not None for operation in recorder.operations)
 
 
 def _untested(recorder: Recorder) -> list[str]:

@@ -47,6 +47,7 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
     timed_out: bool = False  # torch has given it up
     launched: bool = True  # False: the host is still inside the group call
     seen_before: bool | None = None  # pending at an earlier look already; None: there was no earlier look
+    begun: bool | None = None  # its GPU has come to it; None: its recorder notes no starts
     was_first: bool | None = None  # the first unfinished of its lane at the look before; None: not known
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import NodeEvidence
+from stallwatch.model.evidence import Evidence, NodeEvidence
 from stallwatch.model.gpu import Gpu, GpuEvent
 from stallwatch.model.kernel import KernelEvent
 from tests.unit.diagnosis.build import SECOND_NS, SLEEPS, Rank, evidence, loop, world
@@ -100,6 +100,34 @@ def test_a_collective_behind_a_kernel_that_never_ends_has_not_begun_on_that_gpu(
     shared = tuple(msgspec.structs.replace(gpu, uuid="GPU-0") for gpu in _node((171.0, 125.0, 172.0, 170.0)).gpus[0])
     node = msgspec.structs.replace(_node(()), gpus=(shared,))
     assert judge(evidence(*everybody, nodes=(node,))).verdicts[0].cause == "comm_stuck", "it draws for all of them"
+
+
+def test_who_notes_starts_tells_whose_gpu_has_not_come_to_the_collective() -> None:
+    def seen(*states: str) -> Evidence:
+        ranks = []
+        for rank, state in zip(_waiting(0, 1, 2, 3), states, strict=True):
+            found = rank.evidence()
+            dumps = tuple(
+                msgspec.structs.replace(
+                    dump,
+                    operations=tuple(
+                        msgspec.structs.replace(
+                            made,
+                            state=made.state if made.retired else state,
+                            started_ns=made.created_ns if made.retired else None,
+                        )
+                        for made in dump.operations
+                    ),
+                )
+                for dump in found.recorders
+            )
+            ranks.append(msgspec.structs.replace(found, recorders=dumps))
+        return msgspec.structs.replace(evidence(*_waiting(0, 1, 2, 3)), ranks=tuple(ranks))
+
+    verdict = judge(seen("started", "started", "scheduled", "started")).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("gpu_kernel_stuck", (2,))
+    for none in (("started",) * 4, ("scheduled",) * 4, ("started", "scheduled", "scheduled", "started")):
+        assert judge(seen(*none)).verdicts[0].cause == "comm_stuck"
 
 
 @pytest.mark.parametrize(

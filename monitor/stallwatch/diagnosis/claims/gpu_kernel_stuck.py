@@ -1,18 +1,32 @@
 """A GPU runs something which is not communication and does not end: its host waits for it before the collective that
 the others are in, or has issued that behind it and waits where all wait."""
 
-from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, main_wait, operation_of, waiting_facts
+from stallwatch.diagnosis.claims.claim import (
+    Claim,
+    Saying,
+    activity_facts,
+    main_wait,
+    named,
+    operation_of,
+    waiting_facts,
+)
 from stallwatch.diagnosis.gpu import gpus_of_their_own, spins_outside_communication
 from stallwatch.diagnosis.story import Story
 from stallwatch.model.gpu import Gpu
-from stallwatch.model.verdict import Fact, Rejected
+from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 
 def claim(story: Story) -> Saying:
     gpus = gpus_of_their_own(story.gpus)
-    if not story.graph.waits or not gpus:
+    if not story.graph.waits:
         return None
     absent = sorted({rank for rank, _ in story.roots.absent})
+    behind = [] if absent else _not_begun(story)
+    if behind:
+        facts = [Fact(f"the GPU of {named(behind)} has not come to it, those of the others have", "flight recorders")]
+        return _claim(story, behind, facts, "likely")
+    if not gpus:
+        return None
     if absent:
         waiting = [gpu for wait in story.graph.waits if (gpu := gpus.get(wait.rank))]
         culprits = [
@@ -21,15 +35,19 @@ def claim(story: Story) -> Saying:
             if rank in gpus and _host_may_wait_for_gpu(story, rank) and spins_outside_communication(gpus[rank], waiting)
         ]
     else:
-        culprits = _behind_their_own(story, gpus)
+        culprits = _draw_less(story, gpus)
     if not culprits:
         return Rejected("gpu_kernel_stuck", "no absent rank waits for a GPU that is busy at the power of an idle one")
+    return _claim(story, culprits, _facts(story, culprits), "likely" if absent else "possible")
+
+
+def _claim(story: Story, culprits: list[int], facts: list[Fact], confidence: Confidence) -> Claim:
     wait = main_wait(story, culprits)
     return Claim(
         cause="gpu_kernel_stuck",
         culprits=tuple(culprits),
-        confidence="likely" if absent else "possible",
-        because=(*_facts(story, culprits), *waiting_facts(story), *activity_facts(story, culprits)),
+        confidence=confidence,
+        because=(*facts, *waiting_facts(story), *activity_facts(story, culprits)),
         where="gpu_sync",
         group=wait.point.group if wait else None,
         operation=operation_of(story, wait) if wait else None,
@@ -37,9 +55,24 @@ def claim(story: Story) -> Saying:
     )
 
 
-def _behind_their_own(story: Story, gpus: dict[int, Gpu]) -> list[int]:
-    """Of ranks that have all issued what they wait for, those few whose GPU has not begun with it."""
-    if story.roots.cycles or not story.roots.closed or not story.hangs:
+def _all_have_issued(story: Story) -> bool:
+    return story.hangs and bool(story.roots.closed) and not story.roots.cycles
+
+
+def _not_begun(story: Story) -> list[int]:
+    """Of ranks that have all issued what they wait for, those few whose GPU is still before it, by recorders that note
+    starts (TORCH_NCCL_ENABLE_TIMING=1)."""
+    if not _all_have_issued(story):
+        return []
+    begun = {wait.rank: wait.pending.begun for wait in story.graph.waits if wait.point in story.roots.closed}
+    behind = sorted(rank for rank, has in begun.items() if has is False)
+    return behind if 2 * len(behind) < len(begun) and None not in begun.values() else []
+
+
+def _draw_less(story: Story, gpus: dict[int, Gpu]) -> list[int]:
+    """The same by what their GPUs draw: a collective of megabytes draws more than one small kernel that spins. One of
+    kilobytes does not (121.6 and 121.1 W on two H200)."""
+    if not _all_have_issued(story):
         return []
     members = {wait.rank: gpu for wait in story.graph.waits if (gpu := gpus.get(wait.rank))}
     found = [
@@ -47,7 +80,7 @@ def _behind_their_own(story: Story, gpus: dict[int, Gpu]) -> list[int]:
         for rank, gpu in members.items()
         if spins_outside_communication(gpu, [other for other_rank, other in members.items() if other_rank != rank])
     ]
-    return sorted(found) if 2 * len(found) < len(members) or len(members) == 2 else []
+    return sorted(found) if 2 * len(found) < len(members) else []
 
 
 def _facts(story: Story, culprits: list[int]) -> list[Fact]:
