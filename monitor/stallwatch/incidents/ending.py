@@ -84,9 +84,10 @@ def _is_owed(life: Life, findings: tuple[Finding, ...], at_ns: int) -> bool:
     verdict = life.incident.verdict
     if verdict is None:
         return _age(life.confirmed_ns, at_ns) < _VERDICT_SECONDS
-    # It died of something after a look that did not tell why it stood.
+    # It died of something after a look that did not tell why it stood, or of which nobody was told.
     looks = life.capturing or life.judging or (life.next_look_ns is not None and life.next_look_ns <= at_ns)
-    asked = verdict.cause in OPEN and _exited(findings) and (looks or life.judged_look < life.looks)
+    unsaid = verdict.cause in OPEN or life.incident.severity == "none"
+    asked = unsaid and _exited(findings) and (looks or life.judged_look < life.looks)
     return asked and _age(max(life.look_ns, life.confirmed_ns), at_ns) < _VERDICT_SECONDS
 
 

@@ -236,7 +236,7 @@ def _with_findings(life: Life, findings: tuple[Finding, ...], at_ns: int) -> Lif
         due = life.look_ns + _NEWS_NS
         life = replace(life, next_look_ns=max(due, at_ns) if life.next_look_ns is None else min(due, life.next_look_ns))
     died = {f.detector for f in findings if not f.resolvable} - {f.detector for f in before if not f.resolvable}
-    if died and (verdict is None or verdict.cause in OPEN):
+    if died and (verdict is None or verdict.cause in OPEN or life.incident.severity == "none"):
         life = replace(life, next_look_ns=at_ns)  # what was seen before a death or a stop does not show it
     return life
 

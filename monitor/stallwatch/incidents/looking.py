@@ -69,13 +69,15 @@ def judged(
         life = replace(life, incident=incident, judgements_failed=life.judgements_failed + 1)
         return _look_later(life, now_ns)
     report, verdict, before = event.report, event.report.verdicts[0], life.incident.verdict
+    ended = any(finding.detector == "exit" for finding in life.incident.findings)
     if life.family == "slow":
         verdict = slowness.measured(life.incident, report.verdicts)
         report = replace(report, verdicts=(verdict,))
         if life.confirmed_ns is None and slowness.agrees(life.incident, verdict):
             life = replace(life, confirmed_ns=now_ns)
-    told = life.incident.severity != "none" or life.family == "slow"  # of a slow rank its symptom says when it is over
-    if before is not None and before.cause not in OPEN and verdict.cause in OPEN and told:
+    # Of a slow rank its symptom says when it is over; what is seen of the dead does not show why they stood.
+    stays = life.incident.severity != "none" or life.family == "slow" or ended
+    if before is not None and before.cause not in OPEN and verdict.cause in OPEN and stays:
         # The job is being torn down, or a rank no longer answers: what was known and told is not unknown again.
         what = f"look {event.look}: now {verdict.cause}; the verdict stands"
         life = replace(life, incident=noted(life.incident, what, wall_ns, actions))

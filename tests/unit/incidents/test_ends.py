@@ -51,6 +51,12 @@ def told(story: Story) -> None:
     assert story.severity == "warning"
 
 
+def found_with_patience(story: Story) -> None:
+    """It may end by itself: nobody is told for two minutes."""
+    story.hang("not_entered", ends_by_itself="sleep")
+    assert story.severity == "none"
+
+
 def looked_healthy(story: Story) -> None:
     suspected(story)
     story.at(9, stall("confirmed"))
@@ -96,6 +102,11 @@ def goes_on(story: Story, way: Way) -> Incident | None:
         (stood_without_a_verdict, KILLED, "ended", "none"),
         (told, KILLED, "ended", "warning"),
         (stepping, KILLED, "ended", "none"),
+        (found_with_patience, MOVES, "resolved", "none"),
+        (found_with_patience, FINISHED, "ended", "none"),
+        (found_with_patience, TERMINATED, "ended", "none"),
+        (found_with_patience, KILLED, "ended", "none"),
+        (found_with_patience, CRASHED, "ended", "critical"),
         (suspected, CRASHED, "ended", "critical"),
         (stood_without_a_verdict, CRASHED, "ended", "critical"),
         (told, CRASHED, "ended", "warning"),
@@ -114,6 +125,10 @@ def test_how_an_incident_ends(before: Any, way: Way, state: str | None, severity
     assert left.events[-1].what.startswith(f"{state}: ")
     assert not of(story.actions, Discard)  # its evidence stays
     assert left.tell_wall_ns is None
+    if before in (told, found_with_patience):
+        # What was seen of the standstill stays said, unless it died of something else and nobody had been told.
+        cause = "rank_exited" if (before, way) == (found_with_patience, CRASHED) else "not_entered"
+        assert left.verdict is not None and left.verdict.cause == cause
 
 
 def test_what_was_seen_of_a_job_that_somebody_ended_before_it_was_sure_is_judged() -> None:
