@@ -170,7 +170,8 @@ class Runner:
                 return len(mine) == RANKS and min(rank.step or 0 for rank in mine) > 150
             return False
         decided = [one for one in self._incidents(ending) if one.verdicts and one.verdicts[0].culprits]
-        return any((one.severity != "none") == (ending.before == "stands") for one in decided)
+        told = ending.before == "stands" and not WAYS[ending.way].in_terminal  # who sits before it is not told
+        return any((one.severity != "none") == told for one in decided)
 
     def _incidents(self, ending: Ending) -> list[IncidentDocument]:
         self._daemon.check()

@@ -1,10 +1,13 @@
 """The end of every incident: how far it had come, and how its job went on or ended."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+import stallwatch.outputs
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents.delivery_steps import due
 from stallwatch.incidents.messages import Discard, Judge
@@ -15,6 +18,8 @@ from stallwatch.outputs.metrics import render
 from stallwatch.outputs.slack_message import slack_message
 from tests.unit.incidents.stories import Story, facts, finding, of, report, stall
 from tests.unit.outputs.reports import node_report, with_snapshot
+
+PAGE = Path(stallwatch.outputs.__file__).parent / "page"
 
 
 class Way(NamedTuple):
@@ -129,6 +134,25 @@ def test_how_an_incident_ends(before: Any, way: Way, state: str | None, severity
         # What was seen of the standstill stays said, unless it died of something else and nobody had been told.
         cause = "rank_exited" if (before, way) == (found_with_patience, CRASHED) else "not_entered"
         assert left.verdict is not None and left.verdict.cause == cause
+    assert _last_mark(left) == ("" if severity == "none" else "🟢" if state == "resolved" else "⚫")
+    scraped = render(with_snapshot(node_report(left), wall_ns=left.resolved_wall_ns or 0), ()).decode()
+    assert (f'state="{state}"' in scraped) is (severity != "none" or "stallwatch_incident_info{" in scraped)
+    assert _colour_of_page(state) == ("good" if state == "resolved" else "soft")
+
+
+def _last_mark(incident: Incident) -> str:
+    """Of the message with which people hear how it ended, who have been told of it; "" where they hear nothing."""
+    step = due(incident, ("told",) if incident.severity != "none" else (), "warning")
+    return str(slack_message(incident, step)["text"])[0] if step else ""
+
+
+def _colour_of_page(state: str) -> str:
+    """Of the card's edge, by the class that is its state."""
+    css = (PAGE / "page.css").read_text(encoding="utf-8")
+    rule = re.search(rf"^article\.{state} {{ border-left-color: var\(--(\w+)\)", css, re.MULTILINE)
+    usual = re.search(r"^article {.*border-left: 5px solid var\(--(\w+)\)", css, re.MULTILINE)
+    assert usual
+    return (rule or usual).group(1)
 
 
 def test_what_was_seen_of_a_job_that_somebody_ended_before_it_was_sure_is_judged() -> None:
