@@ -28,11 +28,15 @@ _COOLDOWN_SECONDS = 30.0
 _LONGEST_COOLDOWN_SECONDS = 3600.0
 
 
-def may_open(lives: Lives, job: JobKey, family: Family, facts: JobFacts | None, at_ns: int) -> bool:
-    """A symptom opens an incident unless one is open for it, it was a false alarm just now, or the job is long over."""
+def may_open(
+    lives: Lives, job: JobKey, family: Family, facts: JobFacts | None, at_ns: int, *, confirmed: bool = False
+) -> bool:
+    """A symptom opens an incident unless one is open for it, it was a false alarm just now, or the job is long over.
+    What is `confirmed` is no suspicion: it waits for nothing."""
     if any(life.incident.job == job and life.family == family for life in lives.active):
         return False
-    if any(c.job == job and c.family == family and c.until_ns > at_ns for c in lives.cooldowns):
+    cooled = any(c.job == job and c.family == family and c.until_ns > at_ns for c in lives.cooldowns)
+    if cooled and not confirmed:
         return False
     if sum(life.incident.job.owner == job.owner for life in lives.active) >= _MOST_OPEN:
         return False  # its turn comes when others of its user are over

@@ -67,7 +67,8 @@ class Engine:
         for event in events:
             lives = self._heard(lives, event, now, actions)
         for job, family in dict.fromkeys((f.job, f.family) for f in now.findings):
-            if ending.may_open(lives, job, family, now.jobs.get(job), now.at_ns):
+            confirmed = any(finding.stage == "confirmed" for finding in now.of(job, family))
+            if ending.may_open(lives, job, family, now.jobs.get(job), now.at_ns, confirmed=confirmed):
                 lives = self._open(lives, job, family, now, actions)
         kept = []
         for life in lives.active:

@@ -359,6 +359,14 @@ def test_slowness_that_came_to_nothing_is_not_looked_at_again_at_once() -> None:
     assert story.at(90, slow)
 
 
+def test_a_slow_rank_that_is_confirmed_waits_for_no_false_alarm_before_it() -> None:
+    story = Story()
+    story.at(20, finding("slow", "suspect"), jobs=[facts(moved=True)])
+    story.at(22)
+    assert not story.at(30, finding("slow", "suspect"))
+    assert of(story.at(31, finding("slow", "confirmed")), StartCapture)
+
+
 def test_a_capture_on_request_takes_two_looks_and_is_kept() -> None:
     story = Story()
     story.at(1, jobs=[facts(moved=True)])
