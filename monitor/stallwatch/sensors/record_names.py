@@ -19,7 +19,7 @@ MOST_KEPT_OF_USER = 4_096
 # Of those the ones that are looked at in one look, beside the records of ranks that are followed: 3 µs each, and 150 µs
 # where they have changed since. Part of it is for records that were never good: one of them may be a new rank's.
 MOST_OF_USER = 256
-MOST_IN_ALL = 2_048  # one user may have many uids (subuid(5))
+MOST_IN_ALL = 1_024  # one user may have many uids (subuid(5)); 150 ms where all have changed
 _FOR_NEW = 4
 _STRIDE = 977  # a prime: whose turn is first
 _MOST_EXCESS = 1 << 16
