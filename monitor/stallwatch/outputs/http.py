@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import logging
 import re
 import socket
 import threading
@@ -16,6 +17,7 @@ from starlette.responses import HTMLResponse
 from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.errors import StallwatchError, UsageError
+from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.app import Endpoints, control_app, tcp_app
 from stallwatch.outputs.connections import Places, limited
 from stallwatch.outputs.guard import Proxy, SocketGuard, TokenGuard, is_loopback
@@ -24,11 +26,14 @@ from stallwatch.outputs.latest import Latest
 from stallwatch.outputs.output import Control, Output
 from stallwatch.outputs.page_token import read_or_make, read_token
 from stallwatch.outputs.sessions import Sessions
-from stallwatch.outputs.sockets import SOCKET_NAME, listen_tcp, listen_unix, split_address
+from stallwatch.outputs.sockets import SOCKET_NAME, HeldByAnother, listen_tcp, listen_unix, split_address
 from stallwatch.outputs.viewer import Group
 from stallwatch.outputs.web_server import WebServer
 
+logger = logging.getLogger("stallwatch.outputs")
+
 _START_SECONDS = 10.0
+_AGAIN_SECONDS = 10.0
 _ACCEPTED_AT_ONCE = 32  # between two looks at who else has something to say; asyncio's name for it is the backlog
 _BACKLOG = 1024  # that may wait for it meanwhile; the kernel has its own limit (net.core.somaxconn)
 
@@ -44,10 +49,12 @@ class HttpOutput:
         self._clock = clock
         self.peers = peers  # replaced as a whole, by the loop
         self._latest = Latest(clock, config.daemon.tick_seconds, config.http.external_url, self._healths)
-        self.publish = self._latest.publish
         self._thread: threading.Thread | None = None
         self._servers: list[WebServer] = []
         self._failure: str | None = None
+        self._held = ""  # why there is no TCP for now
+        self._again_ns = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._token = ""
         self.port: int | None = None  # the one that was given where http.listen asked for 0
 
@@ -75,10 +82,10 @@ class HttpOutput:
             ) from error
         listening: list[tuple[socket.socket, Starlette]] = []
         try:
-            endpoints = Endpoints(self._latest, self._control, load_page("index.html"), self.page_url)
+            endpoints = self._endpoints = Endpoints(self._latest, self._control, load_page("index.html"), self.page_url)
             listening.append(self._control_socket(endpoints))
             if self._config.http.listen:
-                listening.append(self._tcp(endpoints, run_directory))
+                listening += self._tcp_if_free(endpoints, run_directory)
         except StallwatchError:
             for opened, _ in listening:
                 opened.close()
@@ -92,6 +99,27 @@ class HttpOutput:
             return listen_unix(self.socket_path, http.socket_group), control_app(endpoints)
         guard = SocketGuard(Group(http.socket_group))
         return listen_unix(self.socket_path, http.socket_group, 0o666), control_app(endpoints, guard)
+
+    def _tcp_if_free(self, endpoints: Endpoints, run_directory: Path) -> list[tuple[socket.socket, Starlette]]:
+        """A user of the node who came first to the address keeps people from the page until he goes, and no more."""
+        try:
+            made = [self._tcp(endpoints, run_directory)]
+        except HeldByAnother as error:
+            self._held = f"{error}; tried again every {_AGAIN_SECONDS:.0f} s. {error.help}"
+            self._again_ns = self._clock.monotonic_ns() + int(_AGAIN_SECONDS * 1e9)
+            logger.warning("%s", self._held)
+            return []
+        self._held = ""
+        return made
+
+    def publish(self, report: NodeReport) -> None:
+        if self._held and self._loop is not None and self._clock.monotonic_ns() >= self._again_ns:
+            for opened, app in self._tcp_if_free(self._endpoints, Path(self._config.daemon.run_directory)):
+                server = WebServer(_server_config(app))
+                self._servers.append(server)
+                opened.listen(_BACKLOG)
+                asyncio.run_coroutine_threadsafe(server.serve(sockets=[opened]), self._loop)
+        self._latest.publish(report)
 
     def _tcp(self, endpoints: Endpoints, run_directory: Path) -> tuple[socket.socket, Starlette]:
         self._token = read_or_make(self._config.http.token_file, run_directory)
@@ -134,6 +162,7 @@ class HttpOutput:
             started.set()
 
     async def _serve_all(self, sockets: list[socket.socket], started: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
         serving = [
             asyncio.create_task(server.serve(sockets=[opened]))
             for server, opened in zip(self._servers, sockets, strict=True)
@@ -153,7 +182,7 @@ class HttpOutput:
             return self._failure
         if self._thread is not None and not self._thread.is_alive():
             return "the web server has stopped"
-        return None
+        return self._held or None
 
     def close(self, seconds: float) -> None:
         for server in self._servers:

@@ -12,7 +12,12 @@ from stallwatch.errors import UsageError
 
 SOCKET_NAME = "control.sock"  # in daemon.run_directory
 
+_LISTEN = b"0A"  # TCP_LISTEN as proc_net_tcp shows it
 _LONGEST_PATH = 107  # sun_path of unix(7), less its closing zero
+
+
+class HeldByAnother(UsageError):
+    """A user of the node listens at the address, neither root nor ours: he may have come before us on purpose."""
 
 
 def split_address(listen: str) -> tuple[str, int]:
@@ -42,10 +47,23 @@ def listen_tcp(listen: str) -> socket.socket:
         server.listen(128)
     except OSError as error:
         server.close()
+        holder = _listening_user(port) if error.errno == errno.EADDRINUSE else None
+        if holder not in (None, 0, os.geteuid()):
+            raise HeldByAnother(f"http.listen {listen}: {error.strerror}, by uid {holder}", advice) from error
         if error.errno == errno.EACCES:
             advice = "Ports below 1024 need a privilege; set http.listen to a higher one."
         raise UsageError(f"http.listen {listen}: {error.strerror}", advice) from error
     return server
+
+
+def _listening_user(port: int) -> int | None:
+    """Whose socket listens at a TCP port of this node; None where nobody's does."""
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/self/net/{name}", "rb") as file:
+            for fields in map(bytes.split, file.readlines()[1:]):
+                if fields[3] == _LISTEN and int(fields[1].rpartition(b":")[2], 16) == port:
+                    return int(fields[7])
+    return None
 
 
 def listen_unix(path: Path, group: str, mode: int = 0o660) -> socket.socket:
