@@ -98,7 +98,7 @@ def command(
         program=rank_program,
     )
     report = SelfTest(options, current_environment(), tell).run()
-    if report.trial is not None and report.trial.failed_at_start:
+    if report.failed_at_start:
         tell("the start failed: looking at the node")
         report = msgspec.structs.replace(report, node_findings=_node_findings(report, ranks))
     if as_json:
@@ -117,17 +117,21 @@ def _node_findings(report: "SelfTestReport", ranks: int | None) -> "tuple[NodeFi
     from stallwatch.doctor.examine import examine
     from stallwatch.doctor.live.survey import survey
     from stallwatch.doctor.surroundings import Question
+    from stallwatch.selftest.advice import of_import
     from stallwatch.selftest.result import NodeFinding
 
     checks = [check for check in CHECKS if check.area in ("gpu", "network", "host", "environment", "frameworks")]
     # The test's own ranks meet at the loopback address, whatever this shell is told.
     environment = {name: value for name, value in current_environment().items() if not name.startswith("MASTER_")}
     around = survey(Question(local_ranks=ranks, nodes=1), environment, (), report.python)
-    return tuple(
+    found = [
         NodeFinding(one.check, one.severity, one.subject, one.seen, one.why, one.remedy)
         for one in examine(checks, around, SystemClock()).findings
         if one.severity != "info"
-    )
+    ]
+    errors = sum(one.severity == "error" for one in found)  # they come first, and may be why torch does not load
+    imported = of_import(report.problem, report.python)
+    return (*found[:errors], *((imported,) if imported else ()), *found[errors:])
 
 
 def _interrupted(signal_number: int, frame: FrameType | None) -> None:

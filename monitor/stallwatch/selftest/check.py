@@ -50,6 +50,7 @@ class SelfTest:
         self._environment = environment
         self._tell = tell
         self._trials = 0
+        self._python = ""
 
     def run(self) -> SelfTestReport:
         """Raise UsageError for what the caller must change. A fault of the test itself is a report with `ok` None."""
@@ -61,11 +62,11 @@ class SelfTest:
             raise
         except (StallwatchError, OSError) as error:
             help_ = getattr(error, "help", "")
-            report = msgspec.structs.replace(report, problem=f"{error}\n{help_}".strip())
+            report = msgspec.structs.replace(report, python=self._python, problem=f"{error}\n{help_}".strip())
         return msgspec.structs.replace(report, seconds=round(time.monotonic() - began, 2))
 
     def _run(self, report: SelfTestReport) -> SelfTestReport:
-        python = interpreter.find_python(self._options.python, self._environment)
+        python = self._python = interpreter.find_python(self._options.python, self._environment)
         report = msgspec.structs.replace(report, python=python)
         plan, failure = self._plan(python)
         if failure is not None:

@@ -12,6 +12,7 @@ import msgspec
 from stallwatch.errors import UsageError
 from stallwatch.node.run_once import run_once
 from stallwatch.selftest.result import OwnFailure
+from stallwatch.selftest.worker.report import NO_TORCH
 
 _FIND_SECONDS = 20.0
 _COUNT_SECONDS = 90.0  # imports torch, from a slow file system maybe, and starts CUDA
@@ -65,9 +66,7 @@ def count_gpus(python: str, environment: Mapping[str, str]) -> Gpus:
     try:
         count, has_nccl, wants_gpus = json.loads(ended.output.splitlines()[-1])
     except (ValueError, IndexError):
-        raise OwnFailure(
-            f"{python} cannot import torch: {ended.last_words}", "Repair that environment first."
-        ) from None
+        raise OwnFailure(f"{python} {NO_TORCH}: {ended.last_words}", "Repair that environment first.") from None
     if wants_gpus and not count and environment.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
         # A node that lost its GPUs must not pass as one without.
         return Gpus(0, "this node has a GPU driver, and torch sees no GPU: see `nvidia-smi` and CUDA_VISIBLE_DEVICES")

@@ -20,7 +20,7 @@ from typing import Any, Optional
 from stallwatch.selftest.worker.checks import ELEMENT_BYTES
 from stallwatch.selftest.worker.collectives import Group
 from stallwatch.selftest.worker.meeting import Absent, Meeting, first_line, ranks_text
-from stallwatch.selftest.worker.report import IMPORT, StepReport, size_text
+from stallwatch.selftest.worker.report import IMPORT, NO_TORCH, StepReport, size_text
 from stallwatch.selftest.worker.surroundings import (
     NotLaunched,
     Place,
@@ -137,8 +137,8 @@ def _run(options: argparse.Namespace, place: Place, report: StepReport) -> int:
         import torch  # noqa: TID251  this is a rank
         import torch.distributed as dist  # noqa: TID251
     except Exception as error:
-        _say(f"stallwatch selftest: {sys.executable} cannot import torch: {first_line(error)}")
-        report.crash(f"{sys.executable} cannot import torch: {first_line(error)}")
+        _say(f"stallwatch selftest: {sys.executable} {NO_TORCH}: {first_line(error)}")
+        report.crash(f"{sys.executable} {NO_TORCH}: {first_line(error)}")
         return EXIT_CRASH
     report.end("ok")
     deadline.step()

@@ -117,9 +117,17 @@ class SelfTestReport(msgspec.Struct, frozen=True):
     node: str
     python: str = ""
     trial: TrialResult | None = None
-    node_findings: tuple[NodeFinding, ...] = ()  # the worst first; asked for only where the start failed
+    node_findings: tuple[
+        NodeFinding, ...
+    ] = ()  # the worst first; asked for where it failed before the first collective
     warnings: tuple[str, ...] = ()
     bisection: Bisection | None = None
     nccl_tests: NcclTests | None = None
     problem: str = ""  # of the test itself
     seconds: float = 0.0
+
+    @property
+    def failed_at_start(self) -> bool:
+        """Whether it failed before the first collective, or did not even begin (a torch that cannot be imported, a
+        setting that torch refuses): then the node's own faults come first."""
+        return self.ok is None or (self.trial is not None and self.trial.failed_at_start)

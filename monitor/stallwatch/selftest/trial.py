@@ -11,7 +11,7 @@ from stallwatch.selftest.evidence import Investigation, Judgement
 from stallwatch.selftest.launching import Plan, Ranks
 from stallwatch.selftest.progress import Progress, failure_at_end
 from stallwatch.selftest.result import Device, Failure, OwnFailure, TrialResult
-from stallwatch.selftest.worker.report import name_of
+from stallwatch.selftest.worker.report import NO_TORCH, name_of
 
 _POLL_SECONDS = 0.05
 # What the others have to say of a fault comes within this; NCCL's ranks may just hang.
@@ -100,6 +100,8 @@ class Trial:
     def _check_ours(self, ranks: Ranks, codes: Mapping[int, int]) -> None:
         if (crash := self._progress.crash()) is not None:
             words = ranks.last_words(crash.rank)
+            if NO_TORCH in crash.detail:
+                raise OwnFailure(crash.detail, "It is asked for with this shell's environment, as training would.")
             raise OwnFailure(f"rank {crash.rank} of the self-test crashed: {crash.detail}", words)
         for rank in self._progress.silent():
             if rank in codes:

@@ -37,9 +37,12 @@ def lines(report: SelfTestReport) -> Iterator[str]:
 
 def conclusion(report: SelfTestReport) -> str:
     if report.ok is None:
-        return (
-            f"No result: the self-test itself did not work, which says nothing about {report.node}.\n{report.problem}"
+        says = (
+            "mend what the node checks found first"
+            if report.node_findings
+            else (f"the self-test itself did not work, which says nothing about {report.node}")
         )
+        return f"No result: {says}.\n{report.problem}"
     took = f"in {report.seconds:.0f} s"
     if report.ok:
         assert report.trial is not None

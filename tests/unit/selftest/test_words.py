@@ -87,3 +87,15 @@ def test_what_is_wrong_with_the_node_comes_before_the_failure_that_it_caused() -
     assert "What failed: rank 0 failed in step device" in text
     assert trial.failed_at_start
     assert not GOOD.trial or not GOOD.trial.failed_at_start
+
+
+def test_a_test_that_did_not_even_begin_asks_for_the_node_s_faults_and_names_them_first() -> None:
+    found = NodeFinding("wrong_value", "error", "this shell", "TORCH_DISTRIBUTED_DEBUG=DETAILS is none.", "w", "unset")
+    report = SelfTestReport(1, "1", None, "node7", problem="python cannot import torch: must be OFF, INFO, or DETAIL")
+    assert report.failed_at_start
+    assert "says nothing about node7" in list(lines(report))[-1]
+    text = list(lines(msgspec.structs.replace(report, node_findings=(found,))))
+    assert text[0].startswith("This node, error: this shell: TORCH_DISTRIBUTED_DEBUG=DETAILS")
+    assert "says nothing" not in text[-1]
+    assert "cannot import torch" in text[-1]
+    assert not GOOD.failed_at_start

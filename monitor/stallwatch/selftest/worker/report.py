@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 SCHEMA_VERSION = 1
 IMPORT = "import torch"  # the step that is as slow as a file system, and has the deadline of a start
+NO_TORCH = "cannot import torch"  # of a crash: the environment's fault, and not this program's
 
 
 def report_name(rank: int) -> str:
