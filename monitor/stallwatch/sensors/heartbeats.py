@@ -105,14 +105,14 @@ class HeartbeatScan:
     def tidy(self) -> None:
         """Remove what is to be removed. The directory is read through for it, which anybody may have filled: where that
         takes long it is done seldom."""
-        began = time.monotonic()
-        if began < self._tidy_at or not self._to_remove:
+        if time.monotonic() < self._tidy_at or not self._to_remove:
             return
+        # By what it takes of a core: a node that is busy takes its time with everything, and is tidied all the same.
+        began = time.thread_time()
         for directory, records in self._to_remove.items():
             rank_files.remove(directory, tuple(records.values()))
         self._to_remove.clear()
-        now = time.monotonic()
-        self._tidy_at = now + _TIDY_SHARE * (now - began)
+        self._tidy_at = time.monotonic() + _TIDY_SHARE * (time.thread_time() - began)
 
     def close(self) -> None:
         for names in self._names.values():

@@ -1,11 +1,14 @@
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from stallwatch.hook import layout
-from stallwatch.sensors import record_names
+from stallwatch.node import rank_files
+from stallwatch.sensors import heartbeats, record_names
 from stallwatch.sensors.heartbeats import HeartbeatScan
 from tests.unit.sensors.records import record_bytes, write_record
 
@@ -162,6 +165,25 @@ def test_everything_of_an_ended_process_is_removed_and_nothing_else(scan: Heartb
     scan.tidy()
     assert sorted(p.name for p in directory.iterdir()) == [".daemon", other.name]
     assert list((directory / ".daemon").iterdir()) == []
+
+
+def test_a_node_that_is_busy_is_tidied_as_soon_as_another(
+    scan: HeartbeatScan, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, removed = [1000.0], list[str]()
+
+    def remove_slowly(directory: Path, records: Sequence[rank_files.Read]) -> None:
+        now[0] += 60.0  # and hardly any of it on a core
+        removed.extend(record.name for record in records)
+
+    path = write_record(directory, 1, 50, 9)
+    scan.read()
+    monkeypatch.setattr(heartbeats, "time", SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: 0.0))
+    monkeypatch.setattr(rank_files, "remove", remove_slowly)
+    for _ in range(2):
+        scan.remove(str(path))
+        scan.tidy()
+    assert removed == [path.name, path.name]
 
 
 @pytest.mark.parametrize(("blocks", "files", "said"), [(0, 9, "no room left"), (9, 0, "no inode left")])
