@@ -70,6 +70,10 @@ class _Pace:
         self._begun.setdefault(owner, deque(maxlen=_MOST_IN_A_WHILE)).append(now_ns)
 
 
+def _is_same(one: StartCapture, other: Judge) -> bool:
+    return one.incident.incident_id == other.incident.incident_id
+
+
 class Hands:
     def __init__(
         self,
@@ -157,6 +161,9 @@ class Hands:
         if self._paces[type(action)].is_used_up(owner):
             return True
         if isinstance(action, Judge):
+            # A stop is judged before its look is done, but not before that has begun: there would be nothing to read.
+            if any(isinstance(one, StartCapture) and _is_same(one, action) for one in self._waiting):
+                return True
             return sum(known.job.owner == owner for known, _, _ in self._judgements.values()) >= _MOST_JUDGEMENTS
         lasts = slowness.profile_seconds(action.incident, action.look) > 0
         others = (look for incident_id, look in self._looks.items() if incident_id != action.incident.incident_id)

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from stallwatch.captures.run import CaptureState
 from stallwatch.config import Config
-from stallwatch.incidents.messages import Captured, Discard, StartCapture
+from stallwatch.incidents.messages import Captured, Discard, Judge, StartCapture
 from stallwatch.incidents.names import incident_id
 from stallwatch.incidents.store import IncidentStore
 from stallwatch.loop.bundles import Bundles
@@ -49,6 +49,20 @@ def test_a_users_many_incidents_are_looked_at_two_at_a_time_and_delay_no_look_at
     assert starter.captured[4][0] == bens[4].incident_id
     hands.close()
     assert not hands.busy
+
+
+def test_a_stop_is_judged_early_once_its_look_has_begun_and_not_on_nothing(tmp_path: Path) -> None:
+    starter = FakeStarter(hangs=True)
+    hands = hands_with(starter, tmp_path)
+    *others, last = (of_user("ben", number, tmp_path) for number in range(3))
+    hands.do([StartCapture(incident, 1) for incident in (*others, last)])
+    hands.do([Judge(last, 1)])
+    hands.poll()
+    assert starter.judgements == []
+    starter.captures[0].state = CaptureState(done=True, evidence_complete=True)
+    hands.poll()
+    assert (len(starter.captures), len(starter.judgements)) == (3, 1)
+    hands.close()
 
 
 def test_a_look_at_a_hang_does_not_wait_for_looks_at_slow_ranks_that_last(tmp_path: Path) -> None:
