@@ -105,7 +105,7 @@ class Publication:
         """For people: who this is, where its record is, whether a daemon reads there now."""
         file, world = self.file, self.world
         if file is None:
-            return f"no record: {self._guard.last or 'it was withdrawn'}"
+            return self._guard.last or "no record of this rank: it was withdrawn"
         what = f"rank {world.rank} of {world.training_job}, record {file.path}; "
         if is_read(file.directory):
             return f"{what}a daemon reads it"

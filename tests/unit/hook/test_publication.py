@@ -65,7 +65,7 @@ def test_it_says_where_its_record_is_and_whether_a_daemon_reads_it(directory: Pa
 def test_without_a_directory_it_says_what_is_wrong(directory: Path) -> None:
     directory.rmdir()
     said = published().describe()
-    assert said.startswith("no record: no record of this rank: ")
+    assert said.startswith("no record of this rank: ")
     assert str(directory) in said
 
 
