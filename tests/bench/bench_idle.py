@@ -43,8 +43,10 @@ def processes(daemon: psutil.Process) -> list[psutil.Process]:
 def name(process: psutil.Process) -> str:
     """ "daemon", "sensors.child ranks": what it is, without its options."""
     words = process.cmdline()
-    module = next((word for word in words if word.startswith("stallwatch.")), "stallwatch.?")
-    return " ".join([module.removeprefix("stallwatch."), *words[words.index(module) + 1 :][:1]]) if words else "?"
+    at = next((number for number, word in enumerate(words) if word.startswith("stallwatch.")), None)
+    if at is None:  # a py-spy, a reader of evidence
+        return Path(words[0]).name if words else "?"
+    return " ".join([words[at].removeprefix("stallwatch."), *words[at + 1 :][:1]])
 
 
 def spent(daemon: psutil.Process) -> tuple[dict[tuple[int, str], float], float]:
