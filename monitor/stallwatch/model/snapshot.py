@@ -101,9 +101,6 @@ class ProcessSample(Process, frozen=True, kw_only=True):
     """A rank's process at one tick."""
 
     pid: int
-    start_ticks: int
-    parent_pid: int
-    uid: int
     state: str
     tracer_pid: int
     command: str
@@ -111,7 +108,6 @@ class ProcessSample(Process, frozen=True, kw_only=True):
     main_thread_cpu_ticks: int  # of the same
     cpu_ticks: int
     resident_bytes: int
-    threads: int
     has_terminal: bool  # runs in somebody's terminal session
     main_thread_wakes: int | None = None  # how often the main thread has gone to sleep of its own will; None: not known
 

@@ -59,9 +59,6 @@ class ProcessWatch:
         read_bytes, write_bytes = self._io()
         return ProcessSample(
             pid=self.pid,
-            start_ticks=stat.start_ticks,
-            parent_pid=stat.parent_pid,
-            uid=status.uids[0],
             state=stat.state,
             tracer_pid=0 if self._looks_for_us(status.tracer_pid) else status.tracer_pid,
             command=self.command,
@@ -72,7 +69,6 @@ class ProcessWatch:
             read_bytes=read_bytes,
             write_bytes=write_bytes,
             resident_bytes=stat.resident_pages * _PAGE_BYTES,
-            threads=stat.threads,
             has_terminal=stat.terminal != 0 or self._launcher_has_terminal(stat.parent_pid),
             children=tuple(self._children(min(most_children, _MOST_CHILDREN))),
             open_files=self._files(),

@@ -35,8 +35,8 @@ def sample(rank: int, *, with_hook: bool = True) -> RankSample:
 
 def process(state: str = "S", command: str = "", children: tuple[ChildProcess, ...] = ()) -> ProcessSample:
     return ProcessSample(
-        pid=51, start_ticks=1, parent_pid=1, uid=1000, state=state, tracer_pid=0, command=command, children=children,
-        main_thread_state="S", main_thread_cpu_ticks=9, cpu_ticks=9, resident_bytes=1, threads=1, has_terminal=False,
+        pid=51, state=state, tracer_pid=0, command=command, children=children,
+        main_thread_state="S", main_thread_cpu_ticks=9, cpu_ticks=9, resident_bytes=1, has_terminal=False,
     )  # fmt: skip
 
 

@@ -77,9 +77,6 @@ def one_look(words: dict[str, Any]) -> tuple[CounterLook, ...]:
 def process(rank: int, **fields: Any) -> ProcessSample:
     values: dict[str, Any] = {
         "pid": 1000 + rank,
-        "start_ticks": 5,
-        "parent_pid": 1,
-        "uid": 1000,
         "state": "S",
         "tracer_pid": 0,
         "command": "python train.py",
@@ -90,7 +87,6 @@ def process(rank: int, **fields: Any) -> ProcessSample:
         "read_bytes": None,
         "write_bytes": None,
         "resident_bytes": 1 << 30,
-        "threads": 8,
         "has_terminal": False,
         "children": (),
     }

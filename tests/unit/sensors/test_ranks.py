@@ -63,7 +63,6 @@ def test_rank_is_its_record_and_its_process(
     assert isinstance(sample.heartbeat, Known)
     assert sample.heartbeat.value.step == 5
     assert isinstance(sample.process, Known)
-    assert sample.process.value.start_ticks == sample.start_ticks
     assert sample.end is None
 
 
