@@ -268,6 +268,13 @@ class SlackSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     bot_token: Annotated[str, Meta(description="The token itself; prefer the file or STALLWATCH_SLACK_BOT_TOKEN.")] = ""
     channel: Annotated[str, Meta(description="Where the bot writes: a channel's id or name.")] = ""
+    channels: Annotated[
+        str,
+        Meta(
+            description="Other channels by job or owner, the first that fits: llama-*=#llama, owner:anna=#anna. "
+            "A digest goes to `channel`."
+        ),
+    ] = ""
     api_url: Annotated[str, Meta(description="Slack's API, for a GovSlack of your own.")] = "https://slack.com/api/"
     messages_per_hour: Annotated[
         int, Meta(description="Of each user; more than these wait and arrive as one digest.", ge=1, le=1000)

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
@@ -39,7 +40,7 @@ def slack(config: Config, clock: Clock) -> Courier | None:
         return None
     return Courier(
         "slack",
-        SlackWords(config.http.external_url, config.slack.channel if request.kind == "slack_bot" else ""),
+        SlackWords(config.http.external_url, *_channels(config.slack, bot=request.kind == "slack_bot")),
         ChildPoster(request),
         clock,
         FarSpoolFile(Path(config.daemon.state_directory) / "slack.json"),
@@ -71,12 +72,36 @@ def _request(section: SlackSection) -> Request | None:
     return Request("slack", url, msgspec.Raw(b"{}"), 0) if url else None
 
 
+def _channels(section: SlackSection, *, bot: bool) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The bot's channel, and those of certain jobs. Raise UsageError for a rule that is none; a webhook has one
+    channel, its own."""
+    rules = []
+    for rule in filter(None, map(str.strip, section.channels.split(","))):
+        pattern, equals, channel = (part.strip() for part in rule.rpartition("="))
+        if not (pattern and equals and channel):
+            raise UsageError(f"slack.channels: {rule!r} is no rule", "For instance llama-*=#llama, owner:anna=#anna.")
+        rules.append((pattern, channel))
+    if rules and not bot:
+        raise UsageError("slack.channels needs a bot", "A webhook writes to its own channel: set slack.bot_token_file.")
+    return (section.channel, tuple(rules)) if bot else ("", ())
+
+
 class SlackWords:
     """Given a channel, the messages are a bot's: what follows the first one is short, and brings it up to date."""
 
-    def __init__(self, external_url: str, channel: str = "") -> None:
+    def __init__(self, external_url: str, channel: str = "", rules: tuple[tuple[str, str], ...] = ()) -> None:
+        """`rules`: (pattern of a job's name, or owner: and one of its owner's; channel)."""
         self._external_url = external_url
         self._to = {"channel": channel} if channel else {}
+        self._rules = rules
+
+    def _where(self, incident: Incident) -> Mapping[str, str]:
+        for pattern, channel in self._rules:
+            whose = pattern.removeprefix("owner:")
+            name = incident.job.training_job if whose == pattern else incident.job.owner
+            if fnmatchcase(name, whose):
+                return {"channel": channel}
+        return self._to
 
     def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
         if step == "acknowledged" and not self._to:
@@ -85,8 +110,8 @@ class SlackWords:
         if self._to and not incident.is_over and not incident.acknowledged_by:
             whole = {**whole, "blocks": [*whole["blocks"], slack_context(HINT)]}
         if not self._to or step == "told":
-            return {**self._to, **whole}
-        return {**self._to, **slack_answer(incident, step), "root": whole}
+            return {**self._where(incident), **whole}
+        return {**self._where(incident), **slack_answer(incident, step), "root": whole}
 
     def line(self, incident: Incident, step: Step) -> str:
         return slack_line(incident, step, self._external_url)

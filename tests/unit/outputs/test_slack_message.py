@@ -4,10 +4,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from stallwatch import config
+from stallwatch.clock import SystemClock
+from stallwatch.errors import UsageError
 from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident
 from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, Slowness, StackNode
+from stallwatch.outputs.slack import SlackWords, slack
 from stallwatch.outputs.slack_message import (
     escape,
     slack_acknowledged,
@@ -290,3 +295,29 @@ def test_of_a_slow_rank_what_it_costs_is_said_first() -> None:
     told = slack_message(incident(report=diagnosis(slow)), "told")
     assert "rank 2: slow_rank +30%" in told["blocks"][0]["text"]["text"]
     assert "costs 0.06 s of each step of 0.26 s" in texts(told)
+
+
+def test_a_bot_writes_to_the_channel_of_the_job_or_of_its_owner() -> None:
+    words = SlackWords("", "#training", (("llama-*", "#llama"), ("owner:an?a", "#anna")))
+    for job, channel in (
+        (JobKey("llama-7b", "1", "anna"), "#llama"),
+        (JobKey("resnet", "1", "anna"), "#anna"),
+        (JobKey("resnet", "1", "ben"), "#training"),
+    ):
+        steps: tuple[Step, ...] = ("told", "escalated")
+        for step in steps:
+            assert words.message(incident(job=job), step, node_report())["channel"] == channel
+    assert words.digest(["a"])["channel"] == "#training"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"bot_token": "xoxb-1", "channel": "#a", "channels": "llama"}, "'llama' is no rule"),
+        ({"webhook_url": "https://hooks.slack.com/x", "channels": "a=#b"}, "needs a bot"),
+    ],
+)
+def test_rules_for_channels_that_cannot_work_are_refused(settings: dict[str, str], said: str) -> None:
+    configured, _ = config.load(overrides={("slack", key): text for key, text in settings.items()})
+    with pytest.raises(UsageError, match=said):
+        slack(configured, SystemClock())
