@@ -116,7 +116,7 @@ class SlowDetector:
             of_job = self._watch(known.get(job, _Watched(job)), alive)
             before = next((s for s in state.slow if s.job == job), None)
             now = self._judge(of_job, alive, before, seen) if moved else None
-            if before and (now is None or now.ranks != before.ranks):
+            if before and (now is None or now.ranks != before.ranks) and not _gives_way(before, now, of_job):
                 held = self._held(before, of_job, alive, moved=moved)
                 if held is None:
                     of_job = _begun_anew(of_job, before)
@@ -242,6 +242,12 @@ def _lags(before: Sequence[_Lagging], alive: Sequence[RankHistory]) -> tuple[_La
     return tuple(lagging)
 
 
+def _gives_way(before: _Slow, now: _Slow | None, watched: _Watched) -> bool:
+    """A suspicion that no window shows any more does not stand in the way of another one."""
+    still = any(least is not None and least.ranks == before.ranks for least in watched.by_window)
+    return now is not None and not before.confirmed and not still
+
+
 def _begun_anew(watched: _Watched, over: _Slow) -> _Watched:
     """What is over must not be found again in the looks of the time when it was so."""
     looks = watched.looks
@@ -291,7 +297,8 @@ def _is_from_start(watched: _Watched, least: Least) -> bool:
 def _is_usual(looks: Looks, least: Least) -> bool:
     """Whether such differences come and go in this job."""
     peers = _peers(looks, least.ranks)
-    columns = [(peer.rank, looks.column(peer, len(looks.looks))) for peer in peers]
+    # Under NCCL the counts' distances are learned first: what they made of early looks is no habit of the job.
+    columns = [(peer.rank, looks.column(peer, len(looks.looks), surely=looks.nccl)) for peer in peers]
     return is_usual(columns, least.ranks, least.looks, least.peers_share - least.share)
 
 

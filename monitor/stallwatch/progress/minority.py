@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-# Where half of the ranks are late (one of two), it may be so by design: the difference must be beyond what a design
-# makes. Of a step.
+# Where half of the ranks are late (one of two), it may be so by design: unless it was seen not to be so before, the
+# difference must be beyond what a design makes. Of a step.
 _OF_HALF = 0.3
 # Of their distance to the others' median, the part by which they are apart from the last of the others: where it is
 # less the others differ among themselves, too (stages, experts), and it is a spread by design.
@@ -23,5 +23,5 @@ def stand_apart(late: int, others: int, distance: float, gap: float, least: floa
     was seen not to be so before; two ranks of four that were late from the start are halves of something."""
     if late == others > 1 and not began:
         return False
-    needed = least if late < others else max(least, _OF_HALF)
+    needed = least if late < others or began else max(least, _OF_HALF)
     return distance >= needed and gap >= _LIKE_OTHERS * distance

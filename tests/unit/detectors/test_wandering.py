@@ -84,3 +84,22 @@ def test_a_rank_that_is_slow_again_after_it_was_over_is_found_again() -> None:
 def test_slowness_that_goes_from_rank_to_rank_every_half_minute_is_no_news_once_it_has_been_seen_to() -> None:
     job = Job("nothing", 4, 0.0, 0, 0.0, design="wanders", design_seed=2, spread=0.3, rhythm_seconds=30.0)
     assert max((second for second, _ in confirmed_at(job, 360, 2)), default=0) < 180
+
+
+def test_of_two_ranks_one_that_becomes_slow_is_found_and_one_that_always_was_by_less_than_a_design_makes_is_not() -> (
+    None
+):
+    assert confirmed(Job("sleep", 2, 0.3, 1, 20.0), 100, 1) == {(1,)}
+    assert not confirmed(Job("sleep", 2, 0.3, 1, 0.0), 100, 1)
+
+
+def test_a_suspicion_that_nothing_shows_any_more_does_not_stand_in_the_way_of_another() -> None:
+    """Under NCCL the counts' distances are learned first, which may point at another rank for some seconds."""
+    job = Job("sleep", 4, 0.3, 2, 15.0, "nccl", step_scale=0.25)
+    suspected = [
+        (snapshot.tick, finding.ranks)
+        for snapshot, found in detect(Config(), play(job, 50, 6))
+        for finding in found.findings
+        if finding.detector == "slow"
+    ]
+    assert suspected[-1] == (50, (2,))

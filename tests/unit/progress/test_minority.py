@@ -23,10 +23,10 @@ def test_the_late_ones_are_never_more_than_the_others(ranks: list[int], found: l
         (1, 3, 0.2, 0.2, False, True),
         (1, 3, 0.05, 0.05, False, False),  # too little
         (1, 3, 0.2, 0.1, False, False),  # the others are spread, too
-        (1, 1, 0.2, 0.2, True, False),  # of two, one may be later by design
+        (1, 1, 0.2, 0.2, False, False),  # of two, one may be later by design
         (1, 1, 0.4, 0.4, False, True),
-        (2, 2, 0.2, 0.2, True, False),  # and of four, two
-        (2, 2, 0.4, 0.4, True, True),
+        (1, 1, 0.2, 0.2, True, True),  # but not since a moment ago
+        (2, 2, 0.2, 0.2, True, True),  # and of four, two
         (2, 2, 0.4, 0.4, False, False),  # which then were it from the start
     ],
 )
