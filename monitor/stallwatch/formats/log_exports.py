@@ -11,6 +11,7 @@ from stallwatch.formats.log_time import moment
 
 # Elasticsearch's hits.hits, CloudWatch's events, Loki's streams of versions before 2.
 _LISTS: Final = (("hits", "hits"), ("events",), ("entries",), ("data", "result"), ("streams",))
+_OF_LOGGERS: Final = frozenset(("level", "levelname", "severity", "timestamp", "asctime", "@timestamp", "stream"))
 _LOOKS: Final = 40  # lines that are asked for their times
 _FEWEST_TIMES: Final = 3
 
@@ -19,6 +20,8 @@ def lines_of(said: Any) -> list[str] | None:
     """Given a JSON value, return the lines of the log that it holds, each a JSON object, oldest first; None where it is
     no log."""
     entries = said if type(said) is list else next((found for path in _LISTS if (found := _at(said, path))), None)
+    if entries is None and type(said) is dict and said.keys() & _OF_LOGGERS:
+        entries = [said]  # one line
     if not entries or not all(type(entry) is dict for entry in entries):
         return None
     if any("values" in entry or "entries" in entry for entry in entries):

@@ -40,6 +40,7 @@ SYSTEM_PATTERNS: Final = (
         r"noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal"
         r" (?P<exit_signal>\d+)",
     ),
+    pattern("process_failed", "MPI_ABORT was invoked", r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator"),
     pattern("process_failed", "RUNNING AT", r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)"),
     # Ray tells the death of an actor to its driver; why it died stands in the actor's own lines, or nowhere.
     pattern(

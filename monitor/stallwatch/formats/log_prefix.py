@@ -39,6 +39,8 @@ _TEXT_KEYS: Final = (
     "log", "message", "msg", "event", "text", "MESSAGE", "textPayload", "line", "body", "content", "@message",
     "short_message",
 )  # fmt: skip
+_RAISED_KEYS: Final = ("exception", "exc_info", "stack_trace", "stacktrace")  # beside the message: a traceback
+_SEVERAL: Final = re.compile(r'\\n(?!")|"(?:exception|exc_info|stack_?trace)": ?"')
 _TIME_KEYS: Final = ("time", "timestamp", "asctime", "ts", "@timestamp")
 _RANK_KEYS: Final = ("rank", "global_rank")
 _HOST_KEYS: Final = ("_HOSTNAME", "hostname", "host", "node_name")
@@ -151,14 +153,19 @@ class _JsonLine(NamedTuple):
 
 def _of_json(text: str) -> _JsonLine:
     """The line that a JSON object holds, its time and rank, and who wrote it."""
-    whole = _JsonLine(text)
+    said = _decoded(text)
+    line = json_line(said) if said is not None else None
+    return line or _JsonLine(text)
+
+
+def _decoded(text: str) -> object:
+    """The object that a line is; None where it is none."""
     if not _JSON.match(text):
-        return whole
+        return None
     try:
-        said = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        return whole
-    return json_line(said) or whole
+        return None
 
 
 def json_line(said: object) -> _JsonLine | None:
@@ -169,6 +176,8 @@ def json_line(said: object) -> _JsonLine | None:
     log = next((part[key] for part in parts for key in _TEXT_KEYS if isinstance(part.get(key), str)), None)
     if log is None:
         return None
+    for raised in (part[key] for part in parts for key in _RAISED_KEYS if isinstance(part.get(key), str)):
+        log += f"\n{raised}"
 
     def first(keys: Sequence[str], kind: type = str) -> Any:
         return next((part[key] for part in parts for key in keys if type(part.get(key)) is kind), None)
@@ -190,6 +199,17 @@ def _parts(said: dict[str, Any], depth: int = 2) -> Iterator[dict[str, Any]]:
 def within_json(text: str) -> str:
     """The line that a JSON object holds; what is no such object as it is."""
     return _of_json(text).text
+
+
+def lines_within(raw: str) -> Iterator[str]:
+    """A line of a log; of an object that holds several (a message with a traceback) each as an object of its own."""
+    said = _decoded(raw) if raw[:1] == "{" and _SEVERAL.search(raw) else None
+    line = json_line(said) if said is not None else None
+    if line is None:
+        yield raw
+        return
+    for text in line.text.split("\n"):
+        yield json.dumps({"log": text, "time": line.stamp, "rank": line.rank, "pod": line.writer, "host": line.host})
 
 
 def is_json_line(text: str) -> bool:

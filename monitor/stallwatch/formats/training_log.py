@@ -17,7 +17,7 @@ from stallwatch.formats.log_mismatch import sides_of
 from stallwatch.formats.log_owners import Owners
 from stallwatch.formats.log_pattern import Pattern
 from stallwatch.formats.log_patterns import PATTERNS
-from stallwatch.formats.log_prefix import Line, read_line, shape_of, strip_colours, within_json
+from stallwatch.formats.log_prefix import Line, lines_within, read_line, shape_of, strip_colours, within_json
 from stallwatch.formats.log_time import Moment, moment
 from stallwatch.formats.log_traceback import BODY, CHAINED, IGNORED, Traceback, lone_exception, starts, undrawn
 from stallwatch.formats.outside_text import line_of
@@ -102,7 +102,8 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
     reading = _Reading()
     lines = oldest_first(data.decode("utf-8", "surrogateescape").split("\n"))
     for number, raw in whole_lines(uncut(lines)):
-        reading.feed(raw, number)
+        for line in lines_within(raw):
+            reading.feed(line, number)
     events = reading.ended()
     if not reading.kernel.events and all(event.kind in _NEWS for event in events):
         ended = max((event.line for event in events if event.kind == "clean_end"), default=0)

@@ -29,6 +29,8 @@ def claim(story: Story) -> Saying:
     if not gone:
         return None
     ends = {rank: end_of(story, rank) for rank in gone}
+    if story.case.logs.ended_together and not any(ends.values()):
+        return None
     if all(exit_code(end) == 0 for end in ends.values()):
         if len(gone) == len(story.case.observed):
             return Rejected("rank_exited", "every process ended with exit code 0")

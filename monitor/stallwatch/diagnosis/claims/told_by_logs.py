@@ -30,7 +30,7 @@ _RAISED = (
 
 def ended(story: Story) -> Saying:
     """A process that ended by itself, by its launcher's word, where no process was seen to end."""
-    told = _first_of(story, _GONE)
+    told = [] if story.case.logs.ended_together else _first_of(story, _GONE)
     if any(activity.gone for activity in story.case.activities.values()):
         return None
     ended_too = {one.rank for one in story.case.logs.told if one.kind in _ENDS and one.rank is not None}
@@ -62,6 +62,10 @@ def over(story: Story) -> Saying:
         return None  # it hung before
     if logs.ended_well:
         return Claim("job_ended", (), "likely", (Fact("the logs tell an ordinary end and no failure", "logs"),))
+    if logs.ended_together:
+        many = len(logs.ended_together)
+        said = f"all {many} ranks were ended by the same signal at once, and nothing tells of another end"
+        return Claim("job_ended", (), "likely", (Fact(said, "logs"),))
     first = logs.first
     ended_by_others = [one for one in logs.told if one.kind == "cancelled"]
     if first is None and ended_by_others and all(one.kind in ("cancelled", *_ENDS) for one in logs.told):
@@ -167,7 +171,8 @@ def watchdog(story: Story) -> Saying:
     logs = story.case.logs
     world = {*story.case.world, *(event.rank for event in logs.events if event.rank is not None)}
     with_log = [rank for rank, evidence in story.case.evidence.items() if evidence.log]
-    blame = find_blame(logs.groups, world, with_log)
+    spoke = {event.rank for event in logs.events if event.kind == "exception" and event.rank is not None}
+    blame = find_blame(logs.groups, world, with_log, spoke)
     if blame is None:
         return None
     group = f"group {blame.group.name}" if blame.group.name and not blame.group.is_default else "the default group"

@@ -14,6 +14,8 @@ from stallwatch.diagnosis.logs.owners import gathered, owned_by_pid
 from stallwatch.diagnosis.logs.told import Told
 from stallwatch.model.evidence import LogEvent, NodeEvidence, RankEvidence
 
+_SENT = (9, 15)  # SIGKILL, SIGTERM: signals that somebody sends
+
 
 class LogReading:
     """Read-only. `told` is what the last attempt's logs tell, the first cause first; `earlier` the same of attempts
@@ -59,6 +61,21 @@ class LogReading:
             for one in self.told
         )
         return ends and harmless and not self.unrecognised
+
+    @cached_property
+    def ended_together(self) -> tuple[int, ...]:
+        """All ranks from the first to the last, where one signal that somebody sent ended all of them at one time and
+        nothing else is told; else ()."""
+        launchers_own = ("exception", "killing", "terminated")  # what it raised itself, and what it did then
+        told = [
+            one for one in self.told if one.rank is not None or one.kind not in launchers_own or not one.consequence
+        ]
+        ends = {(one.event.exit_signal, one.event.at) for one in told}
+        ranks = sorted(rank for one in told for rank in ((one.rank,) if one.rank is not None else one.event.ranks))
+        by_signal = len(ends) == 1 and next(iter(ends))[0] in _SENT
+        whole = len(ranks) > 1 and ranks == list(range(len(ranks)))
+        only_ends = all(one.kind in ("launcher_failure", "process_failed") for one in told)
+        return tuple(ranks) if by_signal and whole and only_ends else ()
 
     @property
     def unrecognised(self) -> tuple[LogEvent, ...]:

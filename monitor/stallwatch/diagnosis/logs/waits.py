@@ -37,9 +37,14 @@ class Blame(NamedTuple):
         return tuple(sized)
 
 
-def find_blame(groups: Sequence[GroupReading], world: Iterable[int] = (), with_log: Iterable[int] = ()) -> Blame | None:
-    """Given what is told of each group, the ranks that are known to be in the job and those whose own logs were read,
-    say what explains the waits."""
+def find_blame(
+    groups: Sequence[GroupReading],
+    world: Iterable[int] = (),
+    with_log: Iterable[int] = (),
+    spoke: Iterable[int] = (),
+) -> Blame | None:
+    """Given what is told of each group, the ranks that are known to be in the job, those whose own logs were read and
+    those that told of an end of their own, say what explains the waits."""
     usable = [group for group in groups if group.waiters and group.comparable]
     absent = _follow(usable)
     if absent is not None:
@@ -49,7 +54,8 @@ def find_blame(groups: Sequence[GroupReading], world: Iterable[int] = (), with_l
             return found
     known = tuple(sorted({*world, *with_log}))
     read = frozenset(with_log)
-    silent = [found for group in usable if (found := _silent(group, groups, known, read)) is not None]
+    told = frozenset(spoke)
+    silent = [found for group in usable if (found := _silent(group, groups, known, read, told)) is not None]
     if silent:
         return min(silent, key=lambda found: (len(found.ranks), not found.sure, found.group.key))
     stuck = [found for group in usable if (found := _stuck(group, known)) is not None]
@@ -127,7 +133,11 @@ def _partition(
 
 
 def _silent(
-    group: GroupReading, groups: Sequence[GroupReading], world: Sequence[int], with_log: frozenset[int]
+    group: GroupReading,
+    groups: Sequence[GroupReading],
+    world: Sequence[int],
+    with_log: frozenset[int],
+    spoke: frozenset[int],
 ) -> Blame | None:
     """Members that printed nothing, where all others wait in one operation. A rank whose log was not given is no silent
     one: it must have one of its own, or the log of those that wait must be one that it writes to."""
@@ -139,7 +149,7 @@ def _silent(
     members, sure = _members(group, world)
     heard = {rank for other in groups for rank in other.heard}
     silent = sorted(set(members) - heard)
-    if not silent or len(silent) >= len(group.waiters):
+    if not silent or len(silent) >= len(group.waiters) or spoke.intersection(silent):
         return None
     if not with_log.issuperset(silent) and not _shares_a_log(silent, groups):
         return None

@@ -1,5 +1,6 @@
 """Which failure came first, in the words of many versions and launchers."""
 
+import json
 from collections.abc import Iterable
 
 import pytest
@@ -282,3 +283,46 @@ def test_the_rank_that_a_job_s_own_logger_writes_before_its_lines_is_read() -> N
         assert told(marked(RAISED, mark)) == ("rank_raised", (2,)), mark
     for mark in ("ERROR | local_rank=2 | ", "ERROR | dp_rank=2 | ", "ERROR | node rank 2 | "):
         assert told(marked(RAISED, mark)) == ("rank_raised", ()), mark
+
+
+def _summary_of(codes: dict[int, int]) -> str:
+    blocks = [
+        f"[{place}]:\n  time      : 2026-11-28_21:20:00\n  host      : node0\n"
+        f"  rank      : {rank} (local_rank: {rank})\n"
+        f"  exitcode  : {code} (pid: {5000 + rank})\n  error_file: <N/A>\n  traceback : none\n"
+        for place, (rank, code) in enumerate(codes.items())
+    ]
+    return (
+        f'Traceback (most recent call last):\n  File "/env/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+        f"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n{'=' * 60}\ntrain.py FAILED\n{'-' * 60}\n"
+        f"Failures:\n{''.join(blocks[1:])}{'-' * 60}\nRoot Cause (first observed failure):\n{blocks[0]}{'=' * 60}\n"
+    )
+
+
+def test_ranks_that_one_signal_ended_all_at_once_are_to_blame_for_nothing() -> None:
+    assert told(_summary_of(dict.fromkeys(range(4), -9))) == ("job_ended", ())
+    assert told("srun: error: n1: tasks 0-7: Killed\n") == ("job_ended", ())
+    assert told(_summary_of({2: -9, 0: -15, 1: -15, 3: -15})) == ("rank_exited", (2,))
+    assert told(_summary_of({2: -9})) == ("rank_exited", (2,))
+    assert told(_summary_of(dict.fromkeys((3, 5), -9)))[0] == "rank_exited", "some of them alone"
+    oom = "[512.1] Memory cgroup out of memory: Killed process 5003 (python3) total-vm:1kB, anon-rss:2kB\n"
+    assert told(oom, _summary_of(dict.fromkeys(range(4), -9))) == ("rank_exited", (3,))
+
+
+def test_a_message_that_holds_a_traceback_is_read_line_by_line() -> None:
+    logged = {"level": "ERROR", "rank": 4, "message": f"step failed\n{RAISED}"}
+    beside = {"event": "step failed", "rank": 4, "exception": RAISED, "timestamp": "2026-11-28T10:00:00Z"}
+    for said in (logged, beside):
+        found = verdict(f"{json.dumps(said)}\n" + json.dumps({"level": "INFO", "rank": 1, "message": "waits"}) + "\n")
+        assert (found.cause, found.culprits) == ("rank_raised", (4,))
+        assert "/job/train.py:77" in found.summary
+
+
+def test_who_was_interrupted_while_others_waited_has_printed_something() -> None:
+    interrupted = RAISED.replace("ValueError: shard 17 is empty", "KeyboardInterrupt")
+    assert verdict(timed_out("2.6", 0, 9) + timed_out("2.6", 1, 9) + ranked(interrupted, 3)).culprits == ()
+
+
+def test_who_called_mpi_abort_is_named() -> None:
+    assert told("MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n") == (
+        "rank_exited", (2,))  # fmt: skip
