@@ -4,7 +4,7 @@ A minority is only a hint. Where there is none, what the group did in earlier st
 """
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -15,10 +15,11 @@ from stallwatch.diagnosis.followers import Followers
 from stallwatch.diagnosis.streams import GroupStream, Key, key
 from stallwatch.model.summary import Call
 
-Decider = Literal["majority", "history", "sisters", "line", "site", "start", "nothing", "threads"]
+Decider = Literal["majority", "history", "sisters", "line", "slip", "site", "start", "nothing", "threads"]
 Kind = Literal["op", "size", "dtype", "count"]
 
 
+_MOST_SLIPPED = 16  # members whose lines are compared number by number
 _PASSED_OFTEN = 2  # times that a line must have made a call before its habit means anything
 
 
@@ -101,6 +102,9 @@ def _expected(
     sisters = [what for what in classes if what in beside]
     if len(sisters) == 1:
         return sisters[0], "sisters"
+    slipped = _slipped(members, seq)
+    if slipped and len(kept := [what for what, ranks in classes.items() if not slipped.issuperset(ranks)]) == 1:
+        return kept[0], "slip"
     faithful = [
         what for what, ranks in classes.items() if all(_keeps_to_line(members[r], seq, calls[r]) for r in ranks)
     ]
@@ -143,6 +147,30 @@ def _usual(
             return usual
     followers = Followers([member.keys_before(seq) for member in ordered])
     return [what for what in classes if followers.expects(what)]
+
+
+def _slipped(members: Mapping[int, GroupStream], seq: int) -> frozenset[int]:
+    """Who first called, from a line that the group had never used, what others called from one that it had: the calls
+    paired, and that member may be one off since. Nobody where lines are not known, or all parted from them."""
+    if len(members) > _MOST_SLIPPED:
+        return frozenset()
+    of_members = {rank: dict(_by_number(member, seq)) for rank, member in members.items()}
+    seen: set[str] = set()
+    for number in sorted(set().union(*of_members.values())):
+        sites = {rank: calls[number].site for rank, calls in of_members.items() if number in calls}
+        if not all(sites.values()):
+            return frozenset()
+        new = frozenset(rank for rank, site in sites.items() if site not in seen)
+        if seen and new and len(set(sites.values())) > 1:
+            return new if len(new) < len(sites) else frozenset()
+        seen.update(sites.values())
+    return frozenset()
+
+
+def _by_number(member: GroupStream, seq: int) -> Iterator[tuple[int, Call]]:
+    for number in range(member.stream.first_seq, seq):
+        if (call := member.call_at(number)) is not None:
+            yield number, call
 
 
 def _keeps_to_line(member: GroupStream, seq: int, call: Call) -> bool:

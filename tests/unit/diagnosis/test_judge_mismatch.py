@@ -159,3 +159,18 @@ def test_equal_calls_from_several_lines_are_told_apart_in_what_follows_what() ->
     verdict = judge(evidence(Rank(0, right, len(step)), Rank(1, wrong, len(step)))).verdicts[0]
     assert verdict.cause == "collective_mismatch"
     assert 0 not in verdict.culprits, verdict.summary
+
+
+def test_of_two_the_one_that_came_by_a_line_of_its_own_is_one_off() -> None:
+    """An extra call from line 140 pairs with the usual one of line 120, and at the end that one with a barrier."""
+    pair = world(2)
+    step = (
+        Call(pair, "all_reduce", 1024, line=90),
+        Call(pair, "all_gather", 1024, line=93),
+        Call(pair, "all_reduce", 1),
+    )
+    extra = (*step, *step[:2], Call(pair, "all_reduce", 1, line=140), step[2])
+    usual = (*step, *step, Call(pair, "barrier", line=200))
+    for order in ((extra, usual), (usual, extra)):
+        ranks = [Rank(rank, calls, len(calls) - 1) for rank, calls in enumerate(order)]
+        assert judge(evidence(*ranks)).verdicts[0].culprits in ((), (order.index(extra),))

@@ -170,7 +170,7 @@ def _who(story: Story, divergence: Divergence) -> tuple[tuple[int, ...], Confide
     if divergence.decided_by == "majority":
         full = divergence.voters == members and 3 * len(divergence.culprits) <= members
         return divergence.culprits, "certain" if full and members > 2 else "likely"
-    sure = divergence.voters == members and divergence.decided_by not in ("start", "site")
+    sure = divergence.voters == members and divergence.decided_by not in ("start", "site", "slip")
     return divergence.culprits, "likely" if sure else "possible"
 
 
@@ -179,6 +179,7 @@ def _reason(divergence: Divergence) -> str:
         "majority": "most members called the same thing",
         "history": "in earlier steps the group called the expected thing at this place",
         "line": "from the same line of code the others had always called what they call now",
+        "slip": "under an earlier number they had called the same from a line that the group had never used",
         "site": "the group had never called anything from the line of the others before",
         "start": "the expected call is the one that the group began with, as a loop that goes round again would",
         "sisters": "groups of the same kind called the expected thing under this number",
