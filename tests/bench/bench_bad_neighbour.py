@@ -1,12 +1,15 @@
 """From the stop of one user's rank to the message about it, while another user of the node does his worst.
 
-    python tests/bench/bench_bad_neighbour.py [--way floods_records …] [--runs 1] [--seconds 8] [--json told.json]
+    python tests/bench/bench_bad_neighbour.py [--way floods_records …] [--runs 1] [--seconds 8] [--slices] [--json FILE]
 
 Needs root, setpriv and a Python that other users may run. The daemon runs as the unit runs it, in its default
-configuration, and tells a Slack that is a local server. Exit code 0 when each stop was told within the goal.
+configuration, and tells a Slack that is a local server. With --slices (cgroup version 1) services and users share the
+cores as under systemd; without, all processes alike. Exit code 0 when each stop was told within the goal.
 """
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import signal
@@ -21,8 +24,18 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
+from tests.bench.slices import Slices, are_possible, slices
 from tests.e2e.webhook import Webhook
-from tests.integration.node.service import ALICE, BOB, ServiceDaemon, UserJob, as_user, node_folder
+from tests.integration.node.service import (
+    ALICE,
+    BOB,
+    PRIVILEGED_UNIT,
+    UNIT,
+    ServiceDaemon,
+    UserJob,
+    as_user,
+    node_folder,
+)
 from tests.programs.bad_neighbour import WAYS
 from tests.programs.everybody import PythonForEverybody, python_for_everybody
 
@@ -51,9 +64,13 @@ class Neighbour:
         self._python = python
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> None:
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def __enter__(self) -> "Neighbour":
         if self._arguments[0] == ALONE:
-            return
+            return self
         command = [*as_user(BOB), *self._python.command, str(PROGRAM), *self._arguments]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=dict(self._python.environment),
@@ -61,6 +78,7 @@ class Neighbour:
         )  # fmt: skip
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"at it\n"
+        return self
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
@@ -74,7 +92,7 @@ def port_of(daemon: ServiceDaemon) -> int:
     return int(url.split(":")[2].split("/")[0])
 
 
-def measure(way: str, python: PythonForEverybody, seconds: float) -> Told:
+def measure(way: str, python: PythonForEverybody, seconds: float, shares: Slices | None = None) -> Told:
     """One way, once: the other user begins, and `seconds` later a rank is stopped."""
     with Webhook().running() as slack, node_folder() as folder:
         daemon = ServiceDaemon(folder, python, {"slack": {"webhook_url": slack.url}})
@@ -85,7 +103,13 @@ def measure(way: str, python: PythonForEverybody, seconds: float) -> Told:
                 daemon.until(
                     lambda: any(rank.owner == owner(ALICE) for rank in daemon.ranks(JOB)), "the ranks are seen"
                 )
-                with Neighbour(way, python, daemon, [job.pid(0), job.pid(1)]):
+                with Neighbour(way, python, daemon, [job.pid(0), job.pid(1)]) as neighbour:
+                    if shares is not None:
+                        shares.put_units({UNIT: daemon.pid or 0, PRIVILEGED_UNIT: daemon.side.pid})
+                        for process in job.processes:
+                            shares.put_user(ALICE, process.pid)
+                        if neighbour.pid is not None:
+                            shares.put_user(BOB, neighbour.pid)
                     time.sleep(seconds)
                     load, stopped = os.getloadavg()[0], time.monotonic()
                     job.send(1, signal.SIGSTOP)
@@ -119,15 +143,18 @@ def main() -> int:
     parser.add_argument("--way", action="append", choices=[ALONE, *WAYS], help="all of them without it")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=8.0, help="that the other user has before the stop")
+    parser.add_argument("--slices", action="store_true", help="services and users share the cores as under systemd")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     python = python_for_everybody()
     if os.geteuid() != 0 or python is None:
         parser.error("needs root, and a Python that other users may run")
+    if options.slices and not are_possible():
+        parser.error("no cgroup of version 1 is to be written here")
     told = []
-    for way in options.way or (ALONE, *WAYS):
-        for _ in range(options.runs):
-            one = measure(way, python, options.seconds)
+    for way, _ in itertools.product(options.way or (ALONE, *WAYS), range(options.runs)):
+        with slices() if options.slices else contextlib.nullcontext() as shares:
+            one = measure(way, python, options.seconds, shares)
             print(f"{one.way:24} told {show(one.seconds)}, load {one.load:.1f} | {one.said}", flush=True)
             told.append(one)
     if options.json:
