@@ -96,7 +96,8 @@ WAYS = {
         "SIGKILL to rank 1; torchrun ends the others", lambda job: _signal(job.pids[1:2], signal.SIGKILL), told=True
     ),
     "one_rank_is_terminated": Way(
-        "SIGTERM to rank 1; torchrun ends the others", lambda job: _signal(job.pids[1:2], signal.SIGTERM), told=True
+        "SIGTERM to rank 1; torchrun ends the others by SIGTERM, too: all are gone alike",
+        lambda job: _signal(job.pids[1:2], signal.SIGTERM),
     ),
 }
 
