@@ -77,6 +77,7 @@ class Way(NamedTuple):
     told: bool = False
     in_terminal: bool = False
     ignores: str = ""  # the signal that ranks ignore
+    options: tuple[str, ...] = ()  # of torchrun
 
 
 WAYS = {
@@ -94,6 +95,12 @@ WAYS = {
     "grace_is_over": Way("SIGTERM, which ranks ignore, then SIGKILL", _kill_after_a_grace, ignores="SIGTERM"),
     "one_rank_is_killed": Way(
         "SIGKILL to rank 1; torchrun ends the others", lambda job: _signal(job.pids[1:2], signal.SIGKILL), told=True
+    ),
+    "one_rank_is_killed_and_all_restart": Way(
+        "SIGKILL to rank 1; torchrun starts all anew",
+        lambda job: _signal(job.pids[1:2], signal.SIGKILL),
+        told=True,
+        options=("--max-restarts=1",),
     ),
     "one_rank_is_terminated": Way(
         "SIGTERM to rank 1; torchrun ends the others by SIGTERM, too: all are gone alike",
@@ -161,7 +168,7 @@ class Runner:
             **({"ENDED_IGNORES": way.ignores} if way.ignores else {}),
         }
         kind = InTerminal if way.in_terminal else Torchrun
-        options = ["--standalone", f"--nproc-per-node={RANKS}"]
+        options = ["--standalone", f"--nproc-per-node={RANKS}", *way.options]
         return kind([str(PROGRAM), ending.before], environment, self._folder / f"{ending.job}.log", options)
 
     def _is_ready(self, ending: Ending) -> bool:
