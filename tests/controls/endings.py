@@ -190,7 +190,7 @@ class Runner:
     def _wrong(self, ending: Ending, way: Way, *, told_before: bool) -> str:
         incidents = self._incidents(ending)
         told = [one for one in incidents if one.severity != "none"]
-        if any(one.state in ("open", "suspect") for one in incidents):
+        if any(one.state in ("open", "suspect") and one.verdicts for one in incidents):  # a new life starts slowly
             return "its incident is still open"
         if any(one.state == "resolved" for one in incidents):
             return "resolved, though it is dead"
