@@ -6,6 +6,8 @@ from dashboards import parts
 from dashboards.parts import graph, listing, number, query
 
 _LEGEND = "{{training_job}} {{owner}}"
+_JUDGED = "stallwatch_verdicts_judged_total"
+_RIGHT = f'{_JUDGED}{{judgement="right"}}'
 STALLS = "/d/stallwatch-stalls/collective-stalls?${datasource:queryparam}&${__url_time_range}"
 NODE = "/d/stallwatch-node/node?${datasource:queryparam}&${__url_time_range}"
 _JOB = 'training_job=~"$training_job"'
@@ -125,6 +127,16 @@ def fleet() -> board.Dashboard:
             query(
                 f"sum by (cause) ({parts.happened(f'stallwatch_stalled_gpu_seconds_total{{{_JOB}}}', '1d')}) / 3600",
                 "{{cause}}",
+            ),
+            width=8,
+        ),
+        graph(
+            "How often are verdicts right?",
+            "Of the verdicts of a month that somebody has judged (`stallwatch incidents judge ID right|wrong`).",
+            "percentunit",
+            query(
+                f"sum({parts.happened(_RIGHT, '30d')}) / sum({parts.happened(_JUDGED, '30d')})",
+                "right",
             ),
             width=8,
         ),

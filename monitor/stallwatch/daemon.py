@@ -229,6 +229,7 @@ class Daemon:
             xid_counts=self._detected.xid_counts,
             job_labels=self._tally.labels,
             stalled=self._cost.totals,
+            judged=self._lives.judged,
         )
 
     @property

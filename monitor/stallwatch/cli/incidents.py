@@ -7,22 +7,34 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from stallwatch.cli.daemon_access import asks_daemon, echo_json, find_incident
+from stallwatch.cli.daemon_access import asks_daemon, echo_json, find_incident, speaks_for
 from stallwatch.cli.incident_view import incident_view
 from stallwatch.cli.terminal import SEVERITY_STYLES, console, local_time, safe, severity_word, show, table
+from stallwatch.errors import UsageError
+from stallwatch.model.incident import Judgement
 from stallwatch.outputs.client import Client
 from stallwatch.outputs.documents import IncidentDocument, IncidentList
 
 
 @click.command()
-@click.argument("incident_id", required=False, metavar="[ID]")
+@click.argument("words", nargs=-1, metavar="[ID] | judge ID right|wrong")
 @click.option("--limit", type=click.IntRange(0, 1000), default=50, show_default=True, help="Past ones to show.")
 @asks_daemon
-def command(client: Client, as_json: bool, incident_id: str | None, limit: int) -> None:
+def command(client: Client, as_json: bool, words: tuple[str, ...], limit: int) -> None:
     """List open and past incidents, newest first; with an ID, show its verdict, code line, stacks and history.
 
     ID is an incident's, the beginning of one, or a job's name: then its open incident, else its last.
+
+    `judge ID right` or `wrong` notes whether its verdict was: a dashboard shows the share of a month.
     """
+    if words[:1] == ("judge",):
+        _judge(client, words[1:])
+        return
+    if len(words) > 1:
+        raise UsageError(
+            f"{' '.join(words)!r} is not one incident", "`stallwatch incidents ID`, or judge ID right|wrong."
+        )
+    incident_id = words[0] if words else None
     if incident_id is not None:
         incident = client.incident(find_incident(client, incident_id))
         if as_json:
@@ -40,6 +52,15 @@ def command(client: Client, as_json: bool, incident_id: str | None, limit: int) 
             show(Group(Text(), incident_view(client.incident(standing[0].incident_id))))
     if incidents.problem:
         click.echo(f"stallwatch: {safe(incidents.problem)}", err=True)
+
+
+def _judge(client: Client, words: tuple[str, ...]) -> None:
+    if len(words) != 2 or words[1] not in ("right", "wrong"):
+        raise UsageError("judge takes an incident and right or wrong", "stallwatch incidents judge ID right")
+    incident_id = find_incident(client, words[0])
+    judgement: Judgement = "right" if words[1] == "right" else "wrong"
+    by = client.judge(incident_id, judgement, speaks_for())
+    click.echo(safe(f"The verdict of {incident_id} was {judgement}, says {by}."))
 
 
 def list_view(incidents: IncidentList) -> RenderableType:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.incidents import ending, looking, shared, slowness
+from stallwatch.incidents import ending, judged, looking, shared, slowness
 from stallwatch.incidents.life import Family, Life, Lives, Mute, numbered
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import (
@@ -22,6 +22,7 @@ from stallwatch.incidents.messages import (
     Note,
     Save,
     StartCapture,
+    VerdictJudged,
 )
 from stallwatch.incidents.names import incident_id
 from stallwatch.incidents.sampled import with_sampled_verdict
@@ -88,6 +89,8 @@ class Engine:
             return replace(lives, mutes=_with_mute(lives.mutes, mute, now.at_ns))
         if isinstance(event, CaptureWanted):
             return self._requested(lives, event.job, now, actions)
+        if isinstance(event, VerdictJudged):
+            return judged.heard(lives, event, now.wall_ns, actions)
         life = lives.find(event.incident_id)
         if life is None and isinstance(event, FleetSaid):
             return shared.said_of_past(lives, event)

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from stallwatch.model.finding import FindingFamily
-from stallwatch.model.incident import Incident
+from stallwatch.model.incident import Incident, JudgedCount
 from stallwatch.model.snapshot import JobKey
 
 # One incident per family and job: all that stops a job (a death, a stop, a stall) is one story; slowness is another.
@@ -64,6 +64,7 @@ class Lives(msgspec.Struct, frozen=True):
     ordinals: tuple[tuple[JobKey, int], ...] = ()  # how many incidents a life of a job has had
     mutes: tuple[Mute, ...] = ()
     cooldowns: tuple[Cooldown, ...] = ()
+    judged: tuple[JudgedCount, ...] = ()  # since the daemon started
     dismissed_total: int = 0  # suspicions that came to nothing, nobody told
 
     def find(self, incident_id: str) -> Life | None:

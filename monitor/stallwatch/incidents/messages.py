@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stallwatch.model.incident import Incident, Together
+from stallwatch.model.incident import Incident, Judgement, Together
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Report
 
@@ -49,6 +49,15 @@ class Acknowledged(msgspec.Struct, frozen=True):
     by: str
 
 
+class VerdictJudged(msgspec.Struct, frozen=True):
+    """Somebody who knows says whether the verdict was right."""
+
+    incident_id: str
+    judgement: Judgement
+    by: str
+    incident: Incident  # as it was known when it was said: of an old one nothing is in memory
+
+
 class BundleMoved(msgspec.Struct, frozen=True):
     """The evidence lies elsewhere from now on."""
 
@@ -61,7 +70,7 @@ class CaptureWanted(msgspec.Struct, frozen=True):
     job: JobKey
 
 
-Event = Captured | Judged | FleetSaid | BundleMoved | MuteWanted | Acknowledged | CaptureWanted
+Event = Captured | Judged | FleetSaid | BundleMoved | MuteWanted | Acknowledged | VerdictJudged | CaptureWanted
 
 
 class StartCapture(msgspec.Struct, frozen=True):

@@ -10,9 +10,9 @@ import msgspec
 from stallwatch.clock import Clock
 from stallwatch.errors import DeadlineExceeded, UsageError
 from stallwatch.incidents.life import Lives
-from stallwatch.incidents.messages import Acknowledged, CaptureWanted, Event, MuteWanted
+from stallwatch.incidents.messages import Acknowledged, CaptureWanted, Event, MuteWanted, VerdictJudged
 from stallwatch.loop.parts import Store
-from stallwatch.model.incident import Incident, NodeReport
+from stallwatch.model.incident import Incident, Judgement, NodeReport
 from stallwatch.model.snapshot import JobKey
 
 _ANSWER_SECONDS = 5.0
@@ -94,6 +94,14 @@ class Desk:
                 f"no open incident {incident_id!r} on this node", f"Open: {', '.join(sorted(known)) or 'none'}."
             )
         self._wishes.put(Wish(Acknowledged(incident_id, by)))
+        self._wake()
+
+    def judge(self, incident_id: str, judgement: Judgement, by: str) -> None:
+        incident = self.incident(incident_id)
+        if incident is None or incident.verdict is None:
+            what = "has no verdict" if incident is not None else "is not known on this node"
+            raise UsageError(f"incident {incident_id[:200]!r} {what}", "`stallwatch incidents` lists them.")
+        self._wishes.put(Wish(VerdictJudged(incident_id, judgement, by, incident)))
         self._wake()
 
     def notify_test(self) -> tuple[str, ...]:

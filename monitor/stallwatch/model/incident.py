@@ -12,6 +12,7 @@ from stallwatch.model.verdict import Cause, Report, Verdict
 IncidentState = Literal["suspect", "open", "resolved", "ended"]
 OVER: frozenset[IncidentState] = frozenset({"resolved", "ended"})
 Severity = Literal["none", "warning", "critical"]
+Judgement = Literal["right", "wrong"]
 UNTOLD = "nobody is told"  # how an event begins that says why nobody is told
 # What is told of an incident: each is one message, and is sent once.
 Step = Literal["told", "updated", "escalated", "acknowledged", "resolved", "ended"]
@@ -65,6 +66,7 @@ class Incident(msgspec.Struct, frozen=True):
     tell_wall_ns: int | None = None  # when somebody is told, unless it moves; None: told, or time alone does not
     tell_reason: str = ""  # why not sooner
     acknowledged_by: str = ""  # who said that he is on it; nobody is paged a second time then
+    judged: Judgement | Literal[""] = ""  # whether the verdict was right, by somebody who knows
     together: Together | None = None  # None: this node sees the whole job, or judges alone
 
     @property
@@ -140,6 +142,12 @@ class StalledGpuSeconds(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class JudgedCount(msgspec.Struct, frozen=True):
+    cause: Cause
+    judgement: Judgement
+    total: int
+
+
 class XidCount(msgspec.Struct, frozen=True):
     gpu: str  # its index; "" for one that NVML does not know
     gpu_uuid: str  # of such a one "pci:" and its address
@@ -162,5 +170,6 @@ class NodeReport(msgspec.Struct, frozen=True):
     incident_counts: tuple[IncidentCount, ...] = ()
     xid_counts: tuple[XidCount, ...] = ()
     stalled: tuple[StalledGpuSeconds, ...] = ()
+    judged: tuple[JudgedCount, ...] = ()
     # Jobs that go by another's name, and what each is called where a name must be one job's: incidents.tally.
     job_labels: tuple[tuple[JobKey, str], ...] = ()

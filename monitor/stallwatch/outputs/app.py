@@ -17,7 +17,7 @@ from starlette.routing import Route
 from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.model.incident import Incident
 from stallwatch.node.disk import DiskHangs
-from stallwatch.outputs.bodies import Acknowledgement, BadBody, CaptureRequest, MuteRequest, read_body
+from stallwatch.outputs.bodies import Acknowledgement, BadBody, CaptureRequest, JudgeRequest, MuteRequest, read_body
 from stallwatch.outputs.bundle_archive import archive
 from stallwatch.outputs.documents import encoded, incident_document, incident_list
 from stallwatch.outputs.guard import Endpoint, HostCheck, SecurityHeaders, SocketGuard, TokenGuard
@@ -75,6 +75,7 @@ class Endpoints:
         members: Callable[[Endpoint], Endpoint] = guard.members if guard else _unguarded
         return [
             Route("/control/capture", whoever(self.capture), methods=["POST"]),
+            Route("/control/judge", whoever(self.judge), methods=["POST"]),
             Route("/control/mute", whoever(self.mute), methods=["POST"]),
             Route("/control/notify-test", members(self.notify_test), methods=["POST"]),
             Route("/control/page", members(self.page_address), methods=["GET"]),
@@ -194,6 +195,19 @@ class Endpoints:
         by, owner = actor(peer, asked.by, viewer), _whose(viewer, asked.owner)
         whose = self._control.mute(asked.training_job, asked.seconds, owner, by)
         return JSONResponse({"training_job": asked.training_job, "owner": whose, "seconds": asked.seconds})
+
+    async def judge(self, request: Request) -> Response:
+        asked = await read_body(request, JudgeRequest, '{"incident_id":"a-1","judgement":"wrong"}')
+        viewer = viewer_of(request)
+        return await self._answer(lambda: self._judge(asked, request.state.peer, viewer))
+
+    def _judge(self, asked: JudgeRequest, peer: Peer, viewer: Viewer) -> Response:
+        by = actor(peer, asked.by, viewer)
+        found = self._control.incident(asked.incident_id) if _INCIDENT_ID.match(asked.incident_id) else None
+        if found is None or not viewer.may_see(found.job.owner):
+            return _unknown_incident(asked.incident_id)
+        self._control.judge(asked.incident_id, asked.judgement, by)
+        return JSONResponse({"incident_id": asked.incident_id, "judgement": asked.judgement, "by": by})
 
     async def notify_test(self, request: Request) -> Response:
         return await self._answer(lambda: JSONResponse({"lines": list(self._control.notify_test())}), _NOTIFY_SECONDS)

@@ -6,6 +6,8 @@ import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 
+from stallwatch.model.incident import Judgement
+
 _LARGEST_BYTES = 64 << 10
 _LONGEST_SECONDS = 366 * 86400
 
@@ -26,6 +28,12 @@ class MuteRequest(msgspec.Struct, frozen=True):
     training_job: _Name
     seconds: Annotated[float, Meta(ge=0, le=_LONGEST_SECONDS)]
     owner: _Name | None = None
+    by: _Name = ""
+
+
+class JudgeRequest(msgspec.Struct, frozen=True):
+    incident_id: _Name
+    judgement: Judgement
     by: _Name = ""
 
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from stallwatch.errors import StallwatchError, UsageError
+from stallwatch.model.incident import Judgement
 from stallwatch.outputs.documents import IncidentDocument, IncidentList, RankList
 
 _SECONDS = 10.0
@@ -57,6 +58,11 @@ class Client:
         """Say that you are on it; return who that is. `by`: for whom, which root may say."""
         answer = self._post(f"/api/v1/incidents/{quote(incident_id, safe='')}/acknowledge", {"by": by})
         return str(answer["by"])
+
+    def judge(self, incident_id: str, judgement: Judgement, by: str = "") -> str:
+        """Say whether a verdict was right; return who says so."""
+        asked = {"incident_id": incident_id, "judgement": judgement, "by": by}
+        return str(self._post("/control/judge", asked)["by"])
 
     def notify_test(self) -> tuple[str, ...]:
         """A line per output with what happened."""

@@ -8,7 +8,7 @@ import msgspec
 
 from stallwatch import __version__
 from stallwatch.model.finding import Finding, RankState
-from stallwatch.model.incident import OVER, Incident, IncidentState, NodeReport, Severity, Together
+from stallwatch.model.incident import OVER, Incident, IncidentState, Judgement, NodeReport, Severity, Together
 from stallwatch.model.snapshot import SensorStatus
 from stallwatch.model.verdict import SCHEMA_VERSION, Report
 
@@ -34,6 +34,7 @@ class IncidentDocument(Report, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     events: tuple[EventDocument, ...]
     acknowledged_by: str = ""
+    judged: Judgement | Literal[""] = ""  # whether its verdict was right, by somebody who knows
     owner: str = ""  # the user whose job it is, as the node knows him
 
     @property
@@ -130,6 +131,7 @@ def incident_document(incident: Incident, *, with_stacks: bool = True) -> Incide
         findings=incident.findings,
         events=tuple(EventDocument(iso(event.wall_ns), event.what) for event in incident.events),
         acknowledged_by=incident.acknowledged_by,
+        judged=incident.judged,
         owner=incident.job.owner,
         tell_at=iso(incident.tell_wall_ns) if incident.tell_wall_ns is not None else None,
         tell_reason=incident.tell_reason,

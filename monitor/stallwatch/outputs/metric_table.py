@@ -106,6 +106,13 @@ FAMILIES: tuple[Family, ...] = (
         "Incidents since the daemon started, by the cause of their first verdict.",
     ),
     Family(
+        "stallwatch_verdicts_judged_total",
+        "counter",
+        ("cause", "judgement"),
+        "Verdicts of which somebody has said since the daemon started whether they were right or wrong (`stallwatch "
+        "incidents judge`).",
+    ),
+    Family(
         "stallwatch_stalled_gpu_seconds_total",
         "counter",
         (*_JOB, "cause"),

@@ -241,6 +241,8 @@ def _counts(report: NodeReport, names: JobNames) -> Iterator[Sample]:
     ):
         for labels, count in sorted(counts.items()):
             yield Sample(name, labels, count)
+    for judged in report.judged:
+        yield Sample("stallwatch_verdicts_judged_total", (judged.cause, judged.judgement), judged.total)
     for lost in report.stalled:
         yield Sample("stallwatch_stalled_gpu_seconds_total", (lost.training_job, lost.owner, lost.cause), lost.seconds)
     for xid in report.xid_counts:

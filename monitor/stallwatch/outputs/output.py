@@ -2,7 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from stallwatch.model.incident import Incident, NodeReport
+from stallwatch.model.incident import Incident, Judgement, NodeReport
 
 
 class Output(Protocol):
@@ -54,6 +54,10 @@ class Control(Protocol):
     def acknowledge(self, incident_id: str, by: str) -> None:
         """Note that somebody is on an open incident: it is not escalated to people again. Raise UsageError for one
         that is not open here."""
+        ...
+
+    def judge(self, incident_id: str, judgement: Judgement, by: str) -> None:
+        """Note whether an incident's verdict was right. Raise UsageError for one without a verdict."""
         ...
 
     def notify_test(self) -> tuple[str, ...]:

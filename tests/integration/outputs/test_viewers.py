@@ -126,3 +126,12 @@ def test_a_user_whom_the_node_does_not_know_is_a_member_of_nothing() -> None:
     assert Group("").viewer("nobody-of-that-name").only_own
     assert Group("no-group-of-that-name").viewer_at(Peer("", 65534)).only_own
     assert not Group("no-group-of-that-name").viewer_at(Peer("", os.geteuid())).only_own
+
+
+def test_a_verdict_is_judged_on_the_socket_by_whom_the_kernel_knows() -> None:
+    control = FakeControl(INCIDENTS)
+    with served(REPORT, control) as node:
+        assert node.client.judge("ours-1", "wrong") == pwd.getpwuid(os.geteuid()).pw_name
+        assert control.asked[-1][:3] == ("judge", "ours-1", "wrong")
+        with pytest.raises(UsageError, match="no incident"):
+            node.client.judge("nobodys-1", "right")

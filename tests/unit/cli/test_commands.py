@@ -364,3 +364,15 @@ def test_what_a_job_writes_does_not_drive_the_terminal(capsys: Capture, monkeypa
         assert run(["incidents", "llama-7b-1"]) == 0
         assert run(["status"]) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_verdict_is_judged_by_its_incidents_beginning(address: Served, capsys: Capture) -> None:
+    assert run(["incidents", "judge", "llama-7b-1", "wrong"]) == 0
+    assert "The verdict of llama-7b-1 was wrong, says " in capsys.readouterr().out
+    assert ("judge", "llama-7b-1", "wrong") in [asked[:3] for asked in address.control.asked]
+
+
+@pytest.mark.parametrize("words", [["judge"], ["judge", "llama-7b-1"], ["judge", "llama-7b-1", "perhaps"], ["a", "b"]])
+def test_what_is_no_judgement_says_how_it_is_written(address: Served, capsys: Capture, words: list[str]) -> None:
+    assert run(["incidents", *words]) == 64
+    assert "judge" in capsys.readouterr().err

@@ -11,6 +11,8 @@ from stallwatch.model.incident import (
     Incident,
     IncidentCount,
     IncidentEvent,
+    JudgedCount,
+    Judgement,
     NodeReport,
     RankView,
     StageErrors,
@@ -75,6 +77,9 @@ class FakeControl:
         if all(one.incident_id != incident_id for one in self.incidents):
             raise UsageError(f"no open incident {incident_id!r} on this node", "Open: none.")
         self.asked.append(("acknowledge", incident_id, by))
+
+    def judge(self, incident_id: str, judgement: Judgement, by: str) -> None:
+        self.asked.append(("judge", incident_id, judgement, by))
 
     def notify_test(self) -> tuple[str, ...]:
         return self.lines
@@ -272,5 +277,6 @@ def complete() -> NodeReport:
 COUNTED: dict[str, Any] = {
     "incident_counts": (IncidentCount(JOB.training_job, "", "not_entered", 1),),
     "xid_counts": (XidCount("0", "GPU-0", 31, 1),),
+    "judged": (JudgedCount("not_entered", "right", 3), JudgedCount("not_entered", "wrong", 1)),
     "stalled": (StalledGpuSeconds(JOB.training_job, "", "not_entered", 40.0),),
 }
