@@ -10,7 +10,7 @@ from tests.bench import jobs
 with contextlib.suppress(ImportError):  # where only GPU tests run it may be absent
     from hypothesis import HealthCheck, settings
 
-    # A loaded machine is slow and not wrong: an example took 609 ms in CI's company, of 200 that are allowed.
+    # A loaded machine is slow and not wrong: one example took 609 ms of the 200 that are allowed by default.
     settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any machine")
 

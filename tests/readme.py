@@ -1,8 +1,10 @@
-"""The README and its pages. `python -m tests.readme` writes their generated parts; a test keeps them equal."""
+"""The README and its pages. `python -m tests.readme` writes their generated parts, and the example of a configuration;
+tests keep them equal."""
 
 from collections.abc import Callable
 from pathlib import Path
 
+from stallwatch import config
 from stallwatch.captures import evidence_table
 from stallwatch.doctor.describe import checks_table
 from stallwatch.outputs import metric_table, webhook
@@ -32,5 +34,6 @@ SCHEMA = DOCS / "webhook.schema.json"
 
 if __name__ == "__main__":
     SCHEMA.write_bytes(webhook.schema())
+    (ROOT / "deploy" / "config.example.toml").write_text(config.example(), encoding="utf-8")
     for page in BLOCKS:
         (DOCS / f"{page}.md").write_text(rendered(page), encoding="utf-8")
