@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 # name and its expression, and the reason.
 EXPLAINED = {
     r"stallwatch_gpu_": "no GPU here; tests/e2e/test_prometheus.py asks them of a node that has one",
+    r"stallwatch_stalled_gpu_": "no GPU here that could have stood",
     r"stallwatch_output_(deliveries|queue|held)": "nothing but the page is configured, and it delivers no messages",
     r"rule Stallwatch(RankLost|HardwareFault|RankBehind|JobStandsStill)": "the cause is another one, a verdict exists",
     r"rule Stallwatch(DaemonAbsent|LoopStands|SensorDead|DeliveryFailing)": "all is well with stallwatch",

@@ -214,7 +214,8 @@ def test_recorder_is_asked_up_the_ladder_and_the_fullest_dump_is_kept(tmp_path: 
         sample = subject.sample(with_hook=True)
         with side_that_knows(sample, config=CONFIG) as side:
             for look in (1, 2, 3):
-                wait(CaptureRun(tmp_path / "b", [sample], look, CONFIG, node="node0", side=side), hook)
+                run = CaptureRun(tmp_path / "b", [sample], look, CONFIG, node="node0", side=side, call_sites=True)
+                wait(run, hook)
         left = [path.name for path in subject.directory.iterdir() if path.name.endswith(".dump")]
     assert hook.rungs == ["active", "entries", "entries", "entries", "stacks"]
     assert (tmp_path / "b/ranks/0/flight_recorder.gloo.pickle").read_bytes() == b"entries"
