@@ -13,4 +13,5 @@ def test_every_detector_belongs_to_the_family_that_its_findings_are_about() -> N
     def family(detector: str) -> str:
         return Finding(detector, "suspect", JobKey("job", "1"), (0,), 0, 0.0, "").family
 
-    assert {part.name: family(part.name) for part in detectors(Config())} == ABOUT
+    # Others say it with each finding.
+    assert {part.name: family(part.name) for part in detectors(Config()) if part.name in ABOUT} == ABOUT
