@@ -32,6 +32,21 @@ def guess(data: bytes, source: str, look: int, library: TemplateLibrary) -> tupl
     return "log", training_log.parse(data)
 
 
+def _is_of_lines(data: bytes) -> bool:
+    """Whether text that begins like JSON is a log: a trainer's, that prints a dictionary of Python's or an object a
+    line, or one whose lines begin with a mark in brackets."""
+    if data[:1] != b"{":
+        return True
+    if data.lstrip(b"{ \r\n\t")[:1] != b'"':
+        return True
+    line, newline, _ = data[:_LINE_BYTES].partition(b"\n")
+    try:
+        decode_json(line)
+    except Unreadable:
+        return False
+    return bool(newline)
+
+
 def _json_parser(data: bytes) -> tuple[str, Callable[[bytes, str, int], Any]] | None:
     """None when it is text that only begins like JSON, as a log line "[rank0]: …" does."""
     try:
@@ -41,7 +56,7 @@ def _json_parser(data: bytes) -> tuple[str, Callable[[bytes, str, int], Any]] | 
             return None
         if b"communicators" in data:
             return "ras", lambda data, source, look: ras.parse_json(data)
-        if data.lstrip()[:1] == b"{" or b'"entries"' in data[:65536]:
+        if b'"entries"' in data[:_LINE_BYTES] or not _is_of_lines(data.lstrip()):
             raise
         return None
     if type(said) is dict and said.keys() & {"entries", "pg_config", "pg_status"}:
@@ -52,6 +67,8 @@ def _json_parser(data: bytes) -> tuple[str, Callable[[bytes, str, int], Any]] | 
         return "stacks", py_spy.parse
     if type(said) is list and said and type(said[0]) is list:
         return "gpus", lambda data, source, look: gpus.parse(data)
+    if type(said) is dict and is_json_line(data.strip().decode("utf-8", "replace")):
+        return None
     if (lines := log_exports.lines_of(said)) is not None:
         return "log", lambda data, source, look: training_log.parse("\n".join(lines).encode())
     raise Unreadable("it is JSON, but neither a dump nor stacks; not used")

@@ -54,7 +54,9 @@ def parse_log(descriptor: int) -> LogTail | None:
 
 def _is_dump(first: bytes) -> bool:
     line = first.partition(b"\n")[0].decode("utf-8", "replace")
-    return first[:1] == b"\x80" or (first[:1] == b"{" and not is_json_line(line))
+    # A trainer's log may begin with a dictionary of Python's, whose names stand in single quotes.
+    is_json = first.lstrip(b"{ \r\n\t")[:1] == b'"' and not is_json_line(line)
+    return first[:1] == b"\x80" or (first[:1] == b"{" and is_json)
 
 
 def _reader(stream: io.BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile) -> Callable[[int], bytes]:

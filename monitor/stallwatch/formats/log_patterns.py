@@ -141,6 +141,11 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     ),
     pattern(
         "store_unreachable",
+        "Failed to connect to any network address",
+        r"Failed to connect to any network address of (?P<peer>\S+(?: \d+\))?)",
+    ),
+    pattern(
+        "store_unreachable",
         "TCP client failed to connect",
         r"TCP client failed to connect/validate to host (?P<peer>\S+)",
     ),

@@ -8,12 +8,14 @@ from stallwatch.formats.log_pattern import Pattern, pattern
 _WORK: Final = r"(?:(?:[Pp]re-?|[Ff]ine-?)?[Tt]raining|TRAINING|[Ff]ine-?tuning)"
 _OVER: Final = r"(?:[Cc]ompleted?|COMPLETED?|[Ff]inished|FINISHED|[Dd]one|DONE|[Ee]nded|[Ss]ucceeded)"
 # "Training finished for epoch 3" ends an epoch, "with errors" nothing well.
-_NOT_A_PART: Final = r"(?![^.]*\b(?:[Ee]poch|[Ss]tep|[Bb]atch|[Ii]ter\w*|[Pp]hase|[Ss]tage) \d)(?!.*\b(?:error|fail))"
+_NOT_A_PART: Final = (
+    r"(?![^.]*\b(?:[Ee]poch|[Ss]tep|[Bb]atch|[Ii]ter\w*|[Pp]hase|[Ss]tage) \d)(?!.*\b(?<!0 )(?<!no )(?:error|fail))"
+)
 _ENDED: Final = (
     rf"\b{_WORK}(?:[ _](?:run|job|loop|process|script))?(?: (?:is|has|was))?(?: been)?(?: successfully)?"
     rf"[ :=-]+{_OVER}\b{_NOT_A_PART}"
 )
-_HAS_ENDED: Final = rf"\b(?:[Ff]inished|FINISHED|[Cc]ompleted|[Dd]one)(?: with)?(?: the)? {_WORK}\b{_NOT_A_PART}"
+_HAS_ENDED: Final = rf"\b(?:[Ff]inished|FINISHED|[Cc]ompleted|[Dd]one|DONE)(?: with)?(?: the)? {_WORK}\b{_NOT_A_PART}"
 _JOB_ENDED: Final = (
     r"\b(?:[Jj]ob|[Rr]un|[Ss]cript|[Ee]xperiment|[Ww]orker group|[Tt]raining)(?: \S+)?(?: has| is)?"
     r" (?:(?:completed|finished|ended|exited) successfully|successfully (?:completed|finished)|succeeded)\b"
@@ -26,7 +28,7 @@ _NEEDLES: Final = (
     *(f"TRAINING {over}" for over in ("COMPLETE", "FINISHED", "DONE")),
     *(f"tuning {over}" for over in ("complete", "finished", "done", "succe", "is ", "has ")),
     *(f"{over} {work}" for over in ("inished", "ompleted", "one") for work in ("training", "Training", "fine", "pre")),
-    *("raining: ", "tuning: ", "inished the training", "one with training", "FINISHED TRAINING"),
+    *("raining: ", "tuning: ", "inished the training", "one with training", "FINISHED TRAINING", "DONE training"),
 )
 
 END_PATTERNS: Final[tuple[Pattern, ...]] = (

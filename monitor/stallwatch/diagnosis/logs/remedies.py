@@ -254,6 +254,7 @@ _CUDA: tuple[tuple[str, Words], ...] = (
 # Kinds of which the text may say more than the kind does.
 _WITH_TEXT = frozenset(("exception", "cuda_error", "cancelled", "store_unreachable"))
 _OF_ADDRESSES = ("nccl_connect", "gloo_connect", "store_unreachable")
+_SHOWN = "mend the line that raised; if its data did it, look for the sample in this rank's own log"
 _OTHERWISE = Words("It belongs to the failure.", "read the lines around it")
 
 
@@ -304,7 +305,8 @@ def words_for(told: Told) -> Words:
         return said
     if told.kind in _WITH_TEXT and (said := next((words for phrase, words in BY_TEXT if phrase in text), None)):
         return said
-    return _WORDS.get(told.kind, _OTHERWISE)
+    words = _WORDS.get(told.kind, _OTHERWISE)
+    return words._replace(remedy=_SHOWN) if told.kind == "exception" and told.event.frame is not None else words
 
 
 def headline(told: Told, *, who: bool = True) -> str:

@@ -28,6 +28,38 @@ _OTHER_MODEL: Final = Words(
     "This rank built another model than rank 0: another configuration, seed, checkpoint or code.",
     "build the same model on every rank: print the names and shapes of its parameters by rank and compare them",
 )
+_TWICE_READY: Final = Words(
+    "DistributedDataParallel got the gradient of one parameter twice in a step: a layer that is used twice under "
+    "activation checkpointing, or a module called outside the wrapper's forward.",
+    "checkpoint(…, use_reentrant=False); static_graph=True where the graph never changes; call the wrapped model, not "
+    "parts of its .module",
+)
+_NCCL_TYPE: Final = Words(
+    "NCCL has no such data type: int16, complex types and bool of older versions cannot be sent.",
+    "cast the tensor before the collective (int32, float32; torch.view_as_real for complex), or use a gloo group",
+)
+_NO_BACKEND: Final = Words(
+    "A tensor lies on a device for which the process group has no back end: with NCCL alone one on the CPU.",
+    'move it to the GPU before the call, or init_process_group("cpu:gloo,cuda:nccl"), or a gloo group of its own '
+    "(objects and CPU state of a checkpoint)",
+)
+_NO_GROUP: Final = Words(
+    "A collective was called before init_process_group, after destroy_process_group, or in a process that is no rank.",
+    "call init_process_group first, on every rank; guard by dist.is_initialized() what also runs without a job (not "
+    "the collective of a rank that forgot it)",
+    "start",
+)
+_SHM_MANAGER: Final = Words(
+    "PyTorch could not make the folder in which its processes share memory: TMPDIR is full, read-only or missing.",
+    "df -h and df -i ${TMPDIR:-/tmp}; export TMPDIR=<a writable folder on a local disk>",
+    "start",
+)
+_BATCH: Final = Words(
+    "DeepSpeed's train_batch_size is not train_micro_batch_size_per_gpu × gradient_accumulation_steps × ranks: the job "
+    "runs with another number of ranks than the configuration was written for, or one of the three is wrong.",
+    "leave one of the three out of the configuration, and DeepSpeed computes it; count the ranks that were started",
+    "start",
+)
 _NO_NAME: Final = Words(
     "A name that this rank looked up does not resolve on its node.",
     "getent hosts <name> on this node; repair DNS or /etc/hosts, or use the address itself",
@@ -48,6 +80,14 @@ BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (
     ("DataLoader worker", LOADER),
     ("appears not to match sizes of the same param", _OTHER_MODEL),
     ("expects same model across all ranks", _OTHER_MODEL),
+    ("mark a variable ready only once", _TWICE_READY),
+    ("data type is not supported for NCCL", _NCCL_TYPE),
+    ("Unconvertible NCCL type", _NCCL_TYPE),
+    ("No backend type associated with device type", _NO_BACKEND),
+    ("Tensors must be CUDA and dense", _NO_BACKEND),
+    ("process group has not been initialized", _NO_GROUP),
+    ("torch_shm_manager", _SHM_MANAGER),
+    ("Check batch related parameters", _BATCH),
     (
         "initialize the default process group twice",
         Words(
@@ -64,14 +104,6 @@ BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (
             "torch.compile's _orig_mod.).",
             "compare the keys that are missing and unexpected; save model.module.state_dict() and load it before "
             "wrapping; sharded checkpoints by torch.distributed.checkpoint",
-        ),
-    ),
-    (
-        "Unconvertible NCCL type",
-        Words(
-            "NCCL has no such data type: int16, complex types and bool of older versions cannot be sent.",
-            "cast the tensor before the collective (int32, float32; torch.view_as_real for complex), or use a gloo "
-            "group",
         ),
     ),
     (

@@ -2,6 +2,7 @@
 
 import pytest
 
+from stallwatch.bundle.reader import read
 from stallwatch.diagnosis import judge
 from stallwatch.formats.training_log import parse
 from tests.unit.doctor.failed_run.test_logs import diagnose, logs
@@ -102,3 +103,17 @@ def test_what_looks_like_an_error_and_is_not_followed_by_an_end_is_shown(node: N
     (found,) = diagnose(node, text)
     assert found.severity == "warning"
     assert "error" in found.seen
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'loss': 2.31, 'epoch': 1.0}\n{'train_runtime': 5.0, 'train_loss': 2.0}\n",
+        '{"loss": 2.31, "step": 3}\n{"loss": 2.2, "step": 4}\nTraining completed\n',
+        '{"level": "info", "msg": "Training completed"}\n',
+    ],
+)
+def test_a_log_that_begins_with_what_a_trainer_prints_of_a_step_is_a_log(node: Node, text: str) -> None:
+    evidence, _ = read([node.write("run.log", text)])
+    assert not evidence.caveats
+    assert [event.kind for event in evidence.log_events] == ["clean_end"]

@@ -96,3 +96,19 @@ def test_a_thread_of_the_kernel_is_no_rank(node: Node, name: str) -> None:
     of_rank = verdict(text + "[rank2]: KeyError: 'x'\n")
     assert (of_rank.cause, of_rank.culprits) == ("rank_raised", (2,))
     assert verdict(text.replace(name, "python3.11")).cause == "rank_raised"
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("RuntimeError: Input tensor data type is not supported for NCCL process group: Short", "cast the tensor"),
+        ("RuntimeError: No backend type associated with device type cpu", "cpu:gloo"),
+        ("RuntimeError: Expected to mark a variable ready only once. This error is caused by", "use_reentrant=False"),
+        ("ValueError: Default process group has not been initialized, please make sure to call", "init_process_group"),
+        ('RuntimeError: torch_shm_manager at "x": could not generate a random directory', "TMPDIR"),
+        ("AssertionError: Check batch related parameters. train_batch_size is not equal to", "leave one of the three"),
+        ("DistNetworkError: Failed to connect to any network address of (trainer-0.svc, 29500)", "getent hosts"),
+    ],
+)
+def test_errors_that_guides_name_have_remedies_of_their_own(node: Node, text: str, remedy: str) -> None:
+    assert remedy in diagnose(node, f"[rank0]: torch.{text}\n")[0].remedy
