@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stallwatch import config
-from stallwatch.clock import Clock, SystemClock
+from stallwatch.clock import Clock
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.client import Client
 from stallwatch.outputs.http import HttpOutput
-from tests.unit.outputs.reports import FakeControl, incident, node_report
+from tests.unit.outputs.reports import FakeClock, FakeControl, incident, node_report
 
 
 class Response(NamedTuple):
@@ -67,7 +67,8 @@ def served(
         settings = {("daemon", "run_directory"): made, ("http", "listen"): "127.0.0.1:0"}
         configured, _ = config.load(overrides=settings | (overrides or {}))
         given = control or FakeControl(incidents=(incident(),))
-        output = HttpOutput(configured, given, clock or SystemClock())
+        # Time stands still unless a test says otherwise: on a busy machine what was published is soon seconds old.
+        output = HttpOutput(configured, given, clock or FakeClock())
         output.start()
         try:
             if report is not None:
