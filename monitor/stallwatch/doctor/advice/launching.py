@@ -65,7 +65,7 @@ class LoopbackLaunch(LaunchCheck):
                 self, "error", f"{path}:{lines[0]}",
                 seen=f"rank 0's address is this node's own loopback, and the job has {nodes} nodes{also}.",
                 why="Every node then waits for a store of its own.",
-                remedy="export MASTER_ADDR=<host name of the first node, as the others resolve it>",
+                remedy=_master_option(started, set_here) + "<host name of the first node, as the others resolve it>",
                 source="PyTorch documentation, torchrun",
             )  # fmt: skip
 
@@ -77,6 +77,16 @@ class LoopbackLaunch(LaunchCheck):
             remedy=f"unset {setting.name}, or export {setting.name}=<the interface between the nodes: ip -br addr>",
             source="NCCL user guide, NCCL_SOCKET_IFNAME",
         )  # fmt: skip
+
+
+def _master_option(started: list[Launch], set_here: list[Setting]) -> str:
+    """How the address of rank 0 was given, and is to be given."""
+    if any(one.name in ("MASTER_ADDR", "PET_MASTER_ADDR") for one in set_here):
+        return "export MASTER_ADDR="
+    launcher = next((one.launcher for one in started if one.master), "")
+    if "accelerate" in launcher:
+        return "--main_process_ip="
+    return "--master_addr=" if "deepspeed" in launcher else "--master-addr= (or --rdzv-endpoint=) "
 
 
 class FewerGpusThanRanks(LaunchCheck):

@@ -3,7 +3,7 @@
 import pytest
 
 from stallwatch.doctor.advice.containers import SharedMemorySize
-from stallwatch.doctor.advice.launching import FewerGpusThanRanks
+from stallwatch.doctor.advice.launching import FewerGpusThanRanks, LoopbackLaunch
 from stallwatch.doctor.check import Check
 from stallwatch.doctor.finding import FindingRecord
 from stallwatch.doctor.surroundings import Question
@@ -94,3 +94,20 @@ def test_a_container_with_too_little_shared_memory_is_told(node: Node, name: str
 )
 def test_enough_or_the_hosts_is_silent(node: Node, name: str, text: str) -> None:
     assert look(node, SharedMemorySize(), text, name) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        (
+            "accelerate launch --num_machines 2 --num_processes 16 --main_process_ip 127.0.0.1 t.py\n",
+            "--main_process_ip=",
+        ),
+        ("torchrun --nnodes=2 --nproc-per-node=8 --master-addr=localhost t.py\n", "--master-addr="),
+        ("deepspeed --num_nodes 2 --master_addr=127.0.0.1 t.py\n", "--master_addr="),
+        ("export MASTER_ADDR=localhost\ntorchrun --nnodes=2 t.py\n", "export MASTER_ADDR="),
+    ],
+)
+def test_a_loopback_address_for_several_nodes_is_mended_where_it_is_set(node: Node, text: str, option: str) -> None:
+    (found,) = look(node, LoopbackLaunch(), text)
+    assert found.remedy.startswith(option)
