@@ -87,7 +87,7 @@ def tell(case: Case) -> Story:
     pace = Pace(case)
     graph = build(case, pace)
     roots = find_roots(graph)
-    structural = bool(roots.cycles or roots.closed or graph.unrecorded)
+    structural = bool(roots.cycles or roots.closed or graph.unrecorded or graph.perhaps)
     return Story(
         case=case,
         pace=pace,

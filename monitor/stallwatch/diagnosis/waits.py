@@ -88,7 +88,7 @@ def build(case: Case, pace: Pace) -> Graph:
             )
             waits.append(Wait(rank, pending.lane, point, pending, stuck))
     frontiers = {(wait.rank, wait.lane): wait for wait in waits}
-    waiting_ranks = {wait.rank for wait in waits}
+    waiting_ranks = {wait.rank for wait in waits if wait.lane == 0 or _is_in_collective(case.activity(wait.rank))}
     unrecorded = tuple(rank for rank in case.observed if _waits_unrecorded(case, rank, waiting_ranks))
     blockers: dict[Point, tuple[Blocker, ...]] = {}
     unknown: dict[Point, tuple[int, ...]] = {}
@@ -144,17 +144,17 @@ def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
     if case.untold.intersection(case.summaries[rank].backends) and activity.moving is not False:
         return False  # it may be in what it issued, and that may end
     unnamed = not name or any(part in name.lower() for part in _UNRECORDED)
-    return unnamed and _may_hide_transfers(case.summaries[rank])
+    return unnamed and may_hide_transfers(case.summaries[rank])
 
 
 def _may_wait(case: Case, rank: int, waiting: set[int]) -> bool:
     """gloo's Work.wait is a native call below a line of the job's own: nothing tells it from another lock."""
     activity = case.activity(rank)
-    hidden = not case.recorded(rank) or _may_hide_transfers(case.summaries[rank])
+    hidden = not case.recorded(rank) or may_hide_transfers(case.summaries[rank])
     return bool(hidden and rank not in waiting and activity.in_collective is None and activity.moving is False)
 
 
-def _may_hide_transfers(summary: RankSummary) -> bool:
+def may_hide_transfers(summary: RankSummary) -> bool:
     """True for a back end whose calls block their host, as gloo's do, and that has recorded no transfer. A build has
     every back end's recorder, also in a process without a group of it: gloo's knows each from its creation."""
     recording = {summary.streams[pair.stream].backend for pair in summary.pairs}
@@ -229,6 +229,11 @@ def _unused(
         blockers.append(Blocker(rank, 0, Strength.HOST))
     else:
         unknown.append(rank)
+
+
+def _is_in_collective(activity: Activity) -> bool:
+    """True when its stack shows the training thread in a collective, as that of another thread may be."""
+    return bool(activity.in_collective) and not in_transfer(activity)
 
 
 def _own_lane(case: Case, rank: int, frontiers: dict[tuple[int, int], Wait]) -> int:

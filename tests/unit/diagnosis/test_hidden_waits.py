@@ -72,6 +72,13 @@ def test_one_that_stands_in_a_transfer_may_wait_for_whom_nothing_is_known_of() -
     assert judge(evidence(*ranks, world_size=4)).verdicts[0].culprits == ()
 
 
+def test_where_others_may_be_in_transfers_a_rank_of_which_there_is_only_a_dump_is_not_named() -> None:
+    inside = (CodeFrame("ring", "/srv/job/ring.py", 4), *SLEEPS[1:])
+    native = Rank(2, STEPS, backend="gloo", frames=inside, wchan="futex_do_wait")
+    told = evidence(*_waiting(0, 1), native, Rank(3, STEPS, backend="gloo", frames=()), world_size=4)
+    assert judge(told).verdicts[0].culprits == ()
+
+
 def test_two_that_wait_for_each_other_are_a_deadlock_whatever_else_they_wait_for() -> None:
     """Ranks 0 and 1 entered two groups in opposite order; ranks 2 and 3, for which one of them waits too, stand in
     transfers that gloo does not record."""

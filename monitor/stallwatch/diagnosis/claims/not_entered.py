@@ -18,7 +18,7 @@ from stallwatch.diagnosis.claims.claim import (
 from stallwatch.diagnosis.frames import Origin, place
 from stallwatch.diagnosis.gpu import gpus_of_their_own, is_busy
 from stallwatch.diagnosis.story import Story
-from stallwatch.diagnosis.waits import Strength, in_transfer
+from stallwatch.diagnosis.waits import Strength, in_transfer, may_hide_transfers
 from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
 
 _READS = ("filesystem", "checkpoint", "dataloader")
@@ -35,6 +35,10 @@ def claim(story: Story) -> Saying:
     moving = [rank for rank in found if goes_on(story.case, rank)]
     if len(moving) == len(found):
         return Rejected("not_entered", f"{named(moving)} makes progress")
+    left = {departure.rank for departure in story.departures} - set(found)
+    if left and set(found) <= set(story.graph.perhaps):
+        why = f"{named(found)} may wait for a message of {named(left)}, whose calls are others than they always were"
+        return Rejected("not_entered", why)
     wait = main_wait(story, found)
     facts: list[Fact] = []
     if wait is not None:
@@ -101,6 +105,8 @@ def culprits(story: Story) -> list[int]:
         seen = {rank for rank in found if story.case.activity(rank).stack}
         if stands and seen:
             return sorted(seen)  # gloo records no transfers: without its stack a rank may stand in one
+        if (stands or perhaps) and any(_may_stand_in_transfer(story, rank) for rank in found - seen):
+            return sorted(seen - perhaps)  # it, or whom it waits for
         if found:
             return sorted(found)
     if graph.waits and not story.roots.closed:
@@ -112,6 +118,12 @@ def culprits(story: Story) -> list[int]:
         others = set(story.case.world) - {wait.rank for wait in graph.waits} - set(inside)
         return [] if len(transfers) > 1 or (waits and others) else inside
     return []
+
+
+def _may_stand_in_transfer(story: Story, rank: int) -> bool:
+    """Its dump is all that is known of it, and its back end records no transfers: others stand in some."""
+    summary = story.case.summaries.get(rank)
+    return summary is not None and may_hide_transfers(summary)
 
 
 def _may_wait_in_what_it_issued(story: Story, rank: int) -> bool:
