@@ -130,7 +130,10 @@ def fits(engine: Engine, rank: int, cause: str) -> bool:
 
 def is_whole_cycle(case: Case, engine: Engine, cause: str, culprits: tuple[int, ...]) -> bool:
     """Ranks that do wait for each other, the one at fault among them, where neither an earlier step nor a third member
-    tells who of them began it: all of it is the answer then."""
+    tells who of them began it: all of it is the answer then. Of gloo's transfers, whose peers are recorded nowhere, the
+    only two ranks that stand in any: two that wait for each other look the same as two that wait for a third."""
+    if engine.program.backend == "gloo" and cause == "p2p_unmatched" and len(culprits) == 2:
+        return case.truth.cause == cause and set(culprits) == _in_transfers(engine)
     if cause not in ("group_order", "p2p_unmatched") or not set(case.truth.culprits) < set(culprits):
         return False
     named = set(culprits)

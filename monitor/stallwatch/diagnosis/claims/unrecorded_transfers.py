@@ -33,7 +33,8 @@ def claim(story: Story) -> Saying:
     # A message has two ends, and two that stand in one alone, for both of whom all others wait, may be these. Where
     # others wait for one of them only, the other may wait for one of those; of many each may wait for the next.
     held_up = [{blocker.rank for blocker in story.graph.blockers[wait.point]} for wait in story.graph.waits]
-    both = len(transfers) == 2 and all(held >= set(transfers) for held in held_up) and not story.graph.perhaps
+    elsewhere = set(story.case.world) - {wait.rank for wait in story.graph.waits} - set(transfers)
+    both = len(transfers) == 2 and all(held >= set(transfers) for held in held_up) and not elsewhere
     connects = all(_connects(story, rank) for rank in transfers)
     unknown = "the peers of the sends and receives: gloo does not record them"
     return Claim(
