@@ -44,7 +44,12 @@ from stallwatch.doctor.network.ports import MasterPort, RasPort
 from stallwatch.doctor.network.reach import MasterReachable
 from stallwatch.doctor.training_script.data import SamplerEpoch, UnevenShards, UnshardedLoader
 from stallwatch.doctor.training_script.debugging import AnomalyDetection
-from stallwatch.doctor.training_script.devices import GlobalRankDevice, LateDevice, LateVisibleDevices
+from stallwatch.doctor.training_script.devices import (
+    FewerGpusThanDevices,
+    GlobalRankDevice,
+    LateDevice,
+    LateVisibleDevices,
+)
 from stallwatch.doctor.training_script.divergence import RankConditionalCollective, SwallowedCollective
 from stallwatch.doctor.training_script.process_group import ProcessGroupCall
 from stallwatch.doctor.training_script.saving import ShardedSave
@@ -64,5 +69,6 @@ CHECKS: tuple[Check, ...] = (
     DeepSpeedKeys(), DeepSpeedValues(), DeepSpeedSettings(), DeepSpeedTimeout(),
     RankConditionalCollective(), SwallowedCollective(), ShardedSave(), ProcessGroupCall(), LateDevice(),
     GlobalRankDevice(), LateVisibleDevices(), UnshardedLoader(), SamplerEpoch(), UnevenShards(), AnomalyDetection(),
+    FewerGpusThanDevices(),
     HarmfulAdvice(), SharedMemorySize(), VariablesInScripts(), LoopbackLaunch(), FewerGpusThanRanks(),
 )  # fmt: skip

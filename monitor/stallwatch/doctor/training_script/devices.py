@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.training_script.collectives import Collectives
 from stallwatch.doctor.training_script.rank_conditions import Ranks
 from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, keyword
@@ -91,6 +91,55 @@ class LateVisibleDevices(ScriptCheck):
                     source="PyTorch documentation, CUDA semantics",
                 )  # fmt: skip
                 return
+
+
+class FewerGpusThanDevices(ScriptCheck):
+    name: ClassVar[str] = "gpus_of_trainer"
+    area: ClassVar[Area] = "frameworks"
+    looks_for: ClassVar[str] = "in training scripts: fewer GPUs in CUDA_VISIBLE_DEVICES than the script starts ranks"
+
+    def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        visible = [one for one in _settings_of(script.tree) if isinstance(one, ast.Assign) and _names_in(one.value)]
+        if len(visible) != 1 or not isinstance(visible[0], ast.Assign):
+            return
+        names = _names_in(visible[0].value)
+        for call in script.calls:
+            for option in _STARTS.get(script.last_name_of(call.func), ()):
+                wanted = _count_of(keyword(call, option))
+                if wanted is not None and wanted > len(names):
+                    yield finding(
+                        self, "error", script.place(call),
+                        seen=f"{script.last_name_of(call.func)}({option}=…) starts {count(wanted, 'rank')}, and "
+                        f"CUDA_VISIBLE_DEVICES={','.join(names)} (line {visible[0].lineno}) names "
+                        f"{count(len(names), 'GPU')}.",
+                        why="Some ranks find no GPU of their own (\"invalid device ordinal\"), or two share one; the "
+                        "others wait for them.",
+                        remedy=f"{option}={len(names)}, or name {wanted} GPUs in CUDA_VISIBLE_DEVICES",
+                        source="CUDA programming guide",
+                    )  # fmt: skip
+
+
+# What starts ranks from within a script, and the option that says how many.
+_STARTS: Final = {
+    "Trainer": ("devices",), "Fabric": ("devices",), "spawn": ("nprocs",), "start_processes": ("nprocs",),
+    "notebook_launcher": ("num_processes",),
+}  # fmt: skip
+
+
+def _names_in(node: ast.expr) -> tuple[str, ...]:
+    """The GPUs that a constant text names."""
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        return ()
+    return tuple(one for one in node.value.replace(" ", "").split(",") if one)
+
+
+def _count_of(node: ast.expr | None) -> int | None:
+    """A number, or how many are listed; None for "auto" and -1."""
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return len(node.elts)
+    if isinstance(node, ast.Constant) and type(node.value) is int and node.value > 0:
+        return node.value
+    return None
 
 
 def _is_choice(script: Script, call: ast.Call) -> bool:

@@ -5,7 +5,7 @@ import pytest
 from stallwatch.doctor.check import Check
 from stallwatch.doctor.surroundings import Question
 from stallwatch.doctor.training_script.data import SamplerEpoch, UnevenShards
-from stallwatch.doctor.training_script.devices import GlobalRankDevice
+from stallwatch.doctor.training_script.devices import FewerGpusThanDevices, GlobalRankDevice
 from stallwatch.doctor.training_script.divergence import RankConditionalCollective, SwallowedCollective
 from stallwatch.doctor.training_script.saving import ShardedSave
 from tests.unit.doctor.fakes import Node
@@ -185,3 +185,23 @@ def test_other_checks_follow_values_too(node: Node) -> None:
         "    s = model.state_dict()\n"
     )
     assert found(node, ShardedSave(), text) == [5]
+
+
+TWO = "os.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("import lightning as L\n" + TWO + "t = L.Trainer(devices=4, strategy='ddp')\n", [3]),
+        ("from lightning.fabric import Fabric\n" + TWO + "f = Fabric(devices=[0, 1, 2])\n", [3]),
+        (TWO + "torch.multiprocessing.spawn(run, args=(), nprocs=8)\n", [2]),
+        (TWO + "from accelerate import notebook_launcher\nnotebook_launcher(f, num_processes=4)\n", [3]),
+        ("import lightning as L\n" + TWO + "t = L.Trainer(devices=2)\n", []),
+        ("import lightning as L\n" + TWO + "t = L.Trainer(devices='auto')\n", []),
+        ("import lightning as L\nos.environ['CUDA_VISIBLE_DEVICES'] = gpus\nt = L.Trainer(devices=4)\n", []),
+        ("import lightning as L\nt = L.Trainer(devices=4)\n", []),
+    ],
+)
+def test_a_script_that_starts_more_ranks_than_it_names_gpus_is_found(node: Node, text: str, lines: list[int]) -> None:
+    assert found(node, FewerGpusThanDevices(), text) == lines
