@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 
 from stallwatch.demo.catalogue import FAULTS, find
-from stallwatch.demo.job import need_torch
+from stallwatch.demo.job import need_gpu, need_torch
 from stallwatch.demo.outcome import Outcome
 from stallwatch.demo.play import play, unplayed
 from stallwatch.demo.story import outcome_lines
@@ -41,6 +41,8 @@ def command(
         return 0
     fault = find(name)
     need_torch()
+    if backend == "nccl":
+        need_gpu()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupted)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)

@@ -95,6 +95,15 @@ def need_torch() -> None:
         )
 
 
+def need_gpu(device: Path = Path("/dev/nvidiactl")) -> None:
+    """Raise UsageError, with what works instead, where no NVIDIA driver is loaded: ranks of NCCL would all fail."""
+    if not device.exists():
+        raise UsageError(
+            f"--backend nccl needs an NVIDIA GPU, and {device} is not here",
+            "One is enough: ranks share it. Without a GPU leave --backend out, and the job uses gloo.",
+        )
+
+
 def job_environment(
     environment: Mapping[str, str], rank_directory: Path, mark: Path, scratch: Path, job: str
 ) -> dict[str, str]:

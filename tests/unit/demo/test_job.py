@@ -1,3 +1,4 @@
+import importlib
 import os
 import signal
 import subprocess
@@ -5,8 +6,10 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
-from stallwatch.demo.job import end_processes, job_environment
+from stallwatch.demo.job import end_processes, job_environment, need_gpu
+from stallwatch.errors import UsageError
 
 FAMILY = """
 import subprocess
@@ -32,3 +35,25 @@ def test_settings_of_another_stallwatch_do_not_reach_the_job() -> None:
     assert "STALLWATCH_DISABLE" not in environment
     assert environment["STALLWATCH_DIR"] == "/ours"
     assert environment["HOME"] == "/home/me"
+
+
+def test_nccl_without_a_gpu_says_what_works(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs an NVIDIA GPU") as refused:
+        need_gpu(tmp_path / "nvidiactl")
+    assert "gloo" in refused.value.help
+    (tmp_path / "nvidiactl").touch()
+    need_gpu(tmp_path / "nvidiactl")
+
+
+def test_ranks_that_share_a_gpu_are_hosts_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL refuses two ranks on one GPU of a host."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    training = importlib.import_module("stallwatch.demo.training")
+    chosen: list[object] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for name, value in {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4", "NCCL_HOSTID": ""}.items():
+        monkeypatch.setenv(name, value)
+    assert training.choose_device("nccl") == ("nccl", torch.device("cuda", 0))
+    assert os.environ["NCCL_HOSTID"] == "rank-3"
+    assert training.choose_device(None) == ("gloo", torch.device("cpu"))
