@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 from stallwatch.doctor.training_script.source import Script
+from stallwatch.doctor.training_script.values import Function
 
 ZERO: Final = "0"  # the key of every condition that tells rank 0, or the main process, from the others
 
@@ -192,9 +193,32 @@ class Ranks:
         return list(zip(node.cases, found, strict=True))
 
     def is_for_main_only(self, decorators: list[ast.expr]) -> bool:
-        """Whether a decorator lets rank 0 alone run the function."""
-        names = (self._script.name_of(one.func if isinstance(one, ast.Call) else one) for one in decorators)
-        return any(_FOR_MAIN_ONLY.fullmatch(name.rpartition(".")[2]) for name in names)
+        """Whether a decorator lets rank 0 alone run the function: by its name, or by what the script's own one does."""
+        for one in decorators:
+            node = one.func if isinstance(one, ast.Call) else one
+            if _FOR_MAIN_ONLY.fullmatch(self._script.last_name_of(node)):
+                return True
+            own = self._script.values.function_of(ast.Call(node, [], []))
+            if own is not None and self._runs_on_main_only(own):
+                return True
+        return False
+
+    def _runs_on_main_only(self, decorator: Function) -> bool:
+        """Whether a decorator calls what it is given under `if rank == 0:`, and nowhere else."""
+        given = {one.arg for one in decorator.args.args}
+
+        def calls(node: ast.AST) -> int:
+            return sum(
+                isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id in given
+                for one in ast.walk(node)
+            )
+
+        guarded = sum(
+            sum(map(calls, node.body))
+            for node in ast.walk(decorator)
+            if isinstance(node, ast.If) and (found := self.condition(node.test)) and found[:2] == (ZERO, True)
+        )
+        return 0 < guarded == calls(decorator)
 
     def _comparison(self, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Condition | None:
         line = left.lineno

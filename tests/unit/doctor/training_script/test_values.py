@@ -50,6 +50,8 @@ def found(node: Node, check: Check, text: str) -> list[int]:
         ("q = dist.get_rank() if dist.is_initialized() else 0\nif q != 0:\n    dist.barrier()\n", 3),
         ("if (z := dist.get_rank()) == 0:\n    dist.barrier()\n", 2),
         ("me = dist.get_rank()\nfor x in y:\n    if me:\n        continue\n    dist.all_reduce(x)\n", 5),
+        ("def only(f):\n    def inner(*a):\n        if dist.get_rank() == 0:\n            return f(*a)\n"
+         "    return inner\n@only\ndef save():\n    dist.barrier()\n", 8),
         ("trainer = make()\nif trainer.is_global_zero:\n    trainer.strategy.barrier()\n", 3),
     ],
 )  # fmt: skip
@@ -65,6 +67,8 @@ def test_a_rank_by_any_name_is_one(node: Node, text: str, line: int) -> None:
         "i = count()\nif i == 0:\n    dist.barrier()\n",
         "def run(step, args):\n    if step == 0:\n        dist.barrier()\nfor s in range(9):\n    run(s, a)\n",
         "me = dist.get_rank()\nif me == 0:\n    download()\ndist.barrier()\n",
+        "def timed(f):\n    def inner(*a):\n        x = f(*a)\n        if dist.get_rank() == 0:\n            print(1)\n"
+        "        return x\n    return inner\n@timed\ndef sync():\n    dist.barrier()\n",
         "def main(r):\n    r = load(r)\n    if r == 0:\n        dist.barrier()\n",
         "def f():\n    r = dist.get_rank()\ndef g():\n    r = len(data)\n    if r == 0:\n        dist.barrier()\n",
         "def ready():\n    return dist.is_initialized()\nif ready():\n    dist.barrier()\n",
