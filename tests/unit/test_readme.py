@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch.cli.app import run
+from stallwatch import config
+from stallwatch.cli.app import COMMANDS, run
 from stallwatch.outputs import webhook
 from tests.readme import BLOCKS, DOCS, PAGES, README, ROOT, SCHEMA, rendered
 
@@ -77,3 +78,17 @@ def test_the_example_of_replay_prints_what_it_shows(
     printed = capsys.readouterr().out
     for line in shown:
         assert f"\n{line.removesuffix(' […]')}" in f"\n{printed}"
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_every_piece_of_configuration_that_it_shows_is_one(page: Path, tmp_path: Path) -> None:
+    shown = re.findall(r"^```toml\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    for piece in shown:
+        (tmp_path / "config.toml").write_text(piece)
+        config.load(tmp_path / "config.toml", {}, strict=True)
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_every_command_that_it_names_exists(page: Path) -> None:
+    named = re.findall(r"`stallwatch ([a-z][a-z-]*)\b", page.read_text(encoding="utf-8"))
+    assert set(named) <= set(COMMANDS)
