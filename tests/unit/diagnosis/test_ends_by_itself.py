@@ -8,7 +8,7 @@ import pytest
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.activity import read_activity
-from stallwatch.model.evidence import SourceLine, ThreadState
+from stallwatch.model.evidence import ChildProcess, SourceLine, ThreadState
 from tests.unit.detectors.nodes import heartbeat
 from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, transfer, world
 from tests.unit.diagnosis.rank_evidence import MODULE, PID, Frames, process, rank, stack, stacks, thread
@@ -71,6 +71,18 @@ def test_who_delivers_may_be_another_thread(beside: Frames, kind: str | None) ->
         processes=(process("S", "futex_wait_queue", threads=threads),),
     )
     assert read_activity(waits).ends_by_itself == kind
+
+
+@pytest.mark.parametrize(("state", "kind"), [("R", "child"), ("D", "child"), ("S", None)])
+def test_a_pool_whose_processes_work_may_deliver(state: str, kind: str | None) -> None:
+    """One look, as a crowded node gives: nothing tells whether they move."""
+    frames = stack(
+        "Condition.wait@PY/threading.py:327", "ApplyResult.wait@PY/multiprocessing/pool.py:768",
+        "Pool.map@PY/multiprocessing/pool.py:367", "tokenise@JOB:4", MODULE,
+    )  # fmt: skip
+    worker = ChildProcess(801, state, "python", 64)
+    seen = rank(frames, processes=(process("S", "futex_wait_queue", children=(worker,)),))
+    assert read_activity(seen).ends_by_itself == kind
 
 
 def test_a_loader_that_polls_its_workers_waits_for_no_request() -> None:

@@ -91,9 +91,17 @@ def read_activity(rank: RankEvidence) -> Activity:
     )
     if standing.waits_for_children or standing.where == "dataloader":
         activity = with_child(activity, now.look, rank.sources)
+        if activity.ends_by_itself is None and "process_queue" in standing.roles and _are_at_work(activity, process):
+            activity = msgspec.structs.replace(activity, ends_by_itself="child")
     activity = with_awaited_thread(activity, now.look, rank.sources)
     activity = _with_exception(_with_logged_end(activity, rank), raised)
     return with_scene(activity, rank, ident)
+
+
+def _are_at_work(activity: Activity, process: ProcessLook | None) -> bool:
+    """Whether processes that deliver to it run, or stand in code that they were asked to run."""
+    children = process.children if process else ()
+    return activity.child_frame is not None or any(child.state in ("R", "D") for child in children)
 
 
 def _doing(now: Moment, standing: Standing, sources: tuple[SourceLine, ...]) -> Doing:
