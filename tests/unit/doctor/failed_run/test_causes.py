@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from stallwatch.bundle.reader import read
+from stallwatch.bundle.workers import Limits
 from tests.unit.doctor.failed_run.test_logs import PEER_LOST, RAISED, TORCHRUN, WATCHDOG, diagnose, first
 from tests.unit.doctor.fakes import Node
 
@@ -254,7 +255,7 @@ def test_a_packed_log_is_read_and_of_a_cut_one_what_is_there(node: Node, pack: C
     noise = "".join(f"step {number} loss {number * 7919 % 10007}\n" for number in range(40_000))
     packed = pack((RAISED + noise).encode())
     for data in (packed, packed[: len(packed) * 3 // 4] if pack is not bz2.compress else packed):
-        found, _ = read([node.write("run.log.packed", data)])
+        found, _ = read([node.write("run.log.packed", data)], Limits(seconds=300.0))
         assert "KeyError" in {event.exception for rank in found.ranks for event in rank.log_events}
 
 

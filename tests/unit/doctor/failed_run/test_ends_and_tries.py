@@ -3,6 +3,7 @@
 import pytest
 
 from stallwatch.bundle.reader import read
+from stallwatch.bundle.workers import Limits
 from stallwatch.diagnosis import judge
 from stallwatch.formats.training_log import parse
 from tests.unit.doctor.failed_run.test_logs import diagnose, logs
@@ -114,6 +115,6 @@ def test_what_looks_like_an_error_and_is_not_followed_by_an_end_is_shown(node: N
     ],
 )
 def test_a_log_that_begins_with_what_a_trainer_prints_of_a_step_is_a_log(node: Node, text: str) -> None:
-    evidence, _ = read([node.write("run.log", text)])
+    evidence, _ = read([node.write("run.log", text)], Limits(seconds=300.0))
     assert not evidence.caveats
     assert [event.kind for event in evidence.log_events] == ["clean_end"]
