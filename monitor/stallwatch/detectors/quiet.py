@@ -1,7 +1,7 @@
 """A job without hooks in which no rank has worked for a while: all that can be seen of it from outside.
 
-This only prompts a look; what the stacks say is told only of a job that was seen to work before. A rank that computes on
-the CPU keeps its job from being looked at, for ever if it never ends: an engine that polls its queue at full speed
+This only prompts a look; what the stacks say is told only of a job that was seen to work before. A rank that computes
+on the CPU keeps its job from being looked at, for ever if it never ends: an engine that polls its queue at full speed
 while its workers wait looks the same from outside, at every look. Its hook tells the two apart.
 """
 
