@@ -86,6 +86,8 @@ class _Reduction:
         self.untested |= set(_untested(recorder))
         self.completion.append(completion)
         nodes = read_nodes(recorder, completion)
+        if recorder.cut_short and nodes and not nodes[-1].closed:
+            nodes = nodes[:-1]  # a batch whose end the file has lost: nothing tells what it would have been
         whole = not recorder.operations or recorder.operations[0].record_id == 0
         self.whole = self.whole and whole
         self.cut_short = self.cut_short or recorder.cut_short

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.reduce import reduce_rank
 from stallwatch.model.evidence import CodeFrame, Evidence, Operation, Recorder
 from stallwatch.model.verdict import Verdict
 from tests.unit.diagnosis.build import SLEEPS, Call, Rank, evidence, loop, operations, recorder, transfer, world
@@ -136,3 +137,19 @@ def test_of_two_ends_the_one_with_a_new_size_is_named() -> None:
     both_new = Rank(1, (*(receive,) * 5, Call(pair, elements=7, line=50, transfers=(("recv", 0),))), 5)
     verdict = _first(evidence(first, both_new))
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("p2p_unmatched", (0, 1), "possible")
+
+
+def test_a_batch_of_which_the_file_has_lost_the_end_is_no_other_call_than_that_of_the_others() -> None:
+    entries = recorder(0, loop(world(2), 3), 3).operations
+    member = msgspec.structs.replace(
+        entries[-1], record_id=90, collective_seq_id=entries[-1].collective_seq_id + 1, state="scheduled"
+    )
+    batch = (member, msgspec.structs.replace(member, record_id=91))
+    ring = msgspec.structs.replace(recorder(0, loop(world(2), 3), 3), operations=(*entries, *batch))
+    for cut, kept in ((True, 0), (False, 1)):
+        told = reduce_rank(
+            msgspec.structs.replace(
+                Rank(0, loop(world(2), 3)).evidence(), recorders=(msgspec.structs.replace(ring, cut_short=cut),)
+            )
+        )
+        assert told.streams[0].last_seq == entries[-1].collective_seq_id + kept
