@@ -30,6 +30,7 @@ EXPLAINED = {
     r"rule Stallwatch(DaemonAbsent|LoopStands|SensorDead|DeliveryFailing)": "all is well with stallwatch",
     r"blind or dumb": "all is well with stallwatch",
     r"fails in stallwatch itself\? \(B\)": "no stage had an error",
+    r"stallwatch_verdicts_judged": "nobody has said whether it was right",
     r"stallwatch_rank_phase": "the culprit's program knows no phases",
 }
 
