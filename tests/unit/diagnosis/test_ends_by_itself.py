@@ -16,6 +16,7 @@ from tests.unit.diagnosis.test_judge_processes import CLOSED
 
 STEPS = loop(world(4), 5)
 WAITING = [Rank(r, (*STEPS, STEPS[0]), len(STEPS)) for r in (0, 1, 2)]
+RPC = "/v/lib/python3.11/site-packages/torch/distributed/rpc/api.py"
 WANDB = "/v/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
 
 
@@ -28,6 +29,7 @@ WANDB = "/v/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
         (stack("SocketIO.readinto@PY/socket.py:706", "fetch@JOB:4", MODULE), "wait_woken", "network"),
         (stack("Popen._try_wait@PY/subprocess.py:2015", "upload@JOB:4", MODULE), "do_wait", "child"),
         (stack("acquire@JOB:4", MODULE), "futex_wait_queue", None),
+        (stack(f"rpc_sync@{RPC}:792", "ask@JOB:4", MODULE), "futex_wait_queue", "network"),
     ],
 )
 def test_the_stack_and_the_kernel_tell_the_kind(frames: Frames, wchan: str, kind: str | None) -> None:
