@@ -26,11 +26,32 @@ _TYPED: Final = (
 )
 _WARNS: Final = re.compile(
     r"\b(?i:don['’]?t|do\s+not|never|deprecated|discouraged|not\s+recommended|no\s+longer|harmful|mistake|incorrect|"
-    r"myth|anti-?pattern|bad\s+(?:idea|advice|practice)|no\s+such\s+variable|"
+    r"myth|anti-?pattern|no\s+need\s+(?:for|to)|need(?:n['’]t|\s+not)|leave\s+(?:it|them|this|both)\s+(?:unset|alone|out)|"
+    r"(?:should|must)(?:\s+not|n['’]t)\s+(?:be\s+(?:set|used|run|disabled|kept)|set|use|run|disable|keep)|bad\s+(?:idea|advice|practice)|no\s+such\s+variable|"
     r"does(?:\s+not|n['’]?t)\s+(?:exist|help|work|do|cure|fix|solve|prevent|change|have))\b"
     rf"|\b(?i:avoid|remove|unset(?:ting)?|instead\s+of)\s+{_TYPED}"
     r"|\b(?i:is|are|was|were)\s+(?i:wrong)\b|^\W*(?i:wrong|bad|broken)\b"
 )
+# What is said of a thing that was named: its subject is code, for "a full node is dangerous" warns of no command.
+_BLAMES: Final = re.compile(
+    r"(?:`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+(?:=\S*)?)\)?[^`.;:]{0,30}?\b(?:"
+    r"(?:is|are)\s+(?:(?:very|often|always|almost|too|really|a|an|both)\s+)*(?:dangerous|unsafe|risky|destructive|pointless|useless|"
+    r"unnecessary|not\s+(?:needed|necessary|a\s+(?:fix|cure|solution))|no\s+(?:fix|cure|solution))"
+    r"|(?:only\s+|just\s+|merely\s+)?(?:hides?|masks?|conceals?|papers?\s+over)\b)",
+    re.IGNORECASE,
+)
+_EMPHASIS: Final = re.compile(r"\*+|(?<!\w)_+(?=\w)|(?<=\w)_+(?!\w)")
+# Columns of a table: what is wrong, why it is, what is right.
+_TABLE_RULE: Final = re.compile(r"^\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?\s*$")
+_CELL_ENDS: Final = re.compile(r"(?<!\\)\|(?=(?:[^`]*`[^`]*`)*[^`]*$)")
+_WRONG_COLUMN: Final = re.compile(
+    r"^\W*(?:bad|wrong|incorrect|don['’]?ts?|do\s+not|never|avoid|myths?|mistakes?|anti-?patterns?)\b|❌|✗",
+    re.IGNORECASE,
+)
+_REASON_COLUMN: Final = re.compile(
+    r"\bwhy\b.*\b(?:wrong|bad|not|harm\w*|dangerous|mistaken|avoid|never|fails?)\b|\bwhat\s+is\s+wrong\b", re.IGNORECASE
+)
+_RIGHT_COLUMN: Final = re.compile(r"\b(?:instead|better|good|right|correct|fix|remedy|do)\b(?!\s+not)", re.IGNORECASE)
 _WARNS_OF_CODE: Final = re.compile(
     r"\b(?:bad|wrong|incorrect|don['’]?t|never|broken)\b|\bavoid\b\W*(?:this|these|$)|^\W*before\b\W*(?:\(.*\)\W*)?$|❌|✗",
     re.IGNORECASE,
@@ -73,7 +94,7 @@ def parts(path: Path, text: str) -> Iterator[Part]:
 
 def statements(part: Part) -> Iterator[Line]:
     """Lines that do or advise something: comments, echoes and warnings are left out."""
-    for number, line in part.lines:
+    for number, line in _without_wrong_columns(part.lines) if part.language == "prose" else part.lines:
         if part.language == "prose":
             if not line.lstrip().startswith("<!--") and (advised := _advised(line)):
                 yield number, advised
@@ -84,10 +105,38 @@ def statements(part: Part) -> Iterator[Line]:
 def _advised(line: str) -> str:
     """A line of prose without the sentences that warn of what they name; "" where one warns of what the others do."""
     sentences = _SENTENCE.split(line)
-    warning = [_WARNS.search(_CLAUSE.sub("", one)) is not None for one in sentences]
+    warning = [_warns(one) for one in sentences]
     if any(warns and not _CODE.search(one) for one, warns in zip(sentences, warning, strict=True)):
         return ""
     return " ".join(one for one, warns in zip(sentences, warning, strict=True) if not warns)
+
+
+def _warns(sentence: str) -> bool:
+    unconditional = _CLAUSE.sub("", sentence)
+    plain = _EMPHASIS.sub("", unconditional)
+    return any(pattern.search(one) for pattern in (_WARNS, _BLAMES) for one in (unconditional, plain))
+
+
+def _without_wrong_columns(lines: tuple[Line, ...]) -> Iterator[Line]:
+    """Lines of prose; of a table that says which column is wrong, or why it all is, only what it says is right."""
+    wrong: frozenset[int] = frozenset()
+    for at, (number, line) in enumerate(lines):
+        if "|" not in line:
+            wrong = frozenset()
+        elif at + 1 < len(lines) and _TABLE_RULE.match(lines[at + 1][1]):
+            wrong = _wrong_columns(_CELL_ENDS.split(line))
+        if wrong:
+            cells = _CELL_ENDS.split(line)
+            line = "|".join(" " if i in wrong else cell for i, cell in enumerate(cells))
+        yield number, line
+
+
+def _wrong_columns(heads: list[str]) -> frozenset[int]:
+    if any(map(_REASON_COLUMN.search, heads)):
+        return frozenset(
+            i for i, head in enumerate(heads) if not _RIGHT_COLUMN.search(head) or _REASON_COLUMN.search(head)
+        )
+    return frozenset(i for i, head in enumerate(heads) if _WRONG_COLUMN.search(head))
 
 
 def commands(part: Part) -> Iterator[Line]:
@@ -154,8 +203,9 @@ def _of_guide(numbered: tuple[Line, ...]) -> Iterator[Part]:
 
 def _block(language: str, block: list[Line], said: str) -> Iterator[Part]:
     head = block[0][1] if block else ""
-    last = _CLAUSE.sub("", _SENTENCE.split(said)[-1])
-    if _WARNS.search(last) or _WARNS_OF_CODE.search(last) or (_COMMENT.match(head) and _WARNS_OF_CODE.search(head)):
+    sentence = _SENTENCE.split(said)[-1]
+    last = _CLAUSE.sub("", sentence)
+    if _warns(sentence) or _WARNS_OF_CODE.search(last) or (_COMMENT.match(head) and _WARNS_OF_CODE.search(head)):
         return
     kind = _LANGUAGES.get(language) or ("json" if not language and head.strip() == "{" else "shell")
     yield Part(kind, tuple(block))
