@@ -115,6 +115,12 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         "connectFullMesh failed",
         r"connectFullMesh failed(?:.*?remote=\[(?P<peer>[^\]]+)\]:(?P<port>\d+))?",
     ),
+    # Until torch 2.x it says the pair alone: "gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:45965: …".
+    pattern(
+        "gloo_connect",
+        "] connect [",
+        r"gloo/transport/\w+/\w+\.cc:\d+\] connect \[(?P<peer>[^\]]+)\]:(?P<port>\d+): \S",
+    ),
     pattern("gloo_connect", "Unable to find address for", r"Unable to find address for: (?P<device>\S+)"),
     pattern(
         "gloo_connect", "Using the loopback address as fallback", r"Unable to resolve hostname to a \(local\) address"

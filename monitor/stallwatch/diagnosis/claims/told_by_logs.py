@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from stallwatch.diagnosis.claims.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs import mismatch as detail
 from stallwatch.diagnosis.logs import start
-from stallwatch.diagnosis.logs.consequence import was_tried_again
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.logs.remedies_calls import mismatch_words
@@ -45,7 +44,7 @@ def ended(story: Story) -> Saying:
 def raised(story: Story) -> Saying:
     """A failure of a rank's own that its log ends with, where the rank was not seen alive."""
     told = _first_of(story, _RAISED)
-    if not told or all(was_tried_again(one.event, one.kind) for one in told):
+    if not told or story.case.logs.only_warned:
         return None
     alone = len(told) == 1 and any(one.consequence and one.event.exception for one in story.case.logs.told)
     if told[0].kind == "nccl_error" and not alone:

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from stallwatch.diagnosis.logs.consequence import (
+    ENDED_NOTHING,
     RANK_WENT_ON,
     TRIED_AGAIN,
     TRIED_BEFORE,
@@ -87,6 +88,20 @@ def tell(events: Sequence[LogEvent]) -> tuple[Told, ...]:
     if first is None:
         return tuple(worth)
     return (first, *(one for one in worth if one is not first))
+
+
+def only_warned(told: Sequence[Told]) -> bool:
+    """Whether the first cause is a warning after which all may have gone well: no rank failed to meet for good."""
+    return (
+        bool(told)
+        and was_tried_again(told[0].event, told[0].kind)
+        and not any(
+            one.kind in _OF_MEETING
+            and one.consequence not in ENDED_NOTHING
+            and not was_tried_again(one.event, one.kind)
+            for one in told
+        )
+    )
 
 
 def alike(told: Sequence[Told]) -> tuple[Told, ...]:

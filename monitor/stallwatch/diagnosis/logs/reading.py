@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from stallwatch.diagnosis.logs.attempts import attempts
 from stallwatch.diagnosis.logs.collectives import GroupReading, read_groups
 from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, means_nothing
-from stallwatch.diagnosis.logs.first_cause import alike, tell
+from stallwatch.diagnosis.logs.first_cause import alike, only_warned, tell
 from stallwatch.diagnosis.logs.kernel import kernel_events
 from stallwatch.diagnosis.logs.owners import gathered, owned_by_pid
 from stallwatch.diagnosis.logs.told import Told
@@ -36,6 +36,11 @@ class LogReading:
             replace(rank, log_events=tuple(event for event in rank.log_events if (event.source, event.line) in last))
             for rank in ranks
         )
+
+    @property
+    def only_warned(self) -> bool:
+        """The first cause is a warning of what was tried again, and nothing tells that it failed for good."""
+        return only_warned(self.told)
 
     @property
     def first(self) -> Told | None:

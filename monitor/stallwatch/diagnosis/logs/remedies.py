@@ -1,6 +1,6 @@
 """What a log's event means and what to do: by kind of event, in words."""
 
-from stallwatch.diagnosis.address_words import address_words, peer_address
+from stallwatch.diagnosis.address_words import AddressWords, address_words, kind_of_address, peer_address
 from stallwatch.diagnosis.logs.mismatch import by_rank, difference
 from stallwatch.diagnosis.logs.remedies_by_text import BY_TEXT, LOADER, Words
 from stallwatch.diagnosis.logs.remedies_calls import mismatch_words
@@ -297,6 +297,8 @@ def words_for(told: Told) -> Words:
         return mismatch_words(differs)
     if told.kind in _OF_ADDRESSES and (address := peer_address(text)):
         reached = address_words(address)
+        if told.kind == "gloo_connect":
+            return _of_gloo(address, reached)
         if told.kind != "store_unreachable":
             return Words(*reached, "start")
         of_store = _WORDS[told.kind]
@@ -307,6 +309,21 @@ def words_for(told: Told) -> Words:
         return said
     words = _WORDS.get(told.kind, _OTHERWISE)
     return words._replace(remedy=_SHOWN) if told.kind == "exception" and told.event.frame is not None else words
+
+
+def _of_gloo(address: str, reached: AddressWords) -> Words:
+    """gloo tells its peers the address of the host's own name, where no interface is named to it."""
+    own = "GLOO_SOCKET_IFNAME"
+    remedy = reached.remedy if own in reached.remedy else reached.remedy.replace("NCCL_SOCKET_IFNAME", own)
+    if kind_of_address(address) != "loopback":
+        return Words(reached.why, remedy, "start")
+    return Words(
+        "gloo told this address to its peers because the peer's host name resolves to it (Debian's and Ubuntu's "
+        f"/etc/hosts: 127.0.1.1). {reached.why}",
+        f"in /etc/hosts give the host's name its address in the training network, or export {own}=<the interface "
+        f"between the nodes>; with one node alone: {remedy}",
+        "start",
+    )
 
 
 def headline(told: Told, *, who: bool = True) -> str:

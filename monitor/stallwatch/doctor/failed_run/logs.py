@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.diagnosis.logs import LogReading, read_logs
-from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, was_tried_again
+from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.told import Told
 from stallwatch.doctor.check import Inapplicable, finding
@@ -33,7 +33,7 @@ class FailedRun:
         if not logs.told:
             return (self._nothing(logs),)
         earlier = self._earlier((*logs.earlier, logs.told))
-        return (self._first(logs.told), *earlier, *self._consequences(logs.told), *self._hints(logs))
+        return (self._first(logs), *earlier, *self._consequences(logs.told), *self._hints(logs))
 
     @staticmethod
     def first_seen(logs: LogReading) -> str:
@@ -55,7 +55,8 @@ class FailedRun:
             "--redirects 3 keeps one per rank), and flight recorder dumps to `stallwatch analyze`",
         )  # fmt: skip
 
-    def _first(self, told: tuple[Told, ...]) -> FindingRecord:
+    def _first(self, logs: LogReading) -> FindingRecord:
+        told = logs.told
         first = told[0]
         if first.consequence:
             return finding(
@@ -65,7 +66,7 @@ class FailedRun:
                 remedy="give the logs of all ranks (torchrun --log-dir DIR --redirects 3 keeps one per rank)",
             )  # fmt: skip
         words = words_for(first)
-        if was_tried_again(first.event, first.kind):
+        if logs.only_warned:
             return finding(
                 self, "warning", first.place,
                 seen=f"Only a warning stands in these logs: {headline(first)}",

@@ -90,6 +90,31 @@ def test_a_log_that_shows_a_clean_end_is_no_warning(node: Node, end: str) -> Non
     assert diagnose(node, BIND + TAKEN + text) == ()
 
 
+NO_NAME = (
+    "[W1104 10:11:12.3 socket.cpp:759] [c10d] The IPv4 network addresses of (head-0, 29400) cannot be retrieved (gai "
+    "error: -3 - Temporary failure in name resolution).\n"
+)
+
+
+@pytest.mark.parametrize(
+    "fatal",
+    [
+        "torch.distributed.DistNetworkError: The client socket has timed out after 120s while trying to connect to "
+        "(head-0, 29400).\n",
+        "RuntimeError: The client socket has timed out after 60000ms while trying to connect to (head-0, 29400).\n",
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has "
+        "failed. See inner exception for details.\n",
+    ],
+)
+def test_a_name_that_was_tried_again_and_failed_for_good_is_an_error(node: Node, fatal: str) -> None:
+    assert diagnose(node, NO_NAME)[0].seen.startswith("Only a warning stands in these logs: ")
+    for text in (NO_NAME + fatal, NO_NAME + NO_NAME + fatal):
+        first = diagnose(node, text)[0]
+        assert (first.severity, first.seen[:13]) == ("error", "First cause: ")
+        assert "may have gone well" not in first.why
+        assert judge(logs(parse(text.encode()))).verdicts[0].cause != "undecided"
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -112,3 +112,30 @@ def test_a_thread_of_the_kernel_is_no_rank(node: Node, name: str) -> None:
 )
 def test_errors_that_guides_name_have_remedies_of_their_own(node: Node, text: str, remedy: str) -> None:
     assert remedy in diagnose(node, f"[rank0]: torch.{text}\n")[0].remedy
+
+
+PAIR = "{}RuntimeError: [/src/third_party/gloo/gloo/transport/tcp/pair.cc:{}] connect [{}]:40112: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "why", "remedy"),
+    [
+        (PAIR.format("", 799, "127.0.1.1", "Connection refused"), "loopback", "/etc/hosts"),
+        (PAIR.format("[rank1]: ", 144, "127.0.0.1", "Connection timed out"), "loopback", "export GLOO_SOCKET_IFNAME"),
+        (PAIR.format("[rank3]: ", 878, "172.19.0.5", "Connection timed out"), "container", "--network=host"),
+        (PAIR.format("", 799, "10.88.0.9", "Connection refused"), "container", "--network=host"),
+        (PAIR.format("", 799, "192.168.7.20", "No route to host"), "firewall", "export GLOO_SOCKET_IFNAME"),
+        (PAIR.format("[rank1]: ", 760, "10.4.1.9", "Connection refused"), "firewall", "ip route get"),
+    ],
+)
+def test_a_pair_of_gloo_that_did_not_connect_is_told_by_its_address(
+    node: Node, line: str, why: str, remedy: str
+) -> None:
+    for text in (line, f'Traceback (most recent call last):\n  File "run.py", line 7, in main\n{line}'):
+        first = diagnose(node, text)[0]
+        assert first.seen.startswith("First cause: ")
+        assert why in first.why
+        assert remedy in first.remedy
+        assert "mend the line" not in first.remedy
+        assert "NCCL_SOCKET_IFNAME=" not in first.remedy
+        assert "mend the line" not in " ".join(verdict(text).next_steps)
