@@ -1,6 +1,7 @@
 """Collectives that only some ranks come to: under a condition on the rank, or only where nothing was raised."""
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
@@ -54,6 +55,8 @@ _ALIKE: Final = frozenset(
 _HARMLESS: Final = frozenset(("print", "info", "debug", "warning", "error", "time", "perf_counter", "log"))
 _ENDS: Final = ("sys.exit", "exit", "quit", "os._exit", "os.abort", "os.kill", "_exit")
 _BACKWARD: Final = "backward"
+# A handler that goes on under such a condition does so where there are no other ranks.
+_ALONE: Final = re.compile(r"world|is_initialized|is_available|distributed|n(?:um_)?(?:procs|processes|ranks)|ddp")
 # That these fail is often how a script finds out that it runs alone.
 _MAKES_GROUPS: Final = ("init_process_group", "new_group")
 
@@ -215,6 +218,10 @@ def _is_alike(script: Script, handler: ast.ExceptHandler) -> bool:
 def _ends_job(body: list[ast.stmt]) -> bool:
     """Whether a handler ends the rank in a way that its launcher takes for a failure, on every path."""
     for stmt in body:
+        if isinstance(stmt, ast.If) and (_goes_on(stmt.body) or _goes_on(stmt.orelse)):
+            if not _ALONE.search(ast.unparse(stmt.test)):
+                return False
+            continue
         if isinstance(stmt, ast.Raise):
             return True
         if isinstance(stmt, ast.Return) and isinstance(stmt.value, ast.Constant) and _is_exit_code(stmt.value.value):
@@ -227,6 +234,21 @@ def _ends_job(body: list[ast.stmt]) -> bool:
             return True
         if isinstance(stmt, (ast.With, ast.AsyncWith, ast.Try)) and _ends_job(stmt.body):
             return True
+    return False
+
+
+def _goes_on(body: list[ast.stmt]) -> bool:
+    """Whether some path through these statements leaves them in peace: `if …: continue` before a bare `raise`."""
+    for stmt in body:
+        if isinstance(stmt, (ast.Continue, ast.Break, ast.Return)):
+            return not _ends_job([stmt])
+        if isinstance(stmt, ast.If):
+            if _goes_on(stmt.body) or _goes_on(stmt.orelse):
+                return True
+        elif isinstance(stmt, (ast.With, ast.AsyncWith, ast.Try)) and _goes_on(stmt.body):
+            return True
+        if _ends_job([stmt]):
+            return False
     return False
 
 

@@ -128,6 +128,11 @@ DDP = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP
         (f"{DDP}try:\n    loss.backward()\nexcept RuntimeError:\n    continue_ = 1\n", 5),
         ("try:\n    step()\n    dist.barrier()\nexcept RuntimeError as e:\n    if 'memory' in str(e):\n        clear()"
          "\n    else:\n        raise\n", 4),
+        ("for b in y:\n    try:\n        dist.all_reduce(b)\n    except OSError as e:\n        if 'memory' in str(e):"
+         "\n            continue\n        raise\n", 4),
+        (f"{DDP}def step(b):\n    try:\n        loss = model(b)\n        loss.backward()\n    except OSError as e:\n"
+         "        if is_oom(e):\n            with lock:\n                if b.small:\n                    return None\n"
+         "        log.error(e)\n        raise e\n", 7),
         ("try:\n    step()\n    dist.barrier()\nexcept Exception:\n    os.sys.exit\n    exit(0)\n", 4),
         ("try:\n    step()\n    dist.all_reduce(x, group=None)\nexcept Exception:\n    return_ = None\n", 4),
     ],
@@ -143,6 +148,13 @@ def test_a_collective_that_an_exception_skips_is_found(node: Node, text: str, li
     [
         "try:\n    x = load()\n    dist.all_reduce(x)\nexcept Exception:\n    log()\n    raise\n",
         "try:\n    x = load()\n    dist.all_reduce(x)\nexcept Exception:\n    os._exit(1)\n",
+        "for b in y:\n    try:\n        dist.all_reduce(b)\n    except RuntimeError as e:\n        if rank == 0:\n"
+        "            for one in hooks:\n                if one.broken:\n                    continue\n"
+        "                one()\n        raise\n",
+        "for b in y:\n    try:\n        dist.all_reduce(b)\n    except OSError as e:\n        if world_size == 1:\n"
+        "            continue\n        raise\n",
+        "def main():\n    try:\n        x = load()\n        dist.all_reduce(x)\n    except RuntimeError as e:\n"
+        "        if 'memory' in str(e):\n            return 3\n        raise\n",
         "try:\n    x = load()\n    dist.all_reduce(x)\nfinally:\n    close()\n",
         "try:\n    x = load()\nexcept Exception:\n    x = None\ndist.barrier()\n",
         "try:\n    dist.barrier()\nexcept Exception:\n    pass\ndist.destroy_process_group()\n",
