@@ -5,6 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.environment.catalogue import BUFFER_SIZES, RECORDER_ON, catalogue
+from stallwatch.doctor.environment.job_size import job_size, number
 from stallwatch.doctor.environment.values import complaint
 from stallwatch.doctor.finding import Area, FindingRecord, Severity
 from stallwatch.doctor.network.names import spans_nodes
@@ -44,7 +45,7 @@ class Contradictions:
 
 
 def _contradictions(values: Mapping[str, str]) -> Iterator[_Said]:
-    threads, sockets = _number(values, "NCCL_SOCKET_NTHREADS"), _number(values, "NCCL_NSOCKS_PERTHREAD")
+    threads, sockets = number(values, "NCCL_SOCKET_NTHREADS"), number(values, "NCCL_NSOCKS_PERTHREAD")
     if threads and sockets and threads * sockets > 64:
         yield _Said(
             "warning",
@@ -69,7 +70,7 @@ def _contradictions(values: Mapping[str, str]) -> Iterator[_Said]:
             "ProcessGroupNCCL.cpp",
         )
     for least, most in (("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")):
-        low, high = _number(values, least), _number(values, most)
+        low, high = number(values, least), number(values, most)
         if low and high and low > high:
             yield _Said(
                 "warning",
@@ -115,9 +116,9 @@ def _contradictions(values: Mapping[str, str]) -> Iterator[_Said]:
 
 
 def _loopback(surroundings: Surroundings, values: Mapping[str, str]) -> Iterator[_Said]:
-    local, world = _number(values, "LOCAL_WORLD_SIZE"), _number(values, "WORLD_SIZE")
-    if local is not None and world is not None and local < world:
-        how = f"with {local} of {world} ranks on this node"
+    size = job_size(values)
+    if size is not None and size.local < size.world:
+        how = f"with {size.local} of {size.world} ranks on this node"
     elif spans_nodes(surroundings):
         how = "and the job spans nodes"
     else:
@@ -139,7 +140,7 @@ def _is_shell(environment: NamedEnvironment) -> bool:
 def _incomplete(values: Mapping[str, str]) -> Iterator[_Said]:
     """init_process_group's four variables: whoever sets some of them by hand must set all, unless it is called with an
     init_method of its own."""
-    size = _number(values, "WORLD_SIZE")
+    size = number(values, "WORLD_SIZE")
     if values.get("RANK") and not values.get("WORLD_SIZE"):
         missing = "WORLD_SIZE"
     elif values.get("RANK") and size and size > 1 and not values.get("MASTER_ADDR"):
@@ -171,7 +172,7 @@ def _two_names(values: Mapping[str, str]) -> Iterator[_Said]:
 
 
 def _infiniband_wait(values: Mapping[str, str]) -> Iterator[_Said]:
-    exponent, retries = _number(values, "NCCL_IB_TIMEOUT"), _number(values, "NCCL_IB_RETRY_CNT")
+    exponent, retries = number(values, "NCCL_IB_TIMEOUT"), number(values, "NCCL_IB_RETRY_CNT")
     if not exponent or not 1 <= exponent <= 31:
         return
     seconds = 4.096e-6 * 2**exponent * min(7 if retries is None else retries, 7)
@@ -187,7 +188,7 @@ def _infiniband_wait(values: Mapping[str, str]) -> Iterator[_Said]:
 
 def _ranks_add_up(values: Mapping[str, str]) -> Iterator[_Said]:
     for one, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
-        rank, ranks = _number(values, one), _number(values, size)
+        rank, ranks = number(values, one), number(values, size)
         if rank is not None and ranks is not None and rank >= ranks:
             yield _Said(
                 "error",
@@ -196,7 +197,7 @@ def _ranks_add_up(values: Mapping[str, str]) -> Iterator[_Said]:
                 "missing.",
                 f"number {one} from 0 to {size}-1, or start by torchrun, which sets both",
             )
-    local, world = _number(values, "LOCAL_WORLD_SIZE"), _number(values, "WORLD_SIZE")
+    local, world = number(values, "LOCAL_WORLD_SIZE"), number(values, "WORLD_SIZE")
     if local is not None and world is not None and local > world:
         yield _Said(
             "error",
@@ -212,11 +213,6 @@ def _ranks_add_up(values: Mapping[str, str]) -> Iterator[_Said]:
             "Every node then waits for a store of its own.",
             "export MASTER_ADDR=<host name of the first node>",
         )
-
-
-def _number(values: Mapping[str, str], name: str) -> int | None:
-    text = values.get(name, "").strip()
-    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def places_of(surroundings: Surroundings, name: str) -> Iterator[tuple[NamedEnvironment, str]]:

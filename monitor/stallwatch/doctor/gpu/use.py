@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
+from stallwatch.doctor.environment.job_size import local_ranks
 from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.gpu.health import gpu_state, label
 from stallwatch.doctor.processes import command_of, process_state
@@ -110,8 +111,8 @@ class VisibleDevices:
     def _ranks(
         self, surroundings: Surroundings, environment: NamedEnvironment, visible: int
     ) -> Iterator[FindingRecord]:
-        said = environment.values.get("LOCAL_WORLD_SIZE", "")
-        ranks, least = (int(said), 2) if said.isdecimal() else (surroundings.question.local_ranks or 0, 1)
+        said = local_ranks(environment.values)
+        ranks, least = (said, 2) if said else (surroundings.question.local_ranks or 0, 1)
         least = 2 if environment.rank is not None else least
         # One device for each rank (set by Slurm or Ray) is as right as all devices for all; what a launcher's shell
         # says is for all of its ranks.

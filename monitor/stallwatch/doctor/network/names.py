@@ -4,6 +4,7 @@ import ipaddress
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, finding
+from stallwatch.doctor.environment.job_size import job_size, said_nodes
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.model.reading import Known
@@ -14,12 +15,10 @@ def spans_nodes(surroundings: Surroundings) -> bool | None:
     if surroundings.question.nodes is not None:
         return surroundings.question.nodes > 1
     for environment in surroundings.environments:
-        local, world = environment.values.get("LOCAL_WORLD_SIZE", ""), environment.values.get("WORLD_SIZE", "")
-        if local.isdigit() and world.isdigit():
-            return int(local) < int(world)
-        nodes = environment.values.get("SLURM_JOB_NUM_NODES", "") or environment.values.get("SLURM_NNODES", "")
-        if nodes.isdigit():
-            return int(nodes) > 1
+        if size := job_size(environment.values):
+            return size.local < size.world
+        if nodes := said_nodes(environment.values):
+            return nodes > 1
     return None
 
 

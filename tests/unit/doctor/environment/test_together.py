@@ -144,6 +144,25 @@ def test_ranks_of_two_jobs_are_not_compared(node: Node, other: dict[str, Any]) -
     assert RanksDiffer().look(node.around(ranks=tuple(ranks))) == ()
 
 
+@pytest.mark.parametrize(
+    ("values", "several"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, True),
+        ({"PMI_SIZE": "16", "MPI_LOCALNRANKS": "8"}, True),
+        ({"MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_LOCAL_SIZE": "2"}, True),
+        ({"SLURM_NTASKS": "16", "SLURM_NTASKS_PER_NODE": "8"}, True),
+        ({"SLURM_STEP_NUM_NODES": "2"}, True),
+        ({"SLURM_NTASKS": "8", "SLURM_NTASKS_PER_NODE": "8"}, False),
+        ({"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, False),
+        ({"PMI_SIZE": "2", "MPI_LOCALNRANKS": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}, False),
+        ({"PMI_SIZE": "16"}, False),
+    ],
+)
+def test_every_launchers_own_names_tell_of_several_nodes(node: Node, values: dict[str, str], several: bool) -> None:
+    found = Contradictions().look(node.around({"NCCL_SOCKET_IFNAME": "lo", **values}))
+    assert [record.severity for record in found] == ["error"] * several
+
+
 @pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"])
 def test_the_loopback_interface_is_wrong_for_several_nodes_however_they_are_told(node: Node, name: str) -> None:
     several = node.around({name: "lo"}, question=Question(nodes=2))

@@ -29,6 +29,7 @@ def test_memory_of_a_running_job_and_small_contexts_are_usual(node: Node) -> Non
         ({"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-9"}, "GPU-9 is not on this node"),
         ({"CUDA_VISIBLE_DEVICES": "1,1"}, "names a GPU twice"),
         ({"CUDA_VISIBLE_DEVICES": "0,1", "LOCAL_WORLD_SIZE": "4"}, "2 GPUs are visible to 4 local ranks"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, "2 GPUs are visible to 4 local ranks"),
     ],
 )
 def test_visible_devices_that_do_not_add_up_are_errors(node: Node, values: dict[str, str], seen: str) -> None:

@@ -1,0 +1,45 @@
+"""How many ranks an environment says that its job has, here and in all, by the names of each launcher. Pure."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+# Of this node, and of the job: torchrun and its like; Open MPI (ompi_rte.c); MPICH's Hydra and Intel MPI; MVAPICH2.
+_SIZES: Final = (
+    ("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
+    ("MPI_LOCALNRANKS", "PMI_SIZE"),
+    ("MV2_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_SIZE"),
+)
+# A shell in an allocation is a step of one node (salloc's interactive step): the most that is said counts.
+_NODES: Final = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_STEP_NUM_NODES")
+
+
+class JobSize(NamedTuple):
+    local: int
+    world: int
+
+
+def job_size(values: Mapping[str, str]) -> JobSize | None:
+    """The ranks of this node and of the job, by the first launcher that says both; None: none does."""
+    for of_node, of_job in _SIZES:
+        local, world = number(values, of_node), number(values, of_job)
+        if local and world:
+            return JobSize(local, world)
+    return None
+
+
+def local_ranks(values: Mapping[str, str]) -> int | None:
+    """The ranks of this node."""
+    return next((said for of_node, _ in _SIZES if (said := number(values, of_node))), None)
+
+
+def said_nodes(values: Mapping[str, str]) -> int | None:
+    """The number of nodes that Slurm says, or that its tasks need (sbatch(1), OUTPUT ENVIRONMENT VARIABLES)."""
+    nodes = max((said for name in _NODES if (said := number(values, name))), default=None)
+    tasks, per_node = number(values, "SLURM_NTASKS"), number(values, "SLURM_NTASKS_PER_NODE")
+    return -(-tasks // per_node) if nodes is None and tasks and per_node else nodes
+
+
+def number(values: Mapping[str, str], name: str) -> int | None:
+    text = values.get(name, "").strip()
+    return int(text) if text.isascii() and text.isdigit() else None
