@@ -1,5 +1,6 @@
 """Steps for GPUs, networks and nodes."""
 
+from stallwatch.diagnosis.logs.remedies_gpu import LOST, is_lost
 from stallwatch.diagnosis.phrases import place
 from stallwatch.diagnosis.playbook_scene import Scene
 
@@ -18,11 +19,14 @@ def gpu_kernel(scene: Scene) -> list[str]:
 
 
 def gpu_fault(scene: Scene) -> list[str]:
+    lost = any(is_lost(fact.fact) for fact in scene.verdict.because)
     return [
         f"On {scene.host} read what the driver says: `dmesg -T | grep -i -E 'xid|nvrm'` and `nvidia-smi "
         f"-q{scene.gpu}`.",
         f"Take {scene.host} out of service and start the job elsewhere from its last checkpoint.",
-        "Do what the driver's recovery action names (reset the GPU, reboot the node) before it takes jobs again.",
+        f"A GPU off the bus answers no reset: {LOST.remedy}."
+        if lost
+        else "Do what the driver's recovery action names (reset the GPU, reboot the node) before it takes jobs again.",
     ]
 
 

@@ -4,7 +4,7 @@ from stallwatch.diagnosis.address_words import AddressWords, address_words, kind
 from stallwatch.diagnosis.logs.mismatch import by_rank, difference
 from stallwatch.diagnosis.logs.remedies_by_text import BY_TEXT, LOADER, Words
 from stallwatch.diagnosis.logs.remedies_calls import mismatch_words
-from stallwatch.diagnosis.logs.remedies_gpu import NO_DEVICE, NOT_INITIALISED, UNKNOWN_CUDA, gpu_words
+from stallwatch.diagnosis.logs.remedies_gpu import LOST, NO_DEVICE, NOT_INITIALISED, UNKNOWN_CUDA, gpu_words, is_lost
 from stallwatch.diagnosis.logs.remedies_memory import memory_words
 from stallwatch.diagnosis.logs.told import Told, shown_message
 from stallwatch.model.evidence import LogEvent
@@ -121,11 +121,7 @@ _WORDS: dict[str, Words] = {
         "nvidia-smi -q -i <bus id>; drain the node and reset the GPU; with the same XID again, have it replaced",
         "without_node",
     ),
-    "gpu_lost": Words(
-        "The GPU no longer answers on the bus; its rank waits for ever or fails, and the others too.",
-        "drain the node, power it off and on; with the same GPU again, have it replaced",
-        "without_node",
-    ),
+    "gpu_lost": LOST,
     "pcie_error": Words(
         "A device on the PCIe bus failed; calls that wait for it do not come back.",
         "lspci -s <device> and nvidia-smi -q: which card is it? Drain the node, reseat or replace it",
@@ -289,6 +285,8 @@ def words_for(told: Told) -> Words:
             "MASTER_ADDR:MASTER_PORT (nc -zv)? If it only starts slowly: init_process_group(timeout=…)",
         )
     text = f"{told.event.exception or ''} {told.event.message or ''} {told.event.text}"
+    if told.kind == "gpu_xid" and is_lost(text):
+        return LOST
     if told.kind == "gpu_unreachable":
         return gpu_words(text)
     if told.kind == "out_of_memory":

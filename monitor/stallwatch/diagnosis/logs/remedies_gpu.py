@@ -1,5 +1,6 @@
 """A GPU, or the driver, that does not answer: what it means and what to do, by what NVML and CUDA say of it."""
 
+import re
 from typing import Final
 
 from stallwatch.diagnosis.logs.remedies_by_text import Words
@@ -89,6 +90,13 @@ BY_REASON: Final[tuple[tuple[str, Words], ...]] = (
     ("unable to determine the device handle", UNREACHABLE),
     ("unknown error", DEVICE_LOST_FROM_CONTAINER),
 )
+
+_OFF_BUS: Final = re.compile(r"fallen off the bus|GPU is lost|\bXID 79\b|\bXid \([^)]*\): 79\b")
+
+
+def is_lost(text: str) -> bool:
+    """Whether a text of the driver or of NVML says that a GPU is off the bus: it answers no reset."""
+    return _OFF_BUS.search(text) is not None
 
 
 def gpu_words(text: str) -> Words:
