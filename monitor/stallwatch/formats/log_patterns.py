@@ -225,6 +225,13 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         r"socket\w+Connect: [Cc]onnect to (?P<peer>\S+) (?:failed ?:|returned) (?P<message>.*)",
     ),
     pattern("shared_memory", "shm/nccl-", r"(?:failed to extend|creating shared memory segment) (?P<message>.*)"),
+    # Its files of shared memory alone are sized so; a text without a reason is an older version's.
+    pattern(
+        "shared_memory",
+        "NCCL WARN",
+        r"NCCL WARN (?!.*(?:Permission denied|Operation not permitted|Too many open files|File exists))"
+        r"(?P<message>Call to (?:(?:posix_)?fallocate|ftruncate) failed.*|.*creating shared memory segment .*)",
+    ),
     pattern("locked_memory", "Cannot allocate memory", r"(?P<message>ibv_\w+)(?: failed)? .*Cannot allocate memory"),
     pattern("out_of_memory", "Cuda failure", r"Cuda failure (?:\d+ )?'out of memory'"),
     # At the end of a process every call fails so.

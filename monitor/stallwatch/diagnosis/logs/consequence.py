@@ -61,6 +61,8 @@ _GPU_UNREACHABLE: Final = (
     "nvmldevicegethandle", "nvmlerror_", "failed to initialize nvml", "gpu is lost", "uncorrectable ecc",
     "uncorrectable nvlink",
 )  # fmt: skip
+# torch's allocator asks NVML who holds memory, as it reports that there is none, and asserts that it answers.
+_REPORT_OF_MEMORY: Final = re.compile(r"nvml_success.*cachingallocator")
 _NCCL: Final = (
     "nccl error", "ncclsystemerror", "ncclinternalerror", "ncclunhandledcudaerror", "ncclinvalidusage",
     "ops function error: hccl",  # Ascend's; its reason stands in the lines after it
@@ -77,7 +79,8 @@ _REASONS: Final = tuple(
         (r"dataloader worker \(pid", "dataloader_killed"),
         (r"too many open files", "open_files"),
         (r"items of ancdata", "open_files"),
-        (r"shm/nccl-", "shared_memory"),
+        (r"shm/nccl-|creating shared memory segment", "shared_memory"),
+        (r"call to (?:(?:posix_)?fallocate|ftruncate) failed", "shared_memory"),
         (r"nvml", "gpu_unreachable"),
         (r"cuda failure (?:\d+ )?'(?!driver shutting down)", "cuda_error"),
         (r"socketstartconnect: ", "nccl_connect"),
@@ -158,6 +161,8 @@ def _of_exception(event: LogEvent) -> Meaning:
         return Meaning("address_in_use", "")
     if passes_on(event):
         return Meaning("exception", "it passes on what another process raised")
+    if _REPORT_OF_MEMORY.search(text):
+        return Meaning("out_of_memory", "")
     if any(words in text for words in _GPU_UNREACHABLE):
         return Meaning("gpu_unreachable", "")
     if any(words in text for words in _OUT_OF_MEMORY):

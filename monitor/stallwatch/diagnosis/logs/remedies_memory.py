@@ -19,11 +19,23 @@ _LESS: Final = (
     "(FSDP, DeepSpeed ZeRO 2 or 3) or offloaded to the CPU (FSDP CPUOffload, ZeRO offload_optimizer)"
 )
 
+_REPORT_FAILED: Final = (
+    " So this assertion mostly means: it stands where PyTorch reports that memory ran out, and asks NVML who holds it; "
+    "NVML is missing here, or of another version than the driver."
+)
+_MEND_NVML: Final = (
+    "nvidia-smi where the rank runs: if that fails, mend the driver and its library (reboot after an upgrade; "
+    "docker run --gpus all with NVIDIA_DRIVER_CAPABILITIES=compute,utility), and the next report is whole"
+)
+
 
 def memory_words(text: str) -> Words:
     """Given what was written of a GPU without memory, return what it means and what to do."""
     why = "A rank ran out of GPU memory and left; the others waited for it in the next collective."
     steps = []
+    if "NVML_SUCCESS" in text:
+        why += _REPORT_FAILED
+        steps.append(_MEND_NVML)
     if pids := _other_processes(text):
         listed = ", ".join(f"{pid} ({size})" for pid, size in pids)
         why += f" Other processes hold memory of this GPU: {listed}."

@@ -139,3 +139,57 @@ def test_a_pair_of_gloo_that_did_not_connect_is_told_by_its_address(
         assert "mend the line" not in first.remedy
         assert "NCCL_SOCKET_IFNAME=" not in first.remedy
         assert "mend the line" not in " ".join(verdict(text).next_steps)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
+        "misc/shmutils.cc:91 NCCL WARN Call to fallocate failed: No space left on device",
+        "misc/shmutils.cc:73 NCCL WARN Call to ftruncate failed : No space left on device",
+        "include/shm.h:41 NCCL WARN Error while creating shared memory segment nccl-shm-send-77ab-1-0-2 (size 4194304)",
+    ],
+)
+def test_shared_memory_that_nccl_could_not_size_was_too_small(node: Node, said: str) -> None:
+    (found,) = diagnose(node, f"gpu3:71:99 [2] {said}\n")
+    assert "--shm-size" in found.remedy
+    assert "shm-size" not in diagnose(node, f"gpu3:71:99 [2] {said}: Permission denied\n")[0].remedy
+    reason = said.partition("WARN ")[2]
+    raised = "[rank2]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error"
+    raised += f"\n[rank2]: ncclSystemError: System call failed.\n[rank2]: Last error:\n[rank2]: {reason}\n"
+    assert "--shm-size" in diagnose(node, raised)[0].remedy
+
+
+@pytest.mark.parametrize("asked", ["DriverAPI::get()->nvmlDeviceGetHandleByPciBusId_v2_( pci_id, &device)", "result"])
+def test_an_assertion_of_the_allocators_report_is_memory_and_nvml(node: Node, asked: str) -> None:
+    text = (
+        f"[rank1]: RuntimeError: NVML_SUCCESS == {asked} INTERNAL ASSERT FAILED at "
+        '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":1131, please report a bug to PyTorch.\n'
+    )
+    (found,) = diagnose(node, text)
+    assert ("smaller batch" in found.remedy, "nvidia-smi" in found.remedy, "NVML" in found.why) == (True, True, True)
+    assert verdict(text).cause == "rank_raised"
+    other = text.replace("c10/cuda/CUDACachingAllocator", "torch/csrc/cuda/Module")
+    assert "smaller batch" not in diagnose(node, other)[0].remedy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM: Xid (PCI:0000:9d:00): 79, pid=881, name=python, GPU has fallen off the bus.\n",
+        "NVRM: GPU at PCI:0000:9d:00 has fallen off the bus.\n",
+        "NVRM: The NVIDIA GPU 0000:9d:00.0\nNVRM: fallen off the bus and is not responding to commands.\n",
+        NVML.replace("nvmlInit_v2()", "nvmlDeviceGetHandleByIndex(3)").format("GPU is lost"),
+    ],
+)
+def test_a_gpu_off_the_bus_answers_no_reset(node: Node, text: str) -> None:
+    assert "drain the node and reboot it" in diagnose(node, text)[0].remedy
+    steps = " ".join(verdict(text).next_steps)
+    assert "reboot it" in steps
+    assert "reset the GPU" not in steps
+
+
+def test_another_xid_is_answered_by_a_reset(node: Node) -> None:
+    text = "NVRM: Xid (PCI:0000:9d:00): 48, pid=881, name=python, DBE (double bit error) ECC error\n"
+    assert "reset the GPU" in diagnose(node, text)[0].remedy
+    assert "reset the GPU" in " ".join(verdict(text).next_steps)
