@@ -253,7 +253,7 @@ def test_folders_of_torchrun_tell_attempt_and_rank(node: Node) -> None:
         ("slurmstepd: error: *** JOB 999 ON node1 CANCELLED AT 2026-11-28T02:00:00 DUE TO TIME LIMIT ***", "TIME LIMIT",
          "ended the job"),
         ("Nov 28 02:00:00 node1 kernel: NVRM: Xid (PCI:0000:61:00): 79, pid=1, name=x, GPU has fallen off the bus.",
-         "Xid", "this GPU"),
+         "Xid", "off the bus"),
         ("node1 kernel: nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 32 LTSSM Fault Up", "SXid",
          "switch"),
         ("[rank1]: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000", "Duplicate GPU", "same GPU"),
