@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from stallwatch.doctor.training_script.models import Models
 from stallwatch.doctor.training_script.rank_conditions import ZERO, Condition, Ranks
 from stallwatch.doctor.training_script.source import Script, calls_in, keyword
 from stallwatch.doctor.training_script.values import Function
@@ -48,10 +49,12 @@ class Guarded(NamedTuple):
 
 
 class Collectives:
-    """Knows of one script which of its calls are collectives of the whole job."""
+    """Knows of one script which of its calls are collectives of the whole job; given its models, also which of theirs
+    are."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, models: Models | None = None) -> None:
         self._script = script
+        self._models = models
         self.ranks = Ranks(script)
         functions = list(script.functions())
         names = [(owner, function.name) for owner, function in functions]
@@ -78,7 +81,7 @@ class Collectives:
             module = "lightningmodule"  # its own all_gather
         if any(word in module.lower() for word in _METHODS.get(last, ())):
             return last
-        return ""
+        return self._models.operation_of(call) if self._models else ""
 
     def guarded(self) -> Iterator[Guarded]:
         """Every collective of the file, with the conditions on the rank under which it stands."""

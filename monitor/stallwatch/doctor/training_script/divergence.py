@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.training_script.collectives import Collective, Collectives, Guarded
+from stallwatch.doctor.training_script.models import Models
 from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, nodes_in, target_name
 
 _SOURCE: Final = "PyTorch documentation, torch.distributed: every rank of the group must call"
@@ -21,7 +22,7 @@ class RankConditionalCollective(ScriptCheck):
     )
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
-        found = [one for one in Collectives(script).guarded() if one.guards]
+        found = [one for one in Collectives(script, Models(script)).guarded() if one.guards]
         for one in found:
             if any(_is_completed(guard.key, guard.positive, one, found) for guard in one.guards):
                 continue
