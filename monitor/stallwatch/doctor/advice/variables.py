@@ -1,9 +1,10 @@
 """Variables that a job's files set, held to what a running environment is held to."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -18,7 +19,9 @@ from stallwatch.doctor.environment.syntax import WrongSyntax
 from stallwatch.doctor.environment.together import Contradictions
 from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange
 from stallwatch.doctor.finding import Area, FindingRecord
-from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
+from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings, Training, TrainingProbe
+from stallwatch.doctor.versions import parse_version
+from stallwatch.model.reading import Known, Unavailable
 
 # What a file alone decides. Interfaces, ports and devices are those of the node where the job will run.
 _CHECKS: tuple[Check, ...] = (
@@ -30,6 +33,33 @@ _ADVISED = frozenset((
     "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "TORCH_NCCL_BLOCKING_WAIT", "CUDA_LAUNCH_BLOCKING",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING",
 ))  # fmt: skip
+
+
+# What a file pins: pip and requirements, conda, PyTorch's own images.
+_PINNED: Final = re.compile(r"(?<![\w-])(?:pytorch/pytorch:|torch==|pytorch=)v?(?P<version>\d+\.\d+[\w.+]*)")
+_IMAGE: Final = re.compile(
+    r"^\s*FROM\s+(?!scratch\b)\S|^\s*-?\s*[\"']?image[\"']?\s*:\s*\S|\b(?:docker|podman|nerdctl)\s+run\b", re.MULTILINE
+)
+
+
+class _OfFile:
+    """The interpreter that a file chooses for its job: what is installed here says nothing of it."""
+
+    def __init__(self, torch: str) -> None:
+        self._torch = torch
+
+    def ask(self) -> Known[Training] | Unavailable:
+        if not self._torch:
+            return Unavailable("the file names an image that does not tell its version of PyTorch", 0)
+        return Known(Training("", "", {"torch": self._torch}), 0)
+
+
+def _training(text: str) -> TrainingProbe | None:
+    """None: the file says nothing of it, and what is installed here may be it."""
+    versions = sorted((match["version"] for match in _PINNED.finditer(text)), key=parse_version)
+    if versions:  # of several the oldest: what it does not read is not to be advised
+        return _OfFile(versions[0])
+    return _OfFile("") if _IMAGE.search(text) else None
 
 
 class VariablesInScripts:
@@ -46,7 +76,10 @@ class VariablesInScripts:
         told: set[str] = set()
         for found in _environments(path, text):
             values = {one.name: one.value for one in found}
-            around = replace(surroundings, environments=(NamedEnvironment(str(path), values, is_file=True),))
+            around = replace(
+                surroundings, environments=(NamedEnvironment(str(path), values, is_file=True),),
+                training=_training(text) or surroundings.training,
+            )  # fmt: skip
             for check in _CHECKS:
                 for record in check.look(around):
                     setting = _meant(found, record)

@@ -33,7 +33,9 @@ class RenamedVariables:
                 environment.place,
                 seen=f"{variable.name}={value}: {variable.owner} calls it {variable.instead} since {variable.since}.",
                 why=variable.why,
-                remedy=f"unset {variable.name}" + self._then(surroundings, environment, variable, value),
+                remedy=_from_when(surroundings, environment, variable)
+                + f"unset {variable.name}"
+                + self._then(surroundings, environment, variable, value),
                 source=variable.source,
             )
             for environment, variable, value in _known(surroundings, "renamed")
@@ -58,6 +60,12 @@ def _is_older(surroundings: Surroundings, variable: Variable) -> bool:
         return False
     versions = {"NCCL": reading.value.nccl, "PyTorch": reading.value.versions.get("torch", "")}
     return in_range(versions.get(variable.owner, ""), "", variable.since)
+
+
+def _from_when(surroundings: Surroundings, environment: NamedEnvironment, variable: Variable) -> str:
+    """A file's job may run with a version that knows the old name only."""
+    unknown = environment.is_file and not isinstance(surroundings.training.ask(), Known)
+    return f"with {variable.owner} {variable.since} or newer: " if unknown else ""
 
 
 class RemovedVariables:

@@ -177,6 +177,29 @@ def test_what_sets_no_variable_or_one_that_only_the_run_knows_is_silent(node: No
     assert VariablesInScripts().look(around(node, line, name)) == ()
 
 
+OLD_NAME = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "remedy"),
+    [
+        ("run.sh", f"pip install 'torch==2.4.1'\nexport {OLD_NAME}\n", None),
+        ("env.sh", f"conda install pytorch=2.5.1 -c pytorch\nexport {OLD_NAME}\n", None),
+        ("Dockerfile", f"FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn9-devel\nENV {OLD_NAME}\n", None),
+        ("Dockerfile", f"FROM nvcr.io/nvidia/pytorch:24.12-py3\nENV {OLD_NAME}\n", "with PyTorch 2.9 or newer: unset "),
+        ("c.yaml", f"image: us.pkg.dev/x/train:3\nenvironment:\n  - {OLD_NAME}\n", "with PyTorch 2.9 or newer: unset "),
+        ("Dockerfile", f"FROM pytorch/pytorch:2.9.1-cuda12.8-cudnn9-devel\nENV {OLD_NAME}\n", "unset "),
+        ("run.sh", f"export {OLD_NAME}\ntorchrun t.py\n", "unset "),
+    ],
+)
+def test_a_new_name_is_advised_where_the_files_own_version_may_read_it(
+    node: Node, name: str, text: str, remedy: str | None
+) -> None:
+    found = [record.remedy for record in VariablesInScripts().look(around(node, text, name))]
+    told = f"{remedy}PYTORCH_CUDA_ALLOC_CONF; export PYTORCH_ALLOC_CONF=expandable_segments:True"
+    assert found == ([] if remedy is None else [told])
+
+
 def test_settings_of_one_file_that_defeat_each_other_are_told(node: Node) -> None:
     text = "export NCCL_IB_DISABLE=1\nexport NCCL_IB_HCA=mlx5_0\n"
     assert "are both set" in one(VariablesInScripts().look(around(node, text))).seen
