@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.finding import Area, FindingRecord
-from stallwatch.doctor.training_script.loops import goes_over_data_again
+from stallwatch.doctor.training_script.loops import WHOLE, bare, goes_over_data_again, has_backward
 from stallwatch.doctor.training_script.rank_conditions import Ranks
 from stallwatch.doctor.training_script.source import (
     Script,
@@ -114,15 +114,21 @@ class UnevenShards(ScriptCheck):
             cut = next(_cuts(script, dataset), None) if dataset is not None else None
             if cut is None or not _is_iterated(script, name):
                 continue
-            yield finding(
-                self, "warning", script.place(call),
-                seen=f"{name} reads what line {cut.lineno} cuts by rank ({ast.unparse(cut)[:80]}): the parts differ in "
-                "length by one.",
-                why="A rank with one batch less leaves the loop earlier, and the others wait for it in backward.",
-                remedy="DistributedSampler makes the parts equal; or cut the list to a multiple of world_size before, "
-                "and DataLoader(drop_last=True); or train under torch.distributed.algorithms.join.Join",
-                source="PyTorch documentation, Distributed Training with Uneven Inputs",
-            )  # fmt: skip
+            yield self._found(script, call, name, cut)
+        for loop in ast.walk(script.tree):
+            if isinstance(loop, (ast.For, ast.AsyncFor)) and (cut := _trained_cut(script, loop)) is not None:
+                yield self._found(script, loop, "The loop", cut)
+
+    def _found(self, script: Script, at: ast.Call | ast.stmt, who: str, cut: ast.expr) -> FindingRecord:
+        return finding(
+            self, "warning", script.place(at),
+            seen=f"{who} reads what line {cut.lineno} cuts by rank ({ast.unparse(cut)[:80]}): the parts differ in "
+            "length by one.",
+            why="A rank with one batch less leaves the loop earlier, and the others wait for it in backward.",
+            remedy="DistributedSampler makes the parts equal; or cut the list to a multiple of world_size before, "
+            "and DataLoader(drop_last=True); or train under torch.distributed.algorithms.join.Join",
+            source="PyTorch documentation, Distributed Training with Uneven Inputs",
+        )  # fmt: skip
 
 
 def _tells_epoch(script: Script, call: ast.Call) -> bool:
@@ -196,6 +202,32 @@ def _cuts(script: Script, dataset: ast.expr) -> Iterator[ast.expr]:
                         yield inner
                 elif last == "shard" and any(ranks.is_rank(one) for one in _arguments(inner)):
                     yield inner
+
+
+def _trained_cut(script: Script, loop: ast.For | ast.AsyncFor) -> ast.expr | None:
+    """The cut by rank that a loop with a backward pass goes over to its end: `for f in files[rank::world]`, or a name
+    that nothing else is assigned to and nothing lengthens."""
+    node = bare(script, loop.iter, WHOLE)
+    if isinstance(node, ast.Name):
+        origins = script.values.of(node) or []
+        made = origins[0] if len(origins) == 1 else None
+        if made is None or any(
+            isinstance(one.func, ast.Attribute) and target_name(one.func.value) == node.id for one in script.calls
+        ):
+            return None
+        node = made
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Slice):
+        return None
+    if any(isinstance(one, ast.Break) for one in ast.walk(loop)) or not has_backward(script, loop.body):
+        return None
+    # Whoever asks for the remainder knows of it.
+    ranks = Ranks(script)
+    if any(
+        isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod) and ranks.is_world_size(one.right)
+        for one in ast.walk(script.tree)
+    ):
+        return None
+    return next((one for one in _cuts(script, node) if one is node), None)
 
 
 def _steps_over(ranks: Ranks, first: ast.expr, step: ast.expr | None) -> bool:

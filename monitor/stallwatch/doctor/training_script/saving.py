@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.training_script.rank_conditions import ZERO, Condition, Ranks
-from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, target_name
+from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, keyword, target_name
 from stallwatch.doctor.training_script.values import Function
 
 _FSDP: Final = ("FullyShardedDataParallel", "FSDP", "fully_shard")
@@ -86,7 +86,50 @@ def _needs_everybody(script: Script, call: ast.Call) -> str:
         return "it gathers the parameters of all ranks"
     if last == "state_dict" and isinstance(call.func, ast.Attribute) and _is_fsdp(script, call.func.value):
         return "an FSDP model gathers its parameters from all ranks"
+    if (
+        last in ("state_dict", "save_pretrained")
+        and isinstance(call.func, ast.Attribute)
+        and keyword(call, "state_dict") is None
+        and _is_partitioned(script, call.func.value)
+    ):
+        return "under ZeRO-3 the parameters of the module are partitioned, and empty here"
     return ""
+
+
+def _is_partitioned(script: Script, node: ast.expr) -> bool:
+    """Whether this is the module of a DeepSpeed engine whose configuration in this file says ZeRO-3; not where the
+    script gathers its parameters."""
+    if not isinstance(node, ast.Attribute) or node.attr != "module" or script.mentions("GatheredParameters"):
+        return False
+    for made in script.values.of(node.value) or ():
+        start = made.value if isinstance(made, ast.Subscript) else made
+        if isinstance(start, ast.Call) and script.name_of(start.func) == "deepspeed.initialize":
+            given = keyword(start, "config") or keyword(start, "config_params")
+            return given is not None and _stage(script, given) == 3
+    return False
+
+
+def _stage(script: Script, config: ast.expr) -> object:
+    """The stage of ZeRO that a configuration written in the script has; None where nobody sees it."""
+    if name := target_name(config):
+        changed = any(
+            isinstance(one, ast.Subscript)
+            and isinstance(one.ctx, ast.Store)
+            and ast.unparse(one).startswith(f"{name}[")
+            for one in ast.walk(script.tree)
+        )
+        origins = script.values.of(config) or []
+        if changed or len(origins) != 1 or origins[0] is None:
+            return None
+        config = origins[0]
+    zero = _item(config, "zero_optimization")
+    stage = _item(zero, "stage") if zero is not None else None
+    return stage.value if isinstance(stage, ast.Constant) else None
+
+
+def _item(node: ast.expr, key: str) -> ast.expr | None:
+    pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+    return next((value for one, value in pairs if isinstance(one, ast.Constant) and one.value == key), None)
 
 
 def _is_engine(script: Script, call: ast.Call) -> bool:

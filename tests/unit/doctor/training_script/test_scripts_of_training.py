@@ -18,6 +18,10 @@ MODEL = "model = DDP(net)\n"
 LOOP = "for epoch in range(9):\n    for x in loader:\n        model(x).backward()\n"
 FSDP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard\n"
 ENGINE = "import deepspeed\nengine, opt, _, _ = deepspeed.initialize(model=m)\n"
+ZERO = (
+    "import deepspeed\ncfg = {'zero_optimization': {'stage': 3}}\n"
+    "engine, *_ = deepspeed.initialize(model=m, config=cfg)\n"
+)
 DCP = "import torch.distributed.checkpoint as dcp\n"
 
 
@@ -72,6 +76,21 @@ def found(node: Node, check: Check, text: str) -> list[tuple[str, int]]:
             ENGINE + "def save(rank):\n    if rank != 0:\n        return\n    engine.save_checkpoint('o')\n",
             6,
         ),
+        (ShardedSave(), ZERO + "if rank == 0:\n    torch.save(engine.module.state_dict(), 'm')\n", 5),
+        (ShardedSave(), ZERO + "if dist.get_rank() == 0:\n    engine.module.save_pretrained('out')\n", 5),
+        (
+            ShardedSave(),
+            "import deepspeed\ne = deepspeed.initialize(model=m, config={'zero_optimization': {'stage': 3}})[0]\n"
+            "if rank == 0:\n    e.module.save_pretrained('out')\n",
+            4,
+        ),
+        (UnevenShards(), MODEL + "for f in files[rank::world_size]:\n    model(load(f)).sum().backward()\n", 2),
+        (
+            UnevenShards(),
+            MODEL + "r, w = dist.get_rank(), dist.get_world_size()\nfiles = sorted(os.listdir(d))[r::w]\n"
+            "for i, f in enumerate(files):\n    for x in torch.load(f):\n        model(x).sum().backward()\n",
+            4,
+        ),
         (ShardedSave(), DCP + "if rank == 0:\n    dcp.save({}, checkpoint_id='x')\n", 3),
         (ShardedSave(), "if trainer.is_global_zero:\n    trainer.save_checkpoint('x')\n", 2),
         (ShardedSave(), "if accelerator.is_main_process:\n    accelerator.save_state('x')\n", 2),
@@ -107,6 +126,37 @@ def test_what_is_wrong_is_found_with_its_line(node: Node, check: Check, text: st
             MODEL + "n = len(f) // world_size * world_size\nloader = DataLoader(f[:n][rank::world_size])\n" + LOOP,
         ),
         (UnevenShards(), MODEL + "loader = DataLoader(files[rank::world_size])\nit = iter(loader)\n"),
+        (UnevenShards(), MODEL + "for f in files[rank::world_size]:\n    print(model(load(f)))\n"),
+        (
+            UnevenShards(),
+            MODEL + "assert len(f) % world_size == 0\nfor x in f[rank::world_size]:\n    model(x).backward()\n",
+        ),
+        (
+            UnevenShards(),
+            MODEL + "n = len(f) // world_size * world_size\n"
+            "for x in f[:n][rank::world_size]:\n    model(x).backward()\n",
+        ),
+        (
+            UnevenShards(),
+            MODEL + "mine = f[rank::world_size]\nmine.extend(f[:pad])\nfor x in mine:\n    model(x).backward()\n",
+        ),
+        (
+            UnevenShards(),
+            MODEL + "for i, x in enumerate(f[rank::world_size]):\n    if i == n: break\n    model(x).backward()\n",
+        ),
+        (UnevenShards(), MODEL + "for x, _ in zip(f[rank::world_size], range(n)):\n    model(x).backward()\n"),
+        (ShardedSave(), ZERO.replace("3", "2") + "if rank == 0:\n    torch.save(engine.module.state_dict(), 'm')\n"),
+        (ShardedSave(), ZERO + "if rank == 0:\n    engine.module.save_pretrained('o', state_dict=full)\n"),
+        (
+            ShardedSave(),
+            ZERO + "with deepspeed.zero.GatheredParameters(ps):\n    if rank == 0:\n"
+            "        torch.save(engine.module.state_dict(), 'm')\n",
+        ),
+        (
+            ShardedSave(),
+            "import deepspeed\ncfg = {'zero_optimization': {'stage': 3}}\ncfg['zero_optimization']['stage'] = stage\n"
+            "e, *_ = deepspeed.initialize(model=m, config=cfg)\nif rank == 0:\n    e.module.save_pretrained('o')\n",
+        ),
         (LateDevice(), "torch.cuda.set_device(local_rank)\ndist.init_process_group('nccl')\n"),
         (LateDevice(), "dist.init_process_group('nccl', device_id=d)\ntorch.cuda.set_device(local_rank)\n"),
         (LateDevice(), "dist.init_process_group('gloo')\ntorch.cuda.set_device(local_rank)\n"),
