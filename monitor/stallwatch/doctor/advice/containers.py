@@ -71,7 +71,7 @@ def _too_small(part: Part) -> Iterator[tuple[int, float, str]]:
         match = next((match for form in _FORMS if (match := form.search(line))), None)
         if match is None and (found := _OF_VOLUME.search(line)) and _is_of_memory(lines, at) and "/dev/shm" in whole:
             match = found
-        is_command = re.search(r"\b(?:docker|podman|nvidia-docker)\b", line) is not None
+        is_command = re.search(r"\b(?:docker|podman|nerdctl|nvidia-docker)\b", line) is not None
         around = line if is_command else whole
         if match is None or _HOST_IPC.search(around) or not _TRAINS.search(around):
             continue

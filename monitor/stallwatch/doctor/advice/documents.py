@@ -112,7 +112,9 @@ def _advised(line: str) -> str:
 
 
 def _warns(sentence: str) -> bool:
-    unconditional = _CLAUSE.sub("", sentence)
+    unconditional = _CLAUSE.sub(
+        "", re.sub(r"`[^`]+`", "`code`", sentence)
+    )  # what a command says is not the guide's word
     plain = _EMPHASIS.sub("", unconditional)
     return any(pattern.search(one) for pattern in (_WARNS, _BLAMES) for one in (unconditional, plain))
 

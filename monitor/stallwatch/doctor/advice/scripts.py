@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -96,6 +96,22 @@ def texts(surroundings: Surroundings) -> list[tuple[Path, str]]:
     return texts
 
 
+_FOR_A_TRY: Final = re.compile(
+    r"\btemporar(?:y|ily)\b|\b(?:only|just)\s+to\s+(?:see|test|check|find|diagnose|tell|compare|try)\b|\bfor\s+one\s+run\b",
+    re.IGNORECASE,
+)
+_TAKEN_BACK: Final = re.compile(
+    r"\b(?:remove|unset|undo|revert)\s+(?:it|this|them|that)\s+(?:again|afterwards?|later)\b", re.IGNORECASE
+)
+
+
+def _is_for_a_try(lines: dict[int, str], number: int) -> bool:
+    """Whether a setting's own line, or the next, says that it is not to stay."""
+    return _FOR_A_TRY.search(lines[number]) is not None or any(
+        _TAKEN_BACK.search(lines.get(one, "")) for one in (number, number + 1)
+    )
+
+
 class HarmfulAdvice:
     name: ClassVar[str] = "harmful_advice"
     area: ClassVar[Area] = "advice"
@@ -118,7 +134,8 @@ class HarmfulAdvice:
                             hits.setdefault(advice.what, (advice, [], line.strip()))[1].append(number)
                 lines = dict(part.lines)
                 for setting in settings_of(part):
-                    if told := of_variables.get((setting.name, setting.value.lower())):
+                    told = of_variables.get((setting.name, setting.value.lower()))
+                    if told and not _is_for_a_try(lines, setting.line):
                         line = lines[setting.line].strip()
                         if setting.name not in line:  # Kubernetes: the name stands in another line
                             line = f"{setting.name}={setting.value}"

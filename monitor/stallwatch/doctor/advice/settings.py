@@ -35,6 +35,11 @@ _OF_PROSE: Final = (
     re.compile(
         rf"\b(?:[Ss]et(?:ting)?|[Ii]ncreas(?:e|ing)|[Rr]ais(?:e|ing)|[Uu]se|[Ee]xport)\s+(?:the\s+)?{_MENTION}\s*(?:to|=|as)\s*{_PLAIN}"
     ),
+    # Without marks only what can be no word of the sentence.
+    re.compile(
+        r"\b(?:[Ss]et(?:ting)?|[Ii]ncreas(?:e|ing)|[Rr]ais(?:e|ing))\s+(?:the\s+)?(?P<name>[A-Z][A-Z0-9]*_[A-Z0-9_]+)\s+to\s+"
+        r"(?P<value>\d+)\b"
+    ),
     re.compile(rf"{_MENTION}\s*(?:[:–—-]|is)?\s*(?:[Ss]et\s+(?:it\s+)?to|[Ss]hould\s+be|=)\s*{_PLAIN}"),
     re.compile(rf"^\s*\|\s*{_MENTION}\s*\|\s*{_PLAIN}\s*\|"),
 )

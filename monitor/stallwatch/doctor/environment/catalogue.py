@@ -48,6 +48,8 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     minimum: int | None = None
     maximum: int | None = None
     choices: tuple[str, ...] = ()
+    exact: bool = False  # the choices in these letters only
+    meant: dict[str, str] = {}  # what people write for one of the choices
     left_on: tuple[str, ...] = ()  # "*": any value
     severity: Severity = "warning"  # of a value that is left on
     wrong_severity: Severity = "warning"  # of a value that the owner does not accept

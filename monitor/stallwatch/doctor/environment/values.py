@@ -64,7 +64,7 @@ def complaint(variable: Variable, value: str) -> str:
             return f"is outside {least if least is not None else '…'} to {most}"
     elif variable.kind == "boolean" and variable.owner == "PyTorch" and not _is_boolean(variable, value):
         return "is neither 0 nor 1"
-    elif variable.kind == "choice" and value.upper() not in map(str.upper, variable.choices):
+    elif variable.kind == "choice" and not _is_choice(variable, value):
         return f"is none of {', '.join(variable.choices)}"
     elif variable.kind == "tokens":
         return _unknown(variable, value.removeprefix("^").upper().split(","))
@@ -72,6 +72,18 @@ def complaint(variable: Variable, value: str) -> str:
         parts = (_FUNCTION.sub("", part).strip().removeprefix("^") for part in value.split(";"))
         return _unknown(variable, [token.strip().upper() for part in parts for token in part.split(",")])
     return ""
+
+
+def _is_choice(variable: Variable, value: str) -> bool:
+    return value in variable.choices if variable.exact else value.upper() in map(str.upper, variable.choices)
+
+
+def _nearest_choice(variable: Variable, value: str) -> str:
+    word = value.lower() if variable.exact else value
+    near = (
+        [variable.meant[word]] if word in variable.meant else difflib.get_close_matches(word, _alike(variable, word), 1)
+    )
+    return near[0] if near else ""
 
 
 def _is_boolean(variable: Variable, value: str) -> bool:
@@ -114,7 +126,7 @@ class OutOfRange:
                 seen=f"{variable.name}={value} {problem}{_calls_it(variable)}.",
                 why=_why_wrong(variable),
                 remedy=f"{unset(environment, variable.name)}, or set a value that {variable.owner} accepts"
-                + (f" ({near[0]}?)" if (near := difflib.get_close_matches(value, _alike(variable, value), 1)) else ""),
+                + (f" ({near}?)" if (near := _nearest_choice(variable, value)) else ""),
                 source=variable.source,
             )
             for environment, variable, value in _real(surroundings)

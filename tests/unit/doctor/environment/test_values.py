@@ -190,7 +190,10 @@ def test_a_line_of_nccl_conf_that_only_a_shell_would_understand_is_told(node: No
     ("values", "words"),
     [
         ({"DS_ACCELERATOR": "cdua"}, "(cuda?)"),
-        ({"DS_ACCELERATOR": "gpu"}, "a value that DeepSpeed accepts"),
+        ({"DS_ACCELERATOR": "gpu"}, "(cuda?)"),
+        ({"DS_ACCELERATOR": "CUDA"}, "(cuda?)"),
+        ({"DS_ACCELERATOR": "Nvidia"}, "(cuda?)"),
+        ({"DS_ACCELERATOR": "abacus"}, "a value that DeepSpeed accepts"),
         ({"NCCL_DEBUG": "INF0"}, "(INFO?)"),
         ({"TORCH_DISTRIBUTED_DEBUG": "DETIAL"}, "(DETAIL?)"),
     ],

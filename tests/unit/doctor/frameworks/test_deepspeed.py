@@ -281,3 +281,9 @@ def test_a_batch_that_does_not_divide_is_told(
     path = node.write("ds.json", json.dumps(config))
     found = DeepSpeedSettings().look(node.around({}, question=Question(deepspeed=(path,), local_ranks=ranks)))
     assert (found == ()) is right
+
+
+@pytest.mark.parametrize("key", ["deepspeed_plugin", "deepspeed_multinode_launcher", "main_process_ip"])
+def test_a_key_of_accelerate_is_told_with_its_owner(node: Node, key: str) -> None:
+    found = one(DeepSpeedKeys().look(around(node, {**GOOD, key: "x"})))
+    assert found.seen == f'"{key}" is no key of DeepSpeed; it is a key of accelerate.'
