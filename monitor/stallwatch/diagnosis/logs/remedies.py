@@ -1,5 +1,7 @@
 """What a log's event means and what to do: by kind of event, in words."""
 
+import re
+
 from stallwatch.diagnosis.address_words import AddressWords, address_words, kind_of_address, peer_address
 from stallwatch.diagnosis.logs.mismatch import by_rank, difference
 from stallwatch.diagnosis.logs.remedies_by_text import BY_TEXT, LOADER, Words
@@ -9,11 +11,19 @@ from stallwatch.diagnosis.logs.remedies_memory import memory_words
 from stallwatch.diagnosis.logs.told import Told, shown_message
 from stallwatch.model.evidence import LogEvent
 
+# The store of torch before 1.9, that is before torchrun, says no more; later ones name the port.
+_OLD_STORE = re.compile(r"(?:Runtime|Value)Error: Address already in use\s*$")
+_OLD_LAUNCHER = (
+    "ss -ltnp names who holds the port now; take another one on all ranks: python -m torch.distributed.launch "
+    "--master_port=<free port>, or that of init_method=tcp://<rank 0>:<port>"
+)
 _WORDS: dict[str, Words] = {
     "address_in_use": Words(
         "Another process held the rendezvous' port, so rank 0's store did not begin and everybody else could not "
         "connect.",
-        "stallwatch doctor names who holds MASTER_PORT now; torchrun --rdzv-endpoint=localhost:0 takes a free one",
+        "stallwatch doctor names who holds MASTER_PORT now; take another port on all ranks (--master_port, "
+        "accelerate's --main_process_port, or that of init_method); torchrun on one node: --rdzv-endpoint=localhost:0 "
+        "takes a free one",
         "start",
     ),
     "shared_memory": Words(
@@ -284,6 +294,8 @@ def words_for(told: Told) -> Words:
             f"look at rank {told.event.ranks[0]}'s own log: is its process there, does it reach "
             "MASTER_ADDR:MASTER_PORT (nc -zv)? If it only starts slowly: init_process_group(timeout=…)",
         )
+    if told.kind == "address_in_use" and _OLD_STORE.search(told.event.text):
+        return _WORDS[told.kind]._replace(remedy=_OLD_LAUNCHER)
     text = f"{told.event.exception or ''} {told.event.message or ''} {told.event.text}"
     if told.kind == "gpu_xid" and is_lost(text):
         return LOST
