@@ -93,6 +93,10 @@ def _parted(verdict: Verdict, aside: Aside) -> str:
             f"{number} {said}{more}: each of them makes both calls, from two threads in one process group, so which "
             "comes first is chance; no rank is to blame"
         )
+    if len(aside.parts) == 1:
+        return f"{number} {said}, and others something else: their own logs tell what"
+    if verdict.mismatch is not None and verdict.mismatch.kind == "count":
+        return f"{number} {said}{more}: nothing tells whether one side skipped a collective or the other made one extra"
     return f"{number} {said}{more}: nothing tells which of them is right"
 
 

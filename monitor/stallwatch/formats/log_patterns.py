@@ -72,7 +72,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     pattern(
         "collective_mismatch",
         "Detected mismatch between collectives",
-        r"Detected mismatch between collectives on ranks\. (?P<message>Rank \d+ is running collective: .*)",
+        r"mismatch between collectives on ranks\. (?P<message>Rank \d+ is running (?:inconsistent )?collective: .*)",
     ),
     pattern(
         "barrier_absent",

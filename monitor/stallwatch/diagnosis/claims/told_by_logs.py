@@ -148,16 +148,21 @@ def _of_detail(told: Sequence[Told]) -> Claim:
         for rank, side in sorted(sides.items())
     )
     one = told[0]
+    behind = detail.behind(sides)
+    facts = (*facts[:_MOST_FACTS], *(Fact(behind, "torch's DETAIL wrapper") for _ in (behind,) if behind))
+    seqs = {side.seq for side in sides.values()}
     return Claim(
         cause="collective_mismatch",
         culprits=culprits,
         confidence="likely" if culprits else "possible",
-        because=(*facts[:_MOST_FACTS], Fact(headline(one), _source(one)))
+        because=(*facts, Fact(headline(one), _source(one)))
         if facts
         else (Fact(one.event.text.strip()[:400], _source(one)),),
         mismatch=differs,
         operation=operation_name(next(iter(sides.values())).operation) or None if sides else None,
-        seq=next((side.seq for _, side in sorted(sides.items()) if side.seq is not None), None),
+        seq=next((side.seq for _, side in sorted(sides.items()) if side.seq is not None), None)
+        if culprits or len(seqs) == 1
+        else None,
         parts=() if culprits else detail.parts(sides),
         by_line=words_for(one) if differs is None else mismatch_words(differs),
     )

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from stallwatch.diagnosis.logs.told import Told
-from stallwatch.diagnosis.logs.waits import operation_name
+from stallwatch.diagnosis.logs.waits import named_ranks, operation_name
 from stallwatch.model.evidence import SideOfMismatch
 from stallwatch.model.verdict import Mismatch
 
@@ -33,18 +33,32 @@ def minority(sides: Sides) -> tuple[int, ...]:
 
 
 def difference(sides: Sides) -> Mismatch | None:
-    """What differs: the operation, the size, the data type, or the number of calls."""
+    """What differs: the number of calls, else the operation, the size or the data type. Under different numbers ranks
+    stand at different calls of the program, which may well be of other operations and shapes."""
     calls = [call for call, _ in Counter(_call(side) for side in sides.values()).most_common(2)]
     if len(calls) < 2:
         return None
     expected, found = (next(side for side in sides.values() if _call(side) == call) for call in calls)
+    if expected.seq is not None and found.seq is not None and expected.seq != found.seq:
+        return Mismatch("count", f"call number {expected.seq}", f"call number {found.seq}")
     if expected.operation != found.operation:
         return Mismatch("op", operation_name(expected.operation), operation_name(found.operation))
     if expected.shape != found.shape:
         return Mismatch("size", f"shape {expected.shape or 'unknown'}", f"shape {found.shape or 'unknown'}")
-    if expected.dtype != found.dtype:
-        return Mismatch("dtype", expected.dtype or "unknown", found.dtype or "unknown")
-    return Mismatch("count", f"call number {expected.seq}", f"call number {found.seq}")
+    return Mismatch("dtype", expected.dtype or "unknown", found.dtype or "unknown")
+
+
+def behind(sides: Sides) -> str:
+    """Who is how many collectives behind whom; "" where all are at one number or none is printed."""
+    numbers = {rank: side.seq for rank, side in sides.items() if side.seq is not None}
+    if len(set(numbers.values())) < 2:
+        return ""
+    low, high = min(numbers.values()), max(numbers.values())
+    late, early = (sorted(rank for rank, number in numbers.items() if number == of) for of in (low, high))
+    verb = "is" if len(late) == 1 else "are"
+    what = "collective" if high - low == 1 else "collectives"
+    numbered = f"(sequence numbers {low} and {high})"
+    return f"{named_ranks(late)} {verb} {high - low} {what} behind {named_ranks(early)} {numbered}"
 
 
 def parts(sides: Sides) -> tuple[tuple[tuple[int, ...], str, str], ...]:

@@ -9,7 +9,8 @@ _WHY: Final = {
     "op": "Ranks called different collectives at the same place.",
     "size": "Ranks called the same collective with tensors of different shapes.",
     "dtype": "Ranks called the same collective with tensors of different data types or devices.",
-    "count": "Ranks had made different numbers of calls when they came to this one: one of them makes a call more.",
+    "count": "The sequence numbers differ: one side is a collective (or more) behind the other, which it skipped or "
+    "the other made extra. Operations and shapes that differ follow from that.",
 }
 _REMEDY: Final = {
     "op": "make every rank call the same collectives in the same order; look for `if rank == 0:` around one of them, "
@@ -18,8 +19,9 @@ _REMEDY: Final = {
     "batch, a sequence or a bucket whose length differs by rank",
     "dtype": "print(rank, tensor.dtype, tensor.device) before that call; look for autocast, a cast or a default that "
     "only some ranks take",
-    "count": "look for a loop, an accumulation or an evaluation that runs another number of times on some ranks "
-    "(uneven data), and for a collective under `if rank == 0:` before this one",
+    "count": "look before this call for a collective that one side skipped or made extra: one under `if rank == 0:`, "
+    "in an except or an early return, or in a loop, an accumulation or an evaluation that runs another number of times "
+    "on some ranks (uneven data)",
 }
 
 

@@ -223,9 +223,10 @@ _NAMES = {
 def partition_text(blame: Blame) -> str:
     """ "ranks 0-2 called all_reduce number 7559, rank 3 broadcast number 7561"."""
     return ", ".join(
-        f"{_ranks(ranks)} {'' if place else 'called '}{what}" for place, (ranks, what, _) in enumerate(blame.called)
+        f"{named_ranks(ranks)} {'' if place else 'called '}{what}"
+        for place, (ranks, what, _) in enumerate(blame.called)
     )
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def named_ranks(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {rank_ranges(ranks)}"
