@@ -18,6 +18,7 @@ from stallwatch.formats.log_owners import Owners
 from stallwatch.formats.log_pattern import Pattern
 from stallwatch.formats.log_patterns import PATTERNS
 from stallwatch.formats.log_prefix import Line, lines_within, read_line, shape_of, strip_colours, within_json
+from stallwatch.formats.log_progress import Progress
 from stallwatch.formats.log_time import Moment, moment
 from stallwatch.formats.log_traceback import BODY, CHAINED, IGNORED, Traceback, lone_exception, starts, undrawn
 from stallwatch.formats.outside_text import line_of
@@ -71,24 +72,21 @@ _ERROR_LIKE: Final = re.compile(
     r"|invalid|refused|timed out|mismatch|segfault|crash(?:ed)?)\b|Error\b|Exception\b",
     re.IGNORECASE,
 )
-# A count of none; NCCL's plain information; c10d's word on the address family of which it does not need any.
+# A metric, which no more tells of a failure than a loss does.
+_METRIC: Final = re.compile(
+    r"\b(?:\w+_)?(?:errors?|failure|mismatch)['\"]?\s*[:=]\s*-?(?:\d*\.\d+(?:e[+-]?\d+)?|\d+e-\d+)(?![\d.])",
+    re.IGNORECASE,
+)
+# A count of none; a try before the last; NCCL's information; c10d's word on an address family that it does not need.
 _NO_ERRORS: Final = re.compile(
-    r"\b(?:no|0|without|zero) (?:error|failure|exception)s?\b|\bNCCL INFO\b|^\[W.*errno: 97\b", re.IGNORECASE
+    r"\b(?:no|0|without|zero) (?:error|failure|exception)s?\b|\b(?:error|failure|exception)s ?[=:] ?0\b(?!\.)"
+    r"|\bretry(?:ing)?\b.*\battempt (\d+)(?:/| of )(?!\1\b)\d|\bNCCL INFO\b|^\[W.*errno: 97\b",
+    re.IGNORECASE,
 )
 _MOST_ERROR_LIKE: Final = 5
 # What jobs print that go well, and those that do not: a log of these alone is one in which nothing is known.
 _NEWS: Final = frozenset(("nccl_init_started", "nccl_init_complete", "init_waiting", "trying_again", "clean_end"))
 _MOST_LAST_LINES: Final = 3
-# Steps of a training loop as loggers print them; that many after an exception are no left-over of a buffer.
-_STEP: Final = re.compile(
-    r"\b(?:[Ss]tep|[Ii]ter(?:ation)?|global_step|[Bb]atch)\b\W{0,12}(\d{1,12})\b"
-    r"|\| (\d{1,12})/\d+ \[[\d:]+<[^\]]*\bloss\b"  # tqdm's bar of a loop that trains
-)
-_STEPS_AFTER: Final = 5
-# How the ranks' meeting fails: at the store's address, or at each other's.
-_OF_MEETING: Final = frozenset(
-    ("address_in_use", "store_unreachable", "name_unresolved", "gloo_connect", "init_timeout")
-)  # fmt: skip
 # Parts of a log that are of one rank: multiprocessing's of the child that raised, Composer's of what each rank wrote.
 _CHILD: Final = re.compile(r"-- Process (?P<local>\d+) terminated with the following error:")
 _SECTION: Final = re.compile(r"-{4,} ?(?P<mark>Begin|End) global rank (?P<rank>\d+) STD(?:OUT|ERR) ?-{4,}")
@@ -133,8 +131,7 @@ class _Reading:
         self._chained: set[tuple[int | None, str]] = set()  # whose next traceback belongs to the one before
         self._shapes: list[re.Pattern[str]] = []
         self._now: Moment | None = None
-        self._steps: list[tuple[int, int]] = []  # lines that tell of a later step than the one before, and that step
-        self._step = -1
+        self._progress = Progress()
         self._listed = False
         self._section: int | None = None  # whose part of the log this is
         self._child: int | None = None  # local rank of a child, whose traceback comes next
@@ -151,11 +148,7 @@ class _Reading:
             line = read_line(raw, self._shapes)
         line = self._in_section(line)
         self.owners.feed(line)
-        if match := _STEP.search(raw.rsplit("\r", 1)[-1] if "\r" in raw else raw):
-            step = int(match[1] or match[2])
-            if step > self._step:
-                self._steps.append((number, step))
-            self._step = step
+        self._progress.feed(line, raw, number)
         self._tell_time(line)
         before = len(self.events)
         part_of_block = self._traceback(line, number) or self._blocks.feed(line, number)
@@ -182,14 +175,14 @@ class _Reading:
             told = [replace(e, rank=e.ranks[0]) if _of_one_task(e) else e for e in told]
         else:
             told = [replace(e, ranks=()) if e.kind in ("process_failed", "memory_killed") else e for e in told]
-        told = [replace(event, went_on=True) if self._trained_on(event) else event for event in told]
+        told += self._progress.last_word(told)
+        known = (*told, *self.summary.events)
+        whose = {place: event.rank for place, event in enumerate(self.events)}  # as the log marks its lines
+        told = [
+            replace(event, went_on=True) if self._progress.went_on(event, known, whose.get(place)) else event
+            for place, event in enumerate(told)
+        ]
         return sorted((*told, *self.summary.events), key=lambda event: event.line)
-
-    def _trained_on(self, event: LogEvent) -> bool:
-        """Steps were told after this event: what was raised there ended no rank, for ranks wait for each other. A job
-        whose ranks did not meet makes not even one."""
-        after = 1 if event.kind in _OF_MEETING else _STEPS_AFTER if event.kind == "exception" else None
-        return after is not None and len(self._steps) >= after and self._steps[-after][0] > event.line
 
     def _tell_time(self, line: Line) -> None:
         if line.stamp:
@@ -324,7 +317,7 @@ def _error_like(lines: list[str], after: int) -> list[LogEvent]:
     found: list[LogEvent] = []
     for number in range(len(lines), max(after, len(lines) - 4_000), -1):
         line = read_line(lines[number - 1][:MAXIMUM_LINE])
-        if _ERROR_LIKE.search(line.text) and not _NO_ERRORS.search(line.text):
+        if _ERROR_LIKE.search(_METRIC.sub("", line.text)) and not _NO_ERRORS.search(line.text):
             found.append(LogEvent("error_like", line.text, number, secondary=True))
             if len(found) == _MOST_ERROR_LIKE:
                 break

@@ -108,7 +108,7 @@ class Meaning(NamedTuple):
 def meaning(event: LogEvent, kind: str = "") -> Meaning:
     """Return what one event means by itself, whatever else its logs say. `kind`: what it is taken as already."""
     found = _meaning(event, kind or event.kind)
-    return found._replace(consequence=_JOB_WENT_ON) if event.went_on and not found.consequence else found
+    return found._replace(consequence=_JOB_WENT_ON) if event.went_on and found.consequence in ("", _PEER) else found
 
 
 def _meaning(event: LogEvent, kind: str) -> Meaning:

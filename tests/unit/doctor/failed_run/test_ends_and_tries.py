@@ -143,3 +143,52 @@ def test_a_log_that_begins_with_what_a_trainer_prints_of_a_step_is_a_log(node: N
     evidence, _ = read([node.write("run.log", text)], Limits(seconds=300.0))
     assert not evidence.caveats
     assert [event.kind for event in evidence.log_events] == ["clean_end"]
+
+
+HANDLED = 'Traceback (most recent call last):\n  File "load.py", line 12, in read\n    raise e\n'
+STEPS = "step 10 loss 2.2\nstep 20 loss 2.1\n"
+
+
+@pytest.mark.parametrize(
+    "raised",
+    ["OSError: cannot open shard 7", "ModuleNotFoundError: No module named 'apex'", "KeyError: 'label'",
+     "ConnectionRefusedError: [Errno 111] Connection refused", "ConnectionResetError: Connection reset by peer"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "end",
+    ["Training complete.", "All done.", "run finished with exit code 0", "100%|█████| 20/20 [00:09<00:00,  2.1it/s]"],
+)
+def test_what_was_raised_before_steps_and_a_clean_end_ended_nothing(node: Node, raised: str, end: str) -> None:
+    text = f"{HANDLED}{raised}\nWARNING going on without\n{STEPS}{end}\n"
+    assert diagnose(node, text) == ()
+    assert judge(logs(parse(text.encode()))).verdicts[0].cause == "job_ended"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{STEPS}{HANDLED}KeyError: 'label'\n",
+        f"{STEPS}{HANDLED}KeyError: 'label'\nTraining complete.\n",
+        f"{HANDLED}KeyError: 'label'\n{STEPS}",
+        f"{STEPS}Training complete.\n{HANDLED}KeyError: 'label'\n",
+        f"{HANDLED}KeyError: 'label'\n{STEPS}100%|█████| 4/4 [00:09<00:00,  2.1it/s]\n",
+        f"[rank1]: KeyError: 'label'\n[rank0]: {STEPS}[rank0]: Training complete.\n",
+        f"{HANDLED}KeyError: 'label'\n{STEPS}[rank0]:[W ProcessGroupNCCL.cpp:1250] Warning: WARNING: "
+        "destroy_process_group() was not called before program exit\n",
+    ],
+)
+def test_what_was_raised_without_both_is_the_cause_still(node: Node, text: str) -> None:
+    first = diagnose(node, text)[0]
+    assert (first.severity, "KeyError" in first.seen) == ("error", True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["val error: 0.093", "{'test_error': 0.2, 'error': 1.5e-3}", "skipped 3 samples after ValueError; errors=0",
+     "WARNING retrying fetch after ConnectionError: reset (attempt 2/4)"],
+)  # fmt: skip
+def test_metrics_counts_of_none_and_tries_are_not_like_errors(node: Node, line: str) -> None:
+    (found,) = diagnose(node, f"{line}\nour_lib: error 17\n{line}\n")
+    assert "The last lines that look like errors: line 2: our_lib: error 17" in found.seen
+    assert not found.seen.count("line 1:") and not found.seen.count("line 3:")
+    assert diagnose(node, f"{line}\nAll done.\n") == ()

@@ -1,0 +1,76 @@
+"""How far a training log came: steps that it tells, and its end; whether what was raised before them ended nothing."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from stallwatch.formats.log_prefix import Line
+from stallwatch.model.evidence import LogEvent
+
+# Steps of a training loop as loggers print them; that many after an exception are no left-over of a buffer.
+_STEP: Final = re.compile(
+    r"\b(?:[Ss]tep|[Ii]ter(?:ation)?|global_step|[Bb]atch)\b\W{0,12}(\d{1,12})\b"
+    r"|\| (\d{1,12})/\d+ \[[\d:]+<[^\]]*\bloss\b"  # tqdm's bar of a loop that trains
+)
+_STEPS_AFTER: Final = 5
+# How the ranks' meeting fails: at the store's address, or at each other's.
+_OF_MEETING: Final = frozenset(
+    ("address_in_use", "store_unreachable", "name_unresolved", "gloo_connect", "init_timeout")
+)  # fmt: skip
+# An end only as the last line of a log: in its midst a part of the work may say so.
+_LAST_WORD: Final = re.compile(
+    r"^(?:\[?INFO\]?[\s:-]*)?All done[.!]*\s*$"
+    r"|\b(?:[Jj]ob|[Rr]un|[Ss]cript|[Tt]raining)\b.*\b(?:finished|ended|exited|completed|done)\b.*\b(?:code|status) 0\b"
+)
+_FULL_BAR: Final = re.compile(r"^\s*100%\|[^|]*\| (\d{1,12})/\1 \[[\d:]+<0?0:00")
+# torch's and NCCL's words at any process' end, and a launcher's on one of many: no end of the work.
+_NOT_OF_WORK: Final = ("estroy", "exits successfully")
+_FAILED: Final = frozenset(("launcher_failure", "process_failed", "terminated", "killing", "cancelled"))
+
+
+class Progress:
+    def __init__(self) -> None:
+        self._steps: list[tuple[int, int | None]] = []  # lines that tell of a later step than the one before; whose
+        self._step = -1
+        self._last: tuple[int, Line, str] | None = None  # that holds anything
+
+    def feed(self, line: Line, raw: str, number: int) -> None:
+        shown = raw.rsplit("\r", 1)[-1] if "\r" in raw else raw
+        if match := _STEP.search(shown):
+            step = int(match[1] or match[2])
+            if step > self._step:
+                self._steps.append((number, line.rank))
+            self._step = step
+        if line.text and not line.text.isspace():
+            self._last = number, line, shown
+
+    def last_word(self, events: Sequence[LogEvent]) -> list[LogEvent]:
+        """The end that a log's last line tells, as an event. A bar that is full is one only behind failures, and where
+        it counts the steps."""
+        if self._last is None:
+            return []
+        number, line, shown = self._last
+        bar = _FULL_BAR.match(shown) if any(event.kind == "exception" for event in events) else None
+        over = _LAST_WORD.search(line.text) or (bar is not None and int(bar[1]) == self._step)
+        if not over or any(event.line == number for event in events):
+            return []
+        return [LogEvent("clean_end", line.text, number, rank=line.rank, secondary=True)]
+
+    def went_on(self, event: LogEvent, events: Iterable[LogEvent], whose: int | None) -> bool:
+        """Steps were told after this event of `whose` log: what was raised there ended no rank, for ranks wait for each
+        other. A job whose ranks did not meet makes not even one; one that tells of its clean end raised no more."""
+        if event.kind not in _OF_MEETING and event.kind != "exception":
+            return False
+        after = 1 if event.kind in _OF_MEETING else _STEPS_AFTER
+        if len(self._steps) >= after and self._steps[-after][0] > event.line:
+            return True
+        step = next((n for n, rank in self._steps if n > event.line and (whose is None or rank == whose)), None)
+        if step is None or any(other.kind in _FAILED for other in events):
+            return False
+        return any(
+            other.kind == "clean_end"
+            and other.line > step
+            and (whose is None or other.rank == whose)
+            and not any(words in other.text for words in _NOT_OF_WORK)
+            for other in events
+        )
