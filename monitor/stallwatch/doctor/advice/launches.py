@@ -27,6 +27,9 @@ _HOSTS: Final = re.compile(_OPTION.format("H|host|hosts|hostlist|w|nodelist"))
 _BATCH: Final = re.compile(r"^\s*#SBATCH\s+(?P<rest>.*)")
 _VISIBLE: Final = re.compile(r"(?:^|[\s;&(])CUDA_VISIBLE_DEVICES=[\"']?(?P<value>[\w,/-]*)[\"']?(?P<rest>.*)")
 
+_KIND: Final = re.compile(r"^\s*[\"']?kind[\"']?\s*:\s*[\"']?(\w+)", re.MULTILINE)
+_REPLICAS: Final = re.compile(r"\b(Master|Worker|Launcher)[\"']?\s*:\s*\{?\s*[\"']?replicas[\"']?\s*:\s*(\d+)")
+
 
 class Launch(NamedTuple):
     """One command that starts ranks. None is "not said", or known only when it runs."""
@@ -85,6 +88,16 @@ def launches(lines: Iterable[Line], comments: Iterable[Line] = ()) -> list[Launc
             )
         )
     return found
+
+
+def pods_of_operator(text: str) -> int | None:
+    """Pods with ranks of a manifest of Kubeflow's training operator: the master and workers of a PyTorchJob, the
+    workers of an MPIJob, whose launcher has none. None: not one such manifest."""
+    kinds = _KIND.findall(text)
+    if len(kinds) != 1 or kinds[0] not in ("PyTorchJob", "MPIJob"):
+        return None
+    roles = {role: int(replicas) for role, replicas in _REPLICAS.findall(text)}
+    return sum(replicas for role, replicas in roles.items() if role != "Launcher") or None
 
 
 def _expanded(text: str, values: dict[str, str]) -> str:

@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 from stallwatch.diagnosis.address_words import kind_of_address
 from stallwatch.doctor.advice.documents import Part, commands, parts, statements
-from stallwatch.doctor.advice.launches import Launch, launches
+from stallwatch.doctor.advice.launches import Launch, launches, pods_of_operator
 from stallwatch.doctor.advice.scripts import texts
 from stallwatch.doctor.advice.settings import Setting, settings, settings_of
 from stallwatch.doctor.check import finding
@@ -49,12 +49,15 @@ class LoopbackLaunch(LaunchCheck):
         self, surroundings: Surroundings, path: Path, part: Part, started: list[Launch]
     ) -> Iterator[FindingRecord]:
         nodes = max((one.nodes or 1 for one in started), default=1)
-        nodes = max(nodes, surroundings.question.nodes or 1)
+        nodes = max(nodes, surroundings.question.nodes or 1, pods_of_operator(part.text) or 1)
         if nodes < 2:
             return
         set_here = list(settings(statements(part)))
+        # A command that is a list: `["mpirun", "-x", "NAME=value"]`.
+        told = {one.name for one in set_here}
+        set_here += [one for one in settings(commands(part)) if one.name not in told]
         for setting in set_here:
-            if setting.name in _INTERFACES and setting.value.lstrip("=") == "lo":
+            if setting.name in _INTERFACES and setting.value.lstrip("=").rstrip(",]") == "lo":
                 yield self._interface(path, setting, nodes)
         masters = [(one.line, one.master) for one in started if one.master]
         masters += [(one.line, one.value) for one in set_here if one.name in ("MASTER_ADDR", "PET_MASTER_ADDR")]
@@ -72,7 +75,7 @@ class LoopbackLaunch(LaunchCheck):
     def _interface(self, path: Path, setting: Setting, nodes: int) -> FindingRecord:
         return finding(
             self, "error", f"{path}:{setting.line}",
-            seen=f"{setting.name}={setting.value}, and the job has {nodes} nodes.",
+            seen=f"{setting.name}=lo, and the job has {nodes} nodes.",
             why="Ranks of other nodes cannot be reached by the loopback interface: they wait until they time out.",
             remedy=f"unset {setting.name}, or export {setting.name}=<the interface between the nodes: ip -br addr>",
             source="NCCL user guide, NCCL_SOCKET_IFNAME",

@@ -111,3 +111,33 @@ def test_enough_or_the_hosts_is_silent(node: Node, name: str, text: str) -> None
 def test_a_loopback_address_for_several_nodes_is_mended_where_it_is_set(node: Node, text: str, option: str) -> None:
     (found,) = look(node, LoopbackLaunch(), text)
     assert found.remedy.startswith(option)
+
+
+def operator(kind: str, role: str, replicas: int, container: str) -> str:
+    one = "Launcher" if kind == "MPIJob" else "Master"
+    return (
+        f"kind: {kind}\nspec:\n  replicaSpecs:\n    {one}:\n      replicas: 1\n      template:\n        {container}\n"
+        f"    {role}:\n      replicas: {replicas}\n"
+    )
+
+
+BY_NAME = "env:\n        - name: NCCL_SOCKET_IFNAME\n          value: lo"
+BY_LIST = 'command: ["mpirun", "-np", "16", "-x", "NCCL_SOCKET_IFNAME=lo", "python", "t.py"]'
+IN_FLOW = "{containers: [{command: [mpirun, -x, NCCL_SOCKET_IFNAME=lo, python, t.py]}]}"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (operator("PyTorchJob", "Worker", 3, BY_NAME), 1),
+        (operator("MPIJob", "Worker", 2, BY_LIST), 1),
+        (operator("MPIJob", "Worker", 2, IN_FLOW), 1),
+        (operator("MPIJob", "Worker", 1, BY_LIST), 0),
+        (operator("PyTorchJob", "Worker", 0, BY_NAME), 0),
+        (operator("Deployment", "Worker", 4, BY_NAME), 0),
+    ],
+)
+def test_a_loopback_interface_for_several_pods_of_an_operator_is_told(node: Node, text: str, told: int) -> None:
+    path = node.write("job.yaml", text)
+    found = LoopbackLaunch().look(node.around(question=Question(scripts=(path,))))
+    assert [record.severity for record in found] == ["error"] * told
