@@ -85,7 +85,7 @@ class Link:
     @property
     def problem(self) -> str:
         """Why the meeting place cannot be used, a sentence; "" while it can."""
-        return f"{self._problem}. {self._advice}".rstrip(" .") if self._problem and self._advice else self._problem
+        return ". ".join(part.rstrip(" .") for part in (self._problem, self._advice) if part)
 
     @property
     def busy(self) -> bool:
