@@ -10,7 +10,7 @@ from stallwatch.diagnosis.activity.transfer import with_transfer
 from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.claims.claim import Claim
 from stallwatch.diagnosis.claims.doubt import doubtful
-from stallwatch.diagnosis.claims.moving import MAY_BE_SLOW, measured_slow, overruled_by_steps
+from stallwatch.diagnosis.claims.moving import measured_slow
 from stallwatch.diagnosis.hookless import what_a_hook_adds
 from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.phrases import Aside, frame_of, place
@@ -22,6 +22,7 @@ from stallwatch.diagnosis.words import summary
 from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict
+from stallwatch.progress.job import MAY_BE_SLOW, overruled_by_steps
 from stallwatch.progress.kinds import of_all
 
 

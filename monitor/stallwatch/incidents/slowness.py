@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.claims.moving import BY_STEPS, MAY_BE_SLOW, overruled_by_steps
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Fact, Slowness, Verdict, cost_of
+from stallwatch.progress.job import BY_STEPS, MAY_BE_SLOW, overruled_by_steps
 
 # What the times of arrival in one look must span before they are no burst of somebody else's work.
 _SURE_SECONDS = 8.0

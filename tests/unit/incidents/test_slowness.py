@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from stallwatch.diagnosis.claims.moving import BY_STEPS
 from stallwatch.incidents import slowness
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import CulpritProcess, Fact, Frame, Slowness, Verdict, cost_of
+from stallwatch.progress.job import BY_STEPS
 from tests.unit.incidents.stories import Story, facts, finding, slow_report
 
 

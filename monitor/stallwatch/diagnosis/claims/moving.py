@@ -19,11 +19,8 @@ from stallwatch.diagnosis.claims.rank_exited import end_of, exit_code
 from stallwatch.diagnosis.story import Story
 from stallwatch.diagnosis.why_slow import Reasons, reasons
 from stallwatch.model.evidence import HeldBack
-from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
-
-BY_STEPS = "heartbeats over many steps"
-# What one look may say of a job of which many steps show that ranks hold it back.
-MAY_BE_SLOW: frozenset[Cause] = frozenset({"healthy", "undecided", "waiting", "slow_rank"})
+from stallwatch.model.verdict import Confidence, Fact, Rejected
+from stallwatch.progress.job import BY_STEPS
 
 
 def slow_rank(story: Story) -> Saying:
@@ -108,11 +105,6 @@ def _is_first_of_node(story: Story, rank: int) -> bool:
     evidence = story.case.evidence.get(rank)
     beats = evidence.heartbeat if evidence is not None else ()
     return rank == 0 or any(beat.local_rank == 0 for beat in beats)
-
-
-def overruled_by_steps(cause: Cause) -> Rejected:
-    """Why what one look says is not so."""
-    return Rejected(cause, "what the last steps show does not overrule what all steps since it began show")
 
 
 def waiting(story: Story) -> Saying:
