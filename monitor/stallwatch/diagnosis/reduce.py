@@ -61,7 +61,7 @@ class _Reduction:
         self.rank = rank
         self.backends: list[str] = []
         self.completion: list[Completion] = []
-        self.unused: list[str] = []
+        self.groupless: list[str] = []
         self.untested: set[str] = set()
         self.calls: list[Call] = []
         self._call_ids: dict[tuple[object, ...], int] = {}
@@ -82,7 +82,7 @@ class _Reduction:
     def add(self, recorder: Recorder, earlier: Sequence[Recorder], completion: Completion) -> None:
         self.backends.append(backend_of(recorder))
         if not (recorder.groups or recorder.operations or recorder.cut_short):
-            self.unused.append(backend_of(recorder))
+            self.groupless.append(backend_of(recorder))
         self.untested |= set(_untested(recorder))
         self.completion.append(completion)
         nodes = read_nodes(recorder, completion)
@@ -254,7 +254,7 @@ class _Reduction:
             issued=_in_order(self.issued),
             completion=tuple(self.completion),
             untested=tuple(sorted(self.untested)),
-            unused=tuple(self.unused),
+            groupless=tuple(self.groupless),
             pairs=tuple(self.pairs),
             program=tuple(
                 array("H", [call for _, _, call in sorted(self.program.get(lane, []))]).tobytes() for lane in lanes

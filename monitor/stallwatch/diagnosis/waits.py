@@ -159,7 +159,9 @@ def may_hide_transfers(summary: RankSummary) -> bool:
     every back end's recorder, also in a process without a group of it: gloo's knows each from its creation."""
     recording = {summary.streams[pair.stream].backend for pair in summary.pairs}
     return any(
-        completion != "states" and backend not in recording and (backend not in summary.unused or not summary.streams)
+        completion != "states"
+        and backend not in recording
+        and (backend not in summary.groupless or not summary.streams)
         for backend, completion in zip(summary.backends, summary.completion, strict=False)
     )
 

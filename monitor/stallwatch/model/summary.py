@@ -131,7 +131,7 @@ class RankSummary(msgspec.Struct, frozen=True, gc=False):
     cut_short: bool = False  # a dump of it broke off: what is not in it may have been called
     outran: bool = False  # something has not completed by pg_status, and its entry is no longer in the ring
     completion: tuple[str, ...] = ()  # how each of `backends` tells that something has ended: diagnosis.completion
-    unused: tuple[str, ...] = ()  # of `backends`: their recorders know of no group
+    groupless: tuple[str, ...] = ()  # of `backends`: their recorders know of no group
     # The newest operations of recorders that may tell of no end, ended or not; by lane and order of recording.
     issued: tuple[Pending, ...] = ()
     untested: tuple[str, ...] = ()  # "NCCL 2.31.2": versions by its dumps that are newer than any that was tried

@@ -60,7 +60,7 @@ def _connects(story: Story, rank: int) -> bool:
     if summary is None or not summary.backends:
         return False
     told = zip(summary.backends, summary.completion, strict=False)
-    return all(completion == "states" or backend in summary.unused for backend, completion in told)
+    return all(completion == "states" or backend in summary.groupless for backend, completion in told)
 
 
 def _circle(story: Story, ranks: tuple[int, ...]) -> Claim:
