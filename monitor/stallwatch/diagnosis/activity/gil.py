@@ -33,7 +33,7 @@ def with_gil(now: Moment, seen: tuple[Look, ...]) -> tuple[Standing, tuple[Fact,
         detail = (
             "computes in a call that keeps the GIL" if frozen else "holds the GIL in a call that does not give it back"
         )
-        return now.standing._replace(where="gil", detail=detail, in_collective=False), (fact,)
+        return now.standing._replace(where="gil", detail=detail, in_collective=False, gpu_guessed=False), (fact,)
     if now.thread is None and still and state in ("R", "S"):
         fact = Fact("the hook's own thread stands still though the process is not stopped", "heartbeat")
         return Standing("gil", "holds the GIL: no Python thread of it runs"), (fact,)

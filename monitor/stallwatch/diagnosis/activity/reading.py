@@ -67,6 +67,7 @@ def read_activity(rank: RankEvidence) -> Activity:
         in_collective=False if gone else standing.in_collective,
         collective=standing.collective,
         gpu_sync=standing.where == "gpu_sync",
+        gpu_guessed=standing.gpu_guessed,
         in_store_or_init=standing.where in ("init", "store"),
         in_teardown=standing.where == "teardown"
         or "teardown" in standing.roles | standing.context

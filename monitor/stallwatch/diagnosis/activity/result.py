@@ -25,6 +25,7 @@ class Activity(msgspec.Struct, frozen=True):
     in_collective: bool | None = False
     collective: str | None = None  # its public name, where the stack tells it: "all_reduce"
     gpu_sync: bool = False  # waits for its GPU: under NCCL this is how a waiting rank looks
+    gpu_guessed: bool = False  # or computes in native code: nothing says which
     in_store_or_init: bool = False  # rendezvous, store, new_group, creation of a communicator
     in_teardown: bool = False  # destroy_process_group, atexit, threads joined at the end
     exception: str | None = None  # "RuntimeError: …", from its hook or its log

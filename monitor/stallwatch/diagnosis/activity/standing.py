@@ -19,6 +19,7 @@ class Standing(NamedTuple):
     in_collective: bool | None = False  # None: a wait in C at a line that does not tell
     collective: str | None = None
     waits_for_children: bool = False
+    gpu_guessed: bool = False  # on the CPU, in C, and nothing says in what: it may compute as well as wait for its GPU
 
 
 class Circumstances(NamedTuple):
@@ -32,7 +33,6 @@ class Circumstances(NamedTuple):
     holds_gil: bool = False
 
 
-NATIVE = "computes in native code or waits for its GPU"  # on the CPU, in C, and nothing says in what
 STRONG_ROLES: frozenset[Role] = frozenset({
     "teardown", "init", "store", "file_lock", "collective", "gpu_sync", "compile", "checkpoint", "dataloader",
     "backward",
@@ -229,7 +229,7 @@ def _agrees(hinted: Hint, around: Circumstances) -> bool:
 def _busy(around: Circumstances) -> Standing:
     # Waiting for CUDA spins without the GIL by default (cudaDeviceScheduleAuto on a host with enough cores).
     if around.gpu and not around.holds_gil:
-        return Standing("gpu_sync", NATIVE)
+        return Standing("gpu_sync", "computes in native code or waits for its GPU", gpu_guessed=True)
     return Standing("busy_loop", "computes on the CPU")
 
 

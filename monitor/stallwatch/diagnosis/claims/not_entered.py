@@ -1,7 +1,6 @@
 """Ranks that others wait for and that wait in nothing: they never entered; `where` says what they do instead."""
 
 from stallwatch.diagnosis import replay
-from stallwatch.diagnosis.activity.standing import NATIVE
 from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.claims.claim import (
     Claim,
@@ -77,7 +76,7 @@ def _where(story: Story, found: list[int]) -> Where | None:
     works = [
         gpu is not None and is_busy(gpu)
         for rank in found
-        for gpu in [(own if story.case.activity(rank).detail == NATIVE else story.gpus).get(rank)]
+        for gpu in [(own if story.case.activity(rank).gpu_guessed else story.gpus).get(rank)]
     ]
     return "busy_loop" if not all(works) and all(_spins(story, rank) for rank in found) else where
 
