@@ -1,5 +1,7 @@
-"""A process as /proc shows it at one moment: the one value that ticks (ProcessSample) and looks of an incident
-(ProcessLook) add to. Ticks are of sysconf(_SC_CLK_TCK)."""
+"""A process as /proc shows it at one moment, in one value to which two add. A tick (ProcessSample) reads a process that
+lives, so what detectors reckon with each second is known, and none of them has to ask; a look of an incident
+(ProcessLook) may be of one that has ended, or of another tool's file, thread by thread, and all of it may be unknown.
+Ticks are of sysconf(_SC_CLK_TCK)."""
 
 import msgspec
 
