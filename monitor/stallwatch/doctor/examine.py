@@ -1,9 +1,9 @@
 """Runs checks at the same time, each in a thread that is given up at the deadline, and puts the findings in order."""
 
-import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from stallwatch import __version__
 from stallwatch.clock import Clock
@@ -17,36 +17,26 @@ from stallwatch.doctor.finding import (
     Outcome,
 )
 from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.node.aside import Aside, Silent
 
 DEADLINE_SECONDS = 4.0  # of all checks together; a whole run takes at most 5 s
 
 
-class _Look:
-    """One check at work."""
-
-    def __init__(self, check: Check, surroundings: Surroundings) -> None:
-        self.check = check
-        self.findings: tuple[FindingRecord, ...] = ()
-        self.outcome: Outcome | None = None
-        self.note = ""
-        self.seconds = 0.0
-        self._surroundings = surroundings
-        self.thread = threading.Thread(target=self._run, name=f"doctor {check.name}", daemon=True)
-
-    def _run(self) -> None:
-        began = time.monotonic()
-        outcome: Outcome = "ok"
-        try:
-            self.findings = self.check.look(self._surroundings)
-            outcome = "found" if self.findings else "ok"
-        except Inapplicable as reason:
-            outcome, self.note = "skipped", str(reason)
-        except Undetermined as reason:
-            outcome, self.note = "unknown", str(reason)
-        except Exception as error:  # noqa: BLE001 - the guard of checks: a broken one must not hide the others
-            outcome, self.note = "unknown", f"own fault, please report: {type(error).__name__}: {error}"
-        self.seconds = time.monotonic() - began
-        self.outcome = outcome  # last: tells that all is there
+def _result(check: Check, surroundings: Surroundings) -> tuple[CheckRecord, tuple[FindingRecord, ...]]:
+    began = time.monotonic()
+    findings: tuple[FindingRecord, ...] = ()
+    outcome: Outcome
+    note = ""
+    try:
+        findings = check.look(surroundings)
+        outcome = "found" if findings else "ok"
+    except Inapplicable as reason:
+        outcome, note = "skipped", str(reason)
+    except Undetermined as reason:
+        outcome, note = "unknown", str(reason)
+    except Exception as error:  # noqa: BLE001 - the guard of checks: a broken one must not hide the others
+        outcome, note = "unknown", f"own fault, please report: {type(error).__name__}: {error}"
+    return CheckRecord(check.name, check.area, outcome, round(time.monotonic() - began, 4), note), findings
 
 
 def examine(
@@ -54,20 +44,19 @@ def examine(
 ) -> Examination:
     """Return what all checks found; one that has not ended by the deadline is unknown, and says so."""
     began = time.monotonic()
-    looks = [_Look(check, surroundings) for check in checks]
-    for look in looks:
-        look.thread.start()
-    for look in looks:
-        look.thread.join(max(0.0, began + deadline_seconds - time.monotonic()))
+    looks = [(check, Aside[tuple[CheckRecord, tuple[FindingRecord, ...]]]()) for check in checks]
+    for check, look in looks:
+        look.begin(partial(_result, check, surroundings), name=f"doctor {check.name}")
     records: list[CheckRecord] = []
     findings: list[FindingRecord] = []
-    for look in looks:
-        if look.outcome is None:
+    for check, look in looks:
+        try:
+            record, found = look.answer(began + deadline_seconds - time.monotonic())
+        except Silent:
             note = f"no answer within {deadline_seconds:.2g} s"
-            records.append(CheckRecord(look.check.name, look.check.area, "unknown", deadline_seconds, note))
-            continue
-        findings += look.findings
-        records.append(CheckRecord(look.check.name, look.check.area, look.outcome, round(look.seconds, 4), look.note))
+            record, found = CheckRecord(check.name, check.area, "unknown", deadline_seconds, note), ()
+        records.append(record)
+        findings += found
     return Examination(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,

@@ -1,28 +1,84 @@
-"""Calls that may hang in the kernel or with the network, in a thread that may be lost."""
+"""Calls that may hang in the kernel or with the network, each in a thread that may be lost: for a process that must
+answer about the rest all the same. What node.worker is among processes."""
 
-import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from stallwatch.node.procfs import parse_stat
 
 T = TypeVar("T")
 
 
-class Aside(Generic[T]):
-    """Each call is waited for once; while one has not come back, none is begun."""
+class Silent(Exception):
+    """The call has not come back for `seconds`."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._asking: threading.Thread | None = None
+        super().__init__(f"no answer for {seconds:.1f} s")
+        self.seconds = seconds
 
-    def call(self, function: Callable[[], T], otherwise: T) -> T:
+
+class Aside(Generic[T]):
+    """One call at a time: while one has not come back, none is begun, and no second one joins it where it hangs."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._began = 0.0
+        self._is_back = threading.Event()
+        self._is_back.set()
+        self._came: tuple[T] | Exception | None = None  # of the last call
+        self._thread: threading.Thread | None = None
+
+    @property
+    def silent_seconds(self) -> float | None:
+        """How long the call has not come back; None when none is under way."""
+        return None if self._is_back.is_set() else self._monotonic() - self._began
+
+    def begin(self, function: Callable[[], T], name: str | None = None) -> bool:
+        """Begin a call and wait for nothing; return whether it was begun. `name`: of its thread."""
+        if not self._is_back.is_set():
+            return False
+        self._began, self._came = self._monotonic(), None
+        self._is_back.clear()
+        self._thread = threading.Thread(target=self._run, args=(function,), name=name, daemon=True)
+        self._thread.start()
+        return True
+
+    def wait(self, seconds: float) -> bool:
+        """Return as soon as no call is under way, whether that is so within `seconds`."""
+        return self._is_back.wait(max(0.0, seconds))
+
+    def answer(self, seconds: float = 0.0) -> T:
+        """Return what the last call returned, or raise what it raised. Raise Silent when it does not come back within
+        `seconds`."""
+        if not self.wait(seconds):
+            raise Silent(self._monotonic() - self._began)
+        assert self._came is not None
+        if isinstance(self._came, Exception):
+            raise self._came
+        return self._came[0]
+
+    def call(self, function: Callable[[], T], seconds: float, otherwise: T) -> T:
         """Return what a function that raises nothing returns, in time; else `otherwise`."""
-        if self._asking is not None and self._asking.is_alive():
+        if not self.begin(function):
             return otherwise
-        answers: queue.SimpleQueue[T] = queue.SimpleQueue()
-        self._asking = threading.Thread(target=lambda: answers.put(function()), daemon=True)
-        self._asking.start()
         try:
-            return answers.get(timeout=self._seconds)
-        except queue.Empty:
+            return self.answer(seconds)
+        except Silent:
             return otherwise
+
+    def is_in_kernel(self) -> bool:
+        """Whether the call waits in the kernel, where no signal reaches it."""
+        try:
+            with open(f"/proc/self/task/{self._thread and self._thread.native_id}/stat", "rb") as file:
+                return parse_stat(file.read()).state == "D"
+        except (OSError, ValueError):
+            return False
+
+    def _run(self, function: Callable[[], T]) -> None:
+        try:
+            self._came = (function(),)
+        except Exception as error:  # noqa: BLE001 - the guard of lost work: it is raised where it is asked for
+            self._came = error
+        self._is_back.set()

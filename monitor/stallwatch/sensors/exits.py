@@ -24,7 +24,8 @@ _PIDFD_INFO = struct.Struct("QQ11Ii")
 _ERROR_FILE_LIMIT_BYTES = 1 << 20
 _SIGKILL = 9
 # Where it lies is the job's to say, a dead file server among others: what does not answer costs no other rank's end.
-_error_files = Aside[bool](1.0)
+_error_files = Aside[bool]()
+_ERROR_FILE_SECONDS = 1.0
 
 
 class Traces(NamedTuple):
@@ -76,7 +77,7 @@ def explain(
         code, source = heartbeat.exit_code, "hook"
     kills = _kills(traces.memory_events)
     killed = None if kills is None or traces.out_of_memory_kills is None else kills > traces.out_of_memory_kills
-    if source == "unknown" and _error_files.call(partial(_raised, traces), False):
+    if source == "unknown" and _error_files.call(partial(_raised, traces), _ERROR_FILE_SECONDS, False):
         code, source = 1, "torchrun error file"
     if source == "unknown" and killed:
         signal, source = _SIGKILL, "cgroup"

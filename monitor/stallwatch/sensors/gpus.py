@@ -5,10 +5,8 @@ what the driver still tells must come all the same.
 """
 
 import os
-import threading
 import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,8 +15,8 @@ from stallwatch.formats.outside_text import name_of
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Absent
 from stallwatch.model.snapshot import GpusLook, PartStatus
+from stallwatch.node.aside import Aside, Silent
 from stallwatch.node.nvml import GpuReader, load_nvml
-from stallwatch.node.procfs import parse_stat
 from stallwatch.node.worker import GIVE_UP_SECONDS
 from stallwatch.sensors.gpu_events import GpuEvents
 from stallwatch.sensors.sensor import Options
@@ -46,7 +44,7 @@ class GpusSensor:
         self._find = find
         self._end = end
         self._reader: GpuReader | None = None
-        self._values = Asked(self._read, monotonic)
+        self._values = Aside[tuple[Gpu, ...]](monotonic)
         self._events = GpuEvents(find, lambda: int(monotonic() * 1e9))
         self._known: tuple[Gpu, ...] = ()
         self._is_present = False
@@ -60,12 +58,12 @@ class GpusSensor:
         """Raise Absent where there is no driver."""
         problem, gpus, began = "", self._known, time.monotonic()
         try:
-            gpus = self._known = self._values.ask(self._seconds)
+            gpus = self._known = self._ask()
             self._is_present = True
         except Absent:
             raise
         except Silent as silence:
-            problem = str(silence)
+            problem = _silence(silence.seconds)
             self._is_present |= silence.seconds > _SLOW_START_SECONDS
             if silence.seconds > GIVE_UP_SECONDS and not self._values.is_in_kernel():
                 self._end(1)  # the next one may have more luck; who is in the kernel's hands would not die of it
@@ -85,6 +83,13 @@ class GpusSensor:
             PartStatus(not problem, problem, seconds, self._errors_total, self._is_present),
             PartStatus(not unheard, unheard, 0.0, self._missed_total, self._is_present),
         )
+
+    def _ask(self) -> tuple[Gpu, ...]:
+        """Raise what the driver raises, and Silent; a late answer is dropped, for it is of an earlier look."""
+        until = time.monotonic() + self._seconds
+        self._values.wait(self._seconds)
+        self._values.begin(self._read)
+        return self._values.answer(until - time.monotonic())
 
     def _read(self) -> tuple[Gpu, ...]:
         if self._reader is None:
@@ -107,61 +112,5 @@ def _silenced(gpu: Gpu, reason: str) -> Gpu:
     )
 
 
-class Silent(Exception):
-    """NVML has not answered for `seconds`."""
-
-    def __init__(self, seconds: float) -> None:
-        long = seconds >= 1
-        super().__init__(f"NVML has not answered {f'for {seconds:.0f}' if long else f'within {seconds:.1f}'} s")
-        self.seconds = seconds
-
-
-class Asked:
-    """A call that is made in a thread of its own, when it is asked for; while it does not come back it is not made
-    again."""
-
-    def __init__(self, call: Callable[[], tuple[Gpu, ...]], monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._call = call
-        self._monotonic = monotonic
-        self._asked: float | None = None
-        self._requests: SimpleQueue[None] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[Gpu, ...] | Exception] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def ask(self, seconds: float) -> tuple[Gpu, ...]:
-        """Return what the call does, or raise it. Raise Silent when it does not come back in time; the late answer is
-        dropped, for it is of an earlier look."""
-        deadline = time.monotonic() + seconds
-        if self._asked is not None:
-            self._answer(self._asked, deadline)
-        self._asked = self._monotonic()
-        self._requests.put(None)
-        answer = self._answer(self._asked, deadline)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def is_in_kernel(self) -> bool:
-        """Whether the call waits in the kernel, where no signal reaches it."""
-        try:
-            with open(f"/proc/self/task/{self._thread.native_id}/stat", "rb") as file:
-                return parse_stat(file.read()).state == "D"
-        except (OSError, ValueError):
-            return False
-
-    def _answer(self, asked: float, deadline: float) -> tuple[Gpu, ...] | Exception:
-        try:
-            answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
-        except Empty:
-            raise Silent(self._monotonic() - asked) from None
-        self._asked = None
-        return answer
-
-    def _run(self) -> None:
-        while True:
-            self._requests.get()
-            try:
-                self._answers.put(self._call())
-            except Exception as error:  # noqa: BLE001 - the thread's guard: it is raised where it was asked for
-                self._answers.put(error)
+def _silence(seconds: float) -> str:
+    return f"NVML has not answered {f'for {seconds:.0f}' if seconds >= 1 else f'within {seconds:.1f}'} s"

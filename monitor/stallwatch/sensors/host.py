@@ -2,7 +2,6 @@
 is said with what it would need."""
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import msgspec
 from stallwatch.formats.kernel_log import parse
 from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.snapshot import HostSample, NetworkPort
+from stallwatch.node.aside import Aside
 from stallwatch.sensors.kernel_messages import KernelMessages, Unreadable, open_messages
 from stallwatch.sensors.network_ports import read_ports
 from stallwatch.sensors.sensor import Options
@@ -130,19 +130,19 @@ class Ports:
     def __init__(self, sys: str, monotonic_ns: Callable[[], int]) -> None:
         self._sys = sys
         self._now_ns = monotonic_ns
-        self._began_ns: int | None = None
+        self._aside = Aside[None](lambda: monotonic_ns() / 1e9)
         self._value: tuple[tuple[NetworkPort, ...], int] | None = None
         self._due_ns = 0
 
     def latest(self, missing: dict[str, str]) -> tuple[tuple[NetworkPort, ...] | None, int | None]:
         now_ns = self._now_ns()
-        if self._began_ns is not None:
-            seconds = (now_ns - self._began_ns) / 1e9
+        seconds = self._aside.silent_seconds
+        if seconds is not None:
             if seconds > _LATE_SECONDS:
                 missing["network ports"] = f"sysfs has not answered for {seconds:.0f} s: a network card may be sick"
         elif now_ns >= self._due_ns:
-            self._began_ns, self._due_ns = now_ns, now_ns + int(_PORTS_SECONDS * 1e9)
-            threading.Thread(target=self._read, daemon=True).start()
+            self._due_ns = now_ns + int(_PORTS_SECONDS * 1e9)
+            self._aside.begin(self._read)
         if self._value is None:
             return None, None
         if not self._value[0]:
@@ -150,7 +150,4 @@ class Ports:
         return self._value
 
     def _read(self) -> None:
-        try:
-            self._value = read_ports(self._sys), self._now_ns()
-        finally:
-            self._began_ns = None
+        self._value = read_ports(self._sys), self._now_ns()

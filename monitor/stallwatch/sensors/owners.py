@@ -19,8 +19,9 @@ class Owners:
         self, look_up: Callable[[int], str] = lambda uid: pwd.getpwuid(uid).pw_name, seconds: float = _ANSWER_SECONDS
     ) -> None:
         self._look_up = look_up
+        self._seconds = seconds
         self._names: dict[int, str] = {}
-        self._aside = Aside[str](seconds)
+        self._aside = Aside[str]()
 
     def name_of(self, uid: int) -> str:
         known = self._names.get(uid)
@@ -34,7 +35,7 @@ class Owners:
         self._names = {uid: name for uid, name in self._names.items() if uid in used}
 
     def _ask(self, uid: int) -> str:
-        return self._aside.call(lambda: self._looked_up(uid), "")
+        return self._aside.call(lambda: self._looked_up(uid), self._seconds, "")
 
     def _looked_up(self, uid: int) -> str:
         try:

@@ -8,11 +8,12 @@ ranks are not asked about again until it answers. What one user mounts holds nob
 import contextlib
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from stallwatch.formats.outside_text import path_bytes, path_of
 from stallwatch.model.snapshot import DiskSample
+from stallwatch.node.aside import Aside
 
 LOOK_SECONDS = 10.0
 _LATE_SECONDS = 30.0
@@ -30,7 +31,7 @@ class RankDisks:
         self._proc = proc
         self._now_ns = monotonic_ns
         self._known: dict[_Identity, dict[int, DiskSample]] = {}  # by device number
-        self._began_ns: dict[int, int] = {}  # by user, of looks under way
+        self._under_way: dict[int, Aside[None]] = {}  # by user
         self._due_ns = 0
 
     def look(self, ranks: Iterable[tuple[_Identity, int]]) -> None:
@@ -42,11 +43,12 @@ class RankDisks:
         for identity, uid in ranks:
             by_user.setdefault(uid, []).append(identity)
         self._due_ns = now_ns + int(LOOK_SECONDS * 1e9)
+        self._under_way = {uid: one for uid, one in self._under_way.items() if one.silent_seconds is not None}
         self._known = {identity: self._known.get(identity, {}) for own in by_user.values() for identity in own}
         for uid, own in by_user.items():
-            if uid not in self._began_ns and len(self._began_ns) < _MOST_THREADS:
-                self._began_ns[uid] = now_ns
-                threading.Thread(target=self._look, args=(uid, tuple(own)), daemon=True).start()
+            if uid not in self._under_way and len(self._under_way) < _MOST_THREADS:
+                self._under_way[uid] = Aside(lambda: self._now_ns() / 1e9)
+                self._under_way[uid].begin(partial(self._look, tuple(own)))
 
     def of(self, pid: int, start_ticks: int) -> tuple[DiskSample, ...]:
         """Return the file systems of a rank as of the last look."""
@@ -54,16 +56,14 @@ class RankDisks:
 
     def problem(self) -> str:
         """A sentence when a look has not come back; "" otherwise."""
-        now_ns = self._now_ns()
-        seconds = max((now_ns - began_ns for began_ns in list(self._began_ns.values())), default=0) / 1e9
+        seconds = max((one.silent_seconds or 0.0 for one in self._under_way.values()), default=0.0)
         return f"a file system of a rank has not answered for {seconds:.0f} s" if seconds > _LATE_SECONDS else ""
 
-    def _look(self, uid: int, ranks: tuple[_Identity, ...]) -> None:
+    def _look(self, ranks: tuple[_Identity, ...]) -> None:
         for identity in ranks:
             before = self._known.get(identity, {})
             with contextlib.suppress(Exception):  # of one rank: the others' are looked at all the same
                 self._known[identity] = look_at(identity[0], before, self._now_ns(), self._proc)
-        del self._began_ns[uid]
 
 
 def look_at(pid: int, before: dict[int, DiskSample], now_ns: int, proc: str = "/proc") -> dict[int, DiskSample]:

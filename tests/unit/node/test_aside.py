@@ -1,6 +1,8 @@
 import threading
 
-from stallwatch.node.aside import Aside
+import pytest
+
+from stallwatch.node.aside import Aside, Silent
 
 
 def test_a_call_that_hangs_is_waited_for_once_and_no_second_joins_it() -> None:
@@ -11,12 +13,43 @@ def test_a_call_that_hangs_is_waited_for_once_and_no_second_joins_it() -> None:
         answers.wait(60)
         return "late"
 
-    aside = Aside[str](0.01)
-    assert [aside.call(hanging, "nothing") for _ in range(3)] == ["nothing"] * 3
+    aside = Aside[str]()
+    assert [aside.call(hanging, 0.01, "nothing") for _ in range(3)] == ["nothing"] * 3
     assert calls.acquire(timeout=30)
     assert not calls.acquire(blocking=False)
     answers.set()
 
 
-def test_what_comes_in_time_is_the_answer() -> None:
-    assert Aside[int](60.0).call(lambda: 7, 0) == 7
+def test_what_comes_in_time_is_the_answer_as_often_as_it_is_asked_for() -> None:
+    aside = Aside[int]()
+    assert aside.begin(lambda: 7)
+    assert aside.answer(60) == aside.answer(60) == 7
+    assert aside.call(lambda: 8, 60, 0) == 8
+
+
+def test_what_it_raises_is_raised_where_it_is_asked_for_and_the_next_call_is_another() -> None:
+    def fails() -> int:
+        raise OSError("no route")
+
+    aside = Aside[int]()
+    aside.begin(fails)
+    with pytest.raises(OSError, match="no route"):
+        aside.answer(60)
+    assert aside.begin(lambda: 7)
+    assert aside.answer(60) == 7
+
+
+def test_how_long_it_is_silent_is_told_by_the_clock_that_it_was_given() -> None:
+    now, answers = [10.0], threading.Event()
+    aside = Aside[bool](lambda: now[0])
+    assert [aside.silent_seconds] == [None]
+    aside.begin(lambda: answers.wait(60))
+    now[0] = 17.0
+    assert [aside.silent_seconds] == [7.0]
+    with pytest.raises(Silent) as silence:
+        aside.answer()
+    assert silence.value.seconds == 7.0
+    answers.set()
+    assert aside.wait(60)
+    assert [aside.silent_seconds] == [None]
+    assert aside.answer() is True

@@ -99,7 +99,8 @@ def test_zombie_of_another_user_is_unknown_and_not_zero(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def a_busy_machine_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exits, "_error_files", Aside[bool](60.0))
+    monkeypatch.setattr(exits, "_error_files", Aside[bool]())
+    monkeypatch.setattr(exits, "_ERROR_FILE_SECONDS", 60.0)
 
 
 def test_an_error_file_on_a_dead_file_server_holds_nobody(failed: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +111,7 @@ def test_an_error_file_on_a_dead_file_server_holds_nobody(failed: Ended, monkeyp
         answers.wait(60)
         raise OSError
 
-    monkeypatch.setattr(exits, "_error_files", Aside[bool](0.01))
+    monkeypatch.setattr(exits, "_ERROR_FILE_SECONDS", 0.01)
     monkeypatch.setattr(untrusted, "open_in_root", dead)
     failed.process.wait()
     for _ in range(3):

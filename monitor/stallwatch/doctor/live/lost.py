@@ -1,12 +1,12 @@
 """Work that may never come back: children and threads that we are willing to lose."""
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from stallwatch.doctor.surroundings import Outcome
 from stallwatch.model.reading import Known, Unavailable
+from stallwatch.node.aside import Aside, Silent
 from stallwatch.node.run_once import run_once
 
 T = TypeVar("T")
@@ -37,20 +37,14 @@ class Promise(Generic[T]):
     def __init__(self, function: Callable[[], T], seconds: float, what: str) -> None:
         self._seconds, self._what = seconds, what
         self._until = time.monotonic() + seconds
-        self._answer: Known[T] | Unavailable | None = None
-        self._done = threading.Event()
-        self._function = function
-        threading.Thread(target=self._run, name=what, daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._answer = Known(self._function(), time.monotonic_ns())
-        except Exception as error:  # noqa: BLE001 - the guard of lost work: what it raises is its answer
-            self._answer = Unavailable(f"{self._what}: {type(error).__name__}: {error}", time.monotonic_ns())
-        self._done.set()
+        self._aside = Aside[Known[T]]()
+        self._aside.begin(lambda: Known(function(), time.monotonic_ns()), name=what)
 
     def get(self) -> Known[T] | Unavailable:
-        self._done.wait(max(0.0, self._until - time.monotonic()))
-        return self._answer or Unavailable(
-            f"{self._what} has not answered for {self._seconds:g} s", time.monotonic_ns()
-        )
+        try:
+            return self._aside.answer(self._until - time.monotonic())
+        except Silent:
+            reason = f"{self._what} has not answered for {self._seconds:g} s"
+        except Exception as error:  # noqa: BLE001 - the guard of lost work: what it raises is its answer
+            reason = f"{self._what}: {type(error).__name__}: {error}"
+        return Unavailable(reason, time.monotonic_ns())
