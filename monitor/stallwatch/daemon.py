@@ -20,6 +20,7 @@ from stallwatch.errors import StallwatchError
 from stallwatch.incidents.cost import Cost
 from stallwatch.incidents.engine import Engine, Now
 from stallwatch.incidents.life import Lives
+from stallwatch.incidents.looking import early_judgement_ns
 from stallwatch.incidents.messages import Event
 from stallwatch.incidents.tally import Tally
 from stallwatch.loop.archive import joined, make_room, taken_over
@@ -113,14 +114,19 @@ class Daemon:
             if self._guard.run("daemon", "cannot_go_on", self._cannot_go_on):
                 return
             earliest_ns = self._clock.monotonic_ns() + _CLOSEST_TICKS_NS
-            if self._detected.due_ns is not None:
-                schedule.hasten(max(self._detected.due_ns, earliest_ns))
+            for moment_ns in self._guard.run("incidents", "due", self._due_ns) or ():
+                schedule.hasten(max(moment_ns, earliest_ns))
             while not self._stopping and schedule.remaining_seconds() > 0:
                 if not self._guard.run("daemon", "rest", partial(self._rest, schedule)):
                     time.sleep(_POLL_SECONDS)  # what should have waited could not
                 self._guard.run("daemon", "between_ticks", self.between_ticks)
                 if self._guard.run("sensors", "news", lambda: self._panel.news()):
                     schedule.hasten(earliest_ns)
+
+    def _due_ns(self) -> list[int]:
+        """Moments at which there is something to do before the next tick would come."""
+        moments = (self._detected.due_ns, *map(early_judgement_ns, self._lives.active))
+        return [moment_ns for moment_ns in moments if moment_ns is not None]
 
     def _rest(self, schedule: Schedule) -> bool:
         remaining = schedule.remaining_seconds()

@@ -119,12 +119,19 @@ def look_and_judge(life: Life, config: Config, now_ns: int, actions: list[Action
     if worth_it and life.ready and not life.judging and life.judged_look < life.looks:
         actions.append(Judge(life.incident, life.looks))
         return replace(life, judging=True)
-    if confirmed and life.capturing and not (life.judging or life.judged_look or life.early_done):
-        stopped = any(f.detector == "stopped" and f.stage == "confirmed" for f in life.incident.findings)
-        if stopped and now_ns - life.look_ns >= _EARLY_SECONDS * _SECOND_NS:
-            actions.append(Judge(life.incident, life.looks))
-            return replace(life, judging=True, early=True, early_done=True)
+    early_ns = early_judgement_ns(life)
+    if confirmed and early_ns is not None and now_ns >= early_ns:
+        actions.append(Judge(life.incident, life.looks))
+        return replace(life, judging=True, early=True, early_done=True)
     return life
+
+
+def early_judgement_ns(life: Life) -> int | None:
+    """When what is known of a stop is judged, should its first look not be done by then; None of all else."""
+    if not life.capturing or life.judging or life.judged_look or life.early_done:
+        return None
+    stopped = any(f.detector == "stopped" and f.stage == "confirmed" for f in life.incident.findings)
+    return life.look_ns + int(_EARLY_SECONDS * _SECOND_NS) if stopped else None
 
 
 def _is_awaited(life: Life, now_ns: int) -> bool:

@@ -3,9 +3,9 @@
 import errno
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from stallwatch.bundle.writer import BundleWriter
 from stallwatch.config import Config
@@ -28,6 +28,7 @@ from stallwatch.loop.judging import JudgeState
 from stallwatch.loop.parts import Capturing, Judging, Starter
 from stallwatch.loop.recording import Recording
 from stallwatch.loop.ring import SnapshotRing
+from stallwatch.loop.turns import Turns
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import RankSample
 from stallwatch.model.verdict import Report
@@ -35,39 +36,21 @@ from stallwatch.model.verdict import Report
 log = logging.getLogger("stallwatch.incidents")
 
 
-# Of each user at a time: his incidents, in any number, cost the looks and verdicts of others no core.
-# Looks over some seconds (at slow ranks) are counted apart: one at a hang does not wait for them.
-_MOST_LOOKS = 2
-_MOST_JUDGEMENTS = 2
-# And in a while: each is a start of Python or two, and a user can have as many deaths as he likes.
-_MOST_IN_A_WHILE = 12
-_WHILE_NS = 30_000_000_000
-
-
 class _Look:
-    def __init__(self, number: int, capture: Capturing, owner: str, *, lasts: bool) -> None:
+    def __init__(self, number: int, capture: Capturing, owner: str, began_ns: int, *, lasts: bool) -> None:
         self.number = number
         self.owner = owner
+        self.began_ns = began_ns
         self.lasts = lasts
         self.capture = capture
         self.complete = False  # and said so
 
 
-class _Pace:
-    """How many of a kind each user has had begun in the last while."""
-
-    def __init__(self, monotonic_ns: Callable[[], int]) -> None:
-        self._now_ns = monotonic_ns
-        self._begun: dict[str, deque[int]] = {}
-
-    def is_used_up(self, owner: str) -> bool:
-        begun = self._begun.get(owner)
-        return begun is not None and len(begun) >= _MOST_IN_A_WHILE and self._now_ns() - begun[0] < _WHILE_NS
-
-    def begin(self, owner: str) -> None:
-        now_ns = self._now_ns()
-        self._begun = {one: begun for one, begun in self._begun.items() if now_ns - begun[-1] < _WHILE_NS}
-        self._begun.setdefault(owner, deque(maxlen=_MOST_IN_A_WHILE)).append(now_ns)
+class _Judgement(NamedTuple):
+    incident: Incident
+    look: int
+    judging: Judging
+    began_ns: int
 
 
 def _is_same(one: StartCapture, other: Judge) -> bool:
@@ -83,6 +66,7 @@ class Hands:
         starter: Starter,
         guard: StageGuard,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        turns: Turns | None = None,
     ) -> None:
         self._config = config
         self._starter = starter
@@ -91,9 +75,10 @@ class Hands:
         self._recording = Recording(ring)
         self._guard = guard
         self._looks: dict[str, _Look] = {}
-        self._judgements: dict[str, tuple[Incident, int, Judging]] = {}
+        self._judgements: dict[str, _Judgement] = {}
         self._waiting: list[StartCapture | Judge] = []  # until others of their user are done
-        self._paces = {StartCapture: _Pace(monotonic_ns), Judge: _Pace(monotonic_ns)}
+        self._now_ns = monotonic_ns
+        self._turns = turns or Turns(monotonic_ns)
         self._news: list[Event] = []  # what could not even be started, and what moved
 
     @property
@@ -130,8 +115,8 @@ class Hands:
         """Stop what is under way; no rank stays stopped."""
         for look in self._looks.values():
             self._guard.run("captures", "cancel", look.capture.cancel)
-        for _, _, judging in self._judgements.values():
-            self._guard.run("diagnosis", "cancel", judging.cancel)
+        for judgement in self._judgements.values():
+            self._guard.run("diagnosis", "cancel", judgement.judging.cancel)
         self._looks.clear()
         self._judgements.clear()
         self._waiting.clear()
@@ -142,12 +127,12 @@ class Hands:
             case StartCapture() | Judge() if self._must_wait(action):
                 self._waiting.append(action)
             case StartCapture(incident=incident, look=look):
-                self._paces[StartCapture].begin(incident.job.owner)
+                self._turns.begin("look", incident.job.owner)
                 self._capture(incident, look)
             case CancelCapture(incident_id=incident_id):
                 self._cancel_look(incident_id)
             case Judge(incident=incident, look=look):
-                self._paces[Judge].begin(incident.job.owner)
+                self._turns.begin("judgement", incident.job.owner)
                 self._judge(incident, look)
             case Save(incident=incident):
                 self._save(incident)
@@ -157,17 +142,21 @@ class Hands:
                 log.debug("incident=%s | %s", incident_id, what)
 
     def _must_wait(self, action: StartCapture | Judge) -> bool:
-        owner = action.incident.job.owner
-        if self._paces[type(action)].is_used_up(owner):
-            return True
+        owner, incident_id = action.incident.job.owner, action.incident.incident_id
+        under_way = [
+            *((look.owner, look.began_ns) for look in self._looks.values()),
+            *((one.incident.job.owner, one.began_ns) for one in self._judgements.values()),
+        ]
         if isinstance(action, Judge):
             # A stop is judged before its look is done, but not before that has begun: there would be nothing to read.
             if any(isinstance(one, StartCapture) and _is_same(one, action) for one in self._waiting):
                 return True
-            return sum(known.job.owner == owner for known, _, _ in self._judgements.values()) >= _MOST_JUDGEMENTS
+            own = sum(one.incident.job.owner == owner for one in self._judgements.values())
+            return not self._turns.may_begin("judgement", owner, own, under_way)
         lasts = slowness.profile_seconds(action.incident, action.look) > 0
-        others = (look for incident_id, look in self._looks.items() if incident_id != action.incident.incident_id)
-        return sum(look.owner == owner and look.lasts == lasts for look in others) >= _MOST_LOOKS
+        others = (look for known, look in self._looks.items() if known != incident_id)
+        own = sum(look.owner == owner and look.lasts == lasts for look in others)
+        return not self._turns.may_begin("look", owner, own, under_way)
 
     def _capture(self, incident: Incident, look: int) -> None:
         self._cancel_look(incident.incident_id)
@@ -181,7 +170,7 @@ class Hands:
             self._news.append(Captured(incident.incident_id, look, complete=False, done=True, problem=problem))
             raise
         lasts = slowness.profile_seconds(incident, look) > 0
-        self._looks[incident.incident_id] = _Look(look, capture, incident.job.owner, lasts=lasts)
+        self._looks[incident.incident_id] = _Look(look, capture, incident.job.owner, self._now_ns(), lasts=lasts)
 
     def _describe(self, incident: Incident, targets: Sequence[RankSample], look: int, writer: BundleWriter) -> None:
         if look == 1:
@@ -201,7 +190,7 @@ class Hands:
         except Exception as error:
             self._news.append(Judged(incident.incident_id, look, None, f"analyze could not be started: {error}"))
             raise
-        self._judgements[incident.incident_id] = (incident, look, judging)
+        self._judgements[incident.incident_id] = _Judgement(incident, look, judging, self._now_ns())
 
     def _polled_look(self, incident_id: str) -> list[Event]:
         look = self._looks[incident_id]
@@ -220,7 +209,7 @@ class Hands:
         return [Captured(incident_id, look.number, look.complete, state.done, state.missing, state.problem)]
 
     def _polled_judgement(self, incident_id: str) -> list[Event]:
-        incident, look, judging = self._judgements[incident_id]
+        incident, look, judging, _ = self._judgements[incident_id]
         try:
             state = judging.poll()
         except Exception as error:  # noqa: BLE001  the daemon's per-stage guard
@@ -263,6 +252,6 @@ class Hands:
         self._waiting = [one for one in self._waiting if one.incident.incident_id != incident.incident_id]
         judgement = self._judgements.pop(incident.incident_id, None)
         if judgement is not None:
-            judgement[2].cancel()
+            judgement.judging.cancel()
         self._recording.end(self._bundles.writer(incident))
         self._bundles.discard(incident)

@@ -1,7 +1,8 @@
 import pytest
 
-from stallwatch.incidents.looking import is_known_to_stand
-from tests.unit.incidents.stories import Story, report, stall
+from stallwatch.incidents.looking import early_judgement_ns, is_known_to_stand
+from stallwatch.incidents.messages import Judge
+from tests.unit.incidents.stories import SECOND, START, Story, finding, of, report, stall
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,19 @@ def test_what_holds_ranks_for_long_is_asked_of_those_alone_that_were_seen_to_sta
     story.looked()
     story.judged(report(cause))
     assert is_known_to_stand(story.incident) is stands
+
+
+def test_a_stop_whose_look_takes_its_time_is_judged_at_a_moment_that_is_known_before() -> None:
+    story = Story()
+    story.at(6, finding("stopped", resolvable=False))
+    moment_ns = early_judgement_ns(story.life)
+    assert moment_ns == START + int(6.4 * SECOND)
+    assert not of(story.at(6.3, finding("stopped", resolvable=False)), Judge)
+    assert of(story.at(6.4, finding("stopped", resolvable=False)), Judge)
+    assert early_judgement_ns(story.life) is None
+
+
+def test_what_is_not_known_without_its_look_waits_for_that() -> None:
+    story = Story()
+    story.at(6, stall("confirmed"))
+    assert early_judgement_ns(story.life) is None

@@ -97,6 +97,7 @@ class FakeStarter:
         self.judgements: list[FakeJudgement] = []
         self.configured: Config | None = None
         self.readied = 0
+        self.never_judges = False
 
     def capture(
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[Gpu, ...]]
@@ -114,7 +115,7 @@ class FakeStarter:
         self.configured = config
 
     def judge(self, incident: Incident) -> Judging:
-        self.judgements.append(FakeJudgement(JudgeState(self.report)))
+        self.judgements.append(FakeJudgement(None if self.never_judges else JudgeState(self.report)))
         return self.judgements[-1]
 
     def close(self) -> None:

@@ -12,11 +12,13 @@ from stallwatch.incidents.store import IncidentStore
 from stallwatch.loop.bundles import Bundles
 from stallwatch.loop.guard import StageGuard
 from stallwatch.loop.hands import Hands
+from stallwatch.loop.judging import JudgeState
 from stallwatch.loop.ring import SnapshotRing
+from stallwatch.loop.turns import Turns
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 from tests.unit.incidents.stories import Story, facts, finding, stall
-from tests.unit.loop.fakes import FakeClock, FakeStarter
+from tests.unit.loop.fakes import FakeCapture, FakeClock, FakeStarter
 
 
 def of_user(owner: str, number: int, folder: Path) -> Incident:
@@ -26,10 +28,10 @@ def of_user(owner: str, number: int, folder: Path) -> Incident:
     return replace(story.incident, incident_id=name, bundle=str(folder / "incidents" / name))
 
 
-def hands_with(starter: FakeStarter, folder: Path, clock: FakeClock | None = None) -> Hands:
+def hands_with(starter: FakeStarter, folder: Path, clock: FakeClock | None = None, cores: int = 64) -> Hands:
     guard, now_ns = StageGuard(), (clock or FakeClock()).monotonic_ns
     bundles = Bundles(IncidentStore(folder), None, guard)
-    return Hands(Config(), bundles, SnapshotRing(60, 1), starter, guard, now_ns)
+    return Hands(Config(), bundles, SnapshotRing(60, 1), starter, guard, now_ns, Turns(now_ns, cores))
 
 
 def test_a_users_many_incidents_are_looked_at_two_at_a_time_and_delay_no_look_at_anothers(tmp_path: Path) -> None:
@@ -97,4 +99,62 @@ def test_a_user_whose_jobs_die_all_the_time_has_so_many_looked_at_in_a_while_and
     assert starter.captured[-1][0] == anna.incident_id
     clock.advance(21)
     assert len(all_that_begin(50)) == 12
+    hands.close()
+
+
+def test_who_has_had_many_lately_has_one_at_a_time_and_begins_none_while_anothers_is_under_way(tmp_path: Path) -> None:
+    """Two starts of Python of his beside each of theirs made a verdict of 1 s one of 3."""
+    starter, clock = FakeStarter(hangs=True), FakeClock()
+    hands = hands_with(starter, tmp_path, clock, cores=2)
+    bens = [of_user("ben", number, tmp_path) for number in range(20)]
+    hands.do([StartCapture(incident, 1) for incident in bens])
+
+    def end(capture: FakeCapture) -> None:
+        capture.state = CaptureState(done=True, evidence_complete=True)
+        hands.poll()
+        clock.advance(0.1)
+
+    for capture in starter.captures[:2]:
+        end(capture)
+    assert len(starter.captures) == 4  # each that ended has made room for one
+    for capture in starter.captures[2:4]:
+        end(capture)
+    assert len(starter.captures) == 5
+
+    hands.do([StartCapture(of_user("anna", 0, tmp_path), 1)])
+    end(starter.captures[4])
+    assert len(starter.captures) == 6, "anna's is under way"
+    clock.advance(6)
+    hands.poll()
+    assert len(starter.captures) == 7, "he is not held up for ever by one that takes long"
+    end(starter.captures[6])
+    assert len(starter.captures) == 8
+    hands.close()
+
+
+def test_on_many_cores_who_has_had_many_lately_still_has_two_at_a_time(tmp_path: Path) -> None:
+    starter = FakeStarter(hangs=True)
+    hands = hands_with(starter, tmp_path)
+    hands.do([StartCapture(of_user("ben", number, tmp_path), 1) for number in range(20)])
+    for _ in range(8):
+        starter.captures[-2].state = CaptureState(done=True, evidence_complete=True)
+        hands.poll()
+    assert len(starter.captures) == 10
+    hands.close()
+
+
+def test_judgements_of_who_has_had_many_lately_wait_for_anothers_too(tmp_path: Path) -> None:
+    starter = FakeStarter()
+    hands = hands_with(starter, tmp_path)
+    bens = [of_user("ben", number, tmp_path) for number in range(20)]
+    for incident in bens[:4]:
+        hands.do([Judge(incident, 1)])
+        hands.poll()
+    starter.never_judges = True
+    anna = of_user("anna", 0, tmp_path)
+    hands.do([Judge(anna, 1), Judge(bens[4], 1)])
+    assert len(starter.judgements) == 5
+    starter.judgements[-1].state = JudgeState(starter.report)
+    hands.poll()
+    assert len(starter.judgements) == 6
     hands.close()
