@@ -15,6 +15,7 @@ from stallwatch.errors import EXIT_CRASH, EXIT_USAGE, StallwatchError
 COMMANDS = (
     "analyze", "replay", "demo", "status", "incidents", "capture", "acknowledge", "mute", "notify-test", "config",
     "top", "daemon", "doctor", "selftest", "auto", "bundle", "privileged",
+    "release-gpus",
 )  # fmt: skip
 
 

@@ -91,6 +91,7 @@ def command(
     from stallwatch.doctor.frameworks.deepspeed import read_config
     from stallwatch.doctor.live.survey import survey
     from stallwatch.doctor.surroundings import Question
+    from stallwatch.node import gpu_release
     from stallwatch.node.heartbeat_file import rank_directories
 
     environment = config.current_environment()
@@ -119,7 +120,14 @@ def command(
     for path in deepspeed:
         read_config(path)
     began = time.monotonic()
-    around = survey(question, environment, rank_directories(settings.daemon.rank_directory), python, pid)
+    around = survey(
+        question,
+        environment,
+        rank_directories(settings.daemon.rank_directory),
+        python,
+        pid,
+        release_file=Path(settings.daemon.run_directory) / gpu_release.FILE,
+    )
     if pid is not None and not around.ranks and not around.ranks_unknown:
         raise UnusableInput(
             f"No rank with pid {pid} runs here.",

@@ -14,6 +14,7 @@ from stallwatch.captures.spec import Settings
 from stallwatch.config import Config
 from stallwatch.errors import Denied, UsageError
 from stallwatch.model.snapshot import SENSORS, RankSample
+from stallwatch.node import gpu_release
 from stallwatch.node.heartbeat_file import prepare, rank_directories
 from stallwatch.node.known_ranks import known_file
 from stallwatch.node.privileged_client import Privileged, find_side, part_with_capabilities, start_side
@@ -35,6 +36,7 @@ def settings_of(config: Config, renew: Sequence[str] = ()) -> dict[str, Any]:
         keep_ended_seconds=config.sensors.keep_ended_seconds,
         discover_seconds=config.sensors.discover_seconds,
         node=socket.gethostname(),
+        release_file=str(Path(config.daemon.run_directory) / gpu_release.FILE),
     )
     seconds = config.capture.seconds + _LATE_SECONDS
     captures = Settings(config.capture, seconds, config.drift.seconds)

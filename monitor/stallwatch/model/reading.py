@@ -16,6 +16,14 @@ class Absent(Exception):
     """The node does not have what should be read, which is normal and said: no GPU, no driver."""
 
 
+class Resting(Absent):
+    """It is not to be read for a time, because somebody asked for that."""
+
+    def __init__(self, reason: str, seconds: float) -> None:
+        super().__init__(reason)
+        self.seconds = seconds  # until it may be worth to ask again
+
+
 class Unavailable(msgspec.Struct, frozen=True, tag="unavailable"):
     reason: str  # a sentence: "NVML has not answered for 40 s"
     at_ns: int  # CLOCK_MONOTONIC

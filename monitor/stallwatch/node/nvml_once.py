@@ -5,12 +5,14 @@ import importlib
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from stallwatch.model.gpu import GpuState
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.node.children import module_of_ours
+from stallwatch.node.gpu_release import released
 from stallwatch.node.nvml import read_state
 from stallwatch.node.run_once import run_once
 
@@ -20,9 +22,13 @@ _LONGEST_REASON = 300
 _STATE = msgspec.json.Decoder(GpuState)
 
 
-def ask(seconds: float, command: Sequence[str] = COMMAND) -> Known[GpuState] | Unavailable:
-    """Ask in a child, which is left behind when it hangs. Unavailable: no binding, or no answer by the deadline; a
-    driver that refuses is an answer."""
+def ask(
+    seconds: float, command: Sequence[str] = COMMAND, release_file: str | Path = ""
+) -> Known[GpuState] | Unavailable:
+    """Ask in a child, which is left behind when it hangs. Unavailable: no binding, no answer by the deadline, or by
+    `release_file` (node.gpu_release) not to be asked now; a driver that refuses is an answer."""
+    if (release := released(release_file)) is not None:
+        return _unavailable(f"GPUs are {release.reason}")
     try:
         ended = run_once(command, seconds)
     except OSError as error:

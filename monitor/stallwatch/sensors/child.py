@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from stallwatch.formats.outside_text import name_of
-from stallwatch.model.reading import Absent
+from stallwatch.model.reading import Absent, Resting
 from stallwatch.model.snapshot import SENSORS
 from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.frames import Unpacker, pack
@@ -44,7 +44,8 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
                 value = encoded(sensor, sensor.read())
                 answer = Answer(request, time.monotonic() - began, value)
             except Absent as reason:
-                answer = Answer(request, time.monotonic() - began, error=str(reason), absent=True)
+                again = reason.seconds if isinstance(reason, Resting) else None
+                answer = Answer(request, time.monotonic() - began, error=str(reason), absent=True, again_seconds=again)
             except Exception as error:  # noqa: BLE001 - the sensors' guard: what a sensor raises is its answer
                 reason_text = name_of(f"{type(error).__name__}: {error}")
                 answer = Answer(request, time.monotonic() - began, error=reason_text)

@@ -13,3 +13,4 @@ class Answer(msgspec.Struct, frozen=True):
     value: bytes = b""  # msgpack of the sensor's own type; empty: there is none
     error: str = ""
     absent: bool = False  # the node does not have it; the child ends after saying so
+    again_seconds: float | None = None  # of what is absent: when it may be there; None: nobody knows

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from stallwatch.formats.outside_text import name_of
 from stallwatch.model.gpu import Gpu
-from stallwatch.model.reading import Absent
+from stallwatch.model.reading import Absent, Resting
 from stallwatch.model.snapshot import GpusLook, PartStatus
 from stallwatch.node.aside import Aside, Silent
+from stallwatch.node.gpu_release import released
 from stallwatch.node.nvml import GpuReader, load_nvml
 from stallwatch.node.worker import GIVE_UP_SECONDS
 from stallwatch.sensors.gpu_events import GpuEvents
@@ -25,10 +26,11 @@ from stallwatch.sensors.sensor import Options
 _SHARE = 0.6
 # An import on a busy node takes as long before it says that there is no driver.
 _SLOW_START_SECONDS = 5.0
+_LOOK_AGAIN_SECONDS = 20.0  # whether a release was ended before its time
 
 
 def make(options: Options) -> "GpusSensor":
-    return GpusSensor(options.deadline_seconds * _SHARE)
+    return GpusSensor(options.deadline_seconds * _SHARE, release_file=options.release_file)
 
 
 class GpusSensor:
@@ -38,8 +40,10 @@ class GpusSensor:
         find: Callable[[], Any] = load_nvml,
         monotonic: Callable[[], float] = time.monotonic,
         end: Callable[[int], object] = os._exit,
+        release_file: str = "",
     ) -> None:
-        """`seconds`: how long an answer may wait for the driver."""
+        """`seconds`: how long an answer may wait for the driver. `release_file`: that of node.gpu_release."""
+        self._release_file = release_file
         self._seconds = seconds
         self._find = find
         self._end = end
@@ -55,7 +59,10 @@ class GpusSensor:
         return self._events.wait(descriptor)
 
     def read(self) -> GpusLook:
-        """Raise Absent where there is no driver."""
+        """Raise Absent where there is no driver, Resting while somebody wants it for himself: then this process ends,
+        and with it every handle that the driver's library holds."""
+        if (release := released(self._release_file)) is not None:
+            raise Resting(f"GPUs are {release.reason}", min(release.seconds, _LOOK_AGAIN_SECONDS))
         problem, gpus, began = "", self._known, time.monotonic()
         try:
             gpus = self._known = self._ask()

@@ -166,7 +166,8 @@ class SupervisedSensor(Generic[T]):
         self._present = not answer.absent
         if answer.absent:
             self._result = Unavailable(answer.error, now_ns)
-            self._start_ns = now_ns + int(_ABSENT_BACK_OFF_SECONDS * 1e9)
+            again_seconds = _ABSENT_BACK_OFF_SECONDS if answer.again_seconds is None else answer.again_seconds
+            self._start_ns = now_ns + int(again_seconds * 1e9)
             self._back_off_seconds = 0.0  # its end is expected
         elif not answer.value:
             self._fail(f"{self._title}: {answer.error}")

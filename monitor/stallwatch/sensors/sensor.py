@@ -40,4 +40,5 @@ class Options(msgspec.Struct, frozen=True):
     keep_ended_seconds: float = 120.0
     discover_seconds: float = 5.0
     node: str = ""
+    release_file: str = ""  # of node.gpu_release
     known: int = -1  # the descriptor of node.known_ranks, on the privileged side

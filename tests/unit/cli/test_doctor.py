@@ -19,7 +19,7 @@ def clean_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any
     shell: dict[str, str] = {}
     node = Node(tmp_path / "root")
 
-    def fake_survey(question: Question, *others: Any) -> Surroundings:
+    def fake_survey(question: Question, *others: Any, **named: Any) -> Surroundings:
         return node.around(shell, question=question)
 
     monkeypatch.setattr(survey_module, "survey", fake_survey)

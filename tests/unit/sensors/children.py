@@ -8,7 +8,7 @@ import time
 
 import msgspec
 
-from stallwatch.model.reading import Absent
+from stallwatch.model.reading import Absent, Resting
 from stallwatch.node.frames import pack
 from stallwatch.sensors.child import serve
 from stallwatch.sensors.frames import Answer
@@ -31,6 +31,15 @@ class Raises:
 class Missing:
     def read(self) -> int:
         raise Absent("no such thing on this node")
+
+
+class Rests:
+    """Somebody wants the thing for himself, until a file appears."""
+
+    def read(self) -> int:
+        if not os.path.exists(sys.argv[2]):
+            raise Resting("it is left alone", 20.0)
+        return 1
 
 
 class Restless:
@@ -75,12 +84,13 @@ def main() -> None:
         os.write(1, pack(msgspec.msgpack.encode(Answer(1, 0.0, msgspec.msgpack.encode("text")))))
         os.read(0, 100)
         return
-    kinds: dict[str, type[Counts | Raises | Missing | HangsOnce | Restless]] = {
+    kinds: dict[str, type[Counts | Raises | Missing | HangsOnce | Restless | Rests]] = {
         "counts": Counts,
         "raises": Raises,
         "missing": Missing,
         "hangs": HangsOnce,
         "restless": Restless,
+        "rests": Rests,
     }
     serve(kinds[kind], 0, 1)
 

@@ -3,13 +3,15 @@
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stallwatch.model.gpu import GpuEvent
-from stallwatch.model.reading import Absent
+from stallwatch.model.reading import Absent, Resting
+from stallwatch.node.gpu_release import release
 from stallwatch.node.nvml import DriverError
 from stallwatch.node.worker import GIVE_UP_SECONDS
 from stallwatch.sensors.gpus import GpusSensor
@@ -139,3 +141,17 @@ def test_driver_that_cannot_be_used_is_said_of_both_and_tried_again(nvml: SickNv
 def quiet() -> int:
     """A descriptor on which nothing is ever asked."""
     return os.pipe()[0]
+
+
+def test_a_release_ends_the_reading_before_the_driver_is_asked(nvml: SickNvml, tmp_path: Path) -> None:
+    file = tmp_path / "released"
+    sensor = GpusSensor(SECONDS, lambda: nvml, Clock(), release_file=str(file))
+    assert sensor.read().gpus
+    release(file, 900, "12:15", "anna")
+    calls = len(nvml.calls)
+    with pytest.raises(Resting, match="GPUs are left alone until 12:15 for anna") as rests:
+        sensor.read()
+    assert len([call for call in nvml.calls[calls:] if call != "nvmlEventSetWait_v2"]) == 0
+    assert 0 < rests.value.seconds <= 20
+    release(file, 0, "", "")
+    assert sensor.read().gpus

@@ -203,3 +203,23 @@ def test_a_child_that_has_ended_has_no_news(make: Make) -> None:
     look(sensor)
     assert not sensor.news()
     assert sensor.news_descriptor is None
+
+
+def test_a_sensor_that_rests_ends_its_child_and_is_asked_again_when_it_said(
+    make: Make, clock: Clock, tmp_path: Path
+) -> None:
+    sensor = make("rests", str(tmp_path / "over"))
+    reading = look(sensor)
+    assert isinstance(reading, Unavailable)
+    assert reading.reason == "it is left alone"
+    ended_by = time.monotonic() + 20
+    while sensor.pid is not None:
+        assert time.monotonic() < ended_by
+        sensor.collect()
+    status = sensor.status()
+    assert (status.up, status.required, status.errors_total) == (False, False, 0), "nobody is alarmed"
+    (tmp_path / "over").touch()
+    clock.now_ns += int(19e9)
+    assert isinstance(look(sensor), Unavailable)
+    clock.now_ns += int(2e9)
+    assert look(sensor) == Known(1, clock.now_ns)

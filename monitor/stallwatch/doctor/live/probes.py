@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -27,8 +28,13 @@ class ChildCommands:
 
 
 class NvmlChild:
-    def __init__(self, seconds: float = _NVML_SECONDS, argv: Sequence[str] = nvml_once.COMMAND) -> None:
-        self._promise = Promise(lambda: nvml_once.ask(seconds, argv), seconds + 0.2, "NVML")
+    def __init__(
+        self,
+        seconds: float = _NVML_SECONDS,
+        argv: Sequence[str] = nvml_once.COMMAND,
+        release_file: str | Path = "",
+    ) -> None:
+        self._promise = Promise(lambda: nvml_once.ask(seconds, argv, release_file), seconds + 0.2, "NVML")
 
     def state(self) -> Known[GpuState] | Unavailable:
         answer = self._promise.get()

@@ -27,13 +27,14 @@ def survey(
     python: str = "",
     pid: int | None = None,
     root: Path = Path("/"),
+    release_file: str | Path = "",
 ) -> Surroundings:
     """Look at who runs here and start what takes time; nothing is waited for but /proc, and that for 1.5 s at most.
 
     `python` is the training interpreter; without it a running rank's counts, else our own. With `pid` only that
-    process' environment counts, as a rank's.
+    process' environment counts, as a rank's. `release_file`: says that GPUs are to be left alone (node.gpu_release).
     """
-    gpus = NvmlChild()
+    gpus = NvmlChild(release_file=release_file)
     # Reading another process' memory map waits while that process is stuck in the kernel.
     reading = Promise(lambda: running_ranks(root / "proc", rank_directories), _RANKS_SECONDS, "/proc").get()
     ranks = reading.value if isinstance(reading, Known) else ()
