@@ -1,18 +1,25 @@
-"""A rank's process while the daemon follows it: who it says it is, how it ended, and which job it is of."""
+"""The processes that are ranks, while the daemon follows them: who each is, how it ended, which job it is of."""
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
 from stallwatch.model.snapshot import Heartbeat, JobKey, ProcessEnd
+from stallwatch.sensors.deaths import DeathWatch
 from stallwatch.sensors.environ import RankNames
-from stallwatch.sensors.exits import Traces, explain
+from stallwatch.sensors.exits import Traces, explain, note_traces
+from stallwatch.sensors.owners import Owners
 from stallwatch.sensors.processes import ProcessWatch
+from stallwatch.sensors.slow_reads import SlowReads
 from stallwatch.sensors.twins import Member, kin_of, told_apart
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+# A stop must be told within two seconds, so it cannot wait for the next tick; one pread a rank.
+_STATE_SECONDS = 0.25
+# Of one user: no node has so many ranks, and each costs some files and 150 µs of a read.
+MOST_OF_USER = 512
 
 
 class FollowedRank:
@@ -42,6 +49,10 @@ class FollowedRank:
         self.stopped = False
         self.kin = kin_of(watch.pid, parent, proc)
         self._twin: tuple[JobKey, int] | None = None  # which of the jobs of its name it is of
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.watch.pid, self.watch.start_ticks
 
     @property
     def named(self) -> JobKey:
@@ -81,6 +92,118 @@ class FollowedRank:
         self.watch.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
+
+
+class FollowedRanks:
+    """All that are followed, each from when it is found to some time after its end."""
+
+    def __init__(self, proc: str, discover_seconds: float, monotonic_ns: Callable[[], int]) -> None:
+        self._proc = proc
+        self._now_ns = monotonic_ns
+        self._slow = SlowReads(proc, discover_seconds, monotonic_ns)
+        self._deaths = DeathWatch(monotonic_ns)
+        self._ranks: dict[tuple[int, int], FollowedRank] = {}  # by pid and start ticks
+        self.owners = Owners()
+        self.crowds: set[int] = set()  # users with more ranks than are followed
+
+    def __iter__(self) -> Iterator[FollowedRank]:
+        return iter(self._ranks.values())
+
+    def get(self, pid: int, start_ticks: int) -> FollowedRank | None:
+        return self._ranks.get((pid, start_ticks))
+
+    def wait(self, descriptor: int) -> bool:
+        """Return True as soon as `descriptor` can be read, False when a rank has ended, was stopped or goes on."""
+        while True:
+            asked, ended = self._deaths.wait(descriptor, _STATE_SECONDS if self._ranks else None)
+            if asked:
+                return True
+            if ended or any(tuple(rank.changed() for rank in self)):
+                return False
+
+    def look_for_deaths(self) -> None:
+        """Have ranks note their ends that have not yet."""
+        self._deaths.look()
+
+    def follow(self, pid: int, start_ticks: int, names: RankNames) -> FollowedRank | None:
+        """Begin to follow a process; None when it is gone or another one by now, or one too many of its user's."""
+        try:
+            watch = ProcessWatch(pid, self._proc)
+        except (ProcessLookupError, ValueError):
+            return None
+        if watch.start_ticks != start_ticks:
+            watch.close()
+            return None
+        uid = watch.directory.status().uids[0]
+        if sum(rank.uid == uid for rank in self) >= MOST_OF_USER:
+            watch.close()
+            self.crowds.add(uid)
+            return None
+        parent, began_ns = watch.directory.stat().parent_pid, self._now_ns() - age_ns(start_ticks)
+        traces = note_traces(watch)
+        rank = FollowedRank(names, uid, self.owners.name_of(uid), watch, traces, parent, began_ns, self._proc)
+        self._slow.want(pid, start_ticks)
+        try:
+            if self._proc == "/proc":
+                rank.pidfd = self._deaths.watch(pid, rank.ended)
+            # After the pidfd: now both are certain to be the process whose start ticks were read.
+            watch.directory.stat()
+        except ProcessLookupError:
+            rank.ended(self._now_ns())
+        self._ranks[rank.key] = rank
+        return rank
+
+    def take_slow(self) -> None:
+        """Take what the slow reads have brought since the last time, ranks without a hook among it."""
+        for rank in self:
+            facts = self._slow.take(*rank.key)
+            if facts is not None:
+                rank.watch.command = facts.command
+                rank.traces = rank.traces._replace(error_file=facts.environment.get("TORCHELASTIC_ERROR_FILE", ""))
+        self._slow.keep(self._ranks)
+        for found in self._slow.found():
+            if (found.pid, found.start_ticks) not in self._ranks:
+                self.follow(found.pid, found.start_ticks, found.names)
+        self._slow.known_pids = frozenset(pid for pid, _ in self._ranks)
+
+    def problem(self) -> str:
+        """A sentence when something of them cannot be read; "" otherwise."""
+        return self._slow.problem()
+
+    def with_successors(self) -> list[FollowedRank]:
+        """Those that ended before their successor began, which is no death of the job that runs now: somebody started
+        the job again under the same address, or that rank alone."""
+        living = [rank for rank in self if rank.end is None]
+        began_ns = {job: min(rank.began_ns for rank in living if rank.job == job) for job in {r.job for r in living}}
+        successors = {(rank.job, rank.names.rank) for rank in living}
+        return [
+            rank
+            for rank in self
+            if rank.end is not None
+            and rank.job in began_ns
+            and (rank.end.at_ns < began_ns[rank.job] or (rank.job, rank.names.rank) in successors)
+        ]
+
+    def long_over(self, now_ns: int, seconds: float) -> list[FollowedRank]:
+        """Those that ended `seconds` ago; such a rank stays for as long as others of its job live: they may hang
+        because of it."""
+        living = {rank.job for rank in self if rank.end is None}
+        return [
+            rank
+            for rank in self
+            if rank.end is not None and rank.job not in living and now_ns - rank.end.at_ns > seconds * 1e9
+        ]
+
+    def forget(self, rank: FollowedRank) -> None:
+        del self._ranks[rank.key]
+        self._slow.take(*rank.key)
+        if rank.pidfd is not None:
+            self._deaths.forget(rank.pidfd)
+        rank.close()
+
+    def close(self) -> None:
+        for rank in list(self):
+            self.forget(rank)
 
 
 def age_ns(start_ticks: int) -> int:

@@ -1,8 +1,8 @@
-"""The ranks of this node: hooks' records joined with their processes and their ends, and ranks without a hook."""
+"""The ranks of this node, each as a sample: hooks' records joined with the processes that are followed."""
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 import msgspec
@@ -11,23 +11,13 @@ from stallwatch.formats.outside_text import name_of
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import Heartbeat, JobKey, PartStatus, ProcessEnd, ProcessSample, RankSample, RanksLook
 from stallwatch.node.known_ranks import KnownRanks
-from stallwatch.sensors.deaths import DeathWatch
-from stallwatch.sensors.environ import RankNames
-from stallwatch.sensors.exits import note_traces
-from stallwatch.sensors.followed import FollowedRank, age_ns, names_of, tell_apart
+from stallwatch.sensors.followed import MOST_OF_USER, FollowedRank, FollowedRanks, names_of, tell_apart
 from stallwatch.sensors.heartbeats import HeartbeatScan
 from stallwatch.sensors.namespaces import PidTranslation
-from stallwatch.sensors.owners import Owners
-from stallwatch.sensors.processes import ProcessWatch
 from stallwatch.sensors.rank_disks import RankDisks
 from stallwatch.sensors.sensor import Options
-from stallwatch.sensors.slow_reads import SlowReads
 from stallwatch.sensors.unseen import REASON, Unseen, rank_of_record
 
-# A stop must be told within two seconds, so it cannot wait for the next tick; one pread a rank.
-_STATE_SECONDS = 0.25
-# Of one user: no node has so many ranks, and each costs some files and 150 µs of a read.
-_MOST_OF_USER = 512
 _MOST_CHILDREN_OF_USER = 4096
 # Seconds of a core for the processes of one user in one read (150 µs each as a rule): their threads, files and children
 # are his to have in any number. Those that come too late are looked at in the next read.
@@ -58,16 +48,12 @@ class RanksSensor:
         self._now_ns = monotonic_ns
         self._scan = HeartbeatScan(options.directories)
         self._translation = PidTranslation(proc, options.discover_seconds)
-        self._slow = SlowReads(proc, options.discover_seconds, monotonic_ns)
+        self.followed = FollowedRanks(proc, options.discover_seconds, monotonic_ns)
         self._disks = RankDisks(proc, monotonic_ns)
-        self._deaths = DeathWatch(monotonic_ns)
-        self._ranks: dict[tuple[int, int], FollowedRank] = {}  # by pid and start ticks
         self._missing_since: dict[str, int] = {}  # records of processes that were gone when we came
         self._not_believed: set[str] = set()  # of this read
-        self._owners = Owners()
         self._full = ""  # why a rank with a hook may have no record
         self._process_errors = 0
-        self._crowds: set[int] = set()  # users with more ranks than are followed
         self._children_left: dict[int, int] = {}  # of this read, by user: how many of his ranks' children are looked at
         self._spent: dict[int, float] = {}  # by this read on each user's processes, seconds of a core
         self._turn = 0
@@ -75,37 +61,33 @@ class RanksSensor:
 
     def wait(self, descriptor: int) -> bool:
         """Between reads: notice ends at once, and within a quarter of a second that a rank was stopped or goes on."""
-        while True:
-            asked, ended = self._deaths.wait(descriptor, _STATE_SECONDS if self._ranks else None)
-            if asked:
-                return True
-            if ended or any(tuple(rank.changed() for rank in self._ranks.values())):
-                return False
+        return self.followed.wait(descriptor)
 
     def read(self) -> RanksLook:
         began_ns = self._now_ns()
-        self._deaths.look()
+        self.followed.look_for_deaths()
         look = self._scan.read()
         self._full = look.full
         self._not_believed.clear()
-        self._crowds.clear()
+        self.followed.crowds.clear()
         self._children_left.clear()
         refusals: list[str] = []
-        pids = {rank.heartbeat.path: key for key, rank in self._ranks.items() if rank.heartbeat is not None}
+        pids = {rank.heartbeat.path: rank.key for rank in self.followed if rank.heartbeat is not None}
         for heartbeat in look.heartbeats:
             with _one_ranks_fault(heartbeat.path, refusals):
                 self._take(heartbeat, pids.get(heartbeat.path), began_ns)
-        self._take_slow()
-        tell_apart(self._ranks.values())
-        self._drop_followed()
-        self._disks.look((key, rank.uid) for key, rank in self._ranks.items() if rank.end is None)
+        self.followed.take_slow()
+        tell_apart(self.followed)
+        self._drop(self.followed.with_successors())
+        self._disks.look((rank.key, rank.uid) for rank in self.followed if rank.end is None)
         records_ns = self._now_ns()
         paths = {heartbeat.path for heartbeat in look.heartbeats}
         self._spent.clear()
         self._turn += 1
         samples = [self._sample(rank, paths, refusals) for rank in self._in_turn()]
-        self._drop_ended(began_ns)
-        refusals += (f"uid {uid} has more ranks than the {_MOST_OF_USER} that are followed" for uid in self._crowds)
+        self._drop(self.followed.long_over(began_ns, self._options.keep_ended_seconds))
+        crowds = self.followed.crowds
+        refusals += (f"uid {uid} has more ranks than the {MOST_OF_USER} that are followed" for uid in crowds)
         done_ns = self._now_ns()
         samples += self._not_found(look.heartbeats, samples, refusals, began_ns)
         self._scan.speaking = frozenset(
@@ -122,14 +104,11 @@ class RanksSensor:
             PartStatus(look.up, look.reason, (records_ns - began_ns) / 1e9, look.errors_total),
             PartStatus(
                 not refusals or len(refusals) < len(samples),
-                "; ".join(filter(None, (*refusals[:3], self._slow.problem(), self._disks.problem()))),
+                "; ".join(filter(None, (*refusals[:3], self.followed.problem(), self._disks.problem()))),
                 (done_ns - records_ns) / 1e9,
                 self._process_errors,
             ),
         )
-
-    def followed(self) -> tuple[FollowedRank, ...]:
-        return tuple(self._ranks.values())
 
     def encodable(self, look: RanksLook, problem: str) -> RanksLook:
         """Given a look that cannot be encoded as a whole, return it without what cannot be: of such a rank all that
@@ -168,7 +147,7 @@ class RanksSensor:
             if not (heartbeat.ended or heartbeat.path in self._missing_since):
                 self._missing_since[heartbeat.path] = now_ns
             return
-        rank = self._ranks.get((pid, heartbeat.start_ticks))
+        rank = self.followed.get(pid, heartbeat.start_ticks)
         if rank is None or rank.heartbeat is None or rank.heartbeat.path != heartbeat.path:
             rank = self._believed(heartbeat, pid, rank)
             if rank is None:
@@ -181,7 +160,7 @@ class RanksSensor:
 
     def _believed(self, heartbeat: Heartbeat, pid: int, known: FollowedRank | None) -> FollowedRank | None:
         """Given a record that is new to us, return the rank that it speaks for; None when it does not."""
-        rank = self._follow(pid, heartbeat.start_ticks, names_of(heartbeat), known)
+        rank = known or self.followed.follow(pid, heartbeat.start_ticks, names_of(heartbeat))
         if rank is None:
             return None
         # A process that has become another user since keeps the record of the one it was.
@@ -189,7 +168,7 @@ class RanksSensor:
         if heartbeat.uid not in uids:
             self._scan.reject(heartbeat, f"written by uid {heartbeat.uid}, but process {pid} runs as {uids[0]}")
             if known is None:
-                self._forget((pid, heartbeat.start_ticks))
+                self.followed.forget(rank)
             return None
         if rank.heartbeat is not None:
             if rank.heartbeat.pulse_ns > heartbeat.pulse_ns:
@@ -197,67 +176,9 @@ class RanksSensor:
             self._not_believed.add(rank.heartbeat.path)
         return rank
 
-    def _follow(self, pid: int, start_ticks: int, names: RankNames, known: FollowedRank | None) -> FollowedRank | None:
-        """Begin to follow a process; None when it is gone or another one by now."""
-        if known is not None:
-            return known
-        try:
-            watch = ProcessWatch(pid, self._proc)
-        except (ProcessLookupError, ValueError):
-            return None
-        if watch.start_ticks != start_ticks:
-            watch.close()
-            return None
-        uid = watch.directory.status().uids[0]
-        if sum(rank.uid == uid for rank in self._ranks.values()) >= _MOST_OF_USER:
-            watch.close()
-            self._crowds.add(uid)
-            return None
-        parent, began_ns = watch.directory.stat().parent_pid, self._now_ns() - age_ns(start_ticks)
-        traces = note_traces(watch)
-        rank = FollowedRank(names, uid, self._owners.name_of(uid), watch, traces, parent, began_ns, self._proc)
-        self._slow.want(pid, start_ticks)
-        try:
-            if self._proc == "/proc":
-                rank.pidfd = self._deaths.watch(pid, rank.ended)
-            # After the pidfd: now both are certain to be the process whose start ticks were read.
-            watch.directory.stat()
-        except ProcessLookupError:
-            rank.ended(self._now_ns())
-        self._ranks[pid, start_ticks] = rank
-        return rank
-
-    def _drop_followed(self) -> None:
-        """A rank that ended before its successor began is no death of the job that runs now: somebody started the job
-        again under the same address, or that rank alone."""
-        living = [rank for rank in self._ranks.values() if rank.end is None]
-        began_ns = {job: min(rank.began_ns for rank in living if rank.job == job) for job in {r.job for r in living}}
-        successors = {(rank.job, rank.names.rank) for rank in living}
-        for key, rank in list(self._ranks.items()):
-            if rank.end is None or rank.job not in began_ns:
-                continue
-            if rank.end.at_ns < began_ns[rank.job] or (rank.job, rank.names.rank) in successors:
-                if rank.heartbeat is not None:
-                    self._scan.remove(rank.heartbeat.path)
-                self._forget(key)
-
-    def _take_slow(self) -> None:
-        """Take what the slow reads have brought since the last read."""
-        for (pid, start_ticks), rank in self._ranks.items():
-            facts = self._slow.take(pid, start_ticks)
-            if facts is not None:
-                rank.watch.command = facts.command
-                error_file = facts.environment.get("TORCHELASTIC_ERROR_FILE", "")
-                rank.traces = rank.traces._replace(error_file=error_file)
-        self._slow.keep(self._ranks)
-        for found in self._slow.found():
-            if (found.pid, found.start_ticks) not in self._ranks:
-                self._follow(found.pid, found.start_ticks, found.names, None)
-        self._slow.known_pids = frozenset(pid for pid, _ in self._ranks)
-
     def _in_turn(self) -> list[FollowedRank]:
         """All that are followed, another one first each time."""
-        ranks = list(self._ranks.values())
+        ranks = list(self.followed)
         start = self._turn * _STRIDE % max(1, len(ranks))
         return [*ranks[start:], *ranks[:start]]
 
@@ -276,7 +197,7 @@ class RanksSensor:
                     rank.ended(now_ns)
             except ProcessLookupError:
                 # The pidfd may not have been polled yet: it tells the time, this only that it is over.
-                self._deaths.look()
+                self.followed.look_for_deaths()
                 rank.ended(now_ns)
             except Exception as error:  # noqa: BLE001 - whatever it does to its reader, it costs itself alone
                 self._process_errors += 1
@@ -313,12 +234,12 @@ class RanksSensor:
         """Records of processes that are not there: hidden from us while the record moves; else ended before we could
         follow them, which is a death of the job while its other ranks live (we were restarted), and litter otherwise,
         which is removed after the grace."""
-        followed = {rank.heartbeat.path for rank in self._ranks.values() if rank.heartbeat is not None}
+        followed = {rank.heartbeat.path for rank in self.followed if rank.heartbeat is not None}
         followed |= self._not_believed
-        living = {rank.job for rank in self._ranks.values() if rank.end is None}
-        began_ns = {job: min(r.began_ns for r in self._ranks.values() if r.job == job) for job in living}
+        living = {rank.job for rank in self.followed if rank.end is None}
+        began_ns = {job: min(r.began_ns for r in self.followed if r.job == job) for job in living}
         successors = {(sample.job, sample.rank) for sample in samples if sample.end is None}
-        self._owners.keep({*(r.uid for r in self._ranks.values()), *(beat.uid for beat in heartbeats)})
+        self.followed.owners.keep({*(r.uid for r in self.followed), *(beat.uid for beat in heartbeats)})
         here = {heartbeat.path for heartbeat in heartbeats}
         self._unseen.keep(here - followed)
         if len(self._missing_since) > len(here):
@@ -329,7 +250,7 @@ class RanksSensor:
                 continue
             since_ns = self._missing_since.setdefault(heartbeat.path, now_ns)
             names = names_of(heartbeat)
-            job = JobKey(names.training_job, names.epoch, self._owners.name_of(heartbeat.uid))
+            job = JobKey(names.training_job, names.epoch, self.followed.owners.name_of(heartbeat.uid))
             at_ns = heartbeat.ended_ns or max(heartbeat.pulse_ns, heartbeat.last_step_ns or 0)
             if self._unseen.is_alive(heartbeat, now_ns):
                 if (job, names.rank) not in successors:
@@ -344,29 +265,15 @@ class RanksSensor:
             elif now_ns - since_ns > self._options.keep_ended_seconds * 1e9:
                 self._scan.remove(heartbeat.path)
 
-    def _drop_ended(self, now_ns: int) -> None:
-        """A rank that ended stays for as long as others of its job live: they may hang because of it."""
-        limit_ns = self._options.keep_ended_seconds * 1e9
-        living = {rank.job for rank in self._ranks.values() if rank.end is None}
-        for key, rank in list(self._ranks.items()):
-            if rank.job in living or rank.end is None:
-                continue
-            if now_ns - rank.end.at_ns > limit_ns:
-                if rank.heartbeat is not None:
-                    self._scan.remove(rank.heartbeat.path)
-                self._forget(key)
-
-    def _forget(self, key: tuple[int, int]) -> None:
-        rank = self._ranks.pop(key)
-        self._slow.take(*key)
-        if rank.pidfd is not None:
-            self._deaths.forget(rank.pidfd)
-        rank.close()
+    def _drop(self, ranks: Iterable[FollowedRank]) -> None:
+        for rank in ranks:
+            if rank.heartbeat is not None:
+                self._scan.remove(rank.heartbeat.path)
+            self.followed.forget(rank)
 
     def close(self) -> None:
         self._scan.close()
-        for key in list(self._ranks):
-            self._forget(key)
+        self.followed.close()
 
 
 @contextlib.contextmanager

@@ -170,7 +170,7 @@ def test_what_a_rank_does_to_its_reader_costs_that_rank(
     for rank, subject in enumerate((process, peer)):
         write_record(tmp_path / "ranks", rank, subject.pid, start_ticks_of(subject.pid))
     sensor.read()
-    watch = next(rank.watch for rank in sensor.followed() if rank.watch.pid == process.pid)
+    watch = next(rank.watch for rank in sensor.followed if rank.watch.pid == process.pid)
 
     def broken() -> None:
         raise RecursionError("whatever it is")
