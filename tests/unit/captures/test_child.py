@@ -4,8 +4,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.captures.child import Look, Place, RankLook
+from stallwatch.captures.child import Look
 from stallwatch.captures.held import Held
+from stallwatch.captures.rank_look import Place, RankLook
 from stallwatch.captures.spec import CaptureState, Order
 from stallwatch.config import CaptureSection
 from stallwatch.model.reading import Known, Unavailable
