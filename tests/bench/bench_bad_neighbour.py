@@ -1,15 +1,15 @@
 """From the stop of one user's rank to the message about it, while another user of the node does his worst.
 
-    python tests/bench/bench_bad_neighbour.py [--way floods_records …] [--runs 1] [--seconds 8] [--slices] [--json FILE]
+    python tests/bench/bench_bad_neighbour.py [--way floods_records …] [--runs 1] [--before 8] [--slices] [--json FILE]
 
 Needs root, setpriv and a Python that other users may run. The daemon runs as the unit runs it, in its default
-configuration, and tells a Slack that is a local server. With --slices (cgroup version 1) services and users share the
-cores as under systemd; without, all processes alike. Exit code 0 when each stop was told within the goal.
+configuration, and tells a Slack that is a local server. Many lanes side by side: tests/bench/lanes.py. With --slices
+(cgroup version 1) services and users share the cores as under systemd; without, all processes alike. Exit code 0 when
+each stop was told within the goal.
 """
 
 import argparse
 import contextlib
-import itertools
 import json
 import os
 import signal
@@ -24,6 +24,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
+from tests.bench import lanes
 from tests.bench.slices import Slices, are_possible, slices
 from tests.e2e.webhook import Webhook
 from tests.integration.node.service import (
@@ -44,6 +45,7 @@ JOB = "alices-job"
 ALONE = "nothing"
 GOAL_SECONDS = 3.0
 LONGEST_SECONDS = 60.0
+LONG_ENOUGH_SECONDS = 25.0  # of a run, with its daemon's start
 
 
 class Told(NamedTuple):
@@ -139,31 +141,46 @@ def wait_for(slack: Webhook, until: float) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--way", action="append", choices=[ALONE, *WAYS], help="all of them without it")
-    parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=8.0, help="that the other user has before the stop")
-    parser.add_argument("--slices", action="store_true", help="services and users share the cores as under systemd")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = _options()
     python = python_for_everybody()
     if os.geteuid() != 0 or python is None:
-        parser.error("needs root, and a Python that other users may run")
+        sys.exit("needs root, and a Python and packages that other users may read")
     if options.slices and not are_possible():
-        parser.error("no cgroup of version 1 is to be written here")
+        sys.exit("no cgroup of version 1 is to be written here")
+    until = time.monotonic() + options.seconds
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what we have started ends with us
+    ways = [way for way in options.way or (ALONE, *WAYS) for _ in range(options.runs)]
+    wanted = lanes.part_of(ways, options.lane)
+    lines = lanes.Lines(options.lines, wanted)
     told = []
-    for way, _ in itertools.product(options.way or (ALONE, *WAYS), range(options.runs)):
+    for way in wanted:
+        if time.monotonic() > until - LONG_ENOUGH_SECONDS:
+            break
         with slices() if options.slices else contextlib.nullcontext() as shares:
-            one = measure(way, python, options.seconds, shares)
-            print(f"{one.way:24} told {show(one.seconds)}, load {one.load:.1f} | {one.said}", flush=True)
-            told.append(one)
+            one = measure(way, python, options.before, shares)
+        said = f"{one.way:26} told {show(one.seconds)}, load {one.load:.1f} | {one.said}"
+        print(said, flush=True)
+        right = one.seconds is not None and one.seconds <= GOAL_SECONDS
+        lines.add(way, right=right, said=said, seconds_to_verdict=one.seconds, detail=one._asdict())
+        told.append(one)
     if options.json:
         options.json.write_text(json.dumps([one._asdict() for one in told], indent=1))
     known = [one.seconds for one in told if one.seconds is not None]
     late = [one.way for one in told if one.seconds is None or one.seconds > GOAL_SECONDS]
-    print(f"\n{len(known)} of {len(told)} told, p50 {show(statistics.median(known) if known else None)}, ", end="")
+    print(f"\n{len(known)} of {len(wanted)} told, p50 {show(statistics.median(known) if known else None)}, ", end="")
     print(f"max {show(max(known, default=None))}; later than {GOAL_SECONDS:.0f} s: {', '.join(late) or 'none'}")
-    return 1 if late else 0
+    return 1 if late or len(told) < len(wanted) else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--way", action="append", choices=[ALONE, *WAYS], help="all of them without it")
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--before", type=float, default=8.0, help="seconds that the other user has before the stop")
+    parser.add_argument("--slices", action="store_true", help="services and users share the cores as under systemd")
+    parser.add_argument("--json", type=Path)
+    lanes.add_options(parser)
+    return parser.parse_args()
 
 
 def show(seconds: float | None) -> str:

@@ -20,6 +20,7 @@ from stallwatch.hook import layout
 STEPS = Path(__file__).with_name("steps.py")
 RING = (0,) * layout.RING_SLOTS
 VICTIMS_JOB = "alices-job"
+MARK = layout.new_mark()  # several of us may run in process namespaces of their own, with the same pids
 
 
 def record(rank: int, pid: int, job: str = "bobs-job", **words: int) -> bytes:
@@ -110,7 +111,7 @@ def names_that_are_no_text(directory: Path, *_: object) -> Iterator[None]:
     for number in range(2_000):
         with contextlib.suppress(OSError):
             Path(os.fsdecode(os.fsencode(directory) + b"/rank-1-%d\xff\xfe.beat" % number)).write_bytes(b"x")
-    folder = Path(os.fsdecode(b"/tmp/bob-\xff\xfe-%d" % os.getpid()))
+    folder = Path(os.fsdecode(b"/tmp/bob-\xff\xfe-" + MARK.encode()))
     folder.mkdir()
     log = (folder / os.fsdecode(b"l\xf6g")).open("wb")
     mine = ranks(2, os.fsdecode(b"job-\xff\x1b[2J"), cwd=folder, stdout=log)
@@ -218,7 +219,7 @@ def connections(_directory: Path, path: str, port: int, *_: object) -> Iterator[
 
 
 def a_huge_log(_directory: Path, *_: object) -> Iterator[None]:
-    path = Path(f"/tmp/bob-{os.getpid()}.log")
+    path = Path(f"/tmp/bob-{MARK}.log")
     with path.open("wb") as log:
         log.truncate(8 << 30)
         log.seek(0, 2)
@@ -231,7 +232,7 @@ def a_huge_log(_directory: Path, *_: object) -> Iterator[None]:
 
 
 def links_and_pipes(directory: Path, *_others: object) -> Iterator[None]:
-    folder = Path(f"/tmp/bob-{os.getpid()}")
+    folder = Path(f"/tmp/bob-{MARK}")
     folder.mkdir()
     os.mkfifo(folder / "fifo")
     targets = (str(folder / "fifo"), "/proc/self/mem", "/proc/kmsg", "/dev/zero", "/proc/1/environ")

@@ -19,16 +19,18 @@ class PythonForEverybody(NamedTuple):
 
 
 def python_for_everybody() -> PythonForEverybody | None:
-    """Our own interpreter, else the system's of the same version with our packages; None where there is neither."""
+    """Our own interpreter, else the system's of the same version, with our packages, those on PYTHONPATH too; None
+    where there is neither."""
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    packages = sysconfig.get_path("purelib")
-    if not all(map(_is_open, (SOURCE, Path(packages)))):
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    packages = [str(Path(path).resolve()) for path in (*given, sysconfig.get_path("purelib")) if os.path.isdir(path)]
+    if not all(map(_is_open, (SOURCE, *map(Path, packages)))):
         return None
     for candidate in (sys.executable, f"/usr/bin/python{version}", f"/usr/local/bin/python{version}"):
         if Path(candidate).exists() and _is_open(Path(candidate).resolve()):
             environment = {
                 "PATH": os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath))),
-                "PYTHONPATH": os.pathsep.join((str(SOURCE), packages)),
+                "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(SOURCE), *packages))),
                 "PYTHONDONTWRITEBYTECODE": "1",
             }
             return PythonForEverybody((candidate,), environment)

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +28,7 @@ UNIT, PRIVILEGED_UNIT = UNITS / "stallwatch.service", UNITS / "stallwatch-privil
 SANDBOX = Path(__file__).parents[2] / "programs" / "sandbox.py"
 STEPS = Path(__file__).parents[2] / "programs" / "steps.py"
 PRIVILEGED, SERVICE, ALICE, BOB = 64209, 64210, 64211, 64212
+OWN_MOUNTS = ("unshare", "--mount", "--propagation", "slave")
 SECONDS = 60.0  # a machine that tests run on may be busy
 
 
@@ -49,7 +51,8 @@ def as_user(uid: int) -> list[str]:
 
 def as_unit(path: Path, uid: int, python: PythonForEverybody, listen: int | None = None) -> list[str]:
     """How systemd starts the unit's process, as a command to put before it: its user, exactly its capabilities, its
-    umask, its filter of system calls, and of its tree of files what a test can see: a /tmp of its own."""
+    umask, its filter of system calls, and of its tree of files what a test can see: a /tmp of its own, where root may
+    mount."""
     service = unit("Service", path)
     bounding, ambient = (
         ",".join(
@@ -62,7 +65,7 @@ def as_unit(path: Path, uid: int, python: PythonForEverybody, listen: int | None
     tree = own_tmp(python) if service["PrivateTmp"] == ["yes"] else ":"
     if service.get("ProtectProc") == ["invisible"]:
         tree += " && mount -t proc -o hidepid=invisible proc /proc"
-    mounts = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", f'{tree} && exec "$@"', "sh"]
+    mounts = [*OWN_MOUNTS, "sh", "-c", f'{tree} && exec "$@"', "sh"] if may_mount() else []
     with_umask = ["sh", "-c", f'umask {service["UMask"][0]}; exec "$@"', "sh"]
     user = ["setpriv", "--reuid", str(uid), "--regid", str(SERVICE), "--clear-groups"]
     command = [*mounts, *user, *privileges, *with_umask]
@@ -70,6 +73,12 @@ def as_unit(path: Path, uid: int, python: PythonForEverybody, listen: int | None
         return command
     listens = [] if listen is None else ["--listen", str(listen)]
     return [*command, *python.command, str(SANDBOX), str(path), *listens, "--"]
+
+
+@cache
+def may_mount() -> bool:
+    """Root of a container often may not."""
+    return subprocess.run([*OWN_MOUNTS, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode == 0
 
 
 def own_tmp(python: PythonForEverybody) -> str:
