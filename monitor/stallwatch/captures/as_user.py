@@ -15,6 +15,7 @@ from stallwatch.formats.outside_text import name_of
 from stallwatch.model.evidence import SourceLine
 from stallwatch.node import capabilities
 from stallwatch.node.children import module_of_ours
+from stallwatch.node.frames import as_child
 from stallwatch.node.mount_roots import open_root_in
 from stallwatch.node.permission import Person
 from stallwatch.node.procfs import ProcessDirectory
@@ -125,7 +126,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ConnectionError:
-        os._exit(0)  # the capture has ended; a traceback would tell nobody anything
+    as_child(main)

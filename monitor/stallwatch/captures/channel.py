@@ -15,7 +15,7 @@ from stallwatch.captures.nccl_ras import RasAsk
 from stallwatch.captures.process import OwnBytes
 from stallwatch.captures.spec import CaptureState
 from stallwatch.model.evidence import Attempt
-from stallwatch.node.frames import Unpacker, pack
+from stallwatch.node.frames import Unpacker, pack, write
 
 NODE = -1  # the place of what belongs to no rank
 _PIECE_BYTES = 8 << 20
@@ -85,17 +85,14 @@ class Sending:
     def send(self, *messages: Message) -> None:
         data = b"".join(pack(msgspec.msgpack.encode(message)) for message in messages)
         with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            while data:
-                data = data[os.write(self._answers, data) :]
+            write(self._answers, data)
 
     def send_file(self, place: int, name: str, data: bytes) -> None:
         with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for start in range(0, len(data) or 1, _PIECE_BYTES):
                 piece = data[start : start + _PIECE_BYTES]
                 last = start + _PIECE_BYTES >= len(data)
-                left = memoryview(pack(msgspec.msgpack.encode(FilePiece(place, name, piece, last))))
-                while left:
-                    left = left[os.write(self._answers, left) :]
+                write(self._answers, pack(msgspec.msgpack.encode(FilePiece(place, name, piece, last))))
 
     def told(self) -> Told:
         """Wait for the word of the other end; nothing when it does not come, or is none."""

@@ -3,7 +3,6 @@ of a file that holds a KeepSpec as arguments. Tells a CaptureState, framed, when
 daemon's own, for a disk may hang; without capabilities, for where things lie is the daemon's own to say."""
 
 import contextlib
-import os
 import re
 import resource
 import socket
@@ -38,7 +37,7 @@ from stallwatch.captures.spec import CaptureState, Compared, KeepSpec, Sampling
 from stallwatch.errors import StallwatchError
 from stallwatch.model.evidence import Attempt, ProcessLook
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.frames import pack
+from stallwatch.node.frames import as_child, pack
 from stallwatch.node.no_network import give_up_network
 from stallwatch.node.scratch import scratch_folder
 
@@ -243,7 +242,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ConnectionError:
-        os._exit(0)  # the daemon has gone; a traceback would tell nobody anything
+    as_child(main)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import msgspec
 
 from stallwatch.node import capabilities
+from stallwatch.node.frames import as_child
 from stallwatch.node.no_network import give_up_network
 
 _CONNECT_SECONDS = 1.0
@@ -188,7 +189,4 @@ def main(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(float(sys.argv[1]))
-    except ConnectionError:
-        os._exit(0)  # the capture has ended; a traceback would tell nobody anything
+    as_child(lambda: main(float(sys.argv[1])))

@@ -20,6 +20,7 @@ from stallwatch.formats.outside_text import name_of, path_bytes, path_of
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node import untrusted
 from stallwatch.node.children import module_of_ours
+from stallwatch.node.frames import as_child
 from stallwatch.node.permission import check_file
 from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.node.run_once import RunOnce
@@ -223,7 +224,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ConnectionError:
-        os._exit(0)  # the capture has ended; a traceback would tell nobody anything
+    as_child(main)

@@ -1,8 +1,6 @@
 """Talks with the meeting place for the daemon: `python -m stallwatch.fleet.child` (fleet.link asks). Ends with its
 standard input. A server, a name service or a file system that does not answer holds up this process and no other."""
 
-import os
-import sys
 from typing import Literal
 
 import msgspec
@@ -12,7 +10,7 @@ from stallwatch.fleet.exchange import Seen, Wish, exchange
 from stallwatch.fleet.place import MeetingPlace
 from stallwatch.fleet.settings import Settings, open_place, secret_of
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.frames import pack, read_message
+from stallwatch.node.frames import answer_requests, as_child
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -52,14 +50,9 @@ class Talker:
 
 def main() -> None:
     drop_unless_root()
-    requests, answers, talker = sys.stdin.buffer, sys.stdout.buffer, Talker()
-    while (request := read_message(requests)) is not None:
-        answers.write(pack(msgspec.msgpack.encode(talker.answer(_REQUEST.decode(request)))))
-        answers.flush()
+    talker = Talker()
+    answer_requests(lambda request: msgspec.msgpack.encode(talker.answer(_REQUEST.decode(request))))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (BrokenPipeError, KeyboardInterrupt):
-        os._exit(0)  # the daemon is gone; a traceback would tell nobody anything
+    as_child(main)

@@ -6,7 +6,6 @@ Ends with its standard input. It may sit in the kernel for ever when the disk do
 import errno
 import os
 import stat
-import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from stallwatch.bundle.writer import append_to, write_atomically
 from stallwatch.incidents.store import IncidentStore, Left
 from stallwatch.model.incident import Incident
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.disk import Answer, Call, Failed
-from stallwatch.node.frames import pack, read_message
+from stallwatch.node.disk import LIMIT_BYTES, Answer, Call, Failed
+from stallwatch.node.frames import answer_requests, as_child
 
 _CALL = msgspec.msgpack.Decoder(Call)
 _ARGUMENTS = msgspec.msgpack.Decoder(list[Any])
@@ -117,14 +116,8 @@ def answer_to(body: bytes) -> Answer:
 
 def main() -> None:
     drop_unless_root()
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    while (request := read_message(requests)) is not None:
-        answers.write(pack(msgspec.msgpack.encode(answer_to(request))))
-        answers.flush()
+    answer_requests(lambda request: msgspec.msgpack.encode(answer_to(request)), limit_bytes=LIMIT_BYTES)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ConnectionError, KeyboardInterrupt):
-        os._exit(0)  # the daemon is gone; a traceback would tell nobody anything
+    as_child(main)

@@ -17,7 +17,7 @@ from stallwatch.node.children import module_of_ours, start_own
 from stallwatch.node.worker import Worker
 
 START_SECONDS = 10.0  # a first call waits for the child's imports too, on a busy machine
-_LIMIT_BYTES = 1 << 30
+LIMIT_BYTES = 1 << 30  # of a call, and of its answer
 _KILLED_SECONDS = 0.5  # until a process that was killed is gone, unless it is in the kernel's hands
 
 
@@ -61,7 +61,7 @@ class Disk:
         self._seconds = seconds
         self._monotonic = monotonic
         self._turn = threading.Lock()
-        self._worker = Worker(start_own(command), monotonic, _LIMIT_BYTES)
+        self._worker = Worker(start_own(command), monotonic, LIMIT_BYTES)
 
     @property
     def pid(self) -> int | None:

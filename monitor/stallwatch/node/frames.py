@@ -1,8 +1,11 @@
-"""Messages over a stream: length, then msgpack. One definition for every process of ours that talks to another."""
+"""Messages over a stream: length, then msgpack. One definition for every process of ours that talks to another, and the
+child's half of such talk."""
 
+import os
+import select
 import struct
-from collections.abc import Iterator
-from typing import BinaryIO
+import sys
+from collections.abc import Callable, Iterator
 
 _LENGTH = struct.Struct("<I")
 # A node of 16 ranks with 128 children each takes about 200 KB; larger files travel in pieces.
@@ -35,7 +38,31 @@ class Unpacker:
             yield message
 
 
-def read_message(stream: BinaryIO) -> bytes | None:
-    """Return the next message of a stream that may be waited for; None at its end."""
-    head = stream.read(_LENGTH.size)
-    return stream.read(*_LENGTH.unpack(head)) if len(head) == _LENGTH.size else None
+def answer_requests(
+    answer: Callable[[bytes], bytes], idle_seconds: float | None = None, limit_bytes: int = LIMIT_BYTES
+) -> None:
+    """What a child of node.worker does: answer each request on standard input, on standard output, until their end, or
+    until none has come for `idle_seconds`."""
+    requests, answers = sys.stdin.fileno(), sys.stdout.fileno()
+    unpacker = Unpacker(limit_bytes)
+    while select.select([requests], [], [], idle_seconds)[0]:
+        data = os.read(requests, 1 << 18)
+        if not data:
+            return
+        for request in unpacker.feed(data):
+            write(answers, pack(answer(request)))
+
+
+def write(descriptor: int, data: bytes) -> None:
+    """Write all of it. Raise OSError."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def as_child(main: Callable[[], None]) -> None:
+    """Run a child of ours; where its parent has gone meanwhile, a traceback would tell nobody anything."""
+    try:
+        main()
+    except (ConnectionError, KeyboardInterrupt):
+        os._exit(0)

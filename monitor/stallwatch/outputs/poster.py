@@ -6,8 +6,6 @@ import contextlib
 import hashlib
 import hmac
 import io
-import os
-import select
 import socket
 import ssl
 import sys
@@ -21,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.frames import Unpacker, pack
+from stallwatch.node.frames import answer_requests, as_child
 
 SIGNATURE = "Stallwatch-Signature"
 KEEP_SECONDS = 60.0  # without a message, then it ends
@@ -176,19 +174,8 @@ def main() -> None:
     drop_unless_root()
     if sys.argv[1:] and sys.argv[1].startswith("slack"):
         import slack_sdk.webhook  # noqa: F401  while there is nothing to send yet
-    unpacker = Unpacker()
-    while select.select([sys.stdin], [], [], KEEP_SECONDS)[0]:
-        data = os.read(sys.stdin.fileno(), 1 << 18)
-        if not data:
-            return
-        for message in unpacker.feed(data):
-            answer = post(msgspec.json.decode(message, type=Request))
-            sys.stdout.buffer.write(pack(msgspec.json.encode(answer)))
-            sys.stdout.buffer.flush()
+    answer_requests(lambda request: msgspec.json.encode(post(msgspec.json.decode(request, type=Request))), KEEP_SECONDS)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ConnectionError:
-        os._exit(0)  # the daemon has gone; a traceback would tell nobody anything
+    as_child(main)

@@ -15,7 +15,7 @@ from stallwatch.formats.outside_text import name_of
 from stallwatch.model.reading import Absent, Resting
 from stallwatch.model.snapshot import SENSORS
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.frames import Unpacker, pack
+from stallwatch.node.frames import Unpacker, as_child, pack, write
 from stallwatch.node.no_network import give_up_network
 from stallwatch.sensors.frames import NEWS, Answer
 from stallwatch.sensors.sensor import Options, Sensor
@@ -30,7 +30,7 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
         while not _wait(sensor, requests):
             # Once per request: a node where much happens is not asked more often for it.
             if not told:
-                _write(answers, pack(msgspec.msgpack.encode(Answer(NEWS, 0.0))))
+                write(answers, pack(msgspec.msgpack.encode(Answer(NEWS, 0.0))))
             told = True
         data = os.read(requests, 1 << 16)
         if not data:
@@ -49,7 +49,7 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
             except Exception as error:  # noqa: BLE001 - the sensors' guard: what a sensor raises is its answer
                 reason_text = name_of(f"{type(error).__name__}: {error}")
                 answer = Answer(request, time.monotonic() - began, error=reason_text)
-            _write(answers, pack(msgspec.msgpack.encode(answer)))
+            write(answers, pack(msgspec.msgpack.encode(answer)))
             if answer.absent:
                 return
 
@@ -74,11 +74,6 @@ def _wait(sensor: Sensor[Any] | None, requests: int) -> bool:
     return True
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
 def main(argv: list[str]) -> None:
     name, options = argv
     (spec,) = (sensor for sensor in SENSORS if sensor.name == name)
@@ -91,7 +86,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except (KeyboardInterrupt, ConnectionError):
-        os._exit(0)  # the daemon is going; a traceback would tell nobody anything
+    as_child(lambda: main(sys.argv[1:]))

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from stallwatch.node.frames import LIMIT_BYTES, Unpacker, pack
@@ -13,3 +16,27 @@ def test_messages_come_whole_however_they_are_cut() -> None:
 def test_length_that_no_child_sends_is_refused() -> None:
     with pytest.raises(ValueError, match="a message of"):
         list(Unpacker().feed((LIMIT_BYTES + 1).to_bytes(4, "little")))
+
+
+def answered(program: str, said: bytes) -> "subprocess.CompletedProcess[bytes]":
+    head = "from stallwatch.node.frames import answer_requests, as_child\n"
+    return subprocess.run([sys.executable, "-c", head + program], input=said, capture_output=True, timeout=60)
+
+
+def test_a_child_answers_each_request_and_ends_with_them() -> None:
+    ended = answered("answer_requests(bytes.upper)", pack(b"one") + pack(b"two"))
+    assert (ended.returncode, ended.stdout) == (0, pack(b"ONE") + pack(b"TWO"))
+
+
+def test_a_child_that_nobody_asks_any_more_ends() -> None:
+    program = "from stallwatch.node.frames import answer_requests\nanswer_requests(bytes.upper, 0.01)"
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+    try:
+        assert child.wait(60) == 0
+    finally:
+        child.communicate()
+
+
+def test_a_child_whose_parent_has_gone_says_nothing() -> None:
+    ended = answered("def main(): raise BrokenPipeError\nas_child(main)", b"")
+    assert (ended.returncode, ended.stderr) == (0, b"")
