@@ -320,6 +320,13 @@ class DeadmanSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FleetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mode: Annotated[
+        Literal["tell", "shadow", "off"],
+        Meta(
+            description="tell: people are told; shadow: all is watched and judged, and nobody is told; off: no rank "
+            "is looked at and nobody is told. `stallwatch mode` sets it for a time on all nodes."
+        ),
+    ] = "tell"
     url: Annotated[
         str,
         Meta(

@@ -17,6 +17,7 @@ from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.errors import StallwatchError
+from stallwatch.incidents import silence
 from stallwatch.incidents.cost import Cost
 from stallwatch.incidents.engine import Engine, Now
 from stallwatch.incidents.life import Lives
@@ -158,7 +159,7 @@ class Daemon:
 
     def _sample(self, snapshot: NodeSnapshot) -> tuple[JobDrift, ...]:
         sampler = self._sampler
-        if sampler is None:
+        if sampler is None or silence.mode_of(self._lives, self._config, snapshot.at_ns) == "off":
             return ()
         quiet = {f.job for f in self._detected.findings if f.family not in MOVES_ALL_THE_SAME}
         quiet |= {life.incident.job for life in self._lives.active if life.capturing}
@@ -184,7 +185,8 @@ class Daemon:
         """Let the incidents live on and do what they want done; return whether there was anything to hear."""
         wishes = self._guard.run("incidents", "wishes", self.desk.wishes) or []
         done = self._guard.run("incidents", "poll", self._hands.poll) or []
-        events: list[Event] = [*done, *(wish.event for wish in wishes), *self._share(done, at_ns)]
+        events: list[Event] = [*done, *(wish.event for wish in wishes)]
+        events += self._share(events, at_ns)
         if only_news and not events:
             return False
         node = self._ring.latest.node if self._ring.latest else ""
@@ -197,11 +199,11 @@ class Daemon:
             self._guard.run("incidents", "answer", partial(wish.answer_from, self._lives))
         return True
 
-    def _share(self, done: Sequence[Event], at_ns: int) -> Sequence[Event]:
+    def _share(self, news: Sequence[Event], at_ns: int) -> Sequence[Event]:
         fleet = self._fleet
         if fleet is None:
             return ()
-        return self._guard.run("fleet", "step", lambda: fleet.step(self._lives, done, self._detected.jobs, at_ns)) or ()
+        return self._guard.run("fleet", "step", lambda: fleet.step(self._lives, news, self._detected.jobs, at_ns)) or ()
 
     def _publish(self, snapshot: NodeSnapshot) -> None:
         report = self._guard.run("daemon", "report", lambda: self._report(snapshot))
@@ -236,6 +238,7 @@ class Daemon:
             job_labels=self._tally.labels,
             stalled=self._cost.totals,
             judged=self._lives.judged,
+            telling=silence.shown(self._lives, self._config, snapshot.at_ns),
         )
 
     @property

@@ -13,8 +13,8 @@ from stallwatch.errors import EXIT_CRASH, EXIT_USAGE, StallwatchError
 
 # Each name is a file of this folder (a dash is an underscore there) that holds a click command named `command`.
 COMMANDS = (
-    "analyze", "replay", "demo", "status", "incidents", "capture", "acknowledge", "mute", "notify-test", "config",
-    "top", "daemon", "doctor", "selftest", "auto", "bundle", "privileged",
+    "analyze", "replay", "demo", "status", "incidents", "capture", "acknowledge", "mute", "maintenance", "mode",
+    "notify-test", "config", "top", "daemon", "doctor", "selftest", "auto", "bundle", "privileged",
     "release-gpus",
 )  # fmt: skip
 

@@ -56,7 +56,8 @@ def _head(incident: IncidentDocument) -> Text:
     head.append(safe(incident.incident_id), style="bold")
     head.append(f"  {incident.state}  ")
     head.append(severity_word(incident.severity), style=SEVERITY_STYLES[incident.severity])
-    head.append("  muted" if incident.muted else "")
+    withheld = f" (would be told as {incident.withheld})" if incident.withheld != "none" else ""
+    head.append(f"  muted{withheld}" if incident.muted else "")
     head.append(
         f"  told at {time_and_distance(incident.tell_at)} unless it moves" if incident.tell_at else "", style="dim"
     )

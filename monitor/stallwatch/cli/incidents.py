@@ -74,7 +74,7 @@ def list_view(incidents: IncidentList) -> RenderableType:
         grid.add_row(
             Text(safe(incident.incident_id)),
             incident.state,
-            severity_word(incident.severity),
+            _severity(incident),
             local_time(incident.opened_at),
             Text(safe(_what(incident))),
         )
@@ -87,11 +87,16 @@ def _block(incident: IncidentDocument) -> Iterator[RenderableType]:
     if incident.is_over:
         head.append(incident.state, style="green" if incident.state == "resolved" else "not bold")
     else:
-        head.append(severity_word(incident.severity), style=SEVERITY_STYLES[incident.severity])
+        head.append(_severity(incident), style=SEVERITY_STYLES[incident.severity])
         head.append(f"  {incident.state}", style="not bold")
     head.append(f"  {local_time(incident.opened_at)}", style="not bold dim")
     yield head
     yield Padding(Text(safe(_what(incident))), (0, 0, 0, 2))
+
+
+def _severity(incident: IncidentDocument) -> str:
+    """What people were told, or would have been."""
+    return f"({incident.withheld})" if incident.withheld != "none" else severity_word(incident.severity)
 
 
 def _what(incident: IncidentDocument) -> str:

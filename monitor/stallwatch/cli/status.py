@@ -78,6 +78,7 @@ def status_document(ranks: RankList, incidents: IncidentList) -> dict[str, objec
 def status_view(ranks: RankList, incidents: IncidentList, lines: int | None = None) -> RenderableType:
     """Given how many lines there are for ranks, only those that differ are listed of more, below the incidents."""
     head: list[RenderableType] = [_head(ranks), *_sensors(ranks)]
+    head += [Text(safe(silence), style="yellow") for silence in ranks.telling.silences]
     head += [Text(safe(problem), style="yellow") for problem in (*ranks.problems, *map(_held, ranks.held))]
     standing = sorted((one for one in incidents.incidents if not one.is_over), key=_urgency)
     last = next((one for one in incidents.incidents if one.is_over), None)

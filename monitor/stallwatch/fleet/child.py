@@ -7,6 +7,7 @@ import msgspec
 
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.exchange import Seen, Wish, exchange
+from stallwatch.fleet.orders import OrdersWish, exchange_orders
 from stallwatch.fleet.place import MeetingPlace
 from stallwatch.fleet.settings import Settings, open_place, secret_of
 from stallwatch.node.capabilities import drop_unless_root
@@ -15,8 +16,9 @@ from stallwatch.node.frames import answer_requests, as_child
 
 class Request(msgspec.Struct, frozen=True):
     settings: Settings
-    what: Literal["check", "exchange"]
+    what: Literal["check", "exchange", "orders"]
     wish: Wish | None = None
+    orders: OrdersWish | None = None
 
 
 _REQUEST = msgspec.msgpack.Decoder(Request)
@@ -36,9 +38,9 @@ class Talker:
                 self._secret, self._place = secret_of(request.settings), open_place(request.settings)
                 self._settings = request.settings
                 self._place.check()
-            elif request.wish is None:
+            elif request.what == "check":
                 self._place.check()
-            seen = Seen() if request.wish is None else exchange(self._place, self._secret, request.wish)
+            seen = self._done(self._place, request)
         except StallwatchError as error:
             seen = Seen(problem=str(error), advice=error.help)
         except Exception as error:  # noqa: BLE001 - this child's guard: what a call raises is its answer
@@ -46,6 +48,11 @@ class Talker:
         if seen.problem:
             self._place = None
         return seen
+
+    def _done(self, place: MeetingPlace, request: Request) -> Seen:
+        if request.orders is not None:
+            return Seen(orders=exchange_orders(place, self._secret, request.orders))
+        return Seen() if request.wish is None else exchange(place, self._secret, request.wish)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """A shared directory as meeting place, for sites that have nothing else: O_EXCL and rename are what it rests on.
 
     <job>/<ordinal>/members/<node>  summaries/<node>  claim.<generation>  beat.<generation>  told  report  closed
+    .orders/<name>
 
 No node's clock is compared with another's: that a claim's counter stands, a watcher sees by its own clock; how old a
 file is, by a file that it has just written there itself.
@@ -25,13 +26,16 @@ from stallwatch.fleet.place import (
     KEPT_SECONDS,
     LEFT_SECONDS,
     MOST_BYTES,
+    MOST_ORDERS,
     Board,
     Key,
     Kind,
     PlaceProblem,
+    Standing,
 )
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_ORDERS: Final = ".orders"  # no job's name begins with a dot
 _ATTEMPTS: Final = 20  # to open the next incident while others do
 
 
@@ -159,6 +163,37 @@ class DirectoryPlace:
             if not self._is_looked_at(self._folder(key), LEFT_SECONDS):
                 self.close(key)
 
+    def post(self, name: str, data: bytes, seconds: float, *, anew: bool) -> None:
+        with self._problems():
+            folder = self._root / _ORDERS
+            folder.mkdir(mode=0o700, exist_ok=True)
+            standing = {one.name for one in self._standing(folder)}
+            if name in standing and not anew:
+                return
+            if name not in standing and len(standing) >= MOST_ORDERS:
+                raise PlaceProblem(f"{folder}: {MOST_ORDERS} mutes and the like stand there", "Some must end first.")
+            _replace(folder / _file_of(name), f"{seconds:.0f}\n".encode() + data)
+
+    def posted(self, known: str) -> tuple[str, list[Standing] | None]:
+        with self._problems():
+            folder = self._root / _ORDERS
+            changes = _changes(folder)
+            revision = f"directory:{changes}" if changes else ""
+            return (known, None) if revision == known and known else (revision, self._standing(folder))
+
+    def _standing(self, folder: Path) -> list[Standing]:
+        """What has not run out, by the file server's clock; what has goes."""
+        names, found = [name for name in _names(folder) if not name.startswith(".")], []
+        now = self._server_seconds() if names else 0.0
+        for name in names:
+            seconds, _, data = _read_or_nothing(folder / name).partition(b"\n")
+            left = _modified(folder / name) + float(seconds or 0) - now if seconds.isdigit() else 0.0
+            if left > 0:
+                found.append(Standing(name, data, left))
+            else:
+                (folder / name).unlink(missing_ok=True)
+        return found
+
     def _folder(self, key: Key) -> Path:
         return self._root / key.job / str(key.ordinal)
 
@@ -203,7 +238,8 @@ class DirectoryPlace:
             if name.isdecimal() and int(name) < ordinal - 1 and _modified(home / name) < now - KEPT_SECONDS:
                 shutil.rmtree(home / name, ignore_errors=True)
         for name in _names(self._root):
-            if _modified(self._root / name) < now - 24 * KEPT_SECONDS and self._root / name != home:
+            is_old = _modified(self._root / name) < now - 24 * KEPT_SECONDS
+            if is_old and self._root / name != home and name != _ORDERS:
                 shutil.rmtree(self._root / name, ignore_errors=True)
 
     @contextlib.contextmanager

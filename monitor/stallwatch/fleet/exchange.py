@@ -6,6 +6,7 @@ The daemon's child answers it over a real place; tests over one in memory.
 import msgspec
 
 from stallwatch.errors import StallwatchError
+from stallwatch.fleet.orders import OrdersSeen
 from stallwatch.fleet.place import Board, Key, MeetingPlace
 from stallwatch.fleet.seal import Broken, seal, unseal
 from stallwatch.model.incident import Told
@@ -35,6 +36,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     report: bytes = b""  # the job's verdict, where it is another than the known one
     report_noted: bool = False
     caveat: str = ""  # what stands there and is not believed
+    orders: OrdersSeen | None = None
     problem: str = ""  # nothing else is said then
     advice: str = ""
 

@@ -10,6 +10,7 @@ from stallwatch.fleet.child import Request
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.judge_child import Question
 from stallwatch.fleet.member import SECOND_NS, Local, Member, Position, published
+from stallwatch.fleet.orders import Book, News, OrdersWish
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.settings import Settings
 from stallwatch.fleet.verdict import JobVerdict
@@ -24,6 +25,7 @@ _JUDGE_SECONDS: Final = 60.0
 _JUDGE_BYTES: Final = 2 << 30  # of addresses; 2,048 nodes of 8 ranks take 0.4 GB
 _BETWEEN_VERDICTS_SECONDS: Final = 1.0
 _MOST_CAPTURED_BYTES: Final = 16 << 20
+_OF_ALL: Final = ":orders"  # whose wish it is that is no incident's
 
 _SEEN = msgspec.msgpack.Decoder(Seen)
 _VERDICT = msgspec.json.Decoder(JobVerdict)
@@ -75,17 +77,23 @@ class Link:
         self._worker = Worker(own) if monotonic is None else Worker(own, monotonic)
         self._judge = judge
         self._seats: dict[str, _Seat] = {}
+        self.book = Book(node)
+        self._orders: OrdersWish | None = None  # on its way
+        self._news: list[News] = []
         self._asked: str | None = None  # whose wish is on its way; "": a check
         self._asked_ns = 0
         self._checked_ns: int | None = None
         self._again_ns = 0
         self._problem = "not tried yet"
         self._advice = ""
+        self._is_silent = True  # the problem is that no answer came: the next one mends it
+        self._orders_problem = ("", "")
 
     @property
     def problem(self) -> str:
         """Why the meeting place cannot be used, a sentence; "" while it can."""
-        return ". ".join(part.rstrip(" .") for part in (self._problem, self._advice) if part)
+        said = (self._problem, self._advice) if self._problem else self._orders_problem
+        return ". ".join(part.rstrip(" .") for part in said if part)
 
     @property
     def busy(self) -> bool:
@@ -106,6 +114,11 @@ class Link:
         self._ask(now_ns, locals_)
         return {local.incident_id: self._seats[local.incident_id].member.position(now_ns, local) for local in locals_}
 
+    def news(self) -> list[News]:
+        """Return what was said to all nodes since the last call."""
+        news, self._news = self._news, []
+        return news
+
     def close(self) -> None:
         for incident_id in list(self._seats):
             self._drop(incident_id)
@@ -118,6 +131,10 @@ class Link:
 
     def _ask(self, now_ns: int, locals_: Sequence[Local]) -> None:
         if self._asked is not None or now_ns < self._again_ns:
+            return
+        if (orders := self.book.wish(now_ns)) is not None:
+            self._orders = orders
+            self._send(_OF_ALL, Request(self._settings, "orders", orders=orders), now_ns)
             return
         # Whose last exchange is longest ago comes first: none waits for ever behind others.
         by_age = sorted(locals_, key=lambda local: self._age_of(local.incident_id))
@@ -166,10 +183,18 @@ class Link:
             self._worker.kill()  # one in the kernel's hands does not die of it, and no second one joins it there
         elif now_ns - self._asked_ns > _LATE_SECONDS * SECOND_NS:
             self._problem, self._advice = f"it has not answered for {(now_ns - self._asked_ns) / SECOND_NS:.0f} s", ""
+            self._is_silent = True
 
     def _answered(self, seen: Seen, now_ns: int) -> None:
         whose, self._asked = self._asked, None
-        self._problem, self._advice = seen.problem or seen.caveat, seen.advice
+        if whose == _OF_ALL:
+            self._orders_problem = (seen.problem or (seen.orders.caveat if seen.orders else ""), seen.advice)
+            if self._is_silent:
+                self._problem, self._advice, self._is_silent = "", "", False
+            if seen.orders is not None and self._orders is not None:
+                self._news += self.book.heard(self._orders, seen.orders, now_ns)
+            return
+        self._problem, self._advice, self._is_silent = seen.problem or seen.caveat, seen.advice, False
         self._checked_ns = now_ns
         seat = self._seats.get(whose or "")
         if seat is None or seat.wished is None:
@@ -183,7 +208,7 @@ class Link:
     def _lost(self, problem: str, whose: str, now_ns: int) -> None:
         self._worker.end(patience_seconds=0.0)
         self._asked = None
-        self._problem, self._advice = problem, ""
+        self._problem, self._advice, self._is_silent = problem, "", True
         self._again_ns = now_ns + int(_AGAIN_SECONDS * SECOND_NS)
         seat = self._seats.get(whose)
         if seat is not None:

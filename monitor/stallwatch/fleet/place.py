@@ -18,6 +18,10 @@ KEPT_SECONDS = 3600
 # The largest thing that is put, or believed, in a meeting place.
 MOST_BYTES = 256 << 10
 
+# Of what people say to all nodes: how many things, and of how many bytes each.
+MOST_ORDERS = 512
+MOST_ORDER_BYTES = 4 << 10
+
 Kind = Literal["told", "report"]
 
 
@@ -41,6 +45,14 @@ class Board(msgspec.Struct, frozen=True):
     told: bytes = b""  # what was told to people; b"": nothing
     report_revision: int = 0  # of the job's verdict; 0: there is none
     closed: bool = False
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What somebody has posted for all nodes."""
+
+    name: str
+    data: bytes
+    seconds: float  # that it still stands, by the place's own clock
 
 
 class MeetingPlace(Protocol):
@@ -83,6 +95,16 @@ class MeetingPlace(Protocol):
 
     def close(self, key: Key) -> None:
         """The incident is over: who joins from now on opens the next."""
+        ...
+
+    def post(self, name: str, data: bytes, seconds: float, *, anew: bool) -> None:
+        """Post something for all nodes under a name, for a time, in place of what stood there; where it is not `anew`,
+        only if nothing does. Raise PlaceProblem when there are MOST_ORDERS."""
+        ...
+
+    def posted(self, known: str) -> tuple[str, list[Standing] | None]:
+        """Return the revision of what is posted, and all of it; None where the revision is the known one. What stands
+        before its colon is another when everything was lost; "": nothing was ever posted."""
         ...
 
     def leave(self, key: Key, node: str) -> None:

@@ -5,6 +5,7 @@ the user's ACL must allow (deploy/docs/fleet.md).
 """
 
 import contextlib
+import secrets
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,13 +22,16 @@ from stallwatch.fleet.place import (
     DESERTED_SECONDS,
     KEPT_SECONDS,
     LEFT_SECONDS,
+    MOST_ORDERS,
     Board,
     Key,
     Kind,
     PlaceProblem,
+    Standing,
 )
 
 PREFIX: Final = "stallwatch:"
+_ORDERS: Final = f"{PREFIX}{{:fleet}}:"  # no job's name has a colon
 _SECONDS: Final = 3.0  # for each step of an exchange with the server
 _ORDINAL_SECONDS: Final = 7 * 86400  # an ordinal that comes again would be told as what was told before
 _CLOSED_SECONDS: Final = 600
@@ -105,6 +109,39 @@ if redis.call('GET', p..'open') == n then redis.call('DEL', p..'open') end
 for _, key in ipairs({'board', 'summaries', 'members'}) do redis.call('EXPIRE', q..key, ARGV[5]) end
 return 1
 """
+_POST = """
+local p, name, anew, seconds = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[5])
+local now = tonumber(redis.call('TIME')[1])
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', p..'until', '-inf', now)) do
+  redis.call('HDEL', p..'orders', old)
+  redis.call('ZREM', p..'until', old)
+end
+local there = redis.call('HEXISTS', p..'orders', name) == 1
+if there and anew == '0' then return 1 end
+if not there and redis.call('HLEN', p..'orders') >= tonumber(ARGV[6]) then return 0 end
+redis.call('HSET', p..'orders', name, ARGV[3])
+redis.call('ZADD', p..'until', now + seconds, name)
+redis.call('SET', p..'life', ARGV[7], 'NX')
+redis.call('INCR', p..'count')
+local last = math.ceil(tonumber(redis.call('ZRANGE', p..'until', -1, -1, 'WITHSCORES')[2]) - now) + 60
+for _, key in ipairs({'orders', 'until', 'life', 'count'}) do redis.call('EXPIRE', p..key, last) end
+return 1
+"""
+_POSTED = """
+local p = ARGV[1]
+local life = redis.call('GET', p..'life')
+if not life then return {''} end
+local revision = life..':'..(redis.call('GET', p..'count') or '0')
+if revision == ARGV[2] then return {revision} end
+local found, now = {revision}, tonumber(redis.call('TIME')[1])
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', p..'until', now + 1, '+inf')) do
+  local left = tonumber(redis.call('ZSCORE', p..'until', name)) - now
+  for _, part in ipairs({name, redis.call('HGET', p..'orders', name) or '', tostring(left)}) do
+    table.insert(found, part)
+  end
+end
+return found
+"""
 
 
 class RedisPlace:
@@ -116,7 +153,7 @@ class RedisPlace:
             name: client.register_script(text)
             for name, text in (
                 ("join", _JOIN), ("put", _PUT), ("look", _LOOK), ("claim", _CLAIM), ("renew", _RENEW),
-                ("mark", _MARK), ("close", _CLOSE),
+                ("mark", _MARK), ("close", _CLOSE), ("post", _POST), ("posted", _POSTED),
             )
         }  # fmt: skip
 
@@ -175,6 +212,18 @@ class RedisPlace:
 
     def leave(self, key: Key, node: str) -> None:
         self._run("close", _of_job(key.job), key.ordinal, node, int(LEFT_SECONDS), _CLOSED_SECONDS)
+
+    def post(self, name: str, data: bytes, seconds: float, *, anew: bool) -> None:
+        given = (name, data, int(anew), max(int(seconds), 1), MOST_ORDERS, secrets.token_hex(6))
+        if not self._run("post", _ORDERS, *given):
+            raise PlaceProblem(f"{self._shown}: {MOST_ORDERS} mutes and the like stand there", "Some must end first.")
+
+    def posted(self, known: str) -> tuple[str, list[Standing] | None]:
+        revision, *parts = self._run("posted", _ORDERS, known)
+        if revision.decode() == known and known:
+            return known, None
+        each = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+        return revision.decode(), [Standing(name.decode(), data, float(left)) for name, data, left in each]
 
     def _run(self, name: str, *arguments: str | int | bytes) -> Any:
         with self._problems():

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.incidents import ending, judged, looking, shared, slowness
-from stallwatch.incidents.life import Family, Life, Lives, Mute, numbered
+from stallwatch.incidents import ending, judged, looking, shared, silence, slowness
+from stallwatch.incidents.life import Family, Life, Lives, numbered
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import (
     Acknowledged,
@@ -18,6 +18,8 @@ from stallwatch.incidents.messages import (
     CaptureWanted,
     Event,
     FleetSaid,
+    MaintenanceWanted,
+    ModeWanted,
     MuteWanted,
     Note,
     Save,
@@ -26,16 +28,13 @@ from stallwatch.incidents.messages import (
 )
 from stallwatch.incidents.names import incident_id
 from stallwatch.incidents.sampled import with_sampled_verdict
-from stallwatch.incidents.telling import deserved, planned, silence
+from stallwatch.incidents.telling import deserved, planned
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import UNTOLD, Incident, IncidentEvent
 from stallwatch.model.snapshot import JobKey
 from stallwatch.progress.patience import OPEN, Plan
 
 _NEWS_NS = 30_000_000_000  # between looks at a slow rank whose cost has changed
-
-_MOST_MUTES_OF_USER = 256
-_MOST_MUTES = 16_384  # in all, by age
 _SAME_MOMENT_NS = 2_000_000_000
 
 
@@ -67,7 +66,8 @@ class Engine:
         actions: list[Action] = []
         for event in events:
             lives = self._heard(lives, event, now, actions)
-        for job, family in dict.fromkeys((f.job, f.family) for f in now.findings):
+        is_off = silence.mode_of(lives, self._config, now.at_ns) == "off"
+        for job, family in dict.fromkeys((f.job, f.family) for f in now.findings if not is_off):
             confirmed = any(finding.stage == "confirmed" for finding in now.of(job, family))
             if ending.may_open(lives, job, family, now.jobs.get(job), now.at_ns, confirmed=confirmed):
                 lives = self._open(lives, job, family, now, actions)
@@ -84,9 +84,8 @@ class Engine:
         return replace(lives, active=tuple(kept)), tuple(actions)
 
     def _heard(self, lives: Lives, event: Event, now: Now, actions: list[Action]) -> Lives:
-        if isinstance(event, MuteWanted):
-            mute = Mute(event.training_job, event.until_ns, event.owner)
-            return replace(lives, mutes=_with_mute(lives.mutes, mute, now.at_ns))
+        if isinstance(event, MuteWanted | ModeWanted | MaintenanceWanted):
+            return silence.heard(lives, event, now.at_ns)
         if isinstance(event, CaptureWanted):
             return self._requested(lives, event.job, now, actions)
         if isinstance(event, VerdictJudged):
@@ -153,7 +152,8 @@ class Engine:
         life = _with_findings(life, now.of(life.incident.job, life.family), now.at_ns)
         if ending.is_to_be_judged(life, now.jobs.get(life.incident.job)):
             life = replace(life, confirmed_ns=now.at_ns)
-        life = looking.look_and_judge(life, self._config, now.at_ns, actions)
+        if silence.mode_of(lives, self._config, now.at_ns) != "off":
+            life = looking.look_and_judge(life, self._config, now.at_ns, actions)
         return self._told(life, lives, now, actions)
 
     def _told(self, life: Life, lives: Lives, now: Now, actions: list[Action]) -> Life:
@@ -161,15 +161,17 @@ class Engine:
         plan = planned(life, facts, self._config, now)
         severity = deserved(life.incident.severity, plan, now.at_ns)
         life = looking.look_before(life, plan.next_ns(now.at_ns), now.at_ns)
-        reason = silence(facts, lives.mutes, life.incident.job, self._config, now.at_ns)
         incident = life.incident
+        reason = silence.silence(lives, incident, facts, self._config, now.at_ns)
         if reason and incident.severity == "none":
-            if severity != "none" and not incident.muted:
-                incident = noted(replace(incident, muted=True), f"{UNTOLD}: {reason}", now.wall_ns, actions)
+            if severity != "none" and (not incident.muted or severity != incident.withheld):
+                kept_back = replace(incident, muted=True, withheld=severity)
+                what = f"{UNTOLD}: {reason}; it would have been told as {severity}"
+                incident = noted(kept_back, what, now.wall_ns, actions)
         elif severity != incident.severity:
             what = f"told as {severity}" if incident.severity == "none" else f"escalated to {severity}"
             state = "open" if life.family == "health" else incident.state
-            told = replace(incident, severity=severity, state=state, muted=bool(reason))
+            told = replace(incident, severity=severity, state=state, muted=bool(reason), withheld="none")
             incident = noted(told, what, now.wall_ns, actions)
         elif incident.muted != bool(reason) and incident.severity != "none":
             incident = noted(replace(incident, muted=bool(reason)), reason or "no longer silent", now.wall_ns, actions)
@@ -197,13 +199,6 @@ def _not_yet(incident: Incident, plan: Plan, now: Now, actions: list[Action]) ->
     if wall_ns is not None:
         what += f"; told at {datetime.fromtimestamp(wall_ns // 10**9, UTC):%H:%M:%S} UTC unless it moves"
     return noted(incident, what, now.wall_ns, actions)
-
-
-def _with_mute(mutes: Sequence[Mute], mute: Mute, now_ns: int) -> tuple[Mute, ...]:
-    """Of each user the latest stay."""
-    others = [m for m in mutes if m.name != mute.name and m.until_ns > now_ns]
-    too_many = [m for m in others if m.owner == mute.owner][: 1 - _MOST_MUTES_OF_USER]
-    return (*[m for m in others if m not in too_many][1 - _MOST_MUTES :], mute)
 
 
 def _moved_of_past(lives: Lives, event: BundleMoved) -> Lives:

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from stallwatch.model.finding import FindingFamily
-from stallwatch.model.incident import Incident, JudgedCount
+from stallwatch.model.incident import Incident, JudgedCount, Mode
 from stallwatch.model.snapshot import JobKey
 
 # One incident per family and job: all that stops a job (a death, a stop, a stall) is one story; slowness is another.
@@ -47,6 +47,24 @@ class Mute(msgspec.Struct, frozen=True):
         return self.owner, self.training_job
 
 
+class ModeSet(msgspec.Struct, frozen=True):
+    """What somebody said to hold instead of fleet.mode."""
+
+    mode: Mode
+    until_ns: int
+    by: str = ""
+
+
+class Maintenance(msgspec.Struct, frozen=True):
+    """A node that is worked on."""
+
+    node: str
+    until_ns: int
+    by: str = ""
+    why: str = ""
+    jobs: tuple[tuple[str, str], ...] = ()  # JobKey.name
+
+
 class Cooldown(msgspec.Struct, frozen=True):
     """After a false suspicion: the same is not looked at again for a while, and longer each time."""
 
@@ -63,6 +81,8 @@ class Lives(msgspec.Struct, frozen=True):
     past: tuple[Incident, ...] = ()  # resolved lately, newest first
     ordinals: tuple[tuple[JobKey, int], ...] = ()  # how many incidents a life of a job has had
     mutes: tuple[Mute, ...] = ()
+    mode: ModeSet | None = None
+    maintenance: tuple[Maintenance, ...] = ()
     cooldowns: tuple[Cooldown, ...] = ()
     judged: tuple[JudgedCount, ...] = ()  # since the daemon started
     dismissed_total: int = 0  # suspicions that came to nothing, nobody told

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stallwatch.model.incident import Incident, Judgement, Together
+from stallwatch.model.incident import Incident, Judgement, Mode, Together
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Report
 
@@ -42,6 +42,24 @@ class MuteWanted(msgspec.Struct, frozen=True):
     owner: str = ""  # whose job
 
 
+class ModeWanted(msgspec.Struct, frozen=True):
+    """On this node, and on those that it meets: instead of fleet.mode."""
+
+    mode: Mode
+    until_ns: int  # CLOCK_MONOTONIC; in the past: as configured again
+    by: str = ""
+
+
+class MaintenanceWanted(msgspec.Struct, frozen=True):
+    """A node is worked on: nobody is told of it, nor of the jobs that run there."""
+
+    node: str
+    until_ns: int  # CLOCK_MONOTONIC; in the past: it is over
+    by: str = ""
+    why: str = ""
+    jobs: tuple[tuple[str, str], ...] = ()  # JobKey.name of those that run there, as far as that node has said
+
+
 class Acknowledged(msgspec.Struct, frozen=True):
     """Somebody is on it."""
 
@@ -70,7 +88,18 @@ class CaptureWanted(msgspec.Struct, frozen=True):
     job: JobKey
 
 
-Event = Captured | Judged | FleetSaid | BundleMoved | MuteWanted | Acknowledged | VerdictJudged | CaptureWanted
+Event = (
+    Captured
+    | Judged
+    | FleetSaid
+    | BundleMoved
+    | MuteWanted
+    | ModeWanted
+    | MaintenanceWanted
+    | Acknowledged
+    | VerdictJudged
+    | CaptureWanted
+)
 
 
 class StartCapture(msgspec.Struct, frozen=True):

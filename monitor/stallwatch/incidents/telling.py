@@ -1,4 +1,4 @@
-"""When to tell whom: the severity that an incident deserves now, and why nobody is told where nobody is."""
+"""When to tell whom: the severity that an incident deserves now, silence not considered."""
 
 from datetime import datetime
 from typing import Protocol
@@ -6,9 +6,8 @@ from typing import Protocol
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import slowness
-from stallwatch.incidents.life import Life, Mute
+from stallwatch.incidents.life import Life
 from stallwatch.model.incident import Incident, Severity
-from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Verdict
 from stallwatch.progress.patience import AT_ONCE, Plan, Standstill, plan
 
@@ -93,22 +92,3 @@ def _deadline_ns(incident: Incident, now: Moment) -> int | None:
 def _is_suspended(verdict: Verdict, facts: JobFacts | None) -> bool:
     """Every rank of the job is stopped: somebody suspended it (a scheduler, Ctrl-Z), which one rank's stop is not."""
     return facts is not None and len(facts.alive) == facts.world_size > 1 and set(facts.alive) == set(verdict.culprits)
-
-
-def silence(facts: JobFacts | None, mutes: tuple[Mute, ...], job: JobKey, config: Config, now_ns: int) -> str:
-    """Return why nobody may be told about this job now, "" when people may."""
-    if any(mute.name == job.name and mute.until_ns > now_ns for mute in mutes):
-        return "the job is muted"
-    if facts is None:
-        return ""
-    if facts.opted_out:
-        return "the job asked for silence (STALLWATCH_NOTIFY=off)"
-    if facts.world_size < config.daemon.minimum_world_size:
-        return f"the job has fewer than {config.daemon.minimum_world_size} ranks (daemon.minimum_world_size)"
-    if config.tell.terminals:
-        return ""
-    if facts.debugged:
-        return f"rank {facts.debugged[0]} is being debugged"
-    if facts.in_terminal:
-        return "the job runs in a terminal session (tell.terminals)"
-    return ""

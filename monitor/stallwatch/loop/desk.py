@@ -10,9 +10,17 @@ import msgspec
 from stallwatch.clock import Clock
 from stallwatch.errors import DeadlineExceeded, UsageError
 from stallwatch.incidents.life import Lives
-from stallwatch.incidents.messages import Acknowledged, CaptureWanted, Event, MuteWanted, VerdictJudged
+from stallwatch.incidents.messages import (
+    Acknowledged,
+    CaptureWanted,
+    Event,
+    MaintenanceWanted,
+    ModeWanted,
+    MuteWanted,
+    VerdictJudged,
+)
 from stallwatch.loop.parts import Store
-from stallwatch.model.incident import Incident, Judgement, NodeReport
+from stallwatch.model.incident import Incident, Judgement, Mode, NodeReport
 from stallwatch.model.snapshot import JobKey
 
 _ANSWER_SECONDS = 5.0
@@ -86,6 +94,17 @@ class Desk:
         self._wake()
         return whose
 
+    def mode(self, mode: Mode, seconds: float, by: str) -> str:
+        self._wishes.put(Wish(ModeWanted(mode, self._clock.monotonic_ns() + int(seconds * 1e9), by)))
+        self._wake()
+        return self._reach()
+
+    def maintenance(self, node: str, seconds: float, by: str, why: str) -> str:
+        name = node or self._node()
+        self._wishes.put(Wish(MaintenanceWanted(name, self._clock.monotonic_ns() + int(seconds * 1e9), by, why)))
+        self._wake()
+        return self._reach()
+
     def acknowledge(self, incident_id: str, by: str) -> None:
         report = self._report
         known = {one.incident_id for one in report.incidents if not one.is_over} if report else set()
@@ -106,6 +125,21 @@ class Desk:
 
     def notify_test(self) -> tuple[str, ...]:
         return self.test_outputs()
+
+    def _node(self) -> str:
+        if self._report is None:
+            raise UsageError("the daemon has not looked at the node yet", "Ask again in a second, or name the node.")
+        return self._report.snapshot.node
+
+    def _reach(self) -> str:
+        """Which nodes hear of what is said here."""
+        sensors = self._report.snapshot.sensors if self._report is not None else ()
+        place = next((one for one in sensors if one.sensor == "meeting_place"), None)
+        if place is None:
+            return "on this node alone, which meets no others (fleet.url)"
+        if not place.up:
+            return f"on this node, and on the others once the meeting place can be used ({place.reason})"
+        return "on this node, and within 10 s on all that it meets"
 
     def _owner(self, training_job: str, otherwise: str) -> str:
         """Who has a job of this name here."""

@@ -99,7 +99,7 @@ class Shares(Protocol):
         ...
 
     def step(self, lives: Lives, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:
-        """Given the incidents and what was just judged, return what the other nodes say."""
+        """Given the incidents, and what was just judged or asked for by people, return what the other nodes say."""
         ...
 
     def status(self) -> SensorStatus:

@@ -14,11 +14,13 @@ from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.diagnosis.node_summary import NodeSummary
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.member import Local, Position
+from stallwatch.fleet.orders import Book, News
 from stallwatch.fleet.settings import settings_of
 from stallwatch.fleet.summary import NodeWord, encode_word
 from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import Event, FleetSaid, Judged
 from stallwatch.incidents.names import shared_name
+from stallwatch.loop import fleet_orders
 from stallwatch.model.incident import Incident, Together, Told
 from stallwatch.model.snapshot import JobKey, SensorStatus
 from stallwatch.model.verdict import Report, Verdict
@@ -41,7 +43,12 @@ class Meets(Protocol):
     @property
     def busy(self) -> bool: ...
 
+    @property
+    def book(self) -> Book: ...
+
     def step(self, now_ns: int, locals_: Sequence[Local]) -> Mapping[str, Position]: ...
+
+    def news(self) -> Sequence[News]: ...
 
     def close(self) -> None: ...
 
@@ -72,7 +79,15 @@ class Fleet:
         return self._link.busy
 
     def step(self, lives: Lives, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:
-        """Given the incidents and what was just judged, return what the other nodes say."""
+        """Given the incidents, and what was just judged or asked for by people, return what the other nodes say."""
+        book, wall_ns = self._link.book, self._clock.wall_ns()
+        fleet_orders.give(book, events, at_ns, wall_ns)
+        fleet_orders.give_jobs_here(book, self._node, [one.job for one in jobs], at_ns)
+        said = self._of_incidents(lives, events, jobs, at_ns)
+        said += fleet_orders.give_acknowledged(book, lives.incidents(), at_ns, wall_ns)
+        return [*said, *fleet_orders.events_of(self._link.news())]
+
+    def _of_incidents(self, lives: Lives, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:
         shared = [one for one in lives.incidents() if one.together is not None]
         facts = {one.job: one for one in jobs}
         reports = {event.incident_id: event for event in events if isinstance(event, Judged)}

@@ -13,6 +13,8 @@ IncidentState = Literal["suspect", "open", "resolved", "ended"]
 OVER: frozenset[IncidentState] = frozenset({"resolved", "ended"})
 Severity = Literal["none", "warning", "critical"]
 Judgement = Literal["right", "wrong"]
+# "shadow": all is watched and judged, and nobody is told; "off": nothing is looked at, and nobody is told.
+Mode = Literal["tell", "shadow", "off"]
 UNTOLD = "nobody is told"  # how an event begins that says why nobody is told
 # What is told of an incident: each is one message, and is sent once.
 Step = Literal["told", "updated", "escalated", "acknowledged", "resolved", "ended"]
@@ -60,6 +62,7 @@ class Incident(msgspec.Struct, frozen=True):
     bundle: str  # folder with the raw evidence
     verdict_since_ns: int | None = None  # CLOCK_MONOTONIC since when cause and culprits are the same
     muted: bool = False
+    withheld: Severity = "none"  # what people would have been told, had a silence not kept it back
     resolved_wall_ns: int | None = None  # when it was over, by whatever way
     resolution: str = ""
     events: tuple[IncidentEvent, ...] = ()
@@ -155,6 +158,13 @@ class XidCount(msgspec.Struct, frozen=True):
     total: int
 
 
+class Telling(msgspec.Struct, frozen=True):
+    """Whether people are told of what is found, on this node."""
+
+    mode: Mode = "tell"
+    silences: tuple[str, ...] = ()  # sentences: who said so, of what, until when
+
+
 class NodeReport(msgspec.Struct, frozen=True):
     """Everything an output may show, made once a tick."""
 
@@ -173,3 +183,4 @@ class NodeReport(msgspec.Struct, frozen=True):
     judged: tuple[JudgedCount, ...] = ()
     # Jobs that go by another's name, and what each is called where a name must be one job's: incidents.tally.
     job_labels: tuple[tuple[JobKey, str], ...] = ()
+    telling: Telling = Telling()

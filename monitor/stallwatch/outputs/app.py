@@ -17,7 +17,16 @@ from starlette.routing import Route
 from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.model.incident import Incident
 from stallwatch.node.disk import DiskHangs
-from stallwatch.outputs.bodies import Acknowledgement, BadBody, CaptureRequest, JudgeRequest, MuteRequest, read_body
+from stallwatch.outputs.bodies import (
+    Acknowledgement,
+    BadBody,
+    CaptureRequest,
+    JudgeRequest,
+    MaintenanceRequest,
+    ModeRequest,
+    MuteRequest,
+    read_body,
+)
 from stallwatch.outputs.bundle_archive import archive
 from stallwatch.outputs.documents import encoded, incident_document, incident_list
 from stallwatch.outputs.guard import Endpoint, HostCheck, SecurityHeaders, SocketGuard, TokenGuard
@@ -77,6 +86,8 @@ class Endpoints:
             Route("/control/capture", whoever(self.capture), methods=["POST"]),
             Route("/control/judge", whoever(self.judge), methods=["POST"]),
             Route("/control/mute", whoever(self.mute), methods=["POST"]),
+            Route("/control/mode", members(self.mode), methods=["POST"]),
+            Route("/control/maintenance", members(self.maintenance), methods=["POST"]),
             Route("/control/notify-test", members(self.notify_test), methods=["POST"]),
             Route("/control/page", members(self.page_address), methods=["GET"]),
         ]
@@ -195,6 +206,21 @@ class Endpoints:
         by, owner = actor(peer, asked.by, viewer), _whose(viewer, asked.owner)
         whose = self._control.mute(asked.training_job, asked.seconds, owner, by)
         return JSONResponse({"training_job": asked.training_job, "owner": whose, "seconds": asked.seconds})
+
+    async def mode(self, request: Request) -> Response:
+        asked = await read_body(request, ModeRequest, '{"mode":"shadow","seconds":3600}')
+        return await self._answer(lambda: self._mode(asked, request.state.peer, viewer_of(request)))
+
+    def _mode(self, asked: ModeRequest, peer: Peer, viewer: Viewer) -> Response:
+        return JSONResponse({"where": self._control.mode(asked.mode, asked.seconds, actor(peer, asked.by, viewer))})
+
+    async def maintenance(self, request: Request) -> Response:
+        asked = await read_body(request, MaintenanceRequest, '{"seconds":3600,"node":"n17","why":"disks"}')
+        return await self._answer(lambda: self._maintenance(asked, request.state.peer, viewer_of(request)))
+
+    def _maintenance(self, asked: MaintenanceRequest, peer: Peer, viewer: Viewer) -> Response:
+        by = actor(peer, asked.by, viewer)
+        return JSONResponse({"where": self._control.maintenance(asked.node, asked.seconds, by, asked.why)})
 
     async def judge(self, request: Request) -> Response:
         asked = await read_body(request, JudgeRequest, '{"incident_id":"a-1","judgement":"wrong"}')

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 
-from stallwatch.model.incident import Judgement
+from stallwatch.model.incident import Judgement, Mode
 
 _LARGEST_BYTES = 64 << 10
 _LONGEST_SECONDS = 366 * 86400
@@ -28,6 +28,19 @@ class MuteRequest(msgspec.Struct, frozen=True):
     training_job: _Name
     seconds: Annotated[float, Meta(ge=0, le=_LONGEST_SECONDS)]
     owner: _Name | None = None
+    by: _Name = ""
+
+
+class ModeRequest(msgspec.Struct, frozen=True):
+    mode: Mode
+    seconds: Annotated[float, Meta(ge=0, le=_LONGEST_SECONDS)]
+    by: _Name = ""
+
+
+class MaintenanceRequest(msgspec.Struct, frozen=True):
+    seconds: Annotated[float, Meta(ge=0, le=_LONGEST_SECONDS)]
+    node: Annotated[str, Meta(max_length=253)] = ""
+    why: Annotated[str, Meta(max_length=200)] = ""
     by: _Name = ""
 
 

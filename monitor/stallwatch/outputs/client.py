@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from stallwatch.errors import StallwatchError, UsageError
-from stallwatch.model.incident import Judgement
+from stallwatch.model.incident import Judgement, Mode
 from stallwatch.outputs.documents import IncidentDocument, IncidentList, RankList
 
 _SECONDS = 10.0
@@ -53,6 +53,14 @@ class Client:
         """Return whose job it is (Control.mute)."""
         asked = {"training_job": training_job, "seconds": seconds, "owner": owner, "by": by}
         return str(self._post("/control/mute", asked)["owner"])
+
+    def mode(self, mode: Mode, seconds: float, by: str = "") -> str:
+        """Return on which nodes it holds (Control.mode)."""
+        return str(self._post("/control/mode", {"mode": mode, "seconds": seconds, "by": by})["where"])
+
+    def maintenance(self, node: str, seconds: float, why: str = "", by: str = "") -> str:
+        asked = {"node": node, "seconds": seconds, "why": why, "by": by}
+        return str(self._post("/control/maintenance", asked)["where"])
 
     def acknowledge(self, incident_id: str, by: str = "") -> str:
         """Say that you are on it; return who that is. `by`: for whom, which root may say."""

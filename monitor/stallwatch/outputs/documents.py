@@ -8,7 +8,16 @@ import msgspec
 
 from stallwatch import __version__
 from stallwatch.model.finding import Finding, RankState
-from stallwatch.model.incident import OVER, Incident, IncidentState, Judgement, NodeReport, Severity, Together
+from stallwatch.model.incident import (
+    OVER,
+    Incident,
+    IncidentState,
+    Judgement,
+    NodeReport,
+    Severity,
+    Telling,
+    Together,
+)
 from stallwatch.model.snapshot import SensorStatus
 from stallwatch.model.verdict import SCHEMA_VERSION, Report
 
@@ -45,6 +54,7 @@ class IncidentDocument(Report, frozen=True, kw_only=True):
     tell_reason: str = ""  # why not sooner
     # How this node stands among those of the job; null: it sees all of it, or is alone.
     together: Together | None = None
+    withheld: Severity = "none"  # what people would have been told, had a silence not kept it back
 
 
 class IncidentList(msgspec.Struct, frozen=True):
@@ -95,6 +105,7 @@ class RankList(msgspec.Struct, frozen=True):
     sensors: tuple[SensorStatus, ...]
     problems: tuple[str, ...] = ()  # outputs that do not deliver
     held: tuple[HeldBack, ...] = ()
+    telling: Telling = Telling()
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -123,6 +134,7 @@ def incident_document(incident: Incident, *, with_stacks: bool = True) -> Incide
         state=incident.state,
         severity=incident.severity,
         muted=incident.muted,
+        withheld=incident.withheld,
         node=incident.node,
         opened_at=iso(incident.opened_wall_ns),
         resolved_at=iso(incident.resolved_wall_ns) if incident.resolved_wall_ns is not None else None,
@@ -159,6 +171,7 @@ def rank_list(report: NodeReport, problems: tuple[str, ...] = (), held: tuple[He
         snapshot.sensors,
         problems,
         held,
+        report.telling,
     )
 
 

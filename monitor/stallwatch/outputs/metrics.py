@@ -340,6 +340,7 @@ def _itself(report: NodeReport, outputs: Sequence[OutputHealth]) -> Iterator[Sam
             yield Sample("stallwatch_output_held_messages", (output.name, held.owner), held.messages)
     for stage in report.stage_errors:
         yield Sample("stallwatch_stage_errors_total", (stage.stage, stage.name), stage.errors_total)
+    yield Sample("stallwatch_mode", (report.telling.mode,), 1)
     yield Sample("stallwatch_ticks_total", (), report.snapshot.tick)
     yield Sample("stallwatch_tick_late_seconds", (), report.snapshot.late_seconds)
     yield Sample("stallwatch_tick_timestamp_seconds", (), report.snapshot.wall_ns / 1e9)

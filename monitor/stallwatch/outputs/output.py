@@ -2,7 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from stallwatch.model.incident import Incident, Judgement, NodeReport
+from stallwatch.model.incident import Incident, Judgement, Mode, NodeReport
 
 
 class Output(Protocol):
@@ -49,6 +49,14 @@ class Control(Protocol):
     def mute(self, training_job: str, seconds: float, owner: str | None = None, by: str = "") -> str:
         """Tell nobody about this user's job for a time; 0 ends the silence. Return whose it is: `owner`, else who has
         one of that name here, else `by`, who asks. Raise UsageError where several have one."""
+        ...
+
+    def mode(self, mode: Mode, seconds: float, by: str) -> str:
+        """Set the mode for a time; 0: as configured again. Return a clause that says on which nodes."""
+        ...
+
+    def maintenance(self, node: str, seconds: float, by: str, why: str) -> str:
+        """Tell nobody of a node ("": this one) and its jobs for a time; 0 ends it. Return as `mode`."""
         ...
 
     def acknowledge(self, incident_id: str, by: str) -> None:

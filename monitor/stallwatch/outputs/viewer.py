@@ -7,7 +7,7 @@ import pwd
 import msgspec
 from starlette.requests import Request
 
-from stallwatch.model.incident import NodeReport
+from stallwatch.model.incident import NodeReport, Telling
 from stallwatch.outputs.peers import Peer
 
 
@@ -28,6 +28,7 @@ class Viewer(msgspec.Struct, frozen=True):
             report,
             ranks=tuple(rank for rank in report.ranks if self.may_see(rank.owner)),
             incidents=tuple(incident for incident in report.incidents if self.may_see(incident.job.owner)),
+            telling=Telling(report.telling.mode),
         )
 
 

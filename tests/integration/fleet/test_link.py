@@ -13,6 +13,7 @@ import pytest
 from stallwatch.errors import UsageError
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.member import Local, Position
+from stallwatch.fleet.orders import News, Order
 from stallwatch.fleet.settings import Settings
 from stallwatch.fleet.trial import try_place
 from stallwatch.model.incident import Delivered, Told
@@ -70,6 +71,19 @@ def test_two_nodes_come_to_one_verdict_which_one_of_them_tells_and_both_show(nod
     nodes[1].tells()
     found = until(nodes, lambda now: now[0].told is not None, "what was told is known to the other node")
     assert found[0].told == Told({"slack": Delivered(("told",), "process_stopped 3")})
+
+
+def test_what_is_said_on_one_node_for_all_is_heard_on_the_other(nodes: list[Node]) -> None:
+    wall_ns, now_ns = time.time_ns(), time.monotonic_ns()
+    nodes[0].link.book.give(Order("mode", mode="shadow", by="anna"), 600.0, wall_ns, now_ns)
+    heard: list[News] = []
+
+    def is_heard(positions: list[Position]) -> bool:
+        heard.extend(nodes[1].link.news())
+        return bool(heard)
+
+    until(nodes, is_heard, "the mode on the other node")
+    assert [(order.mode, order.by, order.node) for order, _ in heard] == [("shadow", "anna", "node0")]
 
 
 def test_a_child_that_ends_costs_an_exchange_and_no_more(nodes: list[Node]) -> None:

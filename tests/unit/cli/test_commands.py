@@ -301,6 +301,25 @@ def test_capture_and_mute_reach_the_daemon(address: Served, capsys: Capture) -> 
     assert address.control.asked == [("capture", "llama-7b"), ("mute", "llama-7b", 7200.0), ("mute", "llama-7b", 0.0)]
 
 
+def test_mode_and_maintenance_reach_the_daemon_and_say_where_they_hold(address: Served, capsys: Capture) -> None:
+    address.control.asked.clear()
+    assert run(["mode", "shadow", "--for", "2h"]) == 0
+    assert run(["maintenance", "--why", "disks"]) == 0
+    assert run(["maintenance", "n7", "n8", "--for", "0"]) == 0
+    assert run(["mode", "loud"]) == 64
+    assert address.control.asked == [
+        ("mode", "shadow", 7200.0),
+        ("maintenance", "", 7200.0, "disks"),
+        ("maintenance", "n7", 0.0, ""),
+        ("maintenance", "n8", 0.0, ""),
+    ]
+    said = capsys.readouterr().out
+    assert "mode shadow for 2.0 h" in said
+    assert said.count("on this node alone") == 3
+    assert run(["mode"]) == 0
+    assert "mode tell: nothing is silenced" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("given", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("1d", 86400)])
 def test_durations(address: Served, given: str, seconds: float) -> None:
     address.control.asked.clear()

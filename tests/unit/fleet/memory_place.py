@@ -4,7 +4,17 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stallwatch.fleet.place import CLAIM_SECONDS, DESERTED_SECONDS, LEFT_SECONDS, Board, Key, Kind, PlaceProblem
+from stallwatch.fleet.place import (
+    CLAIM_SECONDS,
+    DESERTED_SECONDS,
+    LEFT_SECONDS,
+    MOST_ORDERS,
+    Board,
+    Key,
+    Kind,
+    PlaceProblem,
+    Standing,
+)
 
 
 @dataclass
@@ -28,6 +38,9 @@ class MemoryPlace:
         self._open: dict[str, int] = {}
         self.problem = ""  # what every call raises while it is set
         self.operations = 0
+        self._orders: dict[str, tuple[bytes, float]] = {}
+        self._posts = 0
+        self._life = 0
 
     def _at(self, key: Key) -> _Incident:
         self.operations += 1
@@ -109,3 +122,24 @@ class MemoryPlace:
         incident.members.pop(node, None)
         if not self._living(incident, LEFT_SECONDS):
             self.close(key)
+
+    def lose_everything(self) -> None:
+        self._orders, self._posts, self._life = {}, 0, self._life + 1
+
+    def post(self, name: str, data: bytes, seconds: float, *, anew: bool) -> None:
+        self.check()
+        standing = {name for name, (_, until) in self._orders.items() if until > self._seconds()}
+        if name in standing and not anew:
+            return
+        if name not in standing and len(standing) >= MOST_ORDERS:
+            raise PlaceProblem("too many orders", "Some must end first.")
+        self._orders[name] = (data, self._seconds() + seconds)
+        self._posts += 1
+
+    def posted(self, known: str) -> tuple[str, list[Standing] | None]:
+        self.check()
+        revision = f"{self._life}:{self._posts}" if self._posts else ""
+        if revision == known and known:
+            return known, None
+        left = {name: (data, until - self._seconds()) for name, (data, until) in self._orders.items()}
+        return revision, [Standing(name, data, seconds) for name, (data, seconds) in left.items() if seconds > 0]

@@ -283,3 +283,35 @@ def test_who_joins_after_an_outage_meets_those_who_had_joined_before_it(place: M
     else:
         vars(place)["_client"].zadd(f"stallwatch:{{{job}}}:1:members", {"node0": time.time() - 60})
     assert place.join(job, "node1") == key.ordinal
+
+
+def test_what_is_posted_for_all_stands_for_its_time_and_its_revision_tells_whether_it_is_news(
+    place: MeetingPlace, job: str
+) -> None:
+    before, _ = place.posted("")
+    place.post(f"mute-{job}", b"one", 3600, anew=True)
+    place.post(f"mute-{job}", b"two", 3600, anew=False)
+    revision, standing = place.posted(before)
+    ours = [one for one in standing or [] if one.name == f"mute-{job}"]
+    assert [one.data for one in ours] == [b"one"], "what stands is kept where it is not posted anew"
+    assert 3500 < ours[0].seconds <= 3600
+    assert place.posted(revision) == (revision, None)
+    place.post(f"mute-{job}", b"three", 3600, anew=True)
+    after, standing = place.posted(revision)
+    assert after != revision
+    assert after.partition(":")[0] == revision.partition(":")[0], "nothing was lost"
+    assert b"three" in [one.data for one in standing or []]
+
+
+@pytest.mark.parametrize("kind", ["directory", pytest.param("redis", marks=needs_redis)])
+def test_what_has_run_out_is_gone(kind: str, tmp_path: Path, request: pytest.FixtureRequest, job: str) -> None:
+    if kind == "directory":
+        tmp_path.chmod(0o700)
+        place: MeetingPlace = DirectoryPlace(tmp_path)
+        place.post(f"mode-{job}", b"x", 3600, anew=True)
+        os.utime(tmp_path / ".orders" / f"mode-{job}", (1, 1))
+    else:
+        place = connect(request.getfixturevalue("server"))
+        place.post(f"mode-{job}", b"x", 3600, anew=True)
+        vars(place)["_client"].zadd("stallwatch:{:fleet}:until", {f"mode-{job}": 1})
+    assert f"mode-{job}" not in [one.name for one in place.posted("")[1] or []]

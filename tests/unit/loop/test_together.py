@@ -8,6 +8,7 @@ import pytest
 from stallwatch.config import Config, FleetSection
 from stallwatch.errors import UsageError
 from stallwatch.fleet.member import Local, Position
+from stallwatch.fleet.orders import Book, News
 from stallwatch.fleet.settings import settings_of
 from stallwatch.fleet.summary import NodeWord
 from stallwatch.incidents.life import Life, Lives
@@ -32,6 +33,12 @@ class FakeLink:
         self.problem = ""
         self.busy = False
         self.closed = False
+        self.book = Book("node0")
+        self.heard: list[News] = []
+
+    def news(self) -> list[News]:
+        heard, self.heard = self.heard, []
+        return heard
 
     def step(self, now_ns: int, locals_: Sequence[Local]) -> Mapping[str, Position]:
         self.asked.append(locals_)

@@ -13,6 +13,7 @@ from stallwatch.model.incident import (
     IncidentEvent,
     JudgedCount,
     Judgement,
+    Mode,
     NodeReport,
     RankView,
     StageErrors,
@@ -72,6 +73,14 @@ class FakeControl:
     def mute(self, training_job: str, seconds: float, owner: str | None = None, by: str = "") -> str:
         self.asked.append(("mute", training_job, seconds))
         return owner or JOB.owner
+
+    def mode(self, mode: Mode, seconds: float, by: str) -> str:
+        self.asked.append(("mode", mode, seconds))
+        return "on this node alone"
+
+    def maintenance(self, node: str, seconds: float, by: str, why: str) -> str:
+        self.asked.append(("maintenance", node, seconds, why))
+        return "on this node alone"
 
     def acknowledge(self, incident_id: str, by: str) -> None:
         if all(one.incident_id != incident_id for one in self.incidents):

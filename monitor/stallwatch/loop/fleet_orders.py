@@ -1,0 +1,73 @@
+"""What people say on this node, for all nodes, and what was said on others, for this one: to and from fleet.orders."""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from stallwatch.fleet.orders import SECOND_NS, Book, Order
+from stallwatch.incidents.messages import Acknowledged, Event, MaintenanceWanted, ModeWanted, MuteWanted
+from stallwatch.model.incident import Incident
+from stallwatch.model.snapshot import JobKey
+
+log = logging.getLogger("stallwatch.fleet")
+
+_ACKNOWLEDGED_SECONDS = 3600.0  # for a node that hears of it late; each keeps it with its incident
+_MOST_JOBS = 64  # of a node in maintenance
+
+
+def give(book: Book, events: Sequence[Event], at_ns: int, wall_ns: int) -> None:
+    """Have all nodes told what somebody has said here."""
+    for event in events:
+        if isinstance(event, MuteWanted):
+            order = Order("mute", event.training_job, event.owner, ended=event.until_ns <= at_ns)
+        elif isinstance(event, ModeWanted):
+            order = Order("mode", ended=event.until_ns <= at_ns, mode=event.mode, by=event.by)
+        elif isinstance(event, MaintenanceWanted):
+            ended = event.until_ns <= at_ns
+            order = Order("maintenance", event.node, ended=ended, by=event.by, why=event.why, jobs=event.jobs)
+        else:
+            continue
+        _give(book, order, (event.until_ns - at_ns) / SECOND_NS, at_ns, wall_ns)
+
+
+def give_acknowledged(book: Book, incidents: Sequence[Incident], at_ns: int, wall_ns: int) -> list[Event]:
+    """Who is on an incident is on it on all nodes: have them told, and return what others have said."""
+    known = {order.about: order.by for order, _ in book.holds("acknowledge")}
+    events: list[Event] = []
+    for one in incidents:
+        name = one.together.incident_id if one.together is not None else ""
+        if not name or one.is_over:
+            continue
+        if one.acknowledged_by and name not in known:
+            _give(book, Order("acknowledge", name, by=one.acknowledged_by), _ACKNOWLEDGED_SECONDS, at_ns, wall_ns)
+        elif name in known and not one.acknowledged_by:
+            events.append(Acknowledged(one.incident_id, known[name]))
+    return events
+
+
+def give_jobs_here(book: Book, node: str, jobs: Sequence[JobKey], at_ns: int) -> None:
+    """Where this node is in maintenance, say which jobs run here: their other nodes stand still with it."""
+    for order, until_ns in book.holds("maintenance"):
+        names = tuple(sorted({*order.jobs, *(job.name for job in jobs)}))[:_MOST_JOBS]
+        if order.about == node and names != order.jobs:
+            _give(book, replace(order, jobs=names), (until_ns - at_ns) / SECOND_NS, at_ns, 0)
+
+
+def _give(book: Book, order: Order, seconds: float, at_ns: int, wall_ns: int) -> None:
+    if problem := book.give(order, seconds, wall_ns, at_ns):
+        log.warning("%s", problem)
+
+
+def events_of(news: Sequence[tuple[Order, int]]) -> Iterator[Event]:
+    """Given what was said on other nodes, and until when it holds, yield what it means here."""
+    for order, until_ns in news:
+        whence = f"{order.by or 'somebody'} on {order.node}"
+        what = f"{order.kind} {order.mode if order.kind == 'mode' else order.about}{' ended' if order.ended else ''}"
+        log.info("said on another node: %s, by %s", what, whence)
+        if order.kind == "mute":
+            yield MuteWanted(order.about, until_ns, order.owner)
+        elif order.kind == "mode":
+            yield ModeWanted(order.mode, until_ns, whence)
+        elif order.kind == "maintenance":
+            yield MaintenanceWanted(order.about, until_ns, order.by, order.why, order.jobs)
