@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from stallwatch.diagnosis.stacktree import merge, render
+from stallwatch.diagnosis.report.stack_tree import merge, render
 from stallwatch.model.evidence import CodeFrame
 
 RANKS = 16_384

@@ -12,8 +12,8 @@ import msgspec
 
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.completion import UNTOLD, completion_of
-from stallwatch.diagnosis.nodes import read_nodes
+from stallwatch.diagnosis.recorder.completion import UNTOLD, completion_of
+from stallwatch.diagnosis.recorder.nodes import read_nodes
 from stallwatch.model.evidence import Evidence, GroupStatus, Operation, Recorder
 from stallwatch.model.verdict import Verdict
 

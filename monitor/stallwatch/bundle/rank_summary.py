@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from stallwatch.diagnosis.reduce import reduce_rank
+from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.formats.recorder_table import ABSENT, WIDTH, CallKind, RecorderTable, expand
 from stallwatch.model.evidence import RankEvidence
 from stallwatch.model.summary import NO_CALL, RankSummary, Stream
@@ -127,7 +127,7 @@ def _group(kind: CallKind) -> tuple[str, str]:
 
 def _is_plain(kind: CallKind, settles: bool) -> bool:
     """A collective by itself that is over: nothing but its place in the stream is of interest. `settles`: states tell
-    that, as in diagnosis.completion."""
+    that, as in diagnosis.recorder.operations."""
     over = kind.state == "completed" or (kind.retired and not settles)
     return over and not kind.is_p2p and kind.name != "coalesced"
 

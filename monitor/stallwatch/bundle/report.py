@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from stallwatch import __version__, diagnosis
-from stallwatch.diagnosis.stacktree import merge
+from stallwatch.diagnosis.report.stack_tree import merge
 from stallwatch.model.evidence import Evidence
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import SCHEMA_VERSION, Report

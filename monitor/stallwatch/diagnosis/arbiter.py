@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.claims import (
     collective_mismatch,
     comm_stuck,
@@ -24,7 +25,6 @@ from stallwatch.diagnosis.claims import (
     wrong_root,
 )
 from stallwatch.diagnosis.claims.claim import Claim, Saying, named, waiting_facts
-from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Cause, Rejected
 
 # Gone, stopped, GPU or fabric, raised, never at rendezvous, then the structure of waits, then who is elsewhere.

@@ -7,7 +7,7 @@ in one small kernel reads 100 % busy too, at the power of an idle one. 100 % bus
 from collections import Counter
 from statistics import median
 
-from stallwatch.diagnosis.case import Case
+from stallwatch.diagnosis.job.case import Case
 from stallwatch.model.gpu import Gpu
 
 _BUSY_PERCENT = 95.0

@@ -9,9 +9,9 @@ import msgspec
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.activity.membership import is_of_group
-from stallwatch.diagnosis.case import Case
-from stallwatch.diagnosis.judge import Judgement, judge, judged
+from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.logs import read_logs
+from stallwatch.diagnosis.verdicts import Judgement, judge, judged
 from stallwatch.model.evidence import SHARED_LOG, Attempt, Evidence, LogEvent, NodeEvidence, ProcessLook, RankEvidence
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.summary import SCHEMA_VERSION, RankSummary, Stream

@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch.diagnosis.activity import Activity
-from stallwatch.diagnosis.frames import Origin, place
-from stallwatch.diagnosis.leaving import told_by
+from stallwatch.diagnosis.frames.code_origin import Origin, place
+from stallwatch.diagnosis.job.leaving import told_by
 from stallwatch.diagnosis.node_summary import NodeSummary, RankDigest
 from stallwatch.model.evidence import CodeFrame, LogEvent, SourceBlock
 from stallwatch.model.verdict import Fact, Frame
@@ -29,7 +29,7 @@ def as_detail(text: str) -> Detail:
 
 
 _PATH = re.compile(r"(?<![\w./…])/(?:[^\s/:'\"`,;()<>]+/)+[^\s/:'\"`,;()<>]+")
-# What diagnosis.frames knows a file's origin by, the surest first.
+# What frames.code_origin knows a file's origin by, the surest first.
 _TELLS_ORIGIN = (
     re.compile(r"/(?:site|dist)-packages/"),
     re.compile(r"/lib(?:64|32)?/(?:python|pypy)[\d.]*t?/"),

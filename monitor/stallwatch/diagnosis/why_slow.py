@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from stallwatch.diagnosis.activity.source import source_text
-from stallwatch.diagnosis.frames import place as code_place
-from stallwatch.diagnosis.phrases import DOING, place
+from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.frames.code_origin import place as code_place
+from stallwatch.diagnosis.frames.source import source_text
+from stallwatch.diagnosis.job.time_spent import LEAST_SAMPLES, Spent, child_stacks, compared, training_stacks
 from stallwatch.diagnosis.rank_ranges import rank_ranges
-from stallwatch.diagnosis.story import Story
-from stallwatch.diagnosis.time_spent import LEAST_SAMPLES, Spent, child_stacks, compared, training_stacks
+from stallwatch.diagnosis.report.text import DOING, place
 from stallwatch.model.evidence import Neighbour, RankEvidence, SampledStack, Usage
 from stallwatch.model.verdict import Fact, Frame, Slowness, Where
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from stallwatch.diagnosis.stacktree import render
+from stallwatch.diagnosis.report.stack_tree import render
 from stallwatch.incidents.delivery_steps import LAST, Step
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport

@@ -8,7 +8,7 @@ import pytest
 
 from stallwatch.bundle import rank_summary
 from stallwatch.bundle.rank_summary import shorten, summarise
-from stallwatch.diagnosis.reduce import reduce_rank
+from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.formats.flight_recorder import parse_table
 from stallwatch.formats.recorder_table import RecorderTable, expand
 from stallwatch.model.evidence import RankEvidence

@@ -11,7 +11,7 @@ import pytest
 
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.reduce import reduce_rank
+from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import RankEvidence
 from stallwatch.model.verdict import Verdict
 from tests.unit.diagnosis.build import Call, recorder, world

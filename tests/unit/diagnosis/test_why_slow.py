@@ -20,7 +20,7 @@ from stallwatch.model.evidence import (
 )
 from stallwatch.model.verdict import Slowness, Verdict
 from tests.unit.diagnosis.build import SLEEPS, STEP_NS, Rank, loop, world
-from tests.unit.diagnosis.test_time_spent import NEXT, backward, line, load_batch, seen
+from tests.unit.diagnosis.job.test_time_spent import NEXT, backward, line, load_batch, seen
 
 STEPS = loop(world(4), 40)
 QUIET = Usage(1, 5.0, cpu_share=0.2, runnable_share=0.01, major_faults=0, read_bytes=0, cpus=tuple(range(16)))

@@ -2,14 +2,14 @@
 
 import msgspec
 
+from stallwatch.diagnosis.activity.blocking_location import Circumstances, stand
 from stallwatch.diagnosis.activity.kernel import kernel_wait
 from stallwatch.diagnosis.activity.looks import Look, thread_look
-from stallwatch.diagnosis.activity.result import Activity
-from stallwatch.diagnosis.activity.source import hint, job_frame, source_text
-from stallwatch.diagnosis.activity.standing import Circumstances, stand
+from stallwatch.diagnosis.activity.rank_activity import Activity
 from stallwatch.diagnosis.activity.threads import is_service
-from stallwatch.diagnosis.frames import Origin, place
-from stallwatch.diagnosis.frames_meaning import meaning
+from stallwatch.diagnosis.frames.code_origin import Origin, place
+from stallwatch.diagnosis.frames.meaning import meaning
+from stallwatch.diagnosis.frames.source import hint, job_frame, source_text
 from stallwatch.model.evidence import CodeFrame, SourceLine, ThreadStack
 from stallwatch.model.verdict import EndsByItself, Fact
 from stallwatch.progress.kinds import Doing, kind_of, of_all

@@ -2,13 +2,13 @@
 
 import msgspec
 
+from stallwatch.diagnosis.activity.blocking_location import Circumstances, stand
 from stallwatch.diagnosis.activity.kernel import kernel_wait
 from stallwatch.diagnosis.activity.looks import Look
-from stallwatch.diagnosis.activity.result import Activity
-from stallwatch.diagnosis.activity.source import hint, job_frame, source_text
-from stallwatch.diagnosis.activity.standing import Circumstances, stand
+from stallwatch.diagnosis.activity.rank_activity import Activity
 from stallwatch.diagnosis.activity.threads import main_thread
-from stallwatch.diagnosis.frames import Origin, place
+from stallwatch.diagnosis.frames.code_origin import Origin, place
+from stallwatch.diagnosis.frames.source import hint, job_frame, source_text
 from stallwatch.model.evidence import ChildProcess, CodeFrame, SourceLine
 from stallwatch.model.verdict import Fact
 

@@ -1,8 +1,8 @@
 """Whether a thread keeps the GIL: every other Python thread of its process then stands still."""
 
+from stallwatch.diagnosis.activity.blocking_location import Standing
 from stallwatch.diagnosis.activity.looks import Look
 from stallwatch.diagnosis.activity.observed import Moment
-from stallwatch.diagnosis.activity.standing import Standing
 from stallwatch.model.verdict import Fact
 
 # What the thread does is then the story, and the GIL a detail of it.

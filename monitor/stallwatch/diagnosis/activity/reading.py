@@ -6,19 +6,19 @@ from typing import TypeVar
 import msgspec
 
 from stallwatch.diagnosis.activity.awaited import kind_of_helpers, with_awaited_thread
+from stallwatch.diagnosis.activity.blocking_location import Circumstances, Standing, stand, stand_without_stack
 from stallwatch.diagnosis.activity.children import with_child
 from stallwatch.diagnosis.activity.gil import with_gil
+from stallwatch.diagnosis.activity.hook_report import with_scene
 from stallwatch.diagnosis.activity.kernel import kernel_wait
 from stallwatch.diagnosis.activity.looks import Look, looks, thread_look, uses_gpu
 from stallwatch.diagnosis.activity.membership import has_joined
 from stallwatch.diagnosis.activity.observed import Moment, issuers, new_operations, observed
-from stallwatch.diagnosis.activity.result import Activity
-from stallwatch.diagnosis.activity.scene import with_scene
-from stallwatch.diagnosis.activity.source import hint, is_bounded, job_frame, source_text
-from stallwatch.diagnosis.activity.standing import Circumstances, Standing, stand, stand_without_stack
+from stallwatch.diagnosis.activity.rank_activity import Activity
 from stallwatch.diagnosis.activity.threads import blocking_thread, ident_of, is_service, main_thread
-from stallwatch.diagnosis.frames import Origin, job_frame_index, place
-from stallwatch.diagnosis.frames_meaning import meaning
+from stallwatch.diagnosis.frames.code_origin import Origin, job_frame_index, place
+from stallwatch.diagnosis.frames.meaning import meaning
+from stallwatch.diagnosis.frames.source import hint, is_bounded, job_frame, source_text
 from stallwatch.diagnosis.logs.consequence import is_consequence
 from stallwatch.diagnosis.logs.of_rank import Raised, last_exception, logged_end
 from stallwatch.diagnosis.logs.owners import shares_its_log

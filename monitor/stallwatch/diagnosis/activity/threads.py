@@ -1,9 +1,9 @@
 """Which thread of a process matters: the main one, or the one that does the training or blocks it."""
 
 from stallwatch.diagnosis.activity.looks import thread_key
-from stallwatch.diagnosis.frames import Origin, function, place
-from stallwatch.diagnosis.frames_meaning import meaning
-from stallwatch.diagnosis.frames_row import Role
+from stallwatch.diagnosis.frames.code_origin import Origin, function, place
+from stallwatch.diagnosis.frames.meaning import meaning
+from stallwatch.diagnosis.frames.table import Role
 from stallwatch.model.evidence import CodeFrame, ThreadStack
 
 _WAITS_FOR_A_THREAD: frozenset[Role] = frozenset({"join", "lock", "queue"})

@@ -3,7 +3,7 @@ with nothing unfinished in the recorder is a wait for a send or a receive."""
 
 import msgspec
 
-from stallwatch.diagnosis.activity.result import Activity
+from stallwatch.diagnosis.activity.rank_activity import Activity
 from stallwatch.model.summary import RankSummary
 
 UNNAMED_TRANSFER = "p2p"

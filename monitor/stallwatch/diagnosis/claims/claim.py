@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stallwatch.diagnosis import align
-from stallwatch.diagnosis.case import Case, Group
+from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.calls import align
+from stallwatch.diagnosis.calls.sequences import are_twins, place_among_twins
+from stallwatch.diagnosis.job.case import Case, Group
 from stallwatch.diagnosis.logs.remedies_by_text import Words
-from stallwatch.diagnosis.program import are_twins, place_among_twins
 from stallwatch.diagnosis.rank_ranges import rank_ranges
-from stallwatch.diagnosis.story import Story
-from stallwatch.diagnosis.waits import Point, Wait
+from stallwatch.diagnosis.waits.graph import Point, Wait
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Cause, Confidence, EndsByItself, Fact, Frame, Mismatch, Rejected, Slowness, Where
 

@@ -1,11 +1,12 @@
 """Members of one group entered different things under one number; or left the loop and wait at its end."""
 
-from stallwatch.diagnosis import align, signature
-from stallwatch.diagnosis.align import Divergence
+from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.calls import align
+from stallwatch.diagnosis.calls.align import Divergence
 from stallwatch.diagnosis.claims import one_off
 from stallwatch.diagnosis.claims.claim import Claim, Saying, group_name, named, waiting_facts
-from stallwatch.diagnosis.leaving import cleans_up, have_left
-from stallwatch.diagnosis.story import Story
+from stallwatch.diagnosis.job.leaving import cleans_up, have_left
+from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
 

@@ -1,10 +1,10 @@
 """Everybody has entered the same operation and it does not end. Nobody is named."""
 
-from stallwatch.diagnosis import signature
-from stallwatch.diagnosis.case import Case, family
+from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.claims.claim import Claim, Saying, is_first_use, named, point_name, waiting_facts
-from stallwatch.diagnosis.story import Story
-from stallwatch.diagnosis.waits import Wait
+from stallwatch.diagnosis.job.case import Case, family
+from stallwatch.diagnosis.recorder import signature
+from stallwatch.diagnosis.waits.graph import Wait
 from stallwatch.model.verdict import Fact, Rejected
 from stallwatch.progress.job import many_move
 

@@ -1,11 +1,12 @@
 """A cycle of waits: over groups, or of sends and receives. Who started it, the order of calls tells."""
 
-from stallwatch.diagnosis import align, signature
+from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.calls import align
+from stallwatch.diagnosis.calls.sequences import Departure
 from stallwatch.diagnosis.claims.claim import Claim, Saying, group_name, is_first_use, main_wait, named, waiting_facts
-from stallwatch.diagnosis.program import Departure
-from stallwatch.diagnosis.roots import Cycle
-from stallwatch.diagnosis.story import Story
-from stallwatch.diagnosis.waits import Strength
+from stallwatch.diagnosis.recorder import signature
+from stallwatch.diagnosis.waits.graph import Strength
+from stallwatch.diagnosis.waits.roots import Cycle
 from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
 
 

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.case import Case
 from stallwatch.diagnosis.claims.claim import Claim, named
+from stallwatch.diagnosis.job.case import Case
 from stallwatch.model.verdict import Fact
 
 # Told by processes, kernels and GPUs: recorders have no part in it.

@@ -1,9 +1,9 @@
 """Nobody waits yet, but one rank's calls pair with the wrong ones of the others: the hang comes later, or never, and
 the numbers are wrong from here on."""
 
+from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.calls.drift import one_off
 from stallwatch.diagnosis.claims.claim import Claim, Saying
-from stallwatch.diagnosis.drift import one_off
-from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Fact, Mismatch
 
 

@@ -1,9 +1,9 @@
 """No recorder was read, and every rank stands in communication: who has left the loop that the others are in is seen by
 the lines alone."""
 
+from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, named, waiting_facts
-from stallwatch.diagnosis.leaving import have_left
-from stallwatch.diagnosis.story import Story
+from stallwatch.diagnosis.job.leaving import have_left
 from stallwatch.model.verdict import Fact
 
 

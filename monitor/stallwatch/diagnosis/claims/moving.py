@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stallwatch.diagnosis.case import Case
+from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.claims.claim import (
     Claim,
     Saying,
@@ -16,7 +16,7 @@ from stallwatch.diagnosis.claims.claim import (
 from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
 from stallwatch.diagnosis.claims.not_entered import goes_on
 from stallwatch.diagnosis.claims.rank_exited import end_of, exit_code
-from stallwatch.diagnosis.story import Story
+from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.why_slow import Reasons, reasons
 from stallwatch.model.evidence import HeldBack
 from stallwatch.model.verdict import Confidence, Fact, Rejected

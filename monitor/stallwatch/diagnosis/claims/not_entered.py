@@ -1,7 +1,6 @@
 """Ranks that others wait for and that wait in nothing: they never entered; `where` says what they do instead."""
 
-from stallwatch.diagnosis import replay
-from stallwatch.diagnosis.case import Case
+from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.claims.claim import (
     Claim,
     Saying,
@@ -14,10 +13,11 @@ from stallwatch.diagnosis.claims.claim import (
     unrecorded_operation,
     waiting_facts,
 )
-from stallwatch.diagnosis.frames import Origin, place
+from stallwatch.diagnosis.frames.code_origin import Origin, place
 from stallwatch.diagnosis.gpu import gpus_of_their_own, is_busy
-from stallwatch.diagnosis.story import Story
-from stallwatch.diagnosis.waits import Strength, in_transfer, may_hide_transfers
+from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.waits import replay
+from stallwatch.diagnosis.waits.graph import Strength, in_transfer, may_hide_transfers
 from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
 
 _READS = ("filesystem", "checkpoint", "dataloader")

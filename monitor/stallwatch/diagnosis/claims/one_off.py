@@ -3,11 +3,11 @@ where sizes may differ in health, not at all."""
 
 from itertools import pairwise
 
-from stallwatch.diagnosis import align
-from stallwatch.diagnosis.align import Divergence
+from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.calls import align
+from stallwatch.diagnosis.calls.align import Divergence
+from stallwatch.diagnosis.calls.sequences import Departure, program
 from stallwatch.diagnosis.claims.claim import Claim, group_name, operation_of, waiting_facts
-from stallwatch.diagnosis.program import Departure, program
-from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Fact, Mismatch
 
 

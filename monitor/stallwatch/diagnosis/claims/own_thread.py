@@ -4,6 +4,7 @@ is most likely that thread's, and who lacks in that collective closes the circle
 Recorders show the two waits and no link between them: without this the ranks at the lock would be accused.
 """
 
+from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.claims.claim import (
     Claim,
     Saying,
@@ -14,8 +15,7 @@ from stallwatch.diagnosis.claims.claim import (
     point_name,
     waiting_facts,
 )
-from stallwatch.diagnosis.story import Story
-from stallwatch.diagnosis.waits import Wait
+from stallwatch.diagnosis.waits.graph import Wait
 from stallwatch.model.verdict import Fact
 
 

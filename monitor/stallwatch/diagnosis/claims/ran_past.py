@@ -6,6 +6,7 @@ is ahead of them has passed the place without calling (a no_sync that lasts, a b
 
 from collections.abc import Iterable
 
+from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.claims.claim import (
     Claim,
     Saying,
@@ -17,7 +18,6 @@ from stallwatch.diagnosis.claims.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
-from stallwatch.diagnosis.story import Story
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.verdict import Fact
 

@@ -1,6 +1,6 @@
 """A rank hit an exception and hangs in its teardown, or swallowed it and left the others waiting."""
 
-from stallwatch.diagnosis import signature
+from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.claims.claim import (
     Claim,
     Saying,
@@ -11,8 +11,8 @@ from stallwatch.diagnosis.claims.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.claims.collective_mismatch import choose
-from stallwatch.diagnosis.leaving import handles, have_left, raised_alone
-from stallwatch.diagnosis.story import Story
+from stallwatch.diagnosis.job.leaving import handles, have_left, raised_alone
+from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 

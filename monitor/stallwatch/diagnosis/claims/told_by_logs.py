@@ -3,6 +3,7 @@ nothing else, and of ranks that left no dump."""
 
 from collections.abc import Iterable, Sequence
 
+from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.claims.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs import mismatch as detail
 from stallwatch.diagnosis.logs import start
@@ -11,7 +12,6 @@ from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.logs.remedies_calls import mismatch_words
 from stallwatch.diagnosis.logs.told import Told
 from stallwatch.diagnosis.logs.waits import Blame, find_blame, operation_name, partition_text
-from stallwatch.diagnosis.story import Story
 from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected
 
 _SIGABRT = 6

@@ -1,11 +1,11 @@
 """Ranks that all stand in sends and receives, nobody absent, wait for each other: gloo records no point-to-point, and
 NCCL none whose communicator is being made."""
 
-from stallwatch.diagnosis import align
+from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, named, waiting_facts
 from stallwatch.diagnosis.claims.cycles import departed_cause
-from stallwatch.diagnosis.story import Story
-from stallwatch.diagnosis.waits import in_transfer
+from stallwatch.diagnosis.waits.graph import in_transfer
 from stallwatch.model.verdict import Fact
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from stallwatch.diagnosis.frames import Origin, place
+from stallwatch.diagnosis.frames.code_origin import Origin, place
 from stallwatch.diagnosis.logs.consequence import meaning
 from stallwatch.diagnosis.logs.told import shown_message
 from stallwatch.model.evidence import CodeFrame, LogEvent

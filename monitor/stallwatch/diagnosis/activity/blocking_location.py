@@ -1,0 +1,262 @@
+"""Where a thread stands: the meaning of its frames, refined by the kernel's wait and the text of the line."""
+
+from typing import NamedTuple
+
+from stallwatch.diagnosis.activity.kernel import KernelWait
+from stallwatch.diagnosis.frames.code_origin import Origin, place
+from stallwatch.diagnosis.frames.meaning import collective_name, meaning, trade_word
+from stallwatch.diagnosis.frames.source import Hint
+from stallwatch.diagnosis.frames.table import Meaning, Role
+from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.verdict import Where
+
+
+class Standing(NamedTuple):
+    where: Where
+    detail: str
+    roles: frozenset[Role] = frozenset()  # of the call that the job's innermost line makes
+    context: frozenset[Role] = frozenset()  # of everything it is called from
+    in_collective: bool | None = False  # None: a wait in C at a line that does not tell
+    collective: str | None = None
+    waits_for_children: bool = False
+    gpu_guessed: bool = False  # on the CPU, in C, and nothing says in what: it may compute as well as wait for its GPU
+
+
+class Circumstances(NamedTuple):
+    """What surrounds a stack."""
+
+    wait: KernelWait | None
+    on_cpu: bool | None
+    gpu: bool  # the process uses one
+    hint: Hint | None = None  # by the text of the innermost line
+    phase: str = ""  # of the heartbeat
+    holds_gil: bool = False
+
+
+STRONG_ROLES: frozenset[Role] = frozenset({
+    "teardown", "init", "store", "file_lock", "collective", "gpu_sync", "compile", "checkpoint", "dataloader",
+    "backward",
+})  # fmt: skip
+# Inside of these, what waits beneath is a means: init calls a barrier, a checkpoint may too, but then waits for others.
+_SWALLOWS: frozenset[Role] = frozenset({"teardown", "init"})
+_CONTEXT: frozenset[Role] = frozenset({"dataloader", "checkpoint", "compile"})
+_KERNEL: dict[KernelWait, tuple[Where, str]] = {
+    "futex": ("lock", "waits for a lock"),
+    "semaphore": ("lock", "waits for a semaphore shared with other processes"),
+    "file_lock": ("lock", "waits for a lock on a file"),
+    "sleep": ("user_code", "sleeps"),
+    "poll": ("socket", "waits for a socket or pipe"),
+    "socket": ("socket", "waits for a socket"),
+    "pipe": ("filesystem", "waits for the other end of a pipe"),
+    "pipe_write": ("filesystem", "writes into a pipe that is full and that nobody reads"),
+    "file": ("filesystem", "waits for the file system"),
+    "child": ("user_code", "waits for a child process"),
+    # The child has not come to exec: what keeps it there is the storage that the program lies on.
+    "vfork": ("filesystem", "is held by the kernel until a child that it started can run"),
+    "gpu": ("gpu_sync", "waits in the GPU's driver"),
+}
+_HINTED: dict[Hint, tuple[Where, str]] = {
+    "sleep": ("user_code", "sleeps"),
+    "store": ("store", "waits for the store"),
+    "lock": ("lock", "waits for a lock"),
+    "queue": ("lock", "waits for a queue"),
+    "join": ("lock", "waits for a thread or a background task"),
+    "collective": ("collective", "waits for a collective"),
+    "socket": ("socket", "waits for a socket"),
+    "child": ("user_code", "waits for a child process"),
+    "filesystem": ("filesystem", "reads or writes a file"),
+    "gpu_sync": ("gpu_sync", "waits for its GPU"),
+    "database": ("lock", "waits for a database"),
+    "input": ("user_code", "waits for input from a person"),
+    "print": ("filesystem", "waits for whoever reads its output"),
+}
+# Which waits of the kernel fit a hint; a line may hold several calls.
+_FITS: dict[Hint, frozenset[KernelWait | None]] = {
+    "sleep": frozenset({"sleep", "futex", "poll", None}),
+    "store": frozenset({"poll", "socket", "futex", None}),
+    "lock": frozenset({"futex", "semaphore", "file_lock", None}),
+    "queue": frozenset({"futex", "semaphore", "pipe", "pipe_write", "poll", None}),
+    "join": frozenset({"futex", "child", None}),
+    "collective": frozenset({"futex", "sleep", "poll", "socket", None}),
+    "socket": frozenset({"poll", "socket", None}),
+    "child": frozenset({"child", "pipe", "pipe_write", "vfork", None}),
+    "filesystem": frozenset({"file", "pipe", "pipe_write", "file_lock", None}),
+    "gpu_sync": frozenset({"futex", "poll", "gpu", "sleep", None}),
+    # SQLite sleeps between its tries for a lock; clients of servers wait for a socket.
+    "database": frozenset({"sleep", "file_lock", "file", "futex", "poll", "socket"}),
+    # A terminal's driver sleeps as a socket does.
+    "input": frozenset({"pipe", "poll", "socket"}),
+    "print": frozenset({"pipe_write", "poll", "socket"}),
+}
+
+
+def stand(frames: tuple[CodeFrame, ...], around: Circumstances) -> Standing:
+    """Given a stack, innermost first, say where it stands. An empty stack stands by the kernel's word alone."""
+    call, outer = _split(frames)
+    inner = [found for frame in call if (found := meaning(frame))]
+    roles = frozenset(found.role for found in inner)
+    above = [found for frame in outer if (found := meaning(frame))]
+    context = frozenset(found.role for found in above)
+    standing = _strong(inner, call, around) or _refined(inner, above, call, outer, around)
+    children = bool(roles & {"child", "process_queue"}) or around.wait in ("child", "vfork") or around.hint == "child"
+    # A loader that pins memory waits for its own thread, which waits for the workers; compilers work in children.
+    children = children or (standing.where == "dataloader" and "queue" in roles)
+    children = children or (standing.where == "compile" and not around.on_cpu)
+    return standing._replace(roles=roles, context=context, waits_for_children=children)
+
+
+def _split(frames: tuple[CodeFrame, ...]) -> tuple[tuple[CodeFrame, ...], tuple[CodeFrame, ...]]:
+    """The call that the innermost code of the job makes, and that code with all its callers."""
+    for index, frame in enumerate(frames):
+        origin = place(frame.filename).origin
+        if origin in (Origin.JOB, Origin.LIBRARY) and meaning(frame) is None:
+            return frames[:index], frames[index:]
+    return frames, ()
+
+
+def _strong(inner: list[Meaning], call: tuple[CodeFrame, ...], around: Circumstances) -> Standing | None:
+    swallowing = next((found for found in reversed(inner) if found.role in _SWALLOWS), None)
+    nearest = swallowing or next((found for found in inner if found.role in STRONG_ROLES), None)
+    if nearest is None:
+        return None
+    if nearest.role == "collective":
+        name = collective_name(call)
+        detail = f"waits in {name}" if name and "{" not in name else nearest.detail
+        return Standing("collective", detail, in_collective=True, collective=name)
+    if nearest.role == "backward":
+        if around.on_cpu:
+            where: Where = "gpu_sync" if _busy(around).where == "gpu_sync" else "user_code"
+            return Standing(where, "runs its backward pass")
+        # Under NCCL the engine's own threads launch; a wait for them says nothing about a collective.
+        return Standing("collective", nearest.detail, in_collective=None if around.gpu else True)
+    weak = _weak(call)
+    return Standing(nearest.where, _joined(nearest, weak))
+
+
+def _refined(
+    inner: list[Meaning],
+    above: list[Meaning],
+    call: tuple[CodeFrame, ...],
+    outer: tuple[CodeFrame, ...],
+    around: Circumstances,
+) -> Standing:
+    """A plain way to wait: what surrounds it says what the wait is for."""
+    weak = _weak(call)
+    own = Standing(weak.where, weak.detail) if weak else _native(call, around)
+    surrounding = next((found for found in above if found.role in _CONTEXT), None)
+    if surrounding:
+        return Standing(surrounding.where, _joined(surrounding, weak) if weak else _within(surrounding, own, around))
+    if any(found.role == "teardown" for found in above) and own.where != "collective":
+        return Standing("teardown", f"is ending: {own.detail}")
+    purpose = _purpose(weak, own, outer, around)
+    if purpose and own.in_collective is False:
+        return Standing(purpose, _purpose_detail(purpose, own.detail))
+    return own
+
+
+def _weak(call: tuple[CodeFrame, ...]) -> Meaning | None:
+    """The outermost of the plain waits speaks best: Event.wait rather than the Condition.wait inside it."""
+    for frame in reversed(call):
+        found = meaning(frame)
+        if found and found.role not in STRONG_ROLES:
+            return (
+                found._replace(detail=_LOCK_WORDS.get(_class_of(frame), found.detail))
+                if found.role == "lock"
+                else found
+            )
+    return None
+
+
+_LOCK_WORDS = {
+    "Event": "waits for an event that another thread must set",
+    "Condition": "waits for a condition that another thread must signal",
+    "Barrier": "waits at a barrier for other threads",
+    "Semaphore": "waits for a semaphore",
+    "BoundedSemaphore": "waits for a semaphore",
+}
+
+
+def _class_of(frame: CodeFrame) -> str:
+    return frame.name.rpartition(".")[0].rpartition(".")[2]
+
+
+def _native(call: tuple[CodeFrame, ...], around: Circumstances) -> Standing:
+    """The stack ends in C: the line's text, else the kernel's wait, else whether it runs."""
+    hinted = around.hint if not call else None
+    if hinted and _agrees(hinted, around):
+        where, detail = _HINTED[hinted]
+        kernel = _KERNEL.get(around.wait) if around.wait not in (None, "futex") else None
+        if kernel and kernel[0] == where:
+            detail = kernel[1]  # "a lock on a file" says more than "a lock"
+        if hinted == "database" and around.wait in ("poll", "socket"):
+            where = "socket"
+        return Standing(where, detail, in_collective=hinted == "collective")
+    if around.on_cpu:
+        return _busy(around)
+    if around.wait == "futex":
+        if call and place(call[0].filename).module.startswith("torch."):
+            return Standing("collective", "waits inside torch", in_collective=None)
+        return Standing("lock", "waits for a lock or a result", in_collective=None)
+    if around.wait and around.wait in _KERNEL:
+        where, detail = _KERNEL[around.wait]
+        return Standing(where, detail)
+    # Asleep in C, and nobody says in what: a wait of gloo's looks just so.
+    return Standing("user_code", "is in the job's own code", in_collective=False if around.wait else None)
+
+
+def stand_without_stack(around: Circumstances) -> Standing:
+    """What the kernel and the phase tell when no stack was read: a futex may be anything."""
+    phase = around.phase.lower()
+    if around.wait in (None, "futex", "poll", "stopped"):
+        where: Where = "unknown"
+        if "checkpoint" in phase or "ckpt" in phase:
+            where = "checkpoint"
+        return Standing(where, f"is in its phase {around.phase!r}" if around.phase else "", in_collective=None)
+    where, detail = _KERNEL[around.wait]
+    standing = Standing(where, detail, waits_for_children=around.wait in ("child", "vfork"))
+    if where == "filesystem" and ("checkpoint" in phase or "ckpt" in phase):
+        return standing._replace(where="checkpoint", detail=_purpose_detail("checkpoint", detail))
+    return standing
+
+
+def _agrees(hinted: Hint, around: Circumstances) -> bool:
+    """Whether the thread's state fits what the line's text says."""
+    if hinted == "gpu_sync":
+        return around.gpu and around.wait in _FITS[hinted]
+    return around.wait in _FITS[hinted] and not around.on_cpu
+
+
+def _busy(around: Circumstances) -> Standing:
+    # Waiting for CUDA spins without the GIL by default (cudaDeviceScheduleAuto on a host with enough cores).
+    if around.gpu and not around.holds_gil:
+        return Standing("gpu_sync", "computes in native code or waits for its GPU", gpu_guessed=True)
+    return Standing("busy_loop", "computes on the CPU")
+
+
+def _purpose(weak: Meaning | None, own: Standing, outer: tuple[CodeFrame, ...], around: Circumstances) -> Where | None:
+    """Words of the trade in the job's function names, and the phase it told: only for waits that they can explain."""
+    role = weak.role if weak else None
+    slow = own.where in ("filesystem", "socket") or role == "child"
+    handed = role in ("queue", "process_queue") or around.hint == "queue"
+    words = [word for frame in outer if (word := trade_word(frame))]
+    if slow and ("checkpoint" in words or "checkpoint" in around.phase.lower() or "ckpt" in around.phase.lower()):
+        return "checkpoint"
+    if (slow or handed) and "dataloader" in words:
+        return "dataloader"
+    return None
+
+
+def _purpose_detail(purpose: Where, own: str) -> str:
+    return f"{own} while it {'saves or loads a checkpoint' if purpose == 'checkpoint' else 'loads data'}"
+
+
+def _joined(outer: Meaning, weak: Meaning | None) -> str:
+    if weak is None or weak.detail == outer.detail:
+        return outer.detail
+    if outer.role == "dataloader" and weak.role == "process_queue":
+        return "waits for the worker processes of its data loader"
+    return f"{outer.detail}, which {weak.detail}"
+
+
+def _within(outer: Meaning, own: Standing, around: Circumstances) -> str:
+    return outer.detail if around.on_cpu or not own.detail else f"{outer.detail}, whose code {own.detail}"

@@ -1,0 +1,1 @@
+"""Who called what: streams aligned across ranks, sequences of calls, counts that drift apart."""

@@ -1,0 +1,243 @@
+"""Where the members of a group called different things under one number: the first such place, and who differs.
+
+A minority is only a hint. Where there is none, what the group did in earlier steps tells, then its sister groups.
+"""
+
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from stallwatch.diagnosis.calls.followers import Followers
+from stallwatch.diagnosis.job.case import Case, family
+from stallwatch.diagnosis.job.groups import GroupStream, Key, key
+from stallwatch.diagnosis.recorder import signature
+from stallwatch.model.summary import Call
+
+Decider = Literal["majority", "history", "sisters", "line", "slip", "site", "start", "nothing", "threads"]
+Kind = Literal["op", "size", "dtype", "count"]
+
+
+_MOST_SLIPPED = 16  # members whose lines are compared number by number
+_PASSED_OFTEN = 2  # times that a line must have made a call before its habit means anything
+
+
+class Divergence(msgspec.Struct, frozen=True):
+    group: int
+    seq: int
+    culprits: tuple[int, ...]
+    kind: Kind
+    expected: Call
+    found: Call
+    decided_by: Decider
+    voters: int  # members whose call at this number is known
+    open: bool  # at least one member still waits in it
+    found_is_new: bool  # the culprits had never called this in the group before
+    expected_recurs: bool
+    parts: tuple[tuple[Call, tuple[int, ...]], ...]  # who called what, the most first
+
+
+def find_divergences(case: Case) -> tuple[Divergence, ...]:
+    """Given the case, return each group's first divergence, earliest in the wait first."""
+    found = []
+    firsts: dict[int, tuple[int, dict[int, Call]]] = {}
+    for group in case.groups:
+        seq = case.first_difference(group.index)
+        if seq is not None:
+            calls = {
+                rank: call
+                for rank, member in case.streams[group.index].items()
+                if (call := member.call_at(seq)) is not None
+            }
+            firsts[group.index] = (seq, calls)
+    for index, (seq, calls) in firsts.items():
+        found.append(_judge(case, index, seq, calls))
+    return tuple(sorted(found, key=lambda d: (not d.open, d.group)))
+
+
+def _judge(case: Case, group: int, seq: int, calls: dict[int, Call]) -> Divergence:
+    classes: dict[Key, list[int]] = {}
+    for rank, call in sorted(calls.items()):
+        classes.setdefault(key(call), []).append(rank)
+    expected, by = _expected(case, group, seq, classes, calls)
+    if _is_race(case, group, seq, calls):
+        by = "threads"
+    culprits = tuple(rank for what, ranks in classes.items() if what != expected for rank in ranks)
+    if by in ("nothing", "threads"):
+        culprits = ()
+    representative = {what: calls[ranks[0]] for what, ranks in classes.items()}
+    odd = next(what for what in sorted(classes, key=lambda w: (len(classes[w]), str(w))) if what != expected)
+    members = case.streams[group]
+    before = [set(member.keys_before(seq)) for member in members.values()]
+    culprits_before = [set(members[rank].keys_before(seq)) for rank in culprits or classes[odd]]
+    return Divergence(
+        group=group,
+        seq=seq,
+        culprits=tuple(sorted(culprits)),
+        kind=_kind(representative[expected], representative[odd]),
+        parts=tuple(
+            (representative[what], tuple(ranks))
+            for what, ranks in sorted(classes.items(), key=lambda item: (-len(item[1]), item[1]))
+        ),
+        expected=representative[expected],
+        found=representative[odd],
+        decided_by=by,
+        voters=len(calls),
+        open=any(member.stream.completed < seq for member in members.values()),
+        found_is_new=not any(odd in keys for keys in culprits_before),
+        expected_recurs=any(expected in keys for keys in before),
+    )
+
+
+def _expected(
+    case: Case, group: int, seq: int, classes: dict[Key, list[int]], calls: dict[int, Call]
+) -> tuple[Key, Decider]:
+    total = sum(len(ranks) for ranks in classes.values())
+    largest = max(classes, key=lambda what: (len(classes[what]), str(what)))
+    if 2 * len(classes[largest]) > total:
+        return largest, "majority"
+    members = case.streams[group]
+    beside = _sisters(case, group, seq)
+    sisters = [what for what in classes if what in beside]
+    if len(sisters) == 1:
+        return sisters[0], "sisters"
+    slipped = _slipped(members, seq)
+    if slipped and len(kept := [what for what, ranks in classes.items() if not slipped.issuperset(ranks)]) == 1:
+        return kept[0], "slip"
+    faithful = [
+        what for what, ranks in classes.items() if all(_keeps_to_line(members[r], seq, calls[r]) for r in ranks)
+    ]
+    if len(faithful) == 1:
+        return faithful[0], "line"
+    sites = {call.site for member in members.values() for call in member.calls_before(seq) if call.site}
+    again = [what for what, ranks in classes.items() if sites and all(calls[r].site in sites for r in ranks)]
+    if len(again) == 1 and all(calls[r].site for ranks in classes.values() for r in ranks):
+        return again[0], "site"
+    usual = _usual(members, seq, classes, calls)
+    if len(usual) == 1:
+        return usual[0], "history"
+    past = {what for member in members.values() for what in member.keys_before(seq)}
+    known = [what for what in classes if what in past]
+    one_operation = len({what[0] for what in classes}) == 1
+    others_are_barriers = all(signature.is_barrier(what[0]) for what in classes if what not in past)
+    if len(known) == 1 and (one_operation or others_are_barriers):
+        return known[0], "history"  # against a size, a dtype or a barrier that the group had never seen
+    starts = {
+        keys[0] for member in members.values() if member.stream.first_seq <= 1 and (keys := member.keys_before(seq))
+    }
+    again = [what for what in classes if what in starts]
+    if len(again) == 1 and len(starts) == 1:
+        return again[0], "start"
+    return largest, "nothing"
+
+
+def _usual(
+    members: Mapping[int, GroupStream], seq: int, classes: Mapping[Key, list[int]], calls: Mapping[int, Call]
+) -> list[Key]:
+    """What of these has followed before. Several lines make equal calls: where all lines are known they count, too, and
+    where each did what its own line does next, one of them had come there by a call of its own that paired."""
+    ordered = [member for _, member in sorted(members.items())]
+    if all(call.site for call in calls.values()):
+        of_lines = Followers([[(*key(c), c.site) for c in member.calls_before(seq)] for member in ordered])
+        usual = [
+            what for what, ranks in classes.items() if any(of_lines.expects((*what, calls[r].site)) for r in ranks)
+        ]
+        if len(usual) < len(classes):
+            return usual
+    followers = Followers([member.keys_before(seq) for member in ordered])
+    return [what for what in classes if followers.expects(what)]
+
+
+def _slipped(members: Mapping[int, GroupStream], seq: int) -> frozenset[int]:
+    """Who first called, from a line that the group had never used, what others called from one that it had: the calls
+    paired, and that member may be one off since. Nobody where lines are not known, or all parted from them."""
+    if len(members) > _MOST_SLIPPED:
+        return frozenset()
+    of_members = {rank: dict(_by_number(member, seq)) for rank, member in members.items()}
+    seen: set[str] = set()
+    for number in sorted(set().union(*of_members.values())):
+        sites = {rank: calls[number].site for rank, calls in of_members.items() if number in calls}
+        if not all(sites.values()):
+            return frozenset()
+        new = frozenset(rank for rank, site in sites.items() if site not in seen)
+        if seen and new and len(set(sites.values())) > 1:
+            return new if len(new) < len(sites) else frozenset()
+        seen.update(sites.values())
+    return frozenset()
+
+
+def _by_number(member: GroupStream, seq: int) -> Iterator[tuple[int, Call]]:
+    for number in range(member.stream.first_seq, seq):
+        if (call := member.call_at(number)) is not None:
+            yield number, call
+
+
+def _keeps_to_line(member: GroupStream, seq: int, call: Call) -> bool:
+    """False when the line of the job's code that made this call had always called something else."""
+    if not call.site:
+        return True
+    past = [key(other) for other in member.calls_before(seq) if other.site == call.site]
+    # Passed once, it tells nothing: a line may make several calls (an object's size, then its bytes).
+    return len(past) < _PASSED_OFTEN or key(call) in past
+
+
+def _sisters(case: Case, group: int, seq: int) -> set[Key]:
+    """What groups of the same kind called under the same number."""
+    mine = case.groups[group]
+    kind = family(mine.description)
+    return {
+        key(call)
+        for other in case.groups
+        if other.index != group and family(other.description) == kind and len(other.ranks) == len(mine.ranks)
+        for member in case.streams[other.index].values()
+        if (call := member.call_at(seq)) is not None
+    }
+
+
+def _is_race(case: Case, group: int, seq: int, calls: dict[int, Call]) -> bool:
+    """True when all called the same two things under this number and the next, from two threads each: which thread
+    comes first is chance, and nobody took another branch."""
+    pairs = []
+    for rank, call in calls.items():
+        member = case.streams[group][rank]
+        after = member.call_at(seq + 1)
+        if after is None or not _from_two_threads(member, call, after):
+            return False
+        pairs.append(frozenset({(*key(call), call.site), (*key(after), after.site)}))
+    return len(set(pairs)) == 1 and len(pairs[0]) == 2
+
+
+def _from_two_threads(member: GroupStream, one: Call, other: Call) -> bool:
+    calls = member.summary.calls
+    lanes = [{calls[value] for value in array("H", lane) if value < len(calls)} for lane in member.summary.program]
+    of_one, of_other = ({number for number, lane in enumerate(lanes) if call in lane} for call in (one, other))
+    return bool(of_one and of_other) and not of_one & of_other
+
+
+def _kind(expected: Call, found: Call) -> Kind:
+    if expected.operation != found.operation:
+        return "op"
+    return "size" if (expected.elements, expected.members) != (found.elements, found.members) else "dtype"
+
+
+def odd_member(expected: Call, found: Call) -> tuple[int, str, str] | None:
+    """Given two batches of as many members, return the place of the first that differs, from 1, and what it is in each;
+    None for calls that are no batch."""
+    pairs = zip(expected.members, found.members, strict=False)
+    return next(((place, one, other) for place, (one, other) in enumerate(pairs, 1) if one != other), None)
+
+
+def describe(call: Call) -> str:
+    """A call for people: "all_reduce of 1000 elements Float at train.py:94 train_step"."""
+    return describe_call(call) + (f" at {_short(call.site)}" if call.site else "")
+
+
+def describe_call(call: Call) -> str:
+    """Without its place: "all_reduce of 1000 elements Float"."""
+    size = "" if call.elements is None or signature.is_barrier(call.operation) else f" of {call.elements} elements"
+    return f"{call.operation}{size}" + (f" {call.dtype}" if call.dtype else "")
+
+
+def _short(site: str) -> str:
+    return site.rsplit("/", 1)[-1]

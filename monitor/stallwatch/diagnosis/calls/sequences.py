@@ -1,0 +1,207 @@
+"""Who left the program: each rank's calls in host order over all groups, against its peers and its own earlier steps.
+
+In a cycle of waits everybody waits; only the order of calls tells who started it. Places are comparable across ranks
+because a collective carries its number in its group: what most ranks call after number 17 of "dp" is the program.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from stallwatch.diagnosis.calls.followers import followers
+from stallwatch.diagnosis.job.case import Case, Group, family
+from stallwatch.diagnosis.recorder import signature
+from stallwatch.model.summary import Call
+
+_MIN_HISTORY = 3
+_WAY = 4  # calls that make a way: long enough to tell the end of a loop from its middle
+
+
+class Departure(msgspec.Struct, frozen=True):
+    """A call where peers, or the rank itself in earlier steps, called something else."""
+
+    rank: int
+    place: int  # index in the rank's program
+    seq: int  # of the call in its group; 0 for transfers
+    found: Call
+    expected: tuple[Call, ...]
+
+
+class _Step(NamedTuple):
+    call: Call
+    token: Hashable  # what is called, in words that peers share
+    key: Hashable  # the same with its number: the place in the program
+    seq: int  # in its group; 0 for transfers
+
+
+def program(case: Case, rank: int) -> list[Call]:
+    """Calls of the rank's training lane in order of recording, point-to-point included."""
+    summary = case.summaries.get(rank)
+    if summary is None or not summary.program:
+        return []
+    return [summary.calls[value] for value in array("H", summary.program[0]) if value < len(summary.calls)]
+
+
+def find_departures(case: Case, ranks: Iterable[int]) -> tuple[Departure, ...]:
+    """Given ranks, return the first place where each left the program, if it did."""
+    steps = {rank: _steps(case, rank) for rank in sorted(ranks)}
+    roles: dict[Hashable, list[int]] = {}
+    for rank, own in steps.items():
+        if own:
+            roles.setdefault(_role(case, rank), []).append(rank)
+    found: list[Departure] = []
+    for mates in roles.values():
+        nexts: dict[Hashable, dict[Hashable, Call]] = {}
+        votes: dict[Hashable, Counter[Hashable]] = {}
+        for rank in mates:
+            for here, after in zip(steps[rank], steps[rank][1:], strict=False):
+                votes.setdefault(here.key, Counter())[after.token] += 1
+                nexts.setdefault(here.key, {})[after.token] = after.call
+        for rank in mates:
+            departure = _first_departure(rank, steps[rank], votes, nexts)
+            if departure is not None:
+                found.append(departure)
+    return tuple(sorted(found, key=lambda departure: departure.rank))
+
+
+def _first_departure(
+    rank: int,
+    steps: Sequence[_Step],
+    votes: Mapping[Hashable, Counter[Hashable]],
+    nexts: Mapping[Hashable, Mapping[Hashable, Call]],
+) -> Departure | None:
+    calls = [step.call for step in steps]
+    for place in range(1, len(steps)):
+        before, here = steps[place - 1], steps[place]
+        counts = votes[before.key]
+        total = sum(counts.values())
+        usual = max(counts, key=lambda token: (counts[token], str(token)))
+        if counts[here.token] == total and total > 1:
+            continue  # its peers do the same
+        if 2 * counts[usual] > total:
+            if usual != here.token and total > 1 and not _recurs(calls, place):
+                return Departure(rank, place, here.seq, here.call, (nexts[before.key][usual],))
+            if total > 1:
+                continue
+        if total > 1 and here.token != steps[0].token and steps[0].token in counts and _is_start(calls, place):
+            return Departure(rank, place, here.seq, here.call, (nexts[before.key][steps[0].token],))
+        if signature.is_barrier(here.call.operation) and here.call not in calls[:place]:
+            loop = [call for token, call in nexts[before.key].items() if token != here.token]
+            tokens = {step.token for step in steps[:place]}
+            if loop and any(token in tokens for token in nexts[before.key] if token != here.token):
+                return Departure(
+                    rank, place, here.seq, here.call, tuple(loop)
+                )  # it waits at the end, its peers go round again
+        if place < _MIN_HISTORY:
+            continue
+        own = followers(calls, place)
+        if own and here.call not in own and not _recurs(calls, place):
+            seen = {call for call in own if isinstance(call, Call)}
+            return Departure(rank, place, here.seq, here.call, tuple(sorted(seen, key=_order)))
+    return None
+
+
+def _is_start(calls: Sequence[Call], place: int) -> bool:
+    """True where a loop would go round again: what comes next, by a peer, is what the rank itself began with, and its
+    own call before has never been followed by anything."""
+    return calls[place - 1] not in calls[: place - 1]
+
+
+def _recurs(calls: Sequence[Call], place: int) -> bool:
+    """True when the rank goes this way more than once: then it is its own program, not a departure from it.
+
+    A way that ends a run of equal calls holds the whole run: one call fewer in it is another way.
+    """
+    start = max(place - _WAY + 1, 0)
+    run = place - 1
+    while run > 0 and calls[run - 1] == calls[place - 1]:
+        run -= 1
+    start = min(start, max(run - 1, 0))
+    way = list(calls[start : place + 1])
+    last = calls[place]
+    found = 0
+    for end in range(len(way) - 1, len(calls)):
+        if calls[end] == last and list(calls[end - len(way) + 1 : end + 1]) == way:
+            found += 1
+            if found > 1:
+                return True
+    return False
+
+
+def _order(call: Call) -> tuple[str, str, int]:
+    return call.operation, call.site, call.stream
+
+
+def _steps(case: Case, rank: int) -> list[_Step]:
+    calls = program(case, rank)
+    summary = case.summaries.get(rank)
+    if summary is None:
+        return []
+    remaining = Counter(call.stream for call in calls if not signature.is_transfer(call.operation))
+    transfers: Counter[Hashable] = Counter()
+    tokens: dict[int, Hashable] = {}  # a call is made thousands of times, and is one object of the summary's table
+    steps = []
+    for call in calls:
+        token = tokens.get(id(call))
+        if token is None:
+            token = tokens[id(call)] = peer_token(case, rank, call)
+        stream = summary.streams[call.stream]
+        if signature.is_transfer(call.operation):
+            transfers[token] += 1
+            number = transfers[token] if summary.whole else -1
+            seq = 0
+        else:
+            # Numbered from the end: the ring may have lost the beginning.
+            number = seq = stream.last_seq - remaining[call.stream] + 1
+            remaining[call.stream] -= 1
+        steps.append(_Step(call, token, (token, number), seq))
+    return steps
+
+
+def _role(case: Case, rank: int) -> Hashable:
+    """Ranks at one place of a pipeline run one program: their place in the groups that carry transfers, and the kinds
+    of groups that they use at all (tied embeddings are reduced by the first and the last stage alone)."""
+    summary = case.summaries[rank]
+    used = [case.groups[case.group_of[rank, index]] for index in range(len(summary.streams))]
+    places: set[Hashable] = {family(group.description) for group in used if not group.is_default}
+    for pair in summary.pairs:
+        group = case.groups[case.group_of[rank, pair.stream]]
+        if group.members_known and rank in group.ranks:
+            places.add((family(group.description), len(group.ranks), group.ranks.index(rank)))
+    return frozenset(places)
+
+
+def peer_token(case: Case, rank: int, call: Call) -> Hashable:
+    """A call as peers would make it: their groups differ in number, not in kind."""
+    group = case.groups[case.group_of[rank, call.stream]]
+    operation, _, ends = call.operation.partition(" ")
+    numbers = [int(part) for part in ends.replace("<-", " ").replace("->", " ").split() if part.isdecimal()]
+    way = "" if len(numbers) != 2 else _way(group, rank, *numbers)
+    kind = (family(group.description), place_among_twins(case, group))
+    return kind, case.usual_size(group), operation + way, call.elements, call.dtype, call.site
+
+
+def _way(group: Group, rank: int, own: int, peer: int) -> str:
+    """To which place in the group a transfer goes, where its members are known; else only in which direction."""
+    if group.members_known and rank in group.ranks:
+        if own == rank and peer in group.ranks:
+            return str(group.ranks.index(peer))
+        if own == group.ranks.index(rank):
+            return str(peer)  # torch counts within the group
+    return "+" if peer > own else "-"
+
+
+def place_among_twins(case: Case, group: Group) -> int:
+    """Groups of one description and the same members, as far as they were seen, lie side by side in the case, in an
+    order that all ranks share."""
+    place = 0
+    while group.index - place > 0 and are_twins(case.groups[group.index - place - 1], group):
+        place += 1
+    return place
+
+
+def are_twins(one: Group, other: Group) -> bool:
+    return (one.description, one.ranks, one.backend) == (other.description, other.ranks, other.backend)

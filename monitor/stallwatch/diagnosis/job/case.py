@@ -1,0 +1,314 @@
+"""The case: all ranks' summaries and activities put together, groups identified across ranks, positions comparable.
+
+Names and ids of process groups are local to a rank: a group is its description and its members.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.job.begun import take_back
+from stallwatch.diagnosis.job.groups import GroupStream, first_difference
+from stallwatch.diagnosis.job.outdated import outdated_ranks
+from stallwatch.diagnosis.job.ras import ranks_behind
+from stallwatch.diagnosis.job.sisters import completed
+from stallwatch.diagnosis.job.untold import doubt, prove, untold_backends
+from stallwatch.diagnosis.logs.reading import NOTHING_READ, LogReading
+from stallwatch.diagnosis.recorder import signature
+from stallwatch.model.evidence import HeldBack, NodeEvidence, RankEvidence
+from stallwatch.model.meeting import NO_MEETING, Meeting
+from stallwatch.model.summary import ANY, Call, PairCount, Pending, RankSummary, Stream, Transfer
+
+_DEFAULT_NAMES = ("", "0")
+_DEFAULT_DESCRIPTIONS = ("default_pg", "", "undefined")
+
+
+class Group(msgspec.Struct, frozen=True):
+    index: int
+    description: str
+    ranks: tuple[int, ...]
+    members_known: bool  # False: `ranks` are those that used it, there may be others
+    backend: str
+
+    @property
+    def is_default(self) -> bool:
+        return self.description in _DEFAULT_DESCRIPTIONS
+
+
+class Case:
+    """Read-only after construction. `streams[group][rank]` is what the rank recorded of the group."""
+
+    def __init__(
+        self,
+        summaries: Sequence[RankSummary],
+        activities: Mapping[int, Activity],
+        world_size: int | None,
+        nodes: Sequence[NodeEvidence] = (),
+        evidence: Mapping[int, RankEvidence] | None = None,
+        looks: int = 1,
+        logs: LogReading = NOTHING_READ,
+        meeting: Meeting = NO_MEETING,
+        held_back: HeldBack | None = None,
+    ) -> None:
+        self.summaries = {summary.rank: summary for summary in sorted(summaries, key=lambda s: s.rank)}
+        self.activities = dict(sorted(activities.items()))
+        self.observed = tuple(sorted({*self.summaries, *self.activities}))
+        self.world_size = world_size
+        self.nodes = tuple(sorted(nodes, key=lambda node: node.host))
+        self.evidence = dict(evidence or {})
+        self.looks = looks
+        self.meeting = meeting
+        self.held_back = held_back
+        self.logs = logs
+        self.groups: list[Group] = []
+        self.streams: list[dict[int, GroupStream]] = []
+        self.group_of: dict[tuple[int, int], int] = {}
+        self._set_of_tuple: dict[int, int] = {}
+        self._set_numbers: dict[tuple[int, ...], int] = {}
+        self._kept: list[tuple[int, ...]] = []  # an id names a tuple only while the tuple lives
+        self._world = tuple(range(world_size)) if world_size else self.observed
+        self._identify()
+        self._complete_families()
+        take_back(self)
+        self.untold = untold_backends(self.summaries, self.streams)  # back ends whose recorders tell of no end
+        doubt(self)
+        self._sizes: dict[str, set[int]] = {}
+        for group in self.groups:
+            if group.members_known:
+                self._sizes.setdefault(family(group.description), set()).add(len(group.ranks))
+        self._places: dict[int, dict[int, int]] = {}
+        self._pairs: dict[tuple[int, int, int, int], PairCount] = {}
+        for rank, summary in self.summaries.items():
+            for pair in summary.pairs:
+                group = self.groups[self.group_of[rank, pair.stream]]
+                ends = self._global_ends(group, rank, pair.source, pair.destination, pair.outgoing)
+                self._pairs[(rank, group.index, *ends)] = pair
+        prove(self)
+        self._waiting_stacks = {
+            self.activity(rank).stack for rank, summary in self.summaries.items() if summary.pending
+        }
+        self._behind = ranks_behind(self.nodes, self._own_pids())
+        tables: dict[tuple[Call, ...], int] = {}
+        self._first_differences = [first_difference(members, tables) for members in self.streams]
+        self.outdated = outdated_ranks(self.summaries.values())
+        self._proven: list[int] = [self._proven_seq(index) for index in range(len(self.groups))]
+
+    def _own_pids(self) -> dict[int, int]:
+        """As each process knows itself, which is what NCCL reports; in a container it is not ours."""
+        own = {
+            rank: look.namespace_pid
+            for rank, evidence in self.evidence.items()
+            for look in evidence.processes
+            if look.namespace_pid is not None
+        }
+        return {**self.pids, **own}
+
+    @property
+    def pids(self) -> dict[int, int]:
+        return {rank: activity.pid for rank, activity in self.activities.items() if activity.pid is not None}
+
+    @property
+    def world(self) -> tuple[int, ...]:
+        return self._world
+
+    @property
+    def unobserved(self) -> tuple[int, ...]:
+        known = set(self.observed)
+        return tuple(rank for rank in self.world if rank not in known)
+
+    def activity(self, rank: int) -> Activity:
+        return self.activities.get(rank) or Activity(rank=rank)
+
+    def is_elsewhere(self, rank: int) -> bool:
+        """True when a stack shows the rank outside of communication, of waiting for its GPU, and of the very place
+        where ranks stand that are known to wait; or when it keeps the GIL, which torch's communication gives back."""
+        activity = self.activity(rank)
+        if activity.where == "gil" and not activity.stack:
+            return True
+        outside = bool(activity.stack) and activity.in_collective is False and not activity.gpu_sync
+        return outside and activity.stack not in self._waiting_stacks
+
+    def recorded(self, rank: int) -> bool:
+        """True when a dump of the rank was read, and to its end."""
+        summary = self.summaries.get(rank)
+        return summary is not None and summary.look > 0 and not summary.cut_short
+
+    def group(self, rank: int, pending: Pending) -> Group:
+        return self.groups[self.group_of[rank, pending.stream]]
+
+    def call(self, rank: int, pending: Pending) -> Call | None:
+        calls = self.summaries[rank].calls
+        return calls[pending.call] if pending.call < len(calls) else None
+
+    def proven_seq(self, group: int) -> int:
+        """Every member has entered up to this number: a synchronising collective of it has completed somewhere."""
+        return self._proven[group]
+
+    def first_difference(self, group: int) -> int | None:
+        """The lowest number under which two members of the group called different things."""
+        return self._first_differences[group]
+
+    def is_stale(self, rank: int, group: int) -> bool:
+        """True when the rank's dump is older than what others prove it has entered: the job moved between dumps."""
+        member = self.streams[group].get(rank)
+        return member is not None and not member.stream.cut_short and member.stream.last_seq < self._proven[group]
+
+    def _global_ends(
+        self, group: Group, rank: int, source: int, destination: int, outgoing: bool | None
+    ) -> tuple[int, int]:
+        """Given the ends of a transfer as a rank named them, return global ranks. torch names ranks of the group; a
+        wrapper or another back end may name global ones: the rank's own end tells which."""
+        if ANY in (source, destination):
+            return (rank, ANY) if outgoing else (ANY, rank)
+        if group.index not in self._places:
+            self._places[group.index] = {member: place for place, member in enumerate(group.ranks)}
+        places = self._places[group.index]
+        members = group.ranks
+        own = {source, destination} if outgoing is None else {source if outgoing else destination}
+        if places.get(rank) in own and max(source, destination) < len(members):
+            return members[source], members[destination]
+        if rank in own and source in places and destination in places:
+            return source, destination
+        return (
+            members[source] if source < len(members) else source,
+            members[destination] if destination < len(members) else destination,
+        )
+
+    def usual_size(self, group: Group) -> int:
+        """How many members a group has; of one whose members nobody wrote down, as many as its sisters; 0: unknown."""
+        if group.members_known:
+            return len(group.ranks)
+        sizes = self._sizes.get(family(group.description), set())
+        return next(iter(sizes)) if len(sizes) == 1 else 0
+
+    def pair(self, rank: int, group: int, source: int, destination: int) -> PairCount | None:
+        """How often the rank recorded transfers of this direction between these two global ranks in the group."""
+        return self._pairs.get((rank, group, source, destination))
+
+    def names_no_peer(self, rank: int, group: int) -> bool:
+        """True when the rank recorded transfers of the group that do not say with whom."""
+        return (rank, group, ANY, rank) in self._pairs or (rank, group, rank, ANY) in self._pairs
+
+    def ends(self, rank: int, pending: Pending, transfer: Transfer) -> tuple[int, int]:
+        """Source and destination of a transfer that a rank recorded, as global ranks."""
+        group = self.group(rank, pending)
+        return self._global_ends(group, rank, transfer.source, transfer.destination, transfer.outgoing)
+
+    def launches_behind(self, rank: int) -> bool:
+        """True when NCCL RAS counts fewer launches on this rank than on others of a communicator."""
+        return rank in self._behind
+
+    def _identify(self) -> None:
+        known: dict[tuple[str, int, str], dict[int, list[int]]] = {}
+        unknown: dict[tuple[str, str, str], dict[int, list[int]]] = {}
+        for rank, summary in self.summaries.items():
+            for index, stream in enumerate(summary.streams):
+                ranks = stream.ranks or self._default_ranks(stream)
+                if ranks:
+                    bucket = known.setdefault((stream.description, self._member_set(ranks), stream.backend), {})
+                    bucket.setdefault(rank, []).append(index)
+                else:
+                    unknown.setdefault((stream.description, stream.name, stream.backend), {}).setdefault(
+                        rank, []
+                    ).append(index)
+        sets = {number: ranks for ranks, number in self._set_numbers.items()}
+        named = [
+            (description, sets[number], backend, members) for (description, number, backend), members in known.items()
+        ]
+        for description, ranks, backend, members in sorted(named, key=lambda item: item[:3]):
+            for part in self._by_name(members):
+                self._add(description, ranks, True, backend, part)
+        for (description, _, backend), members in sorted(unknown.items()):
+            part = {rank: indexes[-1] for rank, indexes in members.items()}
+            hint = self._size_hint(part)
+            if hint is not None and self.world_size == hint:
+                self._add(description, self.world, True, backend, part)
+            else:
+                self._add(description, tuple(sorted(part)), hint == len(part), backend, part)
+
+    def _member_set(self, ranks: tuple[int, ...]) -> int:
+        """Number a set of members; ranks of one job share the tuple, so that it is hashed once."""
+        number = self._set_of_tuple.get(id(ranks))
+        if number is None:
+            number = self._set_of_tuple[id(ranks)] = self._set_numbers.setdefault(ranks, len(self._set_numbers))
+            self._kept.append(ranks)
+        return number
+
+    def _complete_families(self) -> None:
+        """Groups of one kind tell each other's members where nobody wrote them down."""
+        families: dict[str, list[int]] = {}
+        for group in self.groups:
+            if not group.members_known:
+                families.setdefault(family(group.description), []).append(group.index)
+        for indexes in families.values():
+            whole = completed([self.groups[index].ranks for index in indexes], self.world)
+            for index, ranks in zip(indexes, whole, strict=False):
+                self.groups[index] = msgspec.structs.replace(self.groups[index], ranks=ranks, members_known=True)
+
+    def _default_ranks(self, stream: Stream) -> tuple[int, ...]:
+        default = stream.name in _DEFAULT_NAMES and stream.description in _DEFAULT_DESCRIPTIONS
+        return self.world if default and self.world_size else ()
+
+    def _size_hint(self, members: Mapping[int, int]) -> int | None:
+        hints = [self.summaries[rank].streams[index].size_hint for rank, index in members.items()]
+        return max((hint for hint in hints if hint is not None), default=None)
+
+    def _by_name(self, members: Mapping[int, list[int]]) -> list[dict[int, int]]:
+        """Several groups with one description and the same members: told apart by name where names are shared,
+        else by the order in which each rank made them."""
+        if all(len(indexes) == 1 for indexes in members.values()):
+            return [{rank: indexes[0] for rank, indexes in members.items()}]
+        names: dict[str, dict[int, int]] = {}
+        for rank, indexes in members.items():
+            for index in indexes:
+                names.setdefault(self.summaries[rank].streams[index].name, {})[rank] = index
+        if any(len(part) > 1 for part in names.values()) or len(members) == 1:
+            return [names[name] for name in sorted(names)]
+        ordered = {
+            rank: sorted(indexes, key=lambda i, rank=rank: _natural(self.summaries[rank].streams[i].name))  # type: ignore[misc]
+            for rank, indexes in members.items()
+        }
+        longest = max(len(indexes) for indexes in ordered.values())
+        return [
+            {rank: indexes[place] for rank, indexes in ordered.items() if place < len(indexes)}
+            for place in range(longest)
+        ]
+
+    def _add(
+        self, description: str, ranks: tuple[int, ...], members_known: bool, backend: str, part: Mapping[int, int]
+    ) -> None:
+        index = len(self.groups)
+        self.groups.append(Group(index, description, ranks, members_known, backend))
+        self.streams.append(
+            {
+                rank: GroupStream(self.summaries[rank], self.summaries[rank].streams[i])
+                for rank, i in sorted(part.items())
+            }
+        )
+        for rank, stream in part.items():
+            self.group_of[rank, stream] = index
+
+    def _proven_seq(self, group: int) -> int:
+        proven = 0
+        for member in self.streams[group].values():
+            seq = member.stream.completed
+            parted = self._first_differences[group]
+            if parted is not None:
+                seq = min(seq, parted - 1)  # wrongly paired calls may end on one side alone
+            call = member.call_at(seq) if seq > proven else None
+            if call is not None and signature.is_synchronising(call.operation):
+                proven = seq
+        return proven
+
+
+@lru_cache(maxsize=65_536)
+def family(description: str) -> str:
+    """ "dp0" and "dp1" are of one kind."""
+    return re.sub(r"\d+", "#", description)
+
+
+def _natural(name: str) -> tuple[int, int, str]:
+    return (0, int(name), "") if name.isdecimal() else (1, 0, name)

@@ -1,0 +1,214 @@
+"""Stuck or moving: by two looks, by what dumps taken apart prove about each other, by age against the job's step."""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import sqrt
+from statistics import median
+from typing import NamedTuple
+
+from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.job.moved_work import Met, eased_ns
+from stallwatch.diagnosis.recorder import signature
+from stallwatch.model.summary import Pending
+from stallwatch.model.verdict import Slowness
+from stallwatch.progress.job import many_move
+from stallwatch.progress.minority import minorities, stand_apart
+
+# One look at a wait younger than this many steps is a look at a job that may be moving.
+_STEPS_UNTIL_SUSPECT = 3
+# A wait older than this many steps, and than the floor below, is not a step any more.
+_STEPS_UNTIL_STUCK = 20
+_FLOOR_NS = 1_000_000_000
+_MIN_ARRIVALS = 8
+_NEWEST = 12  # calls by which it is decided who comes last now
+# Ranks hold the job back if they come last nearly always, by a good part of a step.
+_LAST_SHARE = 0.75
+# A call in which another came last speaks against it by this much (0.95 against 0.3, as logarithms of likelihoods).
+_NOT_LAST = -2.3
+_LATE_SHARE_OF_STEP = 0.08  # of the step without it: less is told by nobody, and more is measured by detectors
+_LATE_FLOOR_NS = 3_000_000  # less is scheduling noise of the host
+_INTERVAL = 0.98  # half an interval of 95 % of a median, in roots of its observations
+
+
+class Late(NamedTuple):
+    """Ranks for which all others of a group wait, each time."""
+
+    ranks: tuple[int, ...]
+    slowness: Slowness
+    share_last: float
+    group: int
+    all_seen: bool  # False: a member without a dump may come later still
+    since_ns: int = 0  # of the clock of arrivals
+    eased_seconds: float = 0.0  # of each step, by which all others together have less to do since then
+
+
+class Pace:
+    """Answers for one case. `is_stuck` is None where nothing tells, which is not "stuck"."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+
+    def is_stuck(self, rank: int, pending: Pending) -> bool | None:
+        case = self._case
+        if pending.seen_before is not None:
+            if pending.seen_before and pending.lane in case.summaries[rank].advanced_lanes:
+                return None  # its host runs ahead: it has not come to feel a hang yet, if there is one
+            if pending.seen_before and pending.was_first is False:
+                return None  # what it stood behind has ended since: at its own place it is seen for the first time
+            return pending.seen_before
+        if pending.timed_out:
+            return True
+        group = case.group(rank, pending).index
+        call = case.call(rank, pending)
+        if not pending.transfers and pending.seq <= case.proven_seq(group):
+            return False if call is not None and signature.is_synchronising(call.operation) else None
+        return self._by_age(rank, pending)
+
+    def _by_age(self, rank: int, pending: Pending) -> bool | None:
+        summary = self._case.summaries[rank]
+        step = self._step_ns(rank)
+        if summary.captured_at_ns is None or pending.created_ns is None or step is None:
+            return None
+        age = summary.captured_at_ns - pending.created_ns
+        if age < _STEPS_UNTIL_SUSPECT * step:
+            return False
+        return True if age > max(_STEPS_UNTIL_STUCK * step, _FLOOR_NS) else None
+
+    def _step_ns(self, rank: int) -> int | None:
+        """A rank's slowest group paces it: a tensor-parallel group that runs a hundred times a step would not."""
+        periods = [stream.period_ns for stream in self._case.summaries[rank].streams if stream.period_ns]
+        return max(periods, default=None)
+
+    def moves(self) -> bool | None:
+        """True when the job is known to have moved: between looks, or between the dumps of one look."""
+        case = self._case
+        last_look = max((summary.look for summary in case.summaries.values()), default=0)
+        # A rank that answered at an earlier look alone was left behind before the last: that says nothing of now.
+        if any(
+            case.is_stale(rank, group.index) and case.summaries[rank].look == last_look
+            for group in case.groups
+            for rank in group.ranks
+        ):
+            return True
+        advanced = [summary.advanced for summary in case.summaries.values() if summary.advanced is not None]
+        if any(advanced):
+            return True
+        known = [activity for activity in case.activities.values() if activity.moving is not None]
+        moving = [activity for activity in known if activity.moving]
+        if moving and (many_move(moving, case.observed) or not self._wait(known)):
+            return True
+        return False if advanced or known else None
+
+    def _wait(self, known: Sequence[Activity]) -> bool:
+        """All but those that move stand still in communication: they wait for them, and the job does not move."""
+        still = [activity for activity in known if activity.moving is False]
+        return bool(still) and all(
+            activity.in_collective or activity.in_store_or_init or activity.gpu_sync for activity in still
+        )
+
+    def slowest(self) -> Late | None:
+        """Return the ranks for which all others of a group wait each time, by the arrival times of one host's clock."""
+        found = (self._slowest_of(group.index) for group in self._case.groups)
+        return max((late for late in found if late), key=lambda late: late.slowness.cost_seconds, default=None)
+
+    def just_moved(self, group: int) -> bool:
+        """All members called something in the last steps before their dumps: the job moved a moment ago."""
+        step = self._step_of(group)
+        summaries = [(member.stream, self._case.summaries[rank]) for rank, member in self._case.streams[group].items()]
+        return bool(step and summaries) and all(
+            summary.captured_at_ns is not None
+            and stream.last_created_ns is not None
+            and summary.captured_at_ns - stream.last_created_ns < _STEPS_UNTIL_SUSPECT * (step or 0.0)
+            for stream, summary in summaries
+        )
+
+    def _slowest_of(self, group: int) -> Late | None:
+        case = self._case
+        streams = case.streams[group]
+        members = len(case.groups[group].ranks)
+        enough = len(streams) >= max(2, members) or (len(streams) >= 3 and 4 * len(streams) >= 3 * members)
+        if not enough or len({case.activity(rank).host for rank in streams}) > 1:
+            return None
+        times: dict[int, dict[int, int]] = {}
+        names: dict[int, str] = {}
+        for rank, member in streams.items():
+            for arrival in member.stream.arrivals:
+                times.setdefault(arrival.seq, {})[rank] = arrival.created_ns
+                call = member.call_at(arrival.seq)
+                names[arrival.seq] = "" if call is None else f"{call.operation} {call.elements}"
+        step = self._step_of(group)
+        if step is None:
+            return None
+        # Each call by itself: the first of a step shows who comes late, the others then start together.
+        found = (
+            _latest(
+                [times[seq] for seq in sorted(times) if names[seq] == name and len(times[seq]) == len(streams)], step
+            )
+            for name in sorted(set(names.values()))
+        )
+        latest = max((late for late in found if late), key=lambda late: late.slowness.cost_seconds, default=None)
+        if latest is None:
+            return None
+        met = [Met(names[seq], times[seq]) for seq in sorted(times) if len(times[seq]) == len(streams)]
+        eased = eased_ns(met, latest.ranks, latest.since_ns, latest.slowness.steps) / 1e9
+        return latest._replace(group=group, all_seen=len(streams) >= members, eased_seconds=eased)
+
+    def _step_of(self, group: int) -> float | None:
+        periods = [m.stream.period_ns for m in self._case.streams[group].values() if m.stream.period_ns]
+        return median(periods) if periods else None
+
+
+def _latest(calls: Sequence[dict[int, int]], step_ns: float) -> Late | None:
+    """Given when each rank came to each call, oldest first, and a step's usual length: who comes last in nearly all
+    since it became slow, by a good part of a step. A minority may come late together."""
+    if len(calls) < _MIN_ARRIVALS:
+        return None
+    newest = calls[-_NEWEST:]
+    ranks = sorted(newest[0], key=lambda rank: -median(_behind(arrivals, (rank,)) for arrivals in newest))
+    for slow, others in minorities(ranks):
+        behind = [_behind(arrivals, slow) for arrivals in calls]
+        last = [min(arrivals[rank] for rank in slow) > max(_others(arrivals, slow)) for arrivals in calls]
+        count = _since_when(last)
+        if count is None:
+            continue
+        ordered = sorted(behind[-count:])
+        late, error = median(ordered), _INTERVAL * sqrt(count)
+        low = ordered[max(0, int(count / 2 - error))]
+        step = max(step_ns, _distance(calls[-count:]))
+        ahead = median(min(at[rank] for rank in slow) - max(_others(at, slow)) for at in calls[-count:])
+        without = max(step - late, 1.0)
+        began = len(calls) - count >= _MIN_ARRIVALS
+        apart = stand_apart(len(slow), len(others), late / without, ahead / without, _LATE_SHARE_OF_STEP, began=began)
+        if low > 0 and late >= _LATE_FLOOR_NS and apart:
+            high = ordered[min(count - 1, int(count / 2 + error))]
+            spanned = median(calls[-1].values()) - median(calls[-count].values())
+            cost = Slowness(late / 1e9, low / 1e9, high / 1e9, step / 1e9, count, spanned / 1e9)
+            since_ns = max(calls[-count].values())
+            return Late(tuple(sorted(slow)), cost, sum(last[-count:]) / count, 0, all_seen=True, since_ns=since_ns)
+    return None
+
+
+def _since_when(last: Sequence[bool]) -> int | None:
+    """Given for each call, oldest first, whether they came last, return how many of the newest calls are of the time
+    since they do: the run that tells it best from chance. None: they do not come last nearly always now."""
+    if sum(last[-_MIN_ARRIVALS:]) < _LAST_SHARE * _MIN_ARRIVALS:
+        return None
+    sums = list(accumulate(1.0 if was_last else _NOT_LAST for was_last in reversed(last)))
+    counts = range(_MIN_ARRIVALS, len(last) + 1)
+    return max(counts, key=lambda count: (sums[count - 1], -count))
+
+
+def _others(arrivals: dict[int, int], slow: Sequence[int]) -> list[int]:
+    return [at for rank, at in arrivals.items() if rank not in slow]
+
+
+def _behind(arrivals: dict[int, int], slow: Sequence[int]) -> float:
+    """By how much the first of these comes behind the others' median."""
+    return min(arrivals[rank] for rank in slow) - median(_others(arrivals, slow))
+
+
+def _distance(calls: Sequence[dict[int, int]]) -> float:
+    """Median time between two calls, as all ranks together see it."""
+    times = [max(arrivals.values()) for arrivals in calls]
+    return median(after - before for before, after in pairwise(times))

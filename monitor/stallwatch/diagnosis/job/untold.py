@@ -1,0 +1,158 @@
+"""Recorders that do not tell what has ended: which ones these are in a job, and what still follows from their entries.
+
+An operation that every member must enter has not ended while one of them has not even issued it; a message that was not
+sent has not arrived. That much is a wait whatever the entries say. Nothing else is: where all have issued the same it
+is not known whether anything ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from stallwatch.diagnosis.job.groups import GroupStream
+from stallwatch.diagnosis.recorder import signature
+from stallwatch.diagnosis.recorder.completion import UNTOLD
+from stallwatch.model.summary import ANY, Pending, RankSummary, Transfer
+
+if TYPE_CHECKING:
+    from stallwatch.diagnosis.job.case import Case, Group
+
+_APART_NS = 2_000_000_000  # times of capture are accurate to a second
+
+
+def untold_backends(
+    summaries: Mapping[int, RankSummary], groups: Iterable[Mapping[int, GroupStream]]
+) -> frozenset[str]:
+    """Given all ranks' summaries and each group's members, return the back ends whose recorders tell of no end.
+
+    One rank may have nothing unfinished while another's entries show that the recorder does tell.
+    """
+    seen: dict[str, set[str]] = {}
+    for summary in summaries.values():
+        for backend, completion in zip(summary.backends, summary.completion, strict=False):
+            if any(stream.backend == backend for stream in summary.streams):
+                seen.setdefault(backend, set()).add(completion)
+    silent = {backend for backend, found in seen.items() if len(found) == 1 and found <= UNTOLD}
+    unsure = {backend for backend, found in seen.items() if "states" not in found} - silent
+    for members in groups:
+        streams = [member.stream for member in members.values()]
+        if streams and streams[0].backend in unsure and _contradicts(summaries, members):
+            silent.add(streams[0].backend)
+    return frozenset(silent)
+
+
+def _contradicts(summaries: Mapping[int, RankSummary], members: Mapping[int, GroupStream]) -> bool:
+    """True when what all must enter is over on one member, and another has not issued it, not even later."""
+    lowest = min(member.stream.last_seq for member in members.values())
+    ahead = {
+        rank: seq
+        for rank, member in members.items()
+        if member.stream.completed > lowest and (seq := _last_of_all(member, lowest)) is not None
+    }
+    behind = {rank: m.stream.last_seq for rank, m in members.items() if not m.stream.cut_short}
+    return any(
+        behind[other] < seq and _is_later(summaries[rank], summaries[other])
+        for (rank, seq), other in product(ahead.items(), _least(behind))
+    )
+
+
+def _least(behind: Mapping[int, int]) -> Sequence[int]:
+    return [rank for rank, seq in behind.items() if seq == min(behind.values())]
+
+
+def _last_of_all(member: GroupStream, after: int) -> int | None:
+    """The last number up to which it is over, and that all members must enter."""
+    for seq in range(member.stream.completed, after, -1):
+        call = member.call_at(seq)
+        if call is not None and signature.is_synchronising(call.operation):
+            return seq
+    return None
+
+
+def _is_later(one: RankSummary, other: RankSummary) -> bool:
+    """True when the other's dump is surely not older: both stand, or it was taken well after."""
+    if one.advanced is False and other.advanced is False:
+        return True
+    if one.captured_at_ns is None or other.captured_at_ns is None:
+        return False
+    return other.captured_at_ns - one.captured_at_ns > _APART_NS
+
+
+def doubt(case: Case) -> None:
+    """Take nothing for over in recorders that do not tell."""
+    for index, group in enumerate(case.groups):
+        if group.backend in case.untold:
+            case.streams[index] = {
+                rank: member._replace(stream=replace(member.stream, completed=0))
+                for rank, member in case.streams[index].items()
+            }
+
+
+def prove(case: Case) -> None:
+    """In recorders that do not tell: what lacks somebody is pending, and nothing else is known to be."""
+    if not case.untold:
+        return
+    proven = {rank: _proven(case, rank, summary) for rank, summary in case.summaries.items()}
+    case.summaries.update(proven)
+
+
+def _proven(case: Case, rank: int, summary: RankSummary) -> RankSummary:
+    silent = {index for index, stream in enumerate(summary.streams) if stream.backend in case.untold}
+    told = [pending for pending in summary.pending if pending.stream not in silent]
+    shown = [issued for issued in summary.issued if issued.stream in silent and _lacks_somebody(case, rank, issued)]
+    pending = sorted([*told, *shown], key=lambda p: (p.lane, p.created_ns or 0, p.record))
+    return replace(summary, pending=tuple(pending))
+
+
+def _lacks_somebody(case: Case, rank: int, issued: Pending) -> bool:
+    """True when it cannot end: somebody whom it needs has not issued it. Others may end without, by their kind; of
+    these only a rank that stands in communication shows that it waits."""
+    activity = case.activity(rank)
+    waits = bool(activity.in_collective or activity.gpu_sync)
+    if issued.transfers:
+        needed = [transfer for transfer in issued.transfers if waits or not transfer.outgoing]
+        return any(_lacks_peer(case, rank, issued, transfer) for transfer in needed)
+    call = case.call(rank, issued)
+    group = case.group(rank, issued)
+    if waits and len(case.streams[group.index]) == 1 and not (group.members_known and len(group.ranks) == 1):
+        return issued == case.summaries[rank].issued[-1]  # nobody else is seen in it, and it stands in its newest call
+    needs_all = waits or (call is not None and signature.is_synchronising(call.operation))
+    return needs_all and any(_has_not_issued(case, member, group, issued) for member in group.ranks)
+
+
+def _has_not_issued(case: Case, rank: int, group: Group, issued: Pending) -> bool:
+    if not _is_dated_after(case, rank, issued):
+        return False
+    member = case.streams[group.index].get(rank)
+    if member is None:
+        return group.backend in case.summaries[rank].backends
+    return not member.stream.cut_short and member.stream.last_seq < issued.seq
+
+
+def _is_dated_after(case: Case, rank: int, issued: Pending) -> bool:
+    """True when the rank was dumped well after the operation was issued elsewhere: an older dump lacks it in health."""
+    if not case.recorded(rank):
+        return False
+    summary = case.summaries[rank]
+    if issued.seen_before and summary.look == case.looks:
+        return True
+    if summary.captured_at_ns is None or issued.created_ns is None:
+        return False
+    return summary.captured_at_ns - issued.created_ns > _APART_NS
+
+
+def _lacks_peer(case: Case, rank: int, issued: Pending, transfer: Transfer) -> bool:
+    ends = case.ends(rank, issued, transfer)
+    peer = next((end for end in ends if end != rank), None)
+    if (
+        peer in (None, ANY)
+        or not case.recorded(peer)
+        or not (case.summaries[rank].whole and case.summaries[peer].whole)
+    ):
+        return False
+    theirs = case.pair(peer, case.group(rank, issued).index, *ends)
+    return (theirs.done + theirs.pending if theirs else 0) < transfer.ordinal

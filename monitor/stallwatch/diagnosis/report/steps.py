@@ -1,0 +1,128 @@
+"""What to do next, specific to what was found: two to four steps with real hosts and pids.
+
+Every step looks or repairs. None trades one fault for another: nothing here disables transports for good, turns
+blocking wait on, switches a firewall or SELinux off, or kills by name.
+"""
+
+from collections.abc import Mapping
+
+from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.logs.remedies_by_text import Words
+from stallwatch.diagnosis.rank_ranges import rank_ranges
+from stallwatch.diagnosis.report.steps_by_cause import comm_stuck, fabric, gpu_fault, gpu_kernel, slow
+from stallwatch.diagnosis.report.steps_by_place import rendezvous, stuck_steps
+from stallwatch.diagnosis.report.steps_calls import exhausted, group_order, mismatch, p2p, ran_past
+from stallwatch.diagnosis.report.steps_deaths import exited, raised, stopped
+from stallwatch.diagnosis.report.steps_logs import by_line, more_logs
+from stallwatch.diagnosis.report.steps_scene import UNKNOWN_PID, Scene, scene_of
+from stallwatch.diagnosis.report.text import place
+from stallwatch.model.verdict import Verdict
+
+MAXIMUM_STEPS = 4
+
+
+def next_steps(verdict: Verdict, activities: Mapping[int, Activity], words: Words | None = None) -> tuple[str, ...]:
+    """Given a verdict and what the ranks do, return one to four steps, the most telling first. `words`: of the line of
+    a log that tells the cause, which knows more than what holds for every such cause."""
+    scene = scene_of(verdict, activities)
+    steps = by_line(scene, words, activities) if words else []
+    if not words or (verdict.cause == "undecided" and len(steps) == 1):
+        steps += _steps(scene, activities)
+    others = len(verdict.culprits) - 1
+    if others > 0 and steps and scene.pid in steps[0] and scene.pid != UNKNOWN_PID:
+        steps[0] += f" (the same holds for {others} more: ranks {rank_ranges(verdict.culprits)})"
+    return tuple(steps[:MAXIMUM_STEPS])
+
+
+def _steps(scene: Scene, activities: Mapping[int, Activity]) -> list[str]:
+    match scene.verdict.cause:
+        case "not_entered" | "slow_rank" if scene.activity and scene.activity.tracer_pid:
+            return [
+                f"On {scene.host} a debugger (pid {scene.activity.tracer_pid}) holds pid {scene.pid}: let it continue."
+            ]
+        case "not_entered":
+            return _not_entered(scene)
+        case "collective_mismatch":
+            return mismatch(scene)
+        case "data_exhausted":
+            return exhausted(scene)
+        case "group_order":
+            return group_order(scene)
+        case "p2p_unmatched":
+            return p2p(scene)
+        case "rank_exited":
+            return exited(scene)
+        case "rank_raised":
+            return raised(scene)
+        case "process_stopped":
+            return stopped(scene)
+        case "init_missing":
+            return _init_missing(scene)
+        case "gpu_kernel_stuck":
+            return gpu_kernel(scene)
+        case "gpu_fault":
+            return gpu_fault(scene)
+        case "fabric_fault":
+            return fabric(scene)
+        case "comm_stuck":
+            return comm_stuck()
+        case "slow_rank":
+            return slow(scene)
+        case "waiting":
+            return _waiting(scene)
+        case "healthy" | "job_ended":
+            return []
+        case "undecided":
+            if activities and all(activity.in_store_or_init for activity in activities.values()):
+                return rendezvous()
+            only_logs = not activities and scene.verdict.because
+            return _unknown_lines(scene) if only_logs else _undecided(scene)
+
+
+def _unknown_lines(scene: Scene) -> list[str]:
+    places = ", ".join(dict.fromkeys(fact.source for fact in scene.verdict.because[:3]))
+    return [f"Read these lines and what stands around them: {places}.", *more_logs(scene)]
+
+
+def _not_entered(scene: Scene) -> list[str]:
+    if scene.activity and scene.activity.moving:
+        return ran_past(scene)  # what moves and is told as absent has gone past the call
+    where = (
+        scene.process.where or (scene.activity.where if scene.activity else None) or scene.verdict.where or "unknown"
+    )
+    frame = scene.process.frame or (scene.activity.frame if scene.activity else None)
+    return stuck_steps(where, scene.host, scene.pid, scene.name, frame, scene.activity)
+
+
+def _init_missing(scene: Scene) -> list[str]:
+    where = scene.process.where or (scene.activity.where if scene.activity else None)
+    ranks = rank_ranges(scene.verdict.culprits)
+    missing = f"ranks {ranks}" if len(scene.verdict.culprits) > 1 else scene.name
+    if scene.activity and scene.activity.known and where and where not in ("unknown", "init", "store"):
+        frame = scene.process.frame or scene.activity.frame
+        return stuck_steps(where, scene.host, scene.pid, scene.name, frame, scene.activity)
+    return [
+        f"Check that {missing} started at all: the launcher's log on that node, and `--nnodes`, `--node-rank` and "
+        f"WORLD_SIZE "
+        "against what runs.",
+        "From that node reach the rendezvous: `getent hosts $MASTER_ADDR` and `nc -vz $MASTER_ADDR $MASTER_PORT`.",
+        "Run `stallwatch doctor` there: it names wrong interfaces, names that resolve to loopback and ports in use.",
+    ]
+
+
+def _waiting(scene: Scene) -> list[str]:
+    line = f" (it is at {place(scene.process.frame)})" if scene.process.frame else ""
+    return [
+        f"Wait: {scene.name} makes progress{line}." if scene.rank is not None else "Wait: nothing is stuck yet.",
+        'If this is normal, name it in the job: `with beat.phase("checkpoint"):` gives it patience of its own.',
+        "If it comes near torch's own time-out, raise the timeout of init_process_group or new_group for that "
+        "operation.",
+    ]
+
+
+def _undecided(scene: Scene) -> list[str]:
+    return [
+        "Take more evidence now: `stallwatch capture`, then `stallwatch analyze` on the incident.",
+        *(f"Missing: {lacking}." for lacking in (text.rstrip(".") for text in scene.verdict.missing[:2])),
+        "Read the merged stacks: the branch with the fewest ranks is where to look first.",
+    ]

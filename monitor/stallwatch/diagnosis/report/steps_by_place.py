@@ -1,0 +1,170 @@
+"""Steps for a rank that is stuck in its own code, by what it does there."""
+
+from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.report.steps_waits import steps_by_wait
+from stallwatch.diagnosis.report.text import place
+from stallwatch.model.verdict import Frame, Where
+
+
+def stuck_steps(
+    where: Where, host: str, pid: str, name: str, frame: Frame | None, activity: Activity | None
+) -> list[str]:
+    """Given where a rank stands, say what to look at on its host and what mends it."""
+    line = place(frame) or "a line that was not read"
+    stacks = f"On {host} see all its threads: `py-spy dump --pid {pid}`"
+    if activity and activity.uninterruptible:
+        return _uninterruptible(host, pid, line)
+    if activity and where == activity.where and (special := steps_by_wait(host, pid, line, activity)):
+        return special
+    match where:
+        case "lock":
+            if activity and "lock file" in activity.detail:
+                return _lock_file(host, pid, line)
+            return [
+                f"{stacks}; it waits at {line}: look for the thread that should release or signal what it waits for.",
+                "If another thread of it waits for a collective or for this one, the two block each other: take the "
+                "lock "
+                "after the collective.",
+                "If the lock was taken before a fork, start workers with spawn or forkserver, or before any thread.",
+                "Stop the job and start it from its last checkpoint if no thread is left that could release it.",
+            ]
+        case "dataloader":
+            return _loader(host, pid, line, activity)
+        case "checkpoint" | "filesystem":
+            return [
+                f"On {host} see which file: `ls -l /proc/{pid}/fd` and `cat /proc/{pid}/wchan`; it stands at {line}.",
+                f"Check the mount behind it: `timeout 5 stat -f <path>`, `df -h`, `dmesg -T | grep -i -E 'nfs|not "
+                f"responding'` "
+                f"on {host}.",
+                "If it writes and grows (`ls -l` twice), wait: it is slow, not stuck.",
+                "Write checkpoints to a local disk first and copy them in the background, so that storage never "
+                "holds a step.",
+            ]
+        case "gil":
+            return [
+                f"On {host} see the call that keeps the GIL: `py-spy dump --native --pid {pid}`; it was entered at "
+                f"{line}.",
+                "Let that extension release the GIL around its wait (Py_BEGIN_ALLOW_THREADS; ctypes.CDLL rather "
+                "than PyDLL).",
+                "Or run the call in a process of its own with a time-out.",
+            ]
+        case "busy_loop":
+            return [
+                f"On {host} look twice, some seconds apart: `py-spy dump --locals --pid {pid}`; it computes at {line}.",
+                "If the locals change, it works on more data than the others: balance it, or do it before training.",
+                "If they do not, its loop has no end: give it a bound and log when it is reached.",
+            ]
+        case "socket":
+            return [
+                f"On {host} see whom it talks to: `ss -tanp | grep pid={pid},`; the call is at {line}.",
+                "Give that call a time-out, and do not make it between two collectives on one rank only.",
+                "If it is an experiment tracker, start it in offline mode or before init_process_group.",
+            ]
+        case "store" | "init":
+            return [
+                f"{stacks}; it waits at {line} for ranks that have not come.",
+                "Let every rank of the job call init_process_group and new_group, in the same order, members or not.",
+                f"From {host} reach the store: `nc -vz $MASTER_ADDR $MASTER_PORT`; rank 0 serves it and must be alive.",
+                "Run `stallwatch doctor` on the nodes of the missing ranks.",
+            ]
+        case "compile":
+            return [
+                f"On {host} see whether compilers work: `ps -o pid,pcpu,etime,args --ppid {pid}`; the rank is at "
+                f"{line}.",
+                "If they do, wait, and give the first step more time: compile before the first collective, or raise "
+                "the "
+                "time-out of the process group.",
+                "Keep TORCHINDUCTOR_CACHE_DIR, TRITON_CACHE_DIR and TORCH_EXTENSIONS_DIR on a local disk of each node.",
+            ]
+        case "gpu_sync":
+            return [
+                f"On {host} see the CUDA call that it is in: `py-spy dump --native --pid {pid}`; it waits at {line}.",
+                "See what the GPU does: `nvidia-smi` (100 % busy at low power is waiting, not work).",
+                "Look for an operation on another process group before that line, which its GPU may still wait for.",
+            ]
+        case "teardown":
+            return [
+                f"{stacks}; {name} is ending at {line} while others still train.",
+                "Read its log for an exception before that, and keep collectives out of exit handlers and `finally`.",
+                "Stop the job and start it from its last checkpoint.",
+            ]
+        case "collective":
+            return [
+                f"{stacks}; it is in another collective, at {line}.",
+                "Compare its path to the line where the others wait: a branch that depends on the rank or on its data.",
+            ]
+        case _:
+            return [
+                f"{stacks}; it stands at {line}.",
+                f"Ask why {name} takes this path or takes longer there than the others: a branch on the rank, "
+                f"a sleep, "
+                "more data, a retry.",
+                "Do such work on every rank, or before the collective that the others wait in.",
+            ]
+
+
+def rendezvous() -> list[str]:
+    """Everybody who was seen is at the rendezvous."""
+    variables = "MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|NODE_RANK"
+    return [
+        f"Compare what the ranks were given: `for p in $(pgrep -f <script>); do tr '\\0' '\\n' </proc/$p/environ | "
+        f"grep -E '^({variables})='; done` on each node, and `stallwatch doctor`, which names the ranks that differ.",
+        "Count the ranks: as many as WORLD_SIZE must run, each with a RANK of its own; the launcher's log tells "
+        "of those that never started.",
+        "From every node reach the store: `nc -vz $MASTER_ADDR $MASTER_PORT`; rank 0 serves it.",
+    ]
+
+
+def _lock_file(host: str, pid: str, line: str) -> list[str]:
+    return [
+        f"On {host} find the lock file: `ls -l /proc/{pid}/fd` and `find "
+        f"${{TORCH_EXTENSIONS_DIR:-~/.cache/torch_extensions}} "
+        f"-name lock -ls`; the rank waits at {line}.",
+        "If no compiler or other owner lives (`ps -ef | grep -E 'ninja|nvcc|cc1plus'`), remove that one file: it is "
+        "stale and "
+        "the rank goes on.",
+        "Give each node its own build directory on a local disk.",
+    ]
+
+
+def _loader(host: str, pid: str, line: str, activity: Activity | None) -> list[str]:
+    if activity and activity.stack and not activity.waits_for_children:
+        return [
+            f"On {host} see all its threads: `py-spy dump --pid {pid}`; its data set's own code stands at {line}.",
+            "Give what that code waits for (a queue, a download, a file) a time-out that raises, so that the rank "
+            "fails instead of waiting for ever.",
+            f"Check storage and network of {host}: `dmesg -T | tail -50`, `ss -tanp | grep pid={pid},`.",
+        ]
+    child = activity.child_pid if activity else None
+    children = activity.child_pids if activity else ()
+    if child is not None and activity is not None:
+        first = (
+            f"On {host} its worker {child} is at {place(activity.child_frame) or 'a line that was not read'}: "
+            f"`py-spy dump --pid {child}`."
+        )
+    elif children:
+        listed = " ".join(str(pid) for pid in children[:6])
+        first = f"On {host} see where its workers stand: `for p in {listed}; do py-spy dump --pid $p; done`."
+    else:
+        first = f"On {host} see where it and its workers stand: `py-spy dump --subprocesses --pid {pid}`."
+    return [
+        f"{first} The rank waits at {line}.",
+        f"Check shared memory, storage and dead workers on {host}: `df -h /dev/shm`, `ps -o pid,stat,wchan:32,args "
+        f"--ppid {pid}`.",
+        "Pass timeout=120 to the DataLoader, so that a stuck worker raises on its rank, and try num_workers=0 to "
+        "see the "
+        "error itself.",
+        "If workers stand at a lock, they were forked while a thread held it: use "
+        "multiprocessing_context='forkserver'.",
+    ]
+
+
+def _uninterruptible(host: str, pid: str, line: str) -> list[str]:
+    return [
+        f"On {host} the kernel holds it (state D), signals do not reach it: `cat /proc/{pid}/wchan`, as root "
+        f"`cat /proc/{pid}/stack`; it stands at {line}.",
+        f"Check storage and devices of {host}: `dmesg -T | tail -50`, `timeout 5 stat -f <path>` for each network "
+        f"mount.",
+        "Mend the mount or the device; if it does not come back, start the job without that node. Do not attach a "
+        "debugger.",
+    ]

@@ -1,0 +1,197 @@
+"""From evidence to verdicts: reduce each rank, build the case, tell the story, let the arbiter decide, word it."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from stallwatch.diagnosis import arbiter
+from stallwatch.diagnosis.activity import Activity, read_activity
+from stallwatch.diagnosis.activity.transfer import with_transfer
+from stallwatch.diagnosis.analysis import Story, tell
+from stallwatch.diagnosis.claims.claim import Claim
+from stallwatch.diagnosis.claims.doubt import doubtful
+from stallwatch.diagnosis.claims.moving import measured_slow
+from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.logs import of_this_life, read_logs
+from stallwatch.diagnosis.rank_ranges import rank_ranges
+from stallwatch.diagnosis.recorder.reduce import reduce_rank
+from stallwatch.diagnosis.report.hookless import what_a_hook_adds
+from stallwatch.diagnosis.report.sentences import summary
+from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
+from stallwatch.diagnosis.report.text import Aside, frame_of, place
+from stallwatch.model.evidence import Evidence, RankEvidence
+from stallwatch.model.summary import RankSummary
+from stallwatch.model.verdict import CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict
+from stallwatch.progress.job import MAY_BE_SLOW, overruled_by_steps
+from stallwatch.progress.kinds import of_all
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What was found, and what each rank was reduced to on the way: worked out once, for whoever reports it."""
+
+    verdicts: tuple[Verdict, ...]  # the primary one first
+    activities: dict[int, Activity]  # by rank: what it does
+    summaries: dict[int, RankSummary]  # by rank: what its recorders say
+    ranks: tuple[RankEvidence, ...] = ()  # as they were judged: without what logs tell of lives and attempts before
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """Given evidence, return the judgement. The order of ranks and files does not matter."""
+    ranks = of_this_life(sorted(evidence.ranks, key=lambda rank: rank.rank))
+    logs = read_logs(ranks, evidence.log_events, evidence.nodes, evidence.log_nodes)
+    ranks = logs.of_last_attempt(ranks)
+    summaries = [reduce_rank(rank) for rank in ranks]
+    told = zip(ranks, summaries, strict=True)
+    case = Case(
+        summaries,
+        {rank.rank: with_transfer(read_activity(rank), summary) for rank, summary in told},
+        evidence.world_size,
+        evidence.nodes,
+        {rank.rank: rank for rank in ranks},
+        evidence.looks,
+        logs,
+        evidence.meeting,
+        evidence.held_back,
+    )
+    return judged(case, ranks)
+
+
+def judged(case: Case, ranks: Sequence[RankEvidence]) -> Judgement:
+    """Given a case and the ranks that it was made of, return the judgement."""
+    verdicts = list(judge_case(case))
+    if verdicts[0].cause != "healthy":
+        missing = (*verdicts[0].missing, *what_a_hook_adds(ranks))
+        verdicts[0] = msgspec.structs.replace(verdicts[0], missing=missing)
+    return Judgement(tuple(verdicts), case.activities, case.summaries, tuple(ranks))
+
+
+def judge_case(case: Case) -> tuple[Verdict, ...]:
+    """Given a case, return its verdict; where detection measured ranks that are slow, and this names others or none, a
+    second one of those ranks: it comes first once it is sure, and the other one saw nothing that is wrong."""
+    story = tell(case)
+    claim, rejected = arbiter.decide(story)
+    claim = doubtful(case, claim)
+    verdict = _verdict(story, claim, rejected, case.activities)
+    held_back = case.held_back
+    if held_back is None or (verdict.cause == "slow_rank" and verdict.culprits == held_back.ranks):
+        return (verdict,)
+    overruled = (overruled_by_steps(verdict.cause),) if verdict.cause != "slow_rank" else ()
+    measured = _verdict(story, measured_slow(story, held_back), overruled, case.activities)
+    if held_back.sure and verdict.cause in MAY_BE_SLOW:
+        return (measured, verdict)
+    return (verdict, measured)
+
+
+_BY_WHAT_CULPRITS_DO = ("not_entered", "init_missing", "data_exhausted")
+# What holds every rank at once though nobody waits for anybody; other places where all may stand (an empty queue, a
+# socket) are those of jobs that have nothing to do.
+_HOLDS_ALL = ("storage", "data")
+
+
+def _ends_by_itself(story: Story, claim: Claim) -> EndsByItself | None:
+    """What the claim is about may end by itself: by what it says, or by what its culprits do."""
+    if claim.ends_by_itself is not None or claim.cause not in (*_BY_WHAT_CULPRITS_DO, "undecided"):
+        return claim.ends_by_itself
+    if claim.cause == "undecided":
+        here = [activity for activity in story.case.activities.values() if not activity.gone]
+        found = of_all([activity.ends_by_itself for activity in here])
+        return found if found in _HOLDS_ALL else None
+    computes: EndsByItself | None = "compute" if claim.where == "busy_loop" else None
+    return of_all([computes or story.case.activity(rank).ends_by_itself for rank in claim.culprits])
+
+
+def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activities: dict[int, Activity]) -> Verdict:
+    case = story.case
+    group = case.groups[claim.group] if claim.group is not None else None
+    waiting = [rank for rank in story.waiting or claim.told_waiting if rank not in claim.culprits]
+    ends_by_itself = _ends_by_itself(story, claim)
+    verdict = Verdict(
+        cause=claim.cause,
+        culprits=tuple(sorted(claim.culprits)),
+        # Nothing certain is said of what may end by itself.
+        confidence="likely" if ends_by_itself and claim.confidence == "certain" else claim.confidence,
+        summary="",
+        culprit_processes=tuple(_process(story, rank, claim) for rank in sorted(claim.culprits)),
+        waiting=rank_ranges(waiting) if claim.cause not in ("healthy",) else "",
+        where=claim.where,
+        mismatch=claim.mismatch,
+        process_group=GroupRef(group.description, group.ranks) if group is not None else None,
+        operation=claim.operation,
+        seq=claim.seq,
+        because=claim.because,
+        rejected=rejected,
+        missing=claim.missing,
+        slowness=claim.slowness,
+        by_design=claim.by_design,
+        ends_by_itself=ends_by_itself,
+    )
+    aside = _aside(story, claim, waiting)
+    said = summary(verdict, activities, aside)
+    verdict = msgspec.structs.replace(verdict, summary=said, waiting_at=aside.others_at if verdict.waiting else "")
+    steps = dict.fromkeys((*claim.steps, *next_steps(verdict, activities, claim.by_line)))
+    return msgspec.structs.replace(verdict, next_steps=tuple(steps)[:MAXIMUM_STEPS])
+
+
+def _aside(story: Story, claim: Claim, waiting: list[int]) -> Aside:
+    direct = {
+        wait.rank
+        for wait in story.graph.waits
+        if claim.seq and (wait.point.group, wait.point.seq) == (claim.group, claim.seq)
+    }
+    shown = [rank for rank in waiting if rank in direct]
+    return Aside(
+        site=claim.site,
+        direct=rank_ranges(shown),
+        behind=rank_ranges(set(waiting) - direct),
+        steps_past=claim.steps_past,
+        apart=claim.apart,
+        parts=tuple((rank_ranges(ranks), what, _called_at(story, ranks, site)) for ranks, what, site in claim.parts),
+        race=claim.race,
+        others_at=_others_at(story, claim, shown or waiting),
+        told=claim.told,
+        unnamed=claim.unnamed,
+    )
+
+
+def _called_at(story: Story, ranks: Sequence[int], site: str = "") -> str:
+    """Where ranks made a call: by the recorder's line, else by that of the first that stands in communication."""
+    recorded = frame_of(site)
+    for rank in ranks:
+        activity = story.case.activity(rank)
+        same = recorded is None or (activity.frame and activity.frame.line == recorded.line)
+        if activity.frame and activity.in_collective and same:
+            return place(activity.frame)  # with its text
+    return place(recorded)
+
+
+def _stands_at(story: Story, rank: int, site: str) -> str:
+    activity = story.case.activity(rank)
+    called = _called_at(story, (rank,), site)
+    if called:
+        return f"called at {called}"
+    return f"standing at {place(activity.frame)}" if activity.gpu_sync and activity.frame else ""
+
+
+def _others_at(story: Story, claim: Claim, waiting: Sequence[int]) -> str:
+    """The line of the call in which most of those stand that wait; "" where they stand at several."""
+    sites: dict[int, str] = {}
+    for wait in story.graph.waits:
+        call = story.case.call(wait.rank, wait.pending)
+        if call is not None and (not claim.seq or (wait.point.group, wait.point.seq) == (claim.group, claim.seq)):
+            sites.setdefault(wait.rank, call.site)
+    places = [_stands_at(story, rank, sites.get(rank, "")) for rank in waiting]
+    most = max(sorted(set(places)), key=places.count, default="")
+    return most if 2 * places.count(most) > len(places) else ""
+
+
+def _process(story: Story, rank: int, claim: Claim) -> CulpritProcess:
+    activity = story.case.activity(rank)
+    gpu = story.gpus.get(rank)
+    return CulpritProcess(
+        rank=rank,
+        host=activity.host or next((node.host for node in story.case.nodes if rank in node.ranks), None),
+        pid=activity.pid,
+        gpu_uuid=gpu.uuid if gpu else None,
+        where=claim.where if claim.profiled else activity.where if activity.known else None,
+        frame=claim.frame if claim.profiled else activity.frame,
+    )

@@ -1,0 +1,145 @@
+"""Where chains of waits end: ranks that wait for nobody, and cycles. Everything else collapses to these.
+
+Points are nodes too: sixteen thousand ranks in one barrier that half of them lack are then as many edges, not squared.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength
+
+Node = tuple[int, int]  # (rank, lane), or (_POINT, index)
+_POINT = -1
+
+
+class Cycle(msgspec.Struct, frozen=True):
+    nodes: tuple[Node, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted({rank for rank, _ in self.nodes}))
+
+
+class Roots(msgspec.Struct, frozen=True):
+    absent: tuple[Node, ...]  # nodes that others wait for and that wait in nothing recorded
+    cycles: tuple[Cycle, ...]
+    circles: tuple[tuple[int, ...], ...]  # ranks that wait for each other in transfers that no recorder shows
+    closed: tuple[Point, ...]  # every known member stands in this very operation, and it does not end
+    strength: dict[int, Strength]  # of an absent rank: the surest of the waits for it
+
+
+def find_roots(graph: Graph) -> Roots:
+    """Given the graph of waits, return its sinks. Supposed waits count only where nothing surer explains a wait."""
+    points = sorted(graph.blockers)
+    number = {point: (_POINT, index) for index, point in enumerate(points)}
+    edges = {point: _relevant(graph.blockers[point]) for point in points}
+    successors: dict[Node, tuple[Node, ...]] = {
+        number[point]: tuple((blocker.rank, blocker.lane) for blocker in edges[point]) for point in points
+    }
+    for wait in graph.waits:
+        successors[wait.rank, wait.lane] = (number[wait.point],)
+    for targets in list(successors.values()):
+        for target in targets:
+            successors.setdefault(target, ())
+    _add_peers(graph, successors)
+    components = _components(successors)
+    component_of = {node: index for index, part in enumerate(components) for node in part}
+    absent: list[Node] = []
+    cycles: list[Cycle] = []
+    closed: list[Point] = []
+    inner: list[Cycle] = []
+    circles: list[tuple[int, ...]] = []
+    for index, part in enumerate(components):
+        inside = [points[node[1]] for node in part if node[0] == _POINT]
+        nodes = tuple(node for node in part if node[0] != _POINT)
+        ends = all(component_of[target] == index for node in part for target in successors[node])
+        if inside and nodes:
+            (cycles if ends else inner).append(Cycle(tuple(sorted(nodes)), tuple(sorted(inside))))
+        elif not ends:
+            continue
+        elif inside:
+            closed += inside
+        elif len(nodes) > 1:
+            circles.append(tuple(sorted({rank for rank, _ in nodes})))
+        else:
+            absent += nodes
+    if not cycles and {rank for rank, _ in absent} <= {*graph.unrecorded, *graph.perhaps}:
+        # Whom these wait for no recorder shows. A circle in which each waits for the next is a deadlock whatever else
+        # its members wait for, and may be what they wait for.
+        cycles = inner
+    return Roots(
+        absent=tuple(sorted(absent)),
+        cycles=tuple(sorted(cycles, key=lambda cycle: cycle.nodes)),
+        circles=tuple(sorted(circles)),
+        closed=tuple(sorted(closed)),
+        strength=_strengths(edges.values(), graph.peers.values()),
+    )
+
+
+def _relevant(blockers: tuple[Blocker, ...]) -> tuple[Blocker, ...]:
+    sure = tuple(blocker for blocker in blockers if blocker.strength < Strength.SUPPOSED)
+    return sure or blockers
+
+
+def _add_peers(graph: Graph, successors: dict[Node, tuple[Node, ...]]) -> None:
+    """Edges of transfers that only hooks tell of."""
+    frontier = {wait.rank: (wait.rank, wait.lane) for wait in reversed(graph.waits)}
+    for rank, peer in graph.peers.items():
+        target = frontier.get(peer, (peer, 0))
+        successors.setdefault(target, ())
+        for node in {(rank, 0), *(node for node in successors if node[0] == rank)}:
+            successors[node] = (*successors.get(node, ()), target)
+
+
+def _strengths(edges: Iterable[tuple[Blocker, ...]], peers: Iterable[int]) -> dict[int, Strength]:
+    strength: dict[int, Strength] = dict.fromkeys(peers, Strength.HOST)
+    for blockers in edges:
+        for blocker in blockers:
+            strength[blocker.rank] = min(blocker.strength, strength.get(blocker.rank, blocker.strength))
+    return strength
+
+
+def _components(successors: Mapping[Node, tuple[Node, ...]]) -> list[list[Node]]:
+    """Strongly connected components (Tarjan, without recursion: a chain may be thousands of ranks long)."""
+    order: dict[Node, int] = {}
+    low: dict[Node, int] = {}
+    on_stack: set[Node] = set()
+    stack: list[Node] = []
+    result: list[list[Node]] = []
+    for start in sorted(successors):
+        if start in order:
+            continue
+        work = [(start, iter(successors[start]))]
+        order[start] = low[start] = len(order)
+        stack.append(start)
+        on_stack.add(start)
+        while work:
+            node, targets = work[-1]
+            descended = False
+            for target in targets:
+                if target not in order:
+                    order[target] = low[target] = len(order)
+                    stack.append(target)
+                    on_stack.add(target)
+                    work.append((target, iter(successors[target])))
+                    descended = True
+                    break
+                if target in on_stack:
+                    low[node] = min(low[node], order[target])
+            if descended:
+                continue
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[node])
+            if low[node] == order[node]:
+                part: list[Node] = []
+                while True:
+                    member = stack.pop()
+                    on_stack.discard(member)
+                    part.append(member)
+                    if member == node:
+                        break
+                result.append(sorted(part))
+    return result

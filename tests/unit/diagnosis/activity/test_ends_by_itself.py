@@ -1,0 +1,150 @@
+"""What a culprit does may end by itself: the verdict says its kind, and nothing certain."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallwatch.bundle.reader import load
+from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.activity import read_activity
+from stallwatch.model.evidence import ChildProcess, SourceLine, ThreadState
+from tests.unit.detectors.nodes import heartbeat
+from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, transfer, world
+from tests.unit.diagnosis.rank_evidence import MODULE, PID, Frames, process, rank, stack, stacks, thread
+from tests.unit.diagnosis.test_judge_processes import CLOSED
+
+STEPS = loop(world(4), 5)
+WAITING = [Rank(r, (*STEPS, STEPS[0]), len(STEPS)) for r in (0, 1, 2)]
+RPC = "/v/lib/python3.11/site-packages/torch/distributed/rpc/api.py"
+WANDB = "/v/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
+
+
+@pytest.mark.parametrize(
+    ("frames", "wchan", "kind"),
+    [
+        (stack("fetch@JOB:4", MODULE), "hrtimer_nanosleep", "sleep"),
+        (stack("Condition.wait@PY/threading.py:327", f"finish@{WANDB}:9", MODULE), "futex_wait_queue", "tracker"),
+        (stack("get_data@<frozen importlib._bootstrap_external>:1073", MODULE), "folio_wait_bit", "import"),
+        (stack("SocketIO.readinto@PY/socket.py:706", "fetch@JOB:4", MODULE), "wait_woken", "network"),
+        (stack("Popen._try_wait@PY/subprocess.py:2015", "upload@JOB:4", MODULE), "do_wait", "child"),
+        (stack("acquire@JOB:4", MODULE), "futex_wait_queue", None),
+        (stack(f"rpc_sync@{RPC}:792", "ask@JOB:4", MODULE), "futex_wait_queue", "network"),
+    ],
+)
+def test_the_stack_and_the_kernel_tell_the_kind(frames: Frames, wchan: str, kind: str | None) -> None:
+    assert read_activity(rank(frames, "S", wchan)).ends_by_itself == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "wchan", "kind"),
+    [
+        ('connection.execute("insert into trial values (1)")', "hrtimer_nanosleep", "timeout"),  # SQLite's busy handler
+        ("batch = prefetched.get(timeout=300)", "futex_wait_queue", "timeout"),
+        ("lock.acquire(timeout=60)", "futex_wait_queue", "timeout"),
+        ("lock.acquire(timeout=None)", "futex_wait_queue", None),
+        ("lock.acquire()", "futex_wait_queue", None),
+    ],
+)
+def test_a_wait_with_a_time_out_of_its_own_may_end_by_itself(text: str, wchan: str, kind: str | None) -> None:
+    frames = stack("load@JOB:4", MODULE)
+    sources = (SourceLine(frames[0].filename, 4, text),)
+    assert read_activity(rank(frames, "S", wchan, sources=sources)).ends_by_itself == kind
+
+
+GETS = stack("Condition.wait@PY/threading.py:327", "Queue.get@PY/queue.py:171", "advance@JOB:4", MODULE)
+STARTED = ("Thread.run@PY/threading.py:982", "Thread._bootstrap@PY/threading.py:1002")
+
+
+@pytest.mark.parametrize(
+    ("beside", "kind"),
+    [
+        (stack("SocketIO.readinto@PY/socket.py:706", "deliver@JOB:40", *STARTED), "network"),
+        (stack("Condition.wait@PY/threading.py:327", "deliver@JOB:40", *STARTED), None),
+        (stack("UvicornServer.serve@/v/lib/python3.11/site-packages/uvicorn/server.py:70", *STARTED), "request"),
+    ],
+)
+def test_who_delivers_may_be_another_thread(beside: Frames, kind: str | None) -> None:
+    wchan = "wait_woken" if kind == "network" else "futex_wait_queue"
+    threads = (ThreadState(PID, "python", "S", 1, "futex_wait_queue"), ThreadState(701, "python", "S", 1, wchan))
+    waits = rank(
+        GETS,
+        stacks=(stacks(thread(GETS), thread(beside, name="Thread-1", tid=701)),),
+        processes=(process("S", "futex_wait_queue", threads=threads),),
+    )
+    assert read_activity(waits).ends_by_itself == kind
+
+
+@pytest.mark.parametrize(("state", "kind"), [("R", "child"), ("D", "child"), ("S", None)])
+def test_a_pool_whose_processes_work_may_deliver(state: str, kind: str | None) -> None:
+    """One look, as a crowded node gives: nothing tells whether they move."""
+    frames = stack(
+        "Condition.wait@PY/threading.py:327", "ApplyResult.wait@PY/multiprocessing/pool.py:768",
+        "Pool.map@PY/multiprocessing/pool.py:367", "tokenise@JOB:4", MODULE,
+    )  # fmt: skip
+    worker = ChildProcess(801, state, "python", 64)
+    seen = rank(frames, processes=(process("S", "futex_wait_queue", children=(worker,)),))
+    assert read_activity(seen).ends_by_itself == kind
+
+
+def test_a_loader_that_polls_its_workers_waits_for_no_request() -> None:
+    loader = "TORCH/utils/data/dataloader.py"
+    frames = stack(
+        "select@PY/selectors.py:415", "wait@PY/multiprocessing/connection.py:947",
+        "get@PY/multiprocessing/queues.py:113", f"_try_get_data@{loader}:1290", f"__next__@{loader}:708",
+        "train@JOB:4", MODULE,
+    )  # fmt: skip
+    assert read_activity(rank(frames, "S", "do_poll")).ends_by_itself == "data"
+
+
+def test_what_computes_with_the_gil_may_end_and_what_sleeps_with_it_does_not() -> None:
+    frames = stack("collect@JOB:4", MODULE)
+    still = (heartbeat(2, pulse_count=9, pulse_ns=10**9), heartbeat(2, pulse_count=9, pulse_ns=10**9))
+    computes = rank(frames, "R", None, active=True, owns_gil=True, heartbeat=still)
+    sleeps = rank(frames, "S", "hrtimer_nanosleep", owns_gil=True, heartbeat=still)
+    assert read_activity(computes).ends_by_itself == "compute"
+    assert read_activity(sleeps).where == "gil"
+    assert read_activity(sleeps).ends_by_itself is None
+
+
+def test_a_verdict_carries_the_kind_of_its_culprits_and_is_not_certain() -> None:
+    verdict = judge(evidence(*WAITING, Rank(3, STEPS, frames=SLEEPS))).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (3,), "likely")
+    assert verdict.ends_by_itself == "sleep"
+
+
+@pytest.mark.parametrize(("before", "kind"), [(0, "first_use"), (3, None)])
+def test_the_first_use_of_a_communicator_connects_its_ranks(before: int, kind: str | None) -> None:
+    pair = world(2)
+    sends = {0: transfer(pair, ("send", 1)), 1: transfer(pair, ("recv", 0))}
+    stuck = {0: transfer(pair, ("recv", 1)), 1: transfer(pair, ("recv", 0))}
+    past = {0: transfer(pair, ("recv", 1)), 1: transfer(pair, ("send", 0))}
+    ranks = [Rank(r, (*(sends[r], past[r]) * before, stuck[r]), 2 * before) for r in (0, 1)]
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert (verdict.cause, verdict.ends_by_itself) == ("p2p_unmatched", kind)
+    assert kind is None or verdict.confidence != "certain"
+
+
+def test_who_died_has_not_failed_to_enter() -> None:
+    """Its log says only that it lost its peers, and every peer lives and waits for it."""
+    died = Rank(3, dumped=False, state="X", exit_signal=6, log=CLOSED)
+    verdict = judge(evidence(*WAITING, died)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (3,))
+    assert not any("py-spy" in step for step in verdict.next_steps)
+
+
+def test_the_hooks_last_word_tells_how_its_process_ended() -> None:
+    ended = msgspec.structs.replace(
+        Rank(3, dumped=False, state="X").evidence(), heartbeat=(heartbeat(3, ended=True, exit_code=0),)
+    )
+    told = evidence(*WAITING)
+    verdict = judge(msgspec.structs.replace(told, ranks=(*told.ranks, ended), world_size=4)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (3,))
+    assert "not known" not in verdict.summary
+
+
+def test_transfers_whose_communicator_is_being_made_connect_at_their_first_use() -> None:
+    bundle = Path(__file__).parents[3] / "bundles/nccl-first_transfers_connect"
+    verdict = judge(load([bundle])).verdicts[0]
+    assert (verdict.culprits, verdict.ends_by_itself) == ((), "first_use")
+    assert not any("gloo" in sentence for sentence in verdict.missing)

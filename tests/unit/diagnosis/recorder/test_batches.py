@@ -1,0 +1,155 @@
+"""Coalesced calls: members of a collective one by one, batches of sends and receives in rings and pipelines."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.recorder.reduce import reduce_rank
+from stallwatch.model.evidence import CodeFrame, Evidence, Operation, Recorder
+from stallwatch.model.verdict import Verdict
+from tests.unit.diagnosis.build import SLEEPS, Call, Rank, evidence, loop, operations, recorder, transfer, world
+
+W4 = world(4)
+SYNCHRONISES = (
+    CodeFrame("synchronize", "/venv/lib/python3.11/site-packages/torch/cuda/__init__.py", 1083),
+    CodeFrame("step", "/srv/job/train.py", 20),
+    CodeFrame("<module>", "/srv/job/train.py", 99),
+)
+Steps = list[Call]
+
+
+def _first(told: Evidence) -> Verdict:
+    return judge(told).verdicts[0]
+
+
+# A gather of uneven parts: a broadcast of each rank's part, launched as one.
+
+
+def _gathering(sizes: tuple[int, ...], kept: int | None = None, closes: bool = True) -> tuple[Operation, ...]:
+    """Five steps that end, and a batch of broadcasts that does not; `kept`: only so many members are recorded."""
+    steps = loop(W4, 5)
+    entries = operations(0, steps, len(steps))
+    template = msgspec.structs.replace(
+        entries[-1], state="scheduled", retired=False, collective_seq_id=11, op_id=11, name="_broadcast_oop"
+    )
+    members = [
+        msgspec.structs.replace(template, record_id=10 + place, input_sizes=((size,),), output_sizes=((size,),))
+        for place, size in enumerate(sizes[:kept])
+    ]
+    closing = msgspec.structs.replace(
+        template, record_id=10 + len(members), name="coalesced", input_sizes=(), output_sizes=(), input_dtypes=()
+    )
+    return (*entries, *members, *((closing,) if closes else ()))
+
+
+def _gather(rank: int, entries: tuple[Operation, ...], frames: tuple[CodeFrame, ...] = SYNCHRONISES) -> Rank:
+    def look(number: int) -> Recorder:
+        return msgspec.structs.replace(recorder(rank, loop(W4, 5), look=number), operations=entries)
+
+    return Rank(rank, dumped=False, frames=frames, extra=(look(1), look(2)))
+
+
+SIZES = (300, 100, 100, 100)
+
+
+def test_an_uneven_gather_that_all_entered_alike_is_no_mismatch() -> None:
+    assert _first(evidence(*(_gather(rank, _gathering(SIZES)) for rank in range(4)))).cause == "comm_stuck"
+
+
+@pytest.mark.parametrize("odd", [(300, 100, 200, 100), (100, 300, 100, 100)])
+def test_a_member_that_differs_is_named_even_where_all_of_the_batch_is_as_large(odd: tuple[int, ...]) -> None:
+    ranks = [_gather(rank, _gathering(odd if rank == 2 else SIZES)) for rank in range(4)]
+    verdict = _first(evidence(*ranks))
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (2,))
+    assert verdict.mismatch is not None
+    assert verdict.mismatch.kind == "size"
+    assert "as member" in verdict.mismatch.found and "as member" in verdict.mismatch.expected
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+def test_a_batch_that_is_not_closed_is_a_host_inside_the_call_and_no_mismatch(kept: int) -> None:
+    ranks = [_gather(rank, _gathering(SIZES)) for rank in (0, 1, 3)]
+    begun = _gather(2, _gathering(SIZES, kept, closes=False), frames=SLEEPS)
+    verdict = _first(evidence(*ranks, begun))
+    assert verdict.cause != "collective_mismatch"
+    assert not set(verdict.culprits) - {2}
+
+
+# A ring: each sends to the next and receives from the one before, then all reduce.
+
+
+def _ring(rank: int, *ends: tuple[str, int], size: int = 100) -> Call:
+    exchange = transfer(W4, *(ends or (("send", (rank + 1) % 4), ("recv", (rank - 1) % 4))), batched=True)
+    return replace(exchange, elements=size)
+
+
+def _job(odd: Call | None, hang: tuple[int, ...]) -> Evidence:
+    """Five steps, and a sixth in which rank 2 does `odd` (None: no batch at all); ranks of `hang` stand in theirs, and
+    the others go on to the all-reduce."""
+    ranks = []
+    for rank in range(4):
+        calls: Steps = [call for _ in range(5) for call in (_ring(rank), Call(W4, elements=500, line=60))]
+        done = len(calls)
+        mine = odd if rank == 2 else _ring(rank)
+        if mine is not None:
+            calls.append(mine)
+            done += rank not in hang
+        if rank not in hang or mine is None:
+            calls.append(Call(W4, elements=500, line=60))
+        ranks.append(Rank(rank, tuple(calls), done, frames=SYNCHRONISES))
+    return evidence(*ranks)
+
+
+RINGS: dict[str, Callable[[], Evidence]] = {
+    "it lacks its receive": lambda: _job(_ring(2, ("send", 3)), (1,)),
+    "it lacks its send": lambda: _job(_ring(2, ("recv", 1)), (3,)),
+    "it sends once more": lambda: _job(_ring(2, ("send", 3), ("recv", 1), ("send", 3)), (2,)),
+    "it receives once more": lambda: _job(_ring(2, ("send", 3), ("recv", 1), ("recv", 1)), (2,)),
+    "it sends to another": lambda: _job(_ring(2, ("send", 0), ("recv", 1)), (2, 3)),
+    "it receives from another": lambda: _job(_ring(2, ("send", 3), ("recv", 3)), (1, 2)),
+    "it sends and receives another size": lambda: _job(_ring(2, size=200), (1, 2, 3)),
+    "it has no batch": lambda: _job(None, (1, 3)),
+}
+
+
+@pytest.mark.parametrize("what", RINGS)
+def test_of_a_ring_who_differs_from_the_others_is_named(what: str) -> None:
+    verdict = _first(RINGS[what]())
+    assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (2,)), verdict.summary
+
+
+def test_a_size_of_its_own_is_told_with_both_sizes() -> None:
+    verdict = _first(RINGS["it sends and receives another size"]())
+    assert verdict.mismatch is not None
+    assert (verdict.mismatch.found, verdict.mismatch.expected) == ("200 elements", "100 elements")
+
+
+def test_of_two_ends_the_one_with_a_new_size_is_named() -> None:
+    """A pipeline of two stages: the sender had always sent 100."""
+    pair = world(2)
+    send, receive = transfer(pair, ("send", 1)), transfer(pair, ("recv", 0))
+    first = Rank(0, (*(send,) * 5, Call(pair, elements=300, line=50, transfers=(("send", 1),))), 5, frames=SYNCHRONISES)
+    verdict = _first(evidence(first, Rank(1, (receive,) * 6, 5, frames=SYNCHRONISES)))
+    assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (0,))
+    both_new = Rank(1, (*(receive,) * 5, Call(pair, elements=7, line=50, transfers=(("recv", 0),))), 5)
+    verdict = _first(evidence(first, both_new))
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("p2p_unmatched", (0, 1), "possible")
+
+
+def test_a_batch_of_which_the_file_has_lost_the_end_is_no_other_call_than_that_of_the_others() -> None:
+    entries = recorder(0, loop(world(2), 3), 3).operations
+    member = msgspec.structs.replace(
+        entries[-1], record_id=90, collective_seq_id=entries[-1].collective_seq_id + 1, state="scheduled"
+    )
+    batch = (member, msgspec.structs.replace(member, record_id=91))
+    ring = msgspec.structs.replace(recorder(0, loop(world(2), 3), 3), operations=(*entries, *batch))
+    for cut, kept in ((True, 0), (False, 1)):
+        told = reduce_rank(
+            msgspec.structs.replace(
+                Rank(0, loop(world(2), 3)).evidence(), recorders=(msgspec.structs.replace(ring, cut_short=cut),)
+            )
+        )
+        assert told.streams[0].last_seq == entries[-1].collective_seq_id + kept

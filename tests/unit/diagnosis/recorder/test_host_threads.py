@@ -1,0 +1,64 @@
+"""Which of a process' threads trains, and in which of them a rank waits, as recorders tell it."""
+
+from msgspec.structs import replace
+
+from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.recorder.lanes import Lanes
+from stallwatch.model.evidence import CodeFrame, Evidence
+from tests.unit.diagnosis.build import SLEEPS, Call, Group, Rank, evidence, recorder, world
+
+W4 = world(4)
+METRICS = Group("9", "metrics", (0, 1, 2, 3), 9)
+PAIRS = (Group("1", "dp0", (0, 1), 1), Group("2", "dp1", (2, 3), 2))
+_TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+IN_REDUCE = (CodeFrame("all_reduce", _TORCH, 3000), CodeFrame("step", "/srv/job/train.py", 10), *SLEEPS[-1:])
+STARTED = (CodeFrame("run", "/usr/lib/python3.11/threading.py", 982),)
+
+
+def _beside(count: int) -> tuple[Call, ...]:
+    return (Call(METRICS, thread="2", line=31),) * count
+
+
+def _of_thread(told: Evidence) -> Evidence:
+    """What the second thread recorded, with frames of Python's threading below."""
+    ranks = []
+    for rank in told.ranks:
+        looks = tuple(
+            replace(
+                look,
+                operations=tuple(
+                    replace(entry, frames=(*entry.frames, *STARTED)) if entry.thread_id == "2" else entry
+                    for entry in look.operations
+                ),
+            )
+            for look in rank.recorders
+        )
+        ranks.append(replace(rank, recorders=looks))
+    return replace(told, ranks=tuple(ranks))
+
+
+def test_a_thread_that_python_started_does_not_train_though_it_recorded_first() -> None:
+    calls = (*_beside(2), Call(PAIRS[0]), Call(PAIRS[0]))
+    ring = recorder(0, calls, len(calls), backend="gloo")
+    started = tuple(
+        replace(entry, frames=(*entry.frames, *STARTED)) if entry.thread_id == "2" else entry
+        for entry in ring.operations
+    )
+    lanes = Lanes([replace(ring, operations=started)])
+    assert [lanes.of(entry) for entry in started] == [1, 1, 0, 0]
+
+
+def test_who_waits_is_not_absent_from_a_group_that_it_never_used_whatever_else_its_threads_do() -> None:
+    """Ranks 2 and 3 are in the first barrier; rank 1 waits for rank 0 in their pair, and rank 0 sleeps. A second thread
+    of each goes on, and has recorded first."""
+    own = {rank: (*_beside(3), *(Call(PAIRS[rank // 2]),) * 4) for rank in range(4)}
+    ranks = [
+        Rank(0, own[0][:-1], backend="gloo", frames=SLEEPS),
+        Rank(1, own[1], len(own[1]) - 1, backend="gloo", frames=IN_REDUCE),
+        *(
+            Rank(rank, (*own[rank], Call(W4, "barrier")), len(own[rank]), backend="gloo", frames=IN_REDUCE)
+            for rank in (2, 3)
+        ),
+    ]
+    for told in (evidence(*ranks), _of_thread(evidence(*ranks))):
+        assert judge(told).verdicts[0].culprits == (0,)

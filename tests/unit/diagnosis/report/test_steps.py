@@ -1,0 +1,161 @@
+"""Next steps: specific, with real hosts and pids, and harmless."""
+
+import re
+from typing import Any, get_args
+
+import pytest
+
+from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.report.steps import next_steps
+from stallwatch.model.verdict import Cause, Confidence, CulpritProcess, Frame, Mismatch, Verdict, Where
+
+LINE = Frame("/srv/job/train.py", 88, "load")
+ENDS: tuple[dict[str, Any], ...] = (
+    {}, {"exit_signal": 9}, {"exit_signal": 9, "out_of_memory": True}, {"exit_signal": 11}, {"exit_signal": 99},
+    {"exit_code": 0}, {"exit_code": 1, "exception": "ValueError: x", "exception_frame": LINE},
+)  # fmt: skip
+
+
+def steps(cause: Cause, *culprits: int, **fields: Any) -> tuple[str, ...]:
+    """Steps for culprits that all do the same; `fields` are of their activity."""
+    values: dict[str, Any] = {"host": "node7", "pid": 4711, "where": "lock", "frame": LINE, "detail": "waits"} | fields
+    mismatch = values.pop("mismatch", None)
+    missing = values.pop("missing", ())
+    activities = {rank: Activity(rank=rank, **values) for rank in culprits}
+    processes = tuple(
+        CulpritProcess(rank, values["host"], values["pid"], None, values["where"], values["frame"]) for rank in culprits
+    )
+    confidence: Confidence = "certain"
+    told = Verdict(
+        cause, culprits, confidence, "", culprit_processes=processes, where=values["where"], mismatch=mismatch,
+        missing=missing, waiting="0-1",
+    )  # fmt: skip
+    return next_steps(told, activities)
+
+
+@pytest.mark.parametrize("where", get_args(Where))
+def test_a_stuck_rank_gets_commands_for_its_host_and_pid(where: Where) -> None:
+    told = steps("not_entered", 2, where=where)
+    assert 2 <= len(told) <= 4
+    assert "node7" in told[0]
+    assert "4711" in told[0]
+    assert any("/srv/job/train.py:88 in load" in step for step in told)
+
+
+def test_every_place_has_steps_of_its_own() -> None:
+    kinds = {steps("not_entered", 2, where=where)[1] for where in get_args(Where)}
+    # checkpoint and filesystem share theirs, as do store and init, and user_code and unknown.
+    assert len(kinds) == len(get_args(Where)) - 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "told_first"),
+    [
+        ({"where": "user_code", "waits_for_children": True}, "ps -o pid,stat,wchan:32,etime,args --ppid 4711"),
+        ({"where": "lock", "waits_for_children": True, "child_pid": 802, "child_frame": LINE}, "py-spy dump --pid 802"),
+        ({"where": "filesystem", "detail": "waits for the other end of a pipe"}, "/proc/4711/fd | grep pipe"),
+        ({"where": "lock", "detail": "waits for a database"}, "which database"),
+        ({"where": "user_code", "detail": "waits for input from a person"}, "/proc/4711/fd/0"),
+    ],
+)
+def test_a_wait_that_names_its_object_gets_steps_for_that(fields: dict[str, Any], told_first: str) -> None:
+    told = steps("not_entered", 2, **fields)
+    assert told_first in told[0]
+    assert "/srv/job/train.py:88 in load" in told[0]
+    assert not any("mount" in step for step in told)
+
+
+def test_loader_workers_are_named_by_their_pids() -> None:
+    told = steps("not_entered", 2, where="dataloader", waits_for_children=True, child_pids=(801, 802))
+    assert "for p in 801 802; do py-spy dump --pid $p; done" in told[0]
+    stuck = steps("not_entered", 2, where="dataloader", waits_for_children=True, child_pid=802, child_frame=LINE)
+    assert "its worker 802 is at /srv/job/train.py:88 in load" in stuck[0]
+
+
+def test_a_process_in_state_d_is_never_attached_to() -> None:
+    for where in get_args(Where):
+        told = steps("not_entered", 2, where=where, uninterruptible=True)
+        assert not any("py-spy" in step or "gdb" in step for step in told)
+        assert "/proc/4711/wchan" in told[0]
+
+
+def test_a_stopped_process_is_continued_and_not_dumped() -> None:
+    told = steps("process_stopped", 2, stopped=True)
+    assert "`kill -CONT 4711`" in told[0]
+    assert not any("py-spy" in step for step in told)
+    assert not any("-CONT" in step for step in steps("process_stopped", 2, stopped=True, tracer_pid=41))
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        ({"exit_signal": 9}, "oom-kill"),
+        ({"exit_signal": 9, "out_of_memory": True}, "killed process 4711"),
+        ({"exit_signal": 11}, "coredumpctl info 4711"),
+        ({"exit_code": 1}, "traceback of rank 2"),
+        ({"exit_code": 0}, "ended without an error"),
+    ],
+)
+def test_a_death_is_looked_into_by_how_it_came(ended: dict[str, Any], expected: str) -> None:
+    assert any(expected in step for step in steps("rank_exited", 2, gone=True, **ended))
+
+
+def test_a_mismatch_shows_both_sides_and_how_to_confirm() -> None:
+    told = steps("collective_mismatch", 2, mismatch=Mismatch("size", "[4]", "[8]"))
+    assert "rank 2 has [8], the others [4]" in told[0]
+    assert any("TORCH_DISTRIBUTED_DEBUG=DETAIL" in step for step in told)
+
+
+def test_a_rank_stuck_before_the_rendezvous_gets_the_steps_of_its_place() -> None:
+    assert "py-spy dump" in steps("init_missing", 2, where="lock")[0]
+    assert "started at all" in steps("init_missing", 2, where="unknown", frame=None)[0]
+
+
+def test_undecided_names_what_is_missing() -> None:
+    assert "Missing: the stacks of rank 3." in steps("undecided", missing=("the stacks of rank 3.",))
+
+
+def test_further_culprits_are_counted_where_a_command_carries_one_pid() -> None:
+    assert "the same holds for 2 more: ranks 2-4" in steps("not_entered", 2, 3, 4)[0]
+    assert "the same holds" not in steps("collective_mismatch", 2, 3)[0]
+
+
+# Advice that trades one fault for another.
+_HARMFUL = re.compile(
+    r"BLOCKING_WAIT|NCCL_(?:P2P|IB|SHM)_DISABLE|CUDA_LAUNCH_BLOCKING|setenforce|systemctl (?:stop|disable)"
+    r"|iptables -F|ufw|pkill|killall|kill -9|tcp_fin_timeout|find_unused_parameters|ptrace_scope|rm -rf|chmod 777",
+    re.IGNORECASE,
+)
+
+
+@pytest.mark.parametrize("cause", get_args(Cause))
+@pytest.mark.parametrize("culprits", [(), (2,), (2, 5)])
+def test_every_cause_has_two_to_four_harmless_steps(cause: Cause, culprits: tuple[int, ...]) -> None:
+    for where in get_args(Where):
+        for ended in ENDS:
+            for known in ({}, {"host": None, "pid": None, "frame": None}):
+                told = steps(cause, *culprits, **({"where": where} | ended | known))
+                assert (2 <= len(told) <= 4) or cause in ("healthy", "job_ended")
+                for step in told:
+                    assert not _HARMFUL.search(step)
+                    assert "None" not in step
+                    assert "  " not in step
+                    assert step[0].isupper()
+                    assert step.endswith((".", ")")), step
+
+
+@pytest.mark.parametrize(
+    ("cause", "mismatch"),
+    [("data_exhausted", None), ("collective_mismatch", Mismatch("op", expected="all_reduce", found="barrier"))],
+)
+def test_who_stands_in_a_barrier_may_have_left_its_loop_for_what_nothing_recorded(
+    cause: Cause, mismatch: Mismatch | None
+) -> None:
+    """The end of data, a signal and a swallowed exception lead to the same call."""
+    told = steps(cause, 2, mismatch=mismatch)
+    assert any("swallowed" in step and "log" in step for step in told)
+
+
+def test_another_operation_of_the_loop_is_no_end_of_it() -> None:
+    told = steps("collective_mismatch", 2, mismatch=Mismatch("op", expected="all_reduce", found="all_gather"))
+    assert not any("swallowed" in step for step in told)

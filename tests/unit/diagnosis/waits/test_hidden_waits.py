@@ -1,0 +1,112 @@
+"""Waits that a recorder does not show: cut dumps, gloo's transfers; and calls that only look like transfers."""
+
+from msgspec.structs import replace
+
+from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.recorder.signature import is_transfer
+from stallwatch.model.evidence import CodeFrame
+from tests.unit.diagnosis.build import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, world
+
+W4 = world(4)
+STEPS = loop(W4, 6)
+_TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+IN_REDUCE = (CodeFrame("all_reduce", _TORCH, 3000), CodeFrame("step", "/srv/job/train.py", 10), *SLEEPS[-1:])
+
+
+def _waiting(*ranks: int, backend: str = "gloo") -> list[Rank]:
+    return [Rank(r, (*STEPS, STEPS[0]), len(STEPS), backend=backend, frames=IN_REDUCE) for r in ranks]
+
+
+def test_a_coalesced_collective_is_no_transfer() -> None:
+    assert [is_transfer(name) for name in ("send 0->1", "recv 1<-0", "all_reduce (batch of 2)", "barrier")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_rank_whose_dump_broke_off_and_that_stands_in_a_collective_is_not_accused() -> None:
+    broken = Rank(3, STEPS, backend="gloo", frames=IN_REDUCE).evidence()
+    cut = replace(broken, recorders=tuple(replace(recorder, cut_short=True) for recorder in broken.recorders))
+    told = evidence(*_waiting(0, 1), Rank(2, STEPS, backend="gloo", frames=SLEEPS), world_size=4)
+    verdict = judge(replace(told, ranks=(*told.ranks, cut))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
+
+
+def test_where_gloo_transfers_are_under_way_a_rank_without_a_stack_may_be_in_one() -> None:
+    """Rank 1 is seen elsewhere; of rank 2 only the record is left, and transfers are in no record."""
+    ranks = [
+        *_waiting(0),
+        Rank(1, STEPS, backend="gloo", frames=SLEEPS),
+        Rank(2, STEPS, backend="gloo", frames=()),
+        Rank(3, STEPS, backend="gloo", frames=IN_RECV),
+    ]
+    verdict = judge(evidence(*ranks, world_size=4)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (1,))
+
+
+def test_of_ranks_that_stand_in_transfers_nobody_is_named_where_each_may_wait_for_another() -> None:
+    """Ranks 0 and 3 stand in receives; 1 waits for the one, 2 for the other. The message of each may be late because of
+    any of them."""
+    pairs = (Group("1", "ep0", (0, 1), 1), Group("2", "ep1", (2, 3), 2))
+    steps = {rank: (Call(W4), Call(pairs[rank // 2])) * 4 for rank in range(4)}
+    waiting = [Rank(rank, steps[rank], 7, backend="gloo", frames=IN_REDUCE) for rank in (1, 2)]
+    received = [Rank(rank, steps[rank][:-1], backend="gloo", frames=IN_RECV) for rank in (0, 3)]
+    assert judge(evidence(*waiting, *received, world_size=4)).verdicts[0].culprits == ()
+    # Two for both of whom all others wait are the ends of one message.
+    world_waits = [Rank(rank, (*STEPS, STEPS[0]), len(STEPS), backend="gloo", frames=IN_REDUCE) for rank in (1, 2)]
+    both = [Rank(rank, STEPS, backend="gloo", frames=IN_RECV) for rank in (0, 3)]
+    assert judge(evidence(*world_waits, *both, world_size=4)).verdicts[0].culprits == (0, 3)
+
+
+def test_one_that_stands_in_a_transfer_may_wait_for_whom_nothing_is_known_of() -> None:
+    """Rank 2 waits for rank 3 in their group; that one receives, and of the others no stack was read."""
+    pairs = (Group("1", "tp0", (0, 1), 1), Group("2", "tp1", (2, 3), 2))
+    steps = {rank: (Call(W4), Call(pairs[rank // 2])) * 4 for rank in range(4)}
+    ranks = [
+        *(Rank(rank, steps[rank], backend="gloo", frames=()) for rank in (0, 1)),
+        Rank(2, steps[2], 7, backend="gloo", frames=IN_REDUCE),
+        Rank(3, steps[3][:-1], backend="gloo", frames=IN_RECV),
+    ]
+    assert judge(evidence(*ranks, world_size=4)).verdicts[0].culprits == ()
+
+
+def test_where_others_may_be_in_transfers_a_rank_of_which_there_is_only_a_dump_is_not_named() -> None:
+    inside = (CodeFrame("ring", "/srv/job/ring.py", 4), *SLEEPS[1:])
+    native = Rank(2, STEPS, backend="gloo", frames=inside, wchan="futex_do_wait")
+    told = evidence(*_waiting(0, 1), native, Rank(3, STEPS, backend="gloo", frames=()), world_size=4)
+    assert judge(told).verdicts[0].culprits == ()
+
+
+def test_two_that_wait_for_each_other_are_a_deadlock_whatever_else_they_wait_for() -> None:
+    """Ranks 0 and 1 entered two groups in opposite order; ranks 2 and 3, for which one of them waits too, stand in
+    transfers that gloo does not record."""
+    pair = Group("1", "pair", (0, 1), 1)
+    both, own = Call(W4), Call(pair)
+    history = (both, own) * 4
+    ranks = [
+        Rank(0, (*history, both), len(history), backend="gloo"),
+        Rank(1, (*history, own), len(history), backend="gloo"),
+        *(Rank(r, (both,) * 4, backend="gloo", frames=IN_RECV) for r in (2, 3)),
+    ]
+    verdict = judge(evidence(*ranks, world_size=4)).verdicts[0]
+    assert verdict.cause == "group_order"
+    assert set(verdict.culprits) <= {0, 1}
+
+
+def test_stages_that_share_no_embedding_run_another_program_than_those_that_do() -> None:
+    """gloo tells no stages. Ranks 0 and 3 reduce their tied embedding, 1 and 2 never do; rank 3 goes on without."""
+    tied, pairs = Group("1", "embedding", (0, 3), 1), [Group(str(2 + n), f"dp{n}", (n, 3 - n), 2) for n in (0, 1)]
+    log = Call(W4, elements=1, line=120)
+
+    def step(rank: int, *, embedding: bool) -> tuple[Call, ...]:
+        own = (Call(tied, elements=8, line=102),) if embedding else ()
+        return (Call(pairs[min(rank, 3 - rank)], line=90), *own, log)
+
+    calls = {rank: step(rank, embedding=rank in (0, 3)) * 4 for rank in range(4)}
+    calls[0] += step(0, embedding=True)[:2]
+    for rank in (1, 2, 3):
+        calls[rank] += step(rank, embedding=False)
+    verdict = judge(evidence(*(Rank(r, own, len(own) - 1, backend="gloo") for r, own in calls.items()))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("group_order", (3,))

@@ -1,0 +1,51 @@
+"""Sinks of the graph of waits."""
+
+from msgspec.structs import replace
+
+from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength, Wait
+from stallwatch.diagnosis.waits.roots import find_roots
+from stallwatch.model.summary import Pending
+
+
+def _graph(edges: dict[int, list[Blocker]]) -> Graph:
+    """Rank → whom it waits for, each in a point of its own."""
+    waits = tuple(
+        Wait(rank, 0, Point(rank, 1), Pending(record=0, lane=0, stream=0, call=0, seq=1), True) for rank in edges
+    )
+    blockers = {Point(rank, 1): tuple(targets) for rank, targets in edges.items()}
+    return Graph(waits, blockers, dict.fromkeys(blockers, ()), (), (), {}, ())
+
+
+def _on(*ranks: int, strength: Strength = Strength.RECORDED) -> list[Blocker]:
+    return [Blocker(rank, 0, strength) for rank in ranks]
+
+
+def test_a_chain_of_thousands_ends_at_one_rank_without_recursion() -> None:
+    roots = find_roots(_graph({rank: _on(rank + 1) for rank in range(5_000)}))
+    assert roots.absent == ((5_000, 0),)
+
+
+def test_a_cycle_that_also_waits_for_somebody_absent_is_not_the_end() -> None:
+    roots = find_roots(_graph({0: _on(1), 1: _on(0, 2)}))
+    assert roots.absent == ((2, 0),)
+    assert roots.cycles == ()
+
+
+def test_a_cycle_that_also_waits_for_ranks_in_what_no_recorder_shows_is_a_deadlock_by_itself() -> None:
+    graph = replace(_graph({0: _on(1), 1: _on(0, 2)}), unrecorded=(2,))
+    assert [cycle.ranks for cycle in find_roots(graph).cycles] == [(0, 1)]
+
+
+def test_a_cycle_that_waits_for_nobody_else_is() -> None:
+    roots = find_roots(_graph({0: _on(1), 1: _on(0), 2: _on(0)}))
+    assert [cycle.ranks for cycle in roots.cycles] == [(0, 1)]
+
+
+def test_a_supposed_wait_counts_only_where_nothing_surer_is_known() -> None:
+    supposed = _on(2, strength=Strength.SUPPOSED)
+    assert find_roots(_graph({0: [*_on(1), *supposed]})).absent == ((1, 0),)
+    assert find_roots(_graph({0: supposed})).absent == ((2, 0),)
+
+
+def test_a_point_that_lacks_nobody_is_closed() -> None:
+    assert find_roots(_graph({0: []})).closed == (Point(0, 1),)
