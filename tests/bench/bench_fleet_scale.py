@@ -18,8 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.diagnosis.node_summary import summarise_node
-from stallwatch.diagnosis.summary_detail import redacted
+from stallwatch.diagnosis.node_summary import redacted, summarise_node
 from stallwatch.fleet.judge_child import Question
 from stallwatch.fleet.place import Key, MeetingPlace
 from stallwatch.fleet.seal import seal

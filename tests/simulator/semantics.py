@@ -12,8 +12,7 @@ import msgspec
 
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.recorder.completion import UNTOLD, completion_of
-from stallwatch.diagnosis.recorder.nodes import read_nodes
+from stallwatch.diagnosis.recorder.operations import UNTOLD, completion_of, read_nodes
 from stallwatch.model.evidence import Evidence, GroupStatus, Operation, Recorder
 from stallwatch.model.verdict import Verdict
 

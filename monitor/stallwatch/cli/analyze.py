@@ -40,8 +40,7 @@ def _with_summary(paths: Sequence[Path], detail: str) -> tuple[Report, bytes]:
         report = report_of(evidence, judgement)
         if not detail:
             return report, b""
-        from stallwatch.diagnosis.node_summary import summarise_node
-        from stallwatch.diagnosis.summary_detail import as_detail, redacted
+        from stallwatch.diagnosis.node_summary import as_detail, redacted, summarise_node
 
         try:
             said = redacted(summarise_node(evidence, judgement), as_detail(detail))

@@ -8,8 +8,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from stallwatch.cli.terminal import safe, time_and_distance
-from stallwatch.diagnosis.report.safety import deadline, safety
 from stallwatch.diagnosis.report.stack_tree import render
+from stallwatch.diagnosis.report.steps import deadline, safety
 from stallwatch.model.verdict import CulpritProcess, Report, Verdict
 from stallwatch.outputs.documents import IncidentDocument
 

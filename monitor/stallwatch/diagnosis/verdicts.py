@@ -1,29 +1,79 @@
 """From evidence to verdicts: reduce each rank, build the case, tell the story, let the arbiter decide, word it."""
 
-from collections.abc import Sequence
+from collections.abc import (
+    Iterable,
+    Sequence,
+)
 
 import msgspec
 
 from stallwatch.diagnosis import arbiter
-from stallwatch.diagnosis.activity import Activity, read_activity
-from stallwatch.diagnosis.activity.transfer import with_transfer
-from stallwatch.diagnosis.analysis import Story, tell
+from stallwatch.diagnosis.activity import (
+    Activity,
+    read_activity,
+)
+from stallwatch.diagnosis.activity.rank_activity import with_transfer
+from stallwatch.diagnosis.analysis import (
+    Story,
+    tell,
+)
 from stallwatch.diagnosis.claims.claim import Claim
 from stallwatch.diagnosis.claims.doubt import doubtful
 from stallwatch.diagnosis.claims.moving import measured_slow
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.logs import of_this_life, read_logs
+from stallwatch.diagnosis.logs import (
+    of_this_life,
+    read_logs,
+)
 from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
-from stallwatch.diagnosis.report.hookless import what_a_hook_adds
 from stallwatch.diagnosis.report.sentences import summary
-from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
-from stallwatch.diagnosis.report.text import Aside, frame_of, place
-from stallwatch.model.evidence import Evidence, RankEvidence
+from stallwatch.diagnosis.report.steps import (
+    MAXIMUM_STEPS,
+    next_steps,
+)
+from stallwatch.diagnosis.report.text import (
+    Aside,
+    frame_of,
+    place,
+)
+from stallwatch.model.evidence import (
+    Evidence,
+    RankEvidence,
+)
 from stallwatch.model.summary import RankSummary
-from stallwatch.model.verdict import CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict
-from stallwatch.progress.job import MAY_BE_SLOW, overruled_by_steps
+from stallwatch.model.verdict import (
+    CulpritProcess,
+    EndsByItself,
+    GroupRef,
+    Rejected,
+    Verdict,
+)
+from stallwatch.progress.job import (
+    MAY_BE_SLOW,
+    overruled_by_steps,
+)
 from stallwatch.progress.kinds import of_all
+
+# What a hook would have added to a verdict about ranks that have none.
+
+
+def what_a_hook_adds(ranks: Iterable[RankEvidence]) -> tuple[str, ...]:
+    """Given the ranks, return a sentence for those whose record was looked for and is not there; none for bundles of
+    other tools, which look for no record."""
+    without = [rank.rank for rank in ranks if not rank.heartbeat and _looked_for(rank)]
+    if not without:
+        return ()
+    who = f"rank {without[0]} has" if len(without) == 1 else f"ranks {rank_ranges(without)} have"
+    return (
+        f"{who} no hook: stallwatch.attach() would add steps, phases and what the flight recorder holds of every "
+        "collective",
+    )
+
+
+def _looked_for(rank: RankEvidence) -> bool:
+    asked = [attempt for attempt in rank.attempts if attempt.what == "heartbeat"]
+    return bool(asked) and not any(attempt.answered for attempt in asked)
 
 
 class Judgement(msgspec.Struct, frozen=True):

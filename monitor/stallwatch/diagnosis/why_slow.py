@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.frames.code_origin import place as code_place
-from stallwatch.diagnosis.frames.source import source_text
+from stallwatch.diagnosis.frames.code_origin import source_text
 from stallwatch.diagnosis.job.time_spent import LEAST_SAMPLES, Spent, child_stacks, compared, training_stacks
 from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.report.text import DOING, place

@@ -2,7 +2,7 @@
 
 import re
 
-from stallwatch.diagnosis.report.safety import deadline, safety
+from stallwatch.diagnosis.report.steps import deadline, safety
 from stallwatch.incidents.delivery_steps import LAST, Step
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Verdict

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from stallwatch import __version__
-from stallwatch.diagnosis.report.safety import deadline
+from stallwatch.diagnosis.report.steps import deadline
 from stallwatch.model.incident import Incident, NodeReport, RankView
 from stallwatch.model.metric import Family, Labels
 from stallwatch.model.reading import Known

@@ -1,4 +1,4 @@
-from stallwatch.diagnosis.report.hookless import what_a_hook_adds
+from stallwatch.diagnosis.verdicts import what_a_hook_adds
 from stallwatch.model.evidence import Attempt, RankEvidence
 
 

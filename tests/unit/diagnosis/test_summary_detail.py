@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.node_summary import NodeSummary, judge_nodes, summarise_node
-from stallwatch.diagnosis.summary_detail import Detail, redacted, relative
+from stallwatch.diagnosis.node_summary import Detail, NodeSummary, judge_nodes, redacted, relative, summarise_node
 from stallwatch.model.evidence import Evidence, SourceBlock, SourceLine
 from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, world
 

@@ -6,8 +6,8 @@ import pytest
 
 from stallwatch.bundle.report import make_report
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.activity.looks import looks
-from stallwatch.diagnosis.recorder.nodes import read_nodes
+from stallwatch.diagnosis.activity.threads import looks
+from stallwatch.diagnosis.recorder.operations import read_nodes
 from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, world
 
 STEPS = loop(world(3), 5)

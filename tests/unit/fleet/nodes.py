@@ -16,8 +16,7 @@ import msgspec
 
 from stallwatch.bundle.report import report_of
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.node_summary import summarise_node
-from stallwatch.diagnosis.summary_detail import redacted
+from stallwatch.diagnosis.node_summary import redacted, summarise_node
 from stallwatch.fleet.exchange import Seen, Wish, exchange
 from stallwatch.fleet.member import SECOND_NS, Local, Member, Position, published
 from stallwatch.fleet.place import Key

@@ -4,11 +4,10 @@ from typing import NamedTuple
 
 from stallwatch.diagnosis.activity.awaited import awaited_thread
 from stallwatch.diagnosis.activity.blocking_location import STRONG_ROLES, Standing
-from stallwatch.diagnosis.activity.looks import Look, ThreadLook, thread_look
-from stallwatch.diagnosis.activity.threads import main_thread
+from stallwatch.diagnosis.activity.threads import Look, ThreadLook, main_thread, thread_look
 from stallwatch.diagnosis.frames.code_origin import Origin, function, place
 from stallwatch.diagnosis.frames.meaning import meaning
-from stallwatch.diagnosis.recorder.lanes import is_autograd
+from stallwatch.diagnosis.recorder.operations import is_autograd
 from stallwatch.model.evidence import CodeFrame, Recorder, ThreadStack
 from stallwatch.progress.observation import Calls, Child, Lines, Observation, Stack
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch.diagnosis.calls.followers import followers
-from stallwatch.diagnosis.job.case import Case, Group, family
+from stallwatch.diagnosis.calls.align import followers
+from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.job.groups import Group, family
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.summary import Call
 

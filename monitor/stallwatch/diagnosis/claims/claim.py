@@ -7,7 +7,8 @@ import msgspec
 from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.sequences import are_twins, place_among_twins
-from stallwatch.diagnosis.job.case import Case, Group
+from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.job.groups import Group
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.waits.graph import Point, Wait

@@ -2,7 +2,8 @@
 
 from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.claims.claim import Claim, Saying, is_first_use, named, point_name, waiting_facts
-from stallwatch.diagnosis.job.case import Case, family
+from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.job.groups import family
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Wait
 from stallwatch.model.verdict import Fact, Rejected

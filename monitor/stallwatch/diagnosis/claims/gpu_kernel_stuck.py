@@ -1,7 +1,7 @@
 """A GPU runs something which is not communication and does not end: its host waits for it before the collective that
 the others are in, or has issued that behind it and waits where all wait."""
 
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Story, gpus_of_their_own, spins_outside_communication
 from stallwatch.diagnosis.claims.claim import (
     Claim,
     Saying,
@@ -11,7 +11,6 @@ from stallwatch.diagnosis.claims.claim import (
     operation_of,
     waiting_facts,
 )
-from stallwatch.diagnosis.gpu import gpus_of_their_own, spins_outside_communication
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 

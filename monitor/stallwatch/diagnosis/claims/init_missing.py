@@ -5,7 +5,7 @@ NCCL's init_process_group returns alone; the ranks that did call it then stand i
 
 import msgspec
 
-from stallwatch.diagnosis.activity.membership import has_no_group_thread
+from stallwatch.diagnosis.activity.threads import has_no_group_thread
 from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, common_where, named
 from stallwatch.model.verdict import Fact, Rejected

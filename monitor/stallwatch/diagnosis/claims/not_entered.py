@@ -1,6 +1,6 @@
 """Ranks that others wait for and that wait in nothing: they never entered; `where` says what they do instead."""
 
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Story, gpus_of_their_own, is_busy
 from stallwatch.diagnosis.claims.claim import (
     Claim,
     Saying,
@@ -14,10 +14,9 @@ from stallwatch.diagnosis.claims.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.frames.code_origin import Origin, place
-from stallwatch.diagnosis.gpu import gpus_of_their_own, is_busy
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.waits import replay
 from stallwatch.diagnosis.waits.graph import Strength, in_transfer, may_hide_transfers
+from stallwatch.diagnosis.waits.roots import resolves
 from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
 
 _READS = ("filesystem", "checkpoint", "dataloader")
@@ -42,7 +41,7 @@ def claim(story: Story) -> Saying:
     facts: list[Fact] = []
     if wait is not None:
         facts = [fact for rank in found if (fact := frontier_fact(story, rank, wait.point.group)) is not None]
-    resolved = replay.resolves(story, found)
+    resolved = resolves(story.graph, found)
     if resolved:
         facts.append(
             Fact(f"if {named(found)} entered, every wait that was recorded would end", "replay of the schedules")

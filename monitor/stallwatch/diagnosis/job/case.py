@@ -3,39 +3,117 @@
 Names and ids of process groups are local to a rank: a group is its description and its members.
 """
 
-import re
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from bisect import bisect_right
+from collections.abc import (
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from itertools import accumulate
+from statistics import median_low
 
 import msgspec
 
 from stallwatch.diagnosis.activity import Activity
-from stallwatch.diagnosis.job.begun import take_back
-from stallwatch.diagnosis.job.groups import GroupStream, first_difference
-from stallwatch.diagnosis.job.outdated import outdated_ranks
-from stallwatch.diagnosis.job.ras import ranks_behind
-from stallwatch.diagnosis.job.sisters import completed
-from stallwatch.diagnosis.job.untold import doubt, prove, untold_backends
-from stallwatch.diagnosis.logs.reading import NOTHING_READ, LogReading
+from stallwatch.diagnosis.job.groups import (
+    _DEFAULT_DESCRIPTIONS,
+    Group,
+    GroupStream,
+    completed,
+    family,
+    first_difference,
+)
+from stallwatch.diagnosis.job.untold import (
+    doubt,
+    prove,
+    take_back,
+    untold_backends,
+)
+from stallwatch.diagnosis.logs.reading import (
+    NOTHING_READ,
+    LogReading,
+)
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.model.evidence import HeldBack, NodeEvidence, RankEvidence
-from stallwatch.model.meeting import NO_MEETING, Meeting
-from stallwatch.model.summary import ANY, Call, PairCount, Pending, RankSummary, Stream, Transfer
+from stallwatch.model.evidence import (
+    HeldBack,
+    NodeEvidence,
+    RankEvidence,
+    RasCommunicator,
+)
+from stallwatch.model.meeting import (
+    NO_MEETING,
+    Meeting,
+)
+from stallwatch.model.summary import (
+    ANY,
+    Call,
+    PairCount,
+    Pending,
+    RankSummary,
+    Stream,
+    Transfer,
+)
+
+# Dumps older than the wait that others stand in: what such a rank has not recorded it may have entered since.
+
+
+def outdated_ranks(summaries: Iterable[RankSummary]) -> frozenset[int]:
+    """Return the ranks whose dump was taken before another rank's pending call was even made.
+
+    Only a dump taken earlier than that other rank's can be: by its look, or by the wall clock, which the hosts of a job
+    keep alike to far less than a hang lasts.
+    """
+    dumped = [summary for summary in summaries if summary.look]
+    last_look = max((summary.look for summary in dumped), default=0)
+    fresh = any(s.look == last_look and s.pending and s.pending[0].seen_before is False for s in dumped)
+    # By time of capture: the newest pending call that was seen from there on.
+    dated = sorted((s.captured_at_ns, _newest_ns(s)) for s in dumped if s.captured_at_ns is not None)
+    times = [at_ns for at_ns, _ in dated]
+    newest = list(accumulate((began_ns for _, began_ns in reversed(dated)), max))[::-1]
+
+    def precedes_a_wait(at_ns: int | None) -> bool:
+        later = len(times) if at_ns is None else bisect_right(times, at_ns)
+        return at_ns is not None and later < len(times) and newest[later] > at_ns
+
+    return frozenset(s.rank for s in dumped if (fresh and s.look < last_look) or precedes_a_wait(s.captured_at_ns))
+
+
+def _newest_ns(summary: RankSummary) -> int:
+    return max((p.created_ns for p in summary.pending if p.created_ns is not None), default=0)
+
+
+# NCCL RAS: who has launched less than its peers. Equal counts prove nothing: everything launched is not finished.
+
+
+def ranks_behind(nodes: Iterable[NodeEvidence], pids: Mapping[int, int]) -> frozenset[int]:
+    """Given all nodes' reports and the ranks' pids, return ranks that launched fewer collectives than most peers did.
+
+    Fewer than the one that launched most says little: a CPU runs ahead, and a rank that called something extra leads.
+    A pid that several ranks have (one per node) names nobody.
+    """
+    owners: dict[int, list[int]] = {}
+    for rank, pid in pids.items():
+        owners.setdefault(pid, []).append(rank)
+    behind: set[int] = set()
+    for node in nodes:
+        for communicator in node.ras:
+            behind |= {owners[pid][0] for pid in _lagging(communicator) if len(owners.get(pid, ())) == 1}
+    return frozenset(behind)
+
+
+def _lagging(communicator: RasCommunicator) -> set[int]:
+    launched = {
+        member.pid: sum(count for _, count in member.counts)
+        for member in communicator.ranks
+        if member.counts and not member.missing
+    }
+    if len(launched) < 3:
+        return set()
+    usual = median_low(launched.values())
+    return {pid for pid, count in launched.items() if count < usual}
+
 
 _DEFAULT_NAMES = ("", "0")
-_DEFAULT_DESCRIPTIONS = ("default_pg", "", "undefined")
-
-
-class Group(msgspec.Struct, frozen=True):
-    index: int
-    description: str
-    ranks: tuple[int, ...]
-    members_known: bool  # False: `ranks` are those that used it, there may be others
-    backend: str
-
-    @property
-    def is_default(self) -> bool:
-        return self.description in _DEFAULT_DESCRIPTIONS
 
 
 class Case:
@@ -302,12 +380,6 @@ class Case:
             if call is not None and signature.is_synchronising(call.operation):
                 proven = seq
         return proven
-
-
-@lru_cache(maxsize=65_536)
-def family(description: str) -> str:
-    """ "dp0" and "dp1" are of one kind."""
-    return re.sub(r"\d+", "#", description)
 
 
 def _natural(name: str) -> tuple[int, int, str]:

@@ -1,10 +1,22 @@
 """One group's collectives as its members recorded them, decoded on demand, and where two members part."""
 
+import re
 from array import array
-from collections.abc import Mapping
+from collections.abc import (
+    Mapping,
+    Sequence,
+)
+from functools import lru_cache
 from typing import NamedTuple
 
-from stallwatch.model.summary import NO_CALL, Call, RankSummary, Stream
+import msgspec
+
+from stallwatch.model.summary import (
+    NO_CALL,
+    Call,
+    RankSummary,
+    Stream,
+)
 
 # Operation, elements by its own rule, dtype, members of a batch one by one: what must agree.
 Key = tuple[str, int | None, str, tuple[str, ...]]
@@ -85,3 +97,48 @@ def all_alike(members: Mapping[int, GroupStream]) -> bool:
     tables: dict[tuple[Call, ...], int] = {}
     longest = max(members.values(), key=lambda member: len(member.stream.calls), default=None)
     return longest is None or all(_same_bytes(longest, member, tables) for member in members.values())
+
+
+# Groups of one kind (dp0, dp1, …) whose members nobody wrote down: how they share out the world tells the members.
+
+
+_LEAST_SISTERS = 3  # with fewer, "all but one are alike" says nothing
+
+
+def completed(parts: Sequence[tuple[int, ...]], world: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Given the ranks that were seen to use each group, return the members of each; () where that does not follow.
+
+    Equal parts that make up the world are whole. So are they when a single one is smaller by just as many ranks as were
+    seen in none.
+    """
+    users = [rank for part in parts for rank in part]
+    left = sorted(set(world) - set(users))
+    sizes = sorted(len(part) for part in parts)
+    if sizes[-1] < 2 or len(users) + len(left) != len(world):
+        return ()
+    if not left:
+        return tuple(parts) if sizes[0] == sizes[-1] else ()
+    if len(parts) < _LEAST_SISTERS or sizes[0] + len(left) != sizes[-1] or sizes[1] != sizes[-1]:
+        return ()
+    return tuple(part if len(part) == sizes[-1] else tuple(sorted({*part, *left})) for part in parts)
+
+
+_DEFAULT_DESCRIPTIONS = ("default_pg", "", "undefined")
+
+
+class Group(msgspec.Struct, frozen=True):
+    index: int
+    description: str
+    ranks: tuple[int, ...]
+    members_known: bool  # False: `ranks` are those that used it, there may be others
+    backend: str
+
+    @property
+    def is_default(self) -> bool:
+        return self.description in _DEFAULT_DESCRIPTIONS
+
+
+@lru_cache(maxsize=65_536)
+def family(description: str) -> str:
+    """ "dp0" and "dp1" are of one kind."""
+    return re.sub(r"\d+", "#", description)

@@ -8,22 +8,25 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.job.begun import OPEN
+from stallwatch.diagnosis.job.untold import OPEN
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.diagnosis.recorder.completion import UNTOLD, Completion, completion_of
-from stallwatch.diagnosis.recorder.lanes import Lanes
-from stallwatch.diagnosis.recorder.looks import (
+from stallwatch.diagnosis.recorder.operations import (
+    UNTOLD,
     Before,
+    Completion,
     Key,
+    Lanes,
+    Node,
     backend_of,
     by_backend,
+    completion_of,
     first_of_lanes,
     has_outrun,
     latest_of,
     reaches_its_end,
+    read_nodes,
     same_source,
 )
-from stallwatch.diagnosis.recorder.nodes import Node, read_nodes
 from stallwatch.formats.tested import newer_than_tested
 from stallwatch.model.evidence import Operation, RankEvidence, Recorder
 from stallwatch.model.summary import ANY, NO_CALL, Arrival, Call, PairCount, Pending, RankSummary, Stream, Transfer

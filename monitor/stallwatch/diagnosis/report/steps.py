@@ -5,18 +5,133 @@ blocking wait on, switches a firewall or SELinux off, or kills by name.
 """
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.rank_ranges import rank_ranges
-from stallwatch.diagnosis.report.steps_by_cause import comm_stuck, fabric, gpu_fault, gpu_kernel, slow
-from stallwatch.diagnosis.report.steps_by_place import rendezvous, stuck_steps
-from stallwatch.diagnosis.report.steps_calls import exhausted, group_order, mismatch, p2p, ran_past
-from stallwatch.diagnosis.report.steps_deaths import exited, raised, stopped
-from stallwatch.diagnosis.report.steps_logs import by_line, more_logs
-from stallwatch.diagnosis.report.steps_scene import UNKNOWN_PID, Scene, scene_of
+from stallwatch.diagnosis.report.steps_by_cause import (
+    UNKNOWN_PID,
+    Scene,
+    comm_stuck,
+    exhausted,
+    exited,
+    fabric,
+    gpu_fault,
+    gpu_kernel,
+    group_order,
+    mismatch,
+    p2p,
+    raised,
+    ran_past,
+    scene_of,
+    slow,
+    stopped,
+)
+from stallwatch.diagnosis.report.steps_by_place import (
+    rendezvous,
+    stuck_steps,
+)
 from stallwatch.diagnosis.report.text import place
-from stallwatch.model.verdict import Verdict
+from stallwatch.model.verdict import (
+    Cause,
+    Verdict,
+)
+
+# What to do with the job is asked first: may it be ended, and when does torch end it by itself?
+
+
+_MOVING: frozenset[Cause] = frozenset({"slow_rank", "healthy"})  # no operation of it is stuck
+
+
+class Judged(Protocol):
+    """A report, or a document that holds one."""
+
+    @property
+    def evidence_complete(self) -> bool: ...
+
+    @property
+    def deadline(self) -> str | None: ...
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]: ...
+
+
+def deadline(report: Judged) -> str | None:
+    """When torch's own timeout ends the job; None where nothing says so, or where the job moves: what was pending at
+    the look has long been completed."""
+    verdict = _first(report)
+    return None if verdict is not None and verdict.cause in _MOVING else report.deadline
+
+
+def safety(report: Judged) -> str:
+    """Whether the job may be ended without losing evidence, and whether it has to be."""
+    if not report.evidence_complete:
+        return "evidence is not complete: ending the job now loses some of it"
+    verdict = _first(report)
+    if verdict is not None and verdict.cause in _MOVING:
+        return "evidence complete; the job moves, nothing has to be ended"
+    if verdict is not None and verdict.cause == "waiting":
+        return "evidence complete; the wait may end by itself"
+    return "evidence complete, safe to kill"
+
+
+def _first(report: Judged) -> Verdict | None:
+    return report.verdicts[0] if report.verdicts else None
+
+
+# Steps where the line of a log tells the cause: its own remedy, and what fits after it. What was not seen (a process,
+# a stack, a driver's counters) is not asked for.
+
+
+_GIVE_ALL = (
+    "Give `stallwatch analyze` the logs of all ranks and of the launcher together; `torchrun --log-dir DIR --redirects "
+    "3` keeps one a rank."
+)
+
+
+def by_line(scene: Scene, words: Words, activities: Mapping[int, Activity]) -> list[str]:
+    """Given the words of the line that tells the cause, return its steps."""
+    match scene.verdict.cause:
+        case "job_ended":
+            return [words.remedy]
+        case "undecided":
+            return [words.remedy, *([] if anybody_seen(activities) else more_logs(scene))]
+        case "collective_mismatch":
+            return [words.remedy, *_sides(scene), _AGAIN]
+        case _:
+            return [words.remedy, _then(scene, words)]
+
+
+def anybody_seen(activities: Mapping[int, Activity]) -> bool:
+    """Whether a process or a stack of any rank was looked at: else there are logs alone."""
+    return any(activity.known for activity in activities.values())
+
+
+def more_logs(scene: Scene) -> list[str]:
+    """Steps where logs alone are at hand, and do not decide."""
+    missing = [f"Missing: {lacking}." for lacking in (text.rstrip(".") for text in scene.verdict.missing[:1])]
+    return [*missing, _GIVE_ALL]
+
+
+_AGAIN = "Mend the program before it starts again: it comes back at the same call."
+
+
+def _sides(scene: Scene) -> list[str]:
+    mismatch = scene.verdict.mismatch
+    if scene.rank is None or mismatch is None:
+        return ["Compare the code paths of these ranks up to that call: each one's own traceback shows its line."]
+    seen = f"{scene.name} has {mismatch.found}, the others {mismatch.expected}"
+    return [f"Compare the code paths of {scene.name} and of another rank up to the call: {seen}."]
+
+
+def _then(scene: Scene, words: Words) -> str:
+    if words.then == "without_node":
+        return f"Leave {scene.host} out until that is mended, and start the job elsewhere from its last checkpoint."
+    if words.then == "start":
+        return "Stop what still runs of the job, mend this and start it again: it had not begun to train."
+    return "Stop what still runs of the job, mend this and start it again from its last checkpoint."
+
 
 MAXIMUM_STEPS = 4
 

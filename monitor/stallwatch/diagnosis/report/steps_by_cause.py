@@ -1,8 +1,236 @@
 """Steps for GPUs, networks and nodes."""
 
-from stallwatch.diagnosis.logs.remedies_gpu import LOST, is_lost
-from stallwatch.diagnosis.report.steps_scene import Scene
-from stallwatch.diagnosis.report.text import place
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.logs.remedies_gpu import (
+    LOST,
+    is_lost,
+)
+from stallwatch.diagnosis.recorder import signature
+from stallwatch.diagnosis.report.text import (
+    named_signal,
+    place,
+)
+from stallwatch.model.verdict import (
+    CulpritProcess,
+    Verdict,
+)
+
+# What the steps of a playbook refer to: the first culprit with its host, pid and activity.
+
+
+UNKNOWN_PID = "<pid>"
+
+
+class Scene(NamedTuple):
+    """The first culprit, whose host and pid the commands carry; the steps for the others are the same."""
+
+    verdict: Verdict
+    rank: int | None
+    host: str
+    pid: str
+    activity: Activity | None
+    process: CulpritProcess
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank}" if self.rank is not None else "the culprit"
+
+    @property
+    def name_first(self) -> str:
+        return self.name[:1].upper() + self.name[1:]
+
+    @property
+    def gpu(self) -> str:
+        """ " -i GPU-1a2b" for nvidia-smi, or "" where the rank's GPU is not known: all are shown then."""
+        return f" -i {self.process.gpu_uuid}" if self.process.gpu_uuid else ""
+
+
+def scene_of(verdict: Verdict, activities: Mapping[int, Activity]) -> Scene:
+    rank = verdict.culprits[0] if verdict.culprits else None
+    known = {process.rank: process for process in verdict.culprit_processes}
+    process = known.get(rank, CulpritProcess(rank)) if rank is not None else CulpritProcess(-1)
+    activity = activities.get(rank) if rank is not None else None
+    host = process.host or (activity.host if activity else None)
+    pid = process.pid if process.pid is not None else (activity.pid if activity else None)
+    return Scene(
+        verdict,
+        rank,
+        host or (f"the node of rank {rank}" if rank is not None else "its node"),
+        str(pid) if pid is not None else UNKNOWN_PID,
+        activity,
+        process,
+    )
+
+
+# Steps for ranks that called what does not fit together: a property of the program, the same at every run.
+
+
+_LEFT_ITS_LOOP = (
+    "Read its log: an exception that `finally` or `except` swallowed, and a signal, lead out of the loop to the same "
+    "call as the end of data; print the traceback before any collective of a cleanup."
+)
+
+
+def mismatch(scene: Scene) -> list[str]:
+    mismatch = scene.verdict.mismatch
+    if scene.rank is None:
+        return [
+            "Print shape and data type of the tensors before each collective, on every rank: the one that aborted has "
+            "a smaller one than the rank that sent to it (in all_reduce the next higher rank, rank 0 after the last). "
+            "Whichever of the two differs from all others is wrong.",
+            "Look for a batch, sequence or bucket whose length differs by rank, a cast that only some ranks take.",
+            "To confirm, run a small job with TORCH_DISTRIBUTED_DEBUG=DETAIL: it checks every collective and raises on "
+            "the first that differs (slow, so not for production).",
+        ]
+    at = f" {scene.name_first} is now at {place(scene.process.frame)}." if scene.process.frame else ""
+    seen = f"{scene.name} has {mismatch.found}, the others {mismatch.expected}" if mismatch else "they differ"
+    causes = {
+        "op": "a branch that depends on the rank, its data or a metric that only some ranks have",
+        "size": "a batch, sequence or bucket whose length differs by rank: print the shape before the call",
+        "dtype": "autocast or a cast that only some ranks take: print the dtype before the call",
+        "count": "a loop or gradient accumulation that runs another number of times on it",
+    }
+    cause = causes[mismatch.kind] if mismatch else causes["op"]
+    left = mismatch is not None and mismatch.kind == "op" and signature.is_barrier(mismatch.found)
+    return [
+        f"Compare the code paths of {scene.name} and of another rank up to the call: {seen}.{at}",
+        *((_LEFT_ITS_LOOP,) if left else ()),
+        f"Look for {cause}.",
+        "To confirm, run a small job with TORCH_DISTRIBUTED_DEBUG=DETAIL: it checks every collective and raises on the "
+        "first that differs (slow, so not for production).",
+        "Stop the job and start it from its last checkpoint: a mismatched collective never finishes.",
+    ]
+
+
+def exhausted(scene: Scene) -> list[str]:
+    return [
+        f"Compare the number of batches by rank: print len(loader) on {scene.name} and on the others before the loop.",
+        _LEFT_ITS_LOOP,
+        "Give every rank the same number: drop_last=True with DistributedSampler, a fixed number of steps per epoch, "
+        "or an all_reduce(MIN) of the counts before the loop; DDP and FSDP have the Join context for uneven inputs.",
+        "If a signal or an early-stopping condition ended the loop, decide it together: all_reduce the flag at each "
+        "step.",
+        "Stop the job and start it from its last checkpoint: the others wait for a step that never comes.",
+    ]
+
+
+def group_order(scene: Scene) -> list[str]:
+    return [
+        f"Let every rank use its process groups in the same order; {scene.name} stands at "
+        f"{place(scene.process.frame) or 'a line that was not read'}.",
+        "Look for an operation that only some ranks start earlier: a metric, a .item() that waits for the GPU between "
+        "two groups, a background thread with collectives of its own.",
+        "Run the operations of a background thread in a process group of its own, and join it before the next step.",
+        "Stop the job and start it from its last checkpoint: a circle of waits does not resolve itself.",
+    ]
+
+
+def p2p(scene: Scene) -> list[str]:
+    return [
+        f"Pair every send with its receive; {scene.name} stands at "
+        f"{place(scene.process.frame) or 'a line that was not read'}.",
+        "Where two ranks exchange, post both directions in one batch_isend_irecv, or let even ranks send first and odd "
+        "ranks receive first.",
+        "Check that both sides run the same number of micro-batches, in the same order of peers.",
+        "Stop the job and start it from its last checkpoint.",
+    ]
+
+
+def ran_past(scene: Scene) -> list[str]:
+    return [
+        f"Compare the loop of {scene.name} with another rank's: what lets it go round without the call? It is now "
+        f"at {place(scene.process.frame) or 'a line that was not read'}.",
+        "Look for a no_sync() that depends on a counter, `continue` or `if` around the call, a skipped backward pass, "
+        "another accumulation or group on that rank.",
+        f"What {scene.name} computes meanwhile is lost: its model no longer is the others'. Do not save a checkpoint "
+        "from it.",
+        "Stop the job and start it from its last checkpoint: it does not come back to that call.",
+    ]
+
+
+# Steps for processes that ended, raised or were stopped.
+
+
+def exited(scene: Scene) -> list[str]:
+    activity = scene.activity
+    number = activity.exit_signal if activity else None
+    last = f"Read the last lines of {scene.name}'s log for what it did before the end."
+    restart = "Stop the other ranks and start the job from its last checkpoint: they cannot go on without it."
+    if activity and activity.out_of_memory:
+        return [
+            f"On {scene.host} read who took the memory: `dmesg -T | grep -A 20 -i 'killed process {scene.pid}'`.",
+            "Lower what the rank holds in host memory (loader workers × prefetch_factor, pinned memory, checkpoint "
+            "copies), or raise the memory limit of the container or job.",
+            restart,
+        ]
+    if number == 9:
+        return [
+            f"On {scene.host} check whether memory ran out: `dmesg -T | grep -i -E 'out of memory|oom-kill'` and "
+            "oom_kill in memory.events of its cgroup.",
+            "If not, ask the scheduler who ended it: pre-emption, time limit, `sacct -j <job>` or `kubectl describe "
+            "pod`.",
+            last,
+            restart,
+        ]
+    if number is not None and number in (4, 6, 7, 8, 11):
+        return [
+            f"On {scene.host} look for the crash of pid {scene.pid}: `coredumpctl info {scene.pid}` or a core file; "
+            f"{named_signal(number)} comes from native code.",
+            last,
+            "Start again with PYTHONFAULTHANDLER=1 and TORCH_SHOW_CPP_STACKTRACES=1 to get the line if it comes back.",
+            restart,
+        ]
+    if activity and activity.exit_code == 0:
+        return [
+            f"Find out why {scene.name} ended without an error before the others: sys.exit, an early return, a "
+            "shorter data shard.",
+            last,
+            "Let all ranks decide together when to end, for example by an all_reduce of a flag.",
+        ]
+    where = f" It was raised at {place(activity.exception_frame)}." if activity and activity.exception_frame else ""
+    return [
+        f"Read the traceback of {scene.name}: it is the first to end, later errors of others are consequences.{where}",
+        "If there is none, decorate main with torch.distributed.elastic.multiprocessing.errors.record, which keeps it.",
+        restart,
+    ]
+
+
+def raised(scene: Scene) -> list[str]:
+    activity = scene.activity
+    where = f" at {place(activity.exception_frame)}" if activity and activity.exception_frame else ""
+    what = activity.exception if activity and activity.exception else "the exception"
+    victims = f"; ranks {scene.verdict.waiting} wait for it" if scene.verdict.waiting else ""
+    return [
+        f"Mend what raised {what}{where} on {scene.name}{victims}.",
+        # Only where the rank was seen there.
+        *([_OUT_OF_FINALLY] if activity and (activity.in_teardown or activity.exception_swallowed) else []),
+        f"Stop the job now: {scene.name} cannot come back into the step.",
+    ]
+
+
+_OUT_OF_FINALLY = (
+    "Keep collectives, barriers and destroy_process_group out of `finally` and `except`: after an error on one rank "
+    "the others never join them. Let the process exit instead, so that the launcher sees it."
+)
+
+
+def stopped(scene: Scene) -> list[str]:
+    activity = scene.activity
+    if activity and activity.tracer_pid:
+        return [
+            f"On {scene.host} see who debugs it: `ps -o pid,user,args -p {activity.tracer_pid}`; let it continue or "
+            f"detach.",
+            "If nobody knows it, stop that debugger: the rank goes on by itself.",
+        ]
+    return [
+        f"On {scene.host} let it go on: `kill -CONT {scene.pid}`.",
+        f"Find out who stopped it before that if you can: `ps -o pid,ppid,stat,tty,user,args -p {scene.pid}`; a "
+        f"terminal's "
+        "Ctrl-Z, a scheduler that suspends jobs, or a snapshot tool.",
+    ]
 
 
 def gpu_kernel(scene: Scene) -> list[str]:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch.diagnosis.activity import Activity
-from stallwatch.diagnosis.job.case import Case, Group, family
+from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.job.groups import Group, family
 from stallwatch.diagnosis.job.pace import Pace
 from stallwatch.model.summary import ANY, Pending, RankSummary, Transfer
 

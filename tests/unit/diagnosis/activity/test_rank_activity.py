@@ -3,7 +3,7 @@
 import pytest
 
 from stallwatch.diagnosis.activity import Activity
-from stallwatch.diagnosis.activity.transfer import with_transfer
+from stallwatch.diagnosis.activity.rank_activity import with_transfer
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.summary import RankSummary
 from tests.unit.diagnosis.build import Rank, loop, world

@@ -10,8 +10,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from stallwatch.diagnosis.activity import Activity, read_activity
-from stallwatch.diagnosis.activity.kernel import kernel_wait
-from stallwatch.diagnosis.frames.source import hint
+from stallwatch.diagnosis.activity.blocking_location import kernel_wait
+from stallwatch.diagnosis.frames.code_origin import hint
 from stallwatch.diagnosis.logs.of_rank import last_exception
 from stallwatch.model.evidence import (
     SHARED_LOG,

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from stallwatch.diagnosis.job.moved_work import Met, eased_ns
+from stallwatch.diagnosis.job.pace import Met, eased_ns
 
 _MS = 1_000_000
 _STEP = 200 * _MS

@@ -7,8 +7,7 @@ import pytest
 
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.recorder.completion import completion_of
-from stallwatch.diagnosis.recorder.looks import by_backend
+from stallwatch.diagnosis.recorder.operations import by_backend, completion_of
 from stallwatch.diagnosis.recorder.reduce import transfer_ends
 from stallwatch.formats.tested import NEWEST_TESTED, newer_than_tested
 from stallwatch.model.evidence import CodeFrame, Evidence, GroupStatus, Operation

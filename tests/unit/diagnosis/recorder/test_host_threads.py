@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.recorder.lanes import Lanes
+from stallwatch.diagnosis.recorder.operations import Lanes
 from stallwatch.model.evidence import CodeFrame, Evidence
 from tests.unit.diagnosis.build import SLEEPS, Call, Group, Rank, evidence, recorder, world
 

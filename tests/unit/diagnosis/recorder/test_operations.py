@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.diagnosis.recorder.nodes import Node, read_nodes
+from stallwatch.diagnosis.recorder.operations import Node, read_nodes
 from stallwatch.model.evidence import GroupStatus, Operation, Recorder
 from tests.unit.diagnosis.build import Call, Group, operations, recorder, transfer, world
 
