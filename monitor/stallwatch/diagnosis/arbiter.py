@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.claim import Claim, Saying, named, waiting_facts
 from stallwatch.diagnosis.claims import (
     collective_mismatch,
     comm_stuck,
@@ -20,11 +21,9 @@ from stallwatch.diagnosis.claims import (
     rank_exited,
     rank_raised,
     told_by_logs,
-    transfer_size,
     unrecorded_transfers,
     wrong_root,
 )
-from stallwatch.diagnosis.claims.claim import Claim, Saying, named, waiting_facts
 from stallwatch.model.verdict import Cause, Rejected
 
 # Gone, stopped, GPU or fabric, raised, never at rendezvous, then the structure of waits, then who is elsewhere.

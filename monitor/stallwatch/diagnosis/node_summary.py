@@ -6,28 +6,18 @@ Raw dumps, stacks and logs stay on the node; what a rank does (its Activity) is 
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import (
-    Any,
-    Literal,
-)
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.activity.threads import is_of_group
-from stallwatch.diagnosis.frames.code_origin import (
-    Origin,
-    place,
-)
+from stallwatch.diagnosis.frames.code_origin import Origin, place
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.leaving import told_by
 from stallwatch.diagnosis.logs import read_logs
-from stallwatch.diagnosis.verdicts import (
-    Judgement,
-    judge,
-    judged,
-)
+from stallwatch.diagnosis.verdicts import Judgement, judge, judged
 from stallwatch.model.evidence import (
     SHARED_LOG,
     Attempt,
@@ -40,15 +30,8 @@ from stallwatch.model.evidence import (
     SourceBlock,
 )
 from stallwatch.model.snapshot import Heartbeat
-from stallwatch.model.summary import (
-    SCHEMA_VERSION,
-    RankSummary,
-    Stream,
-)
-from stallwatch.model.verdict import (
-    Fact,
-    Frame,
-)
+from stallwatch.model.summary import SCHEMA_VERSION, RankSummary, Stream
+from stallwatch.model.verdict import Fact, Frame
 
 _LOG_EVENTS_KEPT = 20
 _FRAMES_KEPT = 24

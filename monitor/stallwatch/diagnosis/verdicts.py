@@ -1,58 +1,27 @@
 """From evidence to verdicts: reduce each rank, build the case, tell the story, let the arbiter decide, word it."""
 
-from collections.abc import (
-    Iterable,
-    Sequence,
-)
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from stallwatch.diagnosis import arbiter
-from stallwatch.diagnosis.activity import (
-    Activity,
-    read_activity,
-)
+from stallwatch.diagnosis.activity import Activity, read_activity
 from stallwatch.diagnosis.activity.rank_activity import with_transfer
-from stallwatch.diagnosis.analysis import (
-    Story,
-    tell,
-)
-from stallwatch.diagnosis.claims.claim import Claim
-from stallwatch.diagnosis.claims.doubt import doubtful
+from stallwatch.diagnosis.analysis import Story, tell
+from stallwatch.diagnosis.claim import Claim
 from stallwatch.diagnosis.claims.moving import measured_slow
+from stallwatch.diagnosis.doubt import doubtful
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.logs import (
-    of_this_life,
-    read_logs,
-)
+from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.report.sentences import summary
-from stallwatch.diagnosis.report.steps import (
-    MAXIMUM_STEPS,
-    next_steps,
-)
-from stallwatch.diagnosis.report.text import (
-    Aside,
-    frame_of,
-    place,
-)
-from stallwatch.model.evidence import (
-    Evidence,
-    RankEvidence,
-)
+from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
+from stallwatch.diagnosis.report.text import Aside, frame_of, place
+from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.summary import RankSummary
-from stallwatch.model.verdict import (
-    CulpritProcess,
-    EndsByItself,
-    GroupRef,
-    Rejected,
-    Verdict,
-)
-from stallwatch.progress.job import (
-    MAY_BE_SLOW,
-    overruled_by_steps,
-)
+from stallwatch.model.verdict import CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict
+from stallwatch.progress.job import MAY_BE_SLOW, overruled_by_steps
 from stallwatch.progress.kinds import of_all
 
 # What a hook would have added to a verdict about ranks that have none.

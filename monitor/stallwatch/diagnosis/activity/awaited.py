@@ -2,41 +2,14 @@
 
 import msgspec
 
-from stallwatch.diagnosis.activity.blocking_location import (
-    Circumstances,
-    kernel_wait,
-    stand,
-)
+from stallwatch.diagnosis.activity.blocking_location import Circumstances, kernel_wait, stand
 from stallwatch.diagnosis.activity.rank_activity import Activity
-from stallwatch.diagnosis.activity.threads import (
-    Look,
-    is_service,
-    main_thread,
-    thread_look,
-)
-from stallwatch.diagnosis.frames.code_origin import (
-    Origin,
-    hint,
-    job_frame,
-    place,
-    source_text,
-)
+from stallwatch.diagnosis.activity.threads import Look, is_service, main_thread, thread_look
+from stallwatch.diagnosis.frames.code_origin import Origin, hint, job_frame, place, source_text
 from stallwatch.diagnosis.frames.meaning import meaning
-from stallwatch.model.evidence import (
-    ChildProcess,
-    CodeFrame,
-    SourceLine,
-    ThreadStack,
-)
-from stallwatch.model.verdict import (
-    EndsByItself,
-    Fact,
-)
-from stallwatch.progress.kinds import (
-    Doing,
-    kind_of,
-    of_all,
-)
+from stallwatch.model.evidence import ChildProcess, CodeFrame, SourceLine, ThreadStack
+from stallwatch.model.verdict import EndsByItself, Fact
+from stallwatch.progress.kinds import Doing, kind_of, of_all
 
 _EXECUTORS = ("concurrent.futures.", "multiprocessing.pool")
 

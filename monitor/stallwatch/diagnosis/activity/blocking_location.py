@@ -1,23 +1,10 @@
 """Where a thread stands: the meaning of its frames, refined by the kernel's wait and the text of the line."""
 
 import re
-from typing import (
-    Literal,
-    NamedTuple,
-)
+from typing import Literal, NamedTuple
 
-from stallwatch.diagnosis.frames.code_origin import (
-    Hint,
-    Origin,
-    place,
-)
-from stallwatch.diagnosis.frames.meaning import (
-    Meaning,
-    Role,
-    collective_name,
-    meaning,
-    trade_word,
-)
+from stallwatch.diagnosis.frames.code_origin import Hint, Origin, place
+from stallwatch.diagnosis.frames.meaning import Meaning, Role, collective_name, meaning, trade_word
 from stallwatch.model.evidence import CodeFrame
 from stallwatch.model.verdict import Where
 

@@ -2,31 +2,14 @@
 
 import msgspec
 
-from stallwatch.diagnosis.frames.code_origin import (
-    Origin,
-    place,
-)
+from stallwatch.diagnosis.frames.code_origin import Origin, place
 from stallwatch.diagnosis.logs.consequence import is_consequence
 from stallwatch.diagnosis.logs.of_rank import as_raised
 from stallwatch.diagnosis.logs.owners import shares_its_log
-from stallwatch.model.evidence import (
-    CodeFrame,
-    RankEvidence,
-    SourceBlock,
-    SourceLine,
-)
-from stallwatch.model.scene import (
-    Handled,
-    NamedCall,
-    Scene,
-)
+from stallwatch.model.evidence import CodeFrame, RankEvidence, SourceBlock, SourceLine
+from stallwatch.model.scene import Handled, NamedCall, Scene
 from stallwatch.model.summary import RankSummary
-from stallwatch.model.verdict import (
-    EndsByItself,
-    Fact,
-    Frame,
-    Where,
-)
+from stallwatch.model.verdict import EndsByItself, Fact, Frame, Where
 
 
 class Activity(msgspec.Struct, frozen=True):

@@ -5,11 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
-from stallwatch.diagnosis.activity.awaited import (
-    kind_of_helpers,
-    with_awaited_thread,
-    with_child,
-)
+from stallwatch.diagnosis.activity.awaited import kind_of_helpers, with_awaited_thread, with_child
 from stallwatch.diagnosis.activity.blocking_location import (
     Circumstances,
     Standing,
@@ -17,12 +13,7 @@ from stallwatch.diagnosis.activity.blocking_location import (
     stand,
     stand_without_stack,
 )
-from stallwatch.diagnosis.activity.observed import (
-    Moment,
-    issuers,
-    new_operations,
-    observed,
-)
+from stallwatch.diagnosis.activity.observed import Moment, issuers, new_operations, observed
 from stallwatch.diagnosis.activity.rank_activity import Activity, with_scene
 from stallwatch.diagnosis.activity.threads import (
     Look,
@@ -46,31 +37,12 @@ from stallwatch.diagnosis.frames.code_origin import (
 )
 from stallwatch.diagnosis.frames.meaning import meaning
 from stallwatch.diagnosis.logs.consequence import is_consequence
-from stallwatch.diagnosis.logs.of_rank import (
-    Raised,
-    last_exception,
-    logged_end,
-)
+from stallwatch.diagnosis.logs.of_rank import Raised, last_exception, logged_end
 from stallwatch.diagnosis.logs.owners import shares_its_log
-from stallwatch.model.evidence import (
-    CodeFrame,
-    ProcessLook,
-    RankEvidence,
-    SourceLine,
-    ThreadStack,
-)
-from stallwatch.model.verdict import (
-    Fact,
-    Frame,
-)
-from stallwatch.progress.kinds import (
-    Doing,
-    kind_of,
-)
-from stallwatch.progress.progress import (
-    Progress,
-    compare,
-)
+from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
+from stallwatch.model.verdict import Fact, Frame
+from stallwatch.progress.kinds import Doing, kind_of
+from stallwatch.progress.progress import Progress, compare
 
 # Whether a thread keeps the GIL: every other Python thread of its process then stands still.
 

@@ -2,15 +2,8 @@
 
 from typing import NamedTuple
 
-from stallwatch.diagnosis.frames.code_origin import (
-    Origin,
-    function,
-    place,
-)
-from stallwatch.diagnosis.frames.meaning import (
-    Role,
-    meaning,
-)
+from stallwatch.diagnosis.frames.code_origin import Origin, function, place
+from stallwatch.diagnosis.frames.meaning import Role, meaning
 from stallwatch.model.evidence import (
     ANSWERED_WITHOUT_DUMP,
     CodeFrame,

@@ -4,23 +4,13 @@ A minority is only a hint. Where there is none, what the group did in earlier st
 """
 
 from array import array
-from collections.abc import (
-    Hashable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.job.groups import (
-    GroupStream,
-    Key,
-    family,
-    key,
-)
+from stallwatch.diagnosis.job.groups import GroupStream, Key, family, key
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.summary import Call
 

@@ -4,49 +4,22 @@ or a silent difference of type, is told before somebody waits for ever.
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import (
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from stallwatch.diagnosis.calls.align import (
-    Divergence,
-    describe,
-    find_divergences,
-)
+from stallwatch.diagnosis.calls.align import Divergence, describe, find_divergences
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.job.groups import (
-    GroupStream,
-    all_alike,
-)
+from stallwatch.diagnosis.job.groups import GroupStream, all_alike
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.recorder.operations import read_nodes
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.report.text import operation_name
-from stallwatch.model.evidence import (
-    Evidence,
-    RankEvidence,
-    Recorder,
-)
+from stallwatch.model.evidence import Evidence, RankEvidence, Recorder
 from stallwatch.model.snapshot import Heartbeat
-from stallwatch.model.summary import (
-    Call,
-    GroupId,
-    Offset,
-    RankSummary,
-    SampleMemory,
-)
-from stallwatch.model.verdict import (
-    CulpritProcess,
-    Fact,
-    GroupRef,
-    Mismatch,
-    Verdict,
-)
+from stallwatch.model.summary import Call, GroupId, Offset, RankSummary, SampleMemory
+from stallwatch.model.verdict import CulpritProcess, Fact, GroupRef, Mismatch, Verdict
 
 # How many calls a rank had made in a group when it counted a step: equal for all members at the same step.
 #

@@ -3,8 +3,8 @@
 from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.align import Divergence
+from stallwatch.diagnosis.claim import Claim, Saying, group_name, named, waiting_facts
 from stallwatch.diagnosis.claims import one_off
-from stallwatch.diagnosis.claims.claim import Claim, Saying, group_name, named, waiting_facts
 from stallwatch.diagnosis.job.leaving import cleans_up, have_left
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.summary import Call

@@ -1,7 +1,7 @@
 """Everybody has entered the same operation and it does not end. Nobody is named."""
 
 from stallwatch.diagnosis.analysis import Story
-from stallwatch.diagnosis.claims.claim import Claim, Saying, is_first_use, named, point_name, waiting_facts
+from stallwatch.diagnosis.claim import Claim, Saying, is_first_use, named, point_name, waiting_facts
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import family
 from stallwatch.diagnosis.recorder import signature

@@ -3,7 +3,7 @@
 from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.sequences import Departure
-from stallwatch.diagnosis.claims.claim import Claim, Saying, group_name, is_first_use, main_wait, named, waiting_facts
+from stallwatch.diagnosis.claim import Claim, Saying, group_name, is_first_use, main_wait, named, waiting_facts
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Strength
 from stallwatch.diagnosis.waits.roots import Cycle

@@ -3,7 +3,7 @@ the numbers are wrong from here on."""
 
 from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.calls.drift import one_off
-from stallwatch.diagnosis.claims.claim import Claim, Saying
+from stallwatch.diagnosis.claim import Claim, Saying
 from stallwatch.model.verdict import Fact, Mismatch
 
 

@@ -6,7 +6,7 @@ XIDs and what they mean are those of NVIDIA's catalogue; which ones follow from 
 from collections.abc import Iterable
 
 from stallwatch.diagnosis.analysis import Story
-from stallwatch.diagnosis.claims.claim import Claim, Saying, main_wait, named, operation_of, waiting_facts
+from stallwatch.diagnosis.claim import Claim, Saying, main_wait, named, operation_of, waiting_facts
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.logs.waits import find_blame

@@ -2,15 +2,7 @@
 the others are in, or has issued that behind it and waits where all wait."""
 
 from stallwatch.diagnosis.analysis import Story, gpus_of_their_own, spins_outside_communication
-from stallwatch.diagnosis.claims.claim import (
-    Claim,
-    Saying,
-    activity_facts,
-    main_wait,
-    named,
-    operation_of,
-    waiting_facts,
-)
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, operation_of, waiting_facts
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 

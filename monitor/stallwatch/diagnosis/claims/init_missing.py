@@ -7,7 +7,7 @@ import msgspec
 
 from stallwatch.diagnosis.activity.threads import has_no_group_thread
 from stallwatch.diagnosis.analysis import Story
-from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, common_where, named
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named
 from stallwatch.model.verdict import Fact, Rejected
 
 

@@ -2,7 +2,7 @@
 the lines alone."""
 
 from stallwatch.diagnosis.analysis import Story
-from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, named, waiting_facts
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, named, waiting_facts
 from stallwatch.diagnosis.job.leaving import have_left
 from stallwatch.model.verdict import Fact
 

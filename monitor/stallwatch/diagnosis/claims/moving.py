@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from stallwatch.diagnosis.analysis import Story
-from stallwatch.diagnosis.claims.claim import (
+from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
     activity_facts,
@@ -16,8 +16,8 @@ from stallwatch.diagnosis.claims.claim import (
 from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
 from stallwatch.diagnosis.claims.not_entered import goes_on
 from stallwatch.diagnosis.claims.rank_exited import end_of, exit_code
+from stallwatch.diagnosis.claims.slow_rank import Reasons, reasons
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.why_slow import Reasons, reasons
 from stallwatch.model.evidence import HeldBack
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 from stallwatch.progress.job import BY_STEPS

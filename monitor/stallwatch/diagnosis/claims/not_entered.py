@@ -1,7 +1,7 @@
 """Ranks that others wait for and that wait in nothing: they never entered; `where` says what they do instead."""
 
 from stallwatch.diagnosis.analysis import Story, gpus_of_their_own, is_busy
-from stallwatch.diagnosis.claims.claim import (
+from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
     activity_facts,

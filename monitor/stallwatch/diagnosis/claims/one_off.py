@@ -7,7 +7,7 @@ from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.align import Divergence
 from stallwatch.diagnosis.calls.sequences import Departure, program
-from stallwatch.diagnosis.claims.claim import Claim, group_name, operation_of, waiting_facts
+from stallwatch.diagnosis.claim import Claim, group_name, operation_of, waiting_facts
 from stallwatch.model.verdict import Fact, Mismatch
 
 

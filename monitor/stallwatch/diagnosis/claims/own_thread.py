@@ -5,7 +5,7 @@ Recorders show the two waits and no link between them: without this the ranks at
 """
 
 from stallwatch.diagnosis.analysis import Story
-from stallwatch.diagnosis.claims.claim import (
+from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
     activity_facts,

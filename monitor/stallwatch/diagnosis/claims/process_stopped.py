@@ -1,7 +1,7 @@
 """A process is stopped: by a signal, or by a debugger that traces it."""
 
 from stallwatch.diagnosis.analysis import Story
-from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, main_wait, operation_of, waiting_facts
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, operation_of, waiting_facts
 from stallwatch.model.verdict import Fact
 
 

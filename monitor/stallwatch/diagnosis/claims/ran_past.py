@@ -7,7 +7,7 @@ is ahead of them has passed the place without calling (a no_sync that lasts, a b
 from collections.abc import Iterable
 
 from stallwatch.diagnosis.analysis import Story
-from stallwatch.diagnosis.claims.claim import (
+from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
     activity_facts,

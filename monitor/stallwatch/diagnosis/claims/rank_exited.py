@@ -4,7 +4,7 @@ import msgspec
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.analysis import Story
-from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, main_wait, named, operation_of
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, operation_of
 from stallwatch.formats.xid import FOLLOW_ON
 from stallwatch.model.evidence import NodeEvidence, ProcessLook
 from stallwatch.model.verdict import Confidence, Fact, Rejected

@@ -1,15 +1,7 @@
 """A rank hit an exception and hangs in its teardown, or swallowed it and left the others waiting."""
 
 from stallwatch.diagnosis.analysis import Story
-from stallwatch.diagnosis.claims.claim import (
-    Claim,
-    Saying,
-    activity_facts,
-    main_wait,
-    named,
-    operation_of,
-    waiting_facts,
-)
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, operation_of, waiting_facts
 from stallwatch.diagnosis.claims.collective_mismatch import choose
 from stallwatch.diagnosis.job.leaving import handles, have_left, raised_alone
 from stallwatch.diagnosis.recorder import signature

@@ -4,7 +4,7 @@ nothing else, and of ranks that left no dump."""
 from collections.abc import Iterable, Sequence
 
 from stallwatch.diagnosis.analysis import Story
-from stallwatch.diagnosis.claims.claim import Claim, Saying, named
+from stallwatch.diagnosis.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs import mismatch as detail
 from stallwatch.diagnosis.logs import start
 from stallwatch.diagnosis.logs.remedies import headline, words_for

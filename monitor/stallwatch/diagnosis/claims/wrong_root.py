@@ -4,7 +4,7 @@ No recorder holds the root; the ranks' own hooks tell which one their call names
 """
 
 from stallwatch.diagnosis.analysis import Story
-from stallwatch.diagnosis.claims.claim import Claim, Saying, activity_facts, group_name, named, waiting_facts
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, group_name, named, waiting_facts
 from stallwatch.diagnosis.waits.graph import Point
 from stallwatch.model.verdict import Fact, Mismatch
 

@@ -3,15 +3,9 @@
 import re
 from enum import Enum
 from functools import lru_cache
-from typing import (
-    Literal,
-    NamedTuple,
-)
+from typing import Literal, NamedTuple
 
-from stallwatch.model.evidence import (
-    CodeFrame,
-    SourceLine,
-)
+from stallwatch.model.evidence import CodeFrame, SourceLine
 from stallwatch.model.verdict import Frame
 
 

@@ -2,16 +2,9 @@
 
 import re
 from functools import lru_cache
-from typing import (
-    Literal,
-    NamedTuple,
-)
+from typing import Literal, NamedTuple
 
-from stallwatch.diagnosis.frames.code_origin import (
-    Origin,
-    function,
-    place,
-)
+from stallwatch.diagnosis.frames.code_origin import Origin, function, place
 from stallwatch.model.evidence import CodeFrame
 from stallwatch.model.verdict import Where
 

@@ -4,11 +4,7 @@ Names and ids of process groups are local to a rank: a group is its description 
 """
 
 from bisect import bisect_right
-from collections.abc import (
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from statistics import median_low
 
@@ -23,36 +19,12 @@ from stallwatch.diagnosis.job.groups import (
     family,
     first_difference,
 )
-from stallwatch.diagnosis.job.untold import (
-    doubt,
-    prove,
-    take_back,
-    untold_backends,
-)
-from stallwatch.diagnosis.logs.reading import (
-    NOTHING_READ,
-    LogReading,
-)
+from stallwatch.diagnosis.job.untold import doubt, prove, take_back, untold_backends
+from stallwatch.diagnosis.logs.reading import NOTHING_READ, LogReading
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.model.evidence import (
-    HeldBack,
-    NodeEvidence,
-    RankEvidence,
-    RasCommunicator,
-)
-from stallwatch.model.meeting import (
-    NO_MEETING,
-    Meeting,
-)
-from stallwatch.model.summary import (
-    ANY,
-    Call,
-    PairCount,
-    Pending,
-    RankSummary,
-    Stream,
-    Transfer,
-)
+from stallwatch.model.evidence import HeldBack, NodeEvidence, RankEvidence, RasCommunicator
+from stallwatch.model.meeting import NO_MEETING, Meeting
+from stallwatch.model.summary import ANY, Call, PairCount, Pending, RankSummary, Stream, Transfer
 
 # Dumps older than the wait that others stand in: what such a rank has not recorded it may have entered since.
 

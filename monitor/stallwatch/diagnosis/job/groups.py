@@ -2,21 +2,13 @@
 
 import re
 from array import array
-from collections.abc import (
-    Mapping,
-    Sequence,
-)
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
 
-from stallwatch.model.summary import (
-    NO_CALL,
-    Call,
-    RankSummary,
-    Stream,
-)
+from stallwatch.model.summary import NO_CALL, Call, RankSummary, Stream
 
 # Operation, elements by its own rule, dtype, members of a batch one by one: what must agree.
 Key = tuple[str, int | None, str, tuple[str, ...]]

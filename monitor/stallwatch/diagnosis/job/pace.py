@@ -1,19 +1,10 @@
 """Stuck or moving: by two looks, by what dumps taken apart prove about each other, by age against the job's step."""
 
 from collections import defaultdict
-from collections.abc import (
-    Mapping,
-    Sequence,
-)
-from itertools import (
-    accumulate,
-    pairwise,
-)
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from math import sqrt
-from statistics import (
-    median,
-    stdev,
-)
+from statistics import median, stdev
 from typing import NamedTuple
 
 from stallwatch.diagnosis.activity import Activity
@@ -22,10 +13,7 @@ from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.summary import Pending
 from stallwatch.model.verdict import Slowness
 from stallwatch.progress.job import many_move
-from stallwatch.progress.minority import (
-    minorities,
-    stand_apart,
-)
+from stallwatch.progress.minority import minorities, stand_apart
 
 # Whether work has moved from the other ranks to those that come late now: experts and dynamic batches share one amount
 # of work among the ranks, so that one gets what others lose. A fault adds to one rank and takes nothing from the

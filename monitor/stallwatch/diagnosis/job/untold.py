@@ -8,11 +8,7 @@ is not known whether anything ends.
 from __future__ import annotations
 
 from array import array
-from collections.abc import (
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -21,13 +17,7 @@ from msgspec.structs import replace
 from stallwatch.diagnosis.job.groups import GroupStream
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.recorder.operations import UNTOLD
-from stallwatch.model.summary import (
-    ANY,
-    Call,
-    Pending,
-    RankSummary,
-    Transfer,
-)
+from stallwatch.model.summary import ANY, Call, Pending, RankSummary, Transfer
 
 if TYPE_CHECKING:
     from stallwatch.diagnosis.job.case import Case

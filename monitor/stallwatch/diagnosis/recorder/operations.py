@@ -1,23 +1,13 @@
 """A recorder's entries as operations: how it tells that one has ended, batches as one, host threads, several looks."""
 
 from collections import Counter
-from collections.abc import (
-    Iterable,
-    Sequence,
-)
-from typing import (
-    Literal,
-    NamedTuple,
-)
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch.model.evidence import (
-    GroupStatus,
-    Operation,
-    Recorder,
-)
+from stallwatch.model.evidence import GroupStatus, Operation, Recorder
 
 # How a recorder tells that an operation has ended: decided by what its entries do, never by its name.
 #

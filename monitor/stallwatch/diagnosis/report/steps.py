@@ -28,15 +28,9 @@ from stallwatch.diagnosis.report.steps_by_cause import (
     slow,
     stopped,
 )
-from stallwatch.diagnosis.report.steps_by_place import (
-    rendezvous,
-    stuck_steps,
-)
+from stallwatch.diagnosis.report.steps_by_place import rendezvous, stuck_steps
 from stallwatch.diagnosis.report.text import place
-from stallwatch.model.verdict import (
-    Cause,
-    Verdict,
-)
+from stallwatch.model.verdict import Cause, Verdict
 
 # What to do with the job is asked first: may it be ended, and when does torch end it by itself?
 

@@ -4,19 +4,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stallwatch.diagnosis.activity import Activity
-from stallwatch.diagnosis.logs.remedies_gpu import (
-    LOST,
-    is_lost,
-)
+from stallwatch.diagnosis.logs.remedies_gpu import LOST, is_lost
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.diagnosis.report.text import (
-    named_signal,
-    place,
-)
-from stallwatch.model.verdict import (
-    CulpritProcess,
-    Verdict,
-)
+from stallwatch.diagnosis.report.text import named_signal, place
+from stallwatch.model.verdict import CulpritProcess, Verdict
 
 # What the steps of a playbook refer to: the first culprit with its host, pid and activity.
 

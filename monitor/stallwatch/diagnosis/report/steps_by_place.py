@@ -2,10 +2,7 @@
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.report.text import place
-from stallwatch.model.verdict import (
-    Frame,
-    Where,
-)
+from stallwatch.model.verdict import Frame, Where
 
 # Steps for waits that name what they are for: a child process, the other end of a pipe, a database, a person.
 

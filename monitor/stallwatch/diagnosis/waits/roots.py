@@ -3,19 +3,11 @@
 Points are nodes too: sixteen thousand ranks in one barrier that half of them lack are then as many edges, not squared.
 """
 
-from collections.abc import (
-    Iterable,
-    Mapping,
-)
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from stallwatch.diagnosis.waits.graph import (
-    Blocker,
-    Graph,
-    Point,
-    Strength,
-)
+from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength
 
 Node = tuple[int, int]  # (rank, lane), or (_POINT, index)
 _POINT = -1

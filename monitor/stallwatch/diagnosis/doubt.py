@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.claims.claim import Claim, named
+from stallwatch.diagnosis.claim import Claim, named
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.model.verdict import Fact
 

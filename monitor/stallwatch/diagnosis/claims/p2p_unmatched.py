@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.calls.sequences import program
-from stallwatch.diagnosis.claims.claim import Claim, Saying, group_name, named, waiting_facts
+from stallwatch.diagnosis.claim import Claim, Saying, group_name, named, waiting_facts
 from stallwatch.diagnosis.waits.graph import Wait
 from stallwatch.model.summary import ANY, Call, Pending
 from stallwatch.model.verdict import Fact, Mismatch
