@@ -1,6 +1,7 @@
 """Everything that the claims look at, worked out once."""
 
 from collections import Counter
+from functools import cached_property
 from statistics import median
 
 import msgspec
@@ -9,6 +10,7 @@ from stallwatch.diagnosis.calls.align import Divergence, find_divergences
 from stallwatch.diagnosis.calls.sequences import Departure, find_departures
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.pace import Pace
+from stallwatch.diagnosis.waits.absent import absent_ranks
 from stallwatch.diagnosis.waits.graph import Graph, Wait, build
 from stallwatch.diagnosis.waits.roots import Roots, find_roots
 from stallwatch.model.gpu import Gpu
@@ -53,7 +55,7 @@ def is_busy(gpu: Gpu) -> bool:
     return gpu.utilization_percent is not None and gpu.utilization_percent >= _BUSY_PERCENT
 
 
-class Story(msgspec.Struct, frozen=True):
+class Story(msgspec.Struct, frozen=True, dict=True):
     case: Case
     pace: Pace
     graph: Graph
@@ -66,8 +68,25 @@ class Story(msgspec.Struct, frozen=True):
     @property
     def waiting(self) -> tuple[int, ...]:
         """Ranks that wait, in what a recorder shows or in what only a stack shows."""
-        recorded = {wait.rank for wait in self.graph.waits}
-        return tuple(sorted(recorded | set(self.graph.unrecorded) | set(self.graph.perhaps)))
+        return self.graph.waiting
+
+    @cached_property
+    def absent(self) -> tuple[int, ...]:
+        """Ranks that others wait for and that wait in nothing themselves: they have not entered; ascending."""
+        return tuple(absent_ranks(self.case, self.graph, self.roots))
+
+    @cached_property
+    def divergence(self) -> Divergence | None:
+        """Where members of a group called different things: the place that somebody still waits in, in a group where
+        the waits end, before any other; None where all called the same."""
+        ends = {point.group for point in self.roots.closed} | {
+            point.group for cycle in self.roots.cycles for point in cycle.points
+        }
+        return min(
+            self.divergences,
+            key=lambda d: (not d.open, d.group not in ends, not d.culprits, d.seq, d.group),
+            default=None,
+        )
 
     @property
     def hangs(self) -> bool:

@@ -3,15 +3,18 @@
 from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import replace
 
 from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.calls import align
-from stallwatch.diagnosis.calls.sequences import are_twins, place_among_twins
+from stallwatch.diagnosis.calls.sequences import Departure, are_twins, place_among_twins
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import Group
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.rank_ranges import rank_ranges
+from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Point, Wait
+from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Cause, Confidence, EndsByItself, Fact, Frame, Mismatch, Rejected, Slowness, Where
 
@@ -192,3 +195,74 @@ def main_wait(story: Story, ranks: Iterable[int]) -> Wait | None:
     for wait in blocked:
         counts[wait.point] = counts.get(wait.point, 0) + 1
     return max(blocked, key=lambda w: (counts[w.point], -w.point.group, -w.rank), default=None)
+
+
+def departed_cause(story: Story, departure: Departure) -> Cause:
+    """What leaving the program at this call is called."""
+    group = story.case.groups[story.case.group_of[departure.rank, departure.found.stream]]
+    if signature.is_barrier(departure.found.operation) and group.is_default:
+        return "data_exhausted"  # it waits at the end, while others are in the loop
+    due = [signature.is_transfer(call.operation) for call in departure.expected]
+    held_up = main_wait(story, (departure.rank,)) if any(due) and not all(due) else None
+    if (due and all(due)) or (held_up is not None and held_up.pending.transfers):
+        return "p2p_unmatched"  # a transfer was due
+    return "group_order"
+
+
+def end_of(story: Story, rank: int) -> ProcessLook | None:
+    evidence = story.case.evidence.get(rank)
+    looks = [look for look in evidence.processes if evidence] if evidence else []
+    ended = [look for look in looks if look.exit_code is not None or look.exit_signal is not None]
+    last = max(ended or looks, key=lambda look: look.look, default=None)
+    beats = evidence.heartbeat if evidence else ()
+    said = next((beat for beat in reversed(beats) if beat.ended and not beat.is_child), None)
+    if ended or last is None or said is None or said.exit_code is None:
+        return last
+    return msgspec.structs.replace(last, exit_code=said.exit_code, exit_source="hook")  # its last word
+
+
+def exit_code(end: ProcessLook | None) -> int | None:
+    return None if end is None or end.exit_signal is not None else end.exit_code
+
+
+# What keeps any claim from being certain: recorders that do not tell what ends, and versions that nobody has tried.
+
+
+# Told by processes, kernels and GPUs: recorders have no part in it.
+_SEEN_ELSEWHERE = ("rank_exited", "process_stopped", "gpu_fault", "fabric_fault", "rank_raised", "job_ended")
+
+
+def doubtful(case: Case, claim: Claim) -> Claim:
+    """Given a claim, return it as sure as this job's recorders allow, with the reason among its facts."""
+    facts = (*_silent_recorders(case, claim), *_untested_versions(case))
+    if not facts or claim.cause in _SEEN_ELSEWHERE:
+        return claim
+    confidence = "likely" if claim.confidence == "certain" else claim.confidence
+    return replace(claim, confidence=confidence, because=(*claim.because, *facts))
+
+
+def _silent_recorders(case: Case, claim: Claim) -> tuple[Fact, ...]:
+    """Of the back end in whose group the claim lies; of all of them where it lies in none."""
+    silent = case.untold if claim.group is None else case.untold & {case.groups[claim.group].backend}
+    return tuple(
+        Fact(
+            f"no dump tells whether operations of {backend or 'this back end'} have ended: at no look was one entry "
+            "retired and another not, as where entries are retired when they are issued, or never",
+            "flight recorders",
+        )
+        for backend in sorted(silent)
+    )
+
+
+def _untested_versions(case: Case) -> tuple[Fact, ...]:
+    ranks: dict[str, list[int]] = {}
+    for rank, summary in case.summaries.items():
+        for version in summary.untested:
+            ranks.setdefault(version, []).append(rank)
+    return tuple(
+        Fact(
+            f"{version} is newer than any whose recorder was tried: it may record in another way",
+            f"flight recorder of {named(using)}",
+        )
+        for version, using in sorted(ranks.items())
+    )

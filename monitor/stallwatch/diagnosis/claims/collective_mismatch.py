@@ -12,7 +12,7 @@ from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
 
 
 def claim(story: Story) -> Saying:
-    divergence = choose(story)
+    divergence = story.divergence
     if divergence is None:
         return (
             _odd_shape(story)
@@ -146,18 +146,6 @@ def _odd_shape(story: Story) -> Claim | None:
             site=found.site,
         )
     return None
-
-
-def choose(story: Story) -> Divergence | None:
-    """The divergence that somebody still waits in, in a group where the waits end, before any other."""
-    ends = {point.group for point in story.roots.closed} | {
-        point.group for cycle in story.roots.cycles for point in cycle.points
-    }
-    return min(
-        story.divergences,
-        key=lambda d: (not d.open, d.group not in ends, not d.culprits, d.seq, d.group),
-        default=None,
-    )
 
 
 def _who(story: Story, divergence: Divergence) -> tuple[tuple[int, ...], Confidence]:

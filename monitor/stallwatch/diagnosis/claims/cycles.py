@@ -3,8 +3,16 @@
 from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.sequences import Departure
-from stallwatch.diagnosis.claim import Claim, Saying, group_name, is_first_use, main_wait, named, waiting_facts
-from stallwatch.diagnosis.recorder import signature
+from stallwatch.diagnosis.claim import (
+    Claim,
+    Saying,
+    departed_cause,
+    group_name,
+    is_first_use,
+    main_wait,
+    named,
+    waiting_facts,
+)
 from stallwatch.diagnosis.waits.graph import Strength
 from stallwatch.diagnosis.waits.roots import Cycle
 from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
@@ -80,18 +88,6 @@ def _cause(story: Story, cycle: Cycle, departures: list[Departure]) -> Cause:
         return "p2p_unmatched"
     collectives = {point.group for point in cycle.points if point.seq}
     return "group_order" if len(collectives) > 1 or not transfers else "p2p_unmatched"
-
-
-def departed_cause(story: Story, departure: Departure) -> Cause:
-    """What leaving the program at this call is called."""
-    group = story.case.groups[story.case.group_of[departure.rank, departure.found.stream]]
-    if signature.is_barrier(departure.found.operation) and group.is_default:
-        return "data_exhausted"  # it waits at the end, while others are in the loop
-    due = [signature.is_transfer(call.operation) for call in departure.expected]
-    held_up = main_wait(story, (departure.rank,)) if any(due) and not all(due) else None
-    if (due and all(due)) or (held_up is not None and held_up.pending.transfers):
-        return "p2p_unmatched"  # a transfer was due
-    return "group_order"
 
 
 def _departure_fact(story: Story, departure: Departure) -> Fact:

@@ -8,16 +8,16 @@ from stallwatch.diagnosis.claim import (
     Saying,
     activity_facts,
     common_where,
+    end_of,
+    exit_code,
     main_wait,
     named,
     operation_of,
     waiting_facts,
 )
-from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
-from stallwatch.diagnosis.claims.not_entered import goes_on
-from stallwatch.diagnosis.claims.rank_exited import end_of, exit_code
 from stallwatch.diagnosis.claims.slow_rank import Reasons, reasons
 from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.waits.absent import goes_on
 from stallwatch.model.evidence import HeldBack
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 from stallwatch.progress.job import BY_STEPS
@@ -131,7 +131,7 @@ def waiting(story: Story) -> Saying:
 
 def _awaited_and_moving(story: Story) -> list[int]:
     case = story.case
-    if story.hangs and (absent := absent_ranks(story)):
+    if story.hangs and (absent := list(story.absent)):
         return absent if all(goes_on(case, rank) for rank in absent) else []
     alive = [rank for rank in case.observed if not case.activity(rank).gone]
     moving = [rank for rank in alive if _moved(case, rank)]

@@ -14,8 +14,8 @@ from stallwatch.diagnosis.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.frames.code_origin import Origin, place
-from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.waits.graph import Strength, in_transfer, may_hide_transfers
+from stallwatch.diagnosis.waits.absent import goes_on
+from stallwatch.diagnosis.waits.graph import Strength
 from stallwatch.diagnosis.waits.roots import resolves
 from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
 
@@ -27,7 +27,7 @@ _MAIN_THREAD = "MainThread"  # by Python's own name; what a thread beside it doe
 def claim(story: Story) -> Saying:
     if not story.hangs:
         return None
-    found = culprits(story)
+    found = list(story.absent)
     if not found:
         return Rejected("not_entered", "no rank is known to be elsewhere")
     moving = [rank for rank in found if goes_on(story.case, rank)]
@@ -58,13 +58,6 @@ def claim(story: Story) -> Saying:
     )
 
 
-def goes_on(case: Case, rank: int) -> bool:
-    """True when it was seen to move, or its calls end and it stands in the next, be it at the same line."""
-    activity, summary = case.activity(rank), case.summaries.get(rank)
-    calls_end = case.recorded(rank) and summary is not None and bool(summary.advanced)
-    return bool(activity.moving) or (calls_end and bool(activity.in_collective))
-
-
 def _where(story: Story, found: list[int]) -> Where | None:
     """Who spins below the job's own line waits for its GPU only if that is known to be busy: it computes otherwise. One
     that ranks share may be busy with the waits of the others: then the line itself must say that it waits."""
@@ -84,67 +77,6 @@ def _spins(story: Story, rank: int) -> bool:
     activity = story.case.activity(rank)
     runs = activity.cpu_share is None or activity.cpu_share > _RUNS
     return runs and bool(activity.stack) and place(activity.stack[0].filename).origin is Origin.JOB
-
-
-def culprits(story: Story) -> list[int]:
-    """Absent ranks; those that only a stack shows to be waiting count only where nobody else is absent."""
-    graph = story.graph
-    stands, perhaps = set(graph.unrecorded), set(graph.perhaps)
-    absent = {rank for rank, _ in story.roots.absent}
-    if not graph.waits or stands or perhaps:
-        absent |= {rank for rank in story.case.observed if rank not in story.waiting and _elsewhere(story, rank)}
-    # Who is gone enters nothing; that is rank_exited, or the consequence of what the living did.
-    absent = {rank for rank in absent if not (_awaits_gpu(story, rank) or story.case.activity(rank).gone)}
-    absent = {rank for rank in absent if not _may_wait_in_what_it_issued(story, rank)}
-    doubtful = absent - stands if graph.waits else set()
-    if doubtful & perhaps and len([rank for rank in perhaps if story.case.recorded(rank)]) > 1:
-        doubtful = set()  # each may wait for a message of another: who began it, is nowhere
-    for found in (absent - stands - perhaps, doubtful):
-        seen = {rank for rank in found if story.case.activity(rank).stack}
-        if stands and seen:
-            return sorted(seen)  # gloo records no transfers: without its stack a rank may stand in one
-        if (stands or perhaps) and any(_may_stand_in_transfer(story, rank) for rank in found - seen):
-            return sorted(seen - perhaps)  # it, or whom it waits for
-        if found:
-            return sorted(found)
-    if graph.waits and not story.roots.closed:
-        inside = sorted(rank for rank in absent & stands if not story.case.activity(rank).gpu_sync)
-        # Who stands in communication waits for somebody: of several in transfers each for the next, perhaps, and one
-        # alone for whoever is not seen to wait elsewhere. Who began it is nowhere. At its start a rank waits for all.
-        waits = [rank for rank in inside if not story.case.activity(rank).in_store_or_init]
-        transfers = [rank for rank in waits if in_transfer(story.case.activity(rank))]
-        others = set(story.case.world) - {wait.rank for wait in graph.waits} - set(inside)
-        return [] if len(transfers) > 1 or (waits and others) else inside
-    return []
-
-
-def _may_stand_in_transfer(story: Story, rank: int) -> bool:
-    """Its dump is all that is known of it, and its back end records no transfers: others stand in some."""
-    summary = story.case.summaries.get(rank)
-    return summary is not None and may_hide_transfers(summary)
-
-
-def _may_wait_in_what_it_issued(story: Story, rank: int) -> bool:
-    """It stands as in communication, and none of its recorders tells whether what it issued has ended."""
-    if not story.case.recorded(rank) or not story.case.untold.issuperset(story.case.summaries[rank].backends):
-        return False
-    return bool(story.case.activity(rank).in_collective) or rank in story.graph.perhaps
-
-
-def _elsewhere(story: Story, rank: int) -> bool:
-    """Seen outside of communication: for ranks that no recorder tells of."""
-    return story.case.is_elsewhere(rank) and not story.case.activity(rank).moving
-
-
-def _awaits_gpu(story: Story, rank: int) -> bool:
-    """Device synchronisation and nothing pending: some communication is never recorded, so nobody is accused.
-
-    A thread that merely spins below a line of the job's own code is elsewhere, whatever it spins in.
-    """
-    activity = story.case.activity(rank)
-    if not (story.case.recorded(rank) and activity.gpu_sync):
-        return False
-    return not activity.stack or place(activity.stack[0].filename).origin is not Origin.JOB
 
 
 def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:

@@ -17,7 +17,6 @@ from stallwatch.diagnosis.claim import (
     operation_of,
     waiting_facts,
 )
-from stallwatch.diagnosis.claims.not_entered import culprits as absent_ranks
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.verdict import Fact
 
@@ -31,7 +30,7 @@ _SLACK_SHARE = 0.25
 def claim(story: Story) -> Saying:
     if not story.hangs:
         return None
-    absent = absent_ranks(story)
+    absent = story.absent
     waiting = [rank for rank in story.waiting if rank not in absent]
     ahead = {rank: steps for rank in absent if (steps := _steps_ahead(story, rank, waiting)) is not None}
     if not ahead or len(ahead) < len(absent) or 2 * len(ahead) >= len(story.case.observed):

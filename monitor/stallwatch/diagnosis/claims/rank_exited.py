@@ -1,10 +1,8 @@
 """A process is gone. Peers that died of it are victims: their logs say so, or they ended after it."""
 
-import msgspec
-
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.analysis import Story
-from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, operation_of
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, end_of, exit_code, main_wait, named, operation_of
 from stallwatch.formats.xid import FOLLOW_ON
 from stallwatch.model.evidence import NodeEvidence, ProcessLook
 from stallwatch.model.verdict import Confidence, Fact, Rejected
@@ -146,22 +144,6 @@ def _confidence(story: Story, gone: dict[int, Activity], culprits: list[int], ki
         return "certain" if len(culprits) == 1 else "likely"
     logs = all((evidence := story.case.evidence.get(rank)) is not None and evidence.log for rank in culprits)
     return "likely" if logs and not story.case.unobserved and len(culprits) == 1 else "possible"
-
-
-def end_of(story: Story, rank: int) -> ProcessLook | None:
-    evidence = story.case.evidence.get(rank)
-    looks = [look for look in evidence.processes if evidence] if evidence else []
-    ended = [look for look in looks if look.exit_code is not None or look.exit_signal is not None]
-    last = max(ended or looks, key=lambda look: look.look, default=None)
-    beats = evidence.heartbeat if evidence else ()
-    said = next((beat for beat in reversed(beats) if beat.ended and not beat.is_child), None)
-    if ended or last is None or said is None or said.exit_code is None:
-        return last
-    return msgspec.structs.replace(last, exit_code=said.exit_code, exit_source="hook")  # its last word
-
-
-def exit_code(end: ProcessLook | None) -> int | None:
-    return None if end is None or end.exit_signal is not None else end.exit_code
 
 
 def _class(story: Story, activity: Activity, end: ProcessLook | None) -> int:

@@ -2,7 +2,6 @@
 
 from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, operation_of, waiting_facts
-from stallwatch.diagnosis.claims.collective_mismatch import choose
 from stallwatch.diagnosis.job.leaving import handles, have_left, raised_alone
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.verdict import Confidence, Fact, Rejected
@@ -57,7 +56,7 @@ def _source(story: Story, rank: int) -> str:
 
 def _parted(story: Story) -> tuple[int, ...]:
     """Ranks that called something else than most, somewhere where somebody still waits."""
-    divergence = choose(story)
+    divergence = story.divergence
     return divergence.culprits if divergence and divergence.open else ()
 
 
@@ -82,7 +81,7 @@ def _logged_beside(story: Story) -> Claim | None:
     told = case.activity(parted[0]).logged_beside
     others = [rank for rank in case.observed if rank != parted[0]]
     left = have_left(case, parted, others)
-    divergence = choose(story)
+    divergence = story.divergence
     at_end = divergence is not None and signature.is_barrier(divergence.found.operation)
     if told is None or left is False or not (left or at_end):
         return None

@@ -3,8 +3,7 @@ NCCL none whose communicator is being made."""
 
 from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.calls import align
-from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, named, waiting_facts
-from stallwatch.diagnosis.claims.cycles import departed_cause
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, departed_cause, named, waiting_facts
 from stallwatch.diagnosis.waits.graph import in_transfer
 from stallwatch.model.verdict import Fact
 

@@ -64,6 +64,12 @@ class Graph(msgspec.Struct, frozen=True):
     peers: dict[int, int]  # of those ranks, by their own hooks: whom a send or receive of theirs waits for
     moving: tuple[int, ...]  # ranks whose pending operation is known to have moved on
 
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """Ranks that wait, in what a recorder shows or in what only a stack shows; ascending."""
+        recorded = {wait.rank for wait in self.waits}
+        return tuple(sorted(recorded | set(self.unrecorded) | set(self.perhaps)))
+
 
 def build(case: Case, pace: Pace) -> Graph:
     """Given the case, return the graph of waits that are not known to have ended."""
