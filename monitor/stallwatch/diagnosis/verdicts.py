@@ -9,7 +9,7 @@ from stallwatch.diagnosis.activity import Activity, read_activity
 from stallwatch.diagnosis.activity.rank_activity import with_transfer
 from stallwatch.diagnosis.analysis import Story, tell
 from stallwatch.diagnosis.claim import Claim, doubtful
-from stallwatch.diagnosis.claims.moving import measured_slow
+from stallwatch.diagnosis.claims.slow_rank import measured_slow
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.rank_ranges import rank_ranges

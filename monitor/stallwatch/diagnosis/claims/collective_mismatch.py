@@ -1,10 +1,13 @@
 """Members of one group entered different things under one number; or left the loop and wait at its end."""
 
+from itertools import pairwise
+
 from stallwatch.diagnosis.analysis import Story
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.align import Divergence
-from stallwatch.diagnosis.claim import Claim, Saying, group_name, named, waiting_facts
-from stallwatch.diagnosis.claims import one_off
+from stallwatch.diagnosis.calls.drift import one_off
+from stallwatch.diagnosis.calls.sequences import Departure, program
+from stallwatch.diagnosis.claim import Claim, Saying, group_name, named, operation_of, waiting_facts
 from stallwatch.diagnosis.job.leaving import cleans_up, have_left
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.summary import Call
@@ -16,10 +19,10 @@ def claim(story: Story) -> Saying:
     if divergence is None:
         return (
             _odd_shape(story)
-            or one_off.in_what_all_entered(story)
+            or _in_what_all_entered(story)
             or Rejected("collective_mismatch", "operation, size and dtype agree wherever members can be compared")
         )
-    slipped = one_off.before(story, divergence) if divergence.decided_by != "threads" else None
+    slipped = _slipped_before(story, divergence) if divergence.decided_by != "threads" else None
     if slipped is not None:
         return slipped
     culprits, confidence = _who(story, divergence)
@@ -194,3 +197,114 @@ def _value_of(divergence: Divergence, call: Call) -> str:
 def _size(call: Call) -> str:
     flat = call.shape in ("", f"[{call.elements}]")
     return f"{call.elements} elements" if flat else f"{call.elements} elements {call.shape}"
+
+
+# A call too many or too few that happened to pair with another: the difference that shows comes later, elsewhere, or,
+# where sizes may differ in health, not at all.
+
+
+def _slipped_before(story: Story, divergence: Divergence) -> Claim | None:
+    """Given where two members differ, name the one that was one call off already, if one alone was."""
+    if divergence.decided_by == "majority":
+        return None  # a third member has told who differs
+    departure = _alone(story, divergence.group, divergence.seq)
+    if departure is None:
+        return None
+    then = Fact(
+        f"under #{divergence.seq} members then called {align.describe(divergence.found)} and "
+        f"{align.describe(divergence.expected)}",
+        "flight recorders",
+    )
+    return _one_off(story, departure, divergence.group, divergence.seq, divergence.expected.operation, (then,))
+
+
+def _in_what_all_entered(story: Story) -> Claim | None:
+    """Everybody stands in calls that look alike, and one alone had come there by a call of its own."""
+    for point in story.roots.closed:
+        departure = _alone(story, point.group, point.seq + 1) if point.seq else None
+        if departure is None:
+            continue
+        wait = next(wait for wait in story.graph.waits if wait.point == point)
+        return _one_off(story, departure, point.group, point.seq, operation_of(story, wait), ())
+    return None
+
+
+def _alone(story: Story, group: int, seq: int) -> Departure | None:
+    """The one member that first called something of its own in the group, under a lower number than `seq`.
+
+    Only where all members were recorded: a rank's habits by themselves change with the phases of its program.
+    """
+    members = story.case.groups[group]
+    if not members.members_known or len(story.case.streams[group]) < len(members.ranks):
+        return None
+    departed = [d for d in story.departures if d.seq and story.case.group_of[d.rank, d.found.stream] == group]
+    if not departed:
+        return None
+    first = min(departed, key=lambda departure: departure.seq)
+    alone = sum(departure.seq == first.seq for departure in departed) == 1
+    known = alone and first.seq < seq and bool(first.expected) and (len(members.ranks) > 2 or _is_habit(story, first))
+    return first if known else None
+
+
+def _is_habit(story: Story, departure: Departure) -> bool:
+    """True when the rank had gone the usual way more than once: of two members, a habit of one round is the other's
+    word against its own."""
+    calls = program(story.case, departure.rank)[: departure.place]
+    before = calls[-1]
+    usual = set(departure.expected)
+    return sum(here == before and after in usual for here, after in pairwise(calls)) > 1
+
+
+def _one_off(
+    story: Story, departure: Departure, group: int, seq: int, operation: str, then: tuple[Fact, ...]
+) -> Claim | None:
+    name = group_name(story.case, story.case.groups[group])
+    usual, found = departure.expected[0], departure.found
+    is_new = found not in program(story.case, departure.rank)[: departure.place]
+    counts = ("none", f"one {found.operation} more") if is_new else (f"one {usual.operation} more", "none")
+    return Claim(
+        cause="collective_mismatch",
+        culprits=(departure.rank,),
+        confidence="likely",
+        because=(
+            Fact(
+                f"rank {departure.rank} called {align.describe(found)} as #{departure.seq} of {name} where "
+                f"it had always called {align.describe(usual)}: that paired, and from there on its calls are one off",
+                f"flight recorder of rank {departure.rank}",
+            ),
+            *then,
+            *waiting_facts(story),
+        ),
+        where="collective",
+        mismatch=Mismatch("count", *counts),
+        group=group,
+        operation=operation,
+        seq=seq,
+        site=found.site,
+    )
+
+
+# Nobody waits yet, but one rank's calls pair with the wrong ones of the others: the hang comes later, or never, and
+# the numbers are wrong from here on.
+
+
+def one_call_off(story: Story) -> Saying:
+    if story.hangs:
+        return None
+    for group in story.case.groups:
+        for drift in one_off(story.case, group.index):
+            few = drift.shift > 0
+            call = story.case.streams[group.index][drift.culprits[0]].call_at(drift.seq)
+            return Claim(
+                cause="collective_mismatch",
+                culprits=drift.culprits,
+                confidence="likely",
+                because=(Fact(drift.reason, "flight recorders"),),
+                where="collective",
+                mismatch=Mismatch("count", "one call more" if few else "none", "none" if few else "one call more"),
+                group=group.index,
+                operation=call.operation if call else None,
+                seq=drift.seq,
+                site=call.site if call and not few else "",
+            )
+    return None

@@ -1,5 +1,7 @@
 """Ranks that others wait for and that wait in nothing: they never entered; `where` says what they do instead."""
 
+from collections.abc import Iterable
+
 from stallwatch.diagnosis.analysis import Story, gpus_of_their_own, is_busy
 from stallwatch.diagnosis.claim import (
     Claim,
@@ -10,13 +12,15 @@ from stallwatch.diagnosis.claim import (
     main_wait,
     named,
     operation_of,
+    point_name,
     unrecorded_operation,
     waiting_facts,
 )
 from stallwatch.diagnosis.frames.code_origin import Origin, place
 from stallwatch.diagnosis.waits.absent import goes_on
-from stallwatch.diagnosis.waits.graph import Strength
+from stallwatch.diagnosis.waits.graph import Strength, Wait
 from stallwatch.diagnosis.waits.roots import resolves
+from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
 
 _READS = ("filesystem", "checkpoint", "dataloader")
@@ -127,3 +131,138 @@ def _plainly_elsewhere(story: Story, rank: int) -> bool:
         return True
     evidence = story.case.evidence.get(rank)
     return evidence is not None and any(look.state in ("S", "D", "T", "t", "Z") for look in evidence.processes)
+
+
+# A rank that others wait for goes on with its own steps: it went past the call, and will not come back to it.
+#
+# In synchronous training all ranks count the same steps. A rank that is late is behind those that wait for it; one that
+# is ahead of them has passed the place without calling (a no_sync that lasts, a branch around the collective).
+
+
+# Loops that launch ahead of their GPU, or count a step before its last call, are one or two ahead in health.
+_STEPS_AHEAD = 5
+# What the steps after the others' stop may differ from the lead, if both counted alike until then.
+_SLACK_STEPS = 2.0
+_SLACK_SHARE = 0.25
+
+
+def skipped(story: Story) -> Saying:
+    if not story.hangs:
+        return None
+    absent = story.absent
+    waiting = [rank for rank in story.waiting if rank not in absent]
+    ahead = {rank: steps for rank in absent if (steps := _steps_ahead(story, rank, waiting)) is not None}
+    if not ahead or len(ahead) < len(absent) or 2 * len(ahead) >= len(story.case.observed):
+        return None
+    ranks = tuple(sorted(ahead))
+    wait = main_wait(story, ranks)
+    if wait is None:
+        return None
+    frontiers = [fact for rank in ranks if (fact := frontier_fact(story, rank, wait.point.group)) is not None]
+    return Claim(
+        cause="not_entered",
+        culprits=ranks,
+        confidence="likely",
+        because=(
+            *(
+                Fact(
+                    f"rank {rank} has counted {ahead[rank]} steps more than {named(waiting)}, with which it was in "
+                    "step before: it went past the call in which they wait",
+                    "heartbeats",
+                )
+                for rank in ranks
+            ),
+            *waiting_facts(story),
+            *frontiers,
+            *activity_facts(story, ranks),
+        ),
+        where="user_code",
+        group=wait.point.group,
+        operation=operation_of(story, wait),
+        seq=wait.point.seq or None,
+        steps_past=min(ahead.values()),
+    )
+
+
+def _steps_ahead(story: Story, rank: int, waiting: Iterable[int]) -> int | None:
+    """By how many steps a rank leads all that wait, where all were in step until these stopped; None otherwise."""
+    mine = _beat(story, rank)
+    if mine is None or mine.step is None or mine.last_step_ns is None or not mine.step_durations_ns:
+        return None
+    host = story.case.activity(rank).host
+    others = [(waiter, _beat(story, waiter)) for waiter in waiting]
+    counted = [
+        (beat.step, beat.last_step_ns)
+        for waiter, beat in others
+        # The clock of steps is the node's own.
+        if beat is not None and story.case.activity(waiter).host == host
+        if beat.step is not None and beat.last_step_ns is not None
+    ]
+    if not counted or len(counted) < len(others):
+        return None
+    step, stopped_ns = max(counted)
+    ahead = mine.step - step
+    usual_ns = sum(mine.step_durations_ns) / len(mine.step_durations_ns)
+    since_then = (mine.last_step_ns - stopped_ns) / usual_ns if usual_ns > 0 else 0.0
+    # Roles that count other things (a sampler beside trainers) never were in step.
+    alike = abs(ahead - since_then) <= _SLACK_STEPS + _SLACK_SHARE * since_then
+    return ahead if ahead >= _STEPS_AHEAD and alike else None
+
+
+def _beat(story: Story, rank: int) -> Heartbeat | None:
+    evidence = story.case.evidence.get(rank)
+    beats = [beat for beat in evidence.heartbeat if not beat.is_child] if evidence else []
+    return beats[-1] if beats else None
+
+
+# Ranks that others wait for stand at a lock while another thread of theirs stands in a collective of its own: the lock
+# is most likely that thread's, and who lacks in that collective closes the circle.
+#
+# Recorders show the two waits and no link between them: without this the ranks at the lock would be accused.
+
+
+def behind_a_lock(story: Story) -> Saying:
+    absent = {rank for rank, _ in story.roots.absent}
+    if not story.hangs or not absent:
+        return None
+    beside = {wait.rank: wait for wait in story.graph.waits if wait.rank in absent}
+    if any(rank not in beside or story.case.activity(rank).where != "lock" for rank in absent):
+        return None
+    points = {wait.point for wait in beside.values()}
+    if len(points) != 1:
+        return None
+    wait = beside[min(absent)]
+    lacking = tuple(sorted(_lacking(story, wait) - absent))
+    # Only who waits, too, closes the circle; one that works will come.
+    if not lacking or not set(lacking) <= set(story.waiting) or 2 * len(lacking) > len(story.case.observed):
+        return None
+    call = story.case.call(wait.rank, wait.pending)
+    return Claim(
+        cause="not_entered",
+        culprits=lacking,
+        confidence="possible",
+        because=(
+            Fact(
+                f"{named(absent)} {'waits' if len(absent) == 1 else 'wait'} for a lock, while another thread of the "
+                f"same process waits in {point_name(story, wait.point, call)}: likely that thread holds it",
+                "flight recorders and py-spy",
+            ),
+            *waiting_facts(story),
+            *activity_facts(story, lacking),
+        ),
+        where=common_where(story, lacking),
+        group=wait.point.group,
+        operation=operation_of(story, wait),
+        seq=wait.point.seq or None,
+        missing=("which thread holds the lock: no recorder tells",),
+    )
+
+
+def _lacking(story: Story, wait: Wait) -> set[int]:
+    """Members that have not entered; of a group whose members nobody wrote down, every rank that has no such call."""
+    blockers = {blocker.rank for blocker in story.graph.blockers[wait.point]}
+    group = story.case.groups[wait.point.group]
+    if blockers or group.members_known:
+        return blockers
+    entered = story.case.streams[wait.point.group]
+    return {rank for rank in story.case.world if rank not in entered and story.case.recorded(rank)}

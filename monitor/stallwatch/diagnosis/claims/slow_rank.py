@@ -5,13 +5,15 @@ from statistics import median
 from typing import NamedTuple
 
 from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named
 from stallwatch.diagnosis.frames.code_origin import place as code_place
 from stallwatch.diagnosis.frames.code_origin import source_text
 from stallwatch.diagnosis.job.time_spent import LEAST_SAMPLES, Spent, child_stacks, compared, training_stacks
 from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.report.text import DOING, place
-from stallwatch.model.evidence import Neighbour, RankEvidence, SampledStack, Usage
-from stallwatch.model.verdict import Fact, Frame, Slowness, Where
+from stallwatch.model.evidence import HeldBack, Neighbour, RankEvidence, SampledStack, Usage
+from stallwatch.model.verdict import Fact, Frame, Rejected, Slowness, Where
+from stallwatch.progress.job import BY_STEPS
 
 _CONTENDED = 0.05  # of the time, more than its peers; and of what it costs:
 _OF_COST = 0.5  # what explains less than this part does not explain it
@@ -276,3 +278,87 @@ def _longer(who: _Who) -> _Say:
 
 
 _SIGNS: tuple[Callable[[_Who], _Say | None], ...] = (_contention, _faults, _storage)
+
+
+def slow_rank(story: Story) -> Saying:
+    if story.proven_stuck or (not story.moves and story.hangs):
+        return None
+    slow = story.pace.slowest()
+    if slow is None:
+        return Rejected("slow_rank", "no rank comes last in nearly every step") if story.moves else None
+    # One look shows no motion of its own, but who has come late each time to calls that were made until just now.
+    if not story.moves and not story.pace.just_moved(slow.group):
+        return None
+    cost = slow.slowness
+    come = "comes" if len(slow.ranks) == 1 else "come"
+    why = reasons(story, slow.ranks, cost)
+    return Claim(
+        cause="slow_rank",
+        culprits=slow.ranks,
+        confidence="likely" if slow.all_seen and story.moves else "possible",
+        because=(
+            Fact(
+                f"{named(slow.ranks)} {come} {cost.cost_seconds:.3g} s after the others in {slow.share_last:.0%} of "
+                f"the last {cost.steps} calls; a step takes {cost.step_seconds:.3g} s",
+                "arrival times in the flight recorders",
+            ),
+            Fact("the job moves" if story.moves else "the job moved until just now", "flight recorders"),
+            *why.facts,
+            *(() if why.profiled else activity_facts(story, slow.ranks)),
+        ),
+        where=why.where if why.profiled else common_where(story, slow.ranks),
+        group=slow.group,
+        slowness=cost,
+        by_design=_by_design(story, slow.ranks, why, slow.eased_seconds),
+        profiled=why.profiled,
+        frame=why.frame,
+        told=why.told,
+        steps=why.steps,
+    )
+
+
+def measured_slow(story: Story, held_back: HeldBack) -> Claim:
+    """Ranks that are slow by many steps, where the times of arrival in the last do not show it: with the line that a
+    profile of them shows, and what goes with it."""
+    cost = held_back.slowness
+    why = reasons(story, held_back.ranks, cost)
+    return Claim(
+        cause="slow_rank",
+        culprits=held_back.ranks,
+        confidence="likely" if held_back.sure else "possible",
+        because=(Fact(held_back.reason, BY_STEPS), *why.facts),
+        where=why.where,
+        slowness=cost,
+        by_design=_by_design(story, held_back.ranks, why, 0.0),
+        profiled=True,  # what a single look shows of it is no line that takes the time
+        frame=why.frame,
+        told=why.told,
+        steps=why.steps,
+    )
+
+
+def _by_design(story: Story, slow: Sequence[int], why: Reasons, eased_seconds: float) -> str:
+    """Why this is work that the program gives these ranks and not the others, "" where nothing says so. What goes with
+    contention or page faults is none."""
+    if why.explained:
+        return ""
+    if eased_seconds:
+        return (
+            f"since then the others together have {eased_seconds:.2g} s less to do in each step: work has moved to "
+            f"{named(slow)}, as experts and dynamic batches move it"
+        )
+    spent, held_back = why.spent, story.case.held_back
+    always = held_back is not None and held_back.from_start and held_back.ranks == tuple(slow)
+    if always and len(slow) == 1 and _is_first_of_node(story, slow[0]) and spent is not None and not spent.is_shared:
+        at = f"{spent.frame.filename.rpartition('/')[2]}:{spent.frame.line}"
+        return (
+            f"{named(slow)} alone is at {at}, and so since its first steps: consistent with work that the program "
+            "gives to the first rank (logs, metrics)"
+        )
+    return ""
+
+
+def _is_first_of_node(story: Story, rank: int) -> bool:
+    evidence = story.case.evidence.get(rank)
+    beats = evidence.heartbeat if evidence is not None else ()
+    return rank == 0 or any(beat.local_rank == 0 for beat in beats)
