@@ -55,7 +55,7 @@ def is_busy(gpu: Gpu) -> bool:
     return gpu.utilization_percent is not None and gpu.utilization_percent >= _BUSY_PERCENT
 
 
-class Story(msgspec.Struct, frozen=True, dict=True):
+class Analysis(msgspec.Struct, frozen=True, dict=True):
     case: Case
     pace: Pace
     graph: Graph
@@ -143,12 +143,12 @@ class Story(msgspec.Struct, frozen=True, dict=True):
         return case.world_size is not None and not case.unobserved and all(case.recorded(r) for r in case.world)
 
 
-def tell(case: Case) -> Story:
+def analyze_job(case: Case) -> Analysis:
     pace = Pace(case)
     graph = build(case, pace)
     roots = find_roots(graph)
     structural = bool(roots.cycles or roots.closed or graph.unrecorded or graph.perhaps)
-    return Story(
+    return Analysis(
         case=case,
         pace=pace,
         graph=graph,

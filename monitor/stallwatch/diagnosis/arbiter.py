@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named, waiting_facts
 from stallwatch.diagnosis.claims import (
     collective_mismatch,
@@ -25,7 +25,7 @@ from stallwatch.diagnosis.claims import (
 from stallwatch.model.verdict import Cause, Rejected
 
 # Gone, stopped, GPU or fabric, raised, never at rendezvous, then the structure of waits, then who is elsewhere.
-PRECEDENCE: tuple[Callable[[Story], Saying], ...] = (
+PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     rank_exited.claim,
     told_by_logs.ended,
     process_stopped.claim,
@@ -58,18 +58,18 @@ PRECEDENCE: tuple[Callable[[Story], Saying], ...] = (
 )
 
 
-def decide(story: Story) -> tuple[Claim, tuple[Rejected, ...]]:
-    """Given the story, return the claim to tell and what was rejected for it."""
+def decide(analysis: Analysis) -> tuple[Claim, tuple[Rejected, ...]]:
+    """Given the analysis, return the claim to tell and what was rejected for it."""
     claims: list[Claim] = []
     rejected: list[Rejected] = []
     for explanation in PRECEDENCE:
-        said = explanation(story)
+        said = explanation(analysis)
         if isinstance(said, Rejected):
             rejected.append(said)
         elif said is not None:
             claims.append(said)
     if not claims:
-        return _undecided(story), tuple(rejected)
+        return _undecided(analysis), tuple(rejected)
     first = claims[0]
     for other in claims[1:]:
         if other.cause != first.cause:
@@ -91,15 +91,15 @@ def _once(rejected: list[Rejected], told: Cause) -> tuple[Rejected, ...]:
     return tuple(seen.values())
 
 
-def _undecided(story: Story) -> Claim:
-    return told_by_logs.undecided(story) or Claim(
-        "undecided", (), "possible", waiting_facts(story), missing=missing(story)
+def _undecided(analysis: Analysis) -> Claim:
+    return told_by_logs.undecided(analysis) or Claim(
+        "undecided", (), "possible", waiting_facts(analysis), missing=missing(analysis)
     )
 
 
-def missing(story: Story) -> tuple[str, ...]:
+def missing(analysis: Analysis) -> tuple[str, ...]:
     """What evidence would decide."""
-    case = story.case
+    case = analysis.case
     texts: list[str] = []
     if case.unobserved:
         texts.append(f"any evidence of {named(case.unobserved)}")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.sequences import Departure, are_twins, place_among_twins
 from stallwatch.diagnosis.job.case import Case
@@ -59,15 +59,15 @@ def named(ranks: Iterable[int]) -> str:
     return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {rank_ranges(ordered)}"
 
 
-def is_first_use(story: Story, waits: Iterable[Wait]) -> bool:
+def is_first_use(analysis: Analysis, waits: Iterable[Wait]) -> bool:
     """Whether all these waits are the first of their communicators: NCCL connects the ranks then, which makes every one
     of them wait and is nobody's fault. gloo has connected them when the group was made."""
     waits = tuple(waits)
-    return bool(waits) and all(_is_first(story, wait) for wait in waits)
+    return bool(waits) and all(_is_first(analysis, wait) for wait in waits)
 
 
-def _is_first(story: Story, wait: Wait) -> bool:
-    case, group = story.case, story.case.groups[wait.point.group]
+def _is_first(analysis: Analysis, wait: Wait) -> bool:
+    case, group = analysis.case, analysis.case.groups[wait.point.group]
     if group.backend == "gloo":
         return False
     if not wait.pending.transfers:
@@ -78,8 +78,8 @@ def _is_first(story: Story, wait: Wait) -> bool:
     return all(pair is not None and pair.whole and pair.done == 0 for pair in pairs)
 
 
-def operation_of(story: Story, wait: Wait) -> str:
-    call = story.case.call(wait.rank, wait.pending)
+def operation_of(analysis: Analysis, wait: Wait) -> str:
+    call = analysis.case.call(wait.rank, wait.pending)
     if call is None:
         return "point-to-point" if wait.pending.transfers else "a collective"
     if len(wait.pending.transfers) > 1:
@@ -87,20 +87,20 @@ def operation_of(story: Story, wait: Wait) -> str:
     return call.operation
 
 
-def unrecorded_operation(story: Story, culprits: Iterable[int]) -> str | None:
+def unrecorded_operation(analysis: Analysis, culprits: Iterable[int]) -> str | None:
     """What the stacks of the waiting ranks call it, where no recorder shows what they wait in."""
-    names = {story.case.activity(rank).collective for rank in story.graph.unrecorded if rank not in set(culprits)}
+    names = {analysis.case.activity(rank).collective for rank in analysis.graph.unrecorded if rank not in set(culprits)}
     if len(names) == 1:
         return names.pop()
     transfers = all(any(part in (name or "") for part in ("send", "recv", "p2p")) for name in names)
     return "point-to-point operations" if names and transfers else None
 
 
-def point_name(story: Story, point: Point, call: Call | None) -> str:
-    group = story.case.groups[point.group]
+def point_name(analysis: Analysis, point: Point, call: Call | None) -> str:
+    group = analysis.case.groups[point.group]
     what = call.operation if call is not None else ("point-to-point" if not point.seq else "collective")
     number = f" #{point.seq}" if point.seq else ""
-    return f"{what}{number} of {group_name(story.case, group)}"
+    return f"{what}{number} of {group_name(analysis.case, group)}"
 
 
 def group_name(case: Case, group: Group) -> str:
@@ -113,16 +113,16 @@ def group_name(case: Case, group: Group) -> str:
     return f"{group.description}{number}" if group.description else "the default group"
 
 
-def waiting_facts(story: Story, culprits: Iterable[int] = ()) -> tuple[Fact, ...]:
+def waiting_facts(analysis: Analysis, culprits: Iterable[int] = ()) -> tuple[Fact, ...]:
     """One fact per place where ranks wait, and per operation there: under one number they may differ. Places that a
     culprit holds up itself come first."""
     wanted = set(culprits)
     by_place: dict[tuple[Point, str], list[Wait]] = {}
-    for wait in story.graph.waits:
-        name = point_name(story, wait.point, story.case.call(wait.rank, wait.pending))
+    for wait in analysis.graph.waits:
+        name = point_name(analysis, wait.point, analysis.case.call(wait.rank, wait.pending))
         by_place.setdefault((wait.point, name), []).append(wait)
     facts = []
-    held = {point for point, blockers in story.graph.blockers.items() if wanted & {b.rank for b in blockers}}
+    held = {point for point, blockers in analysis.graph.blockers.items() if wanted & {b.rank for b in blockers}}
     for (_, name), waits in sorted(by_place.items(), key=lambda place: (place[0][0] not in held, place[0])):
         ranks = sorted(wait.rank for wait in waits)
         same = sum(wait.pending.seen_before is True for wait in waits)
@@ -134,24 +134,24 @@ def waiting_facts(story: Story, culprits: Iterable[int] = ()) -> tuple[Fact, ...
                 f"flight recorder of {named(ranks)}",
             )
         )
-    if story.graph.unrecorded:
-        ranks = list(story.graph.unrecorded)
+    if analysis.graph.unrecorded:
+        ranks = list(analysis.graph.unrecorded)
         verb = "stands" if len(ranks) == 1 else "stand"
         facts.append(Fact(f"{named(ranks)} {verb} in communication that no recorder shows", "py-spy"))
-    if story.graph.perhaps:
-        ranks = list(story.graph.perhaps)
+    if analysis.graph.perhaps:
+        ranks = list(analysis.graph.perhaps)
         verb = "stands" if len(ranks) == 1 else "stand"
         facts.append(Fact(f"{named(ranks)} {verb} still in native code, as in a wait for communication", "py-spy"))
     return tuple(facts[:_FACTS_KEPT])
 
 
-def frontier_fact(story: Story, rank: int, group: int) -> Fact | None:
+def frontier_fact(analysis: Analysis, rank: int, group: int) -> Fact | None:
     """Where a rank's recorder ends in a group."""
-    member = story.case.streams[group].get(rank)
-    name = group_name(story.case, story.case.groups[group])
+    member = analysis.case.streams[group].get(rank)
+    name = group_name(analysis.case, analysis.case.groups[group])
     source = f"flight recorder of rank {rank}"
     if member is None:
-        return Fact(f"rank {rank} has recorded nothing in {name}", source) if story.case.recorded(rank) else None
+        return Fact(f"rank {rank} has recorded nothing in {name}", source) if analysis.case.recorded(rank) else None
     if member.stream.cut_short:
         return Fact(f"rank {rank}'s dump broke off at #{member.stream.last_seq} of {name}", source)
     call = member.call_at(member.stream.last_seq)
@@ -160,8 +160,8 @@ def frontier_fact(story: Story, rank: int, group: int) -> Fact | None:
     return Fact(f"rank {rank}'s last call in {name} is #{member.stream.last_seq}{what}, {done}", source)
 
 
-def activity_facts(story: Story, ranks: Iterable[int]) -> tuple[Fact, ...]:
-    return tuple(_about(rank, fact) for rank in ranks for fact in story.case.activity(rank).why)[:_FACTS_KEPT]
+def activity_facts(analysis: Analysis, ranks: Iterable[int]) -> tuple[Fact, ...]:
+    return tuple(_about(rank, fact) for rank in ranks for fact in analysis.case.activity(rank).why)[:_FACTS_KEPT]
 
 
 def _about(rank: int, fact: Fact) -> Fact:
@@ -172,8 +172,8 @@ def _about(rank: int, fact: Fact) -> Fact:
     return fact
 
 
-def common_where(story: Story, ranks: Iterable[int]) -> Where | None:
-    places = [story.case.activity(rank).where for rank in ranks]
+def common_where(analysis: Analysis, ranks: Iterable[int]) -> Where | None:
+    places = [analysis.case.activity(rank).where for rank in ranks]
     counts: dict[Where, int] = {}
     for place in sorted(places):
         if place != "unknown":
@@ -183,34 +183,34 @@ def common_where(story: Story, ranks: Iterable[int]) -> Where | None:
     return max(counts, key=lambda place: counts[place])
 
 
-def main_wait(story: Story, ranks: Iterable[int]) -> Wait | None:
+def main_wait(analysis: Analysis, ranks: Iterable[int]) -> Wait | None:
     """The wait that most ranks are in and that one of these ranks holds up; else any that most are in."""
     wanted = set(ranks)
     blocked = [
         wait
-        for wait in story.graph.waits
-        if wait.rank not in wanted and any(b.rank in wanted for b in story.graph.blockers[wait.point])
-    ] or [wait for wait in story.graph.waits if wait.rank not in wanted]
+        for wait in analysis.graph.waits
+        if wait.rank not in wanted and any(b.rank in wanted for b in analysis.graph.blockers[wait.point])
+    ] or [wait for wait in analysis.graph.waits if wait.rank not in wanted]
     counts: dict[Point, int] = {}
     for wait in blocked:
         counts[wait.point] = counts.get(wait.point, 0) + 1
     return max(blocked, key=lambda w: (counts[w.point], -w.point.group, -w.rank), default=None)
 
 
-def departed_cause(story: Story, departure: Departure) -> Cause:
+def departed_cause(analysis: Analysis, departure: Departure) -> Cause:
     """What leaving the program at this call is called."""
-    group = story.case.groups[story.case.group_of[departure.rank, departure.found.stream]]
+    group = analysis.case.groups[analysis.case.group_of[departure.rank, departure.found.stream]]
     if signature.is_barrier(departure.found.operation) and group.is_default:
         return "data_exhausted"  # it waits at the end, while others are in the loop
     due = [signature.is_transfer(call.operation) for call in departure.expected]
-    held_up = main_wait(story, (departure.rank,)) if any(due) and not all(due) else None
+    held_up = main_wait(analysis, (departure.rank,)) if any(due) and not all(due) else None
     if (due and all(due)) or (held_up is not None and held_up.pending.transfers):
         return "p2p_unmatched"  # a transfer was due
     return "group_order"
 
 
-def end_of(story: Story, rank: int) -> ProcessLook | None:
-    evidence = story.case.evidence.get(rank)
+def end_of(analysis: Analysis, rank: int) -> ProcessLook | None:
+    evidence = analysis.case.evidence.get(rank)
     looks = [look for look in evidence.processes if evidence] if evidence else []
     ended = [look for look in looks if look.exit_code is not None or look.exit_signal is not None]
     last = max(ended or looks, key=lambda look: look.look, default=None)

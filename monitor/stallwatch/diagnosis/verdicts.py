@@ -1,4 +1,4 @@
-"""From evidence to verdicts: reduce each rank, build the case, tell the story, let the arbiter decide, word it."""
+"""From evidence to verdicts: reduce each rank, build the case, analyze it, let the arbiter decide, word it."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +7,7 @@ import msgspec
 from stallwatch.diagnosis import arbiter
 from stallwatch.diagnosis.activity import Activity, read_activity
 from stallwatch.diagnosis.activity.rank_activity import with_transfer
-from stallwatch.diagnosis.analysis import Story, tell
+from stallwatch.diagnosis.analysis import Analysis, analyze_job
 from stallwatch.diagnosis.claim import Claim, doubtful
 from stallwatch.diagnosis.claims.slow_rank import measured_slow
 from stallwatch.diagnosis.job.case import Case
@@ -86,15 +86,15 @@ def judged(case: Case, ranks: Sequence[RankEvidence]) -> Judgement:
 def judge_case(case: Case) -> tuple[Verdict, ...]:
     """Given a case, return its verdict; where detection measured ranks that are slow, and this names others or none, a
     second one of those ranks: it comes first once it is sure, and the other one saw nothing that is wrong."""
-    story = tell(case)
-    claim, rejected = arbiter.decide(story)
+    analysis = analyze_job(case)
+    claim, rejected = arbiter.decide(analysis)
     claim = doubtful(case, claim)
-    verdict = _verdict(story, claim, rejected, case.activities)
+    verdict = _verdict(analysis, claim, rejected, case.activities)
     held_back = case.held_back
     if held_back is None or (verdict.cause == "slow_rank" and verdict.culprits == held_back.ranks):
         return (verdict,)
     overruled = (overruled_by_steps(verdict.cause),) if verdict.cause != "slow_rank" else ()
-    measured = _verdict(story, measured_slow(story, held_back), overruled, case.activities)
+    measured = _verdict(analysis, measured_slow(analysis, held_back), overruled, case.activities)
     if held_back.sure and verdict.cause in MAY_BE_SLOW:
         return (measured, verdict)
     return (verdict, measured)
@@ -106,30 +106,32 @@ _BY_WHAT_CULPRITS_DO = ("not_entered", "init_missing", "data_exhausted")
 _HOLDS_ALL = ("storage", "data")
 
 
-def _ends_by_itself(story: Story, claim: Claim) -> EndsByItself | None:
+def _ends_by_itself(analysis: Analysis, claim: Claim) -> EndsByItself | None:
     """What the claim is about may end by itself: by what it says, or by what its culprits do."""
     if claim.ends_by_itself is not None or claim.cause not in (*_BY_WHAT_CULPRITS_DO, "undecided"):
         return claim.ends_by_itself
     if claim.cause == "undecided":
-        here = [activity for activity in story.case.activities.values() if not activity.gone]
+        here = [activity for activity in analysis.case.activities.values() if not activity.gone]
         found = of_all([activity.ends_by_itself for activity in here])
         return found if found in _HOLDS_ALL else None
     computes: EndsByItself | None = "compute" if claim.where == "busy_loop" else None
-    return of_all([computes or story.case.activity(rank).ends_by_itself for rank in claim.culprits])
+    return of_all([computes or analysis.case.activity(rank).ends_by_itself for rank in claim.culprits])
 
 
-def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activities: dict[int, Activity]) -> Verdict:
-    case = story.case
+def _verdict(
+    analysis: Analysis, claim: Claim, rejected: tuple[Rejected, ...], activities: dict[int, Activity]
+) -> Verdict:
+    case = analysis.case
     group = case.groups[claim.group] if claim.group is not None else None
-    waiting = [rank for rank in story.waiting or claim.told_waiting if rank not in claim.culprits]
-    ends_by_itself = _ends_by_itself(story, claim)
+    waiting = [rank for rank in analysis.waiting or claim.told_waiting if rank not in claim.culprits]
+    ends_by_itself = _ends_by_itself(analysis, claim)
     verdict = Verdict(
         cause=claim.cause,
         culprits=tuple(sorted(claim.culprits)),
         # Nothing certain is said of what may end by itself.
         confidence="likely" if ends_by_itself and claim.confidence == "certain" else claim.confidence,
         summary="",
-        culprit_processes=tuple(_process(story, rank, claim) for rank in sorted(claim.culprits)),
+        culprit_processes=tuple(_process(analysis, rank, claim) for rank in sorted(claim.culprits)),
         waiting=rank_ranges(waiting) if claim.cause not in ("healthy",) else "",
         where=claim.where,
         mismatch=claim.mismatch,
@@ -143,17 +145,17 @@ def _verdict(story: Story, claim: Claim, rejected: tuple[Rejected, ...], activit
         by_design=claim.by_design,
         ends_by_itself=ends_by_itself,
     )
-    aside = _aside(story, claim, waiting)
+    aside = _aside(analysis, claim, waiting)
     said = summary(verdict, activities, aside)
     verdict = msgspec.structs.replace(verdict, summary=said, waiting_at=aside.others_at if verdict.waiting else "")
     steps = dict.fromkeys((*claim.steps, *next_steps(verdict, activities, claim.by_line)))
     return msgspec.structs.replace(verdict, next_steps=tuple(steps)[:MAXIMUM_STEPS])
 
 
-def _aside(story: Story, claim: Claim, waiting: list[int]) -> Aside:
+def _aside(analysis: Analysis, claim: Claim, waiting: list[int]) -> Aside:
     direct = {
         wait.rank
-        for wait in story.graph.waits
+        for wait in analysis.graph.waits
         if claim.seq and (wait.point.group, wait.point.seq) == (claim.group, claim.seq)
     }
     shown = [rank for rank in waiting if rank in direct]
@@ -163,51 +165,51 @@ def _aside(story: Story, claim: Claim, waiting: list[int]) -> Aside:
         behind=rank_ranges(set(waiting) - direct),
         steps_past=claim.steps_past,
         apart=claim.apart,
-        parts=tuple((rank_ranges(ranks), what, _called_at(story, ranks, site)) for ranks, what, site in claim.parts),
+        parts=tuple((rank_ranges(ranks), what, _called_at(analysis, ranks, site)) for ranks, what, site in claim.parts),
         race=claim.race,
-        others_at=_others_at(story, claim, shown or waiting),
+        others_at=_others_at(analysis, claim, shown or waiting),
         told=claim.told,
         unnamed=claim.unnamed,
     )
 
 
-def _called_at(story: Story, ranks: Sequence[int], site: str = "") -> str:
+def _called_at(analysis: Analysis, ranks: Sequence[int], site: str = "") -> str:
     """Where ranks made a call: by the recorder's line, else by that of the first that stands in communication."""
     recorded = frame_of(site)
     for rank in ranks:
-        activity = story.case.activity(rank)
+        activity = analysis.case.activity(rank)
         same = recorded is None or (activity.frame and activity.frame.line == recorded.line)
         if activity.frame and activity.in_collective and same:
             return place(activity.frame)  # with its text
     return place(recorded)
 
 
-def _stands_at(story: Story, rank: int, site: str) -> str:
-    activity = story.case.activity(rank)
-    called = _called_at(story, (rank,), site)
+def _stands_at(analysis: Analysis, rank: int, site: str) -> str:
+    activity = analysis.case.activity(rank)
+    called = _called_at(analysis, (rank,), site)
     if called:
         return f"called at {called}"
     return f"standing at {place(activity.frame)}" if activity.gpu_sync and activity.frame else ""
 
 
-def _others_at(story: Story, claim: Claim, waiting: Sequence[int]) -> str:
+def _others_at(analysis: Analysis, claim: Claim, waiting: Sequence[int]) -> str:
     """The line of the call in which most of those stand that wait; "" where they stand at several."""
     sites: dict[int, str] = {}
-    for wait in story.graph.waits:
-        call = story.case.call(wait.rank, wait.pending)
+    for wait in analysis.graph.waits:
+        call = analysis.case.call(wait.rank, wait.pending)
         if call is not None and (not claim.seq or (wait.point.group, wait.point.seq) == (claim.group, claim.seq)):
             sites.setdefault(wait.rank, call.site)
-    places = [_stands_at(story, rank, sites.get(rank, "")) for rank in waiting]
+    places = [_stands_at(analysis, rank, sites.get(rank, "")) for rank in waiting]
     most = max(sorted(set(places)), key=places.count, default="")
     return most if 2 * places.count(most) > len(places) else ""
 
 
-def _process(story: Story, rank: int, claim: Claim) -> CulpritProcess:
-    activity = story.case.activity(rank)
-    gpu = story.gpus.get(rank)
+def _process(analysis: Analysis, rank: int, claim: Claim) -> CulpritProcess:
+    activity = analysis.case.activity(rank)
+    gpu = analysis.gpus.get(rank)
     return CulpritProcess(
         rank=rank,
-        host=activity.host or next((node.host for node in story.case.nodes if rank in node.ranks), None),
+        host=activity.host or next((node.host for node in analysis.case.nodes if rank in node.ranks), None),
         pid=activity.pid,
         gpu_uuid=gpu.uuid if gpu else None,
         where=claim.where if claim.profiled else activity.where if activity.known else None,

@@ -1,1 +1,1 @@
-"""One file per explanation: each looks at the story and claims it, rejects it with the reason, or says nothing."""
+"""One file per explanation: each looks at the analysis and claims it, rejects it with the reason, or says nothing."""

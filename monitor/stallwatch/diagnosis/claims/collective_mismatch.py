@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.align import Divergence
 from stallwatch.diagnosis.calls.drift import one_off
@@ -14,33 +14,33 @@ from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
 
 
-def claim(story: Story) -> Saying:
-    divergence = story.divergence
+def claim(analysis: Analysis) -> Saying:
+    divergence = analysis.divergence
     if divergence is None:
         return (
-            _odd_shape(story)
-            or _in_what_all_entered(story)
+            _odd_shape(analysis)
+            or _in_what_all_entered(analysis)
             or Rejected("collective_mismatch", "operation, size and dtype agree wherever members can be compared")
         )
-    slipped = _slipped_before(story, divergence) if divergence.decided_by != "threads" else None
+    slipped = _slipped_before(analysis, divergence) if divergence.decided_by != "threads" else None
     if slipped is not None:
         return slipped
-    culprits, confidence = _who(story, divergence)
+    culprits, confidence = _who(analysis, divergence)
     if not culprits:
-        return _parted(story, divergence)
-    absent = {rank for rank, _ in story.roots.absent}
-    if not divergence.open and story.proven_stuck and absent and not absent & set(culprits):
+        return _parted(analysis, divergence)
+    absent = {rank for rank, _ in analysis.roots.absent}
+    if not divergence.open and analysis.proven_stuck and absent and not absent & set(culprits):
         return Rejected(
             "collective_mismatch",
             f"{named(culprits)} called something else under #{divergence.seq}, but that has completed",
         )
-    left = _left(story, divergence, culprits)
+    left = _left(analysis, divergence, culprits)
     at_end = divergence.found_is_new and signature.is_barrier(divergence.found.operation)
     exhausted = divergence.expected_recurs and (left or (left is None and at_end))
     if exhausted and confidence == "certain":
         confidence = "likely"  # why it left, no recorder tells
-    group = story.case.groups[divergence.group]
-    name = group_name(story.case, group)
+    group = analysis.case.groups[divergence.group]
+    name = group_name(analysis.case, group)
     return Claim(
         cause="data_exhausted" if exhausted else "collective_mismatch",
         culprits=culprits,
@@ -52,10 +52,10 @@ def claim(story: Story) -> Saying:
                 "flight recorders",
             ),
             Fact(_reason(divergence), "flight recorders"),
-            *_loop_facts(story, culprits, left),
-            *waiting_facts(story),
+            *_loop_facts(analysis, culprits, left),
+            *waiting_facts(analysis),
         ),
-        missing=_other_readings(story, culprits) if exhausted else (),
+        missing=_other_readings(analysis, culprits) if exhausted else (),
         where=None if exhausted else "collective",
         mismatch=Mismatch(divergence.kind, _value(divergence, True), _value(divergence, False)),
         group=divergence.group,
@@ -65,9 +65,9 @@ def claim(story: Story) -> Saying:
     )
 
 
-def _parted(story: Story, divergence: Divergence) -> Claim:
+def _parted(analysis: Analysis, divergence: Divergence) -> Claim:
     """Nothing tells who is right: who called what, and nobody is named."""
-    name = group_name(story.case, story.case.groups[divergence.group])
+    name = group_name(analysis.case, analysis.case.groups[divergence.group])
     facts = tuple(
         Fact(f"under #{divergence.seq} of {name} {named(ranks)} called {align.describe(call)}", "flight recorders")
         for call, ranks in divergence.parts
@@ -76,7 +76,7 @@ def _parted(story: Story, divergence: Divergence) -> Claim:
         cause="collective_mismatch",
         culprits=(),
         confidence="possible",
-        because=(*facts, Fact(_reason(divergence), "flight recorders"), *waiting_facts(story)),
+        because=(*facts, Fact(_reason(divergence), "flight recorders"), *waiting_facts(analysis)),
         where="collective",
         mismatch=Mismatch(divergence.kind, _value(divergence, True), _value(divergence, False)),
         group=divergence.group,
@@ -88,12 +88,12 @@ def _parted(story: Story, divergence: Divergence) -> Claim:
     )
 
 
-def _left(story: Story, divergence: Divergence, culprits: tuple[int, ...]) -> bool | None:
-    others = [rank for rank in story.case.streams[divergence.group] if rank not in culprits]
-    return have_left(story.case, culprits, others)
+def _left(analysis: Analysis, divergence: Divergence, culprits: tuple[int, ...]) -> bool | None:
+    others = [rank for rank in analysis.case.streams[divergence.group] if rank not in culprits]
+    return have_left(analysis.case, culprits, others)
 
 
-def _loop_facts(story: Story, culprits: tuple[int, ...], left: bool | None) -> tuple[Fact, ...]:
+def _loop_facts(analysis: Analysis, culprits: tuple[int, ...], left: bool | None) -> tuple[Fact, ...]:
     if left is None:
         return ()
     has, stands = ("has", "stands") if len(culprits) == 1 else ("have", "stand")
@@ -101,25 +101,25 @@ def _loop_facts(story: Story, culprits: tuple[int, ...], left: bool | None) -> t
     return (Fact(f"{named(culprits)} {said}", "py-spy and source"),)
 
 
-def _other_readings(story: Story, culprits: tuple[int, ...]) -> tuple[str, ...]:
+def _other_readings(analysis: Analysis, culprits: tuple[int, ...]) -> tuple[str, ...]:
     """Leaving a loop looks the same whatever the reason was."""
-    if any(story.case.activity(rank).handled for rank in culprits):
+    if any(analysis.case.activity(rank).handled for rank in culprits):
         return ()
-    way = "a `finally` that runs with an exception as well" if cleans_up(story.case, culprits[0]) else "no stack"
+    way = "a `finally` that runs with an exception as well" if cleans_up(analysis.case, culprits[0]) else "no stack"
     return (
         f"why {named(culprits)} left the loop: the data may have ended, or an exception that was caught (rank_raised); "
         f"{'it stands in ' + way if way != 'no stack' else 'stacks and recorders show both alike'}",
     )
 
 
-def _odd_shape(story: Story) -> Claim | None:
+def _odd_shape(analysis: Analysis) -> Claim | None:
     """Everybody stands in one operation whose sizes may differ in health, and one rank brings a size it never had."""
-    for point in story.roots.closed:
-        waits = [wait for wait in story.graph.waits if wait.point == point]
-        calls = {wait.rank: story.case.call(wait.rank, wait.pending) for wait in waits}
+    for point in analysis.roots.closed:
+        waits = [wait for wait in analysis.graph.waits if wait.point == point]
+        calls = {wait.rank: analysis.case.call(wait.rank, wait.pending) for wait in waits}
         odd = [
             departure
-            for departure in story.departures
+            for departure in analysis.departures
             if calls.get(departure.rank) == departure.found
             and any(usual.operation == departure.found.operation for usual in departure.expected)
         ]
@@ -128,7 +128,7 @@ def _odd_shape(story: Story) -> Claim | None:
         ranks = tuple(sorted(departure.rank for departure in odd))
         found = odd[0].found
         usual = next(call for call in odd[0].expected if call.operation == found.operation)
-        name = group_name(story.case, story.case.groups[point.group])
+        name = group_name(analysis.case, analysis.case.groups[point.group])
         return Claim(
             cause="collective_mismatch",
             culprits=ranks,
@@ -139,7 +139,7 @@ def _odd_shape(story: Story) -> Claim | None:
                     f"in every earlier step with {usual.shape}",
                     f"flight recorder of {named(ranks)}",
                 ),
-                *waiting_facts(story),
+                *waiting_facts(analysis),
             ),
             where="collective",
             mismatch=Mismatch("size" if found.dtype == usual.dtype else "dtype", usual.shape, found.shape),
@@ -151,9 +151,9 @@ def _odd_shape(story: Story) -> Claim | None:
     return None
 
 
-def _who(story: Story, divergence: Divergence) -> tuple[tuple[int, ...], Confidence]:
-    members = len(story.case.groups[divergence.group].ranks)
-    departed = tuple(d.rank for d in story.departures if d.rank in story.case.streams[divergence.group])
+def _who(analysis: Analysis, divergence: Divergence) -> tuple[tuple[int, ...], Confidence]:
+    members = len(analysis.case.groups[divergence.group].ranks)
+    departed = tuple(d.rank for d in analysis.departures if d.rank in analysis.case.streams[divergence.group])
     if divergence.decided_by == "threads":
         return (), "likely"
     if divergence.decided_by == "nothing":
@@ -203,11 +203,11 @@ def _size(call: Call) -> str:
 # where sizes may differ in health, not at all.
 
 
-def _slipped_before(story: Story, divergence: Divergence) -> Claim | None:
+def _slipped_before(analysis: Analysis, divergence: Divergence) -> Claim | None:
     """Given where two members differ, name the one that was one call off already, if one alone was."""
     if divergence.decided_by == "majority":
         return None  # a third member has told who differs
-    departure = _alone(story, divergence.group, divergence.seq)
+    departure = _alone(analysis, divergence.group, divergence.seq)
     if departure is None:
         return None
     then = Fact(
@@ -215,52 +215,54 @@ def _slipped_before(story: Story, divergence: Divergence) -> Claim | None:
         f"{align.describe(divergence.expected)}",
         "flight recorders",
     )
-    return _one_off(story, departure, divergence.group, divergence.seq, divergence.expected.operation, (then,))
+    return _one_off(analysis, departure, divergence.group, divergence.seq, divergence.expected.operation, (then,))
 
 
-def _in_what_all_entered(story: Story) -> Claim | None:
+def _in_what_all_entered(analysis: Analysis) -> Claim | None:
     """Everybody stands in calls that look alike, and one alone had come there by a call of its own."""
-    for point in story.roots.closed:
-        departure = _alone(story, point.group, point.seq + 1) if point.seq else None
+    for point in analysis.roots.closed:
+        departure = _alone(analysis, point.group, point.seq + 1) if point.seq else None
         if departure is None:
             continue
-        wait = next(wait for wait in story.graph.waits if wait.point == point)
-        return _one_off(story, departure, point.group, point.seq, operation_of(story, wait), ())
+        wait = next(wait for wait in analysis.graph.waits if wait.point == point)
+        return _one_off(analysis, departure, point.group, point.seq, operation_of(analysis, wait), ())
     return None
 
 
-def _alone(story: Story, group: int, seq: int) -> Departure | None:
+def _alone(analysis: Analysis, group: int, seq: int) -> Departure | None:
     """The one member that first called something of its own in the group, under a lower number than `seq`.
 
     Only where all members were recorded: a rank's habits by themselves change with the phases of its program.
     """
-    members = story.case.groups[group]
-    if not members.members_known or len(story.case.streams[group]) < len(members.ranks):
+    members = analysis.case.groups[group]
+    if not members.members_known or len(analysis.case.streams[group]) < len(members.ranks):
         return None
-    departed = [d for d in story.departures if d.seq and story.case.group_of[d.rank, d.found.stream] == group]
+    departed = [d for d in analysis.departures if d.seq and analysis.case.group_of[d.rank, d.found.stream] == group]
     if not departed:
         return None
     first = min(departed, key=lambda departure: departure.seq)
     alone = sum(departure.seq == first.seq for departure in departed) == 1
-    known = alone and first.seq < seq and bool(first.expected) and (len(members.ranks) > 2 or _is_habit(story, first))
+    known = (
+        alone and first.seq < seq and bool(first.expected) and (len(members.ranks) > 2 or _is_habit(analysis, first))
+    )
     return first if known else None
 
 
-def _is_habit(story: Story, departure: Departure) -> bool:
+def _is_habit(analysis: Analysis, departure: Departure) -> bool:
     """True when the rank had gone the usual way more than once: of two members, a habit of one round is the other's
     word against its own."""
-    calls = program(story.case, departure.rank)[: departure.place]
+    calls = program(analysis.case, departure.rank)[: departure.place]
     before = calls[-1]
     usual = set(departure.expected)
     return sum(here == before and after in usual for here, after in pairwise(calls)) > 1
 
 
 def _one_off(
-    story: Story, departure: Departure, group: int, seq: int, operation: str, then: tuple[Fact, ...]
+    analysis: Analysis, departure: Departure, group: int, seq: int, operation: str, then: tuple[Fact, ...]
 ) -> Claim | None:
-    name = group_name(story.case, story.case.groups[group])
+    name = group_name(analysis.case, analysis.case.groups[group])
     usual, found = departure.expected[0], departure.found
-    is_new = found not in program(story.case, departure.rank)[: departure.place]
+    is_new = found not in program(analysis.case, departure.rank)[: departure.place]
     counts = ("none", f"one {found.operation} more") if is_new else (f"one {usual.operation} more", "none")
     return Claim(
         cause="collective_mismatch",
@@ -273,7 +275,7 @@ def _one_off(
                 f"flight recorder of rank {departure.rank}",
             ),
             *then,
-            *waiting_facts(story),
+            *waiting_facts(analysis),
         ),
         where="collective",
         mismatch=Mismatch("count", *counts),
@@ -288,13 +290,13 @@ def _one_off(
 # the numbers are wrong from here on.
 
 
-def one_call_off(story: Story) -> Saying:
-    if story.hangs:
+def one_call_off(analysis: Analysis) -> Saying:
+    if analysis.hangs:
         return None
-    for group in story.case.groups:
-        for drift in one_off(story.case, group.index):
+    for group in analysis.case.groups:
+        for drift in one_off(analysis.case, group.index):
             few = drift.shift > 0
-            call = story.case.streams[group.index][drift.culprits[0]].call_at(drift.seq)
+            call = analysis.case.streams[group.index][drift.culprits[0]].call_at(drift.seq)
             return Claim(
                 cause="collective_mismatch",
                 culprits=drift.culprits,

@@ -5,7 +5,7 @@ XIDs and what they mean are those of NVIDIA's catalogue; which ones follow from 
 
 from collections.abc import Iterable
 
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, main_wait, named, operation_of, waiting_facts
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.remedies_by_text import Words
@@ -20,36 +20,36 @@ _OLD_SECONDS = 3600.0
 _BOOT_SECONDS = 180.0
 
 
-def gpu_fault(story: Story) -> Saying:
+def gpu_fault(analysis: Analysis) -> Saying:
     faults: list[tuple[str, Fact, tuple[int, ...]]] = []
     ignored: list[str] = []
-    for node in story.case.nodes:
+    for node in analysis.case.nodes:
         for event in node.kernel_events:
-            if _is_old(story, node, event):
+            if _is_old(analysis, node, event):
                 continue
             if event.kind == "off_bus" or (event.kind == "xid" and event.xid in GPU_FAULTS | LEADING):
                 fact = _of_kernel(node, event)
-                faults.append((node.host, fact, _owners(story, node, event)))
+                faults.append((node.host, fact, _owners(analysis, node, event)))
             elif event.kind == "xid" and event.xid in FOLLOW_ON:
                 ignored.append(f"XID {event.xid} on {node.host} follows from something else")
-        faults += _told_by_driver(story, node, GPU_FAULTS)
+        faults += _told_by_driver(analysis, node, GPU_FAULTS)
         for gpu in node.gpus[-1] if node.gpus else ():
             if gpu.unavailable and "not supported" not in gpu.unavailable.lower():
-                ranks = tuple(rank for rank, mine in story.gpus.items() if mine.uuid == gpu.uuid)
+                ranks = tuple(rank for rank, mine in analysis.gpus.items() if mine.uuid == gpu.uuid)
                 faults.append((node.host, Fact(f"GPU {gpu.index} of {node.host}: {gpu.unavailable}", "NVML"), ranks))
             elif gpu.recovery_action:
-                ranks = tuple(rank for rank, mine in story.gpus.items() if mine.uuid == gpu.uuid)
+                ranks = tuple(rank for rank, mine in analysis.gpus.items() if mine.uuid == gpu.uuid)
                 text = f"GPU {gpu.index} of {node.host} asks for recovery action {gpu.recovery_action}"
                 faults.append((node.host, Fact(text, "NVML"), ranks))
-    for one in story.case.logs.of_kind("gpu_unreachable"):
+    for one in analysis.case.logs.of_kind("gpu_unreachable"):
         if not one.consequence:
             faults.append((one.event.host or "", Fact(headline(one, who=one.rank is None), one.place), _of(one.rank)))
-    return _claim(story, "gpu_fault", faults, ignored)
+    return _claim(analysis, "gpu_fault", faults, ignored)
 
 
-def fabric_fault(story: Story) -> Saying:
+def fabric_fault(analysis: Analysis) -> Saying:
     faults: list[tuple[str, Fact, tuple[int, ...]]] = []
-    for node in story.case.nodes:
+    for node in analysis.case.nodes:
         for event in node.kernel_events:
             of_switch = event.kind == "sxid" and event.fatal is True
             of_port = event.kind in ("link_down", "adapter_error") and not _at_boot(event)
@@ -58,12 +58,12 @@ def fabric_fault(story: Story) -> Saying:
                 or of_port
                 or (event.kind == "xid" and event.xid in FABRIC_FAULTS and event.fatal is not False)
             )
-            if fatal and not _is_old(story, node, event):
+            if fatal and not _is_old(analysis, node, event):
                 fact = _of_kernel(node, event)
-                faults.append((node.host, fact, _owners(story, node, event)))
-        faults += _told_by_driver(story, node, FABRIC_FAULTS)
-    faults += _told_by_nccl(story)
-    return _claim(story, "fabric_fault", faults, [])
+                faults.append((node.host, fact, _owners(analysis, node, event)))
+        faults += _told_by_driver(analysis, node, FABRIC_FAULTS)
+    faults += _told_by_nccl(analysis)
+    return _claim(analysis, "fabric_fault", faults, [])
 
 
 def _of_kernel(node: NodeEvidence, event: KernelEvent) -> Fact:
@@ -72,9 +72,9 @@ def _of_kernel(node: NodeEvidence, event: KernelEvent) -> Fact:
     return Fact(f"kernel of {node.host}: {event.text.strip()}", "kernel log")
 
 
-def _told_by_nccl(story: Story) -> list[tuple[str, Fact, tuple[int, ...]]]:
+def _told_by_nccl(analysis: Analysis) -> list[tuple[str, Fact, tuple[int, ...]]]:
     """A port's own event comes before the completion error that its peers get."""
-    told = [one for one in story.case.logs.told if one.kind in ("nccl_completion_error", "nccl_async_event")]
+    told = [one for one in analysis.case.logs.told if one.kind in ("nccl_completion_error", "nccl_async_event")]
     own = [one for one in told if one.kind == "nccl_async_event"] or told
     seen: set[tuple[int | None, str | None]] = set()
     faults = []
@@ -94,74 +94,84 @@ def _at_boot(event: KernelEvent) -> bool:
     return event.seconds is not None and event.seconds < _BOOT_SECONDS
 
 
-def _claim(story: Story, cause: Cause, faults: list[tuple[str, Fact, tuple[int, ...]]], ignored: list[str]) -> Saying:
+def _claim(
+    analysis: Analysis, cause: Cause, faults: list[tuple[str, Fact, tuple[int, ...]]], ignored: list[str]
+) -> Saying:
     if not faults:
         return Rejected(cause, ignored[0]) if ignored else None
-    gone = any(activity.gone for activity in story.case.activities.values())
-    seen = any(evidence.processes or evidence.stacks or evidence.heartbeat for evidence in story.case.evidence.values())
-    if not story.hangs and not gone and (seen or any(story.case.recorded(rank) for rank in story.case.observed)):
+    gone = any(activity.gone for activity in analysis.case.activities.values())
+    seen = any(
+        evidence.processes or evidence.stacks or evidence.heartbeat for evidence in analysis.case.evidence.values()
+    )
+    if (
+        not analysis.hangs
+        and not gone
+        and (seen or any(analysis.case.recorded(rank) for rank in analysis.case.observed))
+    ):
         return Rejected(cause, f"{faults[0][1].fact}: but nobody waits")
     culprits = _unique(rank for _, _, ranks in faults for rank in ranks)
     # A switch carries every GPU of its node: that one rank is waited for says nothing about it.
     of_switch = all("SXid" in fact.fact for _, fact, _ in faults)
     if not culprits and not of_switch:
-        culprits = _only_suspect(story, {host for host, _, _ in faults})
-    wait = main_wait(story, culprits)
+        culprits = _only_suspect(analysis, {host for host, _, _ in faults})
+    wait = main_wait(analysis, culprits)
     where = f"on a GPU of {named(culprits)}" if culprits else "on a GPU that no rank's process is known to use"
     where = "on an NVSwitch, which all GPUs of the node share" if of_switch else where
     return Claim(
         cause=cause,
         culprits=culprits,
         confidence="likely" if culprits else "possible",
-        because=(*(fact for _, fact, _ in faults[:6]), Fact(f"it happened {where}", "pids"), *waiting_facts(story)),
+        because=(*(fact for _, fact, _ in faults[:6]), Fact(f"it happened {where}", "pids"), *waiting_facts(analysis)),
         group=wait.point.group if wait else None,
-        operation=operation_of(story, wait) if wait else None,
+        operation=operation_of(analysis, wait) if wait else None,
         seq=wait.point.seq or None if wait else None,
-        by_line=_by_line(story, cause, faults),
+        by_line=_by_line(analysis, cause, faults),
         missing=() if culprits or of_switch else ("which rank's GPU it is: the kernel named no process of the job",),
     )
 
 
-def _by_line(story: Story, cause: Cause, faults: list[tuple[str, Fact, tuple[int, ...]]]) -> Words | None:
+def _by_line(analysis: Analysis, cause: Cause, faults: list[tuple[str, Fact, tuple[int, ...]]]) -> Words | None:
     """What the line that NVML's caller wrote says to do, where no kernel and no driver told more."""
-    told = [one for one in story.case.logs.of_kind("gpu_unreachable") if not one.consequence]
+    told = [one for one in analysis.case.logs.of_kind("gpu_unreachable") if not one.consequence]
     return words_for(told[0]) if told and cause == "gpu_fault" and len(told) == len(faults) else None
 
 
-def _told_by_driver(story: Story, node: NodeEvidence, xids: frozenset[int]) -> list[tuple[str, Fact, tuple[int, ...]]]:
+def _told_by_driver(
+    analysis: Analysis, node: NodeEvidence, xids: frozenset[int]
+) -> list[tuple[str, Fact, tuple[int, ...]]]:
     """XIDs that the driver told by itself, unless the kernel's log tells them; in a container that is often closed."""
     logged = {(event.xid, event.pci_bus_id) for event in node.kernel_events if event.kind == "xid"}
     faults = []
     for gpu in node.gpus[-1] if node.gpus else ():
         for xid in dict.fromkeys(gpu.xids):
             if xid in xids and (xid, gpu.pci_bus_id) not in logged:
-                ranks = tuple(rank for rank, mine in story.gpus.items() if mine.uuid == gpu.uuid)
+                ranks = tuple(rank for rank, mine in analysis.gpus.items() if mine.uuid == gpu.uuid)
                 faults.append((node.host, Fact(f"GPU {gpu.index} of {node.host} reported XID {xid}", "NVML"), ranks))
     return faults
 
 
-def _owners(story: Story, node: NodeEvidence, event: KernelEvent) -> tuple[int, ...]:
+def _owners(analysis: Analysis, node: NodeEvidence, event: KernelEvent) -> tuple[int, ...]:
     """By the process that the kernel names, else by who used the GPU at that place."""
     if event.pid is not None:
-        named = tuple(rank for rank in node.ranks if story.case.activity(rank).pid == event.pid)
+        named = tuple(rank for rank in node.ranks if analysis.case.activity(rank).pid == event.pid)
         if named:
             return named
     uuids = {
         gpu.uuid for sample in node.gpus for gpu in sample if gpu.pci_bus_id and gpu.pci_bus_id == event.pci_bus_id
     }
-    return tuple(rank for rank in node.ranks if rank in story.gpus and story.gpus[rank].uuid in uuids)
+    return tuple(rank for rank in node.ranks if rank in analysis.gpus and analysis.gpus[rank].uuid in uuids)
 
 
-def _only_suspect(story: Story, hosts: set[str]) -> tuple[int, ...]:
+def _only_suspect(analysis: Analysis, hosts: set[str]) -> tuple[int, ...]:
     """The one rank on the host of the fault, or the one there that others wait for."""
-    hosts_of = {rank: story.case.activity(rank).host for rank in story.case.observed}
+    hosts_of = {rank: analysis.case.activity(rank).host for rank in analysis.case.observed}
     # A kernel log that lies beside dumps and logs does not say whose it is: it is of a node of the job.
     anywhere = not any(hosts_of.values()) or hosts <= {"unknown", ""}
     there = [rank for rank, host in hosts_of.items() if anywhere or host in hosts]
-    suspects = [rank for rank, _ in story.roots.absent if rank in there]
+    suspects = [rank for rank, _ in analysis.roots.absent if rank in there]
     if anywhere and not suspects:
-        logs = story.case.logs
-        blame = find_blame(logs.groups, {*story.case.world, *story.case.observed})
+        logs = analysis.case.logs
+        blame = find_blame(logs.groups, {*analysis.case.world, *analysis.case.observed})
         suspects = list(blame.ranks) if blame is not None and blame.kind in ("absent", "silent") else []
         return tuple(suspects) if len(suspects) == 1 else ()
     chosen = there if len(there) == 1 else suspects
@@ -172,12 +182,12 @@ def _unique(ranks: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(set(ranks)))
 
 
-def _is_old(story: Story, node: NodeEvidence, event: KernelEvent) -> bool:
+def _is_old(analysis: Analysis, node: NodeEvidence, event: KernelEvent) -> bool:
     """Both clocks count from boot; a line without a time is taken as new."""
     looks = [
         look.at_ns
         for rank in node.ranks
-        if (evidence := story.case.evidence.get(rank)) is not None
+        if (evidence := analysis.case.evidence.get(rank)) is not None
         for look in evidence.processes
         if look.at_ns is not None
     ]

@@ -6,13 +6,13 @@ NCCL's init_process_group returns alone; the ranks that did call it then stand i
 import msgspec
 
 from stallwatch.diagnosis.activity.threads import has_no_group_thread
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named
 from stallwatch.model.verdict import Fact, Rejected
 
 
-def claim(story: Story) -> Saying:
-    case = story.case
+def claim(analysis: Analysis) -> Saying:
+    case = analysis.case
     if any(
         stream.completed or stream.backend in case.untold
         for rank in case.observed
@@ -20,10 +20,10 @@ def claim(story: Story) -> Saying:
         for stream in case.summaries[rank].streams
     ):
         return None  # the job has communicated: nobody is missing from its start
-    without = _without_group(story)
+    without = _without_group(analysis)
     if without:
-        return _claim(story, without, _proof(story, without))
-    if story.graph.waits or any(case.recorded(rank) and case.summaries[rank].streams for rank in case.observed):
+        return _claim(analysis, without, _proof(analysis, without))
+    if analysis.graph.waits or any(case.recorded(rank) and case.summaries[rank].streams for rank in case.observed):
         return None
     waiting = [rank for rank, activity in case.activities.items() if activity.in_store_or_init and not activity.gone]
     if not waiting:
@@ -34,16 +34,16 @@ def claim(story: Story) -> Saying:
         if rank not in waiting and activity.known and not activity.in_collective and not activity.moving
     ]
     if not culprits:
-        return _elsewhere(story, waiting) or Rejected("init_missing", "every rank that was seen is in rendezvous")
-    return _claim(story, culprits, (Fact(f"{named(waiting)} wait in rendezvous or store", "py-spy"),))
+        return _elsewhere(analysis, waiting) or Rejected("init_missing", "every rank that was seen is in rendezvous")
+    return _claim(analysis, culprits, (Fact(f"{named(waiting)} wait in rendezvous or store", "py-spy"),))
 
 
-def _elsewhere(story: Story, waiting: list[int]) -> Claim | None:
+def _elsewhere(analysis: Analysis, waiting: list[int]) -> Claim | None:
     """All that were seen wait for ranks that meet elsewhere, or have no process where alone they can be."""
-    meeting = story.case.meeting
+    meeting = analysis.case.meeting
     if meeting.apart:
-        return _apart(story, waiting)
-    missing = [rank for rank in meeting.never_seen if rank not in story.case.observed]
+        return _apart(analysis, waiting)
+    missing = [rank for rank in meeting.never_seen if rank not in analysis.case.observed]
     if not missing:
         return None
     has = "has" if len(missing) == 1 else "have"
@@ -51,33 +51,33 @@ def _elsewhere(story: Story, waiting: list[int]) -> Claim | None:
         Fact(f"{named(missing)} {has} no process on this node, where alone the job can be", "processes of the node"),
         Fact(f"{named(waiting)} wait in rendezvous or store", "py-spy"),
     )
-    return _claim(story, missing, facts)
+    return _claim(analysis, missing, facts)
 
 
-def _apart(story: Story, waiting: list[int]) -> Claim:
+def _apart(analysis: Analysis, waiting: list[int]) -> Claim:
     """Two parts of one job that were told different places: the smaller one, or the one without rank 0, is wrong."""
-    meeting = story.case.meeting
+    meeting = analysis.case.meeting
     others = [rank.rank for rank in meeting.apart]
     places = " and ".join(sorted({rank.place for rank in meeting.apart}))
     mine_right = (len(waiting), 0 in waiting) > (len(others), 0 in others)
     right, wrong = (waiting, others) if mine_right else (others, waiting)
     here, there = (places, meeting.place) if mine_right else (meeting.place, places)
     fact = Fact(f"{named(right)} meet at {there}, {named(wrong)} at {here}", "MASTER_ADDR and MASTER_PORT of the ranks")
-    claim = _claim(story, wrong, (fact,))
+    claim = _claim(analysis, wrong, (fact,))
     meets = "meets" if len(wrong) == 1 else "meet"
     return msgspec.structs.replace(claim, apart=f"{meets} at {here}, while {named(right)} wait at {there}")
 
 
-def _without_group(story: Story) -> list[int]:
+def _without_group(analysis: Analysis) -> list[int]:
     """Ranks that have no process group, while others have one, wait, and have not communicated."""
-    case = story.case
-    joined = [rank for rank in story.waiting if case.recorded(rank) and case.activity(rank).joined]
-    if not (joined and story.hangs):
+    case = analysis.case
+    joined = [rank for rank in analysis.waiting if case.recorded(rank) and case.activity(rank).joined]
+    if not (joined and analysis.hangs):
         return []
     threads_are_named = any(not has_no_group_thread(case.evidence[rank]) for rank in joined if rank in case.evidence)
     found = []
     for rank, activity in case.activities.items():
-        if rank in story.waiting or activity.gone or activity.moving or not activity.known:
+        if rank in analysis.waiting or activity.gone or activity.moving or not activity.known:
             continue
         if activity.joined is None and threads_are_named and rank in case.evidence:
             lacks = has_no_group_thread(case.evidence[rank])
@@ -88,8 +88,8 @@ def _without_group(story: Story) -> list[int]:
     return found
 
 
-def _proof(story: Story, culprits: list[int]) -> tuple[Fact, ...]:
-    waiting = [rank for rank in story.waiting if rank not in culprits]
+def _proof(analysis: Analysis, culprits: list[int]) -> tuple[Fact, ...]:
+    waiting = [rank for rank in analysis.waiting if rank not in culprits]
     has = "has" if len(culprits) == 1 else "have"
     return (
         Fact(f"{named(culprits)} {has} no process group", "its hook and its threads"),
@@ -97,12 +97,12 @@ def _proof(story: Story, culprits: list[int]) -> tuple[Fact, ...]:
     )
 
 
-def _claim(story: Story, culprits: list[int], proof: tuple[Fact, ...]) -> Claim:
+def _claim(analysis: Analysis, culprits: list[int], proof: tuple[Fact, ...]) -> Claim:
     return Claim(
         cause="init_missing",
         culprits=tuple(culprits),
         confidence="likely",
-        because=(*proof, *activity_facts(story, culprits)),
-        where=common_where(story, culprits),
+        because=(*proof, *activity_facts(analysis, culprits)),
+        where=common_where(analysis, culprits),
         operation="init_process_group",
     )

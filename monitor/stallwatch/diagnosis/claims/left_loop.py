@@ -1,16 +1,16 @@
 """No recorder was read, and every rank stands in communication: who has left the loop that the others are in is seen by
 the lines alone."""
 
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, named, waiting_facts
 from stallwatch.diagnosis.job.leaving import have_left
 from stallwatch.model.verdict import Fact
 
 
-def claim(story: Story) -> Saying:
-    case = story.case
-    stands = set(story.graph.unrecorded)
-    if not story.hangs or story.graph.waits or case.unobserved or stands != set(case.observed):
+def claim(analysis: Analysis) -> Saying:
+    case = analysis.case
+    stands = set(analysis.graph.unrecorded)
+    if not analysis.hangs or analysis.graph.waits or case.unobserved or stands != set(case.observed):
         return None
     if any(case.recorded(rank) or case.activity(rank).moving is not False for rank in case.observed):
         return None
@@ -34,8 +34,8 @@ def claim(story: Story) -> Saying:
                 f"{'is' if len(most) == 1 else 'are'} in",
                 "py-spy and source",
             ),
-            *waiting_facts(story),
-            *activity_facts(story, left),
+            *waiting_facts(analysis),
+            *activity_facts(analysis, left),
         ),
         missing=("what each rank called last: stallwatch.attach() lets the flight recorder be read",),
         operation=case.activity(most[0]).collective,

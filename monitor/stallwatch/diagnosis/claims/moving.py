@@ -1,6 +1,6 @@
 """The job moves: healthy, or one rank holds it back; or a long wait whose culprit makes progress."""
 
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
@@ -18,51 +18,51 @@ from stallwatch.diagnosis.waits.absent import goes_on
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 
-def waiting(story: Story) -> Saying:
+def waiting(analysis: Analysis) -> Saying:
     """A long wait that will end: all for whom the others wait make progress."""
-    moving = _awaited_and_moving(story)
+    moving = _awaited_and_moving(analysis)
     if not moving:
         return None
-    wait = main_wait(story, moving)
+    wait = main_wait(analysis, moving)
     return Claim(
         cause="waiting",
         culprits=tuple(moving),
         confidence="likely",
         because=(
             Fact(f"{named(moving)} {'makes' if len(moving) == 1 else 'make'} progress", "two looks"),
-            *waiting_facts(story),
-            *activity_facts(story, moving),
+            *waiting_facts(analysis),
+            *activity_facts(analysis, moving),
         ),
-        where=common_where(story, moving),
+        where=common_where(analysis, moving),
         group=wait.point.group if wait else None,
-        operation=operation_of(story, wait) if wait else None,
+        operation=operation_of(analysis, wait) if wait else None,
         seq=wait.point.seq or None if wait else None,
     )
 
 
-def _awaited_and_moving(story: Story) -> list[int]:
-    case = story.case
-    if story.hangs and (absent := list(story.absent)):
+def _awaited_and_moving(analysis: Analysis) -> list[int]:
+    case = analysis.case
+    if analysis.hangs and (absent := list(analysis.absent)):
         return absent if all(goes_on(case, rank) for rank in absent) else []
     alive = [rank for rank in case.observed if not case.activity(rank).gone]
     moving = [rank for rank in alive if _moved(case, rank)]
     still = [rank for rank in alive if rank not in moving]
     # Nobody is known to be elsewhere: whose turn has just come may be what the others wait for.
-    inside = any(not story.graph.unknown[point] for point in story.roots.closed) and not story.ends_move
-    stuck = story.roots.cycles or inside
-    if not still or stuck or not set(still) <= set(story.waiting):
+    inside = any(not analysis.graph.unknown[point] for point in analysis.roots.closed) and not analysis.ends_move
+    stuck = analysis.roots.cycles or inside
+    if not still or stuck or not set(still) <= set(analysis.waiting):
         return []
-    return [rank for rank in moving if rank not in story.waiting] or moving
+    return [rank for rank in moving if rank not in analysis.waiting] or moving
 
 
-def healthy(story: Story) -> Saying:
+def healthy(analysis: Analysis) -> Saying:
     """A claim that needs its proof: between two looks every rank that was seen moved. What is unchanged, or was looked
     at once, may stand."""
-    case = story.case
+    case = analysis.case
     if any(summary.outran for summary in case.summaries.values()):
         return Rejected("healthy", "something has not completed that the ring has lost")
     ended = [rank for rank, activity in case.activities.items() if activity.gone]
-    if any(exit_code(end_of(story, rank)) != 0 for rank in ended):
+    if any(exit_code(end_of(analysis, rank)) != 0 for rank in ended):
         return None
     if ended and len(ended) == len(case.observed):
         return Claim("healthy", (), "likely", (Fact("every process ended with exit code 0", "/proc"),))
@@ -70,7 +70,7 @@ def healthy(story: Story) -> Saying:
     if still or not case.observed:
         verb = "was" if len(still) == 1 else "were"
         return Rejected("healthy", f"{named(still)} {verb} not seen to move between two looks" if still else "no rank")
-    if story.proven_stuck and not story.ends_move:
+    if analysis.proven_stuck and not analysis.ends_move:
         return None
     source = "flight recorders" if any(case.recorded(rank) for rank in case.observed) else "stacks and steps"
     return Claim("healthy", (), _how_sure(case), (Fact("every rank that was seen moved between two looks", source),))

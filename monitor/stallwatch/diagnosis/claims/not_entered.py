@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from stallwatch.diagnosis.analysis import Story, gpus_of_their_own, is_busy
+from stallwatch.diagnosis.analysis import Analysis, gpus_of_their_own, is_busy
 from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
@@ -28,24 +28,24 @@ _RUNS = 0.5  # cores, between two looks: who waits for an event of its GPU with 
 _MAIN_THREAD = "MainThread"  # by Python's own name; what a thread beside it does may be none of the loop's business
 
 
-def claim(story: Story) -> Saying:
-    if not story.hangs:
+def claim(analysis: Analysis) -> Saying:
+    if not analysis.hangs:
         return None
-    found = list(story.absent)
+    found = list(analysis.absent)
     if not found:
         return Rejected("not_entered", "no rank is known to be elsewhere")
-    moving = [rank for rank in found if goes_on(story.case, rank)]
+    moving = [rank for rank in found if goes_on(analysis.case, rank)]
     if len(moving) == len(found):
         return Rejected("not_entered", f"{named(moving)} makes progress")
-    left = {departure.rank for departure in story.departures} - set(found)
-    if left and set(found) <= set(story.graph.perhaps):
+    left = {departure.rank for departure in analysis.departures} - set(found)
+    if left and set(found) <= set(analysis.graph.perhaps):
         why = f"{named(found)} may wait for a message of {named(left)}, whose calls are others than they always were"
         return Rejected("not_entered", why)
-    wait = main_wait(story, found)
+    wait = main_wait(analysis, found)
     facts: list[Fact] = []
     if wait is not None:
-        facts = [fact for rank in found if (fact := frontier_fact(story, rank, wait.point.group)) is not None]
-    resolved = resolves(story.graph, found)
+        facts = [fact for rank in found if (fact := frontier_fact(analysis, rank, wait.point.group)) is not None]
+    resolved = resolves(analysis.graph, found)
     if resolved:
         facts.append(
             Fact(f"if {named(found)} entered, every wait that was recorded would end", "replay of the schedules")
@@ -53,83 +53,90 @@ def claim(story: Story) -> Saying:
     return Claim(
         cause="not_entered",
         culprits=tuple(found),
-        confidence=_confidence(story, found, resolved),
-        because=(*waiting_facts(story, found), *facts[:8], *activity_facts(story, found)),
-        where=_where(story, found),
+        confidence=_confidence(analysis, found, resolved),
+        because=(*waiting_facts(analysis, found), *facts[:8], *activity_facts(analysis, found)),
+        where=_where(analysis, found),
         group=wait.point.group if wait else None,
-        operation=operation_of(story, wait) if wait else unrecorded_operation(story, found),
+        operation=operation_of(analysis, wait) if wait else unrecorded_operation(analysis, found),
         seq=wait.point.seq or None if wait else None,
     )
 
 
-def _where(story: Story, found: list[int]) -> Where | None:
+def _where(analysis: Analysis, found: list[int]) -> Where | None:
     """Who spins below the job's own line waits for its GPU only if that is known to be busy: it computes otherwise. One
     that ranks share may be busy with the waits of the others: then the line itself must say that it waits."""
-    where = common_where(story, found)
+    where = common_where(analysis, found)
     if where != "gpu_sync":
         return where
-    own = gpus_of_their_own(story.gpus)
+    own = gpus_of_their_own(analysis.gpus)
     works = [
         gpu is not None and is_busy(gpu)
         for rank in found
-        for gpu in [(own if story.case.activity(rank).gpu_guessed else story.gpus).get(rank)]
+        for gpu in [(own if analysis.case.activity(rank).gpu_guessed else analysis.gpus).get(rank)]
     ]
-    return "busy_loop" if not all(works) and all(_spins(story, rank) for rank in found) else where
+    return "busy_loop" if not all(works) and all(_spins(analysis, rank) for rank in found) else where
 
 
-def _spins(story: Story, rank: int) -> bool:
-    activity = story.case.activity(rank)
+def _spins(analysis: Analysis, rank: int) -> bool:
+    activity = analysis.case.activity(rank)
     runs = activity.cpu_share is None or activity.cpu_share > _RUNS
     return runs and bool(activity.stack) and place(activity.stack[0].filename).origin is Origin.JOB
 
 
-def _confidence(story: Story, found: list[int], resolved: bool) -> Confidence:
-    strengths = [story.roots.strength.get(rank, Strength.SUPPOSED) for rank in found]
+def _confidence(analysis: Analysis, found: list[int], resolved: bool) -> Confidence:
+    strengths = [analysis.roots.strength.get(rank, Strength.SUPPOSED) for rank in found]
     worst = max(strengths)
     # A rank that its own stack shows inside communication waits for somebody, too: only at its start is that its fault.
     contradicted = any(
-        story.case.activity(rank).in_collective and not story.case.activity(rank).in_store_or_init for rank in found
+        analysis.case.activity(rank).in_collective and not analysis.case.activity(rank).in_store_or_init
+        for rank in found
     )
-    if any(_may_read_on(story, rank) or rank in story.graph.perhaps for rank in found):
+    if any(_may_read_on(analysis, rank) or rank in analysis.graph.perhaps for rank in found):
         return "possible"  # or it waits for a message that its back end does not record
-    if worst == Strength.RECORDED and resolved and story.proven_stuck and story.whole_world_seen and not contradicted:
+    if (
+        worst == Strength.RECORDED
+        and resolved
+        and analysis.proven_stuck
+        and analysis.whole_world_seen
+        and not contradicted
+    ):
         return "certain"
-    if any(_may_be_in_transfer(story, rank) or _is_in_the_dark(story, rank) for rank in found):
+    if any(_may_be_in_transfer(analysis, rank) or _is_in_the_dark(analysis, rank) for rank in found):
         return "possible"
-    plain = worst == Strength.RECORDED or all(_plainly_elsewhere(story, rank) for rank in found)
-    if worst <= Strength.HOST and plain and not contradicted and (story.proven_stuck or not story.dated):
+    plain = worst == Strength.RECORDED or all(_plainly_elsewhere(analysis, rank) for rank in found)
+    if worst <= Strength.HOST and plain and not contradicted and (analysis.proven_stuck or not analysis.dated):
         return "likely"
-    still = all(story.case.activity(rank).moving is False for rank in story.case.observed)
-    still = still and all(story.case.activity(rank).thread in ("", _MAIN_THREAD) for rank in found)
-    if not story.graph.waits and not story.case.unobserved and still:
+    still = all(analysis.case.activity(rank).moving is False for rank in analysis.case.observed)
+    still = still and all(analysis.case.activity(rank).thread in ("", _MAIN_THREAD) for rank in found)
+    if not analysis.graph.waits and not analysis.case.unobserved and still:
         return "likely"  # stacks alone, of every rank, and the same twice
     return "possible"
 
 
-def _may_read_on(story: Story, rank: int) -> bool:
+def _may_read_on(analysis: Analysis, rank: int) -> bool:
     """It reads or writes where it did before, and nothing tells whether bytes flow: a slow storage looks the same."""
-    activity = story.case.activity(rank)
+    activity = analysis.case.activity(rank)
     return activity.where in _READS and bool(activity.stack) and not (activity.io_known or activity.stopped)
 
 
-def _may_be_in_transfer(story: Story, rank: int) -> bool:
+def _may_be_in_transfer(analysis: Analysis, rank: int) -> bool:
     """No stack was read, and gloo records no transfers: others are seen to wait in some."""
-    return bool(story.graph.unrecorded) and not story.case.activity(rank).known
+    return bool(analysis.graph.unrecorded) and not analysis.case.activity(rank).known
 
 
-def _is_in_the_dark(story: Story, rank: int) -> bool:
+def _is_in_the_dark(analysis: Analysis, rank: int) -> bool:
     """Neither a dump to its end nor a stack was read: that it sleeps says nothing of where."""
-    case = story.case
+    case = analysis.case
     return not (case.recorded(rank) or case.activity(rank).stack or case.launches_behind(rank))
 
 
-def _plainly_elsewhere(story: Story, rank: int) -> bool:
+def _plainly_elsewhere(analysis: Analysis, rank: int) -> bool:
     """A line of the job's own code, with nothing known of the thread, may be a device synchronisation."""
-    if story.case.recorded(rank) or story.case.launches_behind(rank):
+    if analysis.case.recorded(rank) or analysis.case.launches_behind(rank):
         return True
-    if story.case.activity(rank).where not in ("user_code", "busy_loop", "unknown"):
+    if analysis.case.activity(rank).where not in ("user_code", "busy_loop", "unknown"):
         return True
-    evidence = story.case.evidence.get(rank)
+    evidence = analysis.case.evidence.get(rank)
     return evidence is not None and any(look.state in ("S", "D", "T", "t", "Z") for look in evidence.processes)
 
 
@@ -146,19 +153,19 @@ _SLACK_STEPS = 2.0
 _SLACK_SHARE = 0.25
 
 
-def skipped(story: Story) -> Saying:
-    if not story.hangs:
+def skipped(analysis: Analysis) -> Saying:
+    if not analysis.hangs:
         return None
-    absent = story.absent
-    waiting = [rank for rank in story.waiting if rank not in absent]
-    ahead = {rank: steps for rank in absent if (steps := _steps_ahead(story, rank, waiting)) is not None}
-    if not ahead or len(ahead) < len(absent) or 2 * len(ahead) >= len(story.case.observed):
+    absent = analysis.absent
+    waiting = [rank for rank in analysis.waiting if rank not in absent]
+    ahead = {rank: steps for rank in absent if (steps := _steps_ahead(analysis, rank, waiting)) is not None}
+    if not ahead or len(ahead) < len(absent) or 2 * len(ahead) >= len(analysis.case.observed):
         return None
     ranks = tuple(sorted(ahead))
-    wait = main_wait(story, ranks)
+    wait = main_wait(analysis, ranks)
     if wait is None:
         return None
-    frontiers = [fact for rank in ranks if (fact := frontier_fact(story, rank, wait.point.group)) is not None]
+    frontiers = [fact for rank in ranks if (fact := frontier_fact(analysis, rank, wait.point.group)) is not None]
     return Claim(
         cause="not_entered",
         culprits=ranks,
@@ -172,30 +179,30 @@ def skipped(story: Story) -> Saying:
                 )
                 for rank in ranks
             ),
-            *waiting_facts(story),
+            *waiting_facts(analysis),
             *frontiers,
-            *activity_facts(story, ranks),
+            *activity_facts(analysis, ranks),
         ),
         where="user_code",
         group=wait.point.group,
-        operation=operation_of(story, wait),
+        operation=operation_of(analysis, wait),
         seq=wait.point.seq or None,
         steps_past=min(ahead.values()),
     )
 
 
-def _steps_ahead(story: Story, rank: int, waiting: Iterable[int]) -> int | None:
+def _steps_ahead(analysis: Analysis, rank: int, waiting: Iterable[int]) -> int | None:
     """By how many steps a rank leads all that wait, where all were in step until these stopped; None otherwise."""
-    mine = _beat(story, rank)
+    mine = _beat(analysis, rank)
     if mine is None or mine.step is None or mine.last_step_ns is None or not mine.step_durations_ns:
         return None
-    host = story.case.activity(rank).host
-    others = [(waiter, _beat(story, waiter)) for waiter in waiting]
+    host = analysis.case.activity(rank).host
+    others = [(waiter, _beat(analysis, waiter)) for waiter in waiting]
     counted = [
         (beat.step, beat.last_step_ns)
         for waiter, beat in others
         # The clock of steps is the node's own.
-        if beat is not None and story.case.activity(waiter).host == host
+        if beat is not None and analysis.case.activity(waiter).host == host
         if beat.step is not None and beat.last_step_ns is not None
     ]
     if not counted or len(counted) < len(others):
@@ -209,8 +216,8 @@ def _steps_ahead(story: Story, rank: int, waiting: Iterable[int]) -> int | None:
     return ahead if ahead >= _STEPS_AHEAD and alike else None
 
 
-def _beat(story: Story, rank: int) -> Heartbeat | None:
-    evidence = story.case.evidence.get(rank)
+def _beat(analysis: Analysis, rank: int) -> Heartbeat | None:
+    evidence = analysis.case.evidence.get(rank)
     beats = [beat for beat in evidence.heartbeat if not beat.is_child] if evidence else []
     return beats[-1] if beats else None
 
@@ -221,22 +228,22 @@ def _beat(story: Story, rank: int) -> Heartbeat | None:
 # Recorders show the two waits and no link between them: without this the ranks at the lock would be accused.
 
 
-def behind_a_lock(story: Story) -> Saying:
-    absent = {rank for rank, _ in story.roots.absent}
-    if not story.hangs or not absent:
+def behind_a_lock(analysis: Analysis) -> Saying:
+    absent = {rank for rank, _ in analysis.roots.absent}
+    if not analysis.hangs or not absent:
         return None
-    beside = {wait.rank: wait for wait in story.graph.waits if wait.rank in absent}
-    if any(rank not in beside or story.case.activity(rank).where != "lock" for rank in absent):
+    beside = {wait.rank: wait for wait in analysis.graph.waits if wait.rank in absent}
+    if any(rank not in beside or analysis.case.activity(rank).where != "lock" for rank in absent):
         return None
     points = {wait.point for wait in beside.values()}
     if len(points) != 1:
         return None
     wait = beside[min(absent)]
-    lacking = tuple(sorted(_lacking(story, wait) - absent))
+    lacking = tuple(sorted(_lacking(analysis, wait) - absent))
     # Only who waits, too, closes the circle; one that works will come.
-    if not lacking or not set(lacking) <= set(story.waiting) or 2 * len(lacking) > len(story.case.observed):
+    if not lacking or not set(lacking) <= set(analysis.waiting) or 2 * len(lacking) > len(analysis.case.observed):
         return None
-    call = story.case.call(wait.rank, wait.pending)
+    call = analysis.case.call(wait.rank, wait.pending)
     return Claim(
         cause="not_entered",
         culprits=lacking,
@@ -244,25 +251,25 @@ def behind_a_lock(story: Story) -> Saying:
         because=(
             Fact(
                 f"{named(absent)} {'waits' if len(absent) == 1 else 'wait'} for a lock, while another thread of the "
-                f"same process waits in {point_name(story, wait.point, call)}: likely that thread holds it",
+                f"same process waits in {point_name(analysis, wait.point, call)}: likely that thread holds it",
                 "flight recorders and py-spy",
             ),
-            *waiting_facts(story),
-            *activity_facts(story, lacking),
+            *waiting_facts(analysis),
+            *activity_facts(analysis, lacking),
         ),
-        where=common_where(story, lacking),
+        where=common_where(analysis, lacking),
         group=wait.point.group,
-        operation=operation_of(story, wait),
+        operation=operation_of(analysis, wait),
         seq=wait.point.seq or None,
         missing=("which thread holds the lock: no recorder tells",),
     )
 
 
-def _lacking(story: Story, wait: Wait) -> set[int]:
+def _lacking(analysis: Analysis, wait: Wait) -> set[int]:
     """Members that have not entered; of a group whose members nobody wrote down, every rank that has no such call."""
-    blockers = {blocker.rank for blocker in story.graph.blockers[wait.point]}
-    group = story.case.groups[wait.point.group]
+    blockers = {blocker.rank for blocker in analysis.graph.blockers[wait.point]}
+    group = analysis.case.groups[wait.point.group]
     if blockers or group.members_known:
         return blockers
-    entered = story.case.streams[wait.point.group]
-    return {rank for rank in story.case.world if rank not in entered and story.case.recorded(rank)}
+    entered = analysis.case.streams[wait.point.group]
+    return {rank for rank in analysis.case.world if rank not in entered and analysis.case.recorded(rank)}

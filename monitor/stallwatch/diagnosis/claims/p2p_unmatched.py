@@ -5,7 +5,7 @@ from collections import Counter
 from math import prod
 from typing import NamedTuple
 
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.sequences import program
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, departed_cause, group_name, named, waiting_facts
@@ -22,21 +22,21 @@ class _Pair(NamedTuple):
     received: int
 
 
-def sizes_differ(story: Story) -> Saying:
-    pairs = _pairs(story) if story.hangs else []
+def sizes_differ(analysis: Analysis) -> Saying:
+    pairs = _pairs(analysis) if analysis.hangs else []
     if not pairs:
         return None
     ends = Counter(rank for pair in pairs for rank in (pair.source, pair.destination))
     most = [rank for rank, count in ends.items() if count == max(ends.values())]
     if len(most) > 1:
         brought = {(p.source, p.sent) for p in pairs} | {(p.destination, p.received) for p in pairs}
-        most = [rank for rank in most if any(r == rank and _is_odd(story, r, size) for r, size in brought)] or most
+        most = [rank for rank in most if any(r == rank and _is_odd(analysis, r, size) for r, size in brought)] or most
     culprits = tuple(sorted(most)) if len(most) <= 2 else ()
     first = next((pair for pair in pairs if {pair.source, pair.destination} & set(culprits)), pairs[0])
-    group = story.case.groups[first.wait.point.group]
+    group = analysis.case.groups[first.wait.point.group]
     found_is_sent = first.source in culprits or first.destination not in culprits
     expected, found = (first.received, first.sent) if found_is_sent else (first.sent, first.received)
-    call = story.case.call(first.wait.rank, first.wait.pending)
+    call = analysis.case.call(first.wait.rank, first.wait.pending)
     return Claim(
         cause="p2p_unmatched",
         culprits=culprits,
@@ -45,12 +45,12 @@ def sizes_differ(story: Story) -> Saying:
             *(
                 Fact(
                     f"rank {pair.source} sends {pair.sent} elements to rank {pair.destination} in "
-                    f"{group_name(story.case, group)}, which receives {pair.received}",
+                    f"{group_name(analysis.case, group)}, which receives {pair.received}",
                     f"flight recorders of {named((pair.source, pair.destination))}",
                 )
                 for pair in pairs[:8]
             ),
-            *waiting_facts(story),
+            *waiting_facts(analysis),
         ),
         where="collective",
         mismatch=Mismatch("size", f"{expected} elements", f"{found} elements"),
@@ -60,12 +60,12 @@ def sizes_differ(story: Story) -> Saying:
     )
 
 
-def _pairs(story: Story) -> list[_Pair]:
+def _pairs(analysis: Analysis) -> list[_Pair]:
     """Transfers that wait at both ends with different sizes."""
-    case = story.case
+    case = analysis.case
     waiting: dict[tuple[int, int, int], list[tuple[Wait, bool, int]]] = {}
-    for wait in story.graph.waits:
-        for (source, destination), outgoing, elements in _transfers(story, wait.rank, wait.pending):
+    for wait in analysis.graph.waits:
+        for (source, destination), outgoing, elements in _transfers(analysis, wait.rank, wait.pending):
             waiting.setdefault((wait.point.group, source, destination), []).append((wait, outgoing, elements))
     found = []
     for (_, source, destination), ends in sorted(waiting.items()):
@@ -79,19 +79,19 @@ def _pairs(story: Story) -> list[_Pair]:
     return found if case.summaries else []
 
 
-def _transfers(story: Story, rank: int, pending: Pending) -> list[tuple[tuple[int, int], bool, int]]:
+def _transfers(analysis: Analysis, rank: int, pending: Pending) -> list[tuple[tuple[int, int], bool, int]]:
     return [
         (ends, transfer.outgoing, transfer.elements)
         for transfer in pending.transfers
         if transfer.elements is not None and transfer.outgoing is not None
-        if ANY not in (ends := story.case.ends(rank, pending, transfer))
+        if ANY not in (ends := analysis.case.ends(rank, pending, transfer))
     ]
 
 
-def _is_odd(story: Story, rank: int, elements: int) -> bool:
+def _is_odd(analysis: Analysis, rank: int, elements: int) -> bool:
     """True when the rank's transfers at the line of that size had another one before, and no less often; hosts run
     ahead, so that it need not be the newest."""
-    calls = [call for call in program(story.case, rank) if call.operation.startswith(("send ", "recv "))]
+    calls = [call for call in program(analysis.case, rank) if call.operation.startswith(("send ", "recv "))]
     sites = {call.site for call in calls if _elements(call) == elements}
     sizes = [_elements(call) for call in calls if call.site in sites and call.shape]
     counts = Counter(sizes)
@@ -107,33 +107,37 @@ def _elements(call: Call) -> int:
 # NCCL none whose communicator is being made.
 
 
-def unrecorded(story: Story) -> Saying:
-    stands = set(story.graph.unrecorded)
-    if story.hangs and story.roots.circles:
-        return _circle(story, max(story.roots.circles, key=lambda ranks: (len(ranks), ranks)))
-    if not story.hangs or not stands or story.roots.cycles or story.roots.closed:
+def unrecorded(analysis: Analysis) -> Saying:
+    stands = set(analysis.graph.unrecorded)
+    if analysis.hangs and analysis.roots.circles:
+        return _circle(analysis, max(analysis.roots.circles, key=lambda ranks: (len(ranks), ranks)))
+    if not analysis.hangs or not stands or analysis.roots.cycles or analysis.roots.closed:
         return None
     # Whose stack was not read may stand in a transfer, too.
-    unseen = {rank for rank in story.case.observed if rank not in story.waiting and not story.case.activity(rank).known}
-    roots = {rank for rank, _ in story.roots.absent} - unseen if story.graph.waits else stands
-    others = set(story.case.observed) - set(story.waiting) - unseen
+    unseen = {
+        rank
+        for rank in analysis.case.observed
+        if rank not in analysis.waiting and not analysis.case.activity(rank).known
+    }
+    roots = {rank for rank, _ in analysis.roots.absent} - unseen if analysis.graph.waits else stands
+    others = set(analysis.case.observed) - set(analysis.waiting) - unseen
     if not roots or not roots <= stands or others:
         return None
-    transfers = sorted(rank for rank in roots if in_transfer(story.case.activity(rank)))
+    transfers = sorted(rank for rank in roots if in_transfer(analysis.case.activity(rank)))
     if not transfers or len(transfers) != len(roots):
         return None
-    left = tuple(sorted({departure.rank for departure in story.departures}))
-    few = 2 * len(left) < len(story.case.observed) or not set(left) & set(transfers)
-    if left and len(left) < len(story.case.observed) and few:
-        return _departed(story, left, transfers)
+    left = tuple(sorted({departure.rank for departure in analysis.departures}))
+    few = 2 * len(left) < len(analysis.case.observed) or not set(left) & set(transfers)
+    if left and len(left) < len(analysis.case.observed) and few:
+        return _departed(analysis, left, transfers)
     if unseen:
         return None
     # A message has two ends, and two that stand in one alone, for both of whom all others wait, may be these. Where
     # others wait for one of them only, the other may wait for one of those; of many each may wait for the next.
-    held_up = [{blocker.rank for blocker in story.graph.blockers[wait.point]} for wait in story.graph.waits]
-    elsewhere = set(story.case.world) - {wait.rank for wait in story.graph.waits} - set(transfers)
+    held_up = [{blocker.rank for blocker in analysis.graph.blockers[wait.point]} for wait in analysis.graph.waits]
+    elsewhere = set(analysis.case.world) - {wait.rank for wait in analysis.graph.waits} - set(transfers)
     both = len(transfers) == 2 and all(held >= set(transfers) for held in held_up) and not elsewhere
-    connects = all(_connects(story, rank) for rank in transfers)
+    connects = all(_connects(analysis, rank) for rank in transfers)
     unknown = "the peers of the sends and receives: gloo does not record them"
     return Claim(
         cause="p2p_unmatched",
@@ -141,29 +145,29 @@ def unrecorded(story: Story) -> Saying:
         confidence="possible",
         because=(
             _standing(transfers),
-            *waiting_facts(story),
-            *activity_facts(story, transfers),
+            *waiting_facts(analysis),
+            *activity_facts(analysis, transfers),
         ),
         where="collective",
-        operation=story.case.activity(transfers[0]).collective,
+        operation=analysis.case.activity(transfers[0]).collective,
         missing=() if connects else (unknown,),
         ends_by_itself="first_use" if connects else None,
     )
 
 
-def _connects(story: Story, rank: int) -> bool:
+def _connects(analysis: Analysis, rank: int) -> bool:
     """A communicator of its own is made at a pair's first send or receive, and its recorder hears of it then; one that
     knows its groups from their creation, as gloo's does, would know this one."""
-    summary = story.case.summaries.get(rank)
+    summary = analysis.case.summaries.get(rank)
     if summary is None or not summary.backends:
         return False
     told = zip(summary.backends, summary.completion, strict=False)
     return all(completion == "states" or backend in summary.groupless for backend, completion in told)
 
 
-def _circle(story: Story, ranks: tuple[int, ...]) -> Claim:
+def _circle(analysis: Analysis, ranks: tuple[int, ...]) -> Claim:
     """Their hooks tell whom each waits for, and it is one of them."""
-    calls = [(rank, story.case.activity(rank).named_call) for rank in ranks]
+    calls = [(rank, analysis.case.activity(rank).named_call) for rank in ranks]
     facts = tuple(
         Fact(f"rank {rank} stands in {call.function} with rank {call.rank}", f"hook of rank {rank}")
         for rank, call in calls
@@ -173,30 +177,30 @@ def _circle(story: Story, ranks: tuple[int, ...]) -> Claim:
         cause="p2p_unmatched",
         culprits=ranks,
         confidence="likely",
-        because=(*facts, *waiting_facts(story), *activity_facts(story, ranks)),
+        because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, ranks)),
         where="collective",
-        operation=story.case.activity(ranks[0]).collective,
+        operation=analysis.case.activity(ranks[0]).collective,
     )
 
 
-def _departed(story: Story, left: tuple[int, ...], transfers: list[int]) -> Claim:
-    first = next(departure for departure in story.departures if departure.rank == left[0])
+def _departed(analysis: Analysis, left: tuple[int, ...], transfers: list[int]) -> Claim:
+    first = next(departure for departure in analysis.departures if departure.rank == left[0])
     usual = align.describe(first.expected[0]) if first.expected else "something else"
     return Claim(
-        cause=departed_cause(story, first),
+        cause=departed_cause(analysis, first),
         culprits=left,
         # A rank's habits by themselves change with the phases of its program: its peers must be there to compare.
-        confidence="likely" if story.whole_world_seen else "possible",
+        confidence="likely" if analysis.whole_world_seen else "possible",
         because=(
             Fact(
                 f"rank {first.rank} called {align.describe(first.found)} where it had always called {usual}",
                 f"flight recorder of rank {first.rank}",
             ),
             _standing(transfers),
-            *waiting_facts(story),
+            *waiting_facts(analysis),
         ),
         where="collective",
-        group=story.case.group_of[first.rank, first.found.stream],
+        group=analysis.case.group_of[first.rank, first.found.stream],
         operation=first.expected[0].operation if first.expected else None,
     )
 

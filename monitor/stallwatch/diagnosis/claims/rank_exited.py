@@ -1,7 +1,7 @@
 """A process is gone. Peers that died of it are victims: their logs say so, or they ended after it."""
 
 from stallwatch.diagnosis.activity import Activity
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, end_of, exit_code, main_wait, named, operation_of
 from stallwatch.formats.xid import FOLLOW_ON
 from stallwatch.model.evidence import NodeEvidence, ProcessLook
@@ -22,52 +22,52 @@ _SHELL_SIGNAL = 128  # a shell in between says 128 + signal
 _CLEARLY_LATER_NS = 300_000_000  # a peer's end is felt by the others within less
 
 
-def claim(story: Story) -> Saying:
-    gone = {rank: activity for rank, activity in story.case.activities.items() if activity.gone}
+def claim(analysis: Analysis) -> Saying:
+    gone = {rank: activity for rank, activity in analysis.case.activities.items() if activity.gone}
     if not gone:
         return None
-    ends = {rank: end_of(story, rank) for rank in gone}
-    if story.case.logs.ended_together and not any(ends.values()):
+    ends = {rank: end_of(analysis, rank) for rank in gone}
+    if analysis.case.logs.ended_together and not any(ends.values()):
         return None
     if all(exit_code(end) == 0 for end in ends.values()):
-        if len(gone) == len(story.case.observed):
+        if len(gone) == len(analysis.case.observed):
             return Rejected("rank_exited", "every process ended with exit code 0")
-        if not story.hangs:
+        if not analysis.hangs:
             return Rejected("rank_exited", f"{named(gone)} ended with exit code 0 and nobody waits for them")
-    if (alike := _ended_alike(story, gone, ends)) is not None:
+    if (alike := _ended_alike(analysis, gone, ends)) is not None:
         return alike
-    classes = {rank: _class(story, activity, ends[rank]) for rank, activity in gone.items()}
-    classes |= dict.fromkeys(_outlived_victims(story, classes, ends), _CONSEQUENCE)
+    classes = {rank: _class(analysis, activity, ends[rank]) for rank, activity in gone.items()}
+    classes |= dict.fromkeys(_outlived_victims(analysis, classes, ends), _CONSEQUENCE)
     first = min(classes.values())
-    if first == _CONSEQUENCE and not _is_last_cause(story, gone):
+    if first == _CONSEQUENCE and not _is_last_cause(analysis, gone):
         return Rejected("rank_exited", f"the logs of {named(gone)} say that a peer went away first")
     failed = [rank for rank, kind in classes.items() if kind == first]
-    culprits = failed if first == _FAILED and _alike(story, failed) else _earliest(story, failed, ends)
+    culprits = failed if first == _FAILED and _alike(analysis, failed) else _earliest(analysis, failed, ends)
     facts = [Fact(_sentence(rank, ends[rank]), _source(ends[rank])) for rank in culprits]
     victims = sorted(set(gone) - set(culprits))
     if victims:
         facts.append(Fact(f"{named(victims)} ended too: consequence, by their exit and logs", "/proc and logs"))
-    wait = main_wait(story, culprits)
+    wait = main_wait(analysis, culprits)
     return Claim(
         cause="rank_exited",
         culprits=tuple(culprits),
-        confidence=_confidence(story, gone, culprits, first),
-        because=(*facts, *activity_facts(story, culprits)),
+        confidence=_confidence(analysis, gone, culprits, first),
+        because=(*facts, *activity_facts(analysis, culprits)),
         group=wait.point.group if wait else None,
-        operation=operation_of(story, wait) if wait else None,
+        operation=operation_of(analysis, wait) if wait else None,
         seq=wait.point.seq or None if wait else None,
     )
 
 
-def _ended_alike(story: Story, gone: dict[int, Activity], ends: dict[int, ProcessLook | None]) -> Saying:
+def _ended_alike(analysis: Analysis, gone: dict[int, Activity], ends: dict[int, ProcessLook | None]) -> Saying:
     """The whole job was ended from outside: by one signal within a second, or asked to end (SIGTERM) and left in order.
 
     Nothing that a job dies of by itself may be seen: a kill for memory, a fault of a GPU, an exception, another first
-    death. What the ranks did before is another question: where they stood, that is the story.
+    death. What the ranks did before is another question: where they stood, that is what counts.
     """
-    whole = len(gone) == len(story.case.observed) > 1
+    whole = len(gone) == len(analysis.case.observed) > 1
     known = [end for end in ends.values() if end is not None]
-    if not whole or any(_has_fault(node, known) for node in story.case.nodes):
+    if not whole or any(_has_fault(node, known) for node in analysis.case.nodes):
         return None
     raised = any(activity.exception is not None for activity in gone.values())
     if len(known) < len(gone) or raised or any(end.out_of_memory for end in known):
@@ -75,24 +75,24 @@ def _ended_alike(story: Story, gone: dict[int, Activity], ends: dict[int, Proces
     signals = {_signal(end) for end in known}
     if signals & _OWN_FAULTS:
         return None
-    together = _are_together(story, ends)
+    together = _are_together(analysis, ends)
     asked = all(_signal(end) == _SIGTERM or (_signal(end) is None and end.exit_code == 0) for end in known)
     if not (asked and _SIGTERM in signals) and not (together and len(signals) == 1 and None not in signals):
         return None
     names = " or ".join(_SIGNALS.get(signal, f"signal {signal}") if signal else "exit code 0" for signal in signals)
     fact = Fact(f"all {len(gone)} ranks ended by {names}{' within a second' if together else ''}", _source(known[0]))
-    if story.hangs:
+    if analysis.hangs:
         return Rejected("rank_exited", f"{fact.fact}: the job was ended as it stood")
     return Claim(cause="job_ended", culprits=(), confidence="likely", because=(fact,))
 
 
-def _are_together(story: Story, ends: dict[int, ProcessLook | None]) -> bool:
+def _are_together(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> bool:
     """On each host, by its own clock; one rank of a host shows nothing."""
     times: dict[str | None, list[int]] = {}
     for rank, end in ends.items():
         if end is None or end.ended_ns is None:
             return False
-        times.setdefault(story.case.activity(rank).host, []).append(end.ended_ns)
+        times.setdefault(analysis.case.activity(rank).host, []).append(end.ended_ns)
     return all(len(of_host) > 1 and max(of_host) - min(of_host) <= _TOGETHER_NS for of_host in times.values())
 
 
@@ -121,35 +121,35 @@ def _signal(end: ProcessLook) -> int | None:
     return end.exit_code - _SHELL_SIGNAL if shell and end.exit_code is not None else None
 
 
-def _is_last_cause(story: Story, gone: dict[int, Activity]) -> bool:
+def _is_last_cause(analysis: Analysis, gone: dict[int, Activity]) -> bool:
     """Their logs speak of a peer that went away, and no such peer is seen: every rank of the job is, and of those that
     live nobody stands where others wait for him."""
-    living = set(story.case.observed) - set(gone)
-    if story.case.unobserved or not living & set(story.waiting):
+    living = set(analysis.case.observed) - set(gone)
+    if analysis.case.unobserved or not living & set(analysis.waiting):
         return False
-    return not any(rank in living for rank, _ in story.roots.absent)
+    return not any(rank in living for rank, _ in analysis.roots.absent)
 
 
-def _confidence(story: Story, gone: dict[int, Activity], culprits: list[int], kind: int) -> Confidence:
+def _confidence(analysis: Analysis, gone: dict[int, Activity], culprits: list[int], kind: int) -> Confidence:
     """A kill, or an exception of its own, speaks for itself; a bare exit code may be the end of a chain."""
     if kind == _CONSEQUENCE:
         return "possible"
     if kind == _KILLED:
         return "certain"
-    others_live = all(activity.known for rank, activity in story.case.activities.items() if rank not in gone)
-    if len(gone) == 1 and others_live and not story.case.unobserved and kind in (_FAILED, _ENDED):
+    others_live = all(activity.known for rank, activity in analysis.case.activities.items() if rank not in gone)
+    if len(gone) == 1 and others_live and not analysis.case.unobserved and kind in (_FAILED, _ENDED):
         return "certain"
-    told = all(story.case.activity(rank).exception for rank in culprits)
-    if kind == _FAILED and told and not story.case.unobserved:
+    told = all(analysis.case.activity(rank).exception for rank in culprits)
+    if kind == _FAILED and told and not analysis.case.unobserved:
         return "certain" if len(culprits) == 1 else "likely"
-    logs = all((evidence := story.case.evidence.get(rank)) is not None and evidence.log for rank in culprits)
-    return "likely" if logs and not story.case.unobserved and len(culprits) == 1 else "possible"
+    logs = all((evidence := analysis.case.evidence.get(rank)) is not None and evidence.log for rank in culprits)
+    return "likely" if logs and not analysis.case.unobserved and len(culprits) == 1 else "possible"
 
 
-def _class(story: Story, activity: Activity, end: ProcessLook | None) -> int:
+def _class(analysis: Analysis, activity: Activity, end: ProcessLook | None) -> int:
     if activity.exception is not None and activity.exception_is_consequence:
         return _CONSEQUENCE
-    evidence = story.case.evidence.get(activity.rank)
+    evidence = analysis.case.evidence.get(activity.rank)
     if evidence is not None and any(event.kind == "gloo_size_mismatch" for event in evidence.log_events):
         return _CONSEQUENCE  # gloo aborts the neighbour of the rank that brought the wrong size
     signal = _signal(end) if end is not None else None
@@ -164,11 +164,11 @@ def _class(story: Story, activity: Activity, end: ProcessLook | None) -> int:
     return _ENDED if end is None or not end.exit_code else _FAILED
 
 
-def _outlived_victims(story: Story, classes: dict[int, int], ends: dict[int, ProcessLook | None]) -> list[int]:
+def _outlived_victims(analysis: Analysis, classes: dict[int, int], ends: dict[int, ProcessLook | None]) -> list[int]:
     """Ranks of whose end nothing is known but that it came after that of a victim, on one node's clock: that victim
     missed the answer of one who still lived, and what ended then was cleared away."""
     times = {rank: end.ended_ns for rank, end in ends.items() if end is not None and end.ended_ns is not None}
-    host = {rank: story.case.activity(rank).host for rank in times}
+    host = {rank: analysis.case.activity(rank).host for rank in times}
     first: dict[str | None, int] = {}
     for rank, at_ns in times.items():
         if classes[rank] == _CONSEQUENCE:
@@ -182,16 +182,16 @@ def _outlived_victims(story: Story, classes: dict[int, int], ends: dict[int, Pro
     ]
 
 
-def _alike(story: Story, ranks: list[int]) -> bool:
+def _alike(analysis: Analysis, ranks: list[int]) -> bool:
     """Several ranks that raised the same by themselves: none is a consequence of another."""
-    raised = {(story.case.activity(rank).exception or "").partition(":")[0] for rank in ranks}
+    raised = {(analysis.case.activity(rank).exception or "").partition(":")[0] for rank in ranks}
     return len(ranks) > 1 and len(raised) == 1 and raised != {""}
 
 
-def _earliest(story: Story, ranks: list[int], ends: dict[int, ProcessLook | None]) -> list[int]:
+def _earliest(analysis: Analysis, ranks: list[int], ends: dict[int, ProcessLook | None]) -> list[int]:
     """The first to end, where one node's clock orders them."""
     times = {rank: end.ended_ns for rank in ranks if (end := ends[rank]) is not None and end.ended_ns is not None}
-    hosts = {story.case.activity(rank).host for rank in ranks}
+    hosts = {analysis.case.activity(rank).host for rank in ranks}
     if len(times) < len(ranks) or len(hosts) > 1 or len(ranks) < 2:
         return sorted(ranks)
     first = min(times.values())

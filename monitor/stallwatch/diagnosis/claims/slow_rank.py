@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named
 from stallwatch.diagnosis.frames.code_origin import place as code_place
 from stallwatch.diagnosis.frames.code_origin import source_text
@@ -37,16 +37,16 @@ class Reasons(NamedTuple):
         return self.spent.where if self.spent is not None else None
 
 
-def reasons(story: Story, slow: Sequence[int], cost: Slowness | None) -> Reasons:
+def reasons(analysis: Analysis, slow: Sequence[int], cost: Slowness | None) -> Reasons:
     """Given the ranks that hold the job back, and what that costs, return where they spend the time and what goes with
     it."""
-    ranks = story.case.evidence
+    ranks = analysis.case.evidence
     mine = [ranks[rank] for rank in slow if rank in ranks]
     hosts = {rank.host for rank in mine}
     peers = [ranks[rank] for rank in sorted(ranks) if rank not in slow and ranks[rank].host in hosts]
-    spent = compared(_trained(story, mine), _trained(story, peers))
+    spent = compared(_trained(analysis, mine), _trained(analysis, peers))
     profiled = any(rank.profiles for rank in mine)
-    who = _Who(story, slow, mine, peers, cost)
+    who = _Who(analysis, slow, mine, peers, cost)
     found = [
         say
         for say in (
@@ -84,13 +84,13 @@ class _Say(NamedTuple):
 class _Who:
     def __init__(
         self,
-        story: Story,
+        analysis: Analysis,
         slow: Sequence[int],
         mine: Sequence[RankEvidence],
         peers: Sequence[RankEvidence],
         cost: Slowness | None,
     ) -> None:
-        self.story = story
+        self.analysis = analysis
         # Of the time as it is.
         self.cost_share = cost.cost_seconds / cost.step_seconds if cost is not None and cost.step_seconds else 0.0
         self.mine, self.peers = mine, peers
@@ -127,8 +127,8 @@ class _Who:
         return (sum(here) / len(here), median(there)) if here and there else None
 
 
-def _trained(story: Story, ranks: Sequence[RankEvidence]) -> list[list[SampledStack]]:
-    return [training_stacks(rank, story.case.activity(rank.rank).os_thread_id) for rank in ranks]
+def _trained(analysis: Analysis, ranks: Sequence[RankEvidence]) -> list[list[SampledStack]]:
+    return [training_stacks(rank, analysis.case.activity(rank.rank).os_thread_id) for rank in ranks]
 
 
 def _values(ranks: Sequence[RankEvidence], value: Callable[[Usage], float | None]) -> list[float]:
@@ -237,7 +237,7 @@ def _contention(who: _Who) -> _Say | None:
 
 
 def _named_beside(who: _Who, usages: Sequence[Usage]) -> str:
-    by_pid = {rank.pid: rank.rank for rank in who.story.case.evidence.values() if rank.pid is not None}
+    by_pid = {rank.pid: rank.rank for rank in who.analysis.case.evidence.values() if rank.pid is not None}
     busiest: dict[int, Neighbour] = {one.pid: one for usage in usages for one in usage.beside}
     shown = sorted(busiest.values(), key=lambda one: (-one.cpu_share, one.pid))[:2]
     return " and ".join(_neighbour(one, by_pid) for one in shown)
@@ -280,36 +280,36 @@ def _longer(who: _Who) -> _Say:
 _SIGNS: tuple[Callable[[_Who], _Say | None], ...] = (_contention, _faults, _storage)
 
 
-def slow_rank(story: Story) -> Saying:
-    if story.proven_stuck or (not story.moves and story.hangs):
+def slow_rank(analysis: Analysis) -> Saying:
+    if analysis.proven_stuck or (not analysis.moves and analysis.hangs):
         return None
-    slow = story.pace.slowest()
+    slow = analysis.pace.slowest()
     if slow is None:
-        return Rejected("slow_rank", "no rank comes last in nearly every step") if story.moves else None
+        return Rejected("slow_rank", "no rank comes last in nearly every step") if analysis.moves else None
     # One look shows no motion of its own, but who has come late each time to calls that were made until just now.
-    if not story.moves and not story.pace.just_moved(slow.group):
+    if not analysis.moves and not analysis.pace.just_moved(slow.group):
         return None
     cost = slow.slowness
     come = "comes" if len(slow.ranks) == 1 else "come"
-    why = reasons(story, slow.ranks, cost)
+    why = reasons(analysis, slow.ranks, cost)
     return Claim(
         cause="slow_rank",
         culprits=slow.ranks,
-        confidence="likely" if slow.all_seen and story.moves else "possible",
+        confidence="likely" if slow.all_seen and analysis.moves else "possible",
         because=(
             Fact(
                 f"{named(slow.ranks)} {come} {cost.cost_seconds:.3g} s after the others in {slow.share_last:.0%} of "
                 f"the last {cost.steps} calls; a step takes {cost.step_seconds:.3g} s",
                 "arrival times in the flight recorders",
             ),
-            Fact("the job moves" if story.moves else "the job moved until just now", "flight recorders"),
+            Fact("the job moves" if analysis.moves else "the job moved until just now", "flight recorders"),
             *why.facts,
-            *(() if why.profiled else activity_facts(story, slow.ranks)),
+            *(() if why.profiled else activity_facts(analysis, slow.ranks)),
         ),
-        where=why.where if why.profiled else common_where(story, slow.ranks),
+        where=why.where if why.profiled else common_where(analysis, slow.ranks),
         group=slow.group,
         slowness=cost,
-        by_design=_by_design(story, slow.ranks, why, slow.eased_seconds),
+        by_design=_by_design(analysis, slow.ranks, why, slow.eased_seconds),
         profiled=why.profiled,
         frame=why.frame,
         told=why.told,
@@ -317,11 +317,11 @@ def slow_rank(story: Story) -> Saying:
     )
 
 
-def measured_slow(story: Story, held_back: HeldBack) -> Claim:
+def measured_slow(analysis: Analysis, held_back: HeldBack) -> Claim:
     """Ranks that are slow by many steps, where the times of arrival in the last do not show it: with the line that a
     profile of them shows, and what goes with it."""
     cost = held_back.slowness
-    why = reasons(story, held_back.ranks, cost)
+    why = reasons(analysis, held_back.ranks, cost)
     return Claim(
         cause="slow_rank",
         culprits=held_back.ranks,
@@ -329,7 +329,7 @@ def measured_slow(story: Story, held_back: HeldBack) -> Claim:
         because=(Fact(held_back.reason, BY_STEPS), *why.facts),
         where=why.where,
         slowness=cost,
-        by_design=_by_design(story, held_back.ranks, why, 0.0),
+        by_design=_by_design(analysis, held_back.ranks, why, 0.0),
         profiled=True,  # what a single look shows of it is no line that takes the time
         frame=why.frame,
         told=why.told,
@@ -337,7 +337,7 @@ def measured_slow(story: Story, held_back: HeldBack) -> Claim:
     )
 
 
-def _by_design(story: Story, slow: Sequence[int], why: Reasons, eased_seconds: float) -> str:
+def _by_design(analysis: Analysis, slow: Sequence[int], why: Reasons, eased_seconds: float) -> str:
     """Why this is work that the program gives these ranks and not the others, "" where nothing says so. What goes with
     contention or page faults is none."""
     if why.explained:
@@ -347,9 +347,9 @@ def _by_design(story: Story, slow: Sequence[int], why: Reasons, eased_seconds: f
             f"since then the others together have {eased_seconds:.2g} s less to do in each step: work has moved to "
             f"{named(slow)}, as experts and dynamic batches move it"
         )
-    spent, held_back = why.spent, story.case.held_back
+    spent, held_back = why.spent, analysis.case.held_back
     always = held_back is not None and held_back.from_start and held_back.ranks == tuple(slow)
-    if always and len(slow) == 1 and _is_first_of_node(story, slow[0]) and spent is not None and not spent.is_shared:
+    if always and len(slow) == 1 and _is_first_of_node(analysis, slow[0]) and spent is not None and not spent.is_shared:
         at = f"{spent.frame.filename.rpartition('/')[2]}:{spent.frame.line}"
         return (
             f"{named(slow)} alone is at {at}, and so since its first steps: consistent with work that the program "
@@ -358,7 +358,7 @@ def _by_design(story: Story, slow: Sequence[int], why: Reasons, eased_seconds: f
     return ""
 
 
-def _is_first_of_node(story: Story, rank: int) -> bool:
-    evidence = story.case.evidence.get(rank)
+def _is_first_of_node(analysis: Analysis, rank: int) -> bool:
+    evidence = analysis.case.evidence.get(rank)
     beats = evidence.heartbeat if evidence is not None else ()
     return rank == 0 or any(beat.local_rank == 0 for beat in beats)

@@ -3,7 +3,7 @@ nothing else, and of ranks that left no dump."""
 
 from collections.abc import Iterable, Sequence
 
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs import mismatch as detail
 from stallwatch.diagnosis.logs import start
@@ -27,35 +27,35 @@ _RAISED = (
 )  # fmt: skip
 
 
-def ended(story: Story) -> Saying:
+def ended(analysis: Analysis) -> Saying:
     """A process that ended by itself, by its launcher's word, where no process was seen to end."""
-    told = [] if story.case.logs.ended_together else _first_of(story, _GONE)
-    if any(activity.gone for activity in story.case.activities.values()):
+    told = [] if analysis.case.logs.ended_together else _first_of(analysis, _GONE)
+    if any(activity.gone for activity in analysis.case.activities.values()):
         return None
-    ended_too = {one.rank for one in story.case.logs.told if one.kind in _ENDS and one.rank is not None}
-    raised = _first_of(story, _RAISED)
+    ended_too = {one.rank for one in analysis.case.logs.told if one.kind in _ENDS and one.rank is not None}
+    raised = _first_of(analysis, _RAISED)
     if not told and raised and all(one.rank in ended_too for one in raised if one.rank is not None):
         told = raised if any(one.rank is not None for one in raised) else []
     if not told:
         return None
-    return _claim(story, "rank_exited", told, ())
+    return _claim(analysis, "rank_exited", told, ())
 
 
-def raised(story: Story) -> Saying:
+def raised(analysis: Analysis) -> Saying:
     """A failure of a rank's own that its log ends with, where the rank was not seen alive."""
-    told = _first_of(story, _RAISED)
-    if not told or story.case.logs.only_warned:
+    told = _first_of(analysis, _RAISED)
+    if not told or analysis.case.logs.only_warned:
         return None
-    alone = len(told) == 1 and any(one.consequence and one.event.exception for one in story.case.logs.told)
+    alone = len(told) == 1 and any(one.consequence and one.event.exception for one in analysis.case.logs.told)
     if told[0].kind == "nccl_error" and not alone:
         return None  # a call that failed without a reason is its own only where the others lost a peer
-    return _claim(story, "rank_raised", told, ())
+    return _claim(analysis, "rank_raised", told, ())
 
 
-def over(story: Story) -> Saying:
+def over(analysis: Analysis) -> Saying:
     """The job was ended from outside, or has ended by itself."""
-    logs = story.case.logs
-    if _seen(story) or story.hangs:
+    logs = analysis.case.logs
+    if _seen(analysis) or analysis.hangs:
         return None
     if logs.groups:
         return None  # it hung before
@@ -75,9 +75,9 @@ def over(story: Story) -> Saying:
     return None
 
 
-def barrier(story: Story) -> Saying:
+def barrier(analysis: Analysis) -> Saying:
     """monitoredBarrier names who did not come."""
-    for told in story.case.logs.told:
+    for told in analysis.case.logs.told:
         if told.kind == "barrier_absent" and told.event.ranks:
             absent = tuple(sorted(other for other in told.event.ranks if other != told.rank))
             return Claim(
@@ -88,18 +88,18 @@ def barrier(story: Story) -> Saying:
                 where="unknown",
                 operation="monitored_barrier",
             )
-    return _of_traces(story)
+    return _of_traces(analysis)
 
 
-def _of_traces(story: Story) -> Claim | None:
+def _of_traces(analysis: Analysis) -> Claim | None:
     """torch's desync report: who had not joined the collective in which others waited, by all ranks' traces. Its ranks
     count within the group: they are the job's where no rank is known to have another place."""
-    logs = story.case.logs
+    logs = analysis.case.logs
     told = [one for one in logs.of_kind("desync_absent") if one.event.ranks]
     elsewhere = any(e.rank is not None and e.group_rank not in (None, e.rank) for e in logs.events)
     absent = set(told[0].event.ranks).intersection(*(one.event.ranks for one in told[1:])) if told else set()
     waiting = {rank for group in logs.groups for rank in group.waiters}
-    if not absent or elsewhere or absent & waiting or story.graph.waits:
+    if not absent or elsewhere or absent & waiting or analysis.graph.waits:
         return None
     return Claim(
         cause="not_entered",
@@ -107,21 +107,21 @@ def _of_traces(story: Story) -> Claim | None:
         confidence="likely",
         because=(Fact(told[0].event.text.strip()[:300], _source(told[0])),),
         where="unknown",
-        operation=_waited_in(story)[0],
+        operation=_waited_in(analysis)[0],
         seq=told[0].event.seq,
         told_waiting=tuple(sorted(waiting)),
     )
 
 
-def mismatch(story: Story) -> Saying:
+def mismatch(analysis: Analysis) -> Saying:
     """The DETAIL wrapper's fingerprints, and gloo's refusal of a message that is too long."""
-    told = story.case.logs.of_kind("collective_mismatch", "gloo_size_mismatch")
+    told = analysis.case.logs.of_kind("collective_mismatch", "gloo_size_mismatch")
     told = [one for one in told if not one.consequence or one.kind == "gloo_size_mismatch"]
     if any(one.kind == "collective_mismatch" for one in told):
         return _of_detail([one for one in told if one.kind == "collective_mismatch"])
     if not told:
         return None
-    one = min(told, key=lambda one: not _aborted(story, one.rank))
+    one = min(told, key=lambda one: not _aborted(analysis, one.rank))
     event = one.event
     sender = tuple(rank for rank in event.ranks if rank != one.rank)
     return Claim(
@@ -132,7 +132,7 @@ def mismatch(story: Story) -> Saying:
             Fact(event.text.strip()[:400], _source(one)),
             *(Fact(f"the message came from {named(sender)}", _source(one)) for _ in sender[:1]),
             Fact("the rank that printed it is a victim: it received what it did not expect", "gloo and torch"),
-            *_lines_of_others(story, one),
+            *_lines_of_others(analysis, one),
         ),
         mismatch=Mismatch("size", str(event.numel_out or ""), str(event.numel_in or "")),
         missing=("flight recorder dumps, which show who called what",),
@@ -168,13 +168,13 @@ def _of_detail(told: Sequence[Told]) -> Claim:
     )
 
 
-def watchdog(story: Story) -> Saying:
+def watchdog(analysis: Analysis) -> Saying:
     """NCCL's watchdogs print in what each rank waited, and how far it had come."""
-    if story.graph.waits:
+    if analysis.graph.waits:
         return None
-    logs = story.case.logs
-    world = {*story.case.world, *(event.rank for event in logs.events if event.rank is not None)}
-    with_log = [rank for rank, evidence in story.case.evidence.items() if evidence.log]
+    logs = analysis.case.logs
+    world = {*analysis.case.world, *(event.rank for event in logs.events if event.rank is not None)}
+    with_log = [rank for rank, evidence in analysis.case.evidence.items() if evidence.log]
     spoke = {event.rank for event in logs.events if event.kind == "exception" and event.rank is not None}
     blame = find_blame(logs.groups, world, with_log, spoke)
     if blame is None:
@@ -228,11 +228,11 @@ def _partitioned(blame: Blame, facts: Iterable[Fact], operation: str) -> Claim:
     )
 
 
-def init(story: Story) -> Saying:
+def init(analysis: Analysis) -> Saying:
     """Who did not come to the rendezvous, or did not write what others asked the store for."""
-    if story.graph.waits:
+    if analysis.graph.waits:
         return None
-    found = start.who_is_missing(story.case.logs, story.case.observed)
+    found = start.who_is_missing(analysis.case.logs, analysis.case.observed)
     if found is None:
         return None
     cause: Cause = "init_missing" if found.at_rendezvous else "not_entered"
@@ -247,11 +247,11 @@ def init(story: Story) -> Saying:
     )
 
 
-def communicator(story: Story) -> Saying:
+def communicator(analysis: Analysis) -> Saying:
     """All members began a communicator of NCCL, and none completed it."""
-    logs = story.case.logs
+    logs = analysis.case.logs
     found = start.incomplete(logs)
-    if found is None or story.graph.waits or _seen(story):
+    if found is None or analysis.graph.waits or _seen(analysis):
         return None
     fact = Fact(*start.oddities(logs)[-1])
     comm, ranks, size = found
@@ -262,14 +262,14 @@ def communicator(story: Story) -> Saying:
     )
 
 
-def undecided(story: Story) -> Claim | None:
+def undecided(analysis: Analysis) -> Claim | None:
     """What the logs tell though it decides nothing, and what would."""
-    logs = story.case.logs
+    logs = analysis.case.logs
     facts = [Fact(text, source) for text, source in start.oddities(logs)]
     facts += [Fact(headline(one), _source(one)) for one in logs.told]
     if not facts:
         facts = [Fact(event.text.strip()[:200], f"{event.source}:{event.line}") for event in logs.unrecognised]
-    if not facts or story.graph.waits or _seen(story):
+    if not facts or analysis.graph.waits or _seen(analysis):
         return None
     silent = () if logs.groups else ("the logs of all ranks, from their start to their end",)
     dumps = (
@@ -288,14 +288,14 @@ def undecided(story: Story) -> Claim | None:
         by_line=words,
         told="" if logs.groups else facts[0].fact,
         told_waiting=waiting,
-        operation=_waited_in(story)[0],
-        seq=_waited_in(story)[1],
+        operation=_waited_in(analysis)[0],
+        seq=_waited_in(analysis)[1],
     )
 
 
-def _waited_in(story: Story) -> tuple[str | None, int | None]:
+def _waited_in(analysis: Analysis) -> tuple[str | None, int | None]:
     """The operation and number that most ranks waited in, by their watchdogs."""
-    groups = [group for group in story.case.logs.groups if group.waiters]
+    groups = [group for group in analysis.case.logs.groups if group.waiters]
     group = max(groups, key=lambda group: len(group.waiters), default=None)
     if group is None:
         return None, None
@@ -303,18 +303,18 @@ def _waited_in(story: Story) -> tuple[str | None, int | None]:
     return operation_name(name) or None, group.waited
 
 
-def _claim(story: Story, cause: Cause, told: Sequence[Told], extra: Iterable[Fact]) -> Claim:
-    first = story.case.logs.first
+def _claim(analysis: Analysis, cause: Cause, told: Sequence[Told], extra: Iterable[Fact]) -> Claim:
+    first = analysis.case.logs.first
     assert first is not None
     culprits = tuple(sorted({rank for one in told for rank in _ranks(one)}))
     confidence: Confidence = "likely" if culprits else "possible"
     words = words_for(first)
     facts = [Fact(headline(one), _source(one)) for one in told[:_MOST_FACTS]]
-    ends = {one.rank: one for one in story.case.logs.told if one.kind in _ENDS and one.rank in culprits}
+    ends = {one.rank: one for one in analysis.case.logs.told if one.kind in _ENDS and one.rank in culprits}
     facts += [Fact(headline(one), _source(one)) for one in ends.values() if one not in told][:2]
-    operation, seq = _waited_in(story)
+    operation, seq = _waited_in(analysis)
     others = sorted(
-        {one.rank for one in story.case.logs.told if one.consequence and one.rank is not None} - set(culprits)
+        {one.rank for one in analysis.case.logs.told if one.consequence and one.rank is not None} - set(culprits)
     )
     if others:
         facts.append(Fact(f"what {named(others)} told is a consequence", "logs"))
@@ -341,18 +341,18 @@ def _by_local_rank(told: Sequence[Told]) -> str:
     return f"a rank known only as local rank {event.local_rank} of its node ({event.host or event.source or 'log'})"
 
 
-def _first_of(story: Story, kinds: Sequence[str]) -> list[Told]:
+def _first_of(analysis: Analysis, kinds: Sequence[str]) -> list[Told]:
     """The first cause and its like on other ranks, if it is of these kinds and of no rank that was seen alive."""
-    causes = story.case.logs.causes
+    causes = analysis.case.logs.causes
     if not causes or causes[0].consequence or causes[0].kind not in kinds:
         return []
-    seen = _seen(story)
+    seen = _seen(analysis)
     if not any(_ranks(one) for one in causes):
         # A line that names nobody, where ranks were seen or left dumps: it is of the one that left none and is absent.
-        absent = {rank for rank, _ in story.roots.absent if not story.case.recorded(rank)}
-        if seen or (story.graph.waits and len(absent) != 1):
+        absent = {rank for rank, _ in analysis.roots.absent if not analysis.case.recorded(rank)}
+        if seen or (analysis.graph.waits and len(absent) != 1):
             return []
-        return [one._replace(rank=next(iter(absent))) for one in causes] if story.graph.waits else list(causes)
+        return [one._replace(rank=next(iter(absent))) for one in causes] if analysis.graph.waits else list(causes)
     return [one for one in causes if not set(_ranks(one)) & seen]
 
 
@@ -362,15 +362,15 @@ def _ranks(one: Told) -> tuple[int, ...]:
     return one.event.ranks if one.kind in _GONE else ()
 
 
-def _seen(story: Story) -> set[int]:
+def _seen(analysis: Analysis) -> set[int]:
     """Ranks whose process or stack was looked at: what they do, their log does not decide."""
-    return {rank for rank, evidence in story.case.evidence.items() if evidence.processes or evidence.stacks}
+    return {rank for rank, evidence in analysis.case.evidence.items() if evidence.processes or evidence.stacks}
 
 
-def _lines_of_others(story: Story, victim: Told) -> list[Fact]:
+def _lines_of_others(analysis: Analysis, victim: Told) -> list[Fact]:
     """Where the other ranks stood, by their own tracebacks."""
     facts = []
-    for one in story.case.logs.told:
+    for one in analysis.case.logs.told:
         frame = one.event.frame
         if one.event.exception and frame is not None and one.rank is not None and one.rank != victim.rank:
             facts.append(Fact(f"rank {one.rank} was at {frame.filename}:{frame.line} in {frame.name}", _source(one)))
@@ -385,9 +385,9 @@ def _place_of(blame: Blame) -> str:
     return f"{frame.filename}:{frame.line} in {frame.name}"
 
 
-def _aborted(story: Story, rank: int | None) -> bool:
+def _aborted(analysis: Analysis, rank: int | None) -> bool:
     """Whether it is this rank that gloo ended: where ranks share a log, each of them seems to have printed it."""
-    evidence = story.case.evidence.get(rank) if rank is not None else None
+    evidence = analysis.case.evidence.get(rank) if rank is not None else None
     return evidence is not None and any(look.exit_signal == _SIGABRT for look in evidence.processes)
 
 

@@ -3,28 +3,28 @@
 No recorder holds the root; the ranks' own hooks tell which one their call names.
 """
 
-from stallwatch.diagnosis.analysis import Story
+from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, group_name, named, waiting_facts
 from stallwatch.diagnosis.waits.graph import Point
 from stallwatch.model.verdict import Fact, Mismatch
 
 
-def claim(story: Story) -> Saying:
-    if not story.hangs:
+def claim(analysis: Analysis) -> Saying:
+    if not analysis.hangs:
         return None
-    for point in sorted(story.graph.blockers):
-        roots = _roots(story, point)
+    for point in sorted(analysis.graph.blockers):
+        roots = _roots(analysis, point)
         if len(set(roots.values())) > 1:
-            return _claim(story, point, roots)
+            return _claim(analysis, point, roots)
     return None
 
 
-def _roots(story: Story, point: Point) -> dict[int, int]:
+def _roots(analysis: Analysis, point: Point) -> dict[int, int]:
     """Which root each waiting rank names in what it waits in there."""
     roots: dict[int, int] = {}
-    for wait in story.graph.waits:
-        said = story.case.activity(wait.rank).named_call
-        call = story.case.call(wait.rank, wait.pending)
+    for wait in analysis.graph.waits:
+        said = analysis.case.activity(wait.rank).named_call
+        call = analysis.case.call(wait.rank, wait.pending)
         if wait.point != point or said is None or said.is_transfer or said.rank is None or call is None:
             continue
         if said.function in call.operation:
@@ -32,17 +32,17 @@ def _roots(story: Story, point: Point) -> dict[int, int]:
     return roots
 
 
-def _claim(story: Story, point: Point, roots: dict[int, int]) -> Claim:
+def _claim(analysis: Analysis, point: Point, roots: dict[int, int]) -> Claim:
     expected = _right(roots)
     culprits = tuple(sorted(rank for rank, root in roots.items() if root != expected))
     sure = expected is not None
-    operation = story.case.activity(culprits[0]).named_call
+    operation = analysis.case.activity(culprits[0]).named_call
     assert operation is not None
     found = roots[culprits[0]]
     facts = tuple(
         Fact(
             f"{named(ranks)} called {operation.function} #{point.seq} of "
-            f"{group_name(story.case, story.case.groups[point.group])} with rank {root} as its root",
+            f"{group_name(analysis.case, analysis.case.groups[point.group])} with rank {root} as its root",
             f"hook of {named(ranks)}",
         )
         for root in sorted(set(roots.values()))
@@ -53,7 +53,7 @@ def _claim(story: Story, point: Point, roots: dict[int, int]) -> Claim:
         cause="collective_mismatch",
         culprits=culprits,
         confidence="likely" if sure else "possible",
-        because=(*facts, *waiting_facts(story), *activity_facts(story, culprits)),
+        because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, culprits)),
         where="collective",
         mismatch=Mismatch("op", *(f"{operation.function} with {word}" for word in words)),
         group=point.group,
