@@ -8,7 +8,6 @@ from stallwatch.diagnosis.claims import (
     collective_mismatch,
     comm_stuck,
     cycles,
-    gpu_fault,
     gpu_kernel_stuck,
     init_missing,
     left_loop,

@@ -11,9 +11,9 @@ from stallwatch.diagnosis.calls.sequences import Departure, are_twins, place_amo
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import Group
 from stallwatch.diagnosis.logs.remedies_by_text import Words
-from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Point, Wait
+from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Cause, Confidence, EndsByItself, Fact, Frame, Mismatch, Rejected, Slowness, Where

@@ -12,11 +12,11 @@ from stallwatch.diagnosis.claim import Claim, doubtful
 from stallwatch.diagnosis.claims.slow_rank import measured_slow
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.logs import of_this_life, read_logs
-from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.report.sentences import summary
 from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
 from stallwatch.diagnosis.report.text import Aside, frame_of, place
+from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict

@@ -9,8 +9,8 @@ from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_whe
 from stallwatch.diagnosis.frames.code_origin import place as code_place
 from stallwatch.diagnosis.frames.code_origin import source_text
 from stallwatch.diagnosis.job.time_spent import LEAST_SAMPLES, Spent, child_stacks, compared, training_stacks
-from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.report.text import DOING, place
+from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import HeldBack, Neighbour, RankEvidence, SampledStack, Usage
 from stallwatch.model.verdict import Fact, Frame, Rejected, Slowness, Where
 from stallwatch.progress.job import BY_STEPS

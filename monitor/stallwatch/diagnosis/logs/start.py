@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from stallwatch.diagnosis.logs.reading import LogReading
-from stallwatch.diagnosis.rank_ranges import rank_ranges
+from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import LogEvent
 
 STALE_STORE_STEP = (

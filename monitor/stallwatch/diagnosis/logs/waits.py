@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from stallwatch.diagnosis.logs.collectives import GroupReading, Waiter
-from stallwatch.diagnosis.rank_ranges import rank_ranges
+from stallwatch.formats.rank_ranges import rank_ranges
 
 # In health some ranks of these may be done while others wait: a root need not wait for its receivers, or they for it.
 _ROOTED = ("BROADCAST", "SCATTER", "REDUCE", "GATHER")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from stallwatch.diagnosis.rank_ranges import rank_ranges
+from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import CodeFrame
 from stallwatch.model.verdict import StackNode
 

@@ -9,7 +9,6 @@ from typing import Protocol
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.logs.remedies_by_text import Words
-from stallwatch.diagnosis.rank_ranges import rank_ranges
 from stallwatch.diagnosis.report.steps_by_cause import (
     UNKNOWN_PID,
     Scene,
@@ -30,6 +29,7 @@ from stallwatch.diagnosis.report.steps_by_cause import (
 )
 from stallwatch.diagnosis.report.steps_by_place import rendezvous, stuck_steps
 from stallwatch.diagnosis.report.text import place
+from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.verdict import Cause, Verdict
 
 # What to do with the job is asked first: may it be ended, and when does torch end it by itself?

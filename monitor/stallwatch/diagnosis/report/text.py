@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stallwatch.diagnosis.activity import Activity
-from stallwatch.diagnosis.rank_ranges import rank_ranges
+from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.verdict import CulpritProcess, Frame, GroupRef, Verdict, Where
 
 _PATH_LIMIT = 48

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Final
 
-from stallwatch.diagnosis.address_words import kind_of_address
 from stallwatch.doctor.advice.documents import Part, commands, parts, statements
 from stallwatch.doctor.advice.launches import Launch, launches, pods_of_operator
 from stallwatch.doctor.advice.scripts import texts
@@ -13,6 +12,7 @@ from stallwatch.doctor.advice.settings import Setting, settings, settings_of
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.formats.addresses import kind_of_address
 
 _SHELLS: Final = (".sh", ".bash", ".sbatch", ".slurm")
 _INTERFACES: Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")

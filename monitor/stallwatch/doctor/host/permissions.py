@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from stallwatch.captures import stacks
 from stallwatch.captures.folder import NotCaptured
-from stallwatch.diagnosis.address_words import kind_of_address
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.network.names import spans_nodes
 from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.formats.addresses import kind_of_address
 from stallwatch.model.reading import Known
 
 _CAP_SYS_PTRACE = 1 << 19  # linux/capability.h

@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
-from stallwatch.diagnosis.address_words import address_words, kind_of_address
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.network.names import is_own_address, spans_nodes
 from stallwatch.doctor.surroundings import Reach, Surroundings
+from stallwatch.formats.addresses import address_words, kind_of_address
 from stallwatch.model.reading import Known
 
 

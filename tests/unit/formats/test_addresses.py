@@ -1,6 +1,6 @@
 import pytest
 
-from stallwatch.diagnosis.address_words import address_words, kind_of_address, peer_address
+from stallwatch.formats.addresses import address_words, kind_of_address, peer_address
 
 
 @pytest.mark.parametrize(
