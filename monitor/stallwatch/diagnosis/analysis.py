@@ -10,9 +10,8 @@ from stallwatch.diagnosis.calls.align import Divergence, find_divergences
 from stallwatch.diagnosis.calls.sequences import Departure, find_departures
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.pace import Pace
-from stallwatch.diagnosis.waits.absent import absent_ranks
 from stallwatch.diagnosis.waits.graph import Graph, Wait, build
-from stallwatch.diagnosis.waits.roots import Roots, find_roots
+from stallwatch.diagnosis.waits.roots import Roots, absent_ranks, find_roots
 from stallwatch.model.gpu import Gpu
 
 # NVML's view of waiting and of not waiting, relative to the other ranks of the case; absolute watts say nothing.

@@ -5,7 +5,6 @@ from typing import TypeVar
 
 import msgspec
 
-from stallwatch.diagnosis.activity.awaited import kind_of_helpers, with_awaited_thread, with_child
 from stallwatch.diagnosis.activity.blocking_location import (
     Circumstances,
     Standing,
@@ -13,7 +12,15 @@ from stallwatch.diagnosis.activity.blocking_location import (
     stand,
     stand_without_stack,
 )
-from stallwatch.diagnosis.activity.observed import Moment, issuers, new_operations, observed
+from stallwatch.diagnosis.activity.observed import (
+    Moment,
+    issuers,
+    kind_of_helpers,
+    new_operations,
+    observed,
+    with_awaited_thread,
+    with_child,
+)
 from stallwatch.diagnosis.activity.rank_activity import Activity, with_scene
 from stallwatch.diagnosis.activity.threads import (
     Look,

@@ -14,7 +14,7 @@ from stallwatch.diagnosis.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.waits.absent import goes_on
+from stallwatch.diagnosis.waits.roots import goes_on
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 

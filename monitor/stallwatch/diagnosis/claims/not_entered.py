@@ -17,9 +17,8 @@ from stallwatch.diagnosis.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.frames.code_origin import Origin, place
-from stallwatch.diagnosis.waits.absent import goes_on
 from stallwatch.diagnosis.waits.graph import Strength, Wait
-from stallwatch.diagnosis.waits.roots import resolves
+from stallwatch.diagnosis.waits.roots import goes_on, resolves
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
 

@@ -2,7 +2,17 @@
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.analysis import Analysis
-from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, end_of, exit_code, main_wait, named, operation_of
+from stallwatch.diagnosis.claim import (
+    Claim,
+    Saying,
+    activity_facts,
+    end_of,
+    exit_code,
+    main_wait,
+    named,
+    operation_of,
+    waiting_facts,
+)
 from stallwatch.formats.xid import FOLLOW_ON
 from stallwatch.model.evidence import NodeEvidence, ProcessLook
 from stallwatch.model.verdict import Confidence, Fact, Rejected
@@ -209,3 +219,31 @@ def _sentence(rank: int, end: ProcessLook | None) -> str:
 
 def _source(end: ProcessLook | None) -> str:
     return (end.exit_source or "/proc") if end else "/proc"
+
+
+# A process is stopped: by a signal, or by a debugger that traces it.
+
+
+def stopped(analysis: Analysis) -> Saying:
+    stopped = sorted(rank for rank, activity in analysis.case.activities.items() if activity.stopped)
+    if not stopped:
+        return None
+    facts = [
+        Fact(
+            f"rank {rank} is stopped, traced by process {tracer}"
+            if (tracer := analysis.case.activity(rank).tracer_pid)
+            else f"rank {rank} is stopped by a signal, nobody traces it",
+            "/proc",
+        )
+        for rank in stopped
+    ]
+    wait = main_wait(analysis, stopped)
+    return Claim(
+        cause="process_stopped",
+        culprits=tuple(stopped),
+        confidence="certain" if wait is not None else "likely",
+        because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, stopped)),
+        group=wait.point.group if wait else None,
+        operation=operation_of(analysis, wait) if wait else None,
+        seq=wait.point.seq or None if wait else None,
+    )
