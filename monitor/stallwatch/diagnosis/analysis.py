@@ -1,4 +1,5 @@
-"""Everything that the claims look at, worked out once."""
+"""Everything that the claims look at, worked out once: the case, its graph of waits and their roots, who is absent,
+where calls differ, which GPU is whose. `analyze_job` makes it of a case."""
 
 from collections import Counter
 from functools import cached_property

@@ -1,4 +1,5 @@
-"""A look at a rank as `progress` compares it: its judged thread, its process, and the children that it waits for."""
+"""A look at a rank as `progress` compares it: its judged thread, its process, and the threads and children of its own
+that it waits for."""
 
 from typing import NamedTuple
 

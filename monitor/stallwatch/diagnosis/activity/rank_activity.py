@@ -1,4 +1,5 @@
-"""The value that says what one rank does."""
+"""The value that says what one rank does, and what its recorder, its own hook and the source around its lines add to
+it."""
 
 import msgspec
 

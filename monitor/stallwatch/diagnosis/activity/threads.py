@@ -1,4 +1,5 @@
-"""Which thread of a process matters: the main one, or the one that does the training or blocks it."""
+"""The looks at a rank side by side, and which thread of its process matters: the main one, or the one that does the
+training or blocks it; and whether its threads show that it has joined its job."""
 
 from typing import NamedTuple
 

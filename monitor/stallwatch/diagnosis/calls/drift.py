@@ -1,6 +1,5 @@
-"""Before the hang: ranks of a job that still moves, compared by what they called, so that a call too many or too few,
-or a silent difference of type, is told before somebody waits for ever.
-"""
+"""Before the hang: ranks of a job that still moves, compared by what they called and how many calls they count at a
+step, so that a call too many or too few, or a silent difference of type, is told before somebody waits for ever."""
 
 from bisect import bisect_right
 from collections import Counter

@@ -1,4 +1,5 @@
-"""Members of one group entered different things under one number; or left the loop and wait at its end."""
+"""Members of one group entered different things under one number, or named different roots; were one call off already;
+or left the loop and wait at its end."""
 
 from itertools import pairwise
 

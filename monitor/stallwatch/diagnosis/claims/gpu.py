@@ -1,4 +1,5 @@
-"""A GPU reported an error that stops work, or does not answer; and NVLink, switch or NIC errors that explain a hang.
+"""A GPU reported an error that stops work, or does not answer; NVLink, switch or NIC errors that explain a hang; or a
+GPU runs a kernel that is no communication and does not end.
 
 XIDs and what they mean are those of NVIDIA's catalogue; which ones follow from others is marked there, too.
 """

@@ -1,4 +1,4 @@
-"""The job moves: healthy, or one rank holds it back; or a long wait whose culprit makes progress."""
+"""The job moves: healthy, with its proof; or a long wait whose culprit makes progress."""
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import (

@@ -1,4 +1,5 @@
-"""Ranks that others wait for and that wait in nothing: they never entered; `where` says what they do instead."""
+"""Ranks that others wait for and that wait in nothing: they never entered; `where` says what they do instead. Or they
+went past the call, or stand at a lock that a thread of theirs holds while it waits in a collective."""
 
 from collections.abc import Iterable
 

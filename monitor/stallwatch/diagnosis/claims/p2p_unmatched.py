@@ -1,4 +1,5 @@
-"""Both ends of a send or receive are there, and their sizes differ: it does not end, and looks entered by all."""
+"""Cycles of waits, and transfers that never meet: over groups or of sends and receives; of sizes that differ at both
+ends; and those that no recorder shows, where all stand in one and nobody is absent."""
 
 import re
 from collections import Counter

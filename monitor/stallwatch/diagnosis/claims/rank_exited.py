@@ -1,4 +1,4 @@
-"""A process is gone. Peers that died of it are victims: their logs say so, or they ended after it."""
+"""A process is gone, or stopped. Peers that died of it are victims: their logs say so, or they ended after it."""
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.analysis import Analysis

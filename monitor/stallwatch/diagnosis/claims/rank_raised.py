@@ -1,4 +1,5 @@
-"""A rank hit an exception and hangs in its teardown, or swallowed it and left the others waiting."""
+"""A rank hit an exception and hangs in its teardown, or swallowed it and left the others waiting; or it has left the
+loop that the others are in, where stacks alone tell."""
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, operation_of, waiting_facts

@@ -1,4 +1,5 @@
-"""Why a rank is slow: the line that takes its time, and what goes with it, compared with its peers; with what to do."""
+"""The job moves and ranks hold it back: which, by arrival times or by many steps; and why, by the line that takes
+their time and what goes with it, compared with their peers; with what to do."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median

@@ -1,4 +1,5 @@
-"""Whose code a frame is, by kinds of paths: the job's own, a library's, Python's, generated, or a launcher's."""
+"""Whose code a frame is, by kinds of paths: the job's own, a library's, Python's, generated, or a launcher's; and what
+the text of its line says."""
 
 import re
 from enum import Enum

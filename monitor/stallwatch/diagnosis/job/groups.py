@@ -1,4 +1,5 @@
-"""One group's collectives as its members recorded them, decoded on demand, and where two members part."""
+"""A process group: its members, told by its kind where nobody wrote them down; its collectives as its members recorded
+them, decoded on demand; and where two members part."""
 
 import re
 from array import array

@@ -1,4 +1,5 @@
-"""Stuck or moving: by two looks, by what dumps taken apart prove about each other, by age against the job's step."""
+"""Stuck or moving: by two looks, by what dumps taken apart prove about each other, by age against the job's step; who
+comes late to each call, and whether work has moved to them."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

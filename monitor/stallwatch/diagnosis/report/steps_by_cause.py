@@ -1,4 +1,4 @@
-"""Steps for GPUs, networks and nodes."""
+"""Steps by cause: calls that do not fit together, processes that ended or raised, GPUs, networks and nodes."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

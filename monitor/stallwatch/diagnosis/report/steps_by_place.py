@@ -1,4 +1,4 @@
-"""Steps for a rank that is stuck in its own code, by what it does there."""
+"""Steps for a rank that is stuck in its own code, by what it does there, and by what the wait is for."""
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.report.text import place

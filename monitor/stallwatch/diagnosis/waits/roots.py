@@ -1,6 +1,8 @@
-"""Where chains of waits end: ranks that wait for nobody, and cycles. Everything else collapses to these.
+"""Where chains of waits end: ranks that wait for nobody, and cycles; who of them has not entered; and the
+counterfactual, whether the waits would end if these entered. Everything else collapses to these.
 
-Points are nodes too: sixteen thousand ranks in one barrier that half of them lack are then as many edges, not squared.
+Points are nodes too: sixteen thousand ranks in one barrier that half of them lack are then as many edges, not
+squared.
 """
 
 from collections.abc import Iterable, Mapping
