@@ -120,16 +120,16 @@ def test_no_unit_is_given_the_files_of_jobs_when_its_user_changes() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="plays several users")
-def test_an_upgrade_in_place_leaves_the_records_of_running_jobs_to_their_users(tmp_path: Path) -> None:
+def test_an_upgrade_in_place_leaves_the_records_of_running_jobs_to_their_users(folder_for_all: Path) -> None:
     """From a daemon of one unit, whose user had it all."""
     if shutil.which("systemd-tmpfiles") is None or shutil.which("systemd-sysusers") is None:
         pytest.skip("no systemd-tmpfiles here")
     before = 990
-    (tmp_path / "etc").mkdir()
-    subprocess.run(["systemd-sysusers", f"--root={tmp_path}", str(SYSUSERS)], check=True, capture_output=True)
-    users = {line.split(":")[0]: line.split(":") for line in (tmp_path / "etc/passwd").read_text().splitlines()}
+    (folder_for_all / "etc").mkdir()
+    subprocess.run(["systemd-sysusers", f"--root={folder_for_all}", str(SYSUSERS)], check=True, capture_output=True)
+    users = {line.split(":")[0]: line.split(":") for line in (folder_for_all / "etc/passwd").read_text().splitlines()}
     privileged = int(users["stallwatch-privileged"][2])
-    ranks = tmp_path / RANKS.relative_to("/")
+    ranks = folder_for_all / RANKS.relative_to("/")
     (ranks / ".daemon").mkdir(parents=True)
     for path in (ranks.parent, ranks, ranks / ".daemon"):
         os.chown(path, before, before)
@@ -138,13 +138,10 @@ def test_an_upgrade_in_place_leaves_the_records_of_running_jobs_to_their_users(t
     record.touch()
     os.chown(record, ALICE, ALICE)
     for _ in range(2):  # and at every boot
-        subprocess.run(["systemd-tmpfiles", "--create", f"--root={tmp_path}", str(TMPFILES)], check=True)
+        subprocess.run(["systemd-tmpfiles", "--create", f"--root={folder_for_all}", str(TMPFILES)], check=True)
         assert (ranks.parent.stat().st_uid, stat.S_IMODE(ranks.parent.stat().st_mode)) == (0, 0o755)
         assert (ranks.stat().st_uid, stat.S_IMODE(ranks.stat().st_mode)) == (privileged, 0o1777)
         assert record.stat().st_uid == ALICE
-    for folder in (tmp_path, *tmp_path.parents):
-        if not folder.stat().st_mode & stat.S_IXOTH:  # pytest's own, which other users may not enter
-            folder.chmod(folder.stat().st_mode | 0o055)
     prepares = "import pathlib, stallwatch.node.heartbeat_file as h, sys; h.prepare(pathlib.Path(sys.argv[1]))"
     python = need_root()
     done = subprocess.run(

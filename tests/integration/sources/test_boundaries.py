@@ -34,11 +34,9 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    folder = tmp_path / "ranks"
+def directory(folder_for_all: Path) -> Path:
+    folder = folder_for_all / "ranks"  # other users' ranks come here
     prepare(folder)
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(parent.stat().st_mode | 0o055)  # other users' ranks come here
     return folder
 
 

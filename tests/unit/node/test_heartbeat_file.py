@@ -46,13 +46,10 @@ def test_a_link_in_place_of_the_request_folder_is_put_aside(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def open_to_all(tmp_path: Path) -> Path:
+def open_to_all(folder_for_all: Path) -> Path:
     """As /dev/shm: who comes first has the name."""
-    for folder in tmp_path.parents:
-        if not folder.stat().st_mode & stat.S_IXOTH:  # pytest's own, which other users may not enter
-            folder.chmod(folder.stat().st_mode | 0o055)
-    tmp_path.chmod(0o1777)
-    return tmp_path
+    folder_for_all.chmod(0o1777)
+    return folder_for_all
 
 
 def made_by(uid: int, directory: Path, permissions: int = 0o1777) -> Path:

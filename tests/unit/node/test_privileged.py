@@ -446,10 +446,8 @@ except OSError as error:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="being another user needs root")
-def test_who_may_ask_is_the_daemons_user_and_root(tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        folder.chmod(folder.stat().st_mode | 0o055)
-    path = tmp_path / "socket"
+def test_who_may_ask_is_the_daemons_user_and_root(folder_for_all: Path) -> None:
+    path = folder_for_all / "socket"
     process = listening(path, "--user", "daemon")
     try:
         path.chmod(0o666)  # the socket's mode is the service manager's; this is the side's own
