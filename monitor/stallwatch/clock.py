@@ -5,6 +5,7 @@ subtracted (wall clocks step).
 """
 
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -24,3 +25,10 @@ class SystemClock:
 
     def wall_ns(self) -> int:
         return time.time_ns()
+
+
+def iso(wall_ns: int, timespec: str = "milliseconds") -> str:
+    """Given nanoseconds since the Unix epoch, return them as documents have them: ISO 8601 in UTC, `timespec` as
+    datetime.isoformat has it. Raise OverflowError, ValueError or OSError for a time that no calendar has."""
+    moment = datetime.fromtimestamp(wall_ns // 1000 / 1e6, UTC)
+    return moment.isoformat(timespec=timespec).replace("+00:00", "Z")

@@ -1,9 +1,9 @@
 """The report of an incident: the verdicts, and what a person needs beside them. Pure."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 from stallwatch import __version__, diagnosis
+from stallwatch.clock import iso
 from stallwatch.diagnosis.report.stack_tree import merge
 from stallwatch.model.evidence import Evidence
 from stallwatch.model.summary import RankSummary
@@ -27,7 +27,7 @@ def report_of(evidence: Evidence, judgement: diagnosis.Judgement) -> Report:
         incident_id=evidence.incident_id,
         training_job=evidence.training_job,
         epoch=evidence.epoch,
-        captured_at=iso(max(captured)) if captured else None,
+        captured_at=_iso(max(captured)) if captured else None,
         deadline=deadline(judgement.summaries.values()),
         evidence_complete=_is_complete(evidence, judgement),
         verdicts=judgement.verdicts,
@@ -60,11 +60,11 @@ def deadline(summaries: Iterable[RankSummary]) -> str | None:
         for pending in summary.pending
         if pending.created_ns is not None and pending.timeout_ms and not pending.timed_out
     ]
-    return iso(min(ends)) if ends else None
+    return _iso(min(ends)) if ends else None
 
 
-def iso(wall_ns: int) -> str | None:
+def _iso(wall_ns: int) -> str | None:
     try:
-        return datetime.fromtimestamp(wall_ns // 1_000_000_000, UTC).isoformat().replace("+00:00", "Z")
+        return iso(wall_ns, "seconds")
     except (OverflowError, ValueError, OSError):
         return None  # a clock that a dump made up

@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import partial
 
 from stallwatch import __version__
-from stallwatch.clock import Clock
+from stallwatch.clock import Clock, iso
 from stallwatch.doctor.check import Check, Inapplicable, Undetermined
 from stallwatch.doctor.finding import (
     SCHEMA_VERSION,
@@ -61,7 +60,7 @@ def examine(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         node=surroundings.host_name,
-        examined_at=_iso(clock.wall_ns()),
+        examined_at=iso(clock.wall_ns(), "seconds"),
         seconds=round(time.monotonic() - began, 3),
         findings=tuple(sorted(findings, key=_order)),
         checks=tuple(records),
@@ -73,7 +72,3 @@ def _order(finding: FindingRecord) -> tuple[bool, int]:
     """A failed run's own story first and in its own order; then the worst."""
     of_run = finding.area == "failed run"
     return not of_run, 0 if of_run else SEVERITIES.index(finding.severity)
-
-
-def _iso(wall_ns: int) -> str:
-    return datetime.fromtimestamp(wall_ns / 1e9, UTC).isoformat(timespec="seconds")

@@ -1,10 +1,9 @@
 """An incident that begins with its verdict: the sample that found the symptom held the evidence."""
 
-from datetime import UTC, datetime
-
 from msgspec.structs import replace
 
 from stallwatch import __version__
+from stallwatch.clock import iso
 from stallwatch.model.incident import Incident, IncidentEvent
 from stallwatch.model.verdict import SCHEMA_VERSION, Report
 
@@ -14,14 +13,13 @@ def with_sampled_verdict(incident: Incident, wall_ns: int) -> Incident:
     verdicts = tuple(finding.verdict for finding in incident.findings if finding.verdict is not None)
     if not verdicts:
         return incident
-    at = datetime.fromtimestamp(wall_ns // 1_000_000_000, UTC)
     report = Report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         incident_id=incident.incident_id,
         training_job=incident.job.training_job,
         epoch=incident.job.epoch,
-        captured_at=at.isoformat().replace("+00:00", "Z"),
+        captured_at=iso(wall_ns, "seconds"),
         deadline=None,
         evidence_complete=True,
         verdicts=verdicts,

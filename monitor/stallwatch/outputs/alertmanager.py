@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from stallwatch.clock import Clock
+from stallwatch.clock import Clock, iso
 from stallwatch.config import Config
 from stallwatch.model.incident import Incident, NodeReport, Severity
 from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
-from stallwatch.outputs.documents import HeldBack, encoded, iso
+from stallwatch.outputs.documents import HeldBack, encoded
 from stallwatch.outputs.headline import headline, safety_words, sentence
 from stallwatch.outputs.newest import Newest
 from stallwatch.outputs.poster import Request

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from stallwatch.clock import Clock
+from stallwatch.clock import Clock, iso
 from stallwatch.errors import UsageError
 from stallwatch.incidents.delivery_steps import Step, covered, due, verdict_key
 from stallwatch.model.incident import Delivered, Incident, NodeReport, Severity
@@ -20,7 +20,7 @@ from stallwatch.node.disk import DiskHangs
 from stallwatch.outputs.back_off import BackOff
 from stallwatch.outputs.delivery import Delivered as Arrived
 from stallwatch.outputs.delivery import Later, Outcome, ReadyPoster
-from stallwatch.outputs.documents import HeldBack, iso
+from stallwatch.outputs.documents import HeldBack
 from stallwatch.outputs.rate_cap import NoCap, RateCap
 from stallwatch.outputs.spool import Message, Spool, SpoolFile
 

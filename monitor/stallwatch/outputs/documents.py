@@ -1,12 +1,12 @@
 """The API's documents (contract): an incident is a Report of `analyze --json` plus the life of the incident."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 
 from stallwatch import __version__
+from stallwatch.clock import iso
 from stallwatch.model.finding import Finding, RankState
 from stallwatch.model.incident import (
     OVER,
@@ -200,12 +200,6 @@ def _holdable(value: Any) -> Any:
     if isinstance(value, dict):
         return {_holdable(key): _holdable(one) for key, one in value.items()}
     return [_holdable(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def iso(wall_ns: int) -> str:
-    """ISO 8601 in UTC, to the millisecond."""
-    moment = datetime.fromtimestamp(wall_ns / 1e9, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _no_report(incident: Incident) -> Report:

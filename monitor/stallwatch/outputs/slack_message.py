@@ -8,13 +8,13 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from stallwatch.clock import iso
 from stallwatch.diagnosis.report.stack_tree import render
 from stallwatch.incidents.delivery_steps import LAST, Step
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
-from stallwatch.outputs.documents import iso
 from stallwatch.outputs.headline import headline, safety_words, sentence
 
 # https://docs.slack.dev/reference/block-kit/blocks: a longer text makes Slack refuse the whole message.

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch.clock import iso
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.snapshot import JobKey
-from stallwatch.outputs.documents import iso
 
 _LARGEST_BYTES = 64 << 20
 _MOST_LOOKS = 240

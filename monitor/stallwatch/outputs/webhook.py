@@ -4,6 +4,7 @@ https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md, in the stru
 """
 
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from stallwatch import __version__
-from stallwatch.clock import Clock
+from stallwatch.clock import Clock, iso
 from stallwatch.config import Config
 from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
@@ -105,6 +106,6 @@ class WebhookWords:
 
 
 def _event(event_id: str, node: str, data: Data, subject: str = "") -> CloudEvent:
-    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    at = iso(time.time_ns())
     source = f"/stallwatch/{quote(node, safe='')}"
     return CloudEvent(event_id, source, f"stallwatch.incident.{data.step}", at, data, subject)

@@ -9,6 +9,7 @@ import msgspec
 from stallwatch import __version__
 from stallwatch import config as configuration
 from stallwatch.bundle.history import History, read_history
+from stallwatch.clock import iso
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected
 from stallwatch.errors import UnusableInput, UsageError
@@ -19,7 +20,7 @@ from stallwatch.model.finding import Finding
 from stallwatch.model.incident import UNTOLD, Incident, Severity
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Verdict
-from stallwatch.outputs.documents import EventDocument, IncidentDocument, incident_document, iso
+from stallwatch.outputs.documents import EventDocument, IncidentDocument, incident_document
 from stallwatch.replay.playing import Moment, play
 from stallwatch.replay.recorded import RecordedWitness, recorded_looks
 from stallwatch.replay.telling import Telling, voices

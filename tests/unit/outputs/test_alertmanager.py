@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from stallwatch.clock import iso
 from stallwatch.model.incident import Incident, Together
 from stallwatch.model.verdict import CulpritProcess, Frame
 from stallwatch.outputs.alertmanager import AlertmanagerOutput
 from stallwatch.outputs.delivery import Delivered, Later, Outcome
-from stallwatch.outputs.documents import iso
 from tests.unit.outputs.courier_bench import WAIT, FakePoster
 from tests.unit.outputs.reports import JOB, FakeClock, diagnosis, incident, node_report, verdict
 

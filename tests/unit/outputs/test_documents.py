@@ -1,8 +1,9 @@
 import msgspec
 
+from stallwatch.clock import iso
 from stallwatch.model.snapshot import SensorStatus
 from stallwatch.model.verdict import Report
-from stallwatch.outputs.documents import incident_document, incident_list, iso, rank_list, readiness
+from stallwatch.outputs.documents import incident_document, incident_list, rank_list, readiness
 from tests.unit.outputs.reports import WALL_NS, diagnosis, incident, node_report, with_snapshot
 
 
