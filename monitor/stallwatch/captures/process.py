@@ -12,7 +12,15 @@ from msgspec.structs import replace
 from stallwatch.hook import layout
 from stallwatch.model.evidence import ChildProcess, ProcessLook, ThreadState
 from stallwatch.model.snapshot import RankSample
-from stallwatch.node.procfs import ProcessDirectory, descendants, parse_io, parse_stat, parse_status, parse_wchan
+from stallwatch.node.procfs import (
+    ProcessDirectory,
+    descendants,
+    parse_io,
+    parse_stat,
+    parse_status,
+    parse_wchan,
+    status_of,
+)
 
 _MOST_THREADS = 4096
 _MOST_CHILDREN = 128
@@ -178,8 +186,7 @@ def _wchan(pid: int, proc: str) -> str | None:
 
 def _namespace_pid(pid: int, proc: str) -> int | None:
     try:
-        with open(f"{proc}/{pid}/status", "rb") as file:
-            pids = parse_status(file.read()).namespace_pids
+        pids = status_of(pid, proc).namespace_pids
     except (OSError, ValueError):
         return None
     return pids[-1] if len(pids) > 1 else None

@@ -14,7 +14,7 @@ from stallwatch.formats.outside_text import text_of
 from stallwatch.model.evidence import ChildProcess, Neighbour, Usage
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.memory_file import memory_file
-from stallwatch.node.procfs import ProcessDirectory, Stat, parse_stat
+from stallwatch.node.procfs import TICKS_PER_SECOND, ProcessDirectory, Stat, parse_stat, stat_of
 
 # py-spy draws the time between two samples by chance (exponentially), so that steps of any length are seen in all
 # their parts. A sample of a process of torch costs it about 0.2 ms.
@@ -26,7 +26,7 @@ _OUTPUT_LIMIT_BYTES = 2 << 20
 _MOST_PROCESSES = 20_000
 _MOST_BESIDE = 3
 _LEAST_SHARE = 0.1  # of a CPU, of a process that is named
-_TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK")
+_TICK_SECONDS = 1.0 / TICKS_PER_SECOND
 _ALLOWED = re.compile(rb"^Cpus_allowed_list:\s*([0-9,-]+)$", re.MULTILINE)
 _SWAP = re.compile(rb"^VmSwap:\s*([0-9]+) kB$", re.MULTILINE)
 _MOST_CPUS = 8192
@@ -177,8 +177,7 @@ def processes(proc: str = "/proc") -> dict[int, Stat]:
         if not name.isdecimal():
             continue
         try:
-            with open(f"{proc}/{name}/stat", "rb") as file:
-                found[int(name)] = parse_stat(file.read())
+            found[int(name)] = stat_of(int(name), proc)
         except (OSError, ValueError):
             continue
     return found

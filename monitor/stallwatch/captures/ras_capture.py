@@ -1,7 +1,6 @@
 """NCCL's RAS report of a node in the bundle: a capture finds out whom to ask, which takes its rights, and the daemon's
 side, which has a network, asks."""
 
-import os
 import time
 from collections.abc import Iterable, Sequence
 
@@ -17,6 +16,7 @@ from stallwatch.model.evidence import Attempt
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.children import module_of_ours
+from stallwatch.node.procfs import namespace_of
 from stallwatch.node.run_once import run_once
 
 _ANSWERS = msgspec.json.Decoder(tuple[RasAnswer, ...])
@@ -56,7 +56,7 @@ class RasCapture:
             except NotCaptured as reason:
                 refusals[f"rank {sample.rank}: {reason}. {reason.help}".strip()] = None
                 continue
-            network = None if ask.pid is None else os.stat(f"/proc/{ask.pid}/ns/net").st_ino
+            network = None if ask.pid is None else namespace_of(ask.pid, "net")
             if (key := (ask.host, ask.port, network)) not in seen:
                 seen.add(key)
                 asks[ask] = None

@@ -13,7 +13,7 @@ from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node import rank_files, untrusted
-from stallwatch.node.procfs import ProcessDirectory
+from stallwatch.node.procfs import ProcessDirectory, namespace_of
 
 # Asked below this version the service crashed jobs, and crashed by itself (nccl#1669, #1718, #1762, #1996).
 SAFE_VERSION = (2, 28, 9)
@@ -102,7 +102,5 @@ def _environment(pid: int) -> dict[str, str]:
 
 
 def _shares_our_network(pid: int) -> bool:
-    try:
-        return os.stat(f"/proc/{pid}/ns/net").st_ino == os.stat("/proc/self/ns/net").st_ino
-    except OSError:
-        return True  # not ours to know: most ranks do
+    network = namespace_of(pid, "net")
+    return network is None or network == namespace_of("self", "net")  # not ours to know: most ranks do

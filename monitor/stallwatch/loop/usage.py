@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch.node.procfs import TICKS_PER_SECOND
+
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _TIMES, _RSS = slice(11, 15), 21  # after the command's ")" in /proc/<pid>/stat; its ended children's times too
 _ENDED = (FileNotFoundError, ProcessLookupError)
 
@@ -29,7 +30,7 @@ def own_usage(proc: Path = Path("/proc")) -> Usage:
             fields = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
         except _ENDED:
             continue
-        cpu_seconds += sum(map(int, fields[_TIMES])) / _TICKS_PER_SECOND
+        cpu_seconds += sum(map(int, fields[_TIMES])) / TICKS_PER_SECOND
         resident_bytes += int(fields[_RSS]) * _PAGE_BYTES
     return Usage(cpu_seconds, resident_bytes)
 

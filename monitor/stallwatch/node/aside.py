@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from stallwatch.node.procfs import parse_stat
+from stallwatch.node.procfs import stat_of
 
 T = TypeVar("T")
 
@@ -71,8 +71,7 @@ class Aside(Generic[T]):
     def is_in_kernel(self) -> bool:
         """Whether the call waits in the kernel, where no signal reaches it."""
         try:
-            with open(f"/proc/self/task/{self._thread and self._thread.native_id}/stat", "rb") as file:
-                return parse_stat(file.read()).state == "D"
+            return stat_of(self._thread.native_id or 0, "/proc/self/task").state == "D" if self._thread else False
         except (OSError, ValueError):
             return False
 

@@ -8,6 +8,7 @@ from stallwatch.formats.outside_text import name_of
 
 # Enough for every file that is read whole here; a process' status with 4,096 groups is the longest.
 _LIMIT_BYTES = 1 << 16
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Stat(NamedTuple):
@@ -208,6 +209,27 @@ class ProcessDirectory:
         self.close()
 
 
+def stat_of(pid: int, proc: str = "/proc") -> Stat:
+    """Of whichever process has this number now. Raise OSError or ValueError."""
+    with open(f"{proc}/{pid}/stat", "rb") as file:
+        return parse_stat(file.read())
+
+
+def status_of(pid: int, proc: str = "/proc") -> Status:
+    """Of whichever process has this number now. Raise OSError or ValueError."""
+    with open(f"{proc}/{pid}/status", "rb") as file:
+        return parse_status(file.read())
+
+
+def namespace_of(pid: int | str, kind: str, proc: str = "/proc") -> int | None:
+    """The inode of its namespace ("net", "pid"), by which two can be told apart; None where it is not ours to know.
+    `pid` may be "self"."""
+    try:
+        return os.stat(f"{proc}/{pid}/ns/{kind}").st_ino
+    except OSError:
+        return None
+
+
 def children_of(pid: int, proc: str = "/proc", threads: bool = True) -> tuple[int, ...]:
     """Pids of a process' children, those of its main thread only when `threads` is false. Empty when it is gone or
     the kernel was built without CONFIG_PROC_CHILDREN."""
@@ -238,8 +260,7 @@ def descendants(
             continue
         seen.add(child)
         try:
-            with open(f"{proc}/{child}/stat", "rb") as file:
-                stat = parse_stat(file.read())
+            stat = stat_of(child, proc)
         except (OSError, ValueError):
             continue
         if stat.parent_pid in seen:

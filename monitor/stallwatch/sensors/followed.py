@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec.structs import replace
 
 from stallwatch.model.snapshot import Heartbeat, JobKey, ProcessEnd
+from stallwatch.node.procfs import TICKS_PER_SECOND
 from stallwatch.sensors.deaths import DeathWatch
 from stallwatch.sensors.environ import RankNames
 from stallwatch.sensors.exits import Traces, explain, note_traces
@@ -15,7 +16,6 @@ from stallwatch.sensors.processes import ProcessWatch
 from stallwatch.sensors.slow_reads import SlowReads
 from stallwatch.sensors.twins import Member, kin_of, told_apart
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # A stop must be told within two seconds, so it cannot wait for the next tick; one pread a rank.
 _STATE_SECONDS = 0.25
 # Of one user: no node has so many ranks, and each costs some files and 150 µs of a read.
@@ -208,7 +208,7 @@ class FollowedRanks:
 
 def age_ns(start_ticks: int) -> int:
     """How long ago a process began, by the clock that also runs while the node sleeps."""
-    age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - start_ticks * 1_000_000_000 // _TICKS_PER_SECOND
+    age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - start_ticks * 1_000_000_000 // TICKS_PER_SECOND
     return max(age_ns, 0)
 
 

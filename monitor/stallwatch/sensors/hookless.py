@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from stallwatch.node.procfs import parse_stat, parse_status
+from stallwatch.node.procfs import stat_of, status_of
 from stallwatch.sensors.environ import RankNames, is_disabled, parse_environment, rank_names
 
 _ENVIRONMENT_LIMIT_BYTES = 1 << 20
@@ -110,8 +110,7 @@ class HooklessSearch:
         if seen is not None and seen.is_settled and (self._searches + pid) % _SETTLED_EVERY:
             return
         try:
-            with open(f"{self._proc}/{pid}/stat", "rb") as file:
-                stat = parse_stat(file.read())
+            stat = stat_of(pid, self._proc)
             if seen is None or seen.start_ticks != stat.start_ticks:
                 seen = self._seen[pid] = _Seen(pid, self._user_of(pid), stat.start_ticks, stat.parent_pid)
         except (OSError, ValueError):
@@ -134,8 +133,7 @@ class HooklessSearch:
 
     def _user_of(self, pid: int) -> int:
         """By its status: whose the folder is a process may change (PR_SET_DUMPABLE). Raise OSError or ValueError."""
-        with open(f"{self._proc}/{pid}/status", "rb") as file:
-            return parse_status(file.read()).uids[0]
+        return status_of(pid, self._proc).uids[0]
 
     def _may_read(self, uid: int) -> bool:
         return self._reads[uid] < _MOST_READS and self._read_bytes[uid] < _MOST_READ_BYTES

@@ -3,7 +3,7 @@
 import os
 
 from stallwatch.model.snapshot import Heartbeat
-from stallwatch.node.procfs import parse_stat, parse_status
+from stallwatch.node.procfs import namespace_of, stat_of, status_of
 
 
 class PidTranslation:
@@ -12,7 +12,7 @@ class PidTranslation:
     def __init__(self, proc: str = "/proc", search_seconds: float = 5.0) -> None:
         self._proc = proc
         self._search_ns = int(search_seconds * 1e9)
-        self._own = _namespace(f"{proc}/self/ns/pid")
+        self._own = namespace_of("self", "pid", proc)
         self._next_search_ns = 0
         self._by_inner: dict[int, list[int]] = {}
 
@@ -21,7 +21,7 @@ class PidTranslation:
         if heartbeat.pid_namespace in (0, self._own) or self._own is None:
             return heartbeat.pid if self._started_at(heartbeat.pid) == heartbeat.start_ticks else None
         for pid in self._candidates(heartbeat.pid, now_ns):
-            namespace = _namespace(f"{self._proc}/{pid}/ns/pid")
+            namespace = namespace_of(pid, "pid", self._proc)
             # Not ours to read without ptrace access; start ticks then tell the process alone.
             if namespace in (None, heartbeat.pid_namespace) and self._started_at(pid) == heartbeat.start_ticks:
                 return pid
@@ -41,8 +41,7 @@ class PidTranslation:
             if not name.isdecimal():
                 continue
             try:
-                with open(f"{self._proc}/{name}/status", "rb") as file:
-                    pids = parse_status(file.read()).namespace_pids
+                pids = status_of(int(name), self._proc).namespace_pids
             except (OSError, ValueError):
                 continue
             if len(pids) > 1:
@@ -51,14 +50,6 @@ class PidTranslation:
 
     def _started_at(self, pid: int) -> int | None:
         try:
-            with open(f"{self._proc}/{pid}/stat", "rb") as file:
-                return parse_stat(file.read()).start_ticks
+            return stat_of(pid, self._proc).start_ticks
         except (OSError, ValueError):
             return None
-
-
-def _namespace(path: str) -> int | None:
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return None

@@ -16,6 +16,7 @@ from stallwatch.node.procfs import (
     parse_io,
     parse_stat,
     parse_wchan,
+    stat_of,
 )
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -27,11 +28,6 @@ _LAUNCHER_EVERY = 10
 _FILES_EVERY = 10  # a rank has thousands of them
 
 _OUR_TRACER = "py-spy"
-
-
-def _stat_of(pid: int, proc: str) -> Stat:
-    with open(f"{proc}/{pid}/stat", "rb") as file:
-        return parse_stat(file.read())
 
 
 class ProcessWatch:
@@ -81,8 +77,8 @@ class ProcessWatch:
         if not tracer_pid:
             return False
         try:
-            tracer = _stat_of(tracer_pid, self._proc)
-            return tracer.command == _OUR_TRACER and _stat_of(tracer.parent_pid, self._proc).parent_pid == os.getppid()
+            tracer = stat_of(tracer_pid, self._proc)
+            return tracer.command == _OUR_TRACER and stat_of(tracer.parent_pid, self._proc).parent_pid == os.getppid()
         except (OSError, ValueError):
             return False
 
@@ -135,8 +131,7 @@ class ProcessWatch:
         """torchrun gives each rank a session of its own: what is a person's terminal is seen only at its agent."""
         if self._samples % _LAUNCHER_EVERY == 0:
             try:
-                with open(f"{self._proc}/{parent_pid}/stat", "rb") as file:
-                    self._launcher_terminal = parse_stat(file.read()).terminal != 0
+                self._launcher_terminal = stat_of(parent_pid, self._proc).terminal != 0
             except (OSError, ValueError):
                 self._launcher_terminal = False
         return self._launcher_terminal

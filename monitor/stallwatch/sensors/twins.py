@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from stallwatch.node.procfs import namespace_of
+
 
 class Kin(NamedTuple):
     """What ranks of one job on a node have in common, the surest first; 0: not known."""
@@ -32,8 +34,8 @@ class Member(NamedTuple):
 def kin_of(pid: int, parent: int, proc: str = "/proc") -> Kin:
     """What cannot be read is 0; nothing here fails."""
     return Kin(
-        _or_zero(lambda: os.stat(f"{proc}/{pid}/ns/net").st_ino),
-        _or_zero(lambda: os.stat(f"{proc}/{pid}/ns/pid").st_ino),
+        namespace_of(pid, "net", proc) or 0,
+        namespace_of(pid, "pid", proc) or 0,
         _or_zero(lambda: os.getsid(pid)),
         _or_zero(lambda: os.getpgid(pid)),
         parent,
