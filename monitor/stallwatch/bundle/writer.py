@@ -1,7 +1,6 @@
 """Writes an incident bundle: every file whole or not there, so that a bundle is readable at every moment."""
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,26 +12,9 @@ from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
+from stallwatch.node.atomic_file import write_atomically
 
 SCHEMA_VERSION = 1
-
-
-def write_atomically(path: Path, data: bytes, *, through: bool = False) -> None:
-    """Write `data` beside `path` and rename it into place; `through`: to the disk itself before it is renamed. Raise
-    OSError; nothing half-written stays behind."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.part")
-    try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            if through:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def append_to(path: Path, data: bytes) -> None:

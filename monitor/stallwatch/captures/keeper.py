@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.bundle.writer import write_atomically, write_json
+from stallwatch.bundle.writer import write_json
 from stallwatch.captures.allowance import Allowance, Limits
 from stallwatch.captures.channel import (
     NODE,
@@ -36,6 +36,7 @@ from stallwatch.captures.ras_capture import ask
 from stallwatch.captures.spec import CaptureState, Compared, KeepSpec, Sampling
 from stallwatch.errors import StallwatchError
 from stallwatch.model.evidence import Attempt, ProcessLook
+from stallwatch.node.atomic_file import write_atomically
 from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.frames import as_child, pack
 from stallwatch.node.no_network import give_up_network

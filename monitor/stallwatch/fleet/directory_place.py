@@ -33,6 +33,7 @@ from stallwatch.fleet.place import (
     PlaceProblem,
     Standing,
 )
+from stallwatch.node.atomic_file import write_atomically
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _ORDERS: Final = ".orders"  # no job's name begins with a dot
@@ -278,14 +279,7 @@ def _create(path: Path, data: bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(f".{path.name[:80]}-{secrets.token_hex(6)}")
-    _create(temporary, data)
-    try:
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_atomically(path, data, makes_folder=False)
 
 
 def _read(path: Path) -> bytes:

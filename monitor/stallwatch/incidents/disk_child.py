@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.bundle.writer import append_to, write_atomically
+from stallwatch.bundle.writer import append_to
 from stallwatch.incidents.store import IncidentStore, Left
 from stallwatch.model.incident import Incident
+from stallwatch.node.atomic_file import write_atomically
 from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.disk import LIMIT_BYTES, Answer, Call, Failed
 from stallwatch.node.frames import answer_requests, as_child

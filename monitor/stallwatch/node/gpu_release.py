@@ -5,13 +5,14 @@ this boot, which nobody sets."""
 import contextlib
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+
+from stallwatch.node.atomic_file import write_atomically
 
 FILE = "gpus-released.json"
 LONGEST_SECONDS = 24 * 3600.0  # who forgets it is watched again tomorrow
@@ -62,16 +63,8 @@ def release(file: Path, seconds: float, until: str, by: str) -> None:
         file.unlink(missing_ok=True)
         return
     said = msgspec.json.encode(Release(_boottime() + min(seconds, LONGEST_SECONDS), until, by))
-    # The folder is the daemon's: whatever lies in our place is replaced, never written through.
-    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with open(descriptor, "wb") as opened:
-            os.fchmod(descriptor, 0o644)  # the privileged side is another user
-            opened.write(said)
-        os.replace(temporary, file)
-    except OSError:
-        os.unlink(temporary)
-        raise
+    # The folder is the daemon's, and the privileged side, which reads it, is another user.
+    write_atomically(file, said, mode=0o644, makes_folder=False)
 
 
 def holders(root: Path = Path("/proc")) -> Iterator[Holder]:

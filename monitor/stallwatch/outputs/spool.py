@@ -1,11 +1,9 @@
 """What an output has told and what it still has to deliver, kept over a restart of the daemon."""
 
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -121,32 +119,18 @@ _SPOOL = msgspec.json.Decoder(Spool)
 _OPTIONAL_BYTES = msgspec.msgpack.Decoder(bytes | None)
 
 
-def load(path: Path) -> Spool:
-    """Given a spool's file, return what it holds; an absent or unreadable one is empty.
+class SpoolFile(Protocol):
+    """Where a spool is kept between attempts. Every call may raise OSError."""
 
-    Raise OSError when it exists and cannot be read.
-    """
-    try:
-        return _SPOOL.decode(path.read_bytes())
-    except FileNotFoundError:
-        return Spool()
-    except msgspec.MsgspecError:
-        path.replace(path.with_suffix(".unreadable"))
-        return Spool()
-
-
-class SpoolFile:
-    """Where a spool is kept between attempts."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def load(self) -> Spool:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        return load(self.path)
+        """An absent or unreadable one is empty."""
+        ...
 
     def save(self, spool: Spool) -> None:
-        save(self.path, spool)
+        """In one step: a crash leaves the old one or the new one."""
+        ...
 
     def be_ready(self) -> None:
         """There may be something to save in a moment."""
@@ -155,12 +139,12 @@ class SpoolFile:
         """Nothing will be saved for a while."""
 
 
-class FarSpoolFile(SpoolFile):
-    """The same behind a child: a disk that hangs delays no message by more than `seconds`. There are few calls, so the
-    child ends when it is told to rest."""
+class FarSpoolFile:
+    """A SpoolFile behind a child: a disk that hangs delays no message by more than `seconds`. There are few calls, so
+    the child ends when it is told to rest."""
 
     def __init__(self, path: Path, seconds: float = 5.0) -> None:
-        super().__init__(path)
+        self.path = path
         self._disk = Disk(str(path.parent), seconds)
 
     def load(self) -> Spool:
@@ -185,17 +169,3 @@ class FarSpoolFile(SpoolFile):
 
     def save(self, spool: Spool) -> None:
         self._disk.call("write_through", str(self.path), msgspec.json.encode(spool))
-
-
-def save(path: Path, spool: Spool) -> None:
-    """Replace the file in one step: a crash leaves the old one or the new one."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600: messages hold code
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(spool))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise

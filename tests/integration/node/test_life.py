@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
-from stallwatch.outputs.spool import load
+from stallwatch.outputs.spool import Spool
 from tests.e2e.webhook import Webhook
 from tests.integration.node.service import ALICE, PRIVILEGED, ServiceDaemon, UserJob
 from tests.programs.everybody import PythonForEverybody
@@ -163,7 +164,10 @@ def test_a_daemon_that_was_killed_in_mid_incident_does_not_speak_twice(
             daemon.until(lambda: any(one.verdicts for one in daemon.incidents(JOB)), "a verdict")
             # Between sending and writing down that it was sent a message may be sent twice: at least once is promised.
             spool = folder / "state" / "webhook.json"
-            daemon.until(lambda: spool.exists() and not load(spool).queue, "it is written down that it was told")
+            daemon.until(
+                lambda: spool.exists() and not msgspec.json.decode(spool.read_bytes(), type=Spool).queue,
+                "it is written down that it was told",
+            )
             before = daemon.incidents(JOB)[0]
             daemon.kill()
             daemon.start()

@@ -1,13 +1,11 @@
-import os
 from pathlib import Path
 
 import msgspec
-import pytest
 from msgspec.structs import replace
 
 from stallwatch.bundle.reader import load
 from stallwatch.bundle.report import make_report
-from stallwatch.bundle.writer import BundleWriter, write_atomically
+from stallwatch.bundle.writer import BundleWriter
 from stallwatch.config import Config, DeadmanSection, SlackSection, WebhookSection
 from stallwatch.hook import layout
 from stallwatch.model.process import ChildProcess
@@ -115,16 +113,3 @@ def test_verdict_is_the_report(tmp_path: Path) -> None:
     )
     BundleWriter(tmp_path, "node0").write_verdict(report)
     assert msgspec.json.decode((tmp_path / "verdict.json").read_bytes(), type=Report) == report
-
-
-def test_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_atomically(tmp_path / "a/file", b"old")
-
-    def full_disk(source: object, target: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full_disk)
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(tmp_path / "a/file", b"new")
-    assert (tmp_path / "a/file").read_bytes() == b"old"
-    assert os.listdir(tmp_path / "a") == ["file"]

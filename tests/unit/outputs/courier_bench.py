@@ -8,10 +8,11 @@ import msgspec
 
 from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
+from stallwatch.node.atomic_file import write_atomically
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import Later, Outcome
 from stallwatch.outputs.rate_cap import RateCap
-from stallwatch.outputs.spool import SpoolFile
+from stallwatch.outputs.spool import Spool
 from tests.unit.outputs.reports import FakeClock, node_report
 
 WAIT = 10.0  # a test that needs this long has failed
@@ -54,6 +55,26 @@ class PlainWords:
         return {"test": True}
 
 
+class PlainSpoolFile:
+    """A SpoolFile without a child."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> Spool:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return msgspec.json.decode(self.path.read_bytes(), type=Spool) if self.path.exists() else Spool()
+
+    def save(self, spool: Spool) -> None:
+        write_atomically(self.path, msgspec.json.encode(spool))
+
+    def be_ready(self) -> None:
+        pass
+
+    def rest(self) -> None:
+        pass
+
+
 class Bench:
     def __init__(self, state: Path, cap: RateCap | None = None) -> None:
         self.state = state
@@ -68,7 +89,7 @@ class Bench:
             PlainWords(),
             self.poster,
             self.clock,
-            SpoolFile(self.state / "slack.json"),
+            PlainSpoolFile(self.state / "slack.json"),
             "warning",
             cap=self.cap,
         )

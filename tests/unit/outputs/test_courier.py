@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 
 from stallwatch.errors import UsageError
-from stallwatch.outputs import spool as spools
 from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import Delivered, Later, Refused
-from stallwatch.outputs.spool import SpoolFile
-from tests.unit.outputs.courier_bench import WAIT, Bench, FakePoster, PlainWords
+from tests.unit.outputs.courier_bench import WAIT, Bench, FakePoster, PlainSpoolFile, PlainWords
 from tests.unit.outputs.reports import FakeClock, diagnosis, incident, verdict
 
 
@@ -34,7 +32,9 @@ def test_it_tells_an_incident_once_however_often_it_is_published(bench: Bench) -
 def test_publishing_does_not_wait_for_a_server_that_hangs(bench: Bench) -> None:
     bench.publish(incident())
     assert bench.attempt() == "told"  # under way, and nobody answers
-    assert [one.step for one in spools.load(bench.state / "slack.json").queue] == ["told"]  # a crash now loses nothing
+    assert [one.step for one in PlainSpoolFile(bench.state / "slack.json").load().queue] == [
+        "told"
+    ]  # a crash now loses nothing
     bench.publish(incident(state="resolved"))
     assert bench.courier.queued() == 2
     bench.answer(Delivered("ok"))
@@ -129,7 +129,7 @@ def test_closing_ends_an_attempt_that_hangs_and_keeps_the_message(bench: Bench) 
 
 
 def test_a_full_disk_is_a_problem_that_is_told_while_it_goes_on_delivering(bench: Bench) -> None:
-    bench.courier._file = SpoolFile(Path("/proc/nowhere/slack.json"))
+    bench.courier._file = PlainSpoolFile(Path("/proc/nowhere/slack.json"))
     bench.answer(Delivered("ok"))
     bench.publish(incident())
     bench.settled(delivered=1)
@@ -138,7 +138,7 @@ def test_a_full_disk_is_a_problem_that_is_told_while_it_goes_on_delivering(bench
 
 def test_a_state_directory_that_cannot_be_is_refused_with_the_key_to_change() -> None:
     courier = Courier(
-        "slack", PlainWords(), FakePoster(), FakeClock(), SpoolFile(Path("/proc/nowhere/slack.json")), "warning"
+        "slack", PlainWords(), FakePoster(), FakeClock(), PlainSpoolFile(Path("/proc/nowhere/slack.json")), "warning"
     )
     with pytest.raises(UsageError) as refusal:
         courier.start()

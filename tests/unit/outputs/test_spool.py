@@ -2,8 +2,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.outputs import spool as spools
-from stallwatch.outputs.spool import Message, Spool
+from stallwatch.outputs.spool import FarSpoolFile, Message, Spool
 
 
 def message(number: int) -> Message:
@@ -12,8 +11,9 @@ def message(number: int) -> Message:
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     spool, _ = Spool().with_message(message(1), ("told", "escalated"))
-    spools.save(tmp_path / "slack.json", spool)
-    loaded = spools.load(tmp_path / "slack.json")
+    file = FarSpoolFile(tmp_path / "slack.json", 60.0)
+    file.save(spool)
+    loaded = file.load()
     assert loaded.told == {"job-1": ("told", "escalated")}
     assert [one.incident_id for one in loaded.queue] == ["job-1"]
     assert (tmp_path / "slack.json").stat().st_mode & 0o777 == 0o600  # messages hold code
@@ -22,7 +22,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 
 def test_an_unreadable_file_is_set_aside_and_not_the_end(tmp_path: Path) -> None:
     (tmp_path / "slack.json").write_bytes(b'{"told":')
-    assert spools.load(tmp_path / "slack.json") == Spool()
+    assert FarSpoolFile(tmp_path / "slack.json", 60.0).load() == Spool()
     assert (tmp_path / "slack.unreadable").exists()
 
 
