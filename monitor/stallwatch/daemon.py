@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
+from stallwatch.detectors.pace import paces
 from stallwatch.errors import StallwatchError
 from stallwatch.incidents import silence
 from stallwatch.incidents.cost import Cost
@@ -37,6 +38,7 @@ from stallwatch.loop.sampling import MOVES_ALL_THE_SAME, Sampler
 from stallwatch.loop.schedule import Schedule
 from stallwatch.loop.usage import own_usage
 from stallwatch.loop.wakeup import Wakeup
+from stallwatch.model.finding import Finding
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.snapshot import JobDrift, NodeSnapshot, SensorStatus
 from stallwatch.outputs.build import with_telling
@@ -178,8 +180,16 @@ class Daemon:
         if done is None:  # counted; what was found before stands
             return
         self._remembered, self._detected = done
+        shared = self._guard.run("fleet", "pace", lambda: self._compare(snapshot.at_ns)) or []
+        self._detected = replace(self._detected, findings=(*self._detected.findings, *shared))
         for error in self._detected.errors:
             self._guard.count("detectors", error.detector, error.error)
+
+    def _compare(self, at_ns: int) -> Sequence[Finding]:
+        """What only all nodes of a job together show of its ranks here."""
+        if self._fleet is None:
+            return ()
+        return self._fleet.moves(lambda: paces(self._remembered), self._detected.jobs, self._detected.findings, at_ns)
 
     def _act(self, at_ns: int, *, only_news: bool = False) -> bool:
         """Let the incidents live on and do what they want done; return whether there was anything to hear."""

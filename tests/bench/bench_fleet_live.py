@@ -28,6 +28,7 @@ from stallwatch.demo.daemon_child import DaemonChild, tail
 from stallwatch.demo.draw import drawn_rank
 from stallwatch.demo.job import PROGRAMS, end_processes, job_environment
 
+_SLOW = Path(__file__).parent.parent / "programs" / "slow_rank.py"
 _NET = f"10.{100 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
 _TAG = f"sw{os.getpid() % 10000}"  # an interface's name has 15 characters
 _PLAYS = itertools.count()  # a namespace's links outlive it for a moment
@@ -115,7 +116,7 @@ class Node:
         self.daemon = DaemonChild(self.folder, os.environ, settings, command)
         self.daemon.start()
 
-    def train(self, program: str, arguments: Sequence[str], ranks: int, master: str) -> None:
+    def train(self, program: Path, arguments: Sequence[str], ranks: int, master: str) -> None:
         assert self.daemon is not None
         environment = job_environment(os.environ, self.daemon.rank_directory, self.mark, self.folder, "fleet-job")
         environment |= {
@@ -124,7 +125,7 @@ class Node:
         }  # fmt: skip
         with (self.folder / "rank.log").open("wb") as log:
             self.rank = subprocess.Popen(
-                [*self.enter(), sys.executable, str(PROGRAMS / f"{program}.py"), *arguments, "--backend", "gloo"],
+                [*self.enter(), sys.executable, str(program), *arguments, "--backend", "gloo"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
             )  # fmt: skip
 
@@ -168,7 +169,7 @@ class Cluster:
         (folder / "password").write_text("secret")
         self.shared = folder / "shared"
         self.shared.mkdir(mode=0o700)
-        self.program, self.seed = "feature_cache", 5
+        self.program, self.seed = PROGRAMS / "feature_cache.py", 5
 
     @contextlib.contextmanager
     def running(self) -> Iterator["Cluster"]:
@@ -203,6 +204,9 @@ class Cluster:
 
     def train(self, *arguments: str) -> None:
         given = ["--fault-step", "40", "--seed", str(self.seed), *arguments]
+        if self.program == _SLOW:
+            given = ["--by", "sleep", "--extra", "0.5", "--slow-rank", str(self.culprit), "--healthy-seconds", "25"]
+            given += ["--seconds", "120"]
         for node in self.nodes:
             node.train(self.program, given, len(self.nodes), self.nodes[0].address)
 
@@ -215,6 +219,11 @@ class Cluster:
         return float(self.until(lambda: self._mark() or 0.0, 90.0, "the fault"))
 
     def _mark(self) -> float | None:
+        if self.program == _SLOW:
+            said = [
+                line for line in (self.nodes[0].folder / "rank.log").read_text().splitlines() if '"slow": true' in line
+            ]
+            return float(json.loads(said[0])["at"]) if said else None
         found = [node.mark.read_text().split() for node in self.nodes if node.mark.exists()]
         return int(found[0][-1]) / 1e9 if found and found[0] else None
 
@@ -244,6 +253,10 @@ class Cluster:
 
 def plain(cluster: Cluster) -> None:
     """A lock is never given back on a node that is not rank 0's."""
+
+
+def slow(cluster: Cluster) -> None:
+    """A rank needs half as much longer for each step: its node sees it alone, and no other waits there."""
 
 
 def stopped(cluster: Cluster) -> None:
@@ -300,7 +313,7 @@ def _holder(cluster: Cluster) -> Node | None:
 SCENARIOS: dict[str, Callable[[Cluster], None]] = {
     one.__name__: one
     for one in (
-        plain, stopped, leader_dies_before, leader_dies_after, engine_away_before, engine_away_during,
+        plain, slow, stopped, leader_dies_before, leader_dies_after, engine_away_before, engine_away_during,
         engine_away_after, rank_0_cut_off,
     )
 }  # fmt: skip
@@ -311,7 +324,9 @@ def play(name: str, nodes: int, place: str) -> bool:
     folder.chmod(0o755)
     with Cluster(folder, nodes, place).running() as cluster:
         if name == "stopped":
-            cluster.program = "job_control"
+            cluster.program = PROGRAMS / "job_control.py"
+        if name == "slow":
+            cluster.program = _SLOW
         if nodes == 8:
             cluster.seed = 6
         if name != "engine_away_before" and place == "redis":

@@ -58,6 +58,8 @@ class Look(msgspec.Struct, frozen=True):
     ticks: int
     waited: tuple[int, ...]
     surely: tuple[int, ...]  # whatever the constant distance of the ranks' counts is
+    pending: tuple[int, ...] = ()  # in how many each had something pending, which says it to other nodes' ranks too
+    step: int = -1  # that it is; -1: nobody counts steps
 
 
 class Looks(msgspec.Struct, frozen=True):
@@ -119,7 +121,7 @@ def looked(before: Looks, alive: Sequence[RankHistory]) -> Looks:
         before, known = Looks(nccl=nccl), {}
     members = tuple(_sampled(known, rank, nccl=nccl) for rank in alive)
     looks = msgspec.structs.replace(before, members=members)
-    if len(members) < 2:
+    if not members:
         return looks
     numbers = set.intersection(*({sample.number for sample in member.samples} for member in members))
     due = sorted(number for number in numbers if number > looks.taken)
@@ -148,10 +150,11 @@ def _with(looks: Looks, number: int) -> Looks:
             return looks
         waits, surely = seen
     steps = [sample.step for sample in together]
-    mark = max(steps) if min(steps) >= 0 else max(sample.completed for sample in together)
+    step = max(steps) if min(steps) >= 0 else -1
+    mark = step if step >= 0 else max(sample.completed for sample in together)
     # Who does not step is nobody's peer, and said to wait for nobody.
     waited, certainly = (tuple(int(of.get(m.rank, False)) for m in members) for of in (waits, surely))
-    look = Look(at_ns, 1, waited, certainly)
+    look = Look(at_ns, 1, waited, certainly, tuple(int(sample.pending) for sample in together), step)
     if looks.looks and mark == looks.mark:
         return msgspec.structs.replace(looks, looks=(*looks.looks[:-1], _both(looks.looks[-1], look)))
     kept = (*looks.looks, look)[-KEPT_LOOKS:]
@@ -164,6 +167,8 @@ def _both(one: Look, other: Look) -> Look:
         one.ticks + other.ticks,
         tuple(a + b for a, b in zip(one.waited, other.waited, strict=True)),
         tuple(a + b for a, b in zip(one.surely, other.surely, strict=True)),
+        tuple(a + b for a, b in zip(one.pending, other.pending, strict=True)),
+        one.step,
     )
 
 

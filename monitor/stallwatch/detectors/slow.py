@@ -16,8 +16,10 @@ from stallwatch.detectors.waiting import (
     SPAN_NS,
     WINDOWS,
     Least,
+    cost,
     difference,
     is_due,
+    was_so,
     who_waits_least,
 )
 from stallwatch.detectors.wandering import is_usual
@@ -33,10 +35,8 @@ _SEARCHED = 0.65
 # for so long: a large difference is found in seconds, and gaps of seconds come by chance.
 _LEFT = 0.34
 _OVER_NS = 15 * SECOND_NS
-_SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
 _FIRST_STEPS = 32  # a daemon that came later does not know how the job began
 _EARLIER_LOOKS = 16  # say whether it was so before
-_ALWAYS = 0.5  # of the difference now
 _MORE = 1.5  # times what it was at first: that is new
 _SHOWN_LOOKS = 64  # what people see of ranks of which nothing was found
 _LAG_LOOKS = 8
@@ -93,13 +93,23 @@ class SlowState(msgspec.Struct, frozen=True):
         }
 
 
+def searched_share(slow: SlowSection) -> float:
+    """By which share of a step's time peers must wait more: a cost of 10 % of a step makes them wait 9 % of what it
+    takes now."""
+    return _SEARCHED * slow.cost_share / (1 + slow.cost_share)
+
+
+def waits_of(state: SlowState) -> dict[JobKey, tuple[Looks, int]]:
+    """Return what was looked at of each job, and the step, or count, of its first look."""
+    return {watched.job: (watched.looks, watched.first_mark) for watched in state.watched}
+
+
 class SlowDetector:
     name = "slow"
 
     def __init__(self, slow: SlowSection) -> None:
         self._slow = slow
-        # Of the time that a step takes now: a cost of 10 % of a step makes its peers wait 9 % of it.
-        self._searched_share = _SEARCHED * slow.cost_share / (1 + slow.cost_share)
+        self._searched_share = searched_share(slow)
 
     def start(self) -> SlowState:
         return SlowState()
@@ -179,11 +189,8 @@ class SlowDetector:
         from_start = before.from_start if before and same else _is_from_start(watched, least)
         from_start = from_start and share <= _MORE * first_share
         since = " since the first steps" if from_start else ""
-        reason = (
-            f"{_named(least.ranks)} the others back{since}: in the last {least.looks} looks they stood waiting in a "
-            f"collective {least.peers_share:.0%} of the time, {_ranks(least.ranks)} {least.share:.0%}"
-            f"{_price(slowness, at_most=watched.looks.nccl)}{why_slow(least.ranks[0], alive, seen)}"
-        )
+        price = price_of(slowness, at_most=watched.looks.nccl)
+        reason = f"{held_back(least, since)}{price}{why_slow(least.ranks[0], alive, seen)}"
         since_ns = before.since_ns if before and same else least.since_ns
         took_ns = before.took_ns if before and same else seen.at_ns - least.since_ns
         return _Slow(
@@ -291,7 +298,7 @@ def _is_from_start(watched: _Watched, least: Least) -> bool:
         return looks.count - least.looks < _EARLIER_LOOKS
     peers = _peers(looks, least.ranks)
     columns = [(peer.rank, looks.column(peer, len(looks.looks))[:earlier]) for peer in peers]
-    return difference(columns, least.ranks)[0] >= _ALWAYS * (least.peers_share - least.share)
+    return bool(was_so(columns, least))
 
 
 def _is_usual(looks: Looks, least: Least) -> bool:
@@ -307,17 +314,7 @@ def _measured(looks: Looks, ranks: Sequence[int], window: int, alive: Sequence[R
     span_ns = looks.looks[-1].at_ns - looks.since_ns(window)
     durations = [d for rank in alive if rank.heartbeat for d in _within(rank.heartbeat.step_durations_ns, span_ns)]
     step_seconds = median(durations) / SECOND_NS if durations else 0.0
-    if not step_seconds:
-        return None
-    low, high = share - _SURE_ERRORS * error, share + _SURE_ERRORS * error
-    return Slowness(
-        max(share, 0.0) * step_seconds,
-        max(low, 0.0) * step_seconds,
-        min(high, 1.0) * step_seconds,
-        step_seconds,
-        window,
-        span_ns / SECOND_NS,
-    )
+    return cost(share, error, step_seconds, window, span_ns / SECOND_NS)
 
 
 def _within(durations_ns: Sequence[int], span_ns: int) -> Sequence[int]:
@@ -331,10 +328,18 @@ def _within(durations_ns: Sequence[int], span_ns: int) -> Sequence[int]:
     return durations_ns[len(durations_ns) - count :]
 
 
-def _price(slowness: Slowness | None, *, at_most: bool) -> str:
+def price_of(slowness: Slowness | None, *, at_most: bool) -> str:
     if slowness is None:
         return ""
     return f"; {'at most, ' if at_most else ''}{cost_of(slowness)}"
+
+
+def held_back(least: Least, since: str, whose: str = "they") -> str:
+    """`whose`: of whom it is that the others' share of waiting is."""
+    return (
+        f"{_named(least.ranks)} the others back{since}: in the last {least.looks} looks {whose} stood waiting in a "
+        f"collective {least.peers_share:.0%} of the time, {_ranks(least.ranks)} {least.share:.0%}"
+    )
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ from statistics import median, stdev
 
 import msgspec
 
+from stallwatch.model.verdict import Slowness
 from stallwatch.progress.minority import minorities, stand_apart
 
 # Looks; a large effect shows in few, a small one needs many: +10 % of a step some minutes.
@@ -25,6 +26,8 @@ _BLOCKS = 4  # the effect must be there in each part of the window: what came an
 _OF_WHOLE = 0.35  # as much of it in each part, at least
 
 _EARLIER_LOOKS = 16  # that show what was before
+_ALWAYS = 0.5  # of the difference now
+_SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
 
 Column = tuple[tuple[int, int], ...]  # one rank: (ticks, of these waiting) of each look, oldest first
 
@@ -129,6 +132,30 @@ def difference(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> t
         each.append(others - sum(column[place][1] / column[place][0] for column in slow) / len(slow))
     middle = sum(each) / len(each)
     return middle, stdev(each) / math.sqrt(len(each)) if len(each) > 1 else abs(middle)
+
+
+def was_so(earlier: Sequence[tuple[int, Column]], least: Least) -> bool | None:
+    """Given (rank, column) of the looks before those of `least`, return whether its ranks waited less then too; None
+    where the looks are too few to say."""
+    if not earlier or len(earlier[0][1]) < _EARLIER_LOOKS:
+        return None
+    return difference(earlier, least.ranks)[0] >= _ALWAYS * (least.peers_share - least.share)
+
+
+def cost(share: float, error: float, step_seconds: float, looks: int, seconds: float) -> Slowness | None:
+    """Given by which share of the time the others wait for some (`difference`), over how many looks and seconds, and a
+    step's length, return what that costs; None where no step is known."""
+    if not step_seconds:
+        return None
+    low, high = share - _SURE_ERRORS * error, share + _SURE_ERRORS * error
+    return Slowness(
+        max(share, 0.0) * step_seconds,
+        max(low, 0.0) * step_seconds,
+        min(high, 1.0) * step_seconds,
+        step_seconds,
+        looks,
+        seconds,
+    )
 
 
 def _lasts(mine: Column, others: Sequence[Column]) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.exchange import Seen, Wish, exchange
 from stallwatch.fleet.orders import OrdersWish, exchange_orders
+from stallwatch.fleet.pace_seat import PaceWish, exchange_pace
 from stallwatch.fleet.place import MeetingPlace
 from stallwatch.fleet.settings import Settings, open_place, secret_of
 from stallwatch.node.capabilities import drop_unless_root
@@ -16,9 +17,10 @@ from stallwatch.node.frames import answer_requests, as_child
 
 class Request(msgspec.Struct, frozen=True):
     settings: Settings
-    what: Literal["check", "exchange", "orders"]
+    what: Literal["check", "exchange", "orders", "pace"]
     wish: Wish | None = None
     orders: OrdersWish | None = None
+    pace: PaceWish | None = None
 
 
 _REQUEST = msgspec.msgpack.Decoder(Request)
@@ -52,6 +54,8 @@ class Talker:
     def _done(self, place: MeetingPlace, request: Request) -> Seen:
         if request.orders is not None:
             return Seen(orders=exchange_orders(place, self._secret, request.orders))
+        if request.pace is not None:
+            return Seen(pace=exchange_pace(place, self._secret, request.pace))
         return Seen() if request.wish is None else exchange(place, self._secret, request.wish)
 
 

@@ -79,7 +79,7 @@ class DirectoryPlace:
             home = self._root / job
             home.mkdir(mode=0o700, exist_ok=True)
             for _ in range(_ATTEMPTS):
-                ordinals = sorted(int(name) for name in os.listdir(home) if name.isdecimal())
+                ordinals = sorted(int(name) for name in os.listdir(home) if name.isdecimal() and int(name) > 0)
                 if ordinals and self._is_open(home / str(ordinals[-1])):
                     key = Key(job, ordinals[-1])
                     self._touch(key, node)
@@ -97,7 +97,8 @@ class DirectoryPlace:
     def put(self, key: Key, node: str, summary: bytes) -> None:
         with self._problems():
             folder = self._folder(key) / "summaries"
-            folder.mkdir(mode=0o700, exist_ok=True)
+            for one in (folder.parent.parent, folder.parent, folder):
+                one.mkdir(mode=0o700, exist_ok=True)
             _replace(folder / _file_of(node), summary)
 
     def summaries(self, key: Key) -> dict[str, bytes]:

@@ -7,6 +7,7 @@ import msgspec
 
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.orders import OrdersSeen
+from stallwatch.fleet.pace_seat import PaceSeen
 from stallwatch.fleet.place import Board, Key, MeetingPlace
 from stallwatch.fleet.seal import Broken, seal, unseal
 from stallwatch.model.incident import Told
@@ -37,6 +38,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     report_noted: bool = False
     caveat: str = ""  # what stands there and is not believed
     orders: OrdersSeen | None = None
+    pace: PaceSeen | None = None
     problem: str = ""  # nothing else is said then
     advice: str = ""
 

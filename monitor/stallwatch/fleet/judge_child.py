@@ -1,11 +1,13 @@
 """Merges all summaries of an incident and judges: `python -m stallwatch.fleet.judge_child`, a Question on standard
-input, a JobVerdict on standard output. What other nodes wrote is read here and in no process that must live."""
+input, a JobVerdict on standard output (a PaceVerdict to a question about the pace). What other nodes wrote is read
+here and in no process that must live."""
 
 import gc
 import sys
 
 import msgspec
 
+from stallwatch.fleet.pace import PaceVerdict, believed_paces, judge_pace
 from stallwatch.fleet.place import Key, MeetingPlace, PlaceProblem
 from stallwatch.fleet.settings import Settings, open_place, secret_of
 from stallwatch.fleet.summary import believed
@@ -17,9 +19,14 @@ class Question(msgspec.Struct, frozen=True):
     settings: Settings
     key: Key
     world_size: int
+    minimum_share: float = 0.0  # of the pace: by how much peers must wait more than who holds them back
+    before: PaceVerdict | None = None  # of the pace
 
 
-def answer_to(question: Question, place: MeetingPlace, secret: bytes) -> JobVerdict | None:
+def answer_to(question: Question, place: MeetingPlace, secret: bytes) -> JobVerdict | PaceVerdict | None:
+    if question.before is not None:
+        paces = believed_paces(place.summaries(question.key), secret, question.key)
+        return judge_pace(paces, question.minimum_share, question.before)
     return judge_job(believed(place.summaries(question.key), secret, question.key), question.world_size)
 
 

@@ -2,41 +2,35 @@
 another, and says where this node stands. No call waits."""
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from stallwatch.fleet.child import Request
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.judge_child import Question
+from stallwatch.fleet.judging import Judging, start_judge
 from stallwatch.fleet.member import SECOND_NS, Local, Member, Position, published
 from stallwatch.fleet.orders import Book, News, OrdersWish
+from stallwatch.fleet.pace import PaceVerdict
+from stallwatch.fleet.pace_link import PaceLink
+from stallwatch.fleet.pace_seat import JobPace, PaceWish
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.settings import Settings
 from stallwatch.fleet.verdict import JobVerdict
 from stallwatch.node.children import Start, module_of_ours, start_own
-from stallwatch.node.run_once import Ended, RunOnce
 from stallwatch.node.worker import Worker
 
 _LATE_SECONDS: Final = 5.0  # an answer that takes longer is said to be late; it counts when it comes
 _CHECK_SECONDS: Final = 30.0  # between trials while there is nothing else to ask
 _AGAIN_SECONDS: Final = 1.0  # after a child that ended
 _JUDGE_SECONDS: Final = 60.0
-_JUDGE_BYTES: Final = 2 << 30  # of addresses; 2,048 nodes of 8 ranks take 0.4 GB
 _BETWEEN_VERDICTS_SECONDS: Final = 1.0
-_MOST_CAPTURED_BYTES: Final = 16 << 20
 _OF_ALL: Final = ":orders"  # whose wish it is that is no incident's
+_OF_PACE: Final = ":pace"
 
 _SEEN = msgspec.msgpack.Decoder(Seen)
 _VERDICT = msgspec.json.Decoder(JobVerdict)
-
-
-class Judging(Protocol):
-    """node.run_once.RunOnce, as far as it is used here."""
-
-    def poll(self) -> Ended | None: ...
-
-    def end(self) -> None: ...
 
 
 class _Seat:
@@ -51,16 +45,6 @@ class _Seat:
         self.wished: tuple[int, Wish, int] | None = None  # when, what, and of which local judgement
 
 
-def start_judge(question: Question) -> Judging:
-    """Raise OSError."""
-    return RunOnce(
-        module_of_ours("stallwatch.fleet.judge_child"),
-        msgspec.json.encode(question),
-        memory_bytes=_JUDGE_BYTES,
-        limit_bytes=_MOST_CAPTURED_BYTES,
-    )
-
-
 class Link:
     def __init__(
         self,
@@ -69,8 +53,12 @@ class Link:
         start: Start | None = None,
         judge: Callable[[Question], Judging] = start_judge,
         monotonic: Callable[[], float] | None = None,
+        slow_share: float = 0.0,
     ) -> None:
-        """Start nothing yet."""
+        """Start nothing yet. `slow_share`: by how much peers must wait more than who holds them back; 0: that is not
+        asked."""
+        self._paces = PaceLink(settings, node, slow_share, judge) if slow_share else None
+        self._pace: PaceWish | None = None  # on its way
         self._settings = settings
         self._node = node
         own = start or start_own(module_of_ours("stallwatch.fleet.child"))
@@ -93,15 +81,19 @@ class Link:
     def problem(self) -> str:
         """Why the meeting place cannot be used, a sentence; "" while it can."""
         said = (self._problem, self._advice) if self._problem else self._orders_problem
+        if not said[0] and self._paces is not None:
+            said = (self._paces.problem, "")
         return ". ".join(part.rstrip(" .") for part in said if part)
 
     @property
     def busy(self) -> bool:
         """An answer, or a verdict, is on its way: come again soon."""
-        return self._asked is not None or any(seat.judging is not None for seat in self._seats.values())
+        judging = any(seat.judging is not None for seat in self._seats.values())
+        return judging or self._asked is not None or (self._paces is not None and self._paces.busy)
 
-    def step(self, now_ns: int, locals_: Sequence[Local]) -> dict[str, Position]:
-        """Given the incidents that are shared with other nodes, return where this node stands in each."""
+    def step(self, now_ns: int, locals_: Sequence[Local], paces: Sequence[JobPace] = ()) -> dict[str, Position]:
+        """Given the incidents that are shared with other nodes, and the pace of its jobs, return where this node is in
+        each incident."""
         for local in locals_:
             if local.incident_id not in self._seats:
                 self._seats[local.incident_id] = _Seat(Member(self._node, now_ns))
@@ -109,6 +101,8 @@ class Link:
         for incident_id in [one for one in self._seats if one not in present]:
             self._drop(incident_id)
         self._listen(now_ns)
+        if self._paces is not None:
+            self._paces.step(now_ns, paces)
         for local in locals_:
             self._judge_if_wanted(self._seats[local.incident_id], local, now_ns)
         self._ask(now_ns, locals_)
@@ -119,7 +113,13 @@ class Link:
         news, self._news = self._news, []
         return news
 
+    def slow(self, now_ns: int) -> dict[str, PaceVerdict]:
+        """Return who holds which job back, by all of its nodes; by the jobs' names."""
+        return self._paces.found(now_ns) if self._paces is not None else {}
+
     def close(self) -> None:
+        if self._paces is not None:
+            self._paces.close()
         for incident_id in list(self._seats):
             self._drop(incident_id)
         self._worker.end()
@@ -145,6 +145,10 @@ class Link:
                 seat.wished = (now_ns, wish, local.judged)
                 self._send(local.incident_id, Request(self._settings, "exchange", wish), now_ns)
                 return
+        if self._paces is not None and (pace := self._paces.wish(now_ns)) is not None:
+            self._pace = pace
+            self._send(_OF_PACE, Request(self._settings, "pace", pace=pace), now_ns)
+            return
         if self._checked_ns is None or now_ns - self._checked_ns >= _CHECK_SECONDS * SECOND_NS:
             self._checked_ns = now_ns
             self._send("", Request(self._settings, "check"), now_ns)
@@ -187,6 +191,10 @@ class Link:
 
     def _answered(self, seen: Seen, now_ns: int) -> None:
         whose, self._asked = self._asked, None
+        if whose == _OF_PACE and not seen.problem:
+            if seen.pace is not None and self._pace is not None and self._paces is not None:
+                self._paces.heard(self._pace, seen.pace, now_ns)
+            return
         if whose == _OF_ALL:
             self._orders_problem = (seen.problem or (seen.orders.caveat if seen.orders else ""), seen.advice)
             if self._is_silent:

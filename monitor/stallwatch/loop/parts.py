@@ -1,6 +1,6 @@
 """What the loop needs of its parts: roles, so that tests bring their own."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -9,14 +9,16 @@ from stallwatch.captures.spec import Sampling
 from stallwatch.clock import Clock
 from stallwatch.config import Config, DiagnosisSection
 from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.detectors.pace import Pace
 from stallwatch.incidents import looking, slowness
 from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import Event
 from stallwatch.incidents.store import Left
 from stallwatch.loop.judging import JudgeRun, JudgeState
+from stallwatch.model.finding import Finding
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident
-from stallwatch.model.snapshot import NodeSnapshot, RankSample, SensorStatus
+from stallwatch.model.snapshot import JobKey, NodeSnapshot, RankSample, SensorStatus
 from stallwatch.model.summary import SampleMemory
 from stallwatch.node.privileged_client import Privileged
 
@@ -100,6 +102,17 @@ class Shares(Protocol):
 
     def step(self, lives: Lives, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:
         """Given the incidents, and what was just judged or asked for by people, return what the other nodes say."""
+        ...
+
+    def moves(
+        self,
+        paces: Callable[[], Mapping[JobKey, Pace]],
+        jobs: Sequence[JobFacts],
+        findings: Sequence[Finding],
+        at_ns: int,
+    ) -> list[Finding]:
+        """Given this node's part of the pace of its jobs, and what it found by itself, return what all nodes found of
+        its ranks."""
         ...
 
     def status(self) -> SensorStatus:

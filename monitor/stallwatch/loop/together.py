@@ -11,16 +11,21 @@ from stallwatch import __version__
 from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.detectors.pace import Pace
+from stallwatch.detectors.slow import searched_share
 from stallwatch.diagnosis.node_summary import NodeSummary
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.member import Local, Position
 from stallwatch.fleet.orders import Book, News
+from stallwatch.fleet.pace import PaceVerdict, encode_pace
+from stallwatch.fleet.pace_seat import JobPace
 from stallwatch.fleet.settings import settings_of
 from stallwatch.fleet.summary import NodeWord, encode_word
 from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import Event, FleetSaid, Judged
 from stallwatch.incidents.names import shared_name
 from stallwatch.loop import fleet_orders
+from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident, Together, Told
 from stallwatch.model.snapshot import JobKey, SensorStatus
 from stallwatch.model.verdict import Report, Verdict
@@ -30,6 +35,7 @@ from stallwatch.progress.patience import OPEN
 _SEEN_HERE = ("rank_exited", "rank_raised", "process_stopped", "gpu_fault", "gpu_kernel_stuck")
 # And what no other rank's end or absence leads to: it is told before all nodes have said what they see.
 _CAUSED_BY_NO_RANK = ("process_stopped", "gpu_fault")
+_PACED_NS = 5_000_000_000  # between reckonings of what this node says of its jobs' pace
 _LINGER_NS = 90_000_000_000  # after its end an incident may still be this node's to tell
 _SUMMARY = msgspec.msgpack.Decoder(NodeSummary)
 
@@ -46,7 +52,9 @@ class Meets(Protocol):
     @property
     def book(self) -> Book: ...
 
-    def step(self, now_ns: int, locals_: Sequence[Local]) -> Mapping[str, Position]: ...
+    def step(self, now_ns: int, locals_: Sequence[Local], paces: Sequence[JobPace] = ()) -> Mapping[str, Position]: ...
+
+    def slow(self, now_ns: int) -> Mapping[str, PaceVerdict]: ...
 
     def news(self) -> Sequence[News]: ...
 
@@ -73,6 +81,8 @@ class Fleet:
         self._node = node
         self._told = told
         self._words: dict[str, _Word] = {}
+        self._paces: tuple[JobPace, ...] = ()
+        self._paced_ns = 0
 
     @property
     def busy(self) -> bool:
@@ -99,10 +109,37 @@ class Fleet:
         present = {one.incident_id for one in shared}
         self._words = {known: word for known, word in self._words.items() if known in present}
         if not locals_ and not self._link.busy:
-            self._link.step(at_ns, ())
+            self._link.step(at_ns, (), self._paces)
             return []
-        positions = self._link.step(at_ns, locals_)
+        positions = self._link.step(at_ns, locals_, self._paces)
         return [said for local in locals_ if (said := self._said(local, positions[local.incident_id])) is not None]
+
+    def moves(
+        self,
+        paces: Callable[[], Mapping[JobKey, Pace]],
+        jobs: Sequence[JobFacts],
+        findings: Sequence[Finding],
+        at_ns: int,
+    ) -> list[Finding]:
+        """Given what this node says of the pace of its jobs, and what it found by itself, return what all nodes found
+        of its ranks."""
+        facts = {one.job: one for one in jobs if one.world_size > len(one.ranks)}
+        if at_ns - self._paced_ns >= _PACED_NS:
+            self._paced_ns = at_ns
+            self._paces = tuple(
+                JobPace(shared_name(job), encode_pace(pace), facts[job].world_size)
+                for job, pace in paces().items()
+                if job in facts
+            )
+        known = {one.job for one in findings if one.family == "slow"}
+        slow = self._link.slow(at_ns)
+        return [
+            _slow_here(job, here, slow[shared_name(job)], at_ns)
+            for job, one in facts.items()
+            if job not in known
+            and shared_name(job) in slow
+            and (here := tuple(rank for rank in slow[shared_name(job)].ranks if rank in one.ranks))
+        ]
 
     def status(self) -> SensorStatus:
         problem = self._link.problem
@@ -168,6 +205,20 @@ class Fleet:
         return said
 
 
+def _slow_here(job: JobKey, here: tuple[int, ...], verdict: PaceVerdict, at_ns: int) -> Finding:
+    return Finding(
+        detector="slow",
+        stage=verdict.stage,
+        job=job,
+        ranks=here,
+        since_ns=at_ns - int(verdict.seconds * 1e9),
+        limit_seconds=0.0,
+        reason=verdict.reason,
+        slowness=verdict.slowness,
+        from_start=verdict.from_start,
+    )
+
+
 def _gist(report: Report | None) -> tuple[object, ...] | None:
     """What of a report is news: how long something has not answered is none."""
     return None if report is None else tuple(replace(verdict, missing=()) for verdict in report.verdicts)
@@ -195,4 +246,7 @@ def fleet_of(config: Config, clock: Clock, told: Callable[[str], Told]) -> Fleet
     """Return how this node meets others; None where it judges alone. Raise UsageError for what cannot be."""
     settings = settings_of(config.fleet)
     node = socket.gethostname()
-    return None if settings is None else Fleet(Link(settings, node), clock, node, told)
+    if settings is None:
+        return None
+    share = searched_share(config.slow) if config.slow.enabled else 0.0
+    return Fleet(Link(settings, node, slow_share=share), clock, node, told)

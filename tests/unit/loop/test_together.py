@@ -6,18 +6,24 @@ import msgspec
 import pytest
 
 from stallwatch.config import Config, FleetSection
+from stallwatch.detectors.pace import Pace
 from stallwatch.errors import UsageError
 from stallwatch.fleet.member import Local, Position
 from stallwatch.fleet.orders import Book, News
+from stallwatch.fleet.pace import PaceVerdict
+from stallwatch.fleet.pace_seat import JobPace
 from stallwatch.fleet.settings import settings_of
 from stallwatch.fleet.summary import NodeWord
 from stallwatch.incidents.life import Life, Lives
 from stallwatch.incidents.messages import FleetSaid, Judged
+from stallwatch.incidents.names import shared_name
 from stallwatch.loop.together import Fleet
 from stallwatch.model.incident import Delivered, Incident, Together, Told
+from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Report
 from tests.unit.fleet.nodes import scene
-from tests.unit.incidents.stories import SECOND, START, facts, report
+from tests.unit.fleet.test_pace import pace
+from tests.unit.incidents.stories import SECOND, START, facts, report, stall
 from tests.unit.outputs.reports import FakeClock, incident
 
 SHARED = Together(why="not agreed")
@@ -34,13 +40,19 @@ class FakeLink:
         self.busy = False
         self.closed = False
         self.book = Book("node0")
+        self.paces: Sequence[JobPace] = ()
+        self.slow_ranks: dict[str, PaceVerdict] = {}
         self.heard: list[News] = []
 
     def news(self) -> list[News]:
         heard, self.heard = self.heard, []
         return heard
 
-    def step(self, now_ns: int, locals_: Sequence[Local]) -> Mapping[str, Position]:
+    def slow(self, now_ns: int) -> Mapping[str, PaceVerdict]:
+        return self.slow_ranks
+
+    def step(self, now_ns: int, locals_: Sequence[Local], paces: Sequence[JobPace] = ()) -> Mapping[str, Position]:
+        self.paces = paces
         self.asked.append(locals_)
         return {local.incident_id: self.position for local in locals_}
 
@@ -183,3 +195,33 @@ def test_a_setting_that_cannot_be_says_what_to_write(section: FleetSection, said
         settings_of(section)
     assert error.value.help
     assert "secret" not in str(error.value)
+
+
+def test_what_all_nodes_found_of_a_rank_here_is_a_finding_of_this_node(fleet: Fleet, link: FakeLink) -> None:
+    one = facts(world_size=8, ranks=(0, 1, 2, 3))
+    link.slow_ranks = {shared_name(one.job): PaceVerdict((2, 6), ("node0", "node1"), "confirmed", "ranks 2, 6 hold")}
+    (finding,) = fleet.moves(dict, (one,), (), START)
+    assert (finding.family, finding.ranks, finding.stage) == ("slow", (2,), "confirmed")
+    own = stall()
+    slow_here = msgspec.structs.replace(finding, ranks=(1,))
+    assert len(fleet.moves(dict, (one,), (own,), START)) == 1
+    assert fleet.moves(dict, (one,), (slow_here,), START) == [], "what a node sees by itself it sees better"
+    elsewhere = facts(world_size=8, ranks=(4, 5))
+    assert fleet.moves(dict, (elsewhere,), (), START) == []
+    whole = facts(world_size=4)
+    assert fleet.moves(dict, (whole,), (), START) == []
+
+
+def test_this_nodes_pace_is_reckoned_now_and_then_and_goes_out(fleet: Fleet, link: FakeLink) -> None:
+    one, reckoned = facts(world_size=8, ranks=(0, 1, 2, 3)), []
+
+    def paces() -> dict[JobKey, Pace]:
+        reckoned.append(1)
+        return {one.job: pace(0, 1, 2, 3)}
+
+    for second in range(10):
+        fleet.moves(paces, (one,), (), START + second * SECOND)
+        fleet.step(Lives(), (), (one,), START + second * SECOND)
+    assert len(reckoned) == 2
+    (said,) = link.paces
+    assert (said.job, said.world_size) == (shared_name(one.job), 8)

@@ -1,0 +1,90 @@
+"""What this node says of its ranks' waiting, for a comparison with those of other nodes: shares by step, no times.
+
+A step has the same number on every node, so blocks of steps can be laid beside each other whatever the nodes' clocks
+say. Which ranks wait least among all of them is then asked as it is among those of one node (detectors.waiting).
+"""
+
+from collections.abc import Iterator
+from statistics import median
+
+import msgspec
+
+from stallwatch.detectors.detection import DetectionState
+from stallwatch.detectors.history import NodeHistory
+from stallwatch.detectors.limits import SECOND_NS
+from stallwatch.detectors.looks import Looks
+from stallwatch.detectors.slow import SlowDetector, SlowState, waits_of
+from stallwatch.model.snapshot import JobKey
+
+_LEAST_TICKS = 3  # of a block: fewer moments say little of a share
+_MOST_BLOCKS = 64
+_MOST_RANKS = 64
+
+
+class RankPace(msgspec.Struct, frozen=True):
+    rank: int
+    role: tuple[float, ...]  # what it has completed per group, by step: ranks with other programs are no peers
+    waited: tuple[int, ...]  # by block: in how many of the moments it had a collective pending
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """One node's ranks of a job."""
+
+    steps: int  # of a block: a power of two
+    first: int  # number of the first block: its first step divided by `steps`
+    ticks: tuple[int, ...]  # by block: moments at which was looked; 0: the ranks did something else
+    ranks: tuple[RankPace, ...]
+    step_seconds: float
+    nccl: bool  # what pends there is seen up to 0.1 s longer
+    since_step: int  # of the first look
+
+
+def paces(state: DetectionState) -> dict[JobKey, Pace]:
+    """Given what detection remembers, return what is to be said of each job that has ranks elsewhere too."""
+    slow = dict(state.of_detectors).get(SlowDetector.name)
+    if state.history is None or not isinstance(slow, SlowState):
+        return {}
+    return dict(_paces(state.history, waits_of(slow)))
+
+
+def _paces(history: NodeHistory, waits: dict[JobKey, tuple[Looks, int]]) -> Iterator[tuple[JobKey, Pace]]:
+    for job, ranks in history.jobs():
+        looks, first_mark = waits.get(job, (Looks(), -1))
+        here = {rank.sample.rank for rank in ranks}
+        is_whole = max(rank.sample.world_size for rank in ranks) <= len(here)
+        if is_whole or not looks.members or len(here) > _MOST_RANKS:
+            continue
+        durations = [d for rank in ranks if rank.heartbeat for d in rank.heartbeat.step_durations_ns]
+        pace = pace_of(looks, median(durations) / SECOND_NS if durations else 0.0, first_mark)
+        if pace is not None:
+            yield job, pace
+
+
+def pace_of(looks: Looks, step_seconds: float, since_step: int) -> Pace | None:
+    """Return a node's pace by its looks; None where nobody counts steps, or there are too few."""
+    counted = [look for look in looks.looks if look.step >= 0]
+    if len(counted) < 2 or not step_seconds:
+        return None
+    each = sum(look.ticks for look in counted) / max(counted[-1].step - counted[0].step + 1, 1)
+    steps = 1
+    while steps * each < _LEAST_TICKS and steps < 1 << 16:
+        steps *= 2
+    last = counted[-1].step // steps  # it is under way
+    first = max(counted[0].step // steps + 1, last - _MOST_BLOCKS)
+    if last <= first:
+        return None
+    ticks = [0] * (last - first)
+    waited = [[0] * (last - first) for _ in looks.members]
+    for look in counted:
+        block = look.step // steps - first
+        if 0 <= block < len(ticks):
+            ticks[block] += look.ticks
+            for own, pending in zip(waited, look.pending, strict=True):
+                own[block] += pending
+    newest = max(counted[-1].step, 1)
+    members = zip(looks.members, waited, strict=True)
+    ranks = tuple(
+        RankPace(member.rank, tuple(round(count / newest, 3) for count in member.role), tuple(own))
+        for member, own in members
+    )
+    return Pace(steps, first, tuple(ticks), ranks, step_seconds, looks.nccl, since_step)

@@ -1,0 +1,30 @@
+"""The child that judges what the nodes of a job say (judge_child), as whoever asks it holds it."""
+
+from typing import Final, Protocol
+
+import msgspec
+
+from stallwatch.fleet.judge_child import Question
+from stallwatch.node.children import module_of_ours
+from stallwatch.node.run_once import Ended, RunOnce
+
+_JUDGE_BYTES: Final = 2 << 30  # of addresses; 2,048 nodes of 8 ranks take 0.4 GB
+_MOST_CAPTURED_BYTES: Final = 16 << 20
+
+
+class Judging(Protocol):
+    """node.run_once.RunOnce, as far as it is used here."""
+
+    def poll(self) -> Ended | None: ...
+
+    def end(self) -> None: ...
+
+
+def start_judge(question: Question) -> Judging:
+    """Raise OSError."""
+    return RunOnce(
+        module_of_ours("stallwatch.fleet.judge_child"),
+        msgspec.json.encode(question),
+        memory_bytes=_JUDGE_BYTES,
+        limit_bytes=_MOST_CAPTURED_BYTES,
+    )

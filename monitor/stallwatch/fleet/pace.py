@@ -1,0 +1,227 @@
+"""Which ranks of a job hold the others back, by what all its nodes say of waiting: the measure of one node (detectors.
+waiting), over the ranks of all. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median, median_low
+from typing import Final
+
+import msgspec
+
+from stallwatch.detectors.looks import Member, peers_of
+from stallwatch.detectors.pace import Pace
+from stallwatch.detectors.slow import held_back, price_of
+from stallwatch.detectors.waiting import (
+    CONFIRM_NATS,
+    LEAST_LOOKS,
+    Column,
+    Least,
+    cost,
+    difference,
+    was_so,
+    who_waits_least,
+)
+from stallwatch.detectors.wandering import is_usual
+from stallwatch.fleet.place import Key
+from stallwatch.fleet.seal import Broken, unseal
+from stallwatch.model.finding import Stage
+from stallwatch.model.verdict import Slowness
+
+_WINDOWS: Final = (64, 48, 32, 24, 16, 12, LEAST_LOOKS)  # blocks of steps, each of some moments
+_COVERED: Final = 0.75  # of the blocks of the others that a node must have, to be laid beside them
+_FIRST_STEPS: Final = 32  # a daemon that came later does not know how the job began
+_LEAST_NODES: Final = 2
+_LEAST_RANKS: Final = 3  # of two, one waits for the other by many designs
+_QUIET: Final = 3  # judgements without it, until it is over
+_COUNTS: Final = 1_000_000  # a role's counts by step, as counts
+_MOST_RANKS: Final = 1024  # of one node
+
+
+class PaceVerdict(msgspec.Struct, frozen=True):
+    """Ranks that hold the job back. `ranks` empty: none does."""
+
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()  # where these run
+    stage: Stage = "suspect"
+    reason: str = ""
+    slowness: Slowness | None = None
+    from_start: bool = False
+    seconds: float = 0.0  # that it was seen to be so
+    of_nodes: int = 0  # that were heard
+    of_ranks: int = 0
+    quiet: int = 0
+
+
+_PACE = msgspec.msgpack.Decoder(Pace)
+encode_pace = msgspec.msgpack.Encoder().encode
+
+
+def believed_paces(sealed: Mapping[str, bytes], secret: bytes, key: Key) -> dict[str, Pace]:
+    """Return what may be compared: of each node what is signed, and no rank that several nodes claim."""
+    found = {}
+    for node in sorted(sealed):
+        try:
+            pace = _PACE.decode(unseal(sealed[node], secret, "pace", key, node))
+        except (Broken, msgspec.MsgspecError):
+            continue
+        if _is_whole(pace):
+            found[node] = pace
+    claims = Counter(rank.rank for pace in found.values() for rank in pace.ranks)
+    return {
+        node: msgspec.structs.replace(pace, ranks=tuple(rank for rank in pace.ranks if claims[rank.rank] == 1))
+        for node, pace in found.items()
+    }
+
+
+def _is_whole(pace: Pace) -> bool:
+    """Whether what was written by another is of the form that is reckoned with here."""
+    lengths = {len(pace.ticks), *(len(rank.waited) for rank in pace.ranks)}
+    is_power = 0 < pace.steps <= 1 << 20 and pace.steps & (pace.steps - 1) == 0
+    few = len(pace.ranks) <= _MOST_RANKS and len(pace.ticks) <= _WINDOWS[0]
+    return len(lengths) == 1 and is_power and pace.first >= 0 and few and min(pace.ticks, default=0) >= 0
+
+
+def judge_pace(paces: Mapping[str, Pace], minimum_share: float, before: PaceVerdict) -> PaceVerdict:
+    """Given what each node says, and the verdict before, return who holds the job back now."""
+    beside = _side_by_side(paces)
+    least = max(
+        (one for peers in _peers(beside) for one in [_least(peers, minimum_share)] if one is not None),
+        key=lambda one: one.nats,
+        default=None,
+    )
+    of_nodes, of_ranks = len(beside), sum(len(pace.ranks) for pace in beside.values())
+    if least is None:
+        over = not before.ranks or before.quiet + 1 >= _QUIET
+        now = PaceVerdict() if over else msgspec.structs.replace(before, quiet=before.quiet + 1)
+        return msgspec.structs.replace(now, of_nodes=of_nodes, of_ranks=of_ranks)
+    return _verdict(least, beside, before, of_nodes, of_ranks)
+
+
+def _verdict(
+    least: Least, beside: Mapping[str, Pace], before: PaceVerdict, of_nodes: int, of_ranks: int
+) -> PaceVerdict:
+    peers = next(one for one in _peers(beside) if set(least.ranks) <= {rank for rank, _ in one})
+    nodes = tuple(node for node, pace in beside.items() if {rank.rank for rank in pace.ranks} & set(least.ranks))
+    step_seconds = median(pace.step_seconds for pace in beside.values())
+    steps = next(iter(beside.values())).steps
+    share, error = difference(_last(peers, least.looks), least.ranks)
+    seconds = least.looks * steps * step_seconds
+    slowness = cost(share, error, step_seconds, least.looks * steps, seconds)
+    began_seen = all(pace.since_step <= _FIRST_STEPS for pace in beside.values())
+    from_start = began_seen and _was_always(peers, least, next(iter(beside.values())))
+    whole = all(len(beside[node].ranks) == sum(r.rank in least.ranks for r in beside[node].ranks) for node in nodes)
+    where = f"{'all ranks of ' if whole and len(least.ranks) > 1 else ''}{', '.join(nodes[:4])}"
+    whose = f"the others, {of_ranks - len(least.ranks)} ranks of {of_nodes} nodes,"
+    since = f" ({where}){' since the first steps' if from_start else ''}"
+    same = before.ranks == least.ranks
+    confirmed = same and (least.nats >= CONFIRM_NATS or before.stage == "confirmed")
+    at_most = next(iter(beside.values())).nccl
+    return PaceVerdict(
+        ranks=least.ranks,
+        nodes=nodes,
+        stage="confirmed" if confirmed else "suspect",
+        reason=f"{held_back(least, since, whose)}{price_of(slowness, at_most=at_most)}",
+        slowness=slowness,
+        from_start=from_start,
+        seconds=max(seconds, before.seconds) if same else seconds,
+        of_nodes=of_nodes,
+        of_ranks=of_ranks,
+    )
+
+
+def _was_always(peers: Sequence[tuple[int, Column]], least: Least, pace: Pace) -> bool:
+    earlier = [(rank, column[: -least.looks]) for rank, column in peers]
+    so = was_so(earlier, least)
+    return so if so is not None else pace.first * pace.steps <= _FIRST_STEPS + pace.steps
+
+
+def _least(peers: Sequence[tuple[int, Column]], minimum_share: float) -> Least | None:
+    """Who waits least in the window that tells it best, unless such differences come and go in this job."""
+    blocks = len(peers[0][1]) if peers else 0
+    found = []
+    for window in _WINDOWS:
+        if window <= blocks:
+            earlier = [(rank, column[-2 * window : -window]) for rank, column in peers] if blocks > window else []
+            least = who_waits_least(_last(peers, window), minimum_share, before=earlier if len(peers) % 2 == 0 else [])
+            if least is not None and not is_usual(peers, least.ranks, window, least.peers_share - least.share):
+                found.append(least)
+    return max(found, key=lambda one: one.nats, default=None)
+
+
+def _last(peers: Sequence[tuple[int, Column]], window: int) -> list[tuple[int, Column]]:
+    return [(rank, column[-window:]) for rank, column in peers]
+
+
+def _peers(beside: Mapping[str, Pace]) -> list[list[tuple[int, Column]]]:
+    """(rank, column) of those that run one program, where there are enough of them and on several nodes."""
+    columns = {
+        rank.rank: tuple(zip(pace.ticks, rank.waited, strict=True)) for pace in beside.values() for rank in pace.ranks
+    }
+    node_of = {rank.rank: node for node, pace in beside.items() for rank in pace.ranks}
+    members = [
+        Member(rank.rank, 0, tuple(int(one * _COUNTS) for one in rank.role))
+        for pace in beside.values()
+        for rank in pace.ranks
+    ]
+    groups = [[member.rank for member in peers] for peers in peers_of(members)]
+    return [
+        [(rank, columns[rank]) for rank in sorted(ranks)]
+        for ranks in groups
+        if len(ranks) >= _LEAST_RANKS and len({node_of[rank] for rank in ranks}) >= _LEAST_NODES
+    ]
+
+
+def _side_by_side(paces: Mapping[str, Pace]) -> dict[str, Pace]:
+    """Lay the nodes' blocks beside each other: blocks of as many steps, the same numbers, each seen by all; who is not
+    where most are is left out."""
+    known = {node: pace for node, pace in paces.items() if pace.ranks and pace.ticks}
+    if len(known) < _LEAST_NODES:
+        return {}
+    usual = median_low(pace.steps for pace in known.values())
+    nccl = 2 * sum(pace.nccl for pace in known.values()) > len(known)
+    known = {node: pace for node, pace in known.items() if pace.steps <= 4 * usual and pace.nccl == nccl}
+    steps = max(pace.steps for pace in known.values())
+    known = {node: _in_blocks(pace, steps) for node, pace in known.items()}
+    seen = Counter(pace.first + place for pace in known.values() for place, ticks in enumerate(pace.ticks) if ticks)
+    common = {block for block, times in seen.items() if times >= _COVERED * len(known)}
+    covered = {}
+    for node, pace in known.items():
+        own = {pace.first + place for place, ticks in enumerate(pace.ticks) if ticks}
+        if common and len(own & common) >= _COVERED * len(common):
+            covered[node] = pace, own
+    blocks = sorted(common.intersection(*(own for _, own in covered.values()))) if covered else []
+    if len(blocks) < LEAST_LOOKS or len(covered) < _LEAST_NODES:
+        return {}
+    return {node: _only(pace, blocks) for node, (pace, _) in covered.items()}
+
+
+def _in_blocks(pace: Pace, steps: int) -> Pace:
+    """The same in blocks of more steps; what does not fill one is left out."""
+    if steps == pace.steps:
+        return pace
+    each = steps // pace.steps
+    first = -(-pace.first // each)
+    begin = first * each - pace.first
+    starts = range(begin, len(pace.ticks) - each + 1, each)
+    return msgspec.structs.replace(
+        pace,
+        steps=steps,
+        first=first,
+        ticks=tuple(sum(pace.ticks[at : at + each]) for at in starts),
+        ranks=tuple(
+            msgspec.structs.replace(rank, waited=tuple(sum(rank.waited[at : at + each]) for at in starts))
+            for rank in pace.ranks
+        ),
+    )
+
+
+def _only(pace: Pace, blocks: Sequence[int]) -> Pace:
+    places = [block - pace.first for block in blocks]
+    return msgspec.structs.replace(
+        pace,
+        first=blocks[0],
+        ticks=tuple(pace.ticks[place] for place in places),
+        ranks=tuple(
+            msgspec.structs.replace(rank, waited=tuple(rank.waited[place] for place in places)) for rank in pace.ranks
+        ),
+    )

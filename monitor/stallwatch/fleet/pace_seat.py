@@ -1,0 +1,139 @@
+"""What this node asks of the meeting place about the pace of one job: its own is put every ten seconds, one node judges
+all of them, every node hears what was found. Where the place does not answer nothing is found. Pure: time is given.
+
+The job while it moves is incident 0 of the job: incidents that stop it begin with 1.
+"""
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from stallwatch.fleet.pace import PaceVerdict
+from stallwatch.fleet.place import CLAIM_SECONDS, Key, MeetingPlace
+from stallwatch.fleet.seal import Broken, seal, unseal
+
+SECOND_NS: Final = 1_000_000_000
+PUT_SECONDS: Final = 10.0
+_RENEW_SECONDS: Final = 4.0
+_JUDGE_SECONDS: Final = 10.0  # from one judgement to the next; longer where it takes long
+_REST: Final = 5  # times what the last one took
+_BELIEVED_SECONDS: Final = 60.0  # after the last answer
+ORDINAL: Final = 0
+
+
+class PaceWish(msgspec.Struct, frozen=True, omit_defaults=True):
+    job: str
+    node: str
+    pace: bytes = b""
+    generation: int = 0
+    verdict: bytes = b""
+    known: int = 0
+
+
+class PaceSeen(msgspec.Struct, frozen=True, omit_defaults=True):
+    generation: int = 0
+    verdict: bytes = b""
+    revision: int = 0
+    noted: bool = False
+    caveat: str = ""
+
+
+class JobPace(NamedTuple):
+    """What this node says of a job now."""
+
+    job: str  # as the meeting place calls it
+    pace: bytes  # fleet.pace.encode_pace
+    world_size: int
+
+
+_VERDICT = msgspec.json.Decoder(PaceVerdict)
+
+
+def exchange_pace(place: MeetingPlace, secret: bytes, wish: PaceWish) -> PaceSeen:
+    """Put, claim or renew, note the verdict where it is ours, read it where it is another's. Raise StallwatchError."""
+    key = Key(wish.job, ORDINAL)
+    if wish.pace:
+        place.put(key, wish.node, seal(wish.pace, secret, "pace", key, wish.node))
+    generation = wish.generation if wish.generation and place.renew(key, wish.node, wish.generation) else 0
+    if not generation:
+        generation = place.claim(key, wish.node)
+        if generation:
+            place.renew(key, wish.node, generation)
+    if generation and wish.verdict:
+        noted = place.mark(key, generation, "report", seal(wish.verdict, secret, "pace verdict", key, ""))
+        return PaceSeen(generation, noted=noted)
+    board = place.look(key, wish.node, whole=False)
+    if board.report_revision in (0, wish.known):
+        return PaceSeen(generation, revision=board.report_revision)
+    revision, sealed = place.report(key)
+    try:
+        return PaceSeen(generation, unseal(sealed, secret, "pace verdict", key, ""), revision)
+    except Broken as error:
+        return PaceSeen(generation, revision=revision, caveat=f"who holds a job back is not believed: {error}")
+
+
+class PaceSeat:
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._generation = 0
+        self._until_ns = 0
+        self._asked_ns: int | None = None
+        self._put_ns: int | None = None
+        self._answered_ns = 0
+        self._verdict = PaceVerdict()
+        self._known = 0
+        self._unnoted = b""
+        self._judged_ns: int | None = None
+        self._judge_from_ns = 0
+
+    @property
+    def verdict(self) -> PaceVerdict:
+        return self._verdict
+
+    def wish(self, now_ns: int, job: JobPace) -> PaceWish | None:
+        """Return what is to be asked, where it is time to. `heard` or nothing follows."""
+        since_ns = None if self._asked_ns is None else now_ns - self._asked_ns
+        puts = self._put_ns is None or now_ns - self._put_ns >= PUT_SECONDS * SECOND_NS
+        often = _RENEW_SECONDS if self._generation else PUT_SECONDS
+        if since_ns is not None and since_ns < often * SECOND_NS and not (self._unnoted and since_ns > SECOND_NS):
+            return None
+        self._asked_ns = now_ns
+        if puts:
+            self._put_ns = now_ns
+        pace = job.pace if puts else b""
+        return PaceWish(job.job, self._node, pace, self._generation, self._unnoted, self._known)
+
+    def heard(self, wish: PaceWish, seen: PaceSeen, now_ns: int) -> None:
+        self._answered_ns = now_ns
+        self._generation = seen.generation
+        self._until_ns = now_ns + int((CLAIM_SECONDS - 1) * SECOND_NS)
+        if not seen.generation or (seen.noted and wish.verdict == self._unnoted):
+            self._unnoted = b""
+        if seen.verdict:
+            self._known = seen.revision
+            try:
+                self._verdict = _VERDICT.decode(seen.verdict)
+            except msgspec.MsgspecError:
+                self._verdict = PaceVerdict()
+
+    def wants_verdict(self, now_ns: int) -> bool:
+        """Whether this node is the one that judges, and it is time to."""
+        return bool(self._generation) and now_ns < self._until_ns and now_ns >= self._judge_from_ns
+
+    def judging(self, now_ns: int) -> None:
+        self._judged_ns = now_ns
+        self._judge_from_ns = now_ns + int(_JUDGE_SECONDS * SECOND_NS)
+
+    def judged(self, verdict: PaceVerdict | None, now_ns: int) -> None:
+        """Take in what was found; None: it could not be judged."""
+        took_ns = now_ns - (self._judged_ns or now_ns)
+        self._judge_from_ns = now_ns + max(int(_JUDGE_SECONDS * SECOND_NS) - took_ns, _REST * took_ns, SECOND_NS)
+        if verdict is not None:
+            if verdict.ranks or self._verdict.ranks:
+                self._unnoted = msgspec.json.encode(verdict)
+            self._verdict = verdict
+
+    def found(self, now_ns: int) -> PaceVerdict | None:
+        """Return who holds the job back as far as is known now."""
+        is_fresh = now_ns - self._answered_ns < _BELIEVED_SECONDS * SECOND_NS
+        return self._verdict if self._verdict.ranks and is_fresh else None

@@ -1,0 +1,99 @@
+"""A slow rank of a job over several nodes, each of which by itself sees only waiting."""
+
+import msgspec
+import pytest
+
+from stallwatch.detectors.pace import Pace, RankPace
+from stallwatch.fleet.pace import PaceVerdict, believed_paces, encode_pace, judge_pace
+from stallwatch.fleet.place import Key
+from stallwatch.fleet.seal import seal
+from tests.replay.stragglers import Design, Job
+from tests.unit.fleet.paces import SHARE, SlowNode, together
+
+SECRET = b"sixteen bytes or more"
+KEY = Key("train-0a1b2c3d", 0)
+
+
+def pace(*ranks: int, waited: float = 0.5, steps: int = 1, first: int = 100, blocks: int = 64, ticks: int = 20) -> Pace:
+    of_ranks = tuple(RankPace(rank, (1.0,), (int(waited * ticks),) * blocks) for rank in ranks)
+    return Pace(steps, first, (ticks,) * blocks, of_ranks, 1.0, nccl=False, since_step=100)
+
+
+def test_a_rank_alone_on_its_node_is_named_though_no_node_finds_anything() -> None:
+    found = list(together(Job("sleep", 6, 0.3, 3, 40.0), 1, 90))
+    named = [(second, verdict) for second, verdict, _ in found if verdict.ranks]
+    assert {verdict.ranks for _, verdict in named} == {(3,)}
+    assert named[0][0] <= 40 + 30
+    last = named[-1][1]
+    assert (last.nodes, last.stage, last.of_nodes, last.of_ranks) == (("node3",), "confirmed", 6, 6)
+    assert last.slowness is not None
+    assert last.slowness.low_seconds < 0.3 * 0.17 < last.slowness.high_seconds
+    assert "rank 3 holds the others back (node3)" in last.reason
+    assert not any(f.detector == "slow" for _, _, alone in found for one in alone.values() for f in one.findings)
+
+
+def test_a_node_all_of_whose_ranks_are_slow_is_named_with_them() -> None:
+    *_, (_, verdict, alone) = together(SlowNode("sleep", 12, 0.4, 5, 30.0), 2, 90)
+    assert verdict.ranks == (4, 5)
+    assert "all ranks of node2" in verdict.reason
+    assert not any(f.detector == "slow" for one in alone.values() for f in one.findings)
+
+
+@pytest.mark.parametrize(
+    ("by", "design"), [("nothing", "even"), ("pipeline", "even"), ("experts", "even"), ("nothing", "experts")]
+)
+def test_what_holds_nobody_back_names_nobody(by: str, design: Design) -> None:
+    job = Job(by, 6, 0.0, 0, 0.0, design=design)  # type: ignore[arg-type]
+    assert not [verdict for _, verdict, _ in together(job, 1, 150) if verdict.ranks]
+
+
+def test_when_it_is_as_fast_as_the_others_again_it_is_over() -> None:
+    *_, (_, verdict, _) = together(Job("sleep", 6, 0.5, 3, 30.0, lasts_seconds=40), 1, 260)
+    assert verdict.ranks == ()
+
+
+def test_a_node_that_says_nothing_more_costs_itself_alone() -> None:
+    job = Job("sleep", 6, 0.4, 3, 60.0)
+    *_, (_, verdict, _) = together(job, 1, 150, said=lambda second, node: node != "node5" or second < 30)
+    assert (verdict.ranks, verdict.of_nodes) == ((3,), 5)
+
+
+def test_blocks_of_different_lengths_are_laid_beside_each_other() -> None:
+    fine, coarse = pace(0, steps=1, first=100, blocks=64), pace(1, steps=4, first=20, blocks=30)
+    slow = pace(2, steps=2, first=45, blocks=40, waited=0.0)
+    verdict = judge_pace({"a": fine, "b": coarse, "c": slow, "d": pace(3), "e": pace(4)}, SHARE, PaceVerdict())
+    assert verdict.ranks == (2,)
+    assert verdict.slowness is not None
+    assert verdict.slowness.steps % 4 == 0
+
+
+def test_of_two_ranks_and_of_one_node_nothing_is_said() -> None:
+    assert judge_pace({"a": pace(0), "b": pace(1, waited=0.0)}, SHARE, PaceVerdict()).ranks == ()
+    assert judge_pace({"a": pace(0, 1, 2, 3)}, SHARE, PaceVerdict()) == PaceVerdict()
+    assert judge_pace({}, SHARE, PaceVerdict()) == PaceVerdict()
+
+
+def test_it_stands_until_several_judgements_have_not_seen_it() -> None:
+    before = PaceVerdict((3,), ("node3",), "confirmed", "rank 3 holds the others back")
+    calm = {f"n{rank}": pace(rank) for rank in range(6)}
+    once = judge_pace(calm, SHARE, before)
+    twice = judge_pace(calm, SHARE, once)
+    assert (once.ranks, twice.ranks) == ((3,), (3,))
+    assert judge_pace(calm, SHARE, twice).ranks == ()
+
+
+def test_only_what_is_signed_and_whole_is_compared_and_no_rank_of_two_nodes() -> None:
+    def sealed(node: str, said: Pace, secret: bytes = SECRET) -> bytes:
+        return seal(encode_pace(said), secret, "pace", KEY, node)
+
+    broken = msgspec.structs.replace(pace(7), ticks=(1, 2))
+    odd = msgspec.structs.replace(pace(8), steps=3)
+    found = believed_paces(
+        {
+            "a": sealed("a", pace(0, 1)), "b": sealed("b", pace(1, 2)), "c": sealed("c", pace(3), b"another secret"),
+            "d": sealed("e", pace(4)), "e": sealed("e", broken), "f": sealed("f", odd), "g": b"rubbish",
+        },
+        SECRET,
+        KEY,
+    )  # fmt: skip
+    assert {node: [rank.rank for rank in one.ranks] for node, one in found.items()} == {"a": [0], "b": [2]}
