@@ -6,8 +6,8 @@ from typing import ClassVar
 from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.environment.job_size import job_size, said_nodes
 from stallwatch.doctor.finding import Area, FindingRecord
-from stallwatch.doctor.surroundings import Surroundings
-from stallwatch.model.reading import Known
+from stallwatch.doctor.surroundings import Lookup, NamedEnvironment, Surroundings
+from stallwatch.model.reading import Known, Unavailable
 
 
 def spans_nodes(surroundings: Surroundings) -> bool | None:
@@ -46,17 +46,22 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def _master_address(surroundings: Surroundings) -> tuple[str, NamedEnvironment, Known[Lookup] | Unavailable]:
+    """The name, where it is set, and what it resolves to."""
+    said = surroundings.variable("MASTER_ADDR")
+    if said is None:
+        raise Inapplicable("MASTER_ADDR is not set")
+    name, environment = said
+    return name, environment, surroundings.resolver.lookup(name)
+
+
 class MasterAddress:
     name: ClassVar[str] = "master_address"
     area: ClassVar[Area] = "network"
     looks_for: ClassVar[str] = "MASTER_ADDR that resolves to nothing, or a resolver that does not answer"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        said = surroundings.variable("MASTER_ADDR")
-        if said is None:
-            raise Inapplicable("MASTER_ADDR is not set")
-        name, environment = said
-        reading = surroundings.resolver.lookup(name)
+        name, environment, reading = _master_address(surroundings)
         if not isinstance(reading, Known):
             return (
                 finding(
@@ -147,11 +152,7 @@ class AddressFamily:
     looks_for: ClassVar[str] = "MASTER_ADDR that resolves to IPv6 first on a node without a usable IPv6 address"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        said = surroundings.variable("MASTER_ADDR")
-        if said is None:
-            raise Inapplicable("MASTER_ADDR is not set")
-        name, environment = said
-        reading = surroundings.resolver.lookup(name)
+        name, environment, reading = _master_address(surroundings)
         if not isinstance(reading, Known) or not reading.value.addresses:
             raise Inapplicable("MASTER_ADDR does not resolve")
         addresses = reading.value.addresses
