@@ -1,20 +1,24 @@
 """One rank of a real job becomes slow, and fast again, beside a daemon in its default configuration: when is it told?
 
     python tests/bench/bench_slow_ranks.py [--by sleep …] [--extra 0.3 …] [--step-seconds 0.2 …] [--ranks 4] [--runs 1]
-                                           [--backend gloo] [--seconds 60] [--at-once 1] [--jitter 0.3] [--slow-rank 2]
-                                           [--cores 0-3] [--time-limit 540] [--lines F] [--json F]
+                                           [--backend gloo] [--slow-seconds 60] [--at-once 1] [--jitter 0.3]
+                                           [--slow-rank 2] [--cores 0-3] [--seconds 540] [--json F]
+    python -m tests.bench.lanes --lanes 12 --cores 0-47 --seconds 560 --out FOLDER -- tests.bench.bench_slow_ranks …
+    python tests/bench/bench_slow_ranks.py --table FOLDER
 
 Prints a line a run: seconds from the first slow step until it is told, whom, whether it was taken back while it
 lasted, seconds until it is over after the last slow step, what it is said to cost and what it does, and the lines
 that are named as the place where the time goes. Extra 0 is a calm job, and so is what is uneven by design: exit code
-0 when nobody was told of one, and every slow rank was told once and rightly. `--lines` gets a JSON line as soon as a
-run is over; tests/bench/bench_slow_lanes.py plays many side by side.
+0 when nobody was told of one, and every slow rank was told once and rightly. In lanes side by side (tests/bench/
+lanes.py) runs are dealt out in an order drawn by chance, so that what a time limit leaves is a part of every kind;
+`--table` prints the table of what all lanes have played.
 """
 
 import argparse
 import itertools
 import json
 import os
+import random
 import shutil
 import statistics
 import sys
@@ -35,7 +39,7 @@ from stallwatch.demo.daemon_child import DaemonChild
 from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.client import DaemonUnreachable
 from stallwatch.outputs.documents import IncidentDocument
-from tests.bench import jobs
+from tests.bench import jobs, lanes
 
 BY_DESIGN = ("logs", "evaluates", "saves", "uneven", "experts", "wander", "surge")  # as the program has it
 
@@ -126,9 +130,16 @@ def outcome(run: Run) -> Outcome:
 
 
 def main() -> int:
-    options = parser().parse_args()
+    options = _parser().parse_args()
+    if options.table:
+        _, lines = lanes.read_lines(sorted(options.table.glob("lane-*.jsonl")))
+        outcomes = [msgspec.json.decode(line.detail, type=Outcome) for line in lines]
+        print(table(sorted(outcomes, key=lambda one: (one.by, one.ranks, one.step_seconds, one.extra))))
+        return 0
     if options.cores:
-        os.sched_setaffinity(0, cores_of(options.cores))  # the daemon's and the ranks', too
+        os.sched_setaffinity(0, lanes.cores_of(options.cores))  # the daemon's and the ranks', too
+    wanted = _wanted(options)
+    lines_file = lanes.Lines(options.lines, [_name(run) for run in wanted])
     began = time.monotonic()
     played: list[Run] = []
     with tempfile.TemporaryDirectory(prefix="stallwatch-slow-") as folder, jobs.server() as server:
@@ -137,14 +148,18 @@ def main() -> int:
         try:
             with ThreadPoolExecutor(options.at_once) as pool:
                 # Not even begun when it would not end in time.
-                due = began + options.time_limit - _seconds_of_run(options)
+                due = began + options.seconds - _seconds_of_run(options)
                 play = partial(_play, daemon=daemon, server=server, folder=Path(folder), options=options, due=due)
-                for run in filter(None, pool.map(play, _wanted(options))):
+                for run in filter(None, pool.map(play, wanted)):
                     played.append(run)
-                    print(_line(run), flush=True)
-                    if options.lines:
-                        with options.lines.open("ab") as file:
-                            file.write(msgspec.json.encode(outcome(run)) + b"\n")
+                    print(f"{'right' if run.is_right else 'WRONG'}: {_line(run)}", flush=True)
+                    lines_file.add(
+                        _name(run),
+                        right=run.is_right,
+                        said=_line(run),
+                        seconds_to_verdict=run.told[0][0] if run.told else None,
+                        detail=outcome(run),
+                    )
         finally:
             daemon.stop()
             if options.keep:
@@ -160,25 +175,19 @@ def main() -> int:
 
 
 def _wanted(options: argparse.Namespace) -> list[Run]:
-    if options.plan:
-        kinds = msgspec.json.decode(options.plan.read_bytes(), type=list[tuple[str, float, float, int, int]])
-    else:
-        every = itertools.product(options.by, options.extra, options.step_seconds, options.ranks, range(options.runs))
-        kinds = list(every)
+    every = itertools.product(options.by, options.extra, options.step_seconds, options.ranks, range(options.runs))
+    kinds = list(every)
+    if options.lane != "0/1":
+        random.Random(0).shuffle(kinds)
+    slow, who, backend = options.slow_seconds, sorted(options.slow_rank), options.backend
     return [
-        Run(by, extra, step, ranks, run, options.seconds, slow_ranks=sorted(options.slow_rank), backend=options.backend)
-        for by, extra, step, ranks, run in kinds
+        Run(by, extra, step, ranks, run, slow, slow_ranks=who, backend=backend)
+        for by, extra, step, ranks, run in lanes.part_of(kinds, options.lane)
     ]
 
 
 def _seconds_of_run(options: argparse.Namespace) -> float:
-    return float(options.healthy_seconds + options.seconds + options.after_seconds) + _START_SECONDS
-
-
-def cores_of(text: str) -> set[int]:
-    """ "0-3,8" as numbers."""
-    ranges = [part.partition("-") for part in text.split(",")]
-    return {core for first, _, last in ranges for core in range(int(first), int(last or first) + 1)}
+    return float(options.healthy_seconds + options.slow_seconds + options.after_seconds) + _START_SECONDS
 
 
 def _places(by: str) -> set[str]:
@@ -287,10 +296,13 @@ def _marks(log: Path) -> dict[str, tuple[float, int]]:
     return found
 
 
+def _name(run: Run) -> str:
+    return f"{run.by} +{run.extra:.0%} of {run.step_seconds:g} s, {run.ranks} ranks, run {run.run + 1}"
+
+
 def _line(run: Run) -> str:
-    outcome = "right" if run.is_right else "WRONG"
     return (
-        f"{outcome}: {run.by} +{run.extra:.0%} of {run.step_seconds:g} s, {run.ranks} ranks, run {run.run + 1}: "
+        f"{_name(run)}: "
         f"suspected {run.first_suspected}, told {run.told or 'nobody'}, over after {run.over_after}, "
         f"cost {_number(run.cost_seconds)} (true {_number(run.true_cost_seconds)}), step "
         f"{_number(run.told_step_seconds)} (true {_number(run.true_step_seconds)}), lines {run.lines}\n  {run.sentence}"
@@ -332,7 +344,7 @@ def _middle_and_worst(seconds: Sequence[float]) -> tuple[str, str]:
     return (f"{statistics.median(seconds):.1f}", f"{max(seconds):.1f}") if seconds else ("–", "–")
 
 
-def parser() -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--by", nargs="+", default=["sleep"])
     parser.add_argument("--extra", nargs="+", type=float, default=[0.3])
@@ -344,13 +356,12 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--slow-rank", nargs="+", type=int, default=[2])
     parser.add_argument("--jitter", type=float, default=0.0)
     parser.add_argument("--heavy", action="store_true")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--slow-seconds", type=float, default=60.0, help="how long a rank is slow")
     parser.add_argument("--healthy-seconds", type=float, default=15.0)
     parser.add_argument("--after-seconds", type=float, default=30.0)
     parser.add_argument("--cores", help="CPUs of the daemon and of the ranks: 0-3,8")
-    parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds; what would not end is left")
-    parser.add_argument("--plan", type=Path, help="JSON: [[by, extra, step seconds, ranks, run], …] in place of these")
-    parser.add_argument("--lines", type=Path, help="a JSON line is added when a run is over")
+    lanes.add_options(parser)
+    parser.add_argument("--table", type=Path, help="the folder of lanes: print what they have played, and play nothing")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="a folder that is made: the daemon's, with the evidence")
     parser.add_argument("--log", action="store_true")
