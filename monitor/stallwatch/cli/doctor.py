@@ -89,6 +89,7 @@ def command(
     from stallwatch.doctor.checks import CHECKS
     from stallwatch.doctor.examine import examine
     from stallwatch.doctor.frameworks.deepspeed import read_config
+    from stallwatch.doctor.live.meeting import meeting_of
     from stallwatch.doctor.live.survey import survey
     from stallwatch.doctor.surroundings import Question
     from stallwatch.node import gpu_release
@@ -133,7 +134,7 @@ def command(
             f"No rank with pid {pid} runs here.",
             "A rank has RANK or SLURM_PROCID in its environment and torch loaded; `stallwatch status` lists them.",
         )
-    around = replace(around, daemon=_daemon(control_socket(config_file)))
+    around = replace(around, daemon=_daemon(control_socket(config_file)), meeting=meeting_of(settings.fleet))
     examination = examine(CHECKS, around, SystemClock(), seconds_left(time.monotonic() - began))
     if as_json:
         doctor_view.print_json(examination)

@@ -39,6 +39,7 @@ from stallwatch.doctor.host.permissions import (
 )
 from stallwatch.doctor.host.storage import DiskSpace, NetworkCaches, SharedMemory, StaleBuildLocks
 from stallwatch.doctor.network.interfaces import FabricPorts, InterfaceExists, Loopback
+from stallwatch.doctor.network.meeting import MeetingPlace
 from stallwatch.doctor.network.names import AddressFamily, HostName, MasterAddress
 from stallwatch.doctor.network.ports import MasterPort, RasPort
 from stallwatch.doctor.network.reach import MasterReachable
@@ -62,7 +63,7 @@ CHECKS: tuple[Check, ...] = (
     DriverAnswers(), DeviceAnswers(), MemoryErrors(), Throttled(), LeftOverProcesses(), VisibleDevices(), SharedGpu(),
     FabricReady(), PcieWidth(), Topology(), PeerRedirect(),
     HostName(), MasterAddress(), MasterReachable(), MasterPort(), InterfaceExists(), AddressFamily(), Loopback(),
-    FabricPorts(), RasPort(),
+    FabricPorts(), RasPort(), MeetingPlace(),
     OpenFiles(), LockedMemory(), SharedMemory(), DiskSpace(), StaleBuildLocks(), NetworkCaches(), SocketsAllowed(),
     PtraceAllowed(), PySpyReads(), KernelLogReadable(), ClockInSync(), Cpus(), CgroupMemory(), ContainerNetwork(),
     TorchPresent(), DriverSupportsCuda(), Compatible(), KnownBugs(), NewerThanTested(),

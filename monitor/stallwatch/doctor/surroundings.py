@@ -138,6 +138,16 @@ class TrainingProbe(Protocol):
     def ask(self) -> Known[Training] | Unavailable: ...
 
 
+class MeetingTrial(Protocol):
+    """Where the daemons of a job's nodes meet, tried once from here."""
+
+    url: str
+
+    def problem(self) -> tuple[str, str]:
+        """Return what is wrong and what to do, ("", "") where it can be used. Ends by itself within some seconds."""
+        ...
+
+
 @dataclass(frozen=True)
 class Question:
     """What the person asked about."""
@@ -178,6 +188,7 @@ class Surroundings:
     question: Question = field(default_factory=Question)
     now_seconds: float = 0.0  # wall, for the age of files
     daemon: DaemonFacts | None = None  # of the daemon that answers here; None: none does
+    meeting: MeetingTrial | None = None  # as the daemon's configuration names it; None: it names none
     ranks_unknown: str = ""  # why nobody knows whether ranks run here; "": `ranks` are all
 
     @property

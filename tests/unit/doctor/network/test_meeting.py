@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallwatch.config import FleetSection
+from stallwatch.doctor.check import Inapplicable, Undetermined
+from stallwatch.doctor.live.meeting import meeting_of
+from stallwatch.doctor.network.meeting import MeetingPlace
+from tests.unit.doctor.fakes import DAEMON, Node, one
+
+
+class FakeMeeting:
+    url = "redis://redis.example:6379"
+
+    def __init__(self, seen: str = "", remedy: str = "") -> None:
+        self.said = (seen, remedy)
+
+    def problem(self) -> tuple[str, str]:
+        return self.said
+
+
+def test_where_nodes_meet_nowhere_there_is_nothing_to_try(node: Node) -> None:
+    assert meeting_of(FleetSection()) is None
+    with pytest.raises(Inapplicable):
+        MeetingPlace().look(node.around())
+
+
+def test_one_that_can_be_used_is_silent(node: Node) -> None:
+    assert MeetingPlace().look(node.around(meeting=FakeMeeting())) == ()
+
+
+def test_one_that_cannot_is_an_error_with_what_to_do(node: Node) -> None:
+    found = one(MeetingPlace().look(node.around(meeting=FakeMeeting("redis: connection refused", "Is it up?"))))
+    assert (found.severity, found.subject) == ("error", "redis://redis.example:6379")
+    assert found.seen == "redis: connection refused"
+    assert found.remedy == "Is it up?"
+
+
+def test_the_daemon_who_uses_it_knows_better(node: Node) -> None:
+    daemon = msgspec.structs.replace(DAEMON, sensors={"meeting_place": ""})
+    broken = FakeMeeting("fleet.key_file: Permission denied")
+    assert MeetingPlace().look(node.around(meeting=broken, daemon=daemon)) == ()
+
+
+def test_who_may_not_read_the_key_cannot_tell(node: Node) -> None:
+    broken = FakeMeeting("fleet.key_file /etc/key: Permission denied")
+    with pytest.raises(Undetermined, match="daemon's user"):
+        MeetingPlace().look(node.around(meeting=broken, user_id=1000))
+    assert MeetingPlace().look(node.around(meeting=broken, user_id=0))
+
+
+def test_it_is_tried_as_it_is_configured(tmp_path: Path) -> None:
+    tried = meeting_of(FleetSection(url="redis://h", key_file=""))
+    assert tried is not None
+    assert "key_file is empty" in tried.problem()[0]
+    (tmp_path / "key").write_text("a secret of at least sixteen bytes")
+    (tmp_path / "shared").mkdir(mode=0o755)
+    tried = meeting_of(FleetSection(url=f"file://{tmp_path / 'shared'}", key_file=str(tmp_path / "key")))
+    assert tried is not None
+    seen, remedy = tried.problem()
+    assert seen, "either it says that the mode is wrong, or that there was no answer within its time"
+    assert remedy
