@@ -12,7 +12,7 @@ import msgspec
 
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.recorder.operations import UNTOLD, completion_of, read_nodes
+from stallwatch.diagnosis.recorder.operations import UNTOLD, completion_of, read_recorded_calls
 from stallwatch.model.evidence import Evidence, GroupStatus, Operation, Recorder
 from stallwatch.model.verdict import Verdict
 
@@ -21,7 +21,7 @@ Done = dict[tuple[int, int, int], bool]
 
 def _done(recorder: Recorder) -> Done:
     """Which calls are over, by (group, collective number, transfer number)."""
-    return {(node.pg_id, *node.key): node.done for node in read_nodes(recorder)}
+    return {(node.pg_id, *node.key): node.done for node in read_recorded_calls(recorder)}
 
 
 def _key(entry: Operation) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from statistics import median
 import msgspec
 
 from stallwatch.diagnosis.calls.align import Divergence, find_divergences
-from stallwatch.diagnosis.calls.sequences import Departure, find_departures
+from stallwatch.diagnosis.calls.sequences import SequenceBreak, find_departures
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.pace import Pace
 from stallwatch.diagnosis.waits.graph import Graph, Wait, build
@@ -61,7 +61,7 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
     graph: Graph
     roots: Roots
     divergences: tuple[Divergence, ...]
-    departures: tuple[Departure, ...]
+    departures: tuple[SequenceBreak, ...]
     gpus: dict[int, Gpu]
     moves: bool | None
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
-from stallwatch.diagnosis.calls.sequences import Departure, are_twins, place_among_twins
+from stallwatch.diagnosis.calls.sequences import SequenceBreak, are_twins, place_among_twins
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import Group
 from stallwatch.diagnosis.logs.remedies_by_text import Words
@@ -197,7 +197,7 @@ def main_wait(analysis: Analysis, ranks: Iterable[int]) -> Wait | None:
     return max(blocked, key=lambda w: (counts[w.point], -w.point.group, -w.rank), default=None)
 
 
-def departed_cause(analysis: Analysis, departure: Departure) -> Cause:
+def departed_cause(analysis: Analysis, departure: SequenceBreak) -> Cause:
     """What leaving the program at this call is called."""
     group = analysis.case.groups[analysis.case.group_of[departure.rank, departure.found.stream]]
     if signature.is_barrier(departure.found.operation) and group.is_default:

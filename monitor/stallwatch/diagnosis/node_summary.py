@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.activity.threads import is_of_group
-from stallwatch.diagnosis.frames.code_origin import Origin, place
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.leaving import told_by
 from stallwatch.diagnosis.logs import read_logs
@@ -317,7 +317,7 @@ def _nowhere(activity: Activity) -> Activity:
 
 
 def _token(frame: CodeFrame) -> CodeFrame:
-    if place(frame.filename).origin not in (Origin.JOB, Origin.GENERATED):
+    if code_origin(frame.filename).origin not in (Origin.JOB, Origin.GENERATED):
         return frame  # a library's: it tells nothing of the job
     said = hashlib.sha256(f"{frame.filename}\0{frame.name}\0{frame.line}".encode("utf-8", "replace")).hexdigest()
     return CodeFrame(said[:12], "<not told>", 0)

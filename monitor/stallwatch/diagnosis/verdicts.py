@@ -15,7 +15,7 @@ from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.report.sentences import summary
 from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
-from stallwatch.diagnosis.report.text import Aside, frame_of, place
+from stallwatch.diagnosis.report.text import Aside, format_location, frame_of
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.summary import RankSummary
@@ -180,8 +180,8 @@ def _called_at(analysis: Analysis, ranks: Sequence[int], site: str = "") -> str:
         activity = analysis.case.activity(rank)
         same = recorded is None or (activity.frame and activity.frame.line == recorded.line)
         if activity.frame and activity.in_collective and same:
-            return place(activity.frame)  # with its text
-    return place(recorded)
+            return format_location(activity.frame)  # with its text
+    return format_location(recorded)
 
 
 def _stands_at(analysis: Analysis, rank: int, site: str) -> str:
@@ -189,7 +189,7 @@ def _stands_at(analysis: Analysis, rank: int, site: str) -> str:
     called = _called_at(analysis, (rank,), site)
     if called:
         return f"called at {called}"
-    return f"standing at {place(activity.frame)}" if activity.gpu_sync and activity.frame else ""
+    return f"standing at {format_location(activity.frame)}" if activity.gpu_sync and activity.frame else ""
 
 
 def _others_at(analysis: Analysis, claim: Claim, waiting: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ import pytest
 from stallwatch.bundle.report import make_report
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.activity.threads import looks
-from stallwatch.diagnosis.recorder.operations import read_nodes
+from stallwatch.diagnosis.recorder.operations import read_recorded_calls
 from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, world
 
 STEPS = loop(world(3), 5)
@@ -24,7 +24,9 @@ def test_a_report_reads_each_recorder_and_each_rank_once(monkeypatch: pytest.Mon
 
         return call
 
-    monkeypatch.setattr("stallwatch.diagnosis.recorder.reduce.read_nodes", counted("recorder", read_nodes))
+    monkeypatch.setattr(
+        "stallwatch.diagnosis.recorder.reduce.read_recorded_calls", counted("recorder", read_recorded_calls)
+    )
     monkeypatch.setattr("stallwatch.diagnosis.activity.reading.looks", counted("rank", looks))
     make_report(JOB)
     assert read.count("rank") == 3

@@ -3,7 +3,7 @@
 import re
 from typing import Literal, NamedTuple
 
-from stallwatch.diagnosis.frames.code_origin import Hint, Origin, place
+from stallwatch.diagnosis.frames.code_origin import Hint, Origin, code_origin
 from stallwatch.diagnosis.frames.meaning import Meaning, Role, collective_name, meaning, trade_word
 from stallwatch.model.evidence import CodeFrame
 from stallwatch.model.verdict import Where
@@ -63,7 +63,7 @@ def kernel_wait(wchan: str | None, state: str | None) -> KernelWait | None:
     return "file" if state == "D" else None
 
 
-class Standing(NamedTuple):
+class BlockingLocation(NamedTuple):
     where: Where
     detail: str
     roles: frozenset[Role] = frozenset()  # of the call that the job's innermost line makes
@@ -142,7 +142,7 @@ _FITS: dict[Hint, frozenset[KernelWait | None]] = {
 }
 
 
-def stand(frames: tuple[CodeFrame, ...], around: Circumstances) -> Standing:
+def locate(frames: tuple[CodeFrame, ...], around: Circumstances) -> BlockingLocation:
     """Given a stack, innermost first, say where it stands. An empty stack stands by the kernel's word alone."""
     call, outer = _split(frames)
     inner = [found for frame in call if (found := meaning(frame))]
@@ -160,13 +160,13 @@ def stand(frames: tuple[CodeFrame, ...], around: Circumstances) -> Standing:
 def _split(frames: tuple[CodeFrame, ...]) -> tuple[tuple[CodeFrame, ...], tuple[CodeFrame, ...]]:
     """The call that the innermost code of the job makes, and that code with all its callers."""
     for index, frame in enumerate(frames):
-        origin = place(frame.filename).origin
+        origin = code_origin(frame.filename).origin
         if origin in (Origin.JOB, Origin.LIBRARY) and meaning(frame) is None:
             return frames[:index], frames[index:]
     return frames, ()
 
 
-def _strong(inner: list[Meaning], call: tuple[CodeFrame, ...], around: Circumstances) -> Standing | None:
+def _strong(inner: list[Meaning], call: tuple[CodeFrame, ...], around: Circumstances) -> BlockingLocation | None:
     swallowing = next((found for found in reversed(inner) if found.role in _SWALLOWS), None)
     nearest = swallowing or next((found for found in inner if found.role in STRONG_ROLES), None)
     if nearest is None:
@@ -174,15 +174,15 @@ def _strong(inner: list[Meaning], call: tuple[CodeFrame, ...], around: Circumsta
     if nearest.role == "collective":
         name = collective_name(call)
         detail = f"waits in {name}" if name and "{" not in name else nearest.detail
-        return Standing("collective", detail, in_collective=True, collective=name)
+        return BlockingLocation("collective", detail, in_collective=True, collective=name)
     if nearest.role == "backward":
         if around.on_cpu:
             where: Where = "gpu_sync" if _busy(around).where == "gpu_sync" else "user_code"
-            return Standing(where, "runs its backward pass")
+            return BlockingLocation(where, "runs its backward pass")
         # Under NCCL the engine's own threads launch; a wait for them says nothing about a collective.
-        return Standing("collective", nearest.detail, in_collective=None if around.gpu else True)
+        return BlockingLocation("collective", nearest.detail, in_collective=None if around.gpu else True)
     weak = _weak(call)
-    return Standing(nearest.where, _joined(nearest, weak))
+    return BlockingLocation(nearest.where, _joined(nearest, weak))
 
 
 def _refined(
@@ -191,18 +191,20 @@ def _refined(
     call: tuple[CodeFrame, ...],
     outer: tuple[CodeFrame, ...],
     around: Circumstances,
-) -> Standing:
+) -> BlockingLocation:
     """A plain way to wait: what surrounds it says what the wait is for."""
     weak = _weak(call)
-    own = Standing(weak.where, weak.detail) if weak else _native(call, around)
+    own = BlockingLocation(weak.where, weak.detail) if weak else _native(call, around)
     surrounding = next((found for found in above if found.role in _CONTEXT), None)
     if surrounding:
-        return Standing(surrounding.where, _joined(surrounding, weak) if weak else _within(surrounding, own, around))
+        return BlockingLocation(
+            surrounding.where, _joined(surrounding, weak) if weak else _within(surrounding, own, around)
+        )
     if any(found.role == "teardown" for found in above) and own.where != "collective":
-        return Standing("teardown", f"is ending: {own.detail}")
+        return BlockingLocation("teardown", f"is ending: {own.detail}")
     purpose = _purpose(weak, own, outer, around)
     if purpose and own.in_collective is False:
-        return Standing(purpose, _purpose_detail(purpose, own.detail))
+        return BlockingLocation(purpose, _purpose_detail(purpose, own.detail))
     return own
 
 
@@ -232,7 +234,7 @@ def _class_of(frame: CodeFrame) -> str:
     return frame.name.rpartition(".")[0].rpartition(".")[2]
 
 
-def _native(call: tuple[CodeFrame, ...], around: Circumstances) -> Standing:
+def _native(call: tuple[CodeFrame, ...], around: Circumstances) -> BlockingLocation:
     """The stack ends in C: the line's text, else the kernel's wait, else whether it runs."""
     hinted = around.hint if not call else None
     if hinted and _agrees(hinted, around):
@@ -242,30 +244,30 @@ def _native(call: tuple[CodeFrame, ...], around: Circumstances) -> Standing:
             detail = kernel[1]  # "a lock on a file" says more than "a lock"
         if hinted == "database" and around.wait in ("poll", "socket"):
             where = "socket"
-        return Standing(where, detail, in_collective=hinted == "collective")
+        return BlockingLocation(where, detail, in_collective=hinted == "collective")
     if around.on_cpu:
         return _busy(around)
     if around.wait == "futex":
-        if call and place(call[0].filename).module.startswith("torch."):
-            return Standing("collective", "waits inside torch", in_collective=None)
-        return Standing("lock", "waits for a lock or a result", in_collective=None)
+        if call and code_origin(call[0].filename).module.startswith("torch."):
+            return BlockingLocation("collective", "waits inside torch", in_collective=None)
+        return BlockingLocation("lock", "waits for a lock or a result", in_collective=None)
     if around.wait and around.wait in _KERNEL:
         where, detail = _KERNEL[around.wait]
-        return Standing(where, detail)
+        return BlockingLocation(where, detail)
     # Asleep in C, and nobody says in what: a wait of gloo's looks just so.
-    return Standing("user_code", "is in the job's own code", in_collective=False if around.wait else None)
+    return BlockingLocation("user_code", "is in the job's own code", in_collective=False if around.wait else None)
 
 
-def stand_without_stack(around: Circumstances) -> Standing:
+def locate_without_stack(around: Circumstances) -> BlockingLocation:
     """What the kernel and the phase tell when no stack was read: a futex may be anything."""
     phase = around.phase.lower()
     if around.wait in (None, "futex", "poll", "stopped"):
         where: Where = "unknown"
         if "checkpoint" in phase or "ckpt" in phase:
             where = "checkpoint"
-        return Standing(where, f"is in its phase {around.phase!r}" if around.phase else "", in_collective=None)
+        return BlockingLocation(where, f"is in its phase {around.phase!r}" if around.phase else "", in_collective=None)
     where, detail = _KERNEL[around.wait]
-    standing = Standing(where, detail, waits_for_children=around.wait in ("child", "vfork"))
+    standing = BlockingLocation(where, detail, waits_for_children=around.wait in ("child", "vfork"))
     if where == "filesystem" and ("checkpoint" in phase or "ckpt" in phase):
         return standing._replace(where="checkpoint", detail=_purpose_detail("checkpoint", detail))
     return standing
@@ -278,14 +280,16 @@ def _agrees(hinted: Hint, around: Circumstances) -> bool:
     return around.wait in _FITS[hinted] and not around.on_cpu
 
 
-def _busy(around: Circumstances) -> Standing:
+def _busy(around: Circumstances) -> BlockingLocation:
     # Waiting for CUDA spins without the GIL by default (cudaDeviceScheduleAuto on a host with enough cores).
     if around.gpu and not around.holds_gil:
-        return Standing("gpu_sync", "computes in native code or waits for its GPU", gpu_guessed=True)
-    return Standing("busy_loop", "computes on the CPU")
+        return BlockingLocation("gpu_sync", "computes in native code or waits for its GPU", gpu_guessed=True)
+    return BlockingLocation("busy_loop", "computes on the CPU")
 
 
-def _purpose(weak: Meaning | None, own: Standing, outer: tuple[CodeFrame, ...], around: Circumstances) -> Where | None:
+def _purpose(
+    weak: Meaning | None, own: BlockingLocation, outer: tuple[CodeFrame, ...], around: Circumstances
+) -> Where | None:
     """Words of the trade in the job's function names, and the phase it told: only for waits that they can explain."""
     role = weak.role if weak else None
     slow = own.where in ("filesystem", "socket") or role == "child"
@@ -310,5 +314,5 @@ def _joined(outer: Meaning, weak: Meaning | None) -> str:
     return f"{outer.detail}, which {weak.detail}"
 
 
-def _within(outer: Meaning, own: Standing, around: Circumstances) -> str:
+def _within(outer: Meaning, own: BlockingLocation, around: Circumstances) -> str:
     return outer.detail if around.on_cpu or not own.detail else f"{outer.detail}, whose code {own.detail}"

@@ -5,10 +5,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch.diagnosis.activity.blocking_location import STRONG_ROLES, Circumstances, Standing, kernel_wait, stand
+from stallwatch.diagnosis.activity.blocking_location import (
+    STRONG_ROLES,
+    BlockingLocation,
+    Circumstances,
+    kernel_wait,
+    locate,
+)
 from stallwatch.diagnosis.activity.rank_activity import Activity
-from stallwatch.diagnosis.activity.threads import Look, ThreadLook, is_service, main_thread, thread_look
-from stallwatch.diagnosis.frames.code_origin import Origin, function, hint, job_frame, place, source_text
+from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, is_service, main_thread, thread_look
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, hint, job_frame, source_text
 from stallwatch.diagnosis.frames.meaning import meaning
 from stallwatch.diagnosis.recorder.operations import is_autograd
 from stallwatch.model.evidence import ChildProcess, CodeFrame, Recorder, SourceLine, ThreadStack
@@ -22,14 +28,14 @@ from stallwatch.progress.observation import Calls, Child, Lines, Observation, St
 _EXECUTORS = ("concurrent.futures.", "multiprocessing.pool")
 
 
-def with_awaited_thread(activity: Activity, look: Look, sources: tuple[SourceLine, ...]) -> Activity:
+def with_awaited_thread(activity: Activity, look: RankLook, sources: tuple[SourceLine, ...]) -> Activity:
     """Given what a rank does, follow it to the thread of its own process that it waits for, where one alone can be
     meant: the only one of an executor that is at work, else the only one that runs the job's code at all."""
     thread = awaited_thread(activity.stack, activity.os_thread_id, look)
     frame = job_frame(thread.frames, sources) if thread else None
     if thread is None or frame is None:
         return activity
-    detail = stand(thread.frames, Circumstances(wait=None, on_cpu=thread.active, gpu=False)).detail
+    detail = locate(thread.frames, Circumstances(wait=None, on_cpu=thread.active, gpu=False)).detail
     fact = Fact(
         f"it waits for its thread {thread.name or 'without a name'}, which is at {frame.file}:{frame.line} in "
         f"{frame.function}",
@@ -44,7 +50,7 @@ def with_awaited_thread(activity: Activity, look: Look, sources: tuple[SourceLin
     )
 
 
-def awaited_thread(stack: tuple[CodeFrame, ...], own_id: int | None, look: Look) -> ThreadStack | None:
+def awaited_thread(stack: tuple[CodeFrame, ...], own_id: int | None, look: RankLook) -> ThreadStack | None:
     """The one thread for which a stack waits by a join or a future's result; None where several can be meant."""
     if not _waits_for_a_thread(stack):
         return None
@@ -53,7 +59,7 @@ def awaited_thread(stack: tuple[CodeFrame, ...], own_id: int | None, look: Look)
     return (pooled or others)[0] if len(pooled or others) == 1 else None
 
 
-def kind_of_helpers(own_id: int | None, look: Look, sources: tuple[SourceLine, ...]) -> EndsByItself | None:
+def kind_of_helpers(own_id: int | None, look: RankLook, sources: tuple[SourceLine, ...]) -> EndsByItself | None:
     """Given a thread that waits for a lock, a queue or another thread, return what the job's other threads do that may
     end by itself: who gives back, or delivers, may be one of them. What sleeps or serves others delivers nothing."""
     kinds = [_kind(thread, look, sources) for thread in _others(own_id, look)]
@@ -61,21 +67,21 @@ def kind_of_helpers(own_id: int | None, look: Look, sources: tuple[SourceLine, .
     return of_all(found)
 
 
-def _kind(thread: ThreadStack, look: Look, sources: tuple[SourceLine, ...]) -> EndsByItself | None:
+def _kind(thread: ThreadStack, look: RankLook, sources: tuple[SourceLine, ...]) -> EndsByItself | None:
     kernel = thread_look(look.process, thread, main=False)
     wait = kernel_wait(kernel.wchan, kernel.state)
     around = Circumstances(wait, thread.active, gpu=False, hint=hint(source_text(sources, thread.frames[0])))
-    return kind_of(Doing(stand(thread.frames, around).where, sleeps=wait == "sleep", on_cpu=thread.active))
+    return kind_of(Doing(locate(thread.frames, around).where, sleeps=wait == "sleep", on_cpu=thread.active))
 
 
-def _others(own_id: int | None, look: Look) -> list[ThreadStack]:
+def _others(own_id: int | None, look: RankLook) -> list[ThreadStack]:
     return [t for t in look.threads if t.os_thread_id != own_id and not is_service(t) and _runs_the_job(t)]
 
 
 def _waits_for_a_thread(stack: tuple[CodeFrame, ...]) -> bool:
     """A join or a future's result between the innermost frame and the job's own code."""
     for frame in stack:
-        if place(frame.filename).origin is Origin.JOB:
+        if code_origin(frame.filename).origin is Origin.JOB:
             return False
         found = meaning(frame)
         if found is not None and found.role == "join":
@@ -84,23 +90,23 @@ def _waits_for_a_thread(stack: tuple[CodeFrame, ...]) -> bool:
 
 
 def _runs_the_job(thread: ThreadStack) -> bool:
-    return any(place(frame.filename).origin is Origin.JOB for frame in thread.frames)
+    return any(code_origin(frame.filename).origin is Origin.JOB for frame in thread.frames)
 
 
 def _is_pooled(thread: ThreadStack) -> bool:
-    return any(place(frame.filename).module.startswith(_EXECUTORS) for frame in thread.frames)
+    return any(code_origin(frame.filename).module.startswith(_EXECUTORS) for frame in thread.frames)
 
 
 # Descent into the child processes that a rank waits for: loader workers, compilers, pools.
 
 
-def with_child(activity: Activity, look: Look, sources: tuple[SourceLine, ...]) -> Activity:
+def with_child(activity: Activity, look: RankLook, sources: tuple[SourceLine, ...]) -> Activity:
     """Descend: the worker that is at work on something, not one that waits for the next index."""
     for pid, threads in look.children:
         thread = main_thread(threads, pid)
         own = _own_frames(thread.frames) if thread else ()
         # A worker that has nothing to do waits for an index or a task straight in its library's loop.
-        if thread is None or not any(place(frame.filename).origin is Origin.JOB for frame in own):
+        if thread is None or not any(code_origin(frame.filename).origin is Origin.JOB for frame in own):
             continue
         around = Circumstances(
             wait=kernel_wait(child.wchan, child.state) if (child := _child(look, pid)) else None,
@@ -108,7 +114,7 @@ def with_child(activity: Activity, look: Look, sources: tuple[SourceLine, ...]) 
             gpu=False,
             hint=hint(source_text(sources, own[0])) if own else None,
         )
-        standing = stand(own, around)
+        standing = locate(own, around)
         frame = job_frame(own, sources)
         fact = Fact(f"its child process {pid} is at {frame.file}:{frame.line}" if frame else f"child {pid}", "py-spy")
         return msgspec.structs.replace(
@@ -117,14 +123,14 @@ def with_child(activity: Activity, look: Look, sources: tuple[SourceLine, ...]) 
     return activity
 
 
-def _child(look: Look, pid: int) -> ChildProcess | None:
+def _child(look: RankLook, pid: int) -> ChildProcess | None:
     return next((child for child in look.process.children if child.pid == pid), None) if look.process else None
 
 
 def _own_frames(frames: tuple[CodeFrame, ...]) -> tuple[CodeFrame, ...]:
     """What the child was asked to do: beneath that lie the loader, and after a fork the parent's own past."""
     for index, frame in enumerate(frames):
-        module = place(frame.filename).module
+        module = code_origin(frame.filename).module
         if module.startswith("torch.utils.data.") or (module == "multiprocessing.process" and "run" in frame.name):
             return frames[:index]
     return frames
@@ -133,10 +139,10 @@ def _own_frames(frames: tuple[CodeFrame, ...]) -> tuple[CodeFrame, ...]:
 class Moment(NamedTuple):
     """The judged thread at one look."""
 
-    look: Look
+    look: RankLook
     thread: ThreadStack | None
     kernel: ThreadLook
-    standing: Standing
+    standing: BlockingLocation
 
 
 def observed(moment: Moment) -> Observation:
@@ -180,10 +186,10 @@ def _receives(thread: ThreadStack | None) -> bool:
     if thread is None or not thread.frames:
         return False
     inner = thread.frames[0]
-    return function(inner.name) in _BLOCKING.get(place(inner.filename).module, ())
+    return function(inner.name) in _BLOCKING.get(code_origin(inner.filename).module, ())
 
 
-def _children(look: Look) -> tuple[Child, ...]:
+def _children(look: RankLook) -> tuple[Child, ...]:
     """Those whose CPU time was read, and those of which only stacks were."""
     ticks = {child.pid: child.cpu_ticks for child in look.process.children} if look.process else {}
     stacks = dict(look.children)
@@ -207,7 +213,7 @@ def _stack(thread: ThreadStack | None, *, polls: bool) -> Stack | None:
         way,
         _job_lines(thread.frames),
         way if polls else _calls(thread.frames, polls=True),
-        place(thread.frames[0].filename).origin is Origin.JOB,
+        code_origin(thread.frames[0].filename).origin is Origin.JOB,
     )
 
 
@@ -219,7 +225,7 @@ def _calls(frames: tuple[CodeFrame, ...], *, polls: bool) -> Calls:
     """
     calls: list[tuple[str, str, int]] = []
     for frame in reversed(frames):
-        if place(frame.filename).origin in (Origin.STDLIB, Origin.SYNTHETIC, Origin.LAUNCHER):
+        if code_origin(frame.filename).origin in (Origin.STDLIB, Origin.SYNTHETIC, Origin.LAUNCHER):
             continue
         means = meaning(frame) is not None
         calls.append((frame.filename, function(frame.name), 0 if means else frame.line))
@@ -231,7 +237,7 @@ def _calls(frames: tuple[CodeFrame, ...], *, polls: bool) -> Calls:
 
 
 def _job_lines(frames: tuple[CodeFrame, ...]) -> Lines:
-    return tuple((f.filename, f.line) for f in frames if place(f.filename).origin in (Origin.JOB, Origin.LIBRARY))
+    return tuple((f.filename, f.line) for f in frames if code_origin(f.filename).origin in (Origin.JOB, Origin.LIBRARY))
 
 
 def new_operations(recorders: tuple[Recorder, ...], ident: str) -> bool | None:

@@ -3,7 +3,7 @@ it."""
 
 import msgspec
 
-from stallwatch.diagnosis.frames.code_origin import Origin, place
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.logs.consequence import is_consequence
 from stallwatch.diagnosis.logs.of_rank import as_raised
 from stallwatch.diagnosis.logs.owners import shares_its_log
@@ -72,7 +72,7 @@ class Activity(msgspec.Struct, frozen=True):
         """The functions of the job's own code, (file, function), outermost first, through which it came to where it
         stands: by the thread that it waits for where that is known."""
         frames = self.awaited_stack or self.stack
-        own = [frame for frame in frames if place(frame.filename).origin is Origin.JOB]
+        own = [frame for frame in frames if code_origin(frame.filename).origin is Origin.JOB]
         return tuple((frame.filename, frame.name) for frame in reversed(own))
 
     @property
@@ -129,7 +129,7 @@ def _with_handled(activity: Activity, scene: Scene) -> Activity:
     handled = scene.handled
     if handled is None:
         return activity
-    frame = next((f for f in handled.frames if place(f.filename).origin is Origin.JOB), None)
+    frame = next((f for f in handled.frames if code_origin(f.filename).origin is Origin.JOB), None)
     at = f", raised at {frame.filename}:{frame.line} in {frame.name}" if frame else ""
     activity = msgspec.structs.replace(
         activity, handled=handled, why=(*activity.why, Fact(f"it handles {handled.kind}{at}", "its hook"))
@@ -147,7 +147,7 @@ def _with_handled(activity: Activity, scene: Scene) -> Activity:
 
 
 def _is_of_torch(file: str) -> bool:
-    return place(file).module.startswith(("torch.distributed", "torch.autograd"))
+    return code_origin(file).module.startswith(("torch.distributed", "torch.autograd"))
 
 
 def _call_of(scene: Scene, ident: str) -> NamedCall | None:

@@ -6,11 +6,11 @@ from typing import TypeVar
 import msgspec
 
 from stallwatch.diagnosis.activity.blocking_location import (
+    BlockingLocation,
     Circumstances,
-    Standing,
     kernel_wait,
-    stand,
-    stand_without_stack,
+    locate,
+    locate_without_stack,
 )
 from stallwatch.diagnosis.activity.observed import (
     Moment,
@@ -23,7 +23,7 @@ from stallwatch.diagnosis.activity.observed import (
 )
 from stallwatch.diagnosis.activity.rank_activity import Activity, with_scene
 from stallwatch.diagnosis.activity.threads import (
-    Look,
+    RankLook,
     blocking_thread,
     has_joined,
     ident_of,
@@ -35,11 +35,11 @@ from stallwatch.diagnosis.activity.threads import (
 )
 from stallwatch.diagnosis.frames.code_origin import (
     Origin,
+    code_origin,
     hint,
     is_bounded,
     job_frame,
     job_frame_index,
-    place,
     source_text,
 )
 from stallwatch.diagnosis.frames.meaning import meaning
@@ -59,7 +59,7 @@ _TELLS_MORE = frozenset({"checkpoint", "dataloader", "compile", "store", "init",
 _PULSE_STILL_NS = 3_000_000_000  # the hook's pulse beats once a second
 
 
-def with_gil(now: Moment, seen: tuple[Look, ...]) -> tuple[Standing, tuple[Fact, ...]]:
+def with_gil(now: Moment, seen: tuple[RankLook, ...]) -> tuple[BlockingLocation, tuple[Fact, ...]]:
     """A thread that owns the GIL while it sleeps stops every other Python thread, the hook's pulse among them."""
     beats = [(look.process.at_ns if look.process else None, look.heartbeat) for look in seen if look.heartbeat]
     still, alive = False, False
@@ -85,7 +85,7 @@ def with_gil(now: Moment, seen: tuple[Look, ...]) -> tuple[Standing, tuple[Fact,
         return now.standing._replace(where="gil", detail=detail, in_collective=False, gpu_guessed=False), (fact,)
     if now.thread is None and still and state in ("R", "S"):
         fact = Fact("the hook's own thread stands still though the process is not stopped", "heartbeat")
-        return Standing("gil", "holds the GIL: no Python thread of it runs"), (fact,)
+        return BlockingLocation("gil", "holds the GIL: no Python thread of it runs"), (fact,)
     return now.standing, ()
 
 
@@ -167,10 +167,10 @@ def _are_at_work(activity: Activity, process: ProcessLook | None) -> bool:
     return activity.child_frame is not None or any(child.state in ("R", "D") for child in children)
 
 
-def _doing(now: Moment, standing: Standing, sources: tuple[SourceLine, ...]) -> Doing:
+def _doing(now: Moment, standing: BlockingLocation, sources: tuple[SourceLine, ...]) -> Doing:
     frames = now.thread.frames if now.thread else ()
     own = next(
-        (place_ for place_, frame in enumerate(frames) if place(frame.filename).origin is Origin.JOB), len(frames)
+        (place_ for place_, frame in enumerate(frames) if code_origin(frame.filename).origin is Origin.JOB), len(frames)
     )
     wait = kernel_wait(now.kernel.wchan, now.kernel.state)
     said = hint(source_text(sources, frames[0])) if frames else None
@@ -200,14 +200,14 @@ _SERVERS = (
 
 
 def _is_event_loop(frames: tuple[CodeFrame, ...]) -> bool:
-    return any(place(frame.filename).module.startswith(_EVENT_LOOPS) for frame in frames)
+    return any(code_origin(frame.filename).module.startswith(_EVENT_LOOPS) for frame in frames)
 
 
 def _serves(threads: Iterable[ThreadStack]) -> bool:
-    return any(place(frame.filename).module.startswith(_SERVERS) for thread in threads for frame in thread.frames)
+    return any(code_origin(frame.filename).module.startswith(_SERVERS) for thread in threads for frame in thread.frames)
 
 
-def _moment(rank: RankEvidence, look: Look, gpu: bool) -> Moment:
+def _moment(rank: RankEvidence, look: RankLook, gpu: bool) -> Moment:
     pid = _pid(look, rank)
     training = look.heartbeat.training_ident if look.heartbeat else None
     thread = blocking_thread(look.threads, pid, issuers(rank.recorders), training)
@@ -222,11 +222,11 @@ def _moment(rank: RankEvidence, look: Look, gpu: bool) -> Moment:
         holds_gil=bool(thread and thread.owns_gil),
     )
     if thread and thread.frames:
-        return Moment(look, thread, kernel, stand(thread.frames, around))
-    return Moment(look, None, kernel, stand_without_stack(around))
+        return Moment(look, thread, kernel, locate(thread.frames, around))
+    return Moment(look, None, kernel, locate_without_stack(around))
 
 
-def _pid(look: Look, rank: RankEvidence) -> int | None:
+def _pid(look: RankLook, rank: RankEvidence) -> int | None:
     return look.process.pid if look.process and look.process.pid is not None else rank.pid
 
 
@@ -254,7 +254,7 @@ def _exit_code(rank: RankEvidence) -> int | None:
     return next((beat.exit_code for beat in reversed(rank.heartbeat) if beat.ended and not beat.is_child), None)
 
 
-def _is_gone(process: ProcessLook | None, seen: tuple[Look, ...]) -> bool:
+def _is_gone(process: ProcessLook | None, seen: tuple[RankLook, ...]) -> bool:
     if process and (process.state in ("Z", "X") or process.exit_code is not None or process.exit_signal is not None):
         return True
     # The hook's last word comes before Python's own end, which may hang: a live process counts more.
@@ -263,10 +263,10 @@ def _is_gone(process: ProcessLook | None, seen: tuple[Look, ...]) -> bool:
 
 def _shown_frame(now: Moment, stack: tuple[CodeFrame, ...], sources: tuple[SourceLine, ...]) -> Frame | None:
     """The thread's own line; for a main thread that is ending and waits for another one, that one's."""
-    if any(place(frame.filename).origin in (Origin.JOB, Origin.LIBRARY) for frame in stack):
+    if any(code_origin(frame.filename).origin in (Origin.JOB, Origin.LIBRARY) for frame in stack):
         return job_frame(stack, sources)
     for thread in now.look.threads:
-        if any(place(frame.filename).origin is Origin.JOB for frame in thread.frames) and not is_service(thread):
+        if any(code_origin(frame.filename).origin is Origin.JOB for frame in thread.frames) and not is_service(thread):
             return job_frame(thread.frames, sources)
     return job_frame(stack, sources)
 
@@ -276,7 +276,7 @@ def _past_main(now: Moment, pid: int | None) -> bool:
     if now.thread is None or now.thread is not main_thread(now.look.threads, pid) or not now.thread.frames:
         return False
     outermost = now.thread.frames[-1]
-    return outermost.name != "<module>" and place(outermost.filename).origin in (Origin.JOB, Origin.LIBRARY)
+    return outermost.name != "<module>" and code_origin(outermost.filename).origin in (Origin.JOB, Origin.LIBRARY)
 
 
 def _raised(rank: RankEvidence) -> Raised | None:
@@ -314,7 +314,7 @@ def _with_exception(activity: Activity, raised: Raised | None) -> Activity:
     )
 
 
-def _why(now: Moment, standing: Standing, process: ProcessLook | None) -> tuple[Fact, ...]:
+def _why(now: Moment, standing: BlockingLocation, process: ProcessLook | None) -> tuple[Fact, ...]:
     facts = []
     if now.thread and now.thread.frames:
         index = job_frame_index(now.thread.frames) or 0
@@ -323,7 +323,7 @@ def _why(now: Moment, standing: Standing, process: ProcessLook | None) -> tuple[
         facts.append(Fact(f"its {thread} is at {frame.filename}:{frame.line} in {frame.name}", "py-spy"))
         inner = now.thread.frames[0]
         if index:
-            facts.append(Fact(f"beneath that it is in {inner.name} of {place(inner.filename).module}", "py-spy"))
+            facts.append(Fact(f"beneath that it is in {inner.name} of {code_origin(inner.filename).module}", "py-spy"))
     elif now.look.stack_error:
         facts.append(Fact(f"its stack could not be read: {now.look.stack_error}", "py-spy"))
     if now.kernel.state not in ("X", "Z") and (now.kernel.state or now.kernel.wchan):

@@ -3,7 +3,7 @@ training or blocks it; and whether its threads show that it has joined its job."
 
 from typing import NamedTuple
 
-from stallwatch.diagnosis.frames.code_origin import Origin, function, place
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function
 from stallwatch.diagnosis.frames.meaning import Role, meaning
 from stallwatch.model.evidence import (
     ANSWERED_WITHOUT_DUMP,
@@ -28,7 +28,7 @@ class ThreadLook(NamedTuple):
     own_wakes: int = 0  # since, by our look
 
 
-class Look(NamedTuple):
+class RankLook(NamedTuple):
     number: int
     threads: tuple[ThreadStack, ...]  # of the rank's own process, in an order of their own
     children: tuple[tuple[int, tuple[ThreadStack, ...]], ...]  # by pid
@@ -37,7 +37,7 @@ class Look(NamedTuple):
     stack_error: str | None
 
 
-def looks(rank: RankEvidence) -> tuple[Look, ...]:
+def looks(rank: RankEvidence) -> tuple[RankLook, ...]:
     """Oldest first. A rank without any evidence gives none."""
     beats = [beat for beat in rank.heartbeat if not beat.is_child]
     processes = {process.look: process for process in sorted(rank.processes, key=lambda process: process.source)}
@@ -48,7 +48,7 @@ def looks(rank: RankEvidence) -> tuple[Look, ...]:
     )
 
 
-def _look(rank: RankEvidence, number: int, process: ProcessLook | None, beat: Heartbeat | None) -> Look:
+def _look(rank: RankEvidence, number: int, process: ProcessLook | None, beat: Heartbeat | None) -> RankLook:
     own: list[ThreadStack] = []
     children: dict[int, list[ThreadStack]] = {}
     error = None
@@ -65,7 +65,7 @@ def _look(rank: RankEvidence, number: int, process: ProcessLook | None, beat: He
                 children.setdefault(pid if pid is not None else -1, []).append(thread)
             else:
                 own.append(thread)
-    return Look(
+    return RankLook(
         number,
         tuple(sorted(own, key=thread_key)),
         tuple((pid, tuple(sorted(threads, key=thread_key))) for pid, threads in sorted(children.items())),
@@ -179,24 +179,24 @@ def is_service(thread: ThreadStack) -> bool:
     if inner and inner.role == "idle":
         return True
     for frame in thread.frames:
-        code = place(frame.filename)
+        code = code_origin(frame.filename)
         if code.module.startswith(("torch.utils.data._utils.pin_memory", "tqdm.", "stallwatch")):
             return True
         if code.origin is Origin.STDLIB and function(frame.name) in ("_feed", "_monitor", "serve_forever"):
             return True
-    origins = {place(frame.filename).origin for frame in thread.frames}
+    origins = {code_origin(frame.filename).origin for frame in thread.frames}
     return origins <= {Origin.STDLIB, Origin.SYNTHETIC, Origin.LAUNCHER}
 
 
 def _python_thread(thread: ThreadStack) -> bool:
-    return any(place(f.filename).module == "threading" and "bootstrap" in f.name for f in thread.frames[-2:])
+    return any(code_origin(f.filename).module == "threading" and "bootstrap" in f.name for f in thread.frames[-2:])
 
 
 def _call_roles(frames: tuple[CodeFrame, ...]) -> set[Role]:
     """Meanings between the innermost frame and the innermost frame of the job."""
     roles: set[Role] = set()
     for frame in frames:
-        if place(frame.filename).origin is Origin.JOB:
+        if code_origin(frame.filename).origin is Origin.JOB:
             break
         if found := meaning(frame):
             roles.add(found.role)
@@ -212,11 +212,11 @@ def _has(frames: tuple[CodeFrame, ...], roles: frozenset[Role]) -> bool:
 
 
 def _runs_event_loop(frames: tuple[CodeFrame, ...]) -> bool:
-    return any(place(frame.filename).module.startswith("asyncio.") for frame in frames)
+    return any(code_origin(frame.filename).module.startswith("asyncio.") for frame in frames)
 
 
 def _has_job_code(thread: ThreadStack) -> bool:
-    return any(place(frame.filename).origin in (Origin.JOB, Origin.LIBRARY) for frame in thread.frames)
+    return any(code_origin(frame.filename).origin in (Origin.JOB, Origin.LIBRARY) for frame in thread.frames)
 
 
 def _busiest(threads: list[ThreadStack], roles: frozenset[Role] = _TRAINS) -> ThreadStack | None:

@@ -12,7 +12,7 @@ from stallwatch.diagnosis.calls.align import Divergence, describe, find_divergen
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import GroupStream, all_alike
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.diagnosis.recorder.operations import read_nodes
+from stallwatch.diagnosis.recorder.operations import read_recorded_calls
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.report.text import operation_name
 from stallwatch.model.evidence import Evidence, RankEvidence, Recorder
@@ -80,7 +80,7 @@ def _calls(recorder: Recorder) -> dict[GroupId, tuple[list[int], list[int]]]:
     members = {group.name: group.ranks for group in recorder.groups}
     groups: dict[GroupId, tuple[list[int], list[int]]] = {}
     broken = set()
-    for node in read_nodes(recorder):
+    for node in read_recorded_calls(recorder):
         if node.is_transfer:
             continue
         group = GroupId(node.group_description, node.first.backend, members.get(node.group_name, ()))

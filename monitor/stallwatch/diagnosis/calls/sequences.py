@@ -21,7 +21,7 @@ _MIN_HISTORY = 3
 _WAY = 4  # calls that make a way: long enough to tell the end of a loop from its middle
 
 
-class Departure(msgspec.Struct, frozen=True):
+class SequenceBreak(msgspec.Struct, frozen=True):
     """A call where peers, or the rank itself in earlier steps, called something else."""
 
     rank: int
@@ -38,7 +38,7 @@ class _Step(NamedTuple):
     seq: int  # in its group; 0 for transfers
 
 
-def program(case: Case, rank: int) -> list[Call]:
+def calls_of(case: Case, rank: int) -> list[Call]:
     """Calls of the rank's training lane in order of recording, point-to-point included."""
     summary = case.summaries.get(rank)
     if summary is None or not summary.program:
@@ -46,14 +46,14 @@ def program(case: Case, rank: int) -> list[Call]:
     return [summary.calls[value] for value in array("H", summary.program[0]) if value < len(summary.calls)]
 
 
-def find_departures(case: Case, ranks: Iterable[int]) -> tuple[Departure, ...]:
+def find_departures(case: Case, ranks: Iterable[int]) -> tuple[SequenceBreak, ...]:
     """Given ranks, return the first place where each left the program, if it did."""
     steps = {rank: _steps(case, rank) for rank in sorted(ranks)}
     roles: dict[Hashable, list[int]] = {}
     for rank, own in steps.items():
         if own:
             roles.setdefault(_role(case, rank), []).append(rank)
-    found: list[Departure] = []
+    found: list[SequenceBreak] = []
     for mates in roles.values():
         nexts: dict[Hashable, dict[Hashable, Call]] = {}
         votes: dict[Hashable, Counter[Hashable]] = {}
@@ -73,7 +73,7 @@ def _first_departure(
     steps: Sequence[_Step],
     votes: Mapping[Hashable, Counter[Hashable]],
     nexts: Mapping[Hashable, Mapping[Hashable, Call]],
-) -> Departure | None:
+) -> SequenceBreak | None:
     calls = [step.call for step in steps]
     for place in range(1, len(steps)):
         before, here = steps[place - 1], steps[place]
@@ -84,16 +84,16 @@ def _first_departure(
             continue  # its peers do the same
         if 2 * counts[usual] > total:
             if usual != here.token and total > 1 and not _recurs(calls, place):
-                return Departure(rank, place, here.seq, here.call, (nexts[before.key][usual],))
+                return SequenceBreak(rank, place, here.seq, here.call, (nexts[before.key][usual],))
             if total > 1:
                 continue
         if total > 1 and here.token != steps[0].token and steps[0].token in counts and _is_start(calls, place):
-            return Departure(rank, place, here.seq, here.call, (nexts[before.key][steps[0].token],))
+            return SequenceBreak(rank, place, here.seq, here.call, (nexts[before.key][steps[0].token],))
         if signature.is_barrier(here.call.operation) and here.call not in calls[:place]:
             loop = [call for token, call in nexts[before.key].items() if token != here.token]
             tokens = {step.token for step in steps[:place]}
             if loop and any(token in tokens for token in nexts[before.key] if token != here.token):
-                return Departure(
+                return SequenceBreak(
                     rank, place, here.seq, here.call, tuple(loop)
                 )  # it waits at the end, its peers go round again
         if place < _MIN_HISTORY:
@@ -101,7 +101,7 @@ def _first_departure(
         own = followers(calls, place)
         if own and here.call not in own and not _recurs(calls, place):
             seen = {call for call in own if isinstance(call, Call)}
-            return Departure(rank, place, here.seq, here.call, tuple(sorted(seen, key=_order)))
+            return SequenceBreak(rank, place, here.seq, here.call, tuple(sorted(seen, key=_order)))
     return None
 
 
@@ -137,7 +137,7 @@ def _order(call: Call) -> tuple[str, str, int]:
 
 
 def _steps(case: Case, rank: int) -> list[_Step]:
-    calls = program(case, rank)
+    calls = calls_of(case, rank)
     summary = case.summaries.get(rank)
     if summary is None:
         return []

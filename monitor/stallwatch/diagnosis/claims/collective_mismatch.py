@@ -7,7 +7,7 @@ from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.align import Divergence
 from stallwatch.diagnosis.calls.drift import one_off
-from stallwatch.diagnosis.calls.sequences import Departure, program
+from stallwatch.diagnosis.calls.sequences import SequenceBreak, calls_of
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, group_name, named, operation_of, waiting_facts
 from stallwatch.diagnosis.job.leaving import cleans_up, have_left
 from stallwatch.diagnosis.recorder import signature
@@ -231,7 +231,7 @@ def _in_what_all_entered(analysis: Analysis) -> Claim | None:
     return None
 
 
-def _alone(analysis: Analysis, group: int, seq: int) -> Departure | None:
+def _alone(analysis: Analysis, group: int, seq: int) -> SequenceBreak | None:
     """The one member that first called something of its own in the group, under a lower number than `seq`.
 
     Only where all members were recorded: a rank's habits by themselves change with the phases of its program.
@@ -250,21 +250,21 @@ def _alone(analysis: Analysis, group: int, seq: int) -> Departure | None:
     return first if known else None
 
 
-def _is_habit(analysis: Analysis, departure: Departure) -> bool:
+def _is_habit(analysis: Analysis, departure: SequenceBreak) -> bool:
     """True when the rank had gone the usual way more than once: of two members, a habit of one round is the other's
     word against its own."""
-    calls = program(analysis.case, departure.rank)[: departure.place]
+    calls = calls_of(analysis.case, departure.rank)[: departure.place]
     before = calls[-1]
     usual = set(departure.expected)
     return sum(here == before and after in usual for here, after in pairwise(calls)) > 1
 
 
 def _one_off(
-    analysis: Analysis, departure: Departure, group: int, seq: int, operation: str, then: tuple[Fact, ...]
+    analysis: Analysis, departure: SequenceBreak, group: int, seq: int, operation: str, then: tuple[Fact, ...]
 ) -> Claim | None:
     name = group_name(analysis.case, analysis.case.groups[group])
     usual, found = departure.expected[0], departure.found
-    is_new = found not in program(analysis.case, departure.rank)[: departure.place]
+    is_new = found not in calls_of(analysis.case, departure.rank)[: departure.place]
     counts = ("none", f"one {found.operation} more") if is_new else (f"one {usual.operation} more", "none")
     return Claim(
         cause="collective_mismatch",

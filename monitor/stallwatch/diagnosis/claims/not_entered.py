@@ -17,7 +17,7 @@ from stallwatch.diagnosis.claim import (
     unrecorded_operation,
     waiting_facts,
 )
-from stallwatch.diagnosis.frames.code_origin import Origin, place
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.waits.graph import Strength, Wait
 from stallwatch.diagnosis.waits.roots import goes_on, resolves
 from stallwatch.model.snapshot import Heartbeat
@@ -80,7 +80,7 @@ def _where(analysis: Analysis, found: list[int]) -> Where | None:
 def _spins(analysis: Analysis, rank: int) -> bool:
     activity = analysis.case.activity(rank)
     runs = activity.cpu_share is None or activity.cpu_share > _RUNS
-    return runs and bool(activity.stack) and place(activity.stack[0].filename).origin is Origin.JOB
+    return runs and bool(activity.stack) and code_origin(activity.stack[0].filename).origin is Origin.JOB
 
 
 def _confidence(analysis: Analysis, found: list[int], resolved: bool) -> Confidence:

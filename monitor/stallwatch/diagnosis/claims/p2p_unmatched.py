@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
-from stallwatch.diagnosis.calls.sequences import Departure, program
+from stallwatch.diagnosis.calls.sequences import SequenceBreak, calls_of
 from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
@@ -86,7 +86,7 @@ def _common_site(analysis: Analysis, culprits: tuple[int, ...]) -> str:
     return sites.pop() if len(sites) == 1 else ""
 
 
-def _cause(analysis: Analysis, cycle: Cycle, departures: list[Departure]) -> Cause:
+def _cause(analysis: Analysis, cycle: Cycle, departures: list[SequenceBreak]) -> Cause:
     transfers = [point for point in cycle.points if not point.seq]
     if any(rank in analysis.graph.peers for rank in cycle.ranks):
         return "p2p_unmatched"  # one of its waits is a send or receive
@@ -100,7 +100,7 @@ def _cause(analysis: Analysis, cycle: Cycle, departures: list[Departure]) -> Cau
     return "group_order" if len(collectives) > 1 or not transfers else "p2p_unmatched"
 
 
-def _departure_fact(analysis: Analysis, departure: Departure) -> Fact:
+def _departure_fact(analysis: Analysis, departure: SequenceBreak) -> Fact:
     found = align.describe(departure.found)
     usual = align.describe(departure.expected[0]) if departure.expected else "something else"
     if found == usual:  # the same in another group
@@ -189,7 +189,7 @@ def _transfers(analysis: Analysis, rank: int, pending: Pending) -> list[tuple[tu
 def _is_odd(analysis: Analysis, rank: int, elements: int) -> bool:
     """True when the rank's transfers at the line of that size had another one before, and no less often; hosts run
     ahead, so that it need not be the newest."""
-    calls = [call for call in program(analysis.case, rank) if call.operation.startswith(("send ", "recv "))]
+    calls = [call for call in calls_of(analysis.case, rank) if call.operation.startswith(("send ", "recv "))]
     sites = {call.site for call in calls if _elements(call) == elements}
     sizes = [_elements(call) for call in calls if call.site in sites and call.shape]
     counts = Counter(sizes)

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named
-from stallwatch.diagnosis.frames.code_origin import place as code_place
-from stallwatch.diagnosis.frames.code_origin import source_text
+from stallwatch.diagnosis.frames.code_origin import code_origin, source_text
 from stallwatch.diagnosis.job.time_spent import LEAST_SAMPLES, Spent, child_stacks, compared, training_stacks
-from stallwatch.diagnosis.report.text import DOING, place
+from stallwatch.diagnosis.report.text import DOING, format_location
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import HeldBack, Neighbour, RankEvidence, SampledStack, Usage
 from stallwatch.model.verdict import Fact, Frame, Rejected, Slowness, Where
@@ -158,11 +157,11 @@ def _text(ranks: Sequence[RankEvidence], spent: Spent) -> str | None:
 def _at(who: _Who, ranks: Sequence[RankEvidence], spent: Spent) -> str:
     """ "train.py:120 in main (`batch = next(it)`), where it waits for its data loader"."""
     own, inner = spent.frame, spent.frames[0]
-    said = place(Frame(own.filename, own.line, own.name, _text(ranks, spent)))
+    said = format_location(Frame(own.filename, own.line, own.name, _text(ranks, spent)))
     if own == inner:
         return said
     if spent.where in ("user_code", "busy_loop", "unknown"):
-        return f"{said}, in {inner.name} of {code_place(inner.filename).module}"
+        return f"{said}, in {inner.name} of {code_origin(inner.filename).module}"
     return f"{said}, where it {DOING[spent.where]}" if not who.many else f"{said} ({spent.where})"
 
 

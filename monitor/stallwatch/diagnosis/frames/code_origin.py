@@ -20,7 +20,7 @@ class Origin(Enum):
     LAUNCHER = "launcher"  # console scripts, torchrun's agent, our own run.py
 
 
-class Place(NamedTuple):
+class CodeOrigin(NamedTuple):
     origin: Origin
     module: str  # dotted: "torch.utils.data.dataloader"; the whole path for the job's own files
 
@@ -54,26 +54,26 @@ _MACHINERY = frozenset({
 
 
 @lru_cache(maxsize=65536)
-def place(filename: str) -> Place:
+def code_origin(filename: str) -> CodeOrigin:
     """Say whose file it is. A path that matches no layout is the job's own."""
     path = filename.replace("\\", "/")
     if not path or path.startswith("<"):
-        return Place(Origin.SYNTHETIC, path)
+        return CodeOrigin(Origin.SYNTHETIC, path)
     if _OWN.search(path):
-        return Place(Origin.LAUNCHER, "stallwatch")
+        return CodeOrigin(Origin.LAUNCHER, "stallwatch")
     if installed := list(_INSTALLED.finditer(path)):  # the last one counts: environments nest
         module = _dotted(path[installed[-1].end() :])
-        return Place(_installed_origin(module), module)
+        return CodeOrigin(_installed_origin(module), module)
     if found := _STDLIB.search(path):
-        return Place(Origin.STDLIB, _dotted(path[found.end() :]))
+        return CodeOrigin(Origin.STDLIB, _dotted(path[found.end() :]))
     if found := _TORCH_TREE.search(path):
         module = _dotted(path[found.end() :])
-        return Place(_installed_origin(module), module)
+        return CodeOrigin(_installed_origin(module), module)
     if _GENERATED.search(path):
-        return Place(Origin.GENERATED, _dotted(path))
+        return CodeOrigin(Origin.GENERATED, _dotted(path))
     if _SCRIPT.search(path):
-        return Place(Origin.LAUNCHER, _dotted(path))
-    return Place(Origin.JOB, _dotted(path))
+        return CodeOrigin(Origin.LAUNCHER, _dotted(path))
+    return CodeOrigin(Origin.JOB, _dotted(path))
 
 
 def _installed_origin(module: str) -> Origin:
@@ -102,7 +102,7 @@ def job_frame_index(frames: tuple[CodeFrame, ...]) -> int | None:
         {Origin.STDLIB, Origin.LAUNCHER},
     ):
         for index, frame in enumerate(frames):
-            if place(frame.filename).origin in wanted:
+            if code_origin(frame.filename).origin in wanted:
                 return index
     return None
 

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from stallwatch.diagnosis.frames.code_origin import Origin, function, place
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function
 from stallwatch.model.evidence import CodeFrame
 from stallwatch.model.verdict import Where
 
@@ -221,7 +221,7 @@ _ROWS = FRAMEWORK_ROWS + LIBRARY_ROWS
 
 @lru_cache(maxsize=65536)
 def _meaning(filename: str, name: str) -> Meaning | None:
-    where = place(filename)
+    where = code_origin(filename)
     if where.origin is Origin.SYNTHETIC:
         return None
     bare = function(name)
@@ -264,7 +264,7 @@ _LOADER_NAME = re.compile(
 
 def trade_word(frame: CodeFrame) -> Where | None:
     """What the name of a function of the job suggests: "checkpoint", "dataloader", or nothing."""
-    if place(frame.filename).origin not in (Origin.JOB, Origin.LIBRARY):
+    if code_origin(frame.filename).origin not in (Origin.JOB, Origin.LIBRARY):
         return None
     bare = function(frame.name)
     if _CHECKPOINT_NAME.search(bare):
@@ -279,8 +279,8 @@ def collective_name(frames: tuple[CodeFrame, ...]) -> str | None:
         found = meaning(frame)
         if found and found.role == "collective":
             bare = function(frame.name)
-            if place(frame.filename).module.endswith("distributed_c10d"):
+            if code_origin(frame.filename).module.endswith("distributed_c10d"):
                 name = bare if not bare.startswith("_") or name is None else name
-        elif name is not None and place(frame.filename).origin is Origin.JOB:
+        elif name is not None and code_origin(frame.filename).origin is Origin.JOB:
             break
     return name

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from stallwatch.diagnosis.frames.code_origin import Origin, place
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.job.case import Case
 
 _LOOPS = ("for", "while")
@@ -46,7 +46,7 @@ def _is_in(case: Case, ranks: Iterable[int], loop: _Loop) -> bool:
 def _is_called_by_library(case: Case, ranks: Iterable[int]) -> bool:
     """True when the job's own code is called back from a framework, whose own loops nobody has read."""
     for rank in ranks:
-        origins = [place(frame.filename).origin for frame in case.activity(rank).stack]
+        origins = [code_origin(frame.filename).origin for frame in case.activity(rank).stack]
         own = [index for index, origin in enumerate(origins) if origin is Origin.JOB]
         if own and any(origin is Origin.LIBRARY for origin in origins[own[0] : own[-1]]):
             return True

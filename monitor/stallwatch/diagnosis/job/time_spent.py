@@ -6,7 +6,7 @@ from math import sqrt
 from statistics import median
 from typing import NamedTuple
 
-from stallwatch.diagnosis.activity.blocking_location import Circumstances, stand
+from stallwatch.diagnosis.activity.blocking_location import Circumstances, locate
 from stallwatch.diagnosis.frames.code_origin import job_frame_index
 from stallwatch.model.evidence import CodeFrame, RankEvidence, SampledStack
 from stallwatch.model.verdict import Where
@@ -80,7 +80,7 @@ def compared(slow: Sequence[Sequence[SampledStack]], peers: Sequence[Sequence[Sa
     while deeper := [child for child in tree.children[place] if more[child] >= _MOST_OF_IT * most]:
         place = max(deeper, key=lambda node: (more[node], -node))
     frames = tree.frames(place, share)
-    where = stand(frames, Circumstances(wait=None, on_cpu=None, gpu=False)).where
+    where = locate(frames, Circumstances(wait=None, on_cpu=None, gpu=False)).where
     if not frames or where in ("collective", "store", "init"):
         return None  # there it waits for others itself
     return Spent(share[place], usual[place], frames, samples, where)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from stallwatch.diagnosis.frames.code_origin import Origin, place
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.logs.consequence import meaning
 from stallwatch.diagnosis.logs.told import shown_message
 from stallwatch.model.evidence import CodeFrame, LogEvent
@@ -57,7 +57,7 @@ def as_raised(event: LogEvent) -> Raised:
 
 
 def job_frame(frame: CodeFrame | None) -> Frame | None:
-    if frame is None or place(frame.filename).origin not in (Origin.JOB, Origin.LIBRARY):
+    if frame is None or code_origin(frame.filename).origin not in (Origin.JOB, Origin.LIBRARY):
         return None
     return Frame(frame.filename, frame.line, frame.name)
 

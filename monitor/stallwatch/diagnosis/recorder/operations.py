@@ -44,7 +44,7 @@ def _goes_round(operations: Sequence[Operation]) -> bool:
     return max(calls.values(), default=0) >= _ROUNDS
 
 
-# A flight recorder's entries as nodes: one per collective, single transfer, or batch; what is done, what is not.
+# A flight recorder's entries as calls: one per collective, single transfer, or batch; what is done, what is not.
 #
 # The traps that live here: members of a batch never complete, its closing entry does; an entry whose CUDA events are
 # not recorded yet, for its host is still inside the call, reads "completed"; entries of a group that was destroyed or
@@ -56,7 +56,7 @@ _RESET_DISTANCE = 4  # numbers of one group may swap by a few when two threads r
 _LEAP = 1 << 20
 
 
-class Node(msgspec.Struct, frozen=True):
+class RecordedCall(msgspec.Struct, frozen=True):
     """One thing that all members of a group, or both ends of a pair, do together."""
 
     record: int
@@ -79,7 +79,7 @@ class Node(msgspec.Struct, frozen=True):
         return not self.calls
 
 
-def read_nodes(recorder: Recorder, completion: Completion | None = None) -> list[Node]:
+def read_recorded_calls(recorder: Recorder, completion: Completion | None = None) -> list[RecordedCall]:
     """Given a recorder and how its looks tell that something has ended, return its nodes in order of recording; older
     lives of a group are left out."""
     settles = (completion or completion_of((recorder,))) == "states"
@@ -95,7 +95,7 @@ def read_nodes(recorder: Recorder, completion: Completion | None = None) -> list
     return nodes
 
 
-def _still_inside(nodes: Sequence[Node], status: GroupStatus | None) -> Node:
+def _still_inside(nodes: Sequence[RecordedCall], status: GroupStatus | None) -> RecordedCall:
     """The newest node of a group, not done where its host has not come back from the call. Only then is it enqueued,
     and before that its events are not recorded, and such an event reads as one that is over."""
     last = nodes[-1]
@@ -105,7 +105,7 @@ def _still_inside(nodes: Sequence[Node], status: GroupStatus | None) -> Node:
     return msgspec.structs.replace(last, done=False) if last.done and not last.retired and inside else last
 
 
-def _number(node: Node) -> int:
+def _number(node: RecordedCall) -> int:
     """As pg_status counts: transfers by themselves."""
     return node.key[1] if node.is_transfer else node.key[0]
 
@@ -135,9 +135,9 @@ def _starts_again(before: Operation, after: Operation) -> bool:
     return back > _RESET_DISTANCE or (back > 1 and after.collective_seq_id <= 1)
 
 
-def _group_nodes(operations: Sequence[Operation], settles: bool, completed: int | None) -> list[Node]:
+def _group_nodes(operations: Sequence[Operation], settles: bool, completed: int | None) -> list[RecordedCall]:
     closes = any(operation.name == _CLOSING for operation in operations)
-    nodes: list[Node] = []
+    nodes: list[RecordedCall] = []
     start = 0
     count = len(operations)
     for end in range(1, count + 1):
@@ -157,7 +157,7 @@ def _group_nodes(operations: Sequence[Operation], settles: bool, completed: int 
 
 def _node(
     entries: Sequence[Operation], settles: bool, completed: int | None, closes: bool, lost_head: bool
-) -> Node | None:
+) -> RecordedCall | None:
     first, last = entries[0], entries[-1]
     transfers = tuple(entry for entry in entries if entry.is_p2p)
     calls = () if transfers else tuple(entry for entry in entries if entry.name != _CLOSING) or ()
@@ -171,7 +171,7 @@ def _node(
     else:
         states = [_settled(entry, settles, completed) for entry in entries]
         done, timed_out = all(state[0] for state in states), any(state[1] for state in states)
-    return Node(
+    return RecordedCall(
         record=first.record_id,
         pg_id=first.pg_id,
         group_name=first.group_name,
@@ -200,7 +200,7 @@ def _settled(operation: Operation, settles: bool, completed: int | None) -> tupl
     return completed is not None and completed >= 0 and operation.op_id <= completed, False
 
 
-# Host threads as lanes: operations of one lane wait for each other, lanes go on independently.
+# Host threads, numbered as lanes: operations of one lane wait for each other, lanes go on independently.
 #
 # The autograd engine records from threads of its own while the training thread is inside backward(): one lane.
 
@@ -210,7 +210,7 @@ _DEFAULT_GROUP = "default_pg"
 _OUTERMOST = 3  # frames: _bootstrap, _bootstrap_inner, run
 
 
-class Lanes:
+class HostThreads:
     """Numbers a process' threads; 0 is the training thread: the one that steps, by the hook; where no hook tells, one
     that Python's threading did not start, and of these the one that uses the default group first, or records first."""
 
@@ -325,9 +325,9 @@ class Before(NamedTuple):
     all: set[Key]  # that were recorded at any earlier look
 
 
-def first_of_lanes(nodes: Iterable[Node], lanes: Lanes) -> set[Key]:
+def first_of_lanes(nodes: Iterable[RecordedCall], lanes: HostThreads) -> set[Key]:
     """Given a look's nodes, return the first of each lane that had been issued and had not finished."""
-    first: dict[int, Node] = {}
+    first: dict[int, RecordedCall] = {}
     for node in nodes:
         if node.done or not node.launched:
             continue
@@ -338,18 +338,18 @@ def first_of_lanes(nodes: Iterable[Node], lanes: Lanes) -> set[Key]:
     return {(node.pg_id, node.key) for node in first.values()}
 
 
-def _place(node: Node) -> tuple[int, int]:
+def _place(node: RecordedCall) -> tuple[int, int]:
     return node.first.created_ns or 0, node.record
 
 
-def reaches_its_end(recorder: Recorder, nodes: Sequence[Node]) -> bool:
+def reaches_its_end(recorder: Recorder, nodes: Sequence[RecordedCall]) -> bool:
     """True when pg_status, which lies before the entries, names the last of a group's as its newest. It may be the
     number of a transfer, and those are counted apart: a lower one says nothing."""
     enqueued = next((status.enqueued for status in recorder.status if status.pg_id == nodes[-1].pg_id), -1)
     return enqueued == nodes[-1].seq and not any(node.transfers for node in nodes)
 
 
-def has_outrun(recorder: Recorder, nodes: Sequence[Node]) -> bool:
+def has_outrun(recorder: Recorder, nodes: Sequence[RecordedCall]) -> bool:
     """True when others' calls have pushed a group's pending one, and so all of its own, out of the ring.
 
     What the ring still holds tells more: NCCL's entries complete at a dump, pg_status when the watchdog next looks."""

@@ -14,9 +14,9 @@ from stallwatch.diagnosis.recorder.operations import (
     UNTOLD,
     Before,
     Completion,
+    HostThreads,
     Key,
-    Lanes,
-    Node,
+    RecordedCall,
     backend_of,
     by_backend,
     completion_of,
@@ -24,7 +24,7 @@ from stallwatch.diagnosis.recorder.operations import (
     has_outrun,
     latest_of,
     reaches_its_end,
-    read_nodes,
+    read_recorded_calls,
     same_source,
 )
 from stallwatch.formats.tested import newer_than_tested
@@ -80,7 +80,7 @@ class _Reduction:
         self.advanced: bool | None = None
         self.advanced_lanes: set[int] = set()
         self._order = 0
-        self.lanes = Lanes(recorders, training)
+        self.lanes = HostThreads(recorders, training)
 
     def add(self, recorder: Recorder, earlier: Sequence[Recorder], completion: Completion) -> None:
         self.backends.append(backend_of(recorder))
@@ -88,14 +88,14 @@ class _Reduction:
             self.groupless.append(backend_of(recorder))
         self.untested |= set(_untested(recorder))
         self.completion.append(completion)
-        nodes = read_nodes(recorder, completion)
+        nodes = read_recorded_calls(recorder, completion)
         if recorder.cut_short and nodes and not nodes[-1].closed:
             nodes = nodes[:-1]  # a batch whose end the file has lost: nothing tells what it would have been
         whole = not recorder.operations or recorder.operations[0].record_id == 0
         self.whole = self.whole and whole
         self.cut_short = self.cut_short or recorder.cut_short
         before = self._before(recorder, nodes, earlier, completion)
-        groups: dict[int, list[Node]] = {}
+        groups: dict[int, list[RecordedCall]] = {}
         for node in nodes:
             groups.setdefault(node.pg_id, []).append(node)
         for group in groups.values():
@@ -103,13 +103,13 @@ class _Reduction:
         self.outran = self.outran or (not whole and has_outrun(recorder, nodes))
 
     def _before(
-        self, recorder: Recorder, nodes: Sequence[Node], earlier: Sequence[Recorder], completion: Completion
+        self, recorder: Recorder, nodes: Sequence[RecordedCall], earlier: Sequence[Recorder], completion: Completion
     ) -> Before | None:
         """What was pending at any earlier look, or None when there was none; notes what advanced since the last."""
         if not earlier:
             return None
         earlier = sorted(earlier, key=lambda look: look.look)
-        read = [read_nodes(look, completion) for look in earlier]
+        read = [read_recorded_calls(look, completion) for look in earlier]
         keys: set[Key] = {(node.pg_id, node.key) for old in read for node in old if not node.done}
         last, before = earlier[-1], read[-1]
         known = last.operations[-1].record_id if last.operations else -1
@@ -124,7 +124,9 @@ class _Reduction:
                 self.advanced_lanes.add(self.lanes.of(operation))
         return Before(keys, first, {(node.pg_id, node.key) for old in read for node in old})
 
-    def _moved(self, old: tuple[Recorder, Sequence[Node]], new: tuple[Recorder, Sequence[Node]]) -> bool:
+    def _moved(
+        self, old: tuple[Recorder, Sequence[RecordedCall]], new: tuple[Recorder, Sequence[RecordedCall]]
+    ) -> bool:
         """Whether the training thread's operations went on between two looks; where an entry names no thread, whether
         anything did."""
         of_whom = self.lanes.of if all(self.lanes.knows(recorder.operations) for recorder, _ in (old, new)) else None
@@ -139,7 +141,12 @@ class _Reduction:
         return words[0] != words[1]
 
     def _add_group(
-        self, recorder: Recorder, nodes: Sequence[Node], before: Before | None, whole: bool, completion: Completion
+        self,
+        recorder: Recorder,
+        nodes: Sequence[RecordedCall],
+        before: Before | None,
+        whole: bool,
+        completion: Completion,
     ) -> None:
         stream = len(self.streams)
         first = nodes[0]
@@ -147,7 +154,7 @@ class _Reduction:
         ids: dict[int, int] = {}
         completed = 0
         lane, starts = 0, _notes_starts(recorder)
-        open_nodes: list[tuple[Node, int, int]] = []
+        open_nodes: list[tuple[RecordedCall, int, int]] = []
         ordinals: dict[tuple[int, int], int] = {}
         counts: dict[tuple[int, int], list[int]] = {}
         outgoing: dict[tuple[int, int], bool] = {}
@@ -272,7 +279,7 @@ class _Reduction:
 
 
 def _pending(
-    stream: int, node: Node, call: int, lane: int, transfers: tuple[Transfer, ...], before: Before | None
+    stream: int, node: RecordedCall, call: int, lane: int, transfers: tuple[Transfer, ...], before: Before | None
 ) -> Pending:
     return Pending(
         record=node.record,
@@ -327,7 +334,7 @@ def _dense(ids: dict[int, int]) -> bytes:
     return values.tobytes()
 
 
-def _members(recorder: Recorder, node: Node) -> tuple[int, ...]:
+def _members(recorder: Recorder, node: RecordedCall) -> tuple[int, ...]:
     """Members of a node's group. gloo keys one group '' whatever its entries say: it counts only if it is alone."""
     for group in recorder.groups:
         if group.name == node.group_name and group.ranks:
@@ -338,7 +345,7 @@ def _members(recorder: Recorder, node: Node) -> tuple[int, ...]:
     return ()
 
 
-def _size_hint(nodes: Sequence[Node]) -> int | None:
+def _size_hint(nodes: Sequence[RecordedCall]) -> int | None:
     for node in reversed(nodes):
         size = signature.group_size_by_shape(node.calls[0])
         if size is not None:
@@ -346,7 +353,7 @@ def _size_hint(nodes: Sequence[Node]) -> int | None:
     return None
 
 
-def _period_ns(nodes: Sequence[Node], ids: dict[int, int]) -> int | None:
+def _period_ns(nodes: Sequence[RecordedCall], ids: dict[int, int]) -> int | None:
     """Median time between equal calls, the most frequent call only: others may occur once an epoch."""
     times: dict[int, list[int]] = {}
     for node in nodes:

@@ -11,7 +11,7 @@ from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.report.steps_by_cause import (
     UNKNOWN_PID,
-    Scene,
+    StepContext,
     comm_stuck,
     exhausted,
     exited,
@@ -23,12 +23,12 @@ from stallwatch.diagnosis.report.steps_by_cause import (
     p2p,
     raised,
     ran_past,
-    scene_of,
     slow,
+    step_context,
     stopped,
 )
 from stallwatch.diagnosis.report.steps_by_place import rendezvous, stuck_steps
-from stallwatch.diagnosis.report.text import place
+from stallwatch.diagnosis.report.text import format_location
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.verdict import Cause, Verdict
 
@@ -84,17 +84,17 @@ _GIVE_ALL = (
 )
 
 
-def by_line(scene: Scene, words: Words, activities: Mapping[int, Activity]) -> list[str]:
+def by_line(who: StepContext, words: Words, activities: Mapping[int, Activity]) -> list[str]:
     """Given the words of the line that tells the cause, return its steps."""
-    match scene.verdict.cause:
+    match who.verdict.cause:
         case "job_ended":
             return [words.remedy]
         case "undecided":
-            return [words.remedy, *([] if anybody_seen(activities) else more_logs(scene))]
+            return [words.remedy, *([] if anybody_seen(activities) else more_logs(who))]
         case "collective_mismatch":
-            return [words.remedy, *_sides(scene), _AGAIN]
+            return [words.remedy, *_sides(who), _AGAIN]
         case _:
-            return [words.remedy, _then(scene, words)]
+            return [words.remedy, _then(who, words)]
 
 
 def anybody_seen(activities: Mapping[int, Activity]) -> bool:
@@ -102,26 +102,26 @@ def anybody_seen(activities: Mapping[int, Activity]) -> bool:
     return any(activity.known for activity in activities.values())
 
 
-def more_logs(scene: Scene) -> list[str]:
+def more_logs(who: StepContext) -> list[str]:
     """Steps where logs alone are at hand, and do not decide."""
-    missing = [f"Missing: {lacking}." for lacking in (text.rstrip(".") for text in scene.verdict.missing[:1])]
+    missing = [f"Missing: {lacking}." for lacking in (text.rstrip(".") for text in who.verdict.missing[:1])]
     return [*missing, _GIVE_ALL]
 
 
 _AGAIN = "Mend the program before it starts again: it comes back at the same call."
 
 
-def _sides(scene: Scene) -> list[str]:
-    mismatch = scene.verdict.mismatch
-    if scene.rank is None or mismatch is None:
+def _sides(who: StepContext) -> list[str]:
+    mismatch = who.verdict.mismatch
+    if who.rank is None or mismatch is None:
         return ["Compare the code paths of these ranks up to that call: each one's own traceback shows its line."]
-    seen = f"{scene.name} has {mismatch.found}, the others {mismatch.expected}"
-    return [f"Compare the code paths of {scene.name} and of another rank up to the call: {seen}."]
+    seen = f"{who.name} has {mismatch.found}, the others {mismatch.expected}"
+    return [f"Compare the code paths of {who.name} and of another rank up to the call: {seen}."]
 
 
-def _then(scene: Scene, words: Words) -> str:
+def _then(who: StepContext, words: Words) -> str:
     if words.then == "without_node":
-        return f"Leave {scene.host} out until that is mended, and start the job elsewhere from its last checkpoint."
+        return f"Leave {who.host} out until that is mended, and start the job elsewhere from its last checkpoint."
     if words.then == "start":
         return "Stop what still runs of the job, mend this and start it again: it had not begun to train."
     return "Stop what still runs of the job, mend this and start it again from its last checkpoint."
@@ -133,83 +133,79 @@ MAXIMUM_STEPS = 4
 def next_steps(verdict: Verdict, activities: Mapping[int, Activity], words: Words | None = None) -> tuple[str, ...]:
     """Given a verdict and what the ranks do, return one to four steps, the most telling first. `words`: of the line of
     a log that tells the cause, which knows more than what holds for every such cause."""
-    scene = scene_of(verdict, activities)
-    steps = by_line(scene, words, activities) if words else []
+    who = step_context(verdict, activities)
+    steps = by_line(who, words, activities) if words else []
     if not words or (verdict.cause == "undecided" and len(steps) == 1):
-        steps += _steps(scene, activities)
+        steps += _steps(who, activities)
     others = len(verdict.culprits) - 1
-    if others > 0 and steps and scene.pid in steps[0] and scene.pid != UNKNOWN_PID:
+    if others > 0 and steps and who.pid in steps[0] and who.pid != UNKNOWN_PID:
         steps[0] += f" (the same holds for {others} more: ranks {rank_ranges(verdict.culprits)})"
     return tuple(steps[:MAXIMUM_STEPS])
 
 
-def _steps(scene: Scene, activities: Mapping[int, Activity]) -> list[str]:
-    match scene.verdict.cause:
-        case "not_entered" | "slow_rank" if scene.activity and scene.activity.tracer_pid:
-            return [
-                f"On {scene.host} a debugger (pid {scene.activity.tracer_pid}) holds pid {scene.pid}: let it continue."
-            ]
+def _steps(who: StepContext, activities: Mapping[int, Activity]) -> list[str]:
+    match who.verdict.cause:
+        case "not_entered" | "slow_rank" if who.activity and who.activity.tracer_pid:
+            return [f"On {who.host} a debugger (pid {who.activity.tracer_pid}) holds pid {who.pid}: let it continue."]
         case "not_entered":
-            return _not_entered(scene)
+            return _not_entered(who)
         case "collective_mismatch":
-            return mismatch(scene)
+            return mismatch(who)
         case "data_exhausted":
-            return exhausted(scene)
+            return exhausted(who)
         case "group_order":
-            return group_order(scene)
+            return group_order(who)
         case "p2p_unmatched":
-            return p2p(scene)
+            return p2p(who)
         case "rank_exited":
-            return exited(scene)
+            return exited(who)
         case "rank_raised":
-            return raised(scene)
+            return raised(who)
         case "process_stopped":
-            return stopped(scene)
+            return stopped(who)
         case "init_missing":
-            return _init_missing(scene)
+            return _init_missing(who)
         case "gpu_kernel_stuck":
-            return gpu_kernel(scene)
+            return gpu_kernel(who)
         case "gpu_fault":
-            return gpu_fault(scene)
+            return gpu_fault(who)
         case "fabric_fault":
-            return fabric(scene)
+            return fabric(who)
         case "comm_stuck":
             return comm_stuck()
         case "slow_rank":
-            return slow(scene)
+            return slow(who)
         case "waiting":
-            return _waiting(scene)
+            return _waiting(who)
         case "healthy" | "job_ended":
             return []
         case "undecided":
             if activities and all(activity.in_store_or_init for activity in activities.values()):
                 return rendezvous()
-            only_logs = not activities and scene.verdict.because
-            return _unknown_lines(scene) if only_logs else _undecided(scene)
+            only_logs = not activities and who.verdict.because
+            return _unknown_lines(who) if only_logs else _undecided(who)
 
 
-def _unknown_lines(scene: Scene) -> list[str]:
-    places = ", ".join(dict.fromkeys(fact.source for fact in scene.verdict.because[:3]))
-    return [f"Read these lines and what stands around them: {places}.", *more_logs(scene)]
+def _unknown_lines(who: StepContext) -> list[str]:
+    places = ", ".join(dict.fromkeys(fact.source for fact in who.verdict.because[:3]))
+    return [f"Read these lines and what stands around them: {places}.", *more_logs(who)]
 
 
-def _not_entered(scene: Scene) -> list[str]:
-    if scene.activity and scene.activity.moving:
-        return ran_past(scene)  # what moves and is told as absent has gone past the call
-    where = (
-        scene.process.where or (scene.activity.where if scene.activity else None) or scene.verdict.where or "unknown"
-    )
-    frame = scene.process.frame or (scene.activity.frame if scene.activity else None)
-    return stuck_steps(where, scene.host, scene.pid, scene.name, frame, scene.activity)
+def _not_entered(who: StepContext) -> list[str]:
+    if who.activity and who.activity.moving:
+        return ran_past(who)  # what moves and is told as absent has gone past the call
+    where = who.process.where or (who.activity.where if who.activity else None) or who.verdict.where or "unknown"
+    frame = who.process.frame or (who.activity.frame if who.activity else None)
+    return stuck_steps(where, who.host, who.pid, who.name, frame, who.activity)
 
 
-def _init_missing(scene: Scene) -> list[str]:
-    where = scene.process.where or (scene.activity.where if scene.activity else None)
-    ranks = rank_ranges(scene.verdict.culprits)
-    missing = f"ranks {ranks}" if len(scene.verdict.culprits) > 1 else scene.name
-    if scene.activity and scene.activity.known and where and where not in ("unknown", "init", "store"):
-        frame = scene.process.frame or scene.activity.frame
-        return stuck_steps(where, scene.host, scene.pid, scene.name, frame, scene.activity)
+def _init_missing(who: StepContext) -> list[str]:
+    where = who.process.where or (who.activity.where if who.activity else None)
+    ranks = rank_ranges(who.verdict.culprits)
+    missing = f"ranks {ranks}" if len(who.verdict.culprits) > 1 else who.name
+    if who.activity and who.activity.known and where and where not in ("unknown", "init", "store"):
+        frame = who.process.frame or who.activity.frame
+        return stuck_steps(where, who.host, who.pid, who.name, frame, who.activity)
     return [
         f"Check that {missing} started at all: the launcher's log on that node, and `--nnodes`, `--node-rank` and "
         f"WORLD_SIZE "
@@ -219,19 +215,19 @@ def _init_missing(scene: Scene) -> list[str]:
     ]
 
 
-def _waiting(scene: Scene) -> list[str]:
-    line = f" (it is at {place(scene.process.frame)})" if scene.process.frame else ""
+def _waiting(who: StepContext) -> list[str]:
+    line = f" (it is at {format_location(who.process.frame)})" if who.process.frame else ""
     return [
-        f"Wait: {scene.name} makes progress{line}." if scene.rank is not None else "Wait: nothing is stuck yet.",
+        f"Wait: {who.name} makes progress{line}." if who.rank is not None else "Wait: nothing is stuck yet.",
         'If this is normal, name it in the job: `with beat.phase("checkpoint"):` gives it patience of its own.',
         "If it comes near torch's own time-out, raise the timeout of init_process_group or new_group for that "
         "operation.",
     ]
 
 
-def _undecided(scene: Scene) -> list[str]:
+def _undecided(who: StepContext) -> list[str]:
     return [
         "Take more evidence now: `stallwatch capture`, then `stallwatch analyze` on the incident.",
-        *(f"Missing: {lacking}." for lacking in (text.rstrip(".") for text in scene.verdict.missing[:2])),
+        *(f"Missing: {lacking}." for lacking in (text.rstrip(".") for text in who.verdict.missing[:2])),
         "Read the merged stacks: the branch with the fewest ranks is where to look first.",
     ]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.logs.remedies_gpu import LOST, is_lost
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.diagnosis.report.text import named_signal, place
+from stallwatch.diagnosis.report.text import format_location, named_signal
 from stallwatch.model.verdict import CulpritProcess, Verdict
 
 # What the steps of a playbook refer to: the first culprit with its host, pid and activity.
@@ -15,7 +15,7 @@ from stallwatch.model.verdict import CulpritProcess, Verdict
 UNKNOWN_PID = "<pid>"
 
 
-class Scene(NamedTuple):
+class StepContext(NamedTuple):
     """The first culprit, whose host and pid the commands carry; the steps for the others are the same."""
 
     verdict: Verdict
@@ -39,14 +39,14 @@ class Scene(NamedTuple):
         return f" -i {self.process.gpu_uuid}" if self.process.gpu_uuid else ""
 
 
-def scene_of(verdict: Verdict, activities: Mapping[int, Activity]) -> Scene:
+def step_context(verdict: Verdict, activities: Mapping[int, Activity]) -> StepContext:
     rank = verdict.culprits[0] if verdict.culprits else None
     known = {process.rank: process for process in verdict.culprit_processes}
     process = known.get(rank, CulpritProcess(rank)) if rank is not None else CulpritProcess(-1)
     activity = activities.get(rank) if rank is not None else None
     host = process.host or (activity.host if activity else None)
     pid = process.pid if process.pid is not None else (activity.pid if activity else None)
-    return Scene(
+    return StepContext(
         verdict,
         rank,
         host or (f"the node of rank {rank}" if rank is not None else "its node"),
@@ -65,9 +65,9 @@ _LEFT_ITS_LOOP = (
 )
 
 
-def mismatch(scene: Scene) -> list[str]:
-    mismatch = scene.verdict.mismatch
-    if scene.rank is None:
+def mismatch(who: StepContext) -> list[str]:
+    mismatch = who.verdict.mismatch
+    if who.rank is None:
         return [
             "Print shape and data type of the tensors before each collective, on every rank: the one that aborted has "
             "a smaller one than the rank that sent to it (in all_reduce the next higher rank, rank 0 after the last). "
@@ -76,8 +76,8 @@ def mismatch(scene: Scene) -> list[str]:
             "To confirm, run a small job with TORCH_DISTRIBUTED_DEBUG=DETAIL: it checks every collective and raises on "
             "the first that differs (slow, so not for production).",
         ]
-    at = f" {scene.name_first} is now at {place(scene.process.frame)}." if scene.process.frame else ""
-    seen = f"{scene.name} has {mismatch.found}, the others {mismatch.expected}" if mismatch else "they differ"
+    at = f" {who.name_first} is now at {format_location(who.process.frame)}." if who.process.frame else ""
+    seen = f"{who.name} has {mismatch.found}, the others {mismatch.expected}" if mismatch else "they differ"
     causes = {
         "op": "a branch that depends on the rank, its data or a metric that only some ranks have",
         "size": "a batch, sequence or bucket whose length differs by rank: print the shape before the call",
@@ -87,7 +87,7 @@ def mismatch(scene: Scene) -> list[str]:
     cause = causes[mismatch.kind] if mismatch else causes["op"]
     left = mismatch is not None and mismatch.kind == "op" and signature.is_barrier(mismatch.found)
     return [
-        f"Compare the code paths of {scene.name} and of another rank up to the call: {seen}.{at}",
+        f"Compare the code paths of {who.name} and of another rank up to the call: {seen}.{at}",
         *((_LEFT_ITS_LOOP,) if left else ()),
         f"Look for {cause}.",
         "To confirm, run a small job with TORCH_DISTRIBUTED_DEBUG=DETAIL: it checks every collective and raises on the "
@@ -96,9 +96,9 @@ def mismatch(scene: Scene) -> list[str]:
     ]
 
 
-def exhausted(scene: Scene) -> list[str]:
+def exhausted(who: StepContext) -> list[str]:
     return [
-        f"Compare the number of batches by rank: print len(loader) on {scene.name} and on the others before the loop.",
+        f"Compare the number of batches by rank: print len(loader) on {who.name} and on the others before the loop.",
         _LEFT_ITS_LOOP,
         "Give every rank the same number: drop_last=True with DistributedSampler, a fixed number of steps per epoch, "
         "or an all_reduce(MIN) of the counts before the loop; DDP and FSDP have the Join context for uneven inputs.",
@@ -108,10 +108,10 @@ def exhausted(scene: Scene) -> list[str]:
     ]
 
 
-def group_order(scene: Scene) -> list[str]:
+def group_order(who: StepContext) -> list[str]:
     return [
-        f"Let every rank use its process groups in the same order; {scene.name} stands at "
-        f"{place(scene.process.frame) or 'a line that was not read'}.",
+        f"Let every rank use its process groups in the same order; {who.name} stands at "
+        f"{format_location(who.process.frame) or 'a line that was not read'}.",
         "Look for an operation that only some ranks start earlier: a metric, a .item() that waits for the GPU between "
         "two groups, a background thread with collectives of its own.",
         "Run the operations of a background thread in a process group of its own, and join it before the next step.",
@@ -119,10 +119,10 @@ def group_order(scene: Scene) -> list[str]:
     ]
 
 
-def p2p(scene: Scene) -> list[str]:
+def p2p(who: StepContext) -> list[str]:
     return [
-        f"Pair every send with its receive; {scene.name} stands at "
-        f"{place(scene.process.frame) or 'a line that was not read'}.",
+        f"Pair every send with its receive; {who.name} stands at "
+        f"{format_location(who.process.frame) or 'a line that was not read'}.",
         "Where two ranks exchange, post both directions in one batch_isend_irecv, or let even ranks send first and odd "
         "ranks receive first.",
         "Check that both sides run the same number of micro-batches, in the same order of peers.",
@@ -130,13 +130,13 @@ def p2p(scene: Scene) -> list[str]:
     ]
 
 
-def ran_past(scene: Scene) -> list[str]:
+def ran_past(who: StepContext) -> list[str]:
     return [
-        f"Compare the loop of {scene.name} with another rank's: what lets it go round without the call? It is now "
-        f"at {place(scene.process.frame) or 'a line that was not read'}.",
+        f"Compare the loop of {who.name} with another rank's: what lets it go round without the call? It is now "
+        f"at {format_location(who.process.frame) or 'a line that was not read'}.",
         "Look for a no_sync() that depends on a counter, `continue` or `if` around the call, a skipped backward pass, "
         "another accumulation or group on that rank.",
-        f"What {scene.name} computes meanwhile is lost: its model no longer is the others'. Do not save a checkpoint "
+        f"What {who.name} computes meanwhile is lost: its model no longer is the others'. Do not save a checkpoint "
         "from it.",
         "Stop the job and start it from its last checkpoint: it does not come back to that call.",
     ]
@@ -145,21 +145,21 @@ def ran_past(scene: Scene) -> list[str]:
 # Steps for processes that ended, raised or were stopped.
 
 
-def exited(scene: Scene) -> list[str]:
-    activity = scene.activity
+def exited(who: StepContext) -> list[str]:
+    activity = who.activity
     number = activity.exit_signal if activity else None
-    last = f"Read the last lines of {scene.name}'s log for what it did before the end."
+    last = f"Read the last lines of {who.name}'s log for what it did before the end."
     restart = "Stop the other ranks and start the job from its last checkpoint: they cannot go on without it."
     if activity and activity.out_of_memory:
         return [
-            f"On {scene.host} read who took the memory: `dmesg -T | grep -A 20 -i 'killed process {scene.pid}'`.",
+            f"On {who.host} read who took the memory: `dmesg -T | grep -A 20 -i 'killed process {who.pid}'`.",
             "Lower what the rank holds in host memory (loader workers × prefetch_factor, pinned memory, checkpoint "
             "copies), or raise the memory limit of the container or job.",
             restart,
         ]
     if number == 9:
         return [
-            f"On {scene.host} check whether memory ran out: `dmesg -T | grep -i -E 'out of memory|oom-kill'` and "
+            f"On {who.host} check whether memory ran out: `dmesg -T | grep -i -E 'out of memory|oom-kill'` and "
             "oom_kill in memory.events of its cgroup.",
             "If not, ask the scheduler who ended it: pre-emption, time limit, `sacct -j <job>` or `kubectl describe "
             "pod`.",
@@ -168,7 +168,7 @@ def exited(scene: Scene) -> list[str]:
         ]
     if number is not None and number in (4, 6, 7, 8, 11):
         return [
-            f"On {scene.host} look for the crash of pid {scene.pid}: `coredumpctl info {scene.pid}` or a core file; "
+            f"On {who.host} look for the crash of pid {who.pid}: `coredumpctl info {who.pid}` or a core file; "
             f"{named_signal(number)} comes from native code.",
             last,
             "Start again with PYTHONFAULTHANDLER=1 and TORCH_SHOW_CPP_STACKTRACES=1 to get the line if it comes back.",
@@ -176,29 +176,33 @@ def exited(scene: Scene) -> list[str]:
         ]
     if activity and activity.exit_code == 0:
         return [
-            f"Find out why {scene.name} ended without an error before the others: sys.exit, an early return, a "
+            f"Find out why {who.name} ended without an error before the others: sys.exit, an early return, a "
             "shorter data shard.",
             last,
             "Let all ranks decide together when to end, for example by an all_reduce of a flag.",
         ]
-    where = f" It was raised at {place(activity.exception_frame)}." if activity and activity.exception_frame else ""
+    where = (
+        f" It was raised at {format_location(activity.exception_frame)}."
+        if activity and activity.exception_frame
+        else ""
+    )
     return [
-        f"Read the traceback of {scene.name}: it is the first to end, later errors of others are consequences.{where}",
+        f"Read the traceback of {who.name}: it is the first to end, later errors of others are consequences.{where}",
         "If there is none, decorate main with torch.distributed.elastic.multiprocessing.errors.record, which keeps it.",
         restart,
     ]
 
 
-def raised(scene: Scene) -> list[str]:
-    activity = scene.activity
-    where = f" at {place(activity.exception_frame)}" if activity and activity.exception_frame else ""
+def raised(who: StepContext) -> list[str]:
+    activity = who.activity
+    where = f" at {format_location(activity.exception_frame)}" if activity and activity.exception_frame else ""
     what = activity.exception if activity and activity.exception else "the exception"
-    victims = f"; ranks {scene.verdict.waiting} wait for it" if scene.verdict.waiting else ""
+    victims = f"; ranks {who.verdict.waiting} wait for it" if who.verdict.waiting else ""
     return [
-        f"Mend what raised {what}{where} on {scene.name}{victims}.",
+        f"Mend what raised {what}{where} on {who.name}{victims}.",
         # Only where the rank was seen there.
         *([_OUT_OF_FINALLY] if activity and (activity.in_teardown or activity.exception_swallowed) else []),
-        f"Stop the job now: {scene.name} cannot come back into the step.",
+        f"Stop the job now: {who.name} cannot come back into the step.",
     ]
 
 
@@ -208,50 +212,49 @@ _OUT_OF_FINALLY = (
 )
 
 
-def stopped(scene: Scene) -> list[str]:
-    activity = scene.activity
+def stopped(who: StepContext) -> list[str]:
+    activity = who.activity
     if activity and activity.tracer_pid:
         return [
-            f"On {scene.host} see who debugs it: `ps -o pid,user,args -p {activity.tracer_pid}`; let it continue or "
+            f"On {who.host} see who debugs it: `ps -o pid,user,args -p {activity.tracer_pid}`; let it continue or "
             f"detach.",
             "If nobody knows it, stop that debugger: the rank goes on by itself.",
         ]
     return [
-        f"On {scene.host} let it go on: `kill -CONT {scene.pid}`.",
-        f"Find out who stopped it before that if you can: `ps -o pid,ppid,stat,tty,user,args -p {scene.pid}`; a "
+        f"On {who.host} let it go on: `kill -CONT {who.pid}`.",
+        f"Find out who stopped it before that if you can: `ps -o pid,ppid,stat,tty,user,args -p {who.pid}`; a "
         f"terminal's "
         "Ctrl-Z, a scheduler that suspends jobs, or a snapshot tool.",
     ]
 
 
-def gpu_kernel(scene: Scene) -> list[str]:
+def gpu_kernel(who: StepContext) -> list[str]:
     return [
-        f"On {scene.host} see which kernel runs: `cuda-gdb -p {scene.pid}`, then `info cuda kernels` (it pauses the "
+        f"On {who.host} see which kernel runs: `cuda-gdb -p {who.pid}`, then `info cuda kernels` (it pauses the "
         f"rank), or "
-        f"`py-spy dump --native --pid {scene.pid}` for the host side.",
+        f"`py-spy dump --native --pid {who.pid}` for the host side.",
         f"Look at the code that launched it, at or before "
-        f"{place(scene.process.frame) or 'the line where it waits'}: custom "
+        f"{format_location(who.process.frame) or 'the line where it waits'}: custom "
         "CUDA or Triton kernels, spin waits, indices out of range.",
         "Run that step alone with compute-sanitizer on one GPU.",
         "If the same GPU does it with other code, run `dcgmi diag -r 3` on it and take it out of service.",
     ]
 
 
-def gpu_fault(scene: Scene) -> list[str]:
-    lost = any(is_lost(fact.fact) for fact in scene.verdict.because)
+def gpu_fault(who: StepContext) -> list[str]:
+    lost = any(is_lost(fact.fact) for fact in who.verdict.because)
     return [
-        f"On {scene.host} read what the driver says: `dmesg -T | grep -i -E 'xid|nvrm'` and `nvidia-smi "
-        f"-q{scene.gpu}`.",
-        f"Take {scene.host} out of service and start the job elsewhere from its last checkpoint.",
+        f"On {who.host} read what the driver says: `dmesg -T | grep -i -E 'xid|nvrm'` and `nvidia-smi -q{who.gpu}`.",
+        f"Take {who.host} out of service and start the job elsewhere from its last checkpoint.",
         f"A GPU off the bus answers no reset: {LOST.remedy}."
         if lost
         else "Do what the driver's recovery action names (reset the GPU, reboot the node) before it takes jobs again.",
     ]
 
 
-def fabric(scene: Scene) -> list[str]:
+def fabric(who: StepContext) -> list[str]:
     return [
-        f"On {scene.host} read the counters: `nvidia-smi nvlink -e`, `ibstat`, `rdma link show`, `dmesg -T | grep "
+        f"On {who.host} read the counters: `nvidia-smi nvlink -e`, `ibstat`, `rdma link show`, `dmesg -T | grep "
         f"-i mlx`.",
         "Restart the job with NCCL_DEBUG=WARN to see which peer and adapter fail.",
         "Leave the node or the port out until it is repaired; other transports only hide the fault.",
@@ -272,13 +275,13 @@ def comm_stuck() -> list[str]:
     ]
 
 
-def slow(scene: Scene) -> list[str]:
+def slow(who: StepContext) -> list[str]:
     return [
         *(
-            [f"On {scene.host} look for throttling: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE{scene.gpu}`."]
-            if scene.process.gpu_uuid or (scene.activity and scene.activity.uses_gpu)
+            [f"On {who.host} look for throttling: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE{who.gpu}`."]
+            if who.process.gpu_uuid or (who.activity and who.activity.uses_gpu)
             else []
         ),
-        f"Look for others on its cores: `top -H -p {scene.pid}`, `ps -eo pid,psr,pcpu,args --sort=-pcpu | head`.",
+        f"Look for others on its cores: `top -H -p {who.pid}`, `ps -eo pid,psr,pcpu,args --sort=-pcpu | head`.",
         "If the same node is slow with other ranks, take it out and start from the last checkpoint.",
     ]

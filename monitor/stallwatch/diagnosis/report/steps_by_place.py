@@ -1,7 +1,7 @@
 """Steps for a rank that is stuck in its own code, by what it does there, and by what the wait is for."""
 
 from stallwatch.diagnosis.activity import Activity
-from stallwatch.diagnosis.report.text import place
+from stallwatch.diagnosis.report.text import format_location
 from stallwatch.model.verdict import Frame, Where
 
 # Steps for waits that name what they are for: a child process, the other end of a pipe, a database, a person.
@@ -29,7 +29,7 @@ def steps_by_wait(host: str, pid: str, line: str, activity: Activity) -> list[st
 
 def _child(host: str, pid: str, line: str, activity: Activity) -> list[str]:
     if activity.child_pid is not None:
-        at = place(activity.child_frame) or "a line that was not read"
+        at = format_location(activity.child_frame) or "a line that was not read"
         see = f"On {host} its child process {activity.child_pid} is at {at}: `py-spy dump --pid {activity.child_pid}`."
     else:
         see = f"On {host} see what its children do: `ps -o pid,stat,wchan:32,etime,args --ppid {pid}`."
@@ -78,7 +78,7 @@ def stuck_steps(
     where: Where, host: str, pid: str, name: str, frame: Frame | None, activity: Activity | None
 ) -> list[str]:
     """Given where a rank stands, say what to look at on its host and what mends it."""
-    line = place(frame) or "a line that was not read"
+    line = format_location(frame) or "a line that was not read"
     stacks = f"On {host} see all its threads: `py-spy dump --pid {pid}`"
     if activity and activity.uninterruptible:
         return _uninterruptible(host, pid, line)
@@ -207,7 +207,8 @@ def _loader(host: str, pid: str, line: str, activity: Activity | None) -> list[s
     children = activity.child_pids if activity else ()
     if child is not None and activity is not None:
         first = (
-            f"On {host} its worker {child} is at {place(activity.child_frame) or 'a line that was not read'}: "
+            f"On {host} its worker {child} is at "
+            f"{format_location(activity.child_frame) or 'a line that was not read'}: "
             f"`py-spy dump --pid {child}`."
         )
     elif children:

@@ -37,7 +37,7 @@ def shorten(text: str | None, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
-def place(frame: Frame | None) -> str:
+def format_location(frame: Frame | None) -> str:
     """ "train.py:92 in train_step (`x = next(it)`)", or "" for no frame."""
     if frame is None:
         return ""
@@ -174,12 +174,12 @@ class Culprits:
     def at(self, lead: str = " ") -> str:
         """ " at train.py:133 in step" of the first culprit whose line is known."""
         frame = next((found for rank in self.ranks if (found := self._frame(rank))), None)
-        return f"{lead}at {place(frame)}" if frame else ""
+        return f"{lead}at {format_location(frame)}" if frame else ""
 
     def call_site(self, lead: str = " at ") -> str:
         """ " at train.py:133 in step" by the recorder, "" where it kept no call site."""
         frame = frame_of(self.aside.site)
-        return f"{lead}{place(frame)}" if frame else ""
+        return f"{lead}{format_location(frame)}" if frame else ""
 
     def called(self) -> tuple[str, str]:
         """Where the first culprit called the operation, and where it stands now, if that is elsewhere.
@@ -191,12 +191,12 @@ class Culprits:
             return self.call_site(), ""
         frame, activity = self._frame(rank), self._activities.get(rank)
         if activity is None or activity.in_collective or frame != activity.frame:
-            return f" at {place(frame)}", ""
+            return f" at {format_location(frame)}", ""
         return self.call_site(), f"; {'it' if self.single else f'rank {rank}'} now {self._predicate(rank)}"
 
     def raised_at(self) -> str:
         first = self.first
-        return f" at {place(first.exception_frame)}" if first and first.exception_frame else ""
+        return f" at {format_location(first.exception_frame)}" if first and first.exception_frame else ""
 
     def all_at_rendezvous(self) -> bool:
         """Whether everybody who was seen waits in init_process_group or for the store, and somebody was."""
@@ -245,15 +245,15 @@ class Culprits:
         process, activity = self._process(rank), self._activities.get(rank)
         same = activity is not None and activity.where == process.where
         doing = (activity.detail if activity and same else "") or DOING[process.where or "unknown"]
-        at = place(process.frame)
+        at = format_location(process.frame)
         if not doing:
             return f"stands at {at}" if at else ""
         text = f"{doing} at {at}" if at else doing
         if activity and same and activity.polls:
             text += f", again and again in `{shorten(activity.polls, _SOURCE_LIMIT)}`"
         if activity and activity.awaited_frame:
-            text += f" (that thread {activity.awaited_detail or 'is'} at {place(activity.awaited_frame)})"
+            text += f" (that thread {activity.awaited_detail or 'is'} at {format_location(activity.awaited_frame)})"
         if activity and activity.child_frame and activity.child_pid is not None:
             doing = activity.child_detail or "is"
-            text += f" (its child process {activity.child_pid} {doing} at {place(activity.child_frame)})"
+            text += f" (its child process {activity.child_pid} {doing} at {format_location(activity.child_frame)})"
         return text

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from stallwatch.diagnosis.frames.code_origin import Origin, place
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength, in_transfer, may_hide_transfers
 
@@ -254,4 +254,4 @@ def _awaits_gpu(case: Case, rank: int) -> bool:
     activity = case.activity(rank)
     if not (case.recorded(rank) and activity.gpu_sync):
         return False
-    return not activity.stack or place(activity.stack[0].filename).origin is not Origin.JOB
+    return not activity.stack or code_origin(activity.stack[0].filename).origin is not Origin.JOB

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stallwatch.diagnosis.frames.code_origin import Origin, function, job_frame_index, place
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, job_frame_index
 from stallwatch.diagnosis.frames.meaning import collective_name, meaning, trade_word
 from tests.unit.diagnosis.rank_evidence import frame, stack
 
@@ -37,7 +37,7 @@ from tests.unit.diagnosis.rank_evidence import frame, stack
     ],
 )
 def test_a_path_tells_whose_code_it_is(path: str, origin: Origin, module: str) -> None:
-    assert place(path) == (origin, module)
+    assert code_origin(path) == (origin, module)
 
 
 def test_names_are_bare_for_every_python() -> None:

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.recorder.operations import Lanes
+from stallwatch.diagnosis.recorder.operations import HostThreads
 from stallwatch.model.evidence import CodeFrame, Evidence
 from tests.unit.diagnosis.build import SLEEPS, Call, Group, Rank, evidence, recorder, world
 
@@ -44,7 +44,7 @@ def test_a_thread_that_python_started_does_not_train_though_it_recorded_first() 
         replace(entry, frames=(*entry.frames, *STARTED)) if entry.thread_id == "2" else entry
         for entry in ring.operations
     )
-    lanes = Lanes([replace(ring, operations=started)])
+    lanes = HostThreads([replace(ring, operations=started)])
     assert [lanes.of(entry) for entry in started] == [1, 1, 0, 0]
 
 
