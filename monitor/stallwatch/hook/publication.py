@@ -9,7 +9,7 @@ from stallwatch.hook.beat import Phases
 from stallwatch.hook.ending import uncaught_exception
 from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import Process, World
-from stallwatch.hook.rank_file import RankFile, choose_directory, is_read
+from stallwatch.hook.rank_file import RankFile, choose_directory, is_read, strangers
 from stallwatch.hook.training_thread import TrainingThread
 
 RETRY_NS = 2_000_000_000  # a missing directory or a full disk is tried again this often
@@ -74,6 +74,7 @@ class Publication:
         """Write the record, in a new file where there is none or ours is gone. Never raises OSError: disks and
         directories may fail for ever, which is said once and tried again."""
         with self._lock:
+            directory = "" if self.file is None else self.file.directory
             try:
                 if self.file is not None:
                     try:
@@ -83,13 +84,16 @@ class Publication:
                         self.file = None
                 elif not self.is_kept or monotonic_ns() < self._retry_ns:
                     return
-                made = RankFile(choose_directory(os.environ), self.world.rank, self.process)
+                directory = choose_directory(os.environ)
+                made = RankFile(directory, self.world.rank, self.process)
                 made.write(self._image())
                 self.file = made
             except OSError as error:
                 self.file = None
                 self._retry_ns = monotonic_ns() + RETRY_NS
-                self._guard.note(f"no record of this rank: {error}; tried again every {RETRY_NS // 1_000_000_000} s")
+                whose = strangers(directory) if directory else ""
+                why = f"{error}; {whose}" if whose else str(error)
+                self._guard.note(f"no record of this rank: {why}; tried again every {RETRY_NS // 1_000_000_000} s")
 
     def move(self, world: World) -> None:
         """This process turned out to be another rank: publish under its name."""
@@ -107,6 +111,8 @@ class Publication:
         if file is None:
             return self._guard.last or "no record of this rank: it was withdrawn"
         what = f"rank {world.rank} of {world.training_job}, record {file.path}; "
+        if whose := strangers(file.directory):
+            what += f"{whose}; "
         if is_read(file.directory):
             return f"{what}a daemon reads it"
         return f"{what}no daemon reads {file.directory} now: `stallwatch daemon` does"

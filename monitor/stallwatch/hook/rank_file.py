@@ -50,7 +50,7 @@ def choose_directory(environment: "Mapping[str, str]") -> str:
         os.chmod(FALLBACK_DIRECTORY, 0o1777)  # noqa: S103 - shared and sticky, as /tmp; mkdir is subject to umask
     except FileExistsError:
         if not stat.S_ISDIR(os.lstat(FALLBACK_DIRECTORY).st_mode):
-            raise NotADirectoryError(f"{FALLBACK_DIRECTORY} is no directory") from None
+            raise NotADirectoryError(strangers(FALLBACK_DIRECTORY)) from None
     return FALLBACK_DIRECTORY
 
 
@@ -83,6 +83,23 @@ def trusted_owner(directory: str) -> "Optional[int]":
             return None
         path = os.path.dirname(path)
     return owner
+
+
+def strangers(directory: str) -> str:
+    """Say whose a rank directory is that another user has made, or that is none, and what root can do; "" of every
+    other one. Never raises."""
+    try:
+        status = os.lstat(directory)
+        if not stat.S_ISDIR(status.st_mode):
+            return f"{directory} is no directory, but a file of uid {status.st_uid}; as root: `rm {directory}`"
+        if trusted_owner(directory) is not None:
+            return ""
+    except OSError:
+        return ""
+    return (
+        f"{directory} belongs to uid {status.st_uid}, whom no other user's rank obeys; "
+        f"as root: `chown root {directory} && chmod 1777 {directory}`"
+    )
 
 
 class RankFile:

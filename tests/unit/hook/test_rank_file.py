@@ -10,7 +10,7 @@ import pytest
 
 from stallwatch.hook import layout, rank_file
 from stallwatch.hook.identity import Process
-from stallwatch.hook.rank_file import RankFile, choose_directory, remove_stale_files, write_private
+from stallwatch.hook.rank_file import RankFile, choose_directory, remove_stale_files, strangers, write_private
 
 PROCESS = Process(pid=7, start_ticks=100, pid_namespace=4026531836, node="n1")
 LATER = PROCESS._replace(start_ticks=200)  # the pid has come round
@@ -185,3 +185,20 @@ def test_only_old_files_of_ranks_are_tidied_up(tmp_path: Path) -> None:
     (tmp_path / "rank-5-6.beat").write_bytes(b"")
     remove_stale_files(str(tmp_path))
     assert {entry.name for entry in tmp_path.iterdir()} == {"notes.json", "rank-1-2.txt", "rank-5-6.beat"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="plays several users")
+def test_whose_a_directory_is_that_somebody_else_made_first_is_said_with_what_root_can_do(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)  # as /dev/shm
+    theirs, file, ours = tmp_path / "theirs", tmp_path / "file", tmp_path / "ours"
+    theirs.mkdir()
+    file.touch()
+    ours.mkdir()
+    for path in (tmp_path, theirs, file):
+        os.chown(path, *(0, 0) if path == tmp_path else (64212, 64212))
+    assert strangers(str(theirs)) == (
+        f"{theirs} belongs to uid 64212, whom no other user's rank obeys; "
+        f"as root: `chown root {theirs} && chmod 1777 {theirs}`"
+    )
+    assert strangers(str(file)) == f"{file} is no directory, but a file of uid 64212; as root: `rm {file}`"
+    assert strangers(str(ours)) == strangers(str(tmp_path / "none")) == ""

@@ -1,4 +1,4 @@
-"""STALLWATCH_DIR of a job that is not the daemon's: its record lies where nobody looks."""
+"""Records of ranks in a directory that no daemon reads, or that another user of the node has made first."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -7,18 +7,37 @@ from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.environment.together import places_of
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
-from stallwatch.hook.rank_file import is_read
+from stallwatch.hook.rank_file import FALLBACK_DIRECTORY, SERVICE_DIRECTORY, is_read, strangers
 
 
 class RankDirectory:
     name: ClassVar[str] = "rank_directory"
     area: ClassVar[Area] = "environment"
-    looks_for: ClassVar[str] = "STALLWATCH_DIR of a job, or of this shell, where the daemon does not read"
+    looks_for: ClassVar[str] = (
+        "STALLWATCH_DIR of a job, or of this shell, where the daemon does not read; a directory of records that "
+        "another user holds"
+    )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        if surroundings.daemon is None:
+        held = tuple(self._held(surroundings))
+        if surroundings.daemon is None and not held:
             raise Inapplicable("no daemon answers here")
-        return tuple(self._found(surroundings))
+        return held if surroundings.daemon is None else (*held, *self._found(surroundings))
+
+    def _held(self, surroundings: Surroundings) -> Iterator[FindingRecord]:
+        """Where there is no service's directory, hooks take the one that whoever came first has made."""
+        if (surroundings.root / SERVICE_DIRECTORY.lstrip("/")).exists():
+            return
+        place = str(surroundings.root / FALLBACK_DIRECTORY.lstrip("/"))
+        if is_read(place) or not (whose := strangers(place).replace(place, FALLBACK_DIRECTORY)):
+            return
+        seen, _, remedy = whose.partition("; ")
+        yield finding(
+            self, "warning", FALLBACK_DIRECTORY,
+            seen=f"{seen}.",
+            why="Records of ranks that start now lie there, where he may remove them, or nowhere at all.",
+            remedy=f"{remedy}; or install the units, which have {SERVICE_DIRECTORY}",
+        )  # fmt: skip
 
     def _found(self, surroundings: Surroundings) -> Iterator[FindingRecord]:
         for environment, directory in places_of(surroundings, "STALLWATCH_DIR"):
