@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from stallwatch.model.incident import Incident, Severity
+from stallwatch.model.incident import Incident, Severity, is_told
 from stallwatch.model.incident import Step as Step
 
 LAST: tuple[Step, ...] = ("resolved", "ended")
 _MOST_UPDATES = 3  # of one incident: a verdict that cannot decide must not fill a channel
 _OTHER_COST = 1.5  # times what a slow rank was told to cost
-_ORDER: dict[Severity, int] = {"none": 0, "warning": 1, "critical": 2}
 
 
 def due(incident: Incident, done: Sequence[Step], minimum: Severity, told_of: str = "") -> Step | None:
@@ -21,7 +20,7 @@ def due(incident: Incident, done: Sequence[Step], minimum: Severity, told_of: st
         return None
     if incident.state == "resolved" or incident.state == "ended":
         return incident.state if "told" in done and not set(LAST) & set(done) else None
-    if incident.severity == "none" or _ORDER[incident.severity] < _ORDER[minimum]:
+    if not is_told(incident.severity, minimum):
         return None
     if "told" not in done:
         return "told"

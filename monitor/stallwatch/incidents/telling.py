@@ -7,13 +7,12 @@ from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import slowness
 from stallwatch.incidents.life import Life
-from stallwatch.model.incident import Incident, Severity
+from stallwatch.model.incident import SEVERITIES, Incident, Severity
 from stallwatch.model.verdict import Verdict
 from stallwatch.progress.patience import AT_ONCE, Plan, Standstill, plan
 
 # What a job dies of. Whoever ended one that merely stood knows that it is over.
 _DEADLY = ("rank_exited", "rank_raised", "gpu_fault", "fabric_fault")
-_ORDER: dict[Severity, int] = {"none": 0, "warning": 1, "critical": 2}
 _SECOND_NS = 1_000_000_000
 
 
@@ -60,8 +59,7 @@ def _died(verdict: Verdict | None) -> bool:
 
 def deserved(before: Severity, plan: Plan, now_ns: int) -> Severity:
     """Once told, an incident is never taken back in its severity."""
-    now = plan.at(now_ns)
-    return now if _ORDER[now] > _ORDER[before] else before
+    return max(before, plan.at(now_ns), key=SEVERITIES.index)
 
 
 def _standstill(life: Life, verdict: Verdict, facts: JobFacts | None, now: Moment) -> Standstill:

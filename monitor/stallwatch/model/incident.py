@@ -1,6 +1,6 @@
 """The life of one incident, and what the outputs are given once a tick."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -12,12 +12,18 @@ from stallwatch.model.verdict import Cause, Report, Verdict
 IncidentState = Literal["suspect", "open", "resolved", "ended"]
 OVER: frozenset[IncidentState] = frozenset({"resolved", "ended"})
 Severity = Literal["none", "warning", "critical"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # from least to most
 Judgement = Literal["right", "wrong"]
 # "shadow": all is watched and judged, and nobody is told; "off": nothing is looked at, and nobody is told.
 Mode = Literal["tell", "shadow", "off"]
 UNTOLD = "nobody is told"  # how an event begins that says why nobody is told
 # What is told of an incident: each is one message, and is sent once.
 Step = Literal["told", "updated", "escalated", "acknowledged", "resolved", "ended"]
+
+
+def is_told(severity: Severity, minimum: Severity = "warning") -> bool:
+    """Whether people are told of what is so severe, who want to hear from `minimum` on."""
+    return severity != "none" and SEVERITIES.index(severity) >= SEVERITIES.index(minimum)
 
 
 class IncidentEvent(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import msgspec
 
 from stallwatch.clock import Clock, iso
 from stallwatch.config import Config
-from stallwatch.model.incident import Incident, NodeReport, Severity
+from stallwatch.model.incident import Incident, NodeReport, Severity, is_told
 from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
 from stallwatch.outputs.documents import HeldBack, encoded
@@ -25,7 +25,6 @@ _RENEW_SECONDS = 60.0
 _RETRY_SECONDS = 5.0
 _LASTS_SECONDS = 300.0  # without a renewal: a daemon that is gone leaves no alert behind for ever
 _MOST_CULPRITS = 4
-_ORDER: dict[Severity, int] = {"none": 0, "warning": 1, "critical": 2}
 
 
 class Alert(msgspec.Struct, frozen=True, rename="camel"):
@@ -143,8 +142,7 @@ def alertmanager(config: Config, clock: Clock) -> AlertmanagerOutput | None:
 
 def _is_told(incident: Incident, minimum: Severity) -> bool:
     """Whether people are to know of it now."""
-    told = incident.severity != "none" and _ORDER[incident.severity] >= _ORDER[minimum]
-    return told and not (incident.is_over or incident.muted or incident.told_elsewhere)
+    return is_told(incident.severity, minimum) and not (incident.is_over or incident.muted or incident.told_elsewhere)
 
 
 def _annotations(incident: Incident, link: str) -> Iterator[tuple[str, str]]:
