@@ -15,6 +15,8 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any, Final
 
+from stallwatch.diagnosis.leaving import told_by
+from stallwatch.formats.log_prefix import read_line, shape_of
 from stallwatch.formats.pickle_subset import Machine
 from stallwatch.formats.unreadable import Unreadable
 
@@ -28,8 +30,10 @@ _SOURCE_FIELDS: Final = frozenset({"text", "source_line", "locals", "argv", "cmd
 LEFT_OUT: Final = frozenset({"verdict.json", "incident.json", "config.json", "truth.json"})
 
 _PATH = re.compile(r"(?<![\w/.~-])~?(?:/|(?:[\w.@+-]+/)+)[\w.@+%=,:~/-]*[\w@+%=~/-]|(?<![\w/.~-])~?/[\w.@+-]+")
-_PUBLIC = re.compile(
-    r"(?P<own>(?:.*/)?)(?P<marker>site-packages|dist-packages|lib/python3(?:\.\d+)?t?|torch|stallwatch)/(?=[\w.])"
+# The first of these that a path has: beneath site-packages is a library, whatever the folders before are called.
+_PUBLIC = tuple(
+    re.compile(rf"(?P<own>(?:.*/)?)(?P<marker>{marker})/(?=[\w.])")
+    for marker in ("site-packages|dist-packages", r"lib/python3(?:\.\d+)?t?", "torch|stallwatch")
 )
 _ADDRESS = re.compile(
     r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])|(?<![\w:])(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{0,4}(?![\w:])"
@@ -39,6 +43,9 @@ _URL = re.compile(r"[a-zA-Z][\w+.-]*://\S+")
 _FILE = re.compile(r"(?<![\w/.-])[\w@+-][\w.@+-]*\.(?:py|pyx|so|cpp|cc|cu|h|c|json|txt|log|pt|ckpt|sh|toml|yaml|yml)\b")
 _WORD = re.compile(r"[^\W\d_](?:\w|(?<=\w)-(?=\w))*|_+\w+|\d+\w*[^\W\d]\w*")
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:ms|us|ns|s|[kKMGT]i?B|[bB]|th|st|nd|rd|x)?\Z")
+_STAMP = re.compile(r"[EWIFCD]\d{4}\Z")  # what glog, and torch with it, puts before a line: level, month and day
+_COUNT = re.compile(r"_?\d+\Z")
+_MOST_SHAPES = 8  # of what launchers write before lines
 _FRAME = re.compile(r'\s*File "')
 _CARETS = re.compile(r"[\s~^]*\^[\s~^]*\Z")
 
@@ -60,7 +67,10 @@ class Scrubber:
         if isinstance(value, str):
             return "" if field in _SOURCE_FIELDS else self.text(value)
         if isinstance(value, Mapping):
-            return {self.text(key) if isinstance(key, str) else key: self.json(one, key) for key, one in value.items()}
+            made = {self.text(key) if isinstance(key, str) else key: self.json(one, key) for key, one in value.items()}
+            if field == "blocks" and isinstance(value.get("text"), str):
+                made["text"] = told_by(value["text"])  # by which it is told what a loop runs over
+            return made
         if isinstance(value, list | tuple):
             return type(value)(self.json(one, field) for one in value)
         return value
@@ -82,14 +92,22 @@ class Scrubber:
         return "\n".join(self._log_lines(text.split("\n")))
 
     def _log_lines(self, lines: list[str]) -> Iterator[str]:
-        in_frame = False
+        frames: dict[tuple[str, int | None], int] = {}  # how far the frame that a process wrote last is indented
+        shapes: list[re.Pattern[str]] = []
         for line in lines:
-            if _CARETS.match(line):
+            own = read_line(line, shapes)  # without what a launcher put before it
+            if len(shapes) < _MOST_SHAPES and (shape := shape_of(own.text)):
+                shapes.append(shape)
+                own = read_line(line, shapes)
+            writer = own.writer, own.rank
+            if _CARETS.match(own.text):
                 continue
-            if in_frame and line[:1].isspace() and not _FRAME.match(line):
-                in_frame = False  # one line of code below each frame
-                continue
-            in_frame = bool(_FRAME.search(line))
+            if match := _FRAME.search(own.text):
+                frames[writer] = len(match[0]) - len(match[0].lstrip())
+            elif len(own.text) - len(own.text.lstrip()) > frames.get(writer, len(own.text)):
+                continue  # lines of code below a frame; Python 3.13 writes several
+            else:
+                frames.pop(writer, None)
             yield self.text(line)
 
     def _words(self, text: str) -> str:
@@ -101,9 +119,9 @@ class Scrubber:
         return match[0] if stem in _known() and stem not in self._secret else f"{self._name('file', stem)}.{ending}"
 
     def _word(self, word: str) -> str:
-        if _OURS.fullmatch(word) or _NUMBER.fullmatch(word):
+        if _OURS.fullmatch(word) or _NUMBER.fullmatch(word) or _STAMP.match(word):
             return word
-        if word in _known():
+        if word in _known() or _COUNT.sub("", word) in _known():  # "pt_autograd_1": torch's threads are numbered
             return word
         # What a function does is read in its name's parts: "save_acme_weights" is "save_wordx3_weights".
         return "".join(part if _is_everybodys(part) else self._name("word", part) for part in _PARTS.findall(word))
@@ -115,7 +133,7 @@ class Scrubber:
         return named
 
     def _named_path(self, path: str) -> str:
-        public = _PUBLIC.match(path)
+        public = next((match for marker in _PUBLIC if (match := marker.match(path))), None)
         if public is None:
             return "/".join(map(self._component, path.split("/")))
         kept = "/".join(part if _is_public(part) else self._component(part) for part in path[public.end() :].split("/"))

@@ -42,6 +42,8 @@ def test_nothing_of_it_is_left(text: str) -> None:
         "nccl:all_reduce",
         "futex_wait_queue",
         "ranks 0-1,3 timed out after 600000 ms",
+        "pt_autograd_1",
+        "[W1127 21:03:56.058657253",
     ],
 )
 def test_everybodys_words_and_numbers_stay(text: str) -> None:
@@ -65,6 +67,40 @@ def test_of_a_traceback_the_frames_stay_and_the_lines_of_code_go() -> None:
     assert "dist.all_reduce(x)" not in said
     assert ", line 94, in step" in said
     assert "RuntimeError: [pair.cc:553] Connection closed by peer" in said
+
+
+@pytest.mark.parametrize("prefix", ["[rank3]: ", "2026-11-28T22:52:01Z ", "[default1]:[rank1]: ", "node1: "])
+def test_lines_of_code_go_from_a_traceback_behind_what_a_launcher_writes(prefix: str) -> None:
+    lines = (
+        'Traceback (most recent call last):\n  File "/srv/a/train.py", line 94, in step\n    dist.all_reduce(\n'
+        "        group=None,\n    ~~~~~~^^^^\nRuntimeError: CUDA error"
+    )
+    said = Scrubber(SECRETS).log("\n".join(prefix + line for line in lines.split("\n")))
+    assert "dist.all_reduce" not in said
+    assert "group=None" not in said
+    assert ", line 94, in step" in said
+    assert said.endswith("RuntimeError: CUDA error")
+
+
+def test_lines_of_two_ranks_in_one_log_are_told_apart() -> None:
+    frame, code = '  File "/srv/a/train.py", line 94, in step', "    dist.all_reduce(x)"
+    said = Scrubber(SECRETS).log(f"[rank0]: {frame}\n[rank1]: {frame}\n[rank0]: {code}\n[rank1]: {code}")
+    assert "all_reduce" not in said
+    assert said.count(", line 94, in step") == 2
+
+
+def test_of_a_loop_the_words_stay_that_tell_what_it_runs_over() -> None:
+    blocks = [{"kind": "for", "line": 8, "text": "for epoch in range(acme.epochs):"}]
+    sources = [{"file": "/srv/a.py", "line": 9, "text": "x = acme()", "blocks": blocks}]
+    made = scrubbed("sources.json", json.dumps(sources).encode(), Scrubber(SECRETS))
+    assert made is not None
+    assert json.loads(made)[0]["blocks"][0]["text"] == "epoch"
+    assert b"acme" not in made
+
+
+def test_a_library_beneath_a_folder_of_a_librarys_name_is_known_by_the_innermost() -> None:
+    path = "/srv/torch/env/lib/python3.11/site-packages/torch/autograd/graph.py"
+    assert Scrubber(SECRETS).text(path).endswith("/site-packages/torch/autograd/graph.py")
 
 
 def test_source_lines_go_from_json_and_a_dump_stays_a_dump() -> None:
