@@ -95,7 +95,7 @@ rollback() {
 }
 
 uninstall() {
-  if runs; then systemctl stop $units || true; fi
+  if runs && [ -e "/etc/systemd/system/stallwatch.service" ]; then systemctl stop $units || true; fi
   systemctl disable -q $units 2>/dev/null || true
   local unit
   for unit in $units; do rm -f "/etc/systemd/system/$unit"; done

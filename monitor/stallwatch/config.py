@@ -6,6 +6,7 @@ Order: defaults, then the TOML file, then STALLWATCH_<SECTION>_<KEY>, then flags
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
@@ -189,6 +190,9 @@ def own_defaults(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     }
 
 
+_TWICE = re.compile(r"Cannot declare \('(\w+)',\) twice \(at line (\d+)")  # as tomllib says it
+
+
 def _is_root() -> bool:
     return os.geteuid() == 0
 
@@ -205,6 +209,11 @@ def _read_toml(path: Path, read: Callable[[Path], bytes]) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", "Check the path and its permissions.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        if match := _TWICE.search(str(error)):
+            raise UsageError(
+                f"{path}: [{match[1]}] stands there twice (line {match[2]})",
+                f"Keep the first [{match[1]}], and write its keys below that.",
+            ) from error
         raise UsageError(f"{path}: not TOML: {error}", "Start from `stallwatch config example`.") from error
 
 
@@ -214,7 +223,8 @@ def example() -> str:
 
 
 def _example_lines() -> Iterator[str]:
-    yield "# stallwatch: every key with its default. Uncomment what you change; `stallwatch config check` reads it."
+    yield "# stallwatch: every key with its default. Uncomment what you change; each section stands here once."
+    yield "# `stallwatch config check FILE` reads it."
     for section, kind in _sections().items():
         yield ""
         yield f"[{section}]"

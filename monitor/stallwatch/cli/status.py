@@ -80,7 +80,7 @@ def status_view(ranks: RankList, incidents: IncidentList, lines: int | None = No
     head: list[RenderableType] = [_head(ranks), *_sensors(ranks)]
     head += [Text(safe(silence), style="yellow") for silence in ranks.telling.silences]
     head += [Text(safe(problem), style="yellow") for problem in (*ranks.problems, *map(_held, ranks.held))]
-    standing = sorted((one for one in incidents.incidents if not one.is_over), key=_urgency)
+    standing = sorted((one for one in incidents.incidents if not one.is_over and not _is_well(one)), key=_urgency)
     last = next((one for one in incidents.incidents if one.is_over), None)
     told = _standing(standing, last, any_ranks=bool(ranks.ranks))
     blamed = {Who(one.training_job, one.epoch, one.owner, rank) for one in standing for rank in _culprits(one)}
@@ -93,6 +93,11 @@ def _held(held: HeldBack) -> str:
     whose = f" about jobs of {held.owner}" if held.owner else ""
     count = f"{held.messages} {'message waits' if held.messages == 1 else 'messages wait'}"
     return f"{held.output}: {count}{whose} until {local_time(held.until)}: {held.reason}"
+
+
+def _is_well(incident: IncidentDocument) -> bool:
+    """Of a suspicion that a look at the ranks has not borne out nobody needs to hear."""
+    return incident.severity == "none" and bool(incident.verdicts) and incident.verdicts[0].cause == "healthy"
 
 
 def _urgency(incident: IncidentDocument) -> int:
@@ -136,7 +141,9 @@ def _job(rank: RankDocument) -> JobKey:
 def _head(ranks: RankList) -> Text:
     jobs = {rank.training_job for rank in ranks.ranks}
     count = f"{len(ranks.ranks)} ranks of {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if jobs else "no ranks"
-    return Text(safe(f"{ranks.node}: {count}"), style="bold")
+    gone = sum(rank.state == "gone" for rank in ranks.ranks)
+    ended = f", {'all' if gone == len(ranks.ranks) else gone} gone" if gone else ""
+    return Text(safe(f"{ranks.node}: {count}{ended}"), style="bold")
 
 
 def _sensors(ranks: RankList) -> list[Text]:

@@ -17,7 +17,7 @@ STATE_STYLES = {
     "phase": "cyan",
     "starting": "cyan",
     "waiting": "yellow",
-    "suspect": "bold red",
+    "suspect": "bold yellow",  # nobody is told; who is to blame says so beside it in red
     "stopped": "bold red",
     "gone": "dim",  # a culprit that is gone says so beside it
     "ending": "dim",

@@ -25,9 +25,10 @@ def recurrence(incident: Incident, earlier: Sequence[Incident]) -> str:
         return ""
     hangs = [incident, *same_job]
     ordinal = _ORDINALS[len(hangs) - 1] if len(hangs) <= len(_ORDINALS) else f"{len(hangs)}th"
-    lives = len({one.job.epoch for one in hangs})
+    runs = len({one.job.epoch for one in hangs})
     pattern = _of_steps(hangs) or _of_ranks(hangs) or "no step and no rank recurs"
-    return f"this is the {ordinal} hang of this job that is remembered, over {lives} of its lives: {pattern}"
+    over = "in one run" if runs == 1 else f"in {runs} runs"
+    return f"this is the {ordinal} hang of this job that is known here, {over}: {pattern}"
 
 
 def _is_hang(incident: Incident) -> bool:

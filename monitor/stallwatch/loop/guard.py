@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+from stallwatch.errors import StallwatchError
 from stallwatch.model.incident import StageErrors
 
 T = TypeVar("T")
@@ -27,9 +28,9 @@ class StageGuard:
         total = self._counts.get((stage, name), 0) + 1
         self._counts[(stage, name)] = total
         if total & (total - 1) == 0:  # 1, 2, 4, 8, …: an error at every tick must not fill the disk
-            log.error(
-                "stage=%s name=%s errors=%d | %s", stage, name, total, what, exc_info=error if total == 1 else None
-            )
+            # What we raise ourselves says what is wrong, and what to do.
+            unexpected = error if total == 1 and not isinstance(error, StallwatchError) else None
+            log.error("stage=%s name=%s errors=%d | %s", stage, name, total, what, exc_info=unexpected)
 
     def errors(self) -> tuple[StageErrors, ...]:
         return tuple(StageErrors(stage, name, total) for (stage, name), total in sorted(self._counts.items()))

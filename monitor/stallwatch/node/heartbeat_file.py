@@ -60,7 +60,8 @@ def _own(descriptor: int, directory: Path) -> None:
             raise Denied(
                 f"{directory} belongs to uid {status.st_uid}, who may remove the records of others in it: "
                 "ranks there will not be asked for their recorders",
-                f"As root: `chown root {directory} && chmod 1777 {directory}`, which keeps running jobs' records.",
+                f"As root: `chown root {directory} && chmod 1777 {directory}`, which keeps running jobs' records. "
+                f"Without root: `export STALLWATCH_DIR={directory}-{user}` for the daemon and for the job.",
             )
         os.fchown(descriptor, 0, 0)
         for name in _ACCESS_LISTS:

@@ -59,7 +59,7 @@ def _notification(incident: Incident, step: Step) -> str:
     sentence."""
     over = step in LAST
     safe = safety_words(incident) if incident.verdict is not None and not over else ""
-    lines = [_headline(incident, step), safe, incident.resolution if over else sentence(incident)]
+    lines = [_headline(incident, step), safe, _ending(incident) if over else sentence(incident)]
     return escape(_clip("\n".join(filter(None, lines)), _FALLBACK_CHARACTERS))
 
 
@@ -142,7 +142,12 @@ def _now(incident: Incident, step: Step) -> str:
 
 def _resolved(incident: Incident) -> Iterator[Block]:
     was = f"\nIt was: {_prose(incident.verdict.summary)}" if incident.verdict is not None else ""
-    yield _section(f"{_prose(incident.resolution or _OVER)}{was}")
+    yield _section(f"{_prose(_ending(incident))}{was}")
+
+
+def _ending(incident: Incident) -> str:
+    said = incident.resolution or _OVER
+    return f"{said[0].upper()}{said[1:].removesuffix('.')}."
 
 
 def _gpus(report: NodeReport | None) -> dict[str, Gpu]:

@@ -10,7 +10,8 @@ from stallwatch.errors import Denied
 from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.node import rank_files, untrusted
-from stallwatch.node.heartbeat_file import RECORD_LIMIT_BYTES, prepare, read_open
+from stallwatch.node.capabilities import any_permitted
+from stallwatch.node.heartbeat_file import DEFAULT_DIRECTORIES, RECORD_LIMIT_BYTES, prepare, read_open
 from stallwatch.sensors.rank_facts import Differences, GroupLabels, PendingGroups, RankFacts
 from stallwatch.sensors.record_names import Record, RecordNames
 
@@ -28,12 +29,20 @@ class HeartbeatLook(msgspec.Struct, frozen=True):
     full: str = ""  # a sentence where a directory takes no more files: ranks may have none for that reason
 
 
+def only_user(directories: tuple[str, ...]) -> int | None:
+    """Given where hooks write, return whose ranks a daemon is for that somebody without rights has started for himself:
+    in the directories that a node's users share his own, since he may look into no others'. None: everybody's."""
+    shared = set(directories) == set(map(str, DEFAULT_DIRECTORIES))
+    return None if os.geteuid() == 0 or not shared or any_permitted() else os.geteuid()
+
+
 class HeartbeatScan:
     """The records of all rank directories of the node."""
 
-    def __init__(self, directories: tuple[str, ...]) -> None:
+    def __init__(self, directories: tuple[str, ...], user: int | None = None) -> None:
+        """`user`: whose records alone count; None: everybody's."""
         self._directories = tuple(Path(directory) for directory in directories)
-        self._names = {directory: RecordNames(str(directory)) for directory in self._directories}
+        self._names = {directory: RecordNames(str(directory), user) for directory in self._directories}
         # Paths of records that speak for ranks which are followed, as the reader of ranks knows them: these are read at
         # every look, whatever else their user leaves there, and only their facts are read.
         self.speaking: frozenset[str] = frozenset()
@@ -141,7 +150,8 @@ class HeartbeatScan:
                 problems.append((directory, f"{error}. {error.help}"))
             else:
                 self._prepared.add(directory)
-        return next((text for directory, text in problems if directory.is_dir() or not self._prepared), "")
+        there = (text for directory, text in problems if directory.is_dir())  # hooks are where one is
+        return next(there, problems[0][1] if problems and not self._prepared else "")
 
     def _record(self, directory: int, names: RecordNames, name: str, record: Record, path: str) -> Heartbeat | None:
         """What a record says now. A file that has not changed is not read again, whether it was good or bad."""

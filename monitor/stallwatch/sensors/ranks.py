@@ -12,7 +12,7 @@ from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import Heartbeat, JobKey, PartStatus, ProcessEnd, ProcessSample, RankSample, RanksLook
 from stallwatch.node.known_ranks import KnownRanks
 from stallwatch.sensors.followed import MOST_OF_USER, FollowedRank, FollowedRanks, names_of, tell_apart
-from stallwatch.sensors.heartbeats import HeartbeatScan
+from stallwatch.sensors.heartbeats import HeartbeatScan, only_user
 from stallwatch.sensors.namespaces import PidTranslation
 from stallwatch.sensors.rank_disks import RankDisks
 from stallwatch.sensors.sensor import Options
@@ -46,7 +46,7 @@ class RanksSensor:
         self._options = options
         self._proc = proc
         self._now_ns = monotonic_ns
-        self._scan = HeartbeatScan(options.directories)
+        self._scan = HeartbeatScan(options.directories, only_user(options.directories))
         self._translation = PidTranslation(proc, options.discover_seconds)
         self.followed = FollowedRanks(proc, options.discover_seconds, monotonic_ns)
         self._disks = RankDisks(proc, monotonic_ns)

@@ -67,8 +67,10 @@ class Record:
 class RecordNames:
     """The records of one directory."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, user: int | None = None) -> None:
+        """`user`: whose records alone count; None: everybody's."""
         self._directory = directory
+        self._user = user
         self._records: dict[str, Record] = {}
         self._of_user: dict[int, dict[str, Record]] = {}
         self._entries: os._ScandirIterator[str] | None = None
@@ -185,6 +187,8 @@ class RecordNames:
         with contextlib.suppress(OSError):
             status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             uid = status.st_uid
+            if self._user not in (None, uid):
+                return
             self._pass[uid] += 1
             full = len(self._of_user.get(uid, ())) >= MOST_KEPT_OF_USER
             if not full and self._chance.random() < self._share.get(uid, 1.0):

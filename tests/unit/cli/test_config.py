@@ -34,6 +34,7 @@ def test_a_right_file_is_ok(tmp_path: Path, capsys: Capture) -> None:
         ('[slack]\nminimum_severity = "loud"\n', "slack.minimum_severity"),
         ('[slack]\nwebhook_url_file = "/nowhere/url"\n', "slack.webhook_url_file"),
         ("[http\n", "not TOML"),
+        ('[slack]\nchannel = "a"\n[slack]\n', "[slack] stands there twice (line 3)"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_path_of_what_is_wrong(

@@ -140,7 +140,7 @@ def test_the_headline_says_which_step_it_is(step: Step, headline: str) -> None:
     over = {"state": "resolved", "resolution": "the job moves again"} if step == "resolved" else {}
     message = slack_message(incident(**over), step)
     assert message["blocks"][0]["text"]["text"] == headline
-    assert ("the job moves again" in message["text"]) == (step == "resolved")
+    assert ("The job moves again." in message["text"]) == (step == "resolved")
 
 
 def test_a_locked_phone_shows_job_rank_cause_code_line_and_whether_it_may_be_killed_first() -> None:

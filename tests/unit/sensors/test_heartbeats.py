@@ -8,6 +8,7 @@ import pytest
 
 from stallwatch.hook import layout
 from stallwatch.node import rank_files
+from stallwatch.node.heartbeat_file import DEFAULT_DIRECTORIES
 from stallwatch.sensors import heartbeats, record_names
 from stallwatch.sensors.heartbeats import HeartbeatScan
 from tests.unit.sensors.records import record_bytes, write_record
@@ -225,6 +226,25 @@ def test_directory_of_somebody_else_is_said_and_its_records_are_read(tmp_path: P
     assert look.up
     assert "belongs to uid 65534" in look.reason
     assert len(look.heartbeats) == 1
+
+
+def test_who_watches_for_himself_reads_his_own_records_alone(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    scan = HeartbeatScan((str(tmp_path),), user=65534)
+    write_record(tmp_path, 0, 100, 9)
+    os.chown(write_record(tmp_path, 1, 101, 9), 65534, 65534)
+    assert [heartbeat.rank for heartbeat in scan.read().heartbeats] == [1]
+
+
+def test_a_daemon_without_rights_is_for_its_user_in_directories_that_all_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = tuple(map(str, DEFAULT_DIRECTORIES))
+    monkeypatch.setattr(os, "geteuid", lambda: 1001)
+    monkeypatch.setattr(heartbeats, "any_permitted", lambda: False)
+    assert heartbeats.only_user(shared) == 1001
+    assert heartbeats.only_user(("/srv/ranks",)) is None  # somebody has said that these are to be watched
+    monkeypatch.setattr(heartbeats, "any_permitted", lambda: True)  # of stallwatch-privileged.service
+    assert heartbeats.only_user(shared) is None
 
 
 def test_directory_that_we_may_not_make_is_no_problem_where_another_serves(tmp_path: Path) -> None:
