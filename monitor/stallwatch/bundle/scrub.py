@@ -15,7 +15,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any, Final
 
-from stallwatch.diagnosis.leaving import told_by
+from stallwatch.diagnosis.job.leaving import told_by
 from stallwatch.formats.log_prefix import read_line, shape_of
 from stallwatch.formats.pickle_subset import Machine
 from stallwatch.formats.unreadable import Unreadable
