@@ -5,9 +5,7 @@ A process of its own, for it is the only one beside a capture that uses the netw
 then gives up its capabilities and every way to another connection, and only then listens to what a job's process says.
 """
 
-import contextlib
 import ctypes
-import ipaddress
 import os
 import socket
 import sys
@@ -16,6 +14,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from stallwatch.formats.addresses import is_loopback
 from stallwatch.node import capabilities
 from stallwatch.node.frames import as_child
 from stallwatch.node.no_network import give_up_network
@@ -108,10 +107,7 @@ def loopback_addresses(host: str) -> tuple[str, ...]:
     """Return the addresses to try, never one that leads off this node; none when the host is not local."""
     if host in ("", "localhost"):
         return ("127.0.0.1", "::1")
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return (host,)
-    return ()
+    return (host,) if is_loopback(host) else ()
 
 
 def connect(ask: RasAsk) -> socket.socket:

@@ -55,6 +55,16 @@ _PEERS: Final = tuple(
 )  # fmt: skip
 
 
+def is_loopback(host: str) -> bool:
+    """Whether an address, or "localhost", is this very node's to itself; no other name is by its text."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
 def kind_of_address(address: str) -> AddressKind:
     """Given an address, or "localhost", return what its network is for; a name is between nodes."""
     if address.lower() == "localhost":

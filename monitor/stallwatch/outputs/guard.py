@@ -1,6 +1,5 @@
 """Who may read what over TCP: a token for everything that shows a job, and no foreign page in somebody's browser."""
 
-import ipaddress
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -10,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from stallwatch.formats.addresses import is_loopback
 from stallwatch.outputs.page_token import equal
 from stallwatch.outputs.peers import Peer
 from stallwatch.outputs.sessions import SESSION_SECONDS, Sessions
@@ -176,13 +176,6 @@ class HostCheck:
         except ValueError:
             return False
         return name in self._names or is_loopback(name)
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class SecurityHeaders:

@@ -17,10 +17,11 @@ from starlette.responses import HTMLResponse
 from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.errors import StallwatchError, UsageError
+from stallwatch.formats.addresses import is_loopback
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.app import Endpoints, control_app, tcp_app
 from stallwatch.outputs.connections import Places, limited
-from stallwatch.outputs.guard import Proxy, SocketGuard, TokenGuard, is_loopback
+from stallwatch.outputs.guard import Proxy, SocketGuard, TokenGuard
 from stallwatch.outputs.health import OutputHealth, health
 from stallwatch.outputs.latest import Latest
 from stallwatch.outputs.output import Control, Output

@@ -1,6 +1,6 @@
 import pytest
 
-from stallwatch.formats.addresses import address_words, kind_of_address, peer_address
+from stallwatch.formats.addresses import address_words, is_loopback, kind_of_address, peer_address
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,11 @@ def test_each_kind_has_its_own_advice() -> None:
     assert "SELinux" in address_words("127.0.0.1").remedy
     assert "--network=host --ipc=host" in address_words("172.17.0.2").remedy
     assert "subnet" in address_words("10.9.8.7").remedy
+
+
+@pytest.mark.parametrize(
+    ("host", "is_so"),
+    [("127.0.0.1", True), ("::1%lo", True), ("localhost", True), ("10.0.0.1", False), ("node-7", False), ("", False)],
+)
+def test_what_leads_to_this_very_node(host: str, is_so: bool) -> None:
+    assert is_loopback(host) is is_so

@@ -7,9 +7,9 @@ from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.environment.together import places_of
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.infiniband import Port, infiniband_ports
-from stallwatch.doctor.network.names import is_loopback, spans_nodes
+from stallwatch.doctor.network.names import spans_nodes
 from stallwatch.doctor.surroundings import Interface, Surroundings
-from stallwatch.formats.addresses import address_words, kind_of_address
+from stallwatch.formats.addresses import address_words, is_loopback, kind_of_address
 
 _VIRTUAL = ("lo", "docker", "veth", "br-", "virbr", "cni", "flannel", "cali", "podman", "tun", "tap")
 _VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")

@@ -1,12 +1,12 @@
 """Names: what this host is called, and where MASTER_ADDR leads. PyTorch never says that DNS was the trouble."""
 
-import ipaddress
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.environment.job_size import job_size, said_nodes
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Lookup, NamedEnvironment, Surroundings
+from stallwatch.formats.addresses import is_loopback
 from stallwatch.model.reading import Known, Unavailable
 
 
@@ -37,13 +37,6 @@ def is_own_address(surroundings: Surroundings, name: str) -> bool | None:
         return None
     own = own_addresses(surroundings)
     return any(is_loopback(address) or address in own for address in reading.value.addresses)
-
-
-def is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.split("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 def _master_address(surroundings: Surroundings) -> tuple[str, NamedEnvironment, Known[Lookup] | Unavailable]:
