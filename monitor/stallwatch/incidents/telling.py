@@ -9,7 +9,7 @@ from stallwatch.incidents import slowness
 from stallwatch.incidents.life import Life
 from stallwatch.model.incident import SEVERITIES, Incident, Severity
 from stallwatch.model.verdict import Verdict
-from stallwatch.progress.patience import AT_ONCE, Plan, Standstill, plan
+from stallwatch.progress.patience import AT_ONCE, OPEN, Plan, Standstill, plan
 
 # What a job dies of. Whoever ended one that merely stood knows that it is over.
 _DEADLY = ("rank_exited", "rank_raised", "gpu_fault", "fabric_fault")
@@ -39,8 +39,10 @@ def planned(life: Life, facts: JobFacts | None, config: Config, now: Moment) -> 
         # A job on its way out gets its time; then the exit detector speaks.
         return Plan((), f"the job is ending ({config.tell.ending_seconds:g} s, tell.ending_seconds)")
     verdict = life.incident.verdict
-    if life.family == "hang" and (facts is None or not facts.alive) and not _died(verdict):
-        return Plan((), "the job is over, and did not die of what was found")
+    if life.family == "hang" and (facts is None or not facts.alive):
+        if not _died(verdict, exited=exited):
+            return Plan((), "the job is over, and did not die of what was found")
+        return Plan(((now.at_ns, "warning" if verdict and verdict.confidence == "possible" else "critical"),))
     if life.family in ("health", "drift"):
         return Plan(((now.at_ns, "warning"),))
     if life.family == "slow":
@@ -53,8 +55,11 @@ def planned(life: Life, facts: JobFacts | None, config: Config, now: Moment) -> 
     return plan(_standstill(life, verdict, facts, now), config)
 
 
-def _died(verdict: Verdict | None) -> bool:
-    return verdict is not None and verdict.cause in _DEADLY
+def _died(verdict: Verdict | None, *, exited: bool) -> bool:
+    """`exited`: its first end was a crash. It died of whatever is said of it then, unless ranks were seen to wait."""
+    if verdict is None or verdict.cause in OPEN:
+        return False
+    return verdict.cause in _DEADLY or (exited and not verdict.waiting)
 
 
 def deserved(before: Severity, plan: Plan, now_ns: int) -> Severity:

@@ -181,6 +181,28 @@ def test_a_job_that_is_ending_gets_time() -> None:
     assert story.incident.severity == "critical", "the exit detector speaks when the time is over"
 
 
+def after_a_crash(cause: str, *, waiting: str = "", confidence: str = "likely") -> str:
+    """What is told of a job whose ranks were all gone before anybody had looked."""
+    story = Story()
+    death = finding("exit", resolvable=False)
+    story.at(1, death)
+    story.at(2, death, jobs=[facts(alive=())])
+    story.looked()
+    story.judged(report(cause, (), confidence, waiting=waiting))
+    return (story.incident if story.lives.active else story.lives.past[0]).severity
+
+
+def test_a_crash_is_told_whatever_the_logs_say_that_it_died_of() -> None:
+    """gloo aborts a rank that receives another size than it expects; a rendezvous that times out ends with exit 1."""
+    assert after_a_crash("collective_mismatch", confidence="possible") == "warning"
+    assert after_a_crash("init_missing") == "critical"
+    assert after_a_crash("undecided") == after_a_crash("job_ended") == "none"
+
+
+def test_a_job_that_somebody_ended_as_it_stood_is_not_told_as_a_crash() -> None:
+    assert after_a_crash("not_entered", waiting="0-2") == "none"
+
+
 def silent(jobs: list[JobFacts], config: Config | None = None) -> tuple[str, bool]:
     story = Story(config)
     story.at(6, stall(), jobs=jobs)
