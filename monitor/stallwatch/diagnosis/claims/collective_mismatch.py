@@ -9,7 +9,7 @@ from stallwatch.diagnosis.calls.align import Divergence
 from stallwatch.diagnosis.calls.drift import one_off
 from stallwatch.diagnosis.calls.sequences import SequenceBreak, calls_of
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, group_name, named, operation_of, waiting_facts
-from stallwatch.diagnosis.job.leaving import cleans_up, have_left
+from stallwatch.diagnosis.job.leaving import cleans_up, have_left, stand_before
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Point
 from stallwatch.model.summary import Call
@@ -54,7 +54,7 @@ def claim(analysis: Analysis) -> Saying:
                 "flight recorders",
             ),
             Fact(_reason(divergence), "flight recorders"),
-            *_loop_facts(analysis, culprits, left),
+            *_loop_facts(analysis, culprits, left, _others(analysis, divergence, culprits)),
             *waiting_facts(analysis),
         ),
         missing=_other_readings(analysis, culprits) if exhausted else (),
@@ -91,15 +91,25 @@ def _parted(analysis: Analysis, divergence: Divergence) -> Claim:
 
 
 def _left(analysis: Analysis, divergence: Divergence, culprits: tuple[int, ...]) -> bool | None:
-    others = [rank for rank in analysis.case.streams[divergence.group] if rank not in culprits]
-    return have_left(analysis.case, culprits, others)
+    return have_left(analysis.case, culprits, _others(analysis, divergence, culprits))
 
 
-def _loop_facts(analysis: Analysis, culprits: tuple[int, ...], left: bool | None) -> tuple[Fact, ...]:
+def _others(analysis: Analysis, divergence: Divergence, culprits: tuple[int, ...]) -> list[int]:
+    return [rank for rank in analysis.case.streams[divergence.group] if rank not in culprits]
+
+
+def _loop_facts(
+    analysis: Analysis, culprits: tuple[int, ...], left: bool | None, others: list[int]
+) -> tuple[Fact, ...]:
     if left is None:
         return ()
     has, stands = ("has", "stands") if len(culprits) == 1 else ("have", "stand")
-    said = f"{has} left the loop that the others are in" if left else f"{stands} in the same loop as the others"
+    before = "before the loop that the others are in" if stand_before(analysis.case, culprits, others) else ""
+    said = (
+        f"{has} left the loop that the others are in"
+        if left
+        else f"{stands} {before or 'in the same loop as the others'}"
+    )
     return (Fact(f"{named(culprits)} {said}", "py-spy and source"),)
 
 

@@ -14,7 +14,8 @@ _Loop = tuple[str, str, int, str]  # file, function, line, header
 
 
 def have_left(case: Case, ranks: Iterable[int], others: Iterable[int]) -> bool | None:
-    """True when none of `ranks` is in the loop in which all `others` are, False when they are in it; None: not told.
+    """True when none of `ranks` is in the loop in which all `others` are, False when they are in it or have not come to
+    it yet; None: not told.
 
     Of a loop within a loop only one over data counts, or one within epochs: rounds within a step are the step's own.
     So are the loops of what a step calls: the loop that was left belongs to a function that `ranks` are still in, or to
@@ -29,13 +30,30 @@ def have_left(case: Case, ranks: Iterable[int], others: Iterable[int]) -> bool |
     if not common:
         return None
     missing = [loop for loop in common if not any(loops and loop in loops for loops in mine)]
-    if not missing:
+    if not missing or stand_before(case, ranks, others):
         return False
     if missing[0] is common[0]:
         return True if _is_in(case, ranks, missing[0]) or not _is_called_by_library(case, others) else None
     if _OVER_STAGES.search(common[common.index(missing[0]) - 1][3]):
         return True
     return any(_OVER_DATA.search(header) for _, _, _, header in missing)
+
+
+def stand_before(case: Case, ranks: Iterable[int], others: Iterable[int]) -> bool:
+    """True when `ranks` stand at an earlier line than `others` of one function, and no loop goes round both: what comes
+    later they have not left."""
+    return all(_is_before(case, rank, other) for other in others for rank in ranks)
+
+
+def _is_before(case: Case, rank: int, other: int) -> bool:
+    mine, theirs = _loops(case, rank), _loops(case, other)
+    if mine is None or theirs is None or set(mine) & set(theirs):
+        return False
+    pairs = zip(reversed(case.activity(rank).stack), reversed(case.activity(other).stack), strict=False)
+    here, there = next(((a, b) for a, b in pairs if a != b), (None, None))
+    if here is None or there is None:
+        return False
+    return (here.filename, here.name) == (there.filename, there.name) and here.line < there.line
 
 
 def _is_in(case: Case, ranks: Iterable[int], loop: _Loop) -> bool:

@@ -27,15 +27,17 @@ def _source(line: int, *blocks: SourceBlock) -> tuple[SourceLine, ...]:
     return (SourceLine(JOB, line, "dist.call()", blocks),)
 
 
-def _parted(odd: tuple[SourceBlock, ...] | None, usual: tuple[SourceBlock, ...], barrier: str = "barrier") -> Evidence:
+def _parted(
+    odd: tuple[SourceBlock, ...] | None, usual: tuple[SourceBlock, ...], barrier: str = "barrier", at: int = 50
+) -> Evidence:
     """Rank 2 is in a barrier under the number of the others' all_reduce."""
     ranks = []
     for rank in range(4):
-        calls = (*STEPS, Call(W, barrier, line=50) if rank == 2 else STEPS[0])
-        frames = _stands(barrier, 50) if rank == 2 else _stands("all_reduce", 30)
+        calls = (*STEPS, Call(W, barrier, line=at) if rank == 2 else STEPS[0])
+        frames = _stands(barrier, at) if rank == 2 else _stands("all_reduce", 30)
         told = Rank(rank, calls, len(STEPS), frames, wchan="futex_do_wait", backend="gloo").evidence()
         if odd is not None:
-            told = replace(told, sources=_source(50, *odd) if rank == 2 else _source(30, *usual))
+            told = replace(told, sources=_source(at, *odd) if rank == 2 else _source(30, *usual))
         ranks.append(told)
     return replace(evidence(world_size=4), ranks=tuple(ranks))
 
@@ -90,6 +92,15 @@ def test_of_a_loop_within_a_loop_only_one_over_data_ends_with_it(
 def test_another_call_than_a_barrier_past_the_loop_is_the_next_phase() -> None:
     verdict = _judged(_parted((), (LOOP,), barrier="broadcast"))
     assert (verdict.cause, verdict.culprits) == ("data_exhausted", (2,))
+
+
+@pytest.mark.parametrize("barrier", ["barrier", "gather"])
+def test_who_stands_before_the_loop_of_the_others_has_not_left_it(barrier: str) -> None:
+    """`if rank == 0: save()`, with collectives inside, between two phases of training."""
+    verdict = _judged(_parted((), (LOOP,), barrier, at=12))
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (2,))
+    epochs = SourceBlock("for", 5, "for epoch in range(9):")  # the next epoch begins before the loop, too
+    assert _judged(_parted((epochs,), (epochs, LOOP), barrier, at=12)).cause == "data_exhausted"
 
 
 def test_an_exception_that_only_this_rank_handles_is_the_cause() -> None:
