@@ -163,6 +163,8 @@ FRAMEWORK_ROWS: tuple[Row, ...] = (
               r"|_sync_params\w*|_broadcast_coalesced|notify_join_context"),
              (r"torch\.nn\.parallel\.distributed", r"_distributed_broadcast_coalesced|_default_broadcast_coalesced"
               r"|_sync_(?:buffers|module_buffers|final_model)|_check_global_requires_backward\w*")),
+    *modules("collective", "waits for the other workers (RPC)",
+             (r"torch\.distributed\.rpc(?:\.\w+)*", r"shutdown|_wait_all_workers|_all_gather|_barrier")),
     *modules("socket", "waits for the answer of another worker (RPC)",
              (r"torch\.distributed\.rpc(?:\.\w+)*", r"rpc_sync|remote|wait_all|_?invoke_(?:rpc|remote)\w*|_rref_\w+")),
     # DDP's gradient all-reduce is waited for inside the autograd engine, in C++.
