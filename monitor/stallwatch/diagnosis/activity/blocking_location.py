@@ -83,6 +83,7 @@ class Circumstances(NamedTuple):
     hint: Hint | None = None  # by the text of the innermost line
     phase: str = ""  # of the heartbeat
     holds_gil: bool = False
+    pool: bool = False  # another thread of the process hands its work to child processes
 
 
 STRONG_ROLES: frozenset[Role] = frozenset({
@@ -149,6 +150,8 @@ def locate(frames: tuple[CodeFrame, ...], around: Circumstances) -> BlockingLoca
     roles = frozenset(found.role for found in inner)
     above = [found for frame in outer if (found := meaning(frame))]
     context = frozenset(found.role for found in above)
+    if around.pool and roles & {"join", "queue"}:
+        roles |= {"process_queue"}  # what it waits for comes from there
     standing = _strong(inner, call, around) or _refined(inner, above, call, outer, around)
     children = bool(roles & {"child", "process_queue"}) or around.wait in ("child", "vfork") or around.hint == "child"
     # A loader that pins memory waits for its own thread, which waits for the workers; compilers work in children.

@@ -18,7 +18,7 @@ from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, functio
 from stallwatch.diagnosis.frames.meaning import meaning
 from stallwatch.diagnosis.recorder.operations import is_autograd
 from stallwatch.model.evidence import ChildProcess, CodeFrame, Recorder, SourceLine, ThreadStack
-from stallwatch.model.verdict import EndsByItself, Fact
+from stallwatch.model.verdict import EndsByItself, Fact, Where
 from stallwatch.progress.kinds import Doing, kind_of, of_all
 from stallwatch.progress.observation import Calls, Child, Lines, Observation, Stack
 
@@ -121,6 +121,23 @@ def with_child(activity: Activity, look: RankLook, sources: tuple[SourceLine, ..
             activity, child_pid=pid, child_frame=frame, child_detail=standing.detail, why=(*activity.why, fact)
         )
     return activity
+
+
+# Where a rank may wait for what a child of it would do, answer or give back. A sleep is its own.
+_MAY_WAIT: frozenset[Where] = frozenset({"lock", "socket", "filesystem", "dataloader", "checkpoint"})
+
+
+def with_stopped_child(activity: Activity, seen: tuple[RankLook, ...]) -> Activity:
+    """A child that was stopped at each look goes on with nothing until somebody lets it."""
+    processes = [look.process for look in seen if look.process]
+    if activity.gone or not processes or not (activity.waits_for_children or activity.where in _MAY_WAIT):
+        return activity
+    stopped = set.intersection(*({child.pid for child in one.children if child.state == "T"} for one in processes))
+    if not stopped:
+        return activity
+    pid = min(stopped)
+    fact = Fact(f"its child process {pid} is stopped (state T)", "/proc")
+    return msgspec.structs.replace(activity, stopped_child=pid, ends_by_itself=None, why=(*activity.why, fact))
 
 
 def _child(look: RankLook, pid: int) -> ChildProcess | None:

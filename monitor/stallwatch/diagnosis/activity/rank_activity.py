@@ -55,6 +55,7 @@ class Activity(msgspec.Struct, frozen=True):
     child_pid: int | None = None  # the child that is not idle, where its stack was read
     child_frame: Frame | None = None  # and its line of the job's code
     child_detail: str = ""
+    stopped_child: int | None = None  # that somebody stopped, and for which it may wait
     uses_gpu: bool = False
     stopped: bool = False  # state T or t
     tracer_pid: int | None = None  # a debugger is attached

@@ -20,6 +20,7 @@ from stallwatch.diagnosis.activity.observed import (
     observed,
     with_awaited_thread,
     with_child,
+    with_stopped_child,
 )
 from stallwatch.diagnosis.activity.rank_activity import Activity, with_scene
 from stallwatch.diagnosis.activity.threads import (
@@ -30,6 +31,7 @@ from stallwatch.diagnosis.activity.threads import (
     is_service,
     looks,
     main_thread,
+    manages_processes,
     thread_look,
     uses_gpu,
 )
@@ -156,7 +158,7 @@ def read_activity(rank: RankEvidence) -> Activity:
         activity = with_child(activity, now.look, rank.sources)
         if activity.ends_by_itself is None and "process_queue" in standing.roles and _are_at_work(activity, process):
             activity = msgspec.structs.replace(activity, ends_by_itself="child")
-    activity = with_awaited_thread(activity, now.look, rank.sources)
+    activity = with_stopped_child(with_awaited_thread(activity, now.look, rank.sources), seen[-2:])
     activity = _with_exception(_with_logged_end(activity, rank), raised)
     return with_scene(activity, rank, ident)
 
@@ -220,6 +222,7 @@ def _moment(rank: RankEvidence, look: RankLook, gpu: bool) -> Moment:
         hint=hint(source_text(rank.sources, thread.frames[0])) if thread and thread.frames else None,
         phase=look.heartbeat.phase if look.heartbeat else "",
         holds_gil=bool(thread and thread.owns_gil),
+        pool=manages_processes(look.threads),
     )
     if thread and thread.frames:
         return Moment(look, thread, kernel, locate(thread.frames, around))

@@ -188,6 +188,17 @@ def is_service(thread: ThreadStack) -> bool:
     return origins <= {Origin.STDLIB, Origin.SYNTHETIC, Origin.LAUNCHER}
 
 
+# The threads that carry results from worker processes to whoever waits for them, and are there as long as the pool is.
+_POOLS = (("concurrent.futures.process", "run"), ("multiprocessing.pool", "_handle_results"))
+
+
+def manages_processes(threads: tuple[ThreadStack, ...]) -> bool:
+    """Whether a thread is that of a pool of processes: who waits for a result may wait for one of its workers."""
+    return any(
+        (place(frame.filename).module, function(frame.name)) in _POOLS for thread in threads for frame in thread.frames
+    )
+
+
 def _python_thread(thread: ThreadStack) -> bool:
     return any(code_origin(f.filename).module == "threading" and "bootstrap" in f.name for f in thread.frames[-2:])
 

@@ -12,6 +12,8 @@ _CHILDREN_SHOWN = 6
 
 def steps_by_wait(host: str, pid: str, line: str, activity: Activity) -> list[str] | None:
     """Given what a rank does, return the steps that fit this very wait; None where `where` alone tells them."""
+    if activity.stopped_child is not None:
+        return _stopped(host, activity.stopped_child, line)
     if activity.waits_for_children and activity.where in ("user_code", "lock"):
         return _child(host, pid, line, activity)
     if "pipe" in activity.detail and activity.where == "filesystem":
@@ -25,6 +27,16 @@ def steps_by_wait(host: str, pid: str, line: str, activity: Activity) -> list[st
             "Look for what asks: a debugger's prompt (breakpoint, pdb), a login, a licence, an overwrite warning.",
         ]
     return None
+
+
+def _stopped(host: str, child: int, line: str) -> list[str]:
+    return [
+        f"On {host} see the child that is stopped: `ps -o pid,ppid,stat,etime,args -p {child}`; the rank waits at "
+        f"{line}.",
+        f"If nobody needs it stopped, let it go on: `kill -CONT {child}`. The rank then goes on, too.",
+        "Ask who sent it SIGSTOP: a debugger, Ctrl-Z in a terminal, cpulimit, a script that suspends by name.",
+        f"Ending that child (`kill -KILL {child}`) lets the rank go on or fail with an error that tells more.",
+    ]
 
 
 def _child(host: str, pid: str, line: str, activity: Activity) -> list[str]:

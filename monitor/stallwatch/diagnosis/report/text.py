@@ -253,7 +253,9 @@ class Culprits:
             text += f", again and again in `{shorten(activity.polls, _SOURCE_LIMIT)}`"
         if activity and activity.awaited_frame:
             text += f" (that thread {activity.awaited_detail or 'is'} at {format_location(activity.awaited_frame)})"
-        if activity and activity.child_frame and activity.child_pid is not None:
+        if activity and activity.stopped_child is not None:
+            text += f" (its child process {activity.stopped_child} is stopped)"
+        elif activity and activity.child_frame and activity.child_pid is not None:
             doing = activity.child_detail or "is"
             text += f" (its child process {activity.child_pid} {doing} at {format_location(activity.child_frame)})"
         return text

@@ -1,6 +1,7 @@
 """What a culprit does may end by itself: the verdict says its kind, and nothing certain."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from tests.unit.diagnosis.rank_evidence import MODULE, PID, Frames, process, ran
 STEPS = loop(world(4), 5)
 WAITING = [Rank(r, (*STEPS, STEPS[0]), len(STEPS)) for r in (0, 1, 2)]
 RPC = "/v/lib/python3.11/site-packages/torch/distributed/rpc/api.py"
+LOADER = "TORCH/utils/data/dataloader.py"
 WANDB = "/v/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
 
 
@@ -85,6 +87,48 @@ def test_a_pool_whose_processes_work_may_deliver(state: str, kind: str | None) -
     worker = ChildProcess(801, state, "python", 64)
     seen = rank(frames, processes=(process("S", "futex_wait_queue", children=(worker,)),))
     assert read_activity(seen).ends_by_itself == kind
+
+
+@pytest.mark.parametrize(("again", "stopped"), [("T", 801), ("S", None)])
+def test_a_child_that_was_stopped_delivers_nothing_by_itself(again: str, stopped: int | None) -> None:
+    frames = stack("select@PY/selectors.py:415", f"__next__@{LOADER}:708", "train@JOB:4", MODULE)
+    seen = rank(
+        stacks=tuple(stacks(thread(frames), look=look) for look in (1, 2)),
+        processes=tuple(
+            process("S", "do_poll", look=look, children=(ChildProcess(801, state, "python", 64),))
+            for look, state in ((1, "T"), (2, again))
+        ),
+    )
+    activity = read_activity(seen)
+    assert activity.stopped_child == stopped
+    assert activity.ends_by_itself == (None if stopped else "data")
+    others = evidence(*WAITING)
+    fourth = msgspec.structs.replace(seen, rank=3)
+    verdict = judge(msgspec.structs.replace(others, ranks=(*others.ranks, fourth))).verdicts[0]
+    assert ("child process 801 is stopped" in verdict.summary) is bool(stopped)
+    assert any("kill -CONT 801" in step for step in verdict.next_steps) is bool(stopped)
+
+
+FUTURE = stack(
+    "Condition.wait@PY/threading.py:327", "Future.result@PY/concurrent/futures/_base.py:451",
+    "_chain_from_iterable_of_lists@PY/concurrent/futures/process.py:620", "tokenise@JOB:4", MODULE,
+)  # fmt: skip
+MANAGER = stack(
+    "_ExecutorManagerThread.wait_result_broken_or_wakeup@PY/concurrent/futures/process.py:417",
+    "_ExecutorManagerThread.run@PY/concurrent/futures/process.py:344", "Thread._bootstrap@PY/threading.py:1002",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("beside", "moving"), [(MANAGER, True), (GETS, False)])
+def test_the_workers_of_an_executor_are_those_that_its_result_comes_from(beside: Frames, moving: bool) -> None:
+    def look(number: int) -> tuple[Any, Any]:
+        worker = ChildProcess(801, "R", "python", 300 * number)
+        threads = stacks(thread(FUTURE), thread(beside, name="Thread-1", tid=701), look=number)
+        return threads, process("S", "futex_do_wait", look=number, at_seconds=5 * number, children=(worker,))
+
+    both = [look(1), look(2)]
+    activity = read_activity(rank(stacks=tuple(a for a, _ in both), processes=tuple(b for _, b in both)))
+    assert activity.moving is moving
 
 
 def test_a_loader_that_polls_its_workers_waits_for_no_request() -> None:
