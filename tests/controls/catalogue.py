@@ -17,9 +17,14 @@ PROGRAMS = tuple(
         "other_threads",
         "waits_for_threads",
         "trainers",
+        "training_loops",
+        "training_services",
     )
 )
-HANGS = tuple(Path(__file__).with_name(f"{name}.py") for name in ("hangs_of_one", "hangs_together", "hangs_of_systems"))
+HANGS = tuple(
+    Path(__file__).with_name(f"{name}.py")
+    for name in ("hangs_of_one", "hangs_together", "hangs_of_systems", "hangs_of_loops")
+)
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only
 # Done from outside to a job that only trains.
 DONE_TO_IT = {

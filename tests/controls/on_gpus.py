@@ -320,4 +320,32 @@ def one_rank_collects_the_shards_alone() -> None:
         _learn(model, optimizer)
 
 
+@hang(causes=("collective_mismatch", "data_exhausted"), culprits=(1,))
+def one_rank_s_batch_has_images() -> None:
+    """Only rank 1 has images, and reduces what the others do not know of, in the group of all."""
+    for number in range(WARM_UP + 60):
+        if RANK == 1 and number == WARM_UP:
+            dist.all_reduce(torch.ones(8, device=DEVICE))
+        step()
+
+
+@hang(causes=("collective_mismatch",), culprits=(2,))
+def one_rank_reduces_in_half_precision() -> None:
+    """Rank 2 was started without a flag: its gradients have another type."""
+    train(WARM_UP)
+    for _ in range(60):
+        dist.all_reduce(torch.ones(1 << 22, device=DEVICE, dtype=torch.half if RANK == 2 else torch.float))
+        step()
+
+
+@hang(causes=("collective_mismatch",), culprits=(3,))
+def parameters_in_another_order() -> None:
+    """A set of names has another order in each process: rank 3 reduces the bias before the weight."""
+    train(WARM_UP)
+    for _ in range(60):
+        for size in (64, 1 << 22) if RANK == 3 else (1 << 22, 64):
+            dist.all_reduce(torch.ones(size, device=DEVICE))
+        step()
+
+
 main()
