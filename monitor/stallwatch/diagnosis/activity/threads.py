@@ -195,7 +195,7 @@ _POOLS = (("concurrent.futures.process", "run"), ("multiprocessing.pool", "_hand
 def manages_processes(threads: tuple[ThreadStack, ...]) -> bool:
     """Whether a thread is that of a pool of processes: who waits for a result may wait for one of its workers."""
     return any(
-        (place(frame.filename).module, function(frame.name)) in _POOLS for thread in threads for frame in thread.frames
+        (code_origin(frame.filename).module, function(frame.name)) in _POOLS for thread in threads for frame in thread.frames
     )
 
 

@@ -2,7 +2,7 @@
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, operation_of, waiting_facts
-from stallwatch.diagnosis.frames.code_origin import function, place
+from stallwatch.diagnosis.frames.code_origin import code_origin, function
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.model.verdict import Fact, Mismatch
 
@@ -55,5 +55,5 @@ def _makes(case: Case, rank: int) -> str:
     activity = case.activity(rank)
     if activity.where != "init":
         return ""
-    torch = [frame for frame in activity.stack if place(frame.filename).module.startswith("torch.distributed")]
+    torch = [frame for frame in activity.stack if code_origin(frame.filename).module.startswith("torch.distributed")]
     return next((name for frame in reversed(torch) if (name := function(frame.name)) in _MAKES), "")
