@@ -194,9 +194,8 @@ _POOLS = (("concurrent.futures.process", "run"), ("multiprocessing.pool", "_hand
 
 def manages_processes(threads: tuple[ThreadStack, ...]) -> bool:
     """Whether a thread is that of a pool of processes: who waits for a result may wait for one of its workers."""
-    return any(
-        (code_origin(frame.filename).module, function(frame.name)) in _POOLS for thread in threads for frame in thread.frames
-    )
+    frames = (frame for thread in threads for frame in thread.frames)
+    return any((code_origin(frame.filename).module, function(frame.name)) in _POOLS for frame in frames)
 
 
 def _python_thread(thread: ThreadStack) -> bool:
