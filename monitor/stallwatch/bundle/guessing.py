@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from stallwatch.formats import flight_recorder, gpus, log_exports, py_spy, ras, training_log
 from stallwatch.formats.entry_templates import TemplateLibrary
-from stallwatch.formats.log_lines import as_utf8
+from stallwatch.formats.log_lines import as_utf8, encoding_of
 from stallwatch.formats.log_prefix import is_json_line
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
@@ -16,6 +16,8 @@ _LINE_BYTES: Final = 65_536
 
 def guess(data: bytes, source: str, look: int, library: TemplateLibrary) -> tuple[str, Any]:
     """Return the kind and what the file says. Raise Unreadable."""
+    if encoding_of(data) is None:
+        data = data.strip(b"\0")  # a log that was cut while its writer went on begins with a hole
     start = data.lstrip()[:1]
     if not start:
         raise Unreadable("it is empty")

@@ -1,11 +1,12 @@
 """What takes several lines in a log: NCCL's reason after an exception, the stack of a failed collective, the text of a
-C++ exception, mpirun's report of a process, counters of attempts."""
+C++ exception, mpirun's and MPICH's reports of a process, counters of attempts."""
 
 import re
 from typing import Final
 
 from msgspec.structs import replace
 
+from stallwatch.formats.log_launcher import exit_of
 from stallwatch.formats.log_prefix import Line
 from stallwatch.formats.log_traceback import innermost_own
 from stallwatch.model.evidence import CodeFrame, LogEvent
@@ -14,10 +15,14 @@ _NCCL_ERROR: Final = re.compile(r"NCCL (?:error in: |Error \d+: )|ncclResult_t")
 _NCCL_NAME: Final = re.compile(r"nccl\w+: ")
 _LAST_ERROR: Final = re.compile(r"\s*Last error:\s*(?P<said>.*)$")
 _STACK_FRAME: Final = re.compile(r"#\d+ (?P<name>.*?) from (?P<file>.+?):(?P<line>\d+)\s*$")
+# faulthandler's: every thread, innermost frame first; the one that crashed is the "Current" one, and the last.
+_THREAD: Final = re.compile(r"(?P<current>Current t|T)hread 0x\w+ .*\(most recent call first\):")
+_CRASH_FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+?)\s*$')
 _WHAT: Final = re.compile(r"\s*what\(\): +(?P<said>.*)$")
 _PROCESS_NAME: Final = re.compile(
     r"\s*Process name: \[\[[\w@.-]+,\d+\],(?P<rank>\d+)\]|\s*Process name: \[\S+,(?P<other>\d+)\]"
 )
+_HYDRA: Final = re.compile(r"=\s+(?:KILLED BY SIGNAL: (?P<signal>\d+)|EXIT (?:CODE|STATUS): (?P<code>\d+))")
 _EXIT_CODE: Final = re.compile(r"\s*Exit code:\s+(?P<code>\d+)")
 _MOST_LINES: Final = 12  # between NCCL's exception and its reason
 _MOST_FRAMES: Final = 100
@@ -30,8 +35,10 @@ class Blocks:
         self._events = events
         self._reasons: dict[tuple[int | None, str], list[int]] = {}  # of a writer: event, lines left, reason is next
         self._stacks: dict[tuple[int | None, str], tuple[int, list[CodeFrame]]] = {}
+        self._crashes: dict[tuple[int | None, str], tuple[int, list[CodeFrame] | None]] = {}  # None: another thread
         self._terminate: dict[tuple[int | None, str], int] = {}
         self._mpi_rank: int | None = None
+        self._hydra: int | None = None  # event of a process whose end the next line tells
 
     def begin(self, place: int, line: Line) -> None:
         """An event was made of this line."""
@@ -40,13 +47,19 @@ class Blocks:
             self._reasons[writer] = [place, _MOST_LINES, 0]
         elif event.kind == "failed_stack":
             self._stacks[writer] = place, []
+        elif event.kind == "native_crash":
+            self._crashes[writer] = place, None
         elif event.kind == "native_exception":
             self._terminate[writer] = place
+        elif event.kind == "process_failed" and "RUNNING AT" in event.text:
+            self._hydra = place
 
     def feed(self, line: Line, number: int) -> bool:
         """Return True when the line is a part of a block, and no event of its own."""
         writer = line.rank, line.writer
         if writer in self._stacks and self._stack(writer, line.text):
+            return True
+        if writer in self._crashes and self._crash(writer, line.text):
             return True
         if writer in self._reasons and self._reason(writer, line.text):
             return True
@@ -54,6 +67,11 @@ class Blocks:
             place = self._terminate.pop(writer)
             self._events[place] = replace(self._events[place], message=match["said"] or None)
             return False  # it may be an event of its own
+        if self._hydra is not None and (match := _HYDRA.match(line.text)):
+            code, ended_by = exit_of(int(match["code"])) if match["code"] else (None, int(match["signal"]))
+            self._events[self._hydra] = replace(self._events[self._hydra], exit_code=code, exit_signal=ended_by)
+            self._hydra = None
+            return True
         return self._mpirun(line, number)
 
     def _stack(self, writer: tuple[int | None, str], text: str) -> bool:
@@ -66,6 +84,20 @@ class Blocks:
         # Innermost first, as the recorder keeps them.
         self._events[place] = replace(self._events[place], frame=innermost_own(frames[::-1]))
         return True
+
+    def _crash(self, writer: tuple[int | None, str], text: str) -> bool:
+        place, frames = self._crashes[writer]
+        if match := _THREAD.match(text):
+            self._crashes[writer] = place, [] if match["current"] == "Current t" else None
+            return True
+        if match := _CRASH_FRAME.match(text):
+            if frames is not None and len(frames) < _MOST_FRAMES:
+                frames.append(CodeFrame(match["name"], match["file"], int(match["line"])))
+                self._events[place] = replace(self._events[place], frame=innermost_own(frames[::-1]))
+            return True
+        if frames or text:
+            del self._crashes[writer]
+        return False
 
     def _reason(self, writer: tuple[int | None, str], text: str) -> bool:
         state = self._reasons[writer]

@@ -74,6 +74,12 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         "Detected mismatch between collectives",
         r"mismatch between collectives on ranks\. (?P<message>Rank \d+ is running (?:inconsistent )?collective: .*)",
     ),
+    # NCCL's own, to 2.7.
+    pattern(
+        "collective_mismatch",
+        "Mismatched collective detected",
+        r"(?P<message>Mismatched collective detected.*)",
+    ),
     pattern(
         "barrier_absent",
         "failed to pass monitoredBarrier",
@@ -207,13 +213,13 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     pattern(
         "nccl_completion_error",
         "Got completion",
-        r"NET/IB ?: .*?Got completion (?:from peer (?P<peer>\S+) )?with (?:error |status=)(?P<message>[^,\s]+)"
+        r"NET/IB\w? ?: ?.*?Got completion (?:from peer (?P<peer>\S+) )?with (?:error |status=)(?P<message>[^,\s]+)"
         r"(?:.*?(?:\[hca |hca )(?P<device>[^\]\s]+))?",
     ),
     pattern(
         "nccl_async_event",
         "async event",
-        r"NET/IB ?: (?:(?P<device>\S+:\d+) )?Got (?:(?:non-)?fatal )?async event ?: (?P<message>.*)",
+        r"NET/IB\w? ?: ?(?:(?P<device>\S+:\d+) )?Got (?:(?:non-)?fatal )?async event ?: (?P<message>.*)",
     ),
     pattern("nccl_version_mismatch", "Mismatched NCCL version", r"Mismatched NCCL version detected ?: (?P<message>.*)"),
     # NCCL's own warnings, which stand in the log before torch's exception, or after it as "Last error".

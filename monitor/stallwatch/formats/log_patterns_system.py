@@ -41,7 +41,8 @@ SYSTEM_PATTERNS: Final = (
         r" (?P<exit_signal>\d+)",
     ),
     pattern("process_failed", "MPI_ABORT was invoked", r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator"),
-    pattern("process_failed", "RUNNING AT", r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)"),
+    # Intel MPI's and MPICH's; the next line says how.
+    pattern("process_failed", "RUNNING AT", r"(?:RANK (?P<rank>\d+) )?PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)"),
     # Ray tells the death of an actor to its driver; why it died stands in the actor's own lines, or nowhere.
     pattern(
         "actor_died",
@@ -64,6 +65,7 @@ SYSTEM_PATTERNS: Final = (
     ),
     # Python, the loader and the launcher's shell: training has not begun.
     pattern("not_started", "can't open file", r"can't open file '?(?P<message>[^']+)"),
+    pattern("not_started", ".py: error: ", r"^(?P<message>\S+\.py: error: .*)"),  # argparse
     pattern("not_started", "symbol lookup error", r"symbol lookup error: (?P<message>.*)"),
     pattern("not_started", "loading shared libraries", r"error while loading shared libraries: (?P<message>.*)"),
     pattern("not_started", "execve()", r"error: execve\(\): (?P<message>.*)"),
@@ -92,6 +94,13 @@ SYSTEM_PATTERNS: Final = (
         "exited with code",
         r"Global rank (?P<rank>\d+) \(PID (?P<pid>\d+)\) exited with code (?P<exit>-?[1-9]\d*)",
     ),
+    pattern(
+        "process_failed",
+        ": exited abnormally",
+        r"srun: (?:StepId=\S+|job step \S+) tasks? (?P<ranks>[\d,\[\]-]+): exited abnormally",
+    ),
+    # kubectl exec, of what it ran.
+    pattern("process_failed", "terminated with exit code", r"^command terminated with exit code (?P<exit>[1-9]\d*)"),
     # Docker Compose, of a container.
     pattern("process_failed", " exited with code ", r"^(?P<message>\S+) exited with code (?P<exit>[1-9]\d*)\s*$"),
     pattern(

@@ -20,6 +20,8 @@ _PREFIXES: Final = (  # those with a group "writer" tell the process apart
     re.compile(  # journald, syslog
         r"(?P<stamp>[A-Z][a-z]{2}\s+\d{1,2} \d\d:\d\d:\d\d) (?P<host>[\w.-]+) [^\s:\[]+(?:\[(?P<pid>\d+)\])?: "
     ),
+    # mpirun --timestamp-output
+    re.compile(r"(?P<stamp>[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4})(?=\[)"),
     re.compile("[\x00\ufeff]"),
     re.compile(r"(?P<writer>\([\w.<>-]+ pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]*))?\))\s?"),  # Ray
     re.compile(r"(?P<writer>\[default(?P<local>\d+)\]):"),  # torchrun --tee: the local rank
@@ -81,10 +83,10 @@ class Line(NamedTuple):
 
 
 def strip_colours(line: str) -> str:
-    return _overwritten(_decoloured(line))
+    return _overwritten(decoloured(line))
 
 
-def _decoloured(line: str) -> str:
+def decoloured(line: str) -> str:
     return (_ANSI.sub("", line) if "\x1b" in line else line).rstrip("\r\n")
 
 
@@ -99,15 +101,26 @@ def shape_of(text: str) -> re.Pattern[str] | None:
     """What an unknown launcher puts before lines, learned from one whose own beginning is sure (a traceback's first
     line, or torch's mark): numbers in it may be others in the next line. None where nothing is before it."""
     match = _SURE.search(text, 0, _LONGEST_PREFIX)
-    prefix = text[: match.start()] if match else ""
-    if not _MARKED.search(prefix) or "traceback" in prefix.lower():
+    return _shape(text[: match.start()]) if match else None
+
+
+def shape_before_bars(raw: str) -> re.Pattern[str] | None:
+    """As `shape_of`, of a line whose own beginning stands behind progress bars."""
+    before, _, last = decoloured(raw).partition("\r")
+    if not last or "%|" in before or not _SURE.match(_overwritten(last)):
+        return None
+    return _shape(read_line(before).text)
+
+
+def _shape(prefix: str) -> re.Pattern[str] | None:
+    if len(prefix) > _LONGEST_PREFIX or not _MARKED.search(prefix) or "traceback" in prefix.lower():
         return None
     return re.compile(r"\d+".join(re.escape(part) for part in re.split(r"\d+", prefix)))
 
 
 def read_line(raw: str, shapes: Sequence[re.Pattern[str]] = ()) -> Line:
     """Given a line as found in a log, return the process' own part of it. `shapes`: see shape_of."""
-    text, stamp, rank, writer, host = _of_json(_decoloured(raw))
+    text, stamp, rank, writer, host = _of_json(decoloured(raw))
     said: dict[str, str] = {}
     for _ in range(_MOST_PREFIXES):
         match = next((match for prefix in _PREFIXES if (match := prefix.match(text))), None)
@@ -185,7 +198,7 @@ def json_line(said: object) -> _JsonLine | None:
     rank = first(_RANK_KEYS, int)
     writer = ",".join(str(part[key]) for part in parts for key in _WRITER_KEYS if type(part.get(key)) in (str, int))
     rank = rank if rank is not None and rank >= 0 else None
-    return _JsonLine(_decoloured(log), first(_TIME_KEYS) or "", rank, writer, first(_HOST_KEYS) or "")
+    return _JsonLine(decoloured(log), first(_TIME_KEYS) or "", rank, writer, first(_HOST_KEYS) or "")
 
 
 def _parts(said: dict[str, Any], depth: int = 2) -> Iterator[dict[str, Any]]:

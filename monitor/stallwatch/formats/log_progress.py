@@ -1,7 +1,7 @@
 """How far a training log came: steps that it tells, and its end; whether what was raised before them ended nothing."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from stallwatch.formats.log_prefix import Line
@@ -56,10 +56,10 @@ class Progress:
             return []
         return [LogEvent("clean_end", line.text, number, rank=line.rank, secondary=True)]
 
-    def went_on(self, event: LogEvent, events: Iterable[LogEvent], whose: int | None) -> bool:
+    def went_on(self, event: LogEvent, events: Sequence[LogEvent], whose: int | None) -> bool:
         """Steps were told after this event of `whose` log: what was raised there ended no rank, for ranks wait for each
         other. A job whose ranks did not meet makes not even one; one that tells of its clean end raised no more."""
-        if event.kind not in _OF_MEETING and event.kind != "exception":
+        if (event.kind not in _OF_MEETING and event.kind != "exception") or _ended_by(event, events):
             return False
         after = 1 if event.kind in _OF_MEETING else _STEPS_AFTER
         if len(self._steps) >= after and self._steps[-after][0] > event.line:
@@ -74,3 +74,13 @@ class Progress:
             and not any(words in other.text for words in _NOT_OF_WORK)
             for other in events
         )
+
+
+def _ended_by(event: LogEvent, events: Sequence[LogEvent]) -> bool:
+    """Whether a launcher saw the rank leave with an exit code, and this is the last that it raised: the steps behind it
+    stand there because logs of several processes were put one behind the other."""
+    if event.rank is None or not event.exception:
+        return False
+    later = (other for other in events if other.exception and other.rank == event.rank and other.line > event.line)
+    left = any(other.kind in _FAILED and other.rank == event.rank and other.exit_code for other in events)
+    return left and not any("ChildFailedError" not in (other.exception or "") for other in later)

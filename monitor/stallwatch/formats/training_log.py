@@ -17,7 +17,15 @@ from stallwatch.formats.log_mismatch import sides_of
 from stallwatch.formats.log_owners import Owners
 from stallwatch.formats.log_pattern import Pattern
 from stallwatch.formats.log_patterns import PATTERNS
-from stallwatch.formats.log_prefix import Line, lines_within, read_line, shape_of, strip_colours, within_json
+from stallwatch.formats.log_prefix import (
+    Line,
+    lines_within,
+    read_line,
+    shape_before_bars,
+    shape_of,
+    strip_colours,
+    within_json,
+)
 from stallwatch.formats.log_progress import Progress
 from stallwatch.formats.log_time import Moment, moment
 from stallwatch.formats.log_traceback import BODY, CHAINED, IGNORED, Traceback, lone_exception, starts, undrawn
@@ -69,7 +77,7 @@ _MOST_RANKS: Final = 4_096  # that one line names
 # Of a log in which nothing is known: what a person would look at first.
 _ERROR_LIKE: Final = re.compile(
     r"\b(?:error|errors|fatal|failed|failure|fail|exception|abort(?:ed)?|killed|panic|cannot|can't|unable to|denied"
-    r"|invalid|refused|timed out|mismatch|segfault|crash(?:ed)?)\b|Error\b|Exception\b",
+    r"|invalid|refused|timed out|mismatch|segfault|crash(?:ed)?|traceback \(most recent)\b|Error\b|Exception\b",
     re.IGNORECASE,
 )
 # A metric, which no more tells of a failure than a loss does.
@@ -80,7 +88,8 @@ _METRIC: Final = re.compile(
 # A count of none; a try before the last; NCCL's information; c10d's word on an address family that it does not need.
 _NO_ERRORS: Final = re.compile(
     r"\b(?:no|0|without|zero) (?:error|failure|exception)s?\b|\b(?:error|failure|exception)s ?[=:] ?0\b(?!\.)"
-    r"|\bretry(?:ing)?\b.*\battempt (\d+)(?:/| of )(?!\1\b)\d|\bNCCL INFO\b|^\[W.*errno: 97\b",
+    r"|\bretry(?:ing)?\b.*\battempt (\d+)(?:/| of )(?!\1\b)\d|\bNCCL INFO\b|^\[W.*errno: 97\b"
+    r"|has failed to shutdown the rendezvous",
     re.IGNORECASE,
 )
 _MOST_ERROR_LIKE: Final = 5
@@ -143,7 +152,7 @@ class _Reading:
             self._listed = _LISTED.search(raw) is not None
         self.kernel.feed(within_json(raw) if raw[:1] == "{" and kernel_log.may_tell(raw) else raw, number)
         line = read_line(raw, self._shapes)
-        if len(self._shapes) < _MOST_SHAPES and (shape := shape_of(line.text)):
+        if len(self._shapes) < _MOST_SHAPES and (shape := shape_of(line.text) or shape_before_bars(raw)):
             self._shapes.append(shape)
             line = read_line(raw, self._shapes)
         line = self._in_section(line)

@@ -55,6 +55,7 @@ _OUTSIDE: Final = (
     "requests.", "urllib3.", "httpx.", "httpcore.", "aiohttp.", "botocore.", "huggingface_hub.", "wandb.", "mlflow.",
     "google.", "azure.", "gcsfs.", "s3fs.", "redis.", "pymongo.", "openai.", "grpc.", "urllib.",
 )  # fmt: skip
+_OF_PIPES: Final = ("ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "EOFError")
 _ADDRESS_IN_USE: Final = ("address already in use", "eaddrinuse")
 _OUT_OF_MEMORY: Final = ("out of memory", "outofmemoryerror", "cublas_status_alloc_failed")
 _GPU_UNREACHABLE: Final = (
@@ -151,6 +152,12 @@ def is_consequence(text: str) -> bool:
 def passes_on(event: LogEvent) -> bool:
     """Whether an exception only wraps what another process did."""
     return (event.exception or "").rpartition(".")[2].partition("(")[0] in _WRAPPERS
+
+
+def is_of_training(event: LogEvent) -> bool:
+    """Whether an exception is one that ends a training program: not the launcher's about it, and not what a thread
+    between processes of one rank (a loader's) says when one of them has gone, which is of Python's own types."""
+    return not passes_on(event) and event.exception not in _OF_PIPES
 
 
 def _of_exception(event: LogEvent) -> Meaning:

@@ -11,6 +11,7 @@ from stallwatch.diagnosis.logs.consequence import (
     RANK_WENT_ON,
     TRIED_AGAIN,
     TRIED_BEFORE,
+    is_of_training,
     meaning,
     means_nothing,
     passes_on,
@@ -200,7 +201,8 @@ def _survived(told: list[Told]) -> list[Told]:
     """An exception did not end a rank that later waited in a collective, or lost its peer, by its own word."""
     went_on: dict[tuple[str, int], int] = {}
     for one in told:
-        waits = one.kind in _TIMEOUTS or (one.event.kind == "exception" and one.consequence and not one.event.secondary)
+        lost_peer = one.event.kind == "exception" and one.consequence and not one.event.secondary
+        waits = one.kind in _TIMEOUTS or (lost_peer and is_of_training(one.event))
         if waits and one.rank is not None and not one.event.chained:
             key = one.event.source, one.rank
             went_on[key] = max(one.event.line, went_on.get(key, 0))
@@ -216,28 +218,26 @@ def _survived(told: list[Told]) -> list[Told]:
 
 
 def _owned(told: list[Told]) -> list[Told]:
-    """One exception that names nobody, in the log of a launcher that saw one rank leave with an exit code: it is
-    that rank's."""
+    """As many exceptions that name nobody, all alike, as ranks that their launcher saw leave with an exit code: each is
+    of one of these."""
     left: dict[str, set[int]] = {}
-    nobodys: dict[str, int] = {}
+    nobodys: dict[str, list[Told]] = {}
+    marked: set[str] = set()
     for one in told:
         event = one.event
         if one.kind in _ENDS and not one.consequence and event.exit_code and event.rank is not None:
             left.setdefault(event.source, set()).add(event.rank)
-        elif event.exception and not one.consequence:
-            of_others = 2 if one.rank is not None else 1
-            nobodys[event.source] = nobodys.get(event.source, 0) + of_others
-    return [
-        one._replace(rank=next(iter(left[one.event.source])))
-        if one.event.exception
-        and not one.consequence
-        and one.rank is None
-        and one.event.local_rank is None
-        and nobodys.get(one.event.source) == 1
-        and len(left.get(one.event.source, ())) == 1
-        else one
-        for one in told
-    ]
+        elif (event.exception or one.kind == "not_started") and not one.consequence:
+            if one.rank is not None or event.local_rank is not None:
+                marked.add(event.source)
+            else:
+                nobodys.setdefault(event.source, []).append(one)
+    owners: dict[int, int] = {}
+    for source, ones in nobodys.items():
+        alike = {(one.kind, one.event.exception, one.event.message, one.event.frame) for one in ones}
+        if source not in marked and len(alike) == 1 and len(ones) == len(left.get(source, ())):
+            owners |= {id(one): rank for one, rank in zip(ones, sorted(left[source]), strict=True)}
+    return [one._replace(rank=owners[id(one)]) if id(one) in owners else one for one in told]
 
 
 def _ends(told: list[Told]) -> list[Told]:

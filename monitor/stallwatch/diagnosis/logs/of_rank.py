@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
-from stallwatch.diagnosis.logs.consequence import meaning
+from stallwatch.diagnosis.logs.consequence import is_of_training, meaning
 from stallwatch.diagnosis.logs.told import shown_message
 from stallwatch.model.evidence import CodeFrame, LogEvent
 from stallwatch.model.verdict import Frame
@@ -28,9 +28,8 @@ def last_exception(events: Iterable[LogEvent], rank: int, *, shared: bool = Fals
         for event in events
         if event.kind == "exception" and (event.rank == rank or (event.rank is None and not shared))
     ]
-    if not own:
-        return None
-    return as_raised(_of_chain(own))
+    own = [event for event in own if is_of_training(event)] or own
+    return as_raised(_of_chain(own)) if own else None
 
 
 def _of_chain(events: Sequence[LogEvent]) -> LogEvent:

@@ -258,7 +258,7 @@ _CUDA: tuple[tuple[str, Words], ...] = (
     ("CUDA_ERROR_NO_DEVICE", NO_DEVICE),
 )
 # Kinds of which the text may say more than the kind does.
-_WITH_TEXT = frozenset(("exception", "cuda_error", "cancelled", "store_unreachable"))
+_WITH_TEXT = frozenset(("exception", "cuda_error", "cancelled", "store_unreachable", "not_started"))
 _OF_ADDRESSES = ("nccl_connect", "gloo_connect", "store_unreachable")
 _SHOWN = "mend the line that raised; if its data did it, look for the sample in this rank's own log"
 _OTHERWISE = Words("It belongs to the failure.", "read the lines around it")
@@ -371,4 +371,4 @@ def _headline(told: Told) -> str:
         return f"{who}a worker of Ray died: {event.message[:200]}"
     if told.kind == "address_in_use" and "in use" not in event.text:
         return f"{who}Address already in use: {event.text.strip()[:200]}"
-    return who + event.text.strip()[:240]
+    return who + event.text.strip()[:240] + frame

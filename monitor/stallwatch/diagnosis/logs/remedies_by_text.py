@@ -185,6 +185,10 @@ BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (
             "that one",
         ),
     ),
+    (
+        ".py: error: ",
+        Words("The script refused its arguments, and ended.", "mend the command line; the script's --help", "start"),
+    ),
     ("Name or service not known", _NO_NAME),
     ("Temporary failure in name resolution", _NO_NAME),
     ("terminated with signal SIGKILL", _KILLED_CHILD),

@@ -155,6 +155,12 @@ LAUNCHERS: dict[str, Callable[[int], str]] = {
     "indented": lambda rank: f"2026-11-28T10:00:0{rank}.1234567Z   [rank{rank}]: ",
     "Ray": lambda rank: f"(Worker pid=70{rank}, ip=10.0.0.1) [rank{rank}]: ",
     "pdsh": lambda rank: f"node{rank}: [rank{rank}]: ",
+    "mpirun --timestamp-output": lambda rank: f"Fri Nov 20 08:15:3{rank} 2026[1,{rank}]<stderr>:",
+    "SageMaker": lambda rank: f"[1,mpirank:{rank},algo-1]<stderr>:",
+    "stern": lambda rank: f"train-worker-{rank} pytorch [rank{rank}]: ",
+    "Determined": lambda rank: f"[2026-11-20T08:15:31.123Z] 8e2a1c4d [rank={rank}] || ",
+    "SkyPilot": lambda rank: f"(worker{rank}, rank={rank}, pid=331{rank}, ip=172.31.4.{rank}) ",
+    "torchx": lambda rank: f"trainer/{rank} [{rank}]:[rank{rank}]: ",
 }  # fmt: skip
 
 
