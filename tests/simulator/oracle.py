@@ -143,7 +143,10 @@ def is_whole_cycle(case: Case, engine: Engine, cause: str, culprits: tuple[int, 
 
 
 def is_right(case: Case, engine: Engine, cause: str, culprits: tuple[int, ...], moved: set[int]) -> bool:
-    """The truth, or another name of the same picture. In a job that moves, a wait for those that alone moved."""
+    """The truth, or another name of the same picture. In a job that moves, a wait for those that alone moved; and where
+    not every rank moved between the looks, nothing proves that it is healthy."""
+    if case.most_moves is not None and cause == "undecided":
+        return moved != set(engine.ranks)
     if case.most_moves is not None and cause == "waiting":
         return set(culprits) <= moved
     if (cause, culprits) == (case.truth.cause, case.truth.culprits) or is_whole_cycle(case, engine, cause, culprits):

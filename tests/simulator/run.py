@@ -1,10 +1,18 @@
-"""`python -m tests.simulator.run --cases 1000 --seed 0`: score the diagnosis against the oracle."""
+"""`python -m tests.simulator.run --cases 1000 --seed 0 --jobs 2`: score the diagnosis against the oracle.
+
+The seeds of all cases that are not right are printed; `--cases 1 --seed N` plays one again. What is counted does
+not depend on `--jobs`.
+"""
 
 import argparse
+import functools
+import itertools
+import multiprocessing
 import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -107,6 +115,23 @@ def _line(o: Outcome) -> str:
     )
 
 
+def _scored(seed: int, largest: int, semantics: str, fault: str) -> tuple[Score, str] | None:
+    """What is counted of a seed's case, and its line where it failed."""
+    outcome = play(seed, largest, semantics, fault)
+    return None if outcome is None else (Score.of(outcome), _line(outcome) if outcome.failed else "")
+
+
+def _all_scored(first: int, jobs: int, largest: int, semantics: str, fault: str) -> Iterator[tuple[Score, str]]:
+    """Of one seed after the other, in their order, for ever."""
+    score = functools.partial(_scored, largest=largest, semantics=semantics, fault=fault)
+    if jobs == 1:
+        yield from filter(None, map(score, itertools.count(first)))
+        return
+    with multiprocessing.Pool(jobs) as pool:
+        for start in itertools.count(first, 16 * jobs):
+            yield from filter(None, pool.map(score, range(start, start + 16 * jobs), chunksize=1))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
@@ -114,20 +139,19 @@ def main() -> int:
     parser.add_argument("--largest", type=int, default=64)
     parser.add_argument("--semantics", choices=tuple(SEMANTICS), default="", help="as another recorder would write")
     parser.add_argument("--show", type=int, default=40, help="failures to list")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--fault", default="", help="of this kind alone")
     options = parser.parse_args()
     began = time.monotonic()
     scores: list[Score] = []
     shown = 0
-    seed = options.seed
-    while len(scores) < options.cases:
-        outcome = play(seed, options.largest, options.semantics)
-        seed += 1
-        if outcome is None:
-            continue
-        scores.append(Score.of(outcome))
-        if outcome.failed and shown < options.show:
+    for score, line in _all_scored(options.seed, options.jobs, options.largest, options.semantics, options.fault):
+        scores.append(score)
+        if line and shown < options.show:
             shown += 1
-            print(_line(outcome), flush=True)
+            print(line, flush=True)
+        if len(scores) >= options.cases:
+            break
     decidable = [o for o in scores if o.decidable]
     wrong = [o for o in decidable if not o.right]
     innocent = sum(o.accuses for o in scores)

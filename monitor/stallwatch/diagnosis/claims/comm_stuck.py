@@ -19,7 +19,7 @@ def claim(analysis: Analysis) -> Saying:
     if any(rank not in hidden for rank, _ in analysis.roots.absent) or analysis.roots.cycles:
         return Rejected("comm_stuck", "other waits end at ranks that have not entered")
     moving = [rank for rank, activity in analysis.case.activities.items() if activity.moving]
-    if analysis.graph.moving and many_move(moving, analysis.case.observed):
+    if many_move(moving, analysis.case.observed):
         return Rejected("comm_stuck", f"{named(moving)} make progress: what is entered will end")
     stuck = {wait.point for wait in analysis.graph.waits if wait.stuck}
     point = next((point for point in analysis.roots.closed if point in stuck), analysis.roots.closed[0])
