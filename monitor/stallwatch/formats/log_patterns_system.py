@@ -134,6 +134,10 @@ SYSTEM_PATTERNS: Final = (
     # Slurm, LSF, PBS and Kubernetes about a job's end.
     pattern("node_failed", "NODE FAILURE", r"ON (?P<host>\S+) CANCELLED AT \S+ DUE TO NODE FAILURE"),
     pattern("node_failed", "Node failure on", r"srun: error: Node failure on (?P<host>\S+)"),
+    pattern("process_failed", "DUE TO TASK FAILURE", r"ON (?P<host>\S+) CANCELLED AT \S+ DUE TO TASK FAILURE"),
+    pattern(
+        "not_started", "srun: error: Task launch", r"srun: error: (?P<message>Task launch for \S+ failed on node .*)"
+    ),
     pattern(
         "cancelled",
         "DUE TO",

@@ -330,7 +330,13 @@ def _merged(events: Sequence[LogEvent]) -> list[tuple[LogEvent, str]]:
     merged = []
     for event in events:
         other = others.get((event.source, event.line))
-        if event.kind == "exception" and other is not None and passes_on(event):
+        if (
+            event.kind == "exception"
+            and other is not None
+            and (
+                passes_on(event) or other.kind == "process_failed"  # spawn's, to torch 1.7
+            )
+        ):
             merged.append((other, other.kind))
         elif event.kind == "exception" and other is not None:
             fields = {name: getattr(other, name) for name in ("ranks", "sides", "group_rank", "numel_in", "numel_out",
