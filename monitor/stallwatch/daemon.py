@@ -25,17 +25,17 @@ from stallwatch.incidents.life import Lives
 from stallwatch.incidents.looking import early_judgement_ns
 from stallwatch.incidents.messages import Event
 from stallwatch.incidents.tally import Tally
+from stallwatch.loop.actions import Hands
 from stallwatch.loop.archive import joined, make_room, taken_over
-from stallwatch.loop.bundles import Bundles
-from stallwatch.loop.desk import Desk
-from stallwatch.loop.guard import StageGuard
-from stallwatch.loop.hands import Hands
+from stallwatch.loop.bundle_store import Bundles
+from stallwatch.loop.control import Desk
 from stallwatch.loop.notify import ServiceManager
-from stallwatch.loop.parts import Looks, Shares, Starter, Store
+from stallwatch.loop.protocols import Looks, Shares, Starter, Store
 from stallwatch.loop.renewal import Renewal, changed, held, renews_sensors, renews_telling
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.loop.sampling import MOVES_ALL_THE_SAME, Sampler
 from stallwatch.loop.schedule import Schedule
+from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.loop.usage import own_usage
 from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.finding import Finding

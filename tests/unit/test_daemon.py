@@ -269,11 +269,11 @@ def test_what_it_cannot_read_of_itself_is_unknown_and_costs_nothing_else(
 
 OUTSIDE_ITS_STAGES = [
     ("stallwatch.loop.notify.ServiceManager.say", "notify"),
-    ("stallwatch.loop.hands.Hands.catch_up", "catch_up"),
-    ("stallwatch.loop.hands.Hands.poll", "poll"),
+    ("stallwatch.loop.actions.Hands.catch_up", "catch_up"),
+    ("stallwatch.loop.actions.Hands.poll", "poll"),
     ("stallwatch.loop.ring.SnapshotRing.add", "tick"),
-    ("stallwatch.loop.desk.Desk.wishes", "wishes"),
-    ("stallwatch.loop.desk.Desk.show", "tick"),
+    ("stallwatch.loop.control.Desk.wishes", "wishes"),
+    ("stallwatch.loop.control.Desk.show", "tick"),
     ("stallwatch.loop.wakeup.Wakeup.wait", "rest"),
     ("stallwatch.incidents.store.IncidentStore.problem", "report"),
     ("tests.unit.loop.fakes.FakePanel.news_descriptors", "rest"),

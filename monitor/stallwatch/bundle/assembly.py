@@ -5,12 +5,12 @@ from typing import Any, Final
 
 import msgspec
 
+from stallwatch.bundle.deduplicate import OF_A_LOOK, Parsed, looks_of_former_lives, older_incidents
 from stallwatch.bundle.description import Description
-from stallwatch.bundle.finding import Found
+from stallwatch.bundle.discovery import Found
 from stallwatch.bundle.limits import MOST_CAVEATS, MOST_RANKS, is_rank, is_world
-from stallwatch.bundle.meeting import others_of_job
 from stallwatch.bundle.numbered_logs import ranks_of_logs
-from stallwatch.bundle.one_incident import OF_A_LOOK, Parsed, looks_of_former_lives, older_incidents
+from stallwatch.bundle.rendezvous import others_of_job
 from stallwatch.bundle.thread_ids import as_the_node_numbers
 from stallwatch.formats.log_folders import of_path, run_of
 from stallwatch.formats.recorder_table import RecorderTable, Stacks, expand
@@ -28,8 +28,8 @@ from stallwatch.model.evidence import (
 )
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident
-from stallwatch.model.meeting import NO_MEETING, Meeting
 from stallwatch.model.reading import Known
+from stallwatch.model.rendezvous import NO_MEETING, Meeting
 from stallwatch.model.snapshot import Heartbeat, JobKey, NodeSnapshot
 from stallwatch.model.summary import RankSummary
 

@@ -16,7 +16,6 @@ from stallwatch.formats import (
     py_spy,
     py_spy_profile,
     ras,
-    scene,
     training_log,
 )
 from stallwatch.formats.entry_templates import TemplateLibrary
@@ -36,8 +35,8 @@ from stallwatch.model.evidence import (
     Usage,
 )
 from stallwatch.model.gpu import Gpu
+from stallwatch.model.hook_report import Scene
 from stallwatch.model.incident import Incident
-from stallwatch.model.scene import Scene
 from stallwatch.model.snapshot import Heartbeat, NodeSnapshot
 
 _MEBIBYTE: Final = 1 << 20

@@ -13,7 +13,7 @@ import msgspec
 from stallwatch import diagnosis
 from stallwatch.bundle.assembly import Assembly
 from stallwatch.bundle.child import MAXIMUM_PARTS, Part
-from stallwatch.bundle.finding import Found, readable, survey
+from stallwatch.bundle.discovery import Found, readable, survey
 from stallwatch.bundle.kinds import KINDS, PackedGuess
 from stallwatch.bundle.workers import DEFAULT_LIMITS, FileTask, Limits, Task, parse_all
 from stallwatch.errors import UnusableInput

@@ -16,12 +16,12 @@ from stallwatch.captures.channel import Sending, Told
 from stallwatch.captures.flight_recorder import RecorderRequest
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
+from stallwatch.captures.process_limits import look_around
 from stallwatch.captures.profile import ProfileCapture, UsageCapture, children_to_profile
 from stallwatch.captures.roots import refusal
 from stallwatch.captures.sources import lines_of_stacks
 from stallwatch.captures.spec import KINDS, Order
 from stallwatch.captures.stacks import StackCapture
-from stallwatch.captures.surroundings import look_around
 from stallwatch.hook.layout import LayoutError
 from stallwatch.model.evidence import ChildProcess, ProcessLook
 from stallwatch.model.reading import Known, Unavailable

@@ -17,8 +17,8 @@ from stallwatch.incidents.far_file import read_regular
 from stallwatch.incidents.far_store import FarStore
 from stallwatch.loop.judging import JudgeRun, command_for
 from stallwatch.loop.notify import take_from
-from stallwatch.loop.parts import RealStarter, Shares
 from stallwatch.loop.privileged import make_rank_directory, side_of
+from stallwatch.loop.protocols import RealStarter, Shares
 from stallwatch.loop.sampling import Sampler
 from stallwatch.model.incident import Told
 from stallwatch.node.disk import DiskHangs

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from stallwatch.config import Config, StallSection
-from stallwatch.detectors.deaths import DeathsDetector, is_ending
 from stallwatch.detectors.detector import Detector
 from stallwatch.detectors.drift import DriftDetector
 from stallwatch.detectors.due import next_due
+from stallwatch.detectors.exit import DeathsDetector, is_ending
 from stallwatch.detectors.hardware import HardwareDetector
 from stallwatch.detectors.health import HealthDetector
 from stallwatch.detectors.history import NodeHistory, RankHistory, advance

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stallwatch.detectors.deaths import end_of, is_ending
+from stallwatch.detectors.exit import end_of, is_ending
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.model.reading import Known

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import ending, judged, looking, shared, silence, slowness
+from stallwatch.incidents.escalation import deserved, planned
 from stallwatch.incidents.life import Family, Life, Lives, numbered
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import (
@@ -28,7 +29,6 @@ from stallwatch.incidents.messages import (
 )
 from stallwatch.incidents.names import incident_id
 from stallwatch.incidents.sampled import with_sampled_verdict
-from stallwatch.incidents.telling import deserved, planned
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import UNTOLD, Incident, IncidentEvent
 from stallwatch.model.snapshot import JobKey

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from stallwatch.config import IncidentSection
 from stallwatch.incidents.engine import adopt
 from stallwatch.incidents.life import Lives
-from stallwatch.loop.parts import Store
+from stallwatch.loop.protocols import Store
 
 log = logging.getLogger("stallwatch.incidents")
 

@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec.structs import asdict, replace
 
 from stallwatch.config import Config
-from stallwatch.loop.parts import Looks
+from stallwatch.loop.protocols import Looks
 from stallwatch.outputs.output import Control, Output
 
 # Bound to sockets, files of other programs, or the size of what is remembered.

@@ -3,12 +3,12 @@
 import msgspec
 
 from stallwatch.model.gpu import Gpu
+from stallwatch.model.hook_report import CodeFrame as CodeFrame
+from stallwatch.model.hook_report import Scene
 from stallwatch.model.kernel import KernelEvent
-from stallwatch.model.meeting import NO_MEETING, Meeting
 from stallwatch.model.process import ChildProcess as ChildProcess
 from stallwatch.model.process import Process
-from stallwatch.model.scene import CodeFrame as CodeFrame
-from stallwatch.model.scene import Scene
+from stallwatch.model.rendezvous import NO_MEETING, Meeting
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.source_line import SourceBlock as SourceBlock
 from stallwatch.model.source_line import SourceLine as SourceLine

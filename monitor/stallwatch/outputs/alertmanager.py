@@ -16,7 +16,7 @@ from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
 from stallwatch.outputs.documents import HeldBack, encoded
 from stallwatch.outputs.headline import headline, safety_words, sentence
-from stallwatch.outputs.newest import Newest
+from stallwatch.outputs.latest_only_worker import Newest
 from stallwatch.outputs.poster import Request
 from stallwatch.outputs.secret import secret_url
 

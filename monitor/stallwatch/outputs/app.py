@@ -29,7 +29,7 @@ from stallwatch.outputs.bodies import (
 )
 from stallwatch.outputs.bundle_archive import archive
 from stallwatch.outputs.documents import encoded, incident_document, incident_list
-from stallwatch.outputs.guard import Endpoint, HostCheck, SecurityHeaders, SocketGuard, TokenGuard
+from stallwatch.outputs.http_auth import Endpoint, HostCheck, SecurityHeaders, SocketGuard, TokenGuard
 from stallwatch.outputs.latest import Latest, Published
 from stallwatch.outputs.metrics import negotiated
 from stallwatch.outputs.output import Control

@@ -10,7 +10,7 @@ from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
-from stallwatch.outputs.newest import Newest
+from stallwatch.outputs.latest_only_worker import Newest
 from stallwatch.outputs.poster import Request
 from stallwatch.outputs.secret import secret_url
 

@@ -21,8 +21,8 @@ from stallwatch.formats.addresses import is_loopback
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.app import Endpoints, control_app, tcp_app
 from stallwatch.outputs.connections import Places, limited
-from stallwatch.outputs.guard import Proxy, SocketGuard, TokenGuard
 from stallwatch.outputs.health import OutputHealth, health
+from stallwatch.outputs.http_auth import Proxy, SocketGuard, TokenGuard
 from stallwatch.outputs.latest import Latest
 from stallwatch.outputs.output import Control, Output
 from stallwatch.outputs.page_token import read_or_make, read_token

@@ -12,8 +12,8 @@ from stallwatch.config import Config, SlackSection
 from stallwatch.errors import UsageError
 from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
-from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import ChildPoster
+from stallwatch.outputs.notifier import Courier
 from stallwatch.outputs.output import Control
 from stallwatch.outputs.poster import Request
 from stallwatch.outputs.rate_cap import RateCap

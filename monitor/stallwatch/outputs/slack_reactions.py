@@ -14,7 +14,7 @@ from stallwatch.errors import StallwatchError
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs.delivery import Delivered, Later, Poster, Refused
-from stallwatch.outputs.newest import Newest
+from stallwatch.outputs.latest_only_worker import Newest
 from stallwatch.outputs.output import Control
 
 logger = logging.getLogger("stallwatch.outputs")

@@ -19,9 +19,9 @@ from stallwatch.clock import Clock, iso
 from stallwatch.config import Config
 from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
-from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import ChildPoster
 from stallwatch.outputs.documents import IncidentDocument, incident_document
+from stallwatch.outputs.notifier import Courier
 from stallwatch.outputs.poster import Request
 from stallwatch.outputs.secret import secret_text, secret_url
 from stallwatch.outputs.spool import FarSpoolFile

@@ -14,8 +14,8 @@ from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected
 from stallwatch.errors import UnusableInput, UsageError
 from stallwatch.incidents.delivery_steps import Step
-from stallwatch.loop.guard import StageGuard
 from stallwatch.loop.renewal import changed
+from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import UNTOLD, Incident, Severity
 from stallwatch.model.snapshot import JobKey
@@ -23,7 +23,7 @@ from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.documents import EventDocument, IncidentDocument, incident_document
 from stallwatch.replay.playing import Moment, play
 from stallwatch.replay.recorded import RecordedWitness, recorded_looks
-from stallwatch.replay.telling import Telling, voices
+from stallwatch.replay.voices import Telling, voices
 
 SCHEMA_VERSION = 1
 _SECOND_NS = 1_000_000_000

@@ -12,7 +12,7 @@ from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.incidents.engine import Engine, Now
 from stallwatch.incidents.life import Lives
 from stallwatch.incidents.messages import Action, CancelCapture, Captured, Discard, Judge, Judged, StartCapture
-from stallwatch.loop.guard import StageGuard
+from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey, NodeSnapshot
 

@@ -13,8 +13,8 @@ from stallwatch.sensors.environ import RankNames
 from stallwatch.sensors.exits import Traces, explain, note_traces
 from stallwatch.sensors.owners import Owners
 from stallwatch.sensors.processes import ProcessWatch
+from stallwatch.sensors.same_named_jobs import Member, kin_of, told_apart
 from stallwatch.sensors.slow_reads import SlowReads
-from stallwatch.sensors.twins import Member, kin_of, told_apart
 
 # A stop must be told within two seconds, so it cannot wait for the next tick; one pread a rank.
 _STATE_SECONDS = 0.25

@@ -12,7 +12,7 @@ from stallwatch import config
 from stallwatch.clock import SystemClock
 from stallwatch.errors import UsageError
 from stallwatch.outputs.build import build, notify_test
-from stallwatch.outputs.courier import Courier
+from stallwatch.outputs.notifier import Courier
 from stallwatch.outputs.slack import slack, slack_reactions
 from stallwatch.outputs.webhook import webhook
 from tests.integration.outputs.slack_server import Reply, SlackServer, slack_server

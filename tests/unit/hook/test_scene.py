@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch.formats.scene import parse
+from stallwatch.formats.hook_report import parse
 from stallwatch.hook import scene
 
 _needs_current_exceptions = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from stallwatch.daemon import Daemon
 from stallwatch.incidents.store import IncidentStore
 from stallwatch.loop.judging import JudgeState
 from stallwatch.loop.notify import ServiceManager
-from stallwatch.loop.parts import Capturing, Judging
+from stallwatch.loop.protocols import Capturing, Judging
 from stallwatch.loop.renewal import Renewal
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport

@@ -9,8 +9,8 @@ import msgspec
 from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.node.atomic_file import write_atomically
-from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import Later, Outcome
+from stallwatch.outputs.notifier import Courier
 from stallwatch.outputs.rate_cap import RateCap
 from stallwatch.outputs.spool import Spool
 from tests.unit.outputs.reports import FakeClock, node_report

@@ -5,7 +5,7 @@ import pytest
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.incidents.messages import Captured, Judged
-from stallwatch.loop.guard import StageGuard
+from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey, NodeSnapshot
 from stallwatch.replay.playing import Moment, detect, play

@@ -8,7 +8,7 @@ from stallwatch.diagnosis.logs.consequence import is_consequence
 from stallwatch.diagnosis.logs.of_rank import as_raised
 from stallwatch.diagnosis.logs.owners import shares_its_log
 from stallwatch.model.evidence import CodeFrame, RankEvidence, SourceBlock, SourceLine
-from stallwatch.model.scene import Handled, NamedCall, Scene
+from stallwatch.model.hook_report import Handled, NamedCall, Scene
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import EndsByItself, Fact, Frame, Where
 

@@ -4,7 +4,7 @@ import msgspec
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Attempt, CodeFrame, Evidence, RankEvidence, ThreadState
-from stallwatch.model.meeting import Apart, Meeting
+from stallwatch.model.rendezvous import Apart, Meeting
 from stallwatch.model.verdict import Verdict
 from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, world
 

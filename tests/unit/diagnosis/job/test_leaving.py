@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import SHARED_LOG, Attempt, Evidence, RankEvidence, SourceBlock, SourceLine
-from stallwatch.model.scene import CodeFrame, Handled, NamedCall, Scene
+from stallwatch.model.hook_report import CodeFrame, Handled, NamedCall, Scene
 from stallwatch.model.verdict import Verdict
 from tests.unit.diagnosis.build import Call, Rank, evidence, loop, world
 from tests.unit.diagnosis.rank_evidence import logged

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import RankEvidence
-from stallwatch.model.scene import NamedCall, Scene
+from stallwatch.model.hook_report import NamedCall, Scene
 from stallwatch.model.verdict import Verdict
 from tests.unit.diagnosis.build import IN_RECV, SLEEPS, Call, Rank, evidence, loop, world
 

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from stallwatch.sensors.twins import Kin, Member, kin_of, told_apart
+from stallwatch.sensors.same_named_jobs import Kin, Member, kin_of, told_apart
 
 
 def job(first: int, ranks: Sequence[int], kin: Kin, started: int) -> list[Member]:

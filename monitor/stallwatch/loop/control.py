@@ -19,7 +19,7 @@ from stallwatch.incidents.messages import (
     MuteWanted,
     VerdictJudged,
 )
-from stallwatch.loop.parts import Store
+from stallwatch.loop.protocols import Store
 from stallwatch.model.incident import Incident, Judgement, Mode, NodeReport
 from stallwatch.model.snapshot import JobKey
 

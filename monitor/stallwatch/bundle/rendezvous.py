@@ -4,7 +4,7 @@ another meeting place, or show that there is no rest."""
 from collections.abc import Sequence
 from typing import Final
 
-from stallwatch.model.meeting import Apart, Meeting
+from stallwatch.model.rendezvous import Apart, Meeting
 from stallwatch.model.snapshot import RankSample
 
 # A job that meets here is on this node as a whole.

@@ -1,8 +1,8 @@
 """What a node's snapshot tells of the ranks of a job that are not in its bundle."""
 
-from stallwatch.bundle.meeting import others_of_job
-from stallwatch.model.meeting import Apart, Meeting
+from stallwatch.bundle.rendezvous import others_of_job
 from stallwatch.model.reading import Unavailable
+from stallwatch.model.rendezvous import Apart, Meeting
 from stallwatch.model.snapshot import JobKey, ProcessEnd, RankSample
 
 HERE, THERE = "127.0.0.1:29500/4/0/", "127.0.0.1:29501/4/0/"

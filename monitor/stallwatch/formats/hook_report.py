@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from stallwatch.formats.tolerant import boolean, decode_json, integer, items, mapping, text
 from stallwatch.formats.unreadable import Unreadable
-from stallwatch.model.scene import CodeFrame, Handled, NamedCall, Scene
+from stallwatch.model.hook_report import CodeFrame, Handled, NamedCall, Scene
 
 _MAXIMUM_CALLS: Final = 64
 _MAXIMUM_FRAMES: Final = 128

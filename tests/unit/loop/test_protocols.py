@@ -8,7 +8,7 @@ import pytest
 from stallwatch.clock import Clock
 from stallwatch.config import Config, DiagnosisSection
 from stallwatch.loop.judging import JudgeRun
-from stallwatch.loop.parts import RealStarter
+from stallwatch.loop.protocols import RealStarter
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 from stallwatch.node.privileged_client import Privileged

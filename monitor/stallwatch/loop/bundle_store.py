@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from stallwatch.bundle.writer import BundleWriter
 from stallwatch.incidents.messages import BundleMoved
-from stallwatch.loop.guard import StageGuard
-from stallwatch.loop.parts import Store
+from stallwatch.loop.protocols import Store
+from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.model.incident import Incident
 
 _MOST_AWAY = 20  # it is memory; some MB each

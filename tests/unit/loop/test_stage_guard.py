@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from stallwatch.loop.guard import StageGuard
+from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.model.incident import StageErrors
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from stallwatch.bundle.description import Description
-from stallwatch.bundle.finding import Found, readable
+from stallwatch.bundle.discovery import Found, readable
 
 # What is read anew at each look, of the process that is the rank at that time.
 OF_A_LOOK: Final = frozenset({"recorder", "stacks", "process", "profile", "usage", "heartbeat", "scene", "sources"})

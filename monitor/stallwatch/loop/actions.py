@@ -22,12 +22,12 @@ from stallwatch.incidents.messages import (
     Save,
     StartCapture,
 )
-from stallwatch.loop.bundles import Bundles
-from stallwatch.loop.guard import StageGuard
+from stallwatch.loop.bundle_store import Bundles
 from stallwatch.loop.judging import JudgeState
-from stallwatch.loop.parts import Capturing, Judging, Starter
+from stallwatch.loop.protocols import Capturing, Judging, Starter
 from stallwatch.loop.recording import Recording
 from stallwatch.loop.ring import SnapshotRing
+from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.loop.turns import Turns
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import RankSample

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from stallwatch.errors import UsageError
-from stallwatch.outputs.courier import Courier
 from stallwatch.outputs.delivery import Delivered, Later, Refused
+from stallwatch.outputs.notifier import Courier
 from tests.unit.outputs.courier_bench import WAIT, Bench, FakePoster, PlainSpoolFile, PlainWords
 from tests.unit.outputs.reports import FakeClock, diagnosis, incident, verdict
 

@@ -9,11 +9,11 @@ from stallwatch.config import Config
 from stallwatch.incidents.messages import Captured, Discard, Judge, StartCapture
 from stallwatch.incidents.names import incident_id
 from stallwatch.incidents.store import IncidentStore
-from stallwatch.loop.bundles import Bundles
-from stallwatch.loop.guard import StageGuard
-from stallwatch.loop.hands import Hands
+from stallwatch.loop.actions import Hands
+from stallwatch.loop.bundle_store import Bundles
 from stallwatch.loop.judging import JudgeState
 from stallwatch.loop.ring import SnapshotRing
+from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.loop.turns import Turns
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
