@@ -21,16 +21,16 @@ from stallwatch.errors import StallwatchError
 from stallwatch.incidents import silence
 from stallwatch.incidents.cost import Cost
 from stallwatch.incidents.engine import Engine, Now
-from stallwatch.incidents.life import Lives
+from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.looking import early_judgement_ns
 from stallwatch.incidents.messages import Event
 from stallwatch.incidents.tally import Tally
-from stallwatch.loop.actions import Hands
+from stallwatch.loop.actions import ActionRunner
 from stallwatch.loop.archive import joined, make_room, taken_over
-from stallwatch.loop.bundle_store import Bundles
-from stallwatch.loop.control import Desk
+from stallwatch.loop.bundle_store import BundleStore
+from stallwatch.loop.control import ControlService
 from stallwatch.loop.notify import ServiceManager
-from stallwatch.loop.protocols import Looks, Shares, Starter, Store
+from stallwatch.loop.protocols import SensorPanel, Shares, Starter, Store
 from stallwatch.loop.renewal import Renewal, changed, held, renews_sensors, renews_telling
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.loop.sampling import MOVES_ALL_THE_SAME, Sampler
@@ -59,7 +59,7 @@ class Daemon:
         self,
         config: Config,
         clock: Clock,
-        panel: Looks,
+        panel: SensorPanel,
         starter: Starter,
         store: Store,
         service: ServiceManager,
@@ -86,15 +86,15 @@ class Daemon:
         self._guard = StageGuard()
         self._ring = SnapshotRing(config.incidents.timeline_seconds + _AFTER_SECONDS, config.daemon.tick_seconds)
         self._starter = starter
-        bundles = Bundles(store, spare, self._guard)
-        self._hands = Hands(config, bundles, self._ring, starter, self._guard, clock.monotonic_ns)
+        bundles = BundleStore(store, spare, self._guard)
+        self._actions = ActionRunner(config, bundles, self._ring, starter, self._guard, clock.monotonic_ns)
         self._detection, self._remembered, self._detected = Detection(config), DetectionState(), Detected((), (), ())
-        self._engine, self._lives, self._took_over = Engine(config), Lives(), False
+        self._engine, self._lives, self._took_over = Engine(config), IncidentTable(), False
         self._tally = Tally()
         self._cost = Cost()
         self._outputs: tuple[Output, ...] = ()
         self._started_wall_ns = clock.wall_ns()
-        self.desk = Desk(store, clock, self._wakeup.ring)
+        self.control = ControlService(store, clock, self._wakeup.ring)
 
     def run(self, outputs: Sequence[Output]) -> None:
         """Watch until told to stop. Raise UsageError when an output cannot start."""
@@ -138,7 +138,7 @@ class Daemon:
         return True
 
     def _is_awaited(self) -> bool:
-        return self._hands.busy or (self._fleet is not None and self._fleet.busy)
+        return self._actions.busy or (self._fleet is not None and self._fleet.busy)
 
     def tick(self, tick: int, late_seconds: float) -> bool:
         """Look, detect, act, publish; return True, so that a guard shows whether it came to its end."""
@@ -151,7 +151,7 @@ class Daemon:
             self._publish(snapshot)
             if snapshot.ranks:
                 self._guard.run("diagnosis", "start", self._starter.be_ready)
-        self._guard.run("incidents", "catch_up", self._hands.catch_up)
+        self._guard.run("incidents", "catch_up", self._actions.catch_up)
         if not self._took_over and tick % _TAKE_OVER_TICKS == _TAKE_OVER_TICKS - 1:
             self._take_over()
         if tick % _ROOM_TICKS == _ROOM_TICKS - 1:
@@ -193,8 +193,8 @@ class Daemon:
 
     def _act(self, at_ns: int, *, only_news: bool = False) -> bool:
         """Let the incidents live on and do what they want done; return whether there was anything to hear."""
-        wishes = self._guard.run("incidents", "wishes", self.desk.wishes) or []
-        done = self._guard.run("incidents", "poll", self._hands.poll) or []
+        wishes = self._guard.run("incidents", "wishes", self.control.wishes) or []
+        done = self._guard.run("incidents", "poll", self._actions.poll) or []
         events: list[Event] = [*done, *(wish.event for wish in wishes)]
         events += self._share(events, at_ns)
         if only_news and not events:
@@ -204,7 +204,7 @@ class Daemon:
         advanced = self._guard.run("incidents", "engine", lambda: self._engine.advance(self._lives, events, now))
         if advanced is not None:
             self._lives, actions = advanced
-            self._hands.do(actions)
+            self._actions.do(actions)
         for wish in wishes:
             self._guard.run("incidents", "answer", partial(wish.answer_from, self._lives))
         return True
@@ -219,7 +219,7 @@ class Daemon:
         report = self._guard.run("daemon", "report", lambda: self._report(snapshot))
         if report is None:
             return
-        self.desk.show(report)
+        self.control.show(report)
         for output in self._outputs:
             self._guard.run("outputs", output.name, partial(output.publish, report))
 
@@ -268,7 +268,7 @@ class Daemon:
     def close(self) -> None:
         """End every child and let the outputs say their last words."""
         self._guard.run("daemon", "notify", lambda: self._service.say("STOPPING=1"))
-        self._guard.run("incidents", "close", self._hands.close)
+        self._guard.run("incidents", "close", self._actions.close)
         if self._fleet is not None:
             self._guard.run("fleet", "close", self._fleet.close)
         if self._sampler is not None:
@@ -299,7 +299,7 @@ class Daemon:
             config, kept = held(self._config, self._reload())
             keys = changed(self._config, config)
             renews = self._renewal is not None and renews_telling(config, keys)
-            sending = self._renewal.telling(config, self.desk) if self._renewal is not None and renews else ()
+            sending = self._renewal.telling(config, self.control) if self._renewal is not None and renews else ()
         except StallwatchError as error:
             raise StallwatchError(f"the old configuration stays: {error}. {error.help}") from error
         if self._renewal is not None:
@@ -311,7 +311,7 @@ class Daemon:
                 self._guard.run("sensors", "panel", before.close)
         self._config = config
         self._detection, self._engine = Detection(self._config), Engine(self._config)
-        self._hands.configure(self._config)
+        self._actions.configure(self._config)
         if self._sampler is not None:
             self._sampler.configure(self._config.drift)
         log.info("configuration read again; changed: %s", ", ".join(keys) or "nothing")

@@ -155,32 +155,32 @@ def test_an_incident_of_a_job_that_ended_while_no_daemon_ran_has_ended_and_is_no
 def test_a_capture_on_request_answers_with_its_incident(tmp_path: Path) -> None:
     bench = Bench(tmp_path, job_run(four(), 40), starter=FakeStarter(report("healthy", ()))).run(5)
     answers: list[str] = []
-    asking = threading.Thread(target=lambda: answers.append(bench.daemon.desk.capture(None)))
+    asking = threading.Thread(target=lambda: answers.append(bench.daemon.control.capture(None)))
     asking.start()
     while asking.is_alive():
         bench.daemon.between_ticks()
     asking.join()
-    assert bench.daemon.desk.incident(answers[0]) is not None
+    assert bench.daemon.control.incident(answers[0]) is not None
     bench.run(10)
-    kept = bench.daemon.desk.incident(answers[0])
+    kept = bench.daemon.control.incident(answers[0])
     assert kept is not None
     assert kept.resolution == "captured on request"
-    assert bench.daemon.desk.past_incidents(5)[0].incident_id == answers[0]
+    assert bench.daemon.control.past_incidents(5)[0].incident_id == answers[0]
 
 
 def test_a_capture_of_an_unknown_job_is_refused_with_advice(tmp_path: Path) -> None:
     bench = Bench(tmp_path, job_run(four(), 5))
     with pytest.raises(UsageError, match="has not looked"):
-        bench.daemon.desk.capture(None)
+        bench.daemon.control.capture(None)
     bench.run()
     with pytest.raises(UsageError, match="no job 'other'") as refused:
-        bench.daemon.desk.capture("other")
+        bench.daemon.control.capture("other")
     assert "train" in refused.value.help
 
 
 def test_a_muted_job_is_watched_and_nobody_is_told(tmp_path: Path) -> None:
     bench = Bench(tmp_path, HANG)
-    bench.daemon.desk.mute("train", 3600, "")
+    bench.daemon.control.mute("train", 3600, "")
     incident = only_incident(bench.run())
     assert (incident.severity, incident.muted) == ("none", True)
     assert incident.verdict is not None
@@ -189,20 +189,20 @@ def test_a_muted_job_is_watched_and_nobody_is_told(tmp_path: Path) -> None:
 def test_who_mutes_a_name_that_several_users_have_must_say_whose_job_he_means(tmp_path: Path) -> None:
     bench = Bench(tmp_path, job_run(four(), 5))
     with pytest.raises(UsageError, match="no job 'train' is known"):
-        bench.daemon.desk.mute("train", 60)
-    assert bench.daemon.desk.mute("train", 60, by="anna") == "anna"
+        bench.daemon.control.mute("train", 60)
+    assert bench.daemon.control.mute("train", 60, by="anna") == "anna"
     bench.run()
-    report = bench.daemon.desk.report()
+    report = bench.daemon.control.report()
     assert report is not None
-    assert bench.daemon.desk.mute("train", 60, by="anna") == ""  # of who has it
+    assert bench.daemon.control.mute("train", 60, by="anna") == ""  # of who has it
     theirs = tuple(replace(view, job=replace(view.job, owner="ben")) for view in report.ranks)
-    bench.daemon.desk.show(replace(report, ranks=(*report.ranks, *theirs)))
+    bench.daemon.control.show(replace(report, ranks=(*report.ranks, *theirs)))
     with pytest.raises(UsageError, match="2 users have a job 'train'") as refused:
-        bench.daemon.desk.mute("train", 60, by="ben")
+        bench.daemon.control.mute("train", 60, by="ben")
     assert "--owner" in refused.value.help
     with pytest.raises(UsageError, match="2 users have a job 'train'"):
-        bench.daemon.desk.capture("train")
-    assert bench.daemon.desk.mute("train", 60, "ben") == "ben"
+        bench.daemon.control.capture("train")
+    assert bench.daemon.control.mute("train", 60, "ben") == "ben"
 
 
 def test_the_configuration_is_read_again_on_request(tmp_path: Path) -> None:
@@ -269,11 +269,11 @@ def test_what_it_cannot_read_of_itself_is_unknown_and_costs_nothing_else(
 
 OUTSIDE_ITS_STAGES = [
     ("stallwatch.loop.notify.ServiceManager.say", "notify"),
-    ("stallwatch.loop.actions.Hands.catch_up", "catch_up"),
-    ("stallwatch.loop.actions.Hands.poll", "poll"),
+    ("stallwatch.loop.actions.ActionRunner.catch_up", "catch_up"),
+    ("stallwatch.loop.actions.ActionRunner.poll", "poll"),
     ("stallwatch.loop.ring.SnapshotRing.add", "tick"),
-    ("stallwatch.loop.control.Desk.wishes", "wishes"),
-    ("stallwatch.loop.control.Desk.show", "tick"),
+    ("stallwatch.loop.control.ControlService.wishes", "wishes"),
+    ("stallwatch.loop.control.ControlService.show", "tick"),
     ("stallwatch.loop.wakeup.Wakeup.wait", "rest"),
     ("stallwatch.incidents.store.IncidentStore.problem", "report"),
     ("tests.unit.loop.fakes.FakePanel.news_descriptors", "rest"),

@@ -29,7 +29,7 @@ from stallwatch.model.evidence import (
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident
 from stallwatch.model.reading import Known
-from stallwatch.model.rendezvous import NO_MEETING, Meeting
+from stallwatch.model.rendezvous import NO_MEETING, Rendezvous
 from stallwatch.model.snapshot import Heartbeat, JobKey, NodeSnapshot
 from stallwatch.model.summary import RankSummary
 
@@ -150,7 +150,7 @@ class Assembly:
         found = slow[0]
         return HeldBack(found.ranks, found.reason, found.slowness, found.stage == "confirmed", found.from_start)
 
-    def _meeting(self, description: Description, world_size: int | None) -> Meeting:
+    def _meeting(self, description: Description, world_size: int | None) -> Rendezvous:
         """What the daemon's last snapshot tells of ranks of this job that are in none of the given folders."""
         if len(self._snapshots) != 1 or len(self._descriptions) != 1 or not description.epoch or not world_size:
             return NO_MEETING

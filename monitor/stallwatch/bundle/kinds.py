@@ -11,6 +11,7 @@ from stallwatch.bundle.limits import LONGEST_TIMELINE_BYTES
 from stallwatch.formats import (
     flight_recorder,
     gpus,
+    hook_report,
     kernel_log,
     process,
     py_spy,
@@ -35,7 +36,7 @@ from stallwatch.model.evidence import (
     Usage,
 )
 from stallwatch.model.gpu import Gpu
-from stallwatch.model.hook_report import Scene
+from stallwatch.model.hook_report import HookReport
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import Heartbeat, NodeSnapshot
 
@@ -127,7 +128,7 @@ KINDS: Final[dict[str, Kind]] = {
     "profile": Kind(py_spy_profile.parse, Profile, 4 * _MEBIBYTE),
     "usage": Kind(_structure(Usage), Usage, _MEBIBYTE),
     "heartbeat": Kind(_structure(Heartbeat), Heartbeat, _MEBIBYTE),
-    "scene": Kind(scene.parse, Scene, _MEBIBYTE),
+    "scene": Kind(hook_report.parse, HookReport, _MEBIBYTE),
     "attempts": Kind(_structure(tuple[Attempt, ...], text_of), tuple[Attempt, ...], 4 * _MEBIBYTE),
     "sources": Kind(_structure(tuple[SourceLine, ...], line_of), tuple[SourceLine, ...], 4 * _MEBIBYTE),
     "description": Kind(lambda data, source, look: description.parse(data), description.Description, 16 * _MEBIBYTE),

@@ -4,14 +4,14 @@ another meeting place, or show that there is no rest."""
 from collections.abc import Sequence
 from typing import Final
 
-from stallwatch.model.rendezvous import Apart, Meeting
+from stallwatch.model.rendezvous import Apart, Rendezvous
 from stallwatch.model.snapshot import RankSample
 
 # A job that meets here is on this node as a whole.
 _LOOPBACK: Final = ("127.", "localhost", "::1", "[::1]")
 
 
-def others_of_job(samples: Sequence[RankSample], training_job: str | None, epoch: str, world_size: int) -> Meeting:
+def others_of_job(samples: Sequence[RankSample], training_job: str | None, epoch: str, world_size: int) -> Rendezvous:
     """Given a node's ranks and the name of one job's life, return where its ranks were told to meet."""
     place = meeting_place(epoch)
     alive = [s for s in samples if s.end is None and s.job.training_job == training_job and s.world_size == world_size]
@@ -24,7 +24,7 @@ def others_of_job(samples: Sequence[RankSample], training_job: str | None, epoch
     ended = {sample.rank for sample in samples if sample.end is not None and sample.job.training_job == training_job}
     local = place.startswith(_LOOPBACK)
     rest = set(range(world_size)) - own - set(apart) - ended
-    return Meeting(
+    return Rendezvous(
         place=place,
         apart=tuple(apart[rank] for rank in sorted(apart)),
         never_seen=tuple(sorted(rest)) if local and own else (),

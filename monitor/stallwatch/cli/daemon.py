@@ -27,7 +27,7 @@ from stallwatch.outputs.build import build, notify_test, telling
 from stallwatch.outputs.output import Control, Output
 from stallwatch.outputs.sockets import SOCKET_NAME, make_way
 from stallwatch.outputs.told import told_by
-from stallwatch.sensors.panel import Panel
+from stallwatch.sensors.panel import SensorSet
 
 log = logging.getLogger("stallwatch.daemon")
 
@@ -71,7 +71,7 @@ def command(path: Path | None, verbose: bool) -> int:
     if side.is_ours:
         make_rank_directory(config.daemon.rank_directory)
     fleet = shared_with(config, clock, lambda incident_id: told_by(daemon.outputs, incident_id))
-    panel = Panel(config, clock, side)
+    panel = SensorSet(config, clock, side)
     judging = partial(JudgeRun, command=command_for(config.fleet))
     starter = RealStarter(config, clock, side, judging)
     sampler = Sampler(config.drift, clock, starter.sample)
@@ -91,11 +91,11 @@ def command(path: Path | None, verbose: bool) -> int:
     )
     daemon.handle_signals()
     try:
-        outputs = build(config, daemon.desk, clock)
+        outputs = build(config, daemon.control, clock)
     except BaseException:
         panel.close()
         raise
-    daemon.desk.test_outputs = lambda: notify_test(daemon.outputs)
+    daemon.control.test_outputs = lambda: notify_test(daemon.outputs)
     log.info("watching state_directory=%s listen=%s", config.daemon.state_directory, config.http.listen or "off")
     if sys.stderr.isatty():
         log.info("`stallwatch status` shows this node's ranks, `stallwatch status --url` the address of the page")
@@ -191,10 +191,10 @@ class _Renewal:
     def privileged(self) -> None:
         self._side.renew()
 
-    def panel(self, config: Config) -> Panel:
+    def panel(self, config: Config) -> SensorSet:
         if self._side.is_ours:
             make_rank_directory(config.daemon.rank_directory)
-        return Panel(config, self._clock, self._side)
+        return SensorSet(config, self._clock, self._side)
 
     def telling(self, config: Config, control: Control) -> tuple[Output, ...]:
         return telling(config, control, self._clock)

@@ -11,7 +11,7 @@ from stallwatch.config import Config, StallSection
 from stallwatch.detectors.detector import Detector
 from stallwatch.detectors.drift import DriftDetector
 from stallwatch.detectors.due import next_due
-from stallwatch.detectors.exit import DeathsDetector, is_ending
+from stallwatch.detectors.exit import ExitDetector, is_ending
 from stallwatch.detectors.hardware import HardwareDetector
 from stallwatch.detectors.health import HealthDetector
 from stallwatch.detectors.history import NodeHistory, RankHistory, advance
@@ -40,7 +40,7 @@ _WAITING_NS = 2 * SECOND_NS  # an operation pending for longer is worth showing
 def detectors(config: Config) -> Detectors:
     """The detectors in force, in the order in which their findings are listed."""
     return (
-        DeathsDetector(config.tell),
+        ExitDetector(config.tell),
         HardwareDetector(),
         StoppedDetector(),
         InitDetector(config.stall),

@@ -16,7 +16,7 @@ class DeathsState(msgspec.Struct, frozen=True):
     abnormal: tuple[JobKey, ...] = ()  # jobs whose first end was one that others outlived
 
 
-class DeathsDetector:
+class ExitDetector:
     """An abnormal end is a finding at once. A normal one (exit 0, SIGTERM) means that the job is ending: it becomes
     a finding only when others are still here after `tell.ending_seconds`."""
 

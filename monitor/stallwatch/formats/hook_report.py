@@ -4,19 +4,19 @@ from typing import Any, Final
 
 from stallwatch.formats.tolerant import boolean, decode_json, integer, items, mapping, text
 from stallwatch.formats.unreadable import Unreadable
-from stallwatch.model.hook_report import CodeFrame, Handled, NamedCall, Scene
+from stallwatch.model.hook_report import CodeFrame, Handled, HookReport, NamedCall
 
 _MAXIMUM_CALLS: Final = 64
 _MAXIMUM_FRAMES: Final = 128
 
 
-def parse(data: bytes, source: str, look: int = 1) -> Scene:
+def parse(data: bytes, source: str, look: int = 1) -> HookReport:
     """Given the hook's answer, return it. Raise Unreadable."""
     said = decode_json(data)
     if type(said) is not dict:
         raise Unreadable("it is not what the hook answers")
     calls = (_call(mapping(call)) for call in items(said.get("calls"))[:_MAXIMUM_CALLS])
-    return Scene(source, look, _handled(mapping(said.get("handling"))), tuple(call for call in calls if call))
+    return HookReport(source, look, _handled(mapping(said.get("handling"))), tuple(call for call in calls if call))
 
 
 def _handled(said: dict[str, Any]) -> Handled | None:

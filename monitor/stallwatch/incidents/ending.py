@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.incidents.life import Cooldown, Family, Life, Lives
+from stallwatch.incidents.life import Cooldown, Family, IncidentLife, IncidentTable
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import Action, CancelCapture, Discard
 from stallwatch.model.finding import Finding
@@ -29,7 +29,7 @@ _LONGEST_COOLDOWN_SECONDS = 3600.0
 
 
 def may_open(
-    lives: Lives, job: JobKey, family: Family, facts: JobFacts | None, at_ns: int, *, confirmed: bool = False
+    lives: IncidentTable, job: JobKey, family: Family, facts: JobFacts | None, at_ns: int, *, confirmed: bool = False
 ) -> bool:
     """A symptom opens an incident unless one is open for it, it was a false alarm just now, or the job is long over.
     What is `confirmed` is no suspicion: it waits for nothing."""
@@ -49,7 +49,9 @@ class End(NamedTuple):
     why: str
 
 
-def end_of(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, JobFacts], at_ns: int) -> End | None:
+def end_of(
+    life: IncidentLife, findings: tuple[Finding, ...], jobs: Mapping[JobKey, JobFacts], at_ns: int
+) -> End | None:
     """Return how the incident is over, None while it is not."""
     job = life.incident.job
     facts = jobs.get(job)
@@ -81,7 +83,7 @@ def end_of(life: Life, findings: tuple[Finding, ...], jobs: Mapping[JobKey, JobF
     return End("resolved", f"the job moves again after {stood:.0f} s" if facts.moved else "the symptom is gone")
 
 
-def _is_owed(life: Life, findings: tuple[Finding, ...], at_ns: int) -> bool:
+def _is_owed(life: IncidentLife, findings: tuple[Finding, ...], at_ns: int) -> bool:
     """A verdict on what ended the job is still to come."""
     if life.confirmed_ns is None or life.judgements_failed or life.family == "health":
         return False
@@ -95,7 +97,7 @@ def _is_owed(life: Life, findings: tuple[Finding, ...], at_ns: int) -> bool:
     return asked and _age(max(life.look_ns, life.confirmed_ns), at_ns) < _VERDICT_SECONDS
 
 
-def is_to_be_judged(life: Life, facts: JobFacts | None) -> bool:
+def is_to_be_judged(life: IncidentLife, facts: JobFacts | None) -> bool:
     """A job that stood, not for long enough to be sure, and is gone now: what was seen of it is all that there will
     be. One that ended in order had moved again."""
     gone = facts is None or not facts.alive
@@ -105,8 +107,14 @@ def is_to_be_judged(life: Life, facts: JobFacts | None) -> bool:
 
 
 def end(
-    lives: Lives, life: Life, end: End, facts: JobFacts | None, at_ns: int, wall_ns: int, actions: list[Action]
-) -> Lives:
+    lives: IncidentTable,
+    life: IncidentLife,
+    end: End,
+    facts: JobFacts | None,
+    at_ns: int,
+    wall_ns: int,
+    actions: list[Action],
+) -> IncidentTable:
     """Return the state without this life: kept among the past when it said something or the job ended as it stood,
     else dismissed."""
     if life.capturing:
@@ -125,7 +133,7 @@ def end(
     return replace(lives, past=_kept((over, *lives.past)))
 
 
-def _stood(life: Life, end: End, facts: JobFacts | None) -> bool:
+def _stood(life: IncidentLife, end: End, facts: JobFacts | None) -> bool:
     """Somebody, or something, ended a job that stood still: that is when its evidence is needed."""
     verdict = life.incident.verdict
     moved = (facts is not None and facts.finished) or (verdict is not None and verdict.cause == "healthy")
@@ -142,7 +150,7 @@ def _kept(past: tuple[Incident, ...]) -> tuple[Incident, ...]:
     return tuple(kept)
 
 
-def _cooled(cooldowns: tuple[Cooldown, ...], life: Life, at_ns: int) -> tuple[Cooldown, ...]:
+def _cooled(cooldowns: tuple[Cooldown, ...], life: IncidentLife, at_ns: int) -> tuple[Cooldown, ...]:
     if life.family != "slow":
         return cooldowns  # a hang is never looked at too often: its limit must pass each time
     job, longest_ns = life.incident.job, int(_LONGEST_COOLDOWN_SECONDS * _SECOND_NS)

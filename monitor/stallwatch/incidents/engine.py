@@ -9,7 +9,7 @@ from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import ending, judged, looking, shared, silence, slowness
 from stallwatch.incidents.escalation import deserved, planned
-from stallwatch.incidents.life import Family, Life, Lives, numbered
+from stallwatch.incidents.life import Family, IncidentLife, IncidentTable, numbered
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import (
     Acknowledged,
@@ -58,7 +58,9 @@ class Engine:
     def __init__(self, config: Config) -> None:
         self._config = config
 
-    def advance(self, lives: Lives, events: Sequence[Event], now: Now) -> tuple[Lives, tuple[Action, ...]]:
+    def advance(
+        self, lives: IncidentTable, events: Sequence[Event], now: Now
+    ) -> tuple[IncidentTable, tuple[Action, ...]]:
         """Given the state, what happened since, and the node now, return the next state and what must be done.
 
         It may be called at any moment between ticks with the last tick's findings and new events.
@@ -83,7 +85,7 @@ class Engine:
                 lives = ending.end(lives, lived, end, facts, now.at_ns, now.wall_ns, actions)
         return replace(lives, active=tuple(kept)), tuple(actions)
 
-    def _heard(self, lives: Lives, event: Event, now: Now, actions: list[Action]) -> Lives:
+    def _heard(self, lives: IncidentTable, event: Event, now: Now, actions: list[Action]) -> IncidentTable:
         if isinstance(event, MuteWanted | ModeWanted | MaintenanceWanted):
             return silence.heard(lives, event, now.at_ns)
         if isinstance(event, CaptureWanted):
@@ -109,14 +111,16 @@ class Engine:
             heard = looking.judged(life, event, self._config, now.at_ns, now.wall_ns, actions, lives.past)
         return replace(lives, active=tuple(heard if one is life else one for one in lives.active))
 
-    def _requested(self, lives: Lives, job: JobKey, now: Now, actions: list[Action]) -> Lives:
+    def _requested(self, lives: IncidentTable, job: JobKey, now: Now, actions: list[Action]) -> IncidentTable:
         for life in lives.active:
             if life.incident.job == job and life.family in ("hang", "request"):
                 sooner = replace(life, next_look_ns=now.at_ns)
                 return replace(lives, active=tuple(sooner if one is life else one for one in lives.active))
         return self._open(lives, job, "request", now, actions)
 
-    def _open(self, lives: Lives, job: JobKey, family: Family, now: Now, actions: list[Action]) -> Lives:
+    def _open(
+        self, lives: IncidentTable, job: JobKey, family: Family, now: Now, actions: list[Action]
+    ) -> IncidentTable:
         ordinals = numbered(lives.ordinals, job)
         findings = now.of(job, family)
         what = "; ".join(f.reason for f in findings) or "captured on request"
@@ -135,20 +139,20 @@ class Engine:
             together=shared.begin_together(family, now.jobs.get(job), self._config),
         )
         if family == "health":
-            life = Life(incident, family)
+            life = IncidentLife(incident, family)
             actions += [Note(incident.incident_id, what), Save(incident)]
             return replace(lives, active=(*lives.active, life), ordinals=tuple(ordinals.items()))
-        life = Life(incident, family, looks=1, look_ns=now.at_ns, capturing=True)
+        life = IncidentLife(incident, family, looks=1, look_ns=now.at_ns, capturing=True)
         if family == "drift":
             incident = with_sampled_verdict(incident, now.wall_ns)
-            life = Life(incident, family, looks=1, look_ns=now.at_ns, capturing=True, judged_look=1)
+            life = IncidentLife(incident, family, looks=1, look_ns=now.at_ns, capturing=True, judged_look=1)
         if family == "request":
             later = now.at_ns + int(self._config.stall.second_look_seconds * 1e9)
             life = replace(life, confirmed_ns=later, next_look_ns=later)
         actions += [Note(incident.incident_id, what), Save(incident), StartCapture(incident, 1)]
         return replace(lives, active=(*lives.active, life), ordinals=tuple(ordinals.items()))
 
-    def _live(self, life: Life, lives: Lives, now: Now, actions: list[Action]) -> Life:
+    def _live(self, life: IncidentLife, lives: IncidentTable, now: Now, actions: list[Action]) -> IncidentLife:
         life = _with_findings(life, now.of(life.incident.job, life.family), now.at_ns)
         if ending.is_to_be_judged(life, now.jobs.get(life.incident.job)):
             life = replace(life, confirmed_ns=now.at_ns)
@@ -156,7 +160,7 @@ class Engine:
             life = looking.look_and_judge(life, self._config, now.at_ns, actions)
         return self._told(life, lives, now, actions)
 
-    def _told(self, life: Life, lives: Lives, now: Now, actions: list[Action]) -> Life:
+    def _told(self, life: IncidentLife, lives: IncidentTable, now: Now, actions: list[Action]) -> IncidentLife:
         facts = now.jobs.get(life.incident.job)
         plan = planned(life, facts, self._config, now)
         severity = deserved(life.incident.severity, plan, now.at_ns)
@@ -201,7 +205,7 @@ def _not_yet(incident: Incident, plan: Plan, now: Now, actions: list[Action]) ->
     return noted(incident, what, now.wall_ns, actions)
 
 
-def _moved_of_past(lives: Lives, event: BundleMoved) -> Lives:
+def _moved_of_past(lives: IncidentTable, event: BundleMoved) -> IncidentTable:
     past = tuple(
         replace(incident, bundle=event.bundle) if incident.incident_id == event.incident_id else incident
         for incident in lives.past
@@ -209,14 +213,14 @@ def _moved_of_past(lives: Lives, event: BundleMoved) -> Lives:
     return replace(lives, past=past)
 
 
-def _acknowledged(life: Life, by: str, wall_ns: int, actions: list[Action]) -> Life:
+def _acknowledged(life: IncidentLife, by: str, wall_ns: int, actions: list[Action]) -> IncidentLife:
     if life.incident.acknowledged_by == by:
         return life
     incident = replace(life.incident, acknowledged_by=by)
     return replace(life, incident=noted(incident, f"acknowledged by {by}", wall_ns, actions))
 
 
-def _with_findings(life: Life, findings: tuple[Finding, ...], at_ns: int) -> Life:
+def _with_findings(life: IncidentLife, findings: tuple[Finding, ...], at_ns: int) -> IncidentLife:
     if not findings:
         return life if life.quiet_since_ns is not None else replace(life, quiet_since_ns=at_ns)
     before = life.incident.findings
@@ -245,7 +249,7 @@ def adopt(
     ordinals: Sequence[tuple[JobKey, int]],
     past: Sequence[Incident],
     at_ns: int,
-) -> Lives:
+) -> IncidentTable:
     """Given (incident, looks) left open by the last daemon and ordinals of the store, return the state to begin with.
 
     What was told stays told; an incident whose symptom is not seen again within a minute is resolved.
@@ -256,7 +260,7 @@ def adopt(
         # Another boot's clock means nothing here.
         since_ns, verdict_since_ns = min(incident.since_ns, at_ns), min(incident.verdict_since_ns or at_ns, at_ns)
         lives.append(
-            Life(
+            IncidentLife(
                 replace(incident, since_ns=since_ns, verdict_since_ns=verdict_since_ns if incident.report else None),
                 "hang" if "hang" in families else min(families),
                 looks=max(looks, 1),
@@ -265,4 +269,4 @@ def adopt(
                 adopted_ns=at_ns,
             )
         )
-    return Lives(active=tuple(lives), past=tuple(past), ordinals=tuple(ordinals))
+    return IncidentTable(active=tuple(lives), past=tuple(past), ordinals=tuple(ordinals))

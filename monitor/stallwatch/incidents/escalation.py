@@ -6,7 +6,7 @@ from typing import Protocol
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import slowness
-from stallwatch.incidents.life import Life
+from stallwatch.incidents.life import IncidentLife
 from stallwatch.model.incident import SEVERITIES, Incident, Severity
 from stallwatch.model.verdict import Verdict
 from stallwatch.progress.patience import AT_ONCE, OPEN, Plan, Standstill, plan
@@ -26,7 +26,7 @@ class Moment(Protocol):
     def wall_ns(self) -> int: ...
 
 
-def planned(life: Life, facts: JobFacts | None, config: Config, now: Moment) -> Plan:
+def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Moment) -> Plan:
     """Return when somebody is told of this incident, silence not considered."""
     if life.quiet_since_ns is not None and life.adopted_ns is None:
         return Plan()  # the symptom has gone: what is over wakes nobody
@@ -67,7 +67,7 @@ def deserved(before: Severity, plan: Plan, now_ns: int) -> Severity:
     return max(before, plan.at(now_ns), key=SEVERITIES.index)
 
 
-def _standstill(life: Life, verdict: Verdict, facts: JobFacts | None, now: Moment) -> Standstill:
+def _standstill(life: IncidentLife, verdict: Verdict, facts: JobFacts | None, now: Moment) -> Standstill:
     culprits, incident = set(verdict.culprits), life.incident
     return Standstill(
         verdict=verdict,

@@ -2,14 +2,14 @@
 
 from msgspec.structs import replace
 
-from stallwatch.incidents.life import Lives
+from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import Action, VerdictJudged
 from stallwatch.model.incident import Incident, JudgedCount, Judgement
 from stallwatch.model.verdict import Cause
 
 
-def heard(lives: Lives, event: VerdictJudged, wall_ns: int, actions: list[Action]) -> Lives:
+def heard(lives: IncidentTable, event: VerdictJudged, wall_ns: int, actions: list[Action]) -> IncidentTable:
     """Note it with the incident, wherever that is by now; the same said again changes nothing."""
     life = lives.find(event.incident_id)
     past = next((one for one in lives.past if one.incident_id == event.incident_id), None)

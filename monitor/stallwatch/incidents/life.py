@@ -15,7 +15,7 @@ from stallwatch.model.snapshot import JobKey
 Family = FindingFamily | Literal["request"]
 
 
-class Life(msgspec.Struct, frozen=True):
+class IncidentLife(msgspec.Struct, frozen=True):
     incident: Incident
     family: Family
     looks: int = 0  # begun so far
@@ -74,10 +74,10 @@ class Cooldown(msgspec.Struct, frozen=True):
     times: int
 
 
-class Lives(msgspec.Struct, frozen=True):
+class IncidentTable(msgspec.Struct, frozen=True):
     """The engine's whole state."""
 
-    active: tuple[Life, ...] = ()
+    active: tuple[IncidentLife, ...] = ()
     past: tuple[Incident, ...] = ()  # resolved lately, newest first
     ordinals: tuple[tuple[JobKey, int], ...] = ()  # how many incidents a life of a job has had
     mutes: tuple[Mute, ...] = ()
@@ -87,7 +87,7 @@ class Lives(msgspec.Struct, frozen=True):
     judged: tuple[JudgedCount, ...] = ()  # since the daemon started
     dismissed_total: int = 0  # suspicions that came to nothing, nobody told
 
-    def find(self, incident_id: str) -> Life | None:
+    def find(self, incident_id: str) -> IncidentLife | None:
         return next((life for life in self.active if life.incident.incident_id == incident_id), None)
 
     def incidents(self) -> tuple[Incident, ...]:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from stallwatch.config import Config
 from stallwatch.incidents import slowness
-from stallwatch.incidents.life import Life
+from stallwatch.incidents.life import IncidentLife
 from stallwatch.incidents.messages import Action, CancelCapture, Captured, Judge, Judged, Note, Save, StartCapture
 from stallwatch.incidents.recurrence import recurrence
 from stallwatch.model.incident import Incident, IncidentEvent, IncidentState
@@ -23,7 +23,7 @@ _EARLY_SECONDS = 0.4
 _BEFORE_SECONDS = 5.0  # a look this long before somebody is told or paged: nobody is woken by old evidence
 
 
-def captured(life: Life, event: Captured, wall_ns: int, actions: list[Action]) -> Life:
+def captured(life: IncidentLife, event: Captured, wall_ns: int, actions: list[Action]) -> IncidentLife:
     """Take in how far the look under way has come."""
     if event.look != life.looks:
         return life  # of a look that was given up
@@ -51,14 +51,14 @@ def captured(life: Life, event: Captured, wall_ns: int, actions: list[Action]) -
 
 
 def judged(
-    life: Life,
+    life: IncidentLife,
     event: Judged,
     config: Config,
     now_ns: int,
     wall_ns: int,
     actions: list[Action],
     earlier: Sequence[Incident] = (),
-) -> Life:
+) -> IncidentLife:
     """Take in the verdict, or that there is none, and plan the next look. `earlier`: incidents of the past."""
     early, life = life.early, replace(life, judging=False, judged_look=event.look, early=False)
     if early and not (event.report and event.report.verdicts and event.report.verdicts[0].cause == "process_stopped"):
@@ -102,7 +102,7 @@ def is_known_to_stand(incident: Incident) -> bool:
     return verdict is not None and (verdict.cause == "undecided" or verdict.cause in AT_ONCE | STUCK)
 
 
-def look_and_judge(life: Life, config: Config, now_ns: int, actions: list[Action]) -> Life:
+def look_and_judge(life: IncidentLife, config: Config, now_ns: int, actions: list[Action]) -> IncidentLife:
     """Begin the look that is due, and have judged what is ready."""
     if life.family == "health":
         return life
@@ -126,7 +126,7 @@ def look_and_judge(life: Life, config: Config, now_ns: int, actions: list[Action
     return life
 
 
-def early_judgement_ns(life: Life) -> int | None:
+def early_judgement_ns(life: IncidentLife) -> int | None:
     """When what is known of a stop is judged, should its first look not be done by then; None of all else."""
     if not life.capturing or life.judging or life.judged_look or life.early_done:
         return None
@@ -134,7 +134,7 @@ def early_judgement_ns(life: Life) -> int | None:
     return life.look_ns + int(_EARLY_SECONDS * _SECOND_NS) if stopped else None
 
 
-def _is_awaited(life: Life, now_ns: int) -> bool:
+def _is_awaited(life: IncidentLife, now_ns: int) -> bool:
     """The last look sees a slow rank over some seconds, or is yet to be judged: the next is not so urgent."""
     seconds = slowness.look_seconds(life.incident, life.looks)
     return now_ns - life.look_ns < _SECOND_NS * seconds and (life.capturing or life.judged_look < life.looks)
@@ -147,7 +147,7 @@ def noted(incident: Incident, what: str, wall_ns: int, actions: list[Action]) ->
     return incident
 
 
-def state_by(life: Life, verdict: Verdict) -> IncidentState:
+def state_by(life: IncidentLife, verdict: Verdict) -> IncidentState:
     if life.family == "slow" and verdict.cause != "slow_rank":
         return "suspect"
     return "suspect" if verdict.cause == "healthy" else "open"
@@ -171,7 +171,7 @@ def _with_recurrence(incident: Incident, earlier: Sequence[Incident]) -> Inciden
     return replace(incident, report=replace(incident.report, verdicts=(verdict, *incident.report.verdicts[1:])))
 
 
-def _plan(life: Life, verdict: Verdict, config: Config, since_ns: int, now_ns: int) -> Life:
+def _plan(life: IncidentLife, verdict: Verdict, config: Config, since_ns: int, now_ns: int) -> IncidentLife:
     if life.family == "request":
         return life
     if verdict.cause in OPEN or (life.family == "slow") != (verdict.cause == "slow_rank"):
@@ -181,7 +181,7 @@ def _plan(life: Life, verdict: Verdict, config: Config, since_ns: int, now_ns: i
     return replace(life, next_look_ns=second if life.looks == 1 and not exited else None)
 
 
-def look_before(life: Life, told_ns: int | None, now_ns: int) -> Life:
+def look_before(life: IncidentLife, told_ns: int | None, now_ns: int) -> IncidentLife:
     """Plan a look before the moment at which somebody is told or paged."""
     if told_ns is None or life.family not in ("hang", "slow"):
         return life
@@ -192,7 +192,7 @@ def look_before(life: Life, told_ns: int | None, now_ns: int) -> Life:
     return replace(life, next_look_ns=max(look_ns, now_ns))
 
 
-def _look_later(life: Life, now_ns: int) -> Life:
+def _look_later(life: IncidentLife, now_ns: int) -> IncidentLife:
     verdict = life.incident.verdict
     settles = life.family == "hang" and verdict is not None and verdict.cause == "healthy"
     first_seconds = _SETTLED_SECONDS if settles else _FIRST_REPEAT_SECONDS

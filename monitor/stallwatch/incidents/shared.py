@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.incidents.life import Family, Life, Lives
+from stallwatch.incidents.life import Family, IncidentLife, IncidentTable
 from stallwatch.incidents.looking import named, noted, state_by
 from stallwatch.incidents.messages import Action, FleetSaid
 from stallwatch.model.incident import Incident, Together
@@ -19,7 +19,7 @@ def begin_together(family: Family, facts: JobFacts | None, config: Config) -> To
     return Together(why="the job's nodes have not agreed yet which of them tells")
 
 
-def said(life: Life, event: FleetSaid, at_ns: int, wall_ns: int, actions: list[Action]) -> Life:
+def said(life: IncidentLife, event: FleetSaid, at_ns: int, wall_ns: int, actions: list[Action]) -> IncidentLife:
     """Take in where this node stands, and the job's verdict."""
     incident = said_of(life.incident, event, wall_ns, actions)
     report = event.report
@@ -52,7 +52,7 @@ def said_of(incident: Incident, event: FleetSaid, wall_ns: int, actions: list[Ac
     return noted(incident, f"as {incident.shared_id}: {now.why}", wall_ns, actions)
 
 
-def said_of_past(lives: Lives, event: FleetSaid) -> Lives:
+def said_of_past(lives: IncidentTable, event: FleetSaid) -> IncidentTable:
     """The end of an incident may be this node's to tell though another has told its beginning."""
     past = tuple(
         replace(incident, together=event.together) if incident.incident_id == event.incident_id else incident

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.incidents.life import Lives, Maintenance, ModeSet, Mute
+from stallwatch.incidents.life import IncidentTable, Maintenance, ModeSet, Mute
 from stallwatch.incidents.messages import MaintenanceWanted, ModeWanted, MuteWanted
 from stallwatch.model.incident import Incident, Mode, Telling
 
@@ -20,7 +20,7 @@ _MOST_SAID = 20  # of each kind, to people
 _SECOND_NS = 1_000_000_000
 
 
-def heard(lives: Lives, event: MuteWanted | ModeWanted | MaintenanceWanted, now_ns: int) -> Lives:
+def heard(lives: IncidentTable, event: MuteWanted | ModeWanted | MaintenanceWanted, now_ns: int) -> IncidentTable:
     """Take in what somebody says; a time in the past ends what was said before."""
     if isinstance(event, MuteWanted):
         mute = Mute(event.training_job, event.until_ns, event.owner)
@@ -35,12 +35,12 @@ def heard(lives: Lives, event: MuteWanted | ModeWanted | MaintenanceWanted, now_
     return replace(lives, maintenance=(*others[1 - _MOST_MAINTAINED :], own))
 
 
-def mode_of(lives: Lives, config: Config, now_ns: int) -> Mode:
+def mode_of(lives: IncidentTable, config: Config, now_ns: int) -> Mode:
     """Return the mode that holds now."""
     return lives.mode.mode if lives.mode is not None and lives.mode.until_ns > now_ns else config.fleet.mode
 
 
-def silence(lives: Lives, incident: Incident, facts: JobFacts | None, config: Config, now_ns: int) -> str:
+def silence(lives: IncidentTable, incident: Incident, facts: JobFacts | None, config: Config, now_ns: int) -> str:
     """Return why nobody may be told about this incident now, "" when people may."""
     if (mode := mode_of(lives, config, now_ns)) != "tell":
         return f"the mode is {mode}{_by(lives.mode.by) if lives.mode is not None else ' (fleet.mode)'}"
@@ -65,12 +65,12 @@ def silence(lives: Lives, incident: Incident, facts: JobFacts | None, config: Co
     return ""
 
 
-def shown(lives: Lives, config: Config, now_ns: int) -> Telling:
+def shown(lives: IncidentTable, config: Config, now_ns: int) -> Telling:
     """Return what holds now, as people see it."""
     return Telling(mode_of(lives, config, now_ns), tuple(_said(lives, config, now_ns)))
 
 
-def _said(lives: Lives, config: Config, now_ns: int) -> Iterator[str]:
+def _said(lives: IncidentTable, config: Config, now_ns: int) -> Iterator[str]:
     mode = mode_of(lives, config, now_ns)
     if mode != "tell":
         what = "no rank is looked at, and nobody is told" if mode == "off" else "nobody is told"

@@ -22,7 +22,7 @@ from stallwatch.incidents.messages import (
     Save,
     StartCapture,
 )
-from stallwatch.loop.bundle_store import Bundles
+from stallwatch.loop.bundle_store import BundleStore
 from stallwatch.loop.judging import JudgeState
 from stallwatch.loop.protocols import Capturing, Judging, Starter
 from stallwatch.loop.recording import Recording
@@ -57,11 +57,11 @@ def _is_same(one: StartCapture, other: Judge) -> bool:
     return one.incident.incident_id == other.incident.incident_id
 
 
-class Hands:
+class ActionRunner:
     def __init__(
         self,
         config: Config,
-        bundles: Bundles,
+        bundles: BundleStore,
         ring: SnapshotRing,
         starter: Starter,
         guard: StageGuard,

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from stallwatch.config import IncidentSection
 from stallwatch.incidents.engine import adopt
-from stallwatch.incidents.life import Lives
+from stallwatch.incidents.life import IncidentTable
 from stallwatch.loop.protocols import Store
 
 log = logging.getLogger("stallwatch.incidents")
@@ -14,7 +14,7 @@ log = logging.getLogger("stallwatch.incidents")
 _PAST = 20
 
 
-def taken_over(store: Store, at_ns: int) -> Lives:
+def taken_over(store: Store, at_ns: int) -> IncidentTable:
     """Return the lives that a daemon before this one left in the store."""
     left = store.left(_PAST)
     for incident_id in sorted(incident.incident_id for incident, _ in left.open):
@@ -22,7 +22,7 @@ def taken_over(store: Store, at_ns: int) -> Lives:
     return adopt(left.open, left.ordinals, left.past, at_ns)
 
 
-def joined(ours: Lives, left: Lives) -> Lives:
+def joined(ours: IncidentTable, left: IncidentTable) -> IncidentTable:
     """Given our lives and what could be taken over only later, return both; of a job that we have an incident of, and
     of an incident that goes by the name of one of ours, ours stays."""
     ids, jobs = ({life.incident.incident_id for life in ours.active}, {life.incident.job for life in ours.active})
@@ -34,7 +34,7 @@ def joined(ours: Lives, left: Lives) -> Lives:
     return replace(ours, active=(*ours.active, *active), past=(*ours.past, *past), ordinals=tuple(ordinals.items()))
 
 
-def make_room(store: Store, lives: Lives, limits: IncidentSection, wall_ns: int) -> None:
+def make_room(store: Store, lives: IncidentTable, limits: IncidentSection, wall_ns: int) -> None:
     """Remove what is older or more than is kept; never what is open."""
     keep = {life.incident.incident_id for life in lives.active}
     for name in store.retain(limits.keep_bytes, wall_ns - int(limits.keep_seconds * 1e9), keep):

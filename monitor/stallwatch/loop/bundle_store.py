@@ -21,7 +21,7 @@ _MOST_AWAY = 20  # it is memory; some MB each
 _HOME_TICKS = 10  # between attempts to bring something home: it may be large, and the disk only just alive
 
 
-class Bundles:
+class BundleStore:
     def __init__(self, store: Store, spare: Store | None, guard: StageGuard) -> None:
         """`spare` takes bundles that `store` does not; without one such a look is lost."""
         self._store = store

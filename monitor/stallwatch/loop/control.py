@@ -9,7 +9,7 @@ import msgspec
 
 from stallwatch.clock import Clock
 from stallwatch.errors import DeadlineExceeded, UsageError
-from stallwatch.incidents.life import Lives
+from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import (
     Acknowledged,
     CaptureWanted,
@@ -26,13 +26,13 @@ from stallwatch.model.snapshot import JobKey
 _ANSWER_SECONDS = 5.0
 
 
-class Wish(msgspec.Struct, frozen=True):
+class Command(msgspec.Struct, frozen=True):
     """An event for the engine, and where to put the id of the incident it led to."""
 
     event: Event
     answer: Future[str] | None = None
 
-    def answer_from(self, lives: Lives) -> None:
+    def answer_from(self, lives: IncidentTable) -> None:
         """Give the one who waits the incident that his capture became part of."""
         if self.answer is None or not isinstance(self.event, CaptureWanted):
             return
@@ -43,14 +43,14 @@ class Wish(msgspec.Struct, frozen=True):
             self.answer.set_result(ours[-1].incident.incident_id)
 
 
-class Desk:
+class ControlService:
     """Satisfies outputs.output.Control. `wake` makes the loop look at the queue."""
 
     def __init__(self, store: Store, clock: Clock, wake: Callable[[], None]) -> None:
         self._store = store
         self._clock = clock
         self._wake = wake
-        self._wishes: queue.SimpleQueue[Wish] = queue.SimpleQueue()
+        self._wishes: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._report: NodeReport | None = None
         self.test_outputs: Callable[[], tuple[str, ...]] = lambda: ()
 
@@ -58,7 +58,7 @@ class Desk:
         """Make `report` the latest. One assignment: readers see the old or the new."""
         self._report = report
 
-    def wishes(self) -> list[Wish]:
+    def wishes(self) -> list[Command]:
         """Return what was asked since the last call, oldest first. The loop's alone."""
         wishes = []
         while not self._wishes.empty():
@@ -79,7 +79,7 @@ class Desk:
     def capture(self, training_job: str | None, owner: str | None = None) -> str:
         job = self._job(training_job, owner)
         answer: Future[str] = Future()
-        self._wishes.put(Wish(CaptureWanted(job), answer))
+        self._wishes.put(Command(CaptureWanted(job), answer))
         self._wake()
         try:
             return answer.result(_ANSWER_SECONDS)
@@ -90,18 +90,18 @@ class Desk:
 
     def mute(self, training_job: str, seconds: float, owner: str | None = None, by: str = "") -> str:
         whose = self._owner(training_job, by) if owner is None else owner
-        self._wishes.put(Wish(MuteWanted(training_job, self._clock.monotonic_ns() + int(seconds * 1e9), whose)))
+        self._wishes.put(Command(MuteWanted(training_job, self._clock.monotonic_ns() + int(seconds * 1e9), whose)))
         self._wake()
         return whose
 
     def mode(self, mode: Mode, seconds: float, by: str) -> str:
-        self._wishes.put(Wish(ModeWanted(mode, self._clock.monotonic_ns() + int(seconds * 1e9), by)))
+        self._wishes.put(Command(ModeWanted(mode, self._clock.monotonic_ns() + int(seconds * 1e9), by)))
         self._wake()
         return self._reach()
 
     def maintenance(self, node: str, seconds: float, by: str, why: str) -> str:
         name = node or self._node()
-        self._wishes.put(Wish(MaintenanceWanted(name, self._clock.monotonic_ns() + int(seconds * 1e9), by, why)))
+        self._wishes.put(Command(MaintenanceWanted(name, self._clock.monotonic_ns() + int(seconds * 1e9), by, why)))
         self._wake()
         return self._reach()
 
@@ -112,7 +112,7 @@ class Desk:
             raise UsageError(
                 f"no open incident {incident_id!r} on this node", f"Open: {', '.join(sorted(known)) or 'none'}."
             )
-        self._wishes.put(Wish(Acknowledged(incident_id, by)))
+        self._wishes.put(Command(Acknowledged(incident_id, by)))
         self._wake()
 
     def judge(self, incident_id: str, judgement: Judgement, by: str) -> None:
@@ -120,7 +120,7 @@ class Desk:
         if incident is None or incident.verdict is None:
             what = "has no verdict" if incident is not None else "is not known on this node"
             raise UsageError(f"incident {incident_id[:200]!r} {what}", "`stallwatch incidents` lists them.")
-        self._wishes.put(Wish(VerdictJudged(incident_id, judgement, by, incident)))
+        self._wishes.put(Command(VerdictJudged(incident_id, judgement, by, incident)))
         self._wake()
 
     def notify_test(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from stallwatch.config import Config, DiagnosisSection
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.detectors.pace import Pace
 from stallwatch.incidents import looking, slowness
-from stallwatch.incidents.life import Lives
+from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import Event
 from stallwatch.incidents.store import Left
 from stallwatch.loop.judging import JudgeRun, JudgeState
@@ -23,7 +23,7 @@ from stallwatch.model.summary import SampleMemory
 from stallwatch.node.privileged_client import Privileged
 
 
-class Looks(Protocol):
+class SensorPanel(Protocol):
     """The node's sensors: sensors.panel.Panel."""
 
     def look(self, tick: int) -> NodeSnapshot: ...
@@ -100,7 +100,7 @@ class Shares(Protocol):
         """An answer is on its way: come again soon."""
         ...
 
-    def step(self, lives: Lives, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:
+    def step(self, lives: IncidentTable, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:
         """Given the incidents, and what was just judged or asked for by people, return what the other nodes say."""
         ...
 

@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec.structs import asdict, replace
 
 from stallwatch.config import Config
-from stallwatch.loop.protocols import Looks
+from stallwatch.loop.protocols import SensorPanel
 from stallwatch.outputs.output import Control, Output
 
 # Bound to sockets, files of other programs, or the size of what is remembered.
@@ -25,7 +25,7 @@ class Renewal(Protocol):
         """Have the privileged side read its own configuration again."""
         ...
 
-    def panel(self, config: Config) -> Looks: ...
+    def panel(self, config: Config) -> SensorPanel: ...
 
     def telling(self, config: Config, control: Control) -> tuple[Output, ...]:
         """The outputs that tell people. Raise UsageError for one that cannot work."""

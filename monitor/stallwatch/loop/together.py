@@ -21,7 +21,7 @@ from stallwatch.fleet.pace import PaceVerdict, encode_pace
 from stallwatch.fleet.pace_seat import JobPace
 from stallwatch.fleet.settings import settings_of
 from stallwatch.fleet.summary import NodeWord, encode_word
-from stallwatch.incidents.life import Lives
+from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import Event, FleetSaid, Judged
 from stallwatch.incidents.names import shared_name
 from stallwatch.loop import fleet_orders
@@ -88,7 +88,7 @@ class Fleet:
     def busy(self) -> bool:
         return self._link.busy
 
-    def step(self, lives: Lives, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:
+    def step(self, lives: IncidentTable, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:
         """Given the incidents, and what was just judged or asked for by people, return what the other nodes say."""
         book, wall_ns = self._link.book, self._clock.wall_ns()
         fleet_orders.give(book, events, at_ns, wall_ns)
@@ -97,7 +97,9 @@ class Fleet:
         said += fleet_orders.give_acknowledged(book, lives.incidents(), at_ns, wall_ns)
         return [*said, *fleet_orders.events_of(self._link.news())]
 
-    def _of_incidents(self, lives: Lives, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:
+    def _of_incidents(
+        self, lives: IncidentTable, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int
+    ) -> list[Event]:
         shared = [one for one in lives.incidents() if one.together is not None]
         facts = {one.job: one for one in jobs}
         reports = {event.incident_id: event for event in events if isinstance(event, Judged)}

@@ -4,11 +4,11 @@ import msgspec
 
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.hook_report import CodeFrame as CodeFrame
-from stallwatch.model.hook_report import Scene
+from stallwatch.model.hook_report import HookReport
 from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.process import ChildProcess as ChildProcess
 from stallwatch.model.process import Process
-from stallwatch.model.rendezvous import NO_MEETING, Meeting
+from stallwatch.model.rendezvous import NO_MEETING, Rendezvous
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.source_line import SourceBlock as SourceBlock
 from stallwatch.model.source_line import SourceLine as SourceLine
@@ -279,7 +279,7 @@ class RankEvidence(msgspec.Struct, frozen=True):
     log_events: tuple[LogEvent, ...] = ()
     # Made of whole rings by the reader of a large incident; `recorders` then hold the newest entries only.
     summary: RankSummary | None = None
-    scenes: tuple[Scene, ...] = ()  # oldest first
+    scenes: tuple[HookReport, ...] = ()  # oldest first
     profiles: tuple[Profile, ...] = ()  # of itself and of its children, oldest first
     usages: tuple[Usage, ...] = ()  # oldest first
 
@@ -334,5 +334,5 @@ class Evidence(msgspec.Struct, frozen=True):
     looks: int = 1
     log_events: tuple[LogEvent, ...] = ()  # of the launcher, and of ranks of which nothing else is known
     log_nodes: int = 1  # of how many nodes the logs tell: of more than one, a local rank is no rank
-    meeting: Meeting = NO_MEETING
+    meeting: Rendezvous = NO_MEETING
     held_back: HeldBack | None = None

@@ -27,7 +27,7 @@ class NamedCall(msgspec.Struct, frozen=True):
     thread: str  # Python's ident
 
 
-class Scene(msgspec.Struct, frozen=True):
+class HookReport(msgspec.Struct, frozen=True):
     source: str
     look: int
     handled: Handled | None

@@ -10,10 +10,10 @@ class Apart(msgspec.Struct, frozen=True):
     place: str  # master address and port
 
 
-class Meeting(msgspec.Struct, frozen=True):
+class Rendezvous(msgspec.Struct, frozen=True):
     place: str = ""  # of the ranks of the incident: master address and port; "" when unknown
     apart: tuple[Apart, ...] = ()
     never_seen: tuple[int, ...] = ()  # ranks that can only be on this node and have no process here
 
 
-NO_MEETING = Meeting()
+NO_MEETING = Rendezvous()

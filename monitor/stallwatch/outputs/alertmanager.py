@@ -16,7 +16,7 @@ from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
 from stallwatch.outputs.documents import HeldBack, encoded
 from stallwatch.outputs.headline import headline, safety_words, sentence
-from stallwatch.outputs.latest_only_worker import Newest
+from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
 from stallwatch.outputs.poster import Request
 from stallwatch.outputs.secret import secret_url
 
@@ -52,7 +52,7 @@ class AlertmanagerOutput:
         self._due_ns = 0
         self._problem: str | None = None
         self._counts: Counter[str] = Counter({"delivered": 0, "retried": 0})
-        self._alerts = Newest(self.name, self._send)
+        self._alerts = LatestOnlyWorker(self.name, self._send)
 
     def start(self) -> None:
         self._alerts.start()

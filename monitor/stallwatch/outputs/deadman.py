@@ -10,7 +10,7 @@ from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
-from stallwatch.outputs.latest_only_worker import Newest
+from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
 from stallwatch.outputs.poster import Request
 from stallwatch.outputs.secret import secret_url
 
@@ -26,7 +26,7 @@ class Deadman:
         self._every_ns = int(every_seconds * 1e9)
         self._due_ns = 0
         self._problem: str | None = None
-        self._signs = Newest(self.name, self._send)
+        self._signs = LatestOnlyWorker(self.name, self._send)
 
     def start(self) -> None:
         self._signs.start()

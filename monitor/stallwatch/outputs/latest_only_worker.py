@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Newest(Generic[T]):
+class LatestOnlyWorker(Generic[T]):
     """Handing over never waits; `handle` runs in the thread, one at a time."""
 
     def __init__(self, name: str, handle: Callable[[T], None]) -> None:

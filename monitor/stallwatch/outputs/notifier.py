@@ -32,8 +32,8 @@ _OLDEST_SECONDS = 24 * 3600.0
 _REST_SECONDS = 60.0  # after the last word: until then what writes them down is kept
 
 
-class Words(Protocol):
-    """What a courier's messages say; pure."""
+class MessageFormat(Protocol):
+    """What a notifier's messages say; pure."""
 
     def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]: ...
 
@@ -53,13 +53,13 @@ class _Batch(NamedTuple):
     doubted: bool  # an earlier attempt may have arrived
 
 
-class Courier:
+class Notifier:
     """An output that delivers a message for each step of an incident that is worth one."""
 
     def __init__(
         self,
         name: str,
-        words: Words,
+        words: MessageFormat,
         poster: ReadyPoster,
         clock: Clock,
         file: SpoolFile,

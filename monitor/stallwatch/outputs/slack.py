@@ -13,7 +13,7 @@ from stallwatch.errors import UsageError
 from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.delivery import ChildPoster
-from stallwatch.outputs.notifier import Courier
+from stallwatch.outputs.notifier import Notifier
 from stallwatch.outputs.output import Control
 from stallwatch.outputs.poster import Request
 from stallwatch.outputs.rate_cap import RateCap
@@ -33,12 +33,12 @@ from stallwatch.outputs.spool import FarSpoolFile
 _HOUR_SECONDS = 3600.0
 
 
-def slack(config: Config, clock: Clock) -> Courier | None:
+def slack(config: Config, clock: Clock) -> Notifier | None:
     """The output, or None where nothing is configured. Raise UsageError for what cannot be used."""
     request = _request(config.slack)
     if request is None:
         return None
-    return Courier(
+    return Notifier(
         "slack",
         SlackWords(config.http.external_url, *_channels(config.slack, bot=request.kind == "slack_bot")),
         ChildPoster(request),
@@ -50,13 +50,13 @@ def slack(config: Config, clock: Clock) -> Courier | None:
     )
 
 
-def slack_reactions(config: Config, clock: Clock, control: Control, courier: Courier | None) -> SlackReactions | None:
+def slack_reactions(config: Config, clock: Clock, control: Control, notifier: Notifier | None) -> SlackReactions | None:
     """The output that reads what people answer to a bot's messages; None without a bot."""
     request = _request(config.slack)
-    if courier is None or request is None or request.kind != "slack_bot":
+    if notifier is None or request is None or request.kind != "slack_bot":
         return None
     asking = msgspec.structs.replace(request, kind="slack_reactions")
-    return SlackReactions(ChildPoster(asking), clock, courier.threads, control)
+    return SlackReactions(ChildPoster(asking), clock, notifier.threads, control)
 
 
 def _request(section: SlackSection) -> Request | None:

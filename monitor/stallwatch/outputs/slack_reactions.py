@@ -14,7 +14,7 @@ from stallwatch.errors import StallwatchError
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs.delivery import Delivered, Later, Poster, Refused
-from stallwatch.outputs.latest_only_worker import Newest
+from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
 from stallwatch.outputs.output import Control
 
 logger = logging.getLogger("stallwatch.outputs")
@@ -52,7 +52,7 @@ class SlackReactions:
         self._due_ns = 0
         self._refused = ""
         self._muted: set[str] = set()  # by incident: a reaction that stays mutes once
-        self._questions = Newest(self.name, self._ask_all)
+        self._questions = LatestOnlyWorker(self.name, self._ask_all)
 
     def start(self) -> None:
         self._questions.start()

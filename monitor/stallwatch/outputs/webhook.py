@@ -21,7 +21,7 @@ from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.delivery import ChildPoster
 from stallwatch.outputs.documents import IncidentDocument, incident_document
-from stallwatch.outputs.notifier import Courier
+from stallwatch.outputs.notifier import Notifier
 from stallwatch.outputs.poster import Request
 from stallwatch.outputs.secret import secret_text, secret_url
 from stallwatch.outputs.spool import FarSpoolFile
@@ -63,13 +63,13 @@ def schema() -> bytes:
     return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(CloudEvent)), indent=1) + b"\n"
 
 
-def webhook(config: Config, clock: Clock) -> Courier | None:
+def webhook(config: Config, clock: Clock) -> Notifier | None:
     """The output, or None where no address is configured. Raise UsageError for one that cannot be used."""
     url = secret_url("webhook.url", config.webhook.url, config.webhook.url_file)
     if url is None:
         return None
     key = secret_text("webhook.signing_key", "", config.webhook.signing_key_file) or ""
-    return Courier(
+    return Notifier(
         "webhook",
         WebhookWords(),
         ChildPoster(Request("json", url, msgspec.Raw(b"{}"), 0, content_type=CONTENT_TYPE, signing_key=key)),

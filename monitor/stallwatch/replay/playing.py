@@ -10,7 +10,7 @@ import msgspec
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.incidents.engine import Engine, Now
-from stallwatch.incidents.life import Lives
+from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import Action, CancelCapture, Captured, Discard, Judge, Judged, StartCapture
 from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.model.incident import Incident
@@ -82,7 +82,7 @@ class _Playback:
         self._engine = engine
         self._witness = witness
         self._job = job
-        self._lives = Lives()
+        self._lives = IncidentTable()
         self._coming: list[tuple[int, Captured | Judged]] = []
         self._last: tuple[NodeSnapshot, Detected] | None = None
 

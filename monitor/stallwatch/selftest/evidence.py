@@ -18,7 +18,7 @@ from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import JobKey, NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
 from stallwatch.node.procfs import ProcessDirectory
-from stallwatch.sensors.panel import Panel
+from stallwatch.sensors.panel import SensorSet
 
 _SEE_SECONDS = 4.0  # until the sensors' children have started and seen every rank
 _TICK_SECONDS, _POLL_SECONDS = 0.5, 0.05
@@ -44,7 +44,7 @@ class Investigation:
     def judge(self, pids: Mapping[int, int]) -> Judgement:
         """Given the process of each rank, look at them and judge. Raise StallwatchError or OSError."""
         side = own_side(self._config)
-        panel = Panel(self._config, self._clock, side)
+        panel = SensorSet(self._config, self._clock, side)
         try:
             targets = self._see(panel, pids, _SEE_SECONDS)
             if not targets:
@@ -63,7 +63,7 @@ class Investigation:
             writer.write_verdict(state.report)
         return Judgement(state.report, (*missing, *((state.problem,) if state.problem else ())))
 
-    def _see(self, panel: Panel, pids: Mapping[int, int], seconds: float) -> tuple[RankSample, ...]:
+    def _see(self, panel: SensorSet, pids: Mapping[int, int], seconds: float) -> tuple[RankSample, ...]:
         """These ranks, as soon as the sensors see all or the time is over; one that they do not see, since it has not
         loaded torch yet, is a rank all the same."""
         until = time.monotonic() + seconds

@@ -13,7 +13,7 @@ from stallwatch.sensors.environ import RankNames
 from stallwatch.sensors.exits import Traces, explain, note_traces
 from stallwatch.sensors.owners import Owners
 from stallwatch.sensors.processes import ProcessWatch
-from stallwatch.sensors.same_named_jobs import Member, kin_of, told_apart
+from stallwatch.sensors.same_named_jobs import Member, kin_of, separate_jobs
 from stallwatch.sensors.slow_reads import SlowReads
 
 # A stop must be told within two seconds, so it cannot wait for the next tick; one pread a rank.
@@ -228,6 +228,6 @@ def tell_apart(followed: Iterable[FollowedRank]) -> None:
             Member(number, rank.names.rank, rank.began_ns, rank.kin, rank.end is None, rank.ordinal)
             for number, rank in enumerate(ranks)
         ]
-        for number, ordinal in told_apart(members).items():
+        for number, ordinal in separate_jobs(members).items():
             assert isinstance(number, int)
             ranks[number].ordinal = ordinal

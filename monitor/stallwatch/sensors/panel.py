@@ -198,7 +198,7 @@ class SupervisedSensor(Generic[T]):
         self._result = Unavailable(sentence, self._clock.monotonic_ns())
 
 
-class Panel:
+class SensorSet:
     """Owns the sensors' child processes and joins what they answer into one snapshot a tick."""
 
     def __init__(self, config: Config, clock: Clock, side: Privileged) -> None:

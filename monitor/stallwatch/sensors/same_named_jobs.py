@@ -10,7 +10,7 @@ from typing import NamedTuple
 from stallwatch.node.procfs import namespace_of
 
 
-class Kin(NamedTuple):
+class ProcessGroupKey(NamedTuple):
     """What ranks of one job on a node have in common, the surest first; 0: not known."""
 
     network: int = 0  # inode of the network namespace: an address is reached from within
@@ -26,14 +26,14 @@ class Member(NamedTuple):
     key: Hashable
     rank: int
     started: int  # any unit
-    kin: Kin
+    kin: ProcessGroupKey
     alive: bool = True
     ordinal: int | None = None  # what it was told before
 
 
-def kin_of(pid: int, parent: int, proc: str = "/proc") -> Kin:
+def kin_of(pid: int, parent: int, proc: str = "/proc") -> ProcessGroupKey:
     """What cannot be read is 0; nothing here fails."""
-    return Kin(
+    return ProcessGroupKey(
         namespace_of(pid, "net", proc) or 0,
         namespace_of(pid, "pid", proc) or 0,
         _or_zero(lambda: os.getsid(pid)),
@@ -42,7 +42,7 @@ def kin_of(pid: int, parent: int, proc: str = "/proc") -> Kin:
     )
 
 
-def told_apart(members: Sequence[Member]) -> dict[Hashable, int]:
+def separate_jobs(members: Sequence[Member]) -> dict[Hashable, int]:
     """Given all who say that they are of one job, return for each live one which of the jobs it is, from 1 on.
 
     Who was told an ordinal above 1 keeps it, and his kin join him; the job of who came first is 1.
@@ -68,7 +68,7 @@ def told_apart(members: Sequence[Member]) -> dict[Hashable, int]:
 
 def _groups(living: Sequence[Member]) -> list[list[Member]]:
     for is_wrong in (_has_twice_or_known_apart, _has_twice):
-        for place in range(len(Kin._fields)):
+        for place in range(len(ProcessGroupKey._fields)):
             groups = _by(living, partial(_kin_at, place))
             if not any(map(is_wrong, groups)):
                 return groups

@@ -12,7 +12,7 @@ from stallwatch import config
 from stallwatch.clock import SystemClock
 from stallwatch.errors import UsageError
 from stallwatch.outputs.build import build, notify_test
-from stallwatch.outputs.notifier import Courier
+from stallwatch.outputs.notifier import Notifier
 from stallwatch.outputs.slack import slack, slack_reactions
 from stallwatch.outputs.webhook import webhook
 from tests.integration.outputs.slack_server import Reply, SlackServer, slack_server
@@ -20,7 +20,7 @@ from tests.unit.outputs.reports import FakeControl, diagnosis, incident, node_re
 
 WAIT = 40.0
 
-Start = Callable[..., Courier]
+Start = Callable[..., Notifier]
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +39,10 @@ def server() -> Iterator[SlackServer]:
 
 @pytest.fixture
 def start(server: SlackServer, tmp_path: Path) -> Iterator[Start]:
-    started: list[Courier] = []
+    started: list[Notifier] = []
     secret = tmp_path / "url"
 
-    def make(attempt_seconds: float = 15.0) -> Courier:
+    def make(attempt_seconds: float = 15.0) -> Notifier:
         secret.write_text(server.url)
         settings, _ = config.load(
             overrides={
@@ -51,15 +51,15 @@ def start(server: SlackServer, tmp_path: Path) -> Iterator[Start]:
                 ("slack", "attempt_seconds"): attempt_seconds,
             }
         )
-        courier = slack(settings, SystemClock())
-        assert courier is not None
-        courier.start()
-        started.append(courier)
-        return courier
+        notifier = slack(settings, SystemClock())
+        assert notifier is not None
+        notifier.start()
+        started.append(notifier)
+        return notifier
 
     yield make
-    for courier in started:
-        courier.close(5)
+    for notifier in started:
+        notifier.close(5)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -71,45 +71,45 @@ def wait_until(holds: Callable[[], bool]) -> None:
     raise AssertionError("it did not happen")
 
 
-def settle(courier: Courier, **counts: int) -> None:
+def settle(notifier: Notifier, **counts: int) -> None:
     """Wait until the worker has counted so many."""
     waiting = threading.Event()
     for _ in range(int(WAIT / 0.02)):
-        if counts.items() <= courier.deliveries().items():
+        if counts.items() <= notifier.deliveries().items():
             return
         waiting.wait(0.02)
-    raise AssertionError((courier.deliveries(), courier.problem()))
+    raise AssertionError((notifier.deliveries(), notifier.problem()))
 
 
 def test_slack_gets_told_and_resolved_with_cause_rank_and_code_line(server: SlackServer, start: Start) -> None:
-    courier = start()
-    courier.publish(node_report(incident()))
+    notifier = start()
+    notifier.publish(node_report(incident()))
     told = server.got.get(timeout=WAIT)
     assert told["text"].startswith("🔴 llama-7b: rank 2: not_entered")
     assert "locks.py:41" in str(told["blocks"])
-    courier.publish(node_report(incident(state="resolved", resolution="the job ended")))
+    notifier.publish(node_report(incident(state="resolved", resolution="the job ended")))
     assert "the job ended" in server.got.get(timeout=WAIT)["text"]
-    settle(courier, delivered=2)
+    settle(notifier, delivered=2)
 
 
 def test_it_survives_500_and_429_and_delivers_once(server: SlackServer, start: Start) -> None:
     server.replies.put(Reply(500))
     server.replies.put(Reply(429, (("Retry-After", "1"),)))
-    courier = start()
-    courier.publish(node_report(incident()))
-    settle(courier, retried=2, delivered=1)
+    notifier = start()
+    notifier.publish(node_report(incident()))
+    settle(notifier, retried=2, delivered=1)
     assert server.got.qsize() == 3
-    assert courier.problem() is None
+    assert notifier.problem() is None
 
 
 @pytest.mark.parametrize("reply", [Reply(hang=True), Reply(drip=True)])
 def test_a_server_that_never_answers_is_asked_again(server: SlackServer, start: Start, reply: Reply) -> None:
     server.replies.put(reply)
-    courier = start(attempt_seconds=5)
-    courier.publish(node_report(incident()))
-    settle(courier, retried=1)
-    assert courier.problem() == "not delivered yet: no answer within 5 s"
-    settle(courier, repeated=1)  # the first may have arrived
+    notifier = start(attempt_seconds=5)
+    notifier.publish(node_report(incident()))
+    settle(notifier, retried=1)
+    assert notifier.problem() == "not delivered yet: no answer within 5 s"
+    settle(notifier, repeated=1)  # the first may have arrived
 
 
 def test_a_bot_has_one_thread_for_each_incident_and_brings_its_first_message_up_to_date(
@@ -123,22 +123,22 @@ def test_a_bot_has_one_thread_for_each_incident_and_brings_its_first_message_up_
             ("slack", "api_url"): server.api_url,
         }
     )
-    courier = slack(settings, SystemClock())
-    assert courier is not None
-    courier.start()
+    notifier = slack(settings, SystemClock())
+    assert notifier is not None
+    notifier.start()
     try:
         server.replies.put(Reply(429, (("Retry-After", "1"),)))
-        courier.publish(node_report(incident(severity="warning")))
-        settle(courier, retried=1, delivered=1)
-        courier.publish(node_report(incident()))
-        settle(courier, delivered=2)
+        notifier.publish(node_report(incident(severity="warning")))
+        settle(notifier, retried=1, delivered=1)
+        notifier.publish(node_report(incident()))
+        settle(notifier, delivered=2)
         other = diagnosis(verdict(culprits=(3,), summary="Rank 3 never entered it."))
-        courier.publish(node_report(incident(report=other)))
-        settle(courier, delivered=3)
-        courier.publish(node_report(incident(report=other, state="resolved", resolution="the job ended")))
-        settle(courier, delivered=4)
+        notifier.publish(node_report(incident(report=other)))
+        settle(notifier, delivered=3)
+        notifier.publish(node_report(incident(report=other, state="resolved", resolution="the job ended")))
+        settle(notifier, delivered=4)
     finally:
-        courier.close(5)
+        notifier.close(5)
     calls = [(call["method"], call.get("thread_ts"), call.get("ts")) for call in server.calls()]
     first = server.first_ts
     assert calls == [
@@ -161,17 +161,17 @@ def test_a_bot_has_one_thread_for_each_incident_and_brings_its_first_message_up_
 def test_a_bot_that_is_not_in_the_channel_is_a_problem_that_waits(server: SlackServer, tmp_path: Path) -> None:
     keys = {("slack", "bot_token"): "xoxb-secret", ("slack", "channel"): "C1", ("slack", "api_url"): server.api_url}
     settings, _ = config.load(overrides={("daemon", "state_directory"): str(tmp_path), **keys})
-    courier = slack(settings, SystemClock())
-    assert courier is not None
+    notifier = slack(settings, SystemClock())
+    assert notifier is not None
     server.refusals.put("not_in_channel")
-    courier.start()
+    notifier.start()
     try:
-        courier.publish(node_report(incident()))
-        settle(courier, retried=1)
-        assert courier.problem() == "not delivered yet: 503 not_in_channel"
-        settle(courier, delivered=1)
+        notifier.publish(node_report(incident()))
+        settle(notifier, retried=1)
+        assert notifier.problem() == "not delivered yet: 503 not_in_channel"
+        settle(notifier, delivered=1)
     finally:
-        courier.close(5)
+        notifier.close(5)
 
 
 def test_a_bot_without_a_channel_and_two_ways_at_once_are_refused() -> None:
@@ -195,14 +195,14 @@ def test_a_daemon_that_is_killed_amid_an_attempt_delivers_after_its_restart_and_
     settings, _ = config.load(
         overrides={("daemon", "state_directory"): str(tmp_path), ("slack", "webhook_url_file"): str(secret)}
     )
-    courier = slack(settings, SystemClock())
-    assert courier is not None
-    courier.start()
+    notifier = slack(settings, SystemClock())
+    assert notifier is not None
+    notifier.start()
     try:
-        courier.publish(node_report(incident(), incident(incident_id="llama-7b-2")))
-        settle(courier, repeated=1, delivered=1)
+        notifier.publish(node_report(incident(), incident(incident_id="llama-7b-2")))
+        settle(notifier, repeated=1, delivered=1)
     finally:
-        courier.close(5)
+        notifier.close(5)
     assert server.got.qsize() == 2
 
 
@@ -214,40 +214,40 @@ from stallwatch.clock import SystemClock
 from stallwatch.outputs.slack import slack
 from tests.unit.outputs.reports import incident, node_report
 keys = {("daemon", "state_directory"): sys.argv[1], ("slack", "webhook_url_file"): sys.argv[2]}
-courier = slack(config.load(overrides=keys)[0], SystemClock())
-courier.start()
-courier.publish(node_report(incident()))
+notifier = slack(config.load(overrides=keys)[0], SystemClock())
+notifier.start()
+notifier.publish(node_report(incident()))
 threading.Event().wait(60)
 """
 
 
 def test_a_revoked_webhook_is_named_without_its_address(server: SlackServer, start: Start) -> None:
     server.replies.put(Reply(404))
-    courier = start()
-    courier.publish(node_report(incident()))
-    settle(courier, refused=1)
-    assert (courier.problem() or "").startswith("refused: 404")
-    assert "secret" not in (courier.problem() or "")
+    notifier = start()
+    notifier.publish(node_report(incident()))
+    settle(notifier, refused=1)
+    assert (notifier.problem() or "").startswith("refused: 404")
+    assert "secret" not in (notifier.problem() or "")
 
 
 def test_nobody_listening_is_a_reason_without_the_address(server: SlackServer, start: Start) -> None:
     server.url = "http://127.0.0.1:1/services/secret"
-    courier = start()
-    courier.publish(node_report(incident()))
-    settle(courier, retried=1)
-    assert "Connection refused" in (courier.problem() or "")
-    assert "secret" not in (courier.problem() or "")
-    assert courier.queued() == 1
+    notifier = start()
+    notifier.publish(node_report(incident()))
+    settle(notifier, retried=1)
+    assert "Connection refused" in (notifier.problem() or "")
+    assert "secret" not in (notifier.problem() or "")
+    assert notifier.queued() == 1
 
 
 def test_a_webhook_gets_the_incident_as_the_api_shows_it(server: SlackServer, tmp_path: Path) -> None:
     settings, _ = config.load(overrides={("daemon", "state_directory"): str(tmp_path), ("webhook", "url"): server.url})
-    courier = webhook(settings, SystemClock())
-    assert courier is not None
-    courier.start()
-    courier.publish(node_report(incident()))
+    notifier = webhook(settings, SystemClock())
+    assert notifier is not None
+    notifier.start()
+    notifier.publish(node_report(incident()))
     got = server.got.get(timeout=WAIT)
-    courier.close(5)
+    notifier.close(5)
     assert got["data"]["step"] == "told"
     assert got["data"]["incident"]["verdicts"][0]["culprits"] == [2]
 
@@ -274,16 +274,16 @@ def test_a_reaction_to_the_bots_message_acknowledges_and_the_thread_says_by_whom
     state = {("daemon", "state_directory"): str(tmp_path), ("daemon", "run_directory"): str(tmp_path)}
     settings, _ = config.load(overrides=state | keys)
     control = FakeControl(incidents=(incident(),))
-    courier = slack(settings, SystemClock())
-    assert courier is not None
-    reading = slack_reactions(settings, SystemClock(), control, courier)
+    notifier = slack(settings, SystemClock())
+    assert notifier is not None
+    reading = slack_reactions(settings, SystemClock(), control, notifier)
     assert reading is not None
     server.reactions = [{"name": "eyes", "users": ["U07ANNA"], "count": 1}]
-    courier.start()
+    notifier.start()
     reading.start()
     try:
-        courier.publish(node_report(incident()))
-        settle(courier, delivered=1)
+        notifier.publish(node_report(incident()))
+        settle(notifier, delivered=1)
         assert "React with" in str(server.calls()[0]["blocks"])
         reading.publish(node_report(incident()))
         asked, bearer = server.reactions_asked.get(timeout=WAIT)
@@ -291,13 +291,13 @@ def test_a_reaction_to_the_bots_message_acknowledges_and_the_thread_says_by_whom
         assert f"timestamp={server.first_ts}" in asked
         assert bearer == "Bearer xoxb-secret"
         wait_until(lambda: ("acknowledge", "llama-7b-1", "slack:U07ANNA") in control.asked)
-        courier.publish(node_report(incident(acknowledged_by="slack:U07ANNA")))
-        settle(courier, delivered=2)
+        notifier.publish(node_report(incident(acknowledged_by="slack:U07ANNA")))
+        settle(notifier, delivered=2)
     finally:
         reading.close(5)
-        courier.close(5)
+        notifier.close(5)
     (answer, root) = server.calls()[1:]
     assert (answer["thread_ts"], "<@U07ANNA> is on it" in answer["text"]) == (server.first_ts, True)
     assert "<@U07ANNA> is on it" in str(root["blocks"])
     assert "React with" not in str(root["blocks"])
-    assert slack_reactions(config.load(overrides=state)[0], SystemClock(), control, courier) is None
+    assert slack_reactions(config.load(overrides=state)[0], SystemClock(), control, notifier) is None

@@ -63,14 +63,14 @@ def told(got: tuple[str, "queue.Queue[Got]"], tmp_path: Path) -> Got:
             ("webhook", "signing_key_file"): str(tmp_path / "key"),
         }
     )
-    courier = webhook(settings, SystemClock())
-    assert courier is not None
-    courier.start()
+    notifier = webhook(settings, SystemClock())
+    assert notifier is not None
+    notifier.start()
     try:
-        courier.publish(node_report(incident(events=(IncidentEvent(0, "suspected"), IncidentEvent(1, "told")))))
+        notifier.publish(node_report(incident(events=(IncidentEvent(0, "suspected"), IncidentEvent(1, "told")))))
         return got[1].get(timeout=WAIT)
     finally:
-        courier.close(5)
+        notifier.close(5)
 
 
 def test_the_reference_sdk_reads_it(told: Got) -> None:
@@ -111,12 +111,12 @@ def test_the_documents_receiver_knows_a_genuine_message_from_another(told: Got) 
 
 def test_without_a_key_nothing_is_signed(got: tuple[str, "queue.Queue[Got]"], tmp_path: Path) -> None:
     keys = {("daemon", "state_directory"): str(tmp_path), ("webhook", "url"): got[0]}
-    courier = webhook(config.load(overrides=keys)[0], SystemClock())
-    assert courier is not None
+    notifier = webhook(config.load(overrides=keys)[0], SystemClock())
+    assert notifier is not None
     try:
-        said = courier.notify_test(WAIT)
+        said = notifier.notify_test(WAIT)
     finally:
-        courier.close(5)
+        notifier.close(5)
     assert said.startswith("delivered"), said
     message = got[1].get(timeout=WAIT)
     assert "stallwatch-signature" not in message.headers

@@ -2,7 +2,7 @@
 
 from stallwatch.bundle.rendezvous import others_of_job
 from stallwatch.model.reading import Unavailable
-from stallwatch.model.rendezvous import Apart, Meeting
+from stallwatch.model.rendezvous import Apart, Rendezvous
 from stallwatch.model.snapshot import JobKey, ProcessEnd, RankSample
 
 HERE, THERE = "127.0.0.1:29500/4/0/", "127.0.0.1:29501/4/0/"
@@ -15,13 +15,13 @@ def _rank(rank: int, epoch: str = HERE, job: str = "llama", world: int = 4, ende
     return RankSample(JobKey(job, epoch), rank, rank, world, 100 + rank, 1, _NOTHING, _NOTHING, end)
 
 
-def _met(*samples: RankSample, epoch: str = HERE) -> Meeting:
+def _met(*samples: RankSample, epoch: str = HERE) -> Rendezvous:
     return others_of_job(samples, "llama", epoch, 4)
 
 
 def test_ranks_of_the_job_with_another_port_meet_apart() -> None:
     met = _met(_rank(0), _rank(1), _rank(2, THERE), _rank(3))
-    assert met == Meeting("127.0.0.1:29500", (Apart(2, "127.0.0.1:29501"),), ())
+    assert met == Rendezvous("127.0.0.1:29500", (Apart(2, "127.0.0.1:29501"),), ())
 
 
 def test_a_job_that_meets_on_this_node_is_here_as_a_whole() -> None:

@@ -9,7 +9,7 @@ import msgspec
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents.engine import Engine, Now
-from stallwatch.incidents.life import Life, Lives
+from stallwatch.incidents.life import IncidentLife, IncidentTable
 from stallwatch.incidents.messages import Action, Captured, Event, Judged
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
@@ -92,9 +92,9 @@ def slow_report(culprits: tuple[int, ...], cost_seconds: float, seconds: float) 
 class Story:
     """Advances an engine second by second; looks and judgements answer when the test says so."""
 
-    def __init__(self, config: Config | None = None, lives: Lives | None = None) -> None:
+    def __init__(self, config: Config | None = None, lives: IncidentTable | None = None) -> None:
         self.engine = Engine(config or Config())
-        self.lives = lives or Lives()
+        self.lives = lives or IncidentTable()
         self.second = 0.0
         self.actions: list[Action] = []
         self.findings: tuple[Finding, ...] = ()
@@ -148,7 +148,7 @@ class Story:
         return self.incident.severity
 
     @property
-    def life(self) -> Life:
+    def life(self) -> IncidentLife:
         (life,) = self.lives.active
         return life
 

@@ -3,13 +3,13 @@
 import msgspec
 
 from stallwatch.incidents import judged
-from stallwatch.incidents.life import Lives
+from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import Action, Save, VerdictJudged
 from stallwatch.model.incident import Incident, JudgedCount, Judgement
 from tests.unit.outputs.reports import incident
 
 
-def say(lives: Lives, one: Incident, judgement: Judgement) -> tuple[Lives, list[Incident]]:
+def say(lives: IncidentTable, one: Incident, judgement: Judgement) -> tuple[IncidentTable, list[Incident]]:
     """The next state, and what is saved."""
     actions: list[Action] = []
     after = judged.heard(lives, VerdictJudged(one.incident_id, judgement, "anna", one), 0, actions)
@@ -18,7 +18,7 @@ def say(lives: Lives, one: Incident, judgement: Judgement) -> tuple[Lives, list[
 
 def test_a_verdict_of_lately_is_judged_and_the_same_said_again_changes_nothing() -> None:
     over = incident(state="resolved")
-    lives, (saved,) = say(Lives(past=(over,)), over, "wrong")
+    lives, (saved,) = say(IncidentTable(past=(over,)), over, "wrong")
     assert lives.past == (saved,)
     assert saved.judged == "wrong"
     assert saved.events[-1].what == "its verdict was wrong, says anna"
@@ -30,12 +30,12 @@ def test_a_verdict_of_lately_is_judged_and_the_same_said_again_changes_nothing()
 
 def test_one_that_is_only_in_the_store_is_saved_there() -> None:
     old = incident(incident_id="llama-7b-0", state="ended")
-    lives, (saved,) = say(Lives(), old, "right")
+    lives, (saved,) = say(IncidentTable(), old, "right")
     assert (saved.incident_id, saved.judged) == ("llama-7b-0", "right")
     assert lives.past == ()
     assert lives.judged == (JudgedCount("not_entered", "right", 1),)
 
 
 def test_what_has_no_verdict_is_not_judged() -> None:
-    lives = Lives()
+    lives = IncidentTable()
     assert say(lives, msgspec.structs.replace(incident(), report=None), "right") == (lives, [])

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch.incidents.life import Lives
+from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import Action, Captured, Event, Judge, Judged, StartCapture
 from stallwatch.model.finding import Finding
 from tests.unit.incidents.stories import Story, facts, finding, report, stall
@@ -27,7 +27,7 @@ JOBS = st.sampled_from([facts(), facts(moved=True), facts(alive=()), facts(endin
 NEWS = st.sampled_from(["nothing", "complete", "done", "lost", "not_entered", "waiting", "healthy", "rank_exited", ""])
 
 
-def news_of(kind: str, lives: Lives) -> list[Event]:
+def news_of(kind: str, lives: IncidentTable) -> list[Event]:
     events: list[Event] = []
     for life in lives.active:
         name, look = life.incident.incident_id, life.looks

@@ -4,7 +4,7 @@ import pytest
 
 from stallwatch.config import Config, FleetSection
 from stallwatch.incidents import silence
-from stallwatch.incidents.life import Lives
+from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import CaptureWanted, MaintenanceWanted, ModeWanted, MuteWanted, StartCapture
 from tests.unit.incidents.stories import JOB, SECOND, START, Story, of, stall
 
@@ -73,7 +73,7 @@ def test_maintenance_silences_the_node_and_the_jobs_that_run_there(said: Mainten
 
 
 def test_people_are_shown_what_holds_and_for_how_long() -> None:
-    lives = Lives()
+    lives = IncidentTable()
     for event in (
         ModeWanted("shadow", START + 600 * SECOND, "anna"),
         MaintenanceWanted("node7", START + 86_400 * SECOND, "ben", "disks"),
@@ -87,7 +87,7 @@ def test_people_are_shown_what_holds_and_for_how_long() -> None:
         "node7 is in maintenance (ben: disks) for 24 more h: nobody is told of its jobs",
         "train of ben is muted for 2 more min",
     )
-    assert silence.shown(Lives(), Config(), START).silences == ()
-    configured = silence.shown(Lives(), Config(fleet=FleetSection(mode="off")), START)
+    assert silence.shown(IncidentTable(), Config(), START).silences == ()
+    configured = silence.shown(IncidentTable(), Config(fleet=FleetSection(mode="off")), START)
     assert configured.silences == ("mode off (fleet.mode): no rank is looked at, and nobody is told",)
     assert silence.shown(lives, Config(), START + 700 * SECOND).mode == "tell"

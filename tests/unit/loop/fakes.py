@@ -197,6 +197,6 @@ class Bench:
 
     @property
     def latest(self) -> NodeReport:
-        report = self.daemon.desk.report()
+        report = self.daemon.control.report()
         assert report is not None
         return report

@@ -9,8 +9,8 @@ from stallwatch.config import Config
 from stallwatch.incidents.messages import Captured, Discard, Judge, StartCapture
 from stallwatch.incidents.names import incident_id
 from stallwatch.incidents.store import IncidentStore
-from stallwatch.loop.actions import Hands
-from stallwatch.loop.bundle_store import Bundles
+from stallwatch.loop.actions import ActionRunner
+from stallwatch.loop.bundle_store import BundleStore
 from stallwatch.loop.judging import JudgeState
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.loop.stage_guard import StageGuard
@@ -28,10 +28,10 @@ def of_user(owner: str, number: int, folder: Path) -> Incident:
     return replace(story.incident, incident_id=name, bundle=str(folder / "incidents" / name))
 
 
-def hands_with(starter: FakeStarter, folder: Path, clock: FakeClock | None = None, cores: int = 64) -> Hands:
+def hands_with(starter: FakeStarter, folder: Path, clock: FakeClock | None = None, cores: int = 64) -> ActionRunner:
     guard, now_ns = StageGuard(), (clock or FakeClock()).monotonic_ns
-    bundles = Bundles(IncidentStore(folder), None, guard)
-    return Hands(Config(), bundles, SnapshotRing(60, 1), starter, guard, now_ns, Turns(now_ns, cores))
+    bundles = BundleStore(IncidentStore(folder), None, guard)
+    return ActionRunner(Config(), bundles, SnapshotRing(60, 1), starter, guard, now_ns, Turns(now_ns, cores))
 
 
 def test_a_users_many_incidents_are_looked_at_two_at_a_time_and_delay_no_look_at_anothers(tmp_path: Path) -> None:

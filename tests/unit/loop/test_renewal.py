@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from stallwatch.config import Config, DaemonSection, HttpSection, SensorsSection, SlackSection, StallSection
 from stallwatch.errors import UsageError
-from stallwatch.loop.protocols import Looks
+from stallwatch.loop.protocols import SensorPanel
 from stallwatch.loop.renewal import changed, held, renews_sensors, renews_telling
 from stallwatch.outputs.output import Control, Output
 from tests.unit.detectors.nodes import four, job_run
@@ -25,7 +25,7 @@ class FakeRenewal:
     def privileged(self) -> None:
         self.renewed += 1
 
-    def panel(self, config: Config) -> Looks:
+    def panel(self, config: Config) -> SensorPanel:
         self.panels.append(FakePanel(CALM, FakeClock()))
         return self.panels[-1]
 

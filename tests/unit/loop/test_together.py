@@ -14,7 +14,7 @@ from stallwatch.fleet.pace import PaceVerdict
 from stallwatch.fleet.pace_seat import JobPace
 from stallwatch.fleet.settings import settings_of
 from stallwatch.fleet.summary import NodeWord
-from stallwatch.incidents.life import Life, Lives
+from stallwatch.incidents.life import IncidentLife, IncidentTable
 from stallwatch.incidents.messages import FleetSaid, Judged
 from stallwatch.incidents.names import shared_name
 from stallwatch.loop.together import Fleet
@@ -64,8 +64,8 @@ def shared(**changes: object) -> Incident:
     return msgspec.structs.replace(incident(together=SHARED, report=None), **changes)
 
 
-def lives(*incidents: Incident) -> Lives:
-    return Lives(active=tuple(Life(one, "hang") for one in incidents))
+def lives(*incidents: Incident) -> IncidentTable:
+    return IncidentTable(active=tuple(IncidentLife(one, "hang") for one in incidents))
 
 
 def judged(one: Incident, **fields: object) -> Judged:
@@ -164,7 +164,7 @@ def test_a_summary_that_cannot_be_read_costs_no_verdict(fleet: Fleet, link: Fake
 def test_after_its_end_it_is_shared_until_the_last_word_is_said_and_no_longer(fleet: Fleet, link: FakeLink) -> None:
     said(fleet, shared(), judged(shared()))
     over = shared(state="resolved")
-    past = Lives(past=(over,))
+    past = IncidentTable(past=(over,))
     fleet.step(past, (), (), START + SECOND)
     assert link.asked[-1][0].over
     fleet.step(past, (), (), START + 200 * SECOND)
@@ -221,7 +221,7 @@ def test_this_nodes_pace_is_reckoned_now_and_then_and_goes_out(fleet: Fleet, lin
 
     for second in range(10):
         fleet.moves(paces, (one,), (), START + second * SECOND)
-        fleet.step(Lives(), (), (one,), START + second * SECOND)
+        fleet.step(IncidentTable(), (), (one,), START + second * SECOND)
     assert len(reckoned) == 2
     (said,) = link.paces
     assert (said.job, said.world_size) == (shared_name(one.job), 8)

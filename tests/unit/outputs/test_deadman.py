@@ -6,7 +6,7 @@ import pytest
 
 from stallwatch.outputs.deadman import Deadman
 from stallwatch.outputs.delivery import Delivered, Later
-from tests.unit.outputs.courier_bench import WAIT, FakePoster
+from tests.unit.outputs.notifier_bench import WAIT, FakePoster
 from tests.unit.outputs.reports import FakeClock, node_report
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from stallwatch.errors import UsageError
 from stallwatch.outputs.delivery import Delivered, Later, Refused
-from stallwatch.outputs.notifier import Courier
-from tests.unit.outputs.courier_bench import WAIT, Bench, FakePoster, PlainSpoolFile, PlainWords
+from stallwatch.outputs.notifier import Notifier
+from tests.unit.outputs.notifier_bench import WAIT, Bench, FakePoster, PlainSpoolFile, PlainWords
 from tests.unit.outputs.reports import FakeClock, diagnosis, incident, verdict
 
 
@@ -15,7 +15,7 @@ from tests.unit.outputs.reports import FakeClock, diagnosis, incident, verdict
 def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path)
     yield made
-    made.courier.close(WAIT)
+    made.notifier.close(WAIT)
 
 
 def test_it_tells_an_incident_once_however_often_it_is_published(bench: Bench) -> None:
@@ -24,8 +24,8 @@ def test_it_tells_an_incident_once_however_often_it_is_published(bench: Bench) -
         bench.publish(incident())
     assert bench.attempt() == "told"
     bench.settled(delivered=1)
-    assert bench.courier.queued() == 0
-    assert bench.courier.problem() is None
+    assert bench.notifier.queued() == 0
+    assert bench.notifier.problem() is None
     assert bench.poster.attempts.empty()
 
 
@@ -36,7 +36,7 @@ def test_publishing_does_not_wait_for_a_server_that_hangs(bench: Bench) -> None:
         "told"
     ]  # a crash now loses nothing
     bench.publish(incident(state="resolved"))
-    assert bench.courier.queued() == 2
+    assert bench.notifier.queued() == 2
     bench.answer(Delivered("ok"))
     bench.answer(Delivered("ok"))
     assert bench.attempt() == "resolved"
@@ -57,7 +57,7 @@ def test_what_was_not_delivered_goes_out_after_a_restart(bench: Bench) -> None:
     bench.answer(Later("500"))
     bench.publish(incident())
     bench.settled(retried=1)
-    assert bench.courier.problem() == "not delivered yet: 500"
+    assert bench.notifier.problem() == "not delivered yet: 500"
     bench.restart()
     bench.answer(Delivered("ok"))
     assert bench.attempt() == "told"
@@ -78,7 +78,7 @@ def test_it_waits_as_long_as_the_server_asks(bench: Bench) -> None:
     bench.publish(incident())
     assert bench.attempt() == "told"
     bench.settled(delivered=1)
-    assert bench.courier.problem() is None
+    assert bench.notifier.problem() is None
 
 
 def test_without_such_a_wish_it_waits_longer_each_time(bench: Bench) -> None:
@@ -100,11 +100,11 @@ def test_a_refused_message_makes_room_for_the_next(bench: Bench) -> None:
     bench.answer(Refused("404 no_service"))
     bench.publish(incident())
     bench.settled(refused=1)
-    assert bench.courier.problem() == "refused: 404 no_service"
+    assert bench.notifier.problem() == "refused: 404 no_service"
     bench.answer(Delivered("ok"))
     bench.publish(incident(), incident(incident_id="llama-7b-2"))
     bench.settled(delivered=1)
-    assert bench.courier.problem() is None
+    assert bench.notifier.problem() is None
 
 
 def test_yesterdays_alert_is_not_sent(bench: Bench) -> None:
@@ -114,42 +114,42 @@ def test_yesterdays_alert_is_not_sent(bench: Bench) -> None:
     bench.clock.advance(25 * 3600)
     bench.publish(incident())
     bench.settled(dropped=1)
-    assert bench.courier.queued() == 0
+    assert bench.notifier.queued() == 0
 
 
 def test_closing_ends_an_attempt_that_hangs_and_keeps_the_message(bench: Bench) -> None:
     bench.publish(incident())
     assert bench.attempt() == "told"
-    bench.courier.close(1.0)
+    bench.notifier.close(1.0)
     assert bench.poster.cancelled
     bench.poster = FakePoster()
-    bench.courier = bench.start()
+    bench.notifier = bench.start()
     bench.answer(Delivered("ok"))
     assert bench.attempt() == "told"
 
 
 def test_a_full_disk_is_a_problem_that_is_told_while_it_goes_on_delivering(bench: Bench) -> None:
-    bench.courier._file = PlainSpoolFile(Path("/proc/nowhere/slack.json"))
+    bench.notifier._file = PlainSpoolFile(Path("/proc/nowhere/slack.json"))
     bench.answer(Delivered("ok"))
     bench.publish(incident())
     bench.settled(delivered=1)
-    assert "after a restart messages may be repeated" in (bench.courier.problem() or "")
+    assert "after a restart messages may be repeated" in (bench.notifier.problem() or "")
 
 
 def test_a_state_directory_that_cannot_be_is_refused_with_the_key_to_change() -> None:
-    courier = Courier(
+    notifier = Notifier(
         "slack", PlainWords(), FakePoster(), FakeClock(), PlainSpoolFile(Path("/proc/nowhere/slack.json")), "warning"
     )
     with pytest.raises(UsageError) as refusal:
-        courier.start()
+        notifier.start()
     assert "daemon.state_directory" in refusal.value.help
 
 
 def test_a_test_message_says_what_happened(bench: Bench) -> None:
     bench.answer(Delivered("200 ok"))
-    assert bench.courier.notify_test(5) == "delivered (200 ok)"
+    assert bench.notifier.notify_test(5) == "delivered (200 ok)"
     bench.answer(Refused("404 no_service"))
-    assert bench.courier.notify_test(5) == "not delivered: 404 no_service"
+    assert bench.notifier.notify_test(5) == "not delivered: 404 no_service"
 
 
 def test_ten_minutes_without_slack_lose_nothing_and_repeat_nothing(bench: Bench) -> None:
@@ -167,7 +167,7 @@ def test_ten_minutes_without_slack_lose_nothing_and_repeat_nothing(bench: Bench)
         bench.answer(Delivered("ok"))
         bench.settled(delivered=number + 1)
     assert attempts < 12  # patient, not a flood
-    assert bench.courier.deliveries() == {
+    assert bench.notifier.deliveries() == {
         "delivered": 5,
         "repeated": 0,
         "retried": attempts,
@@ -187,7 +187,7 @@ def test_a_silent_server_may_have_got_it_and_the_next_delivery_counts_as_a_repet
     bench.restart()  # the doubt outlives the daemon
     bench.answer(Delivered("ok"))
     bench.settled(repeated=1)
-    assert bench.courier.deliveries()["delivered"] == 0
+    assert bench.notifier.deliveries()["delivered"] == 0
 
 
 def test_what_a_server_refused_clearly_is_no_repetition_after_a_restart(bench: Bench) -> None:

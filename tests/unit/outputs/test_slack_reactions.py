@@ -4,7 +4,7 @@ import pytest
 
 from stallwatch.outputs.delivery import Delivered, Later, Outcome
 from stallwatch.outputs.slack_reactions import MUTE_SECONDS, SlackReactions
-from tests.unit.outputs.courier_bench import WAIT, FakePoster
+from tests.unit.outputs.notifier_bench import WAIT, FakePoster
 from tests.unit.outputs.reports import FakeClock, FakeControl, incident, node_report
 
 

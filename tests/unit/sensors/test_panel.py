@@ -13,7 +13,7 @@ from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import NodeSnapshot, RanksLook
 from stallwatch.node.children import start_own
 from stallwatch.node.privileged_client import Privileged
-from stallwatch.sensors.panel import Panel, SupervisedSensor
+from stallwatch.sensors.panel import SensorSet, SupervisedSensor
 from tests.unit.sensors.records import start_ticks_of, write_record
 
 CONFIG = SensorsSection(deadline_seconds=20.0, discover_seconds=3600, gpus=False, host=False)
@@ -27,13 +27,13 @@ def side(tmp_path: Path) -> Iterator[Privileged]:
 
 
 @pytest.fixture
-def panel(tmp_path: Path, side: Privileged) -> Iterator[Panel]:
-    panel = Panel(Config(daemon=DaemonSection(rank_directory=str(tmp_path)), sensors=CONFIG), SystemClock(), side)
+def panel(tmp_path: Path, side: Privileged) -> Iterator[SensorSet]:
+    panel = SensorSet(Config(daemon=DaemonSection(rank_directory=str(tmp_path)), sensors=CONFIG), SystemClock(), side)
     yield panel
     panel.close()
 
 
-def with_child(panel: Panel, *arguments: str, deadline_seconds: float) -> SupervisedSensor[RanksLook]:
+def with_child(panel: SensorSet, *arguments: str, deadline_seconds: float) -> SupervisedSensor[RanksLook]:
     """Put a child of the test's own in the place of the reader of ranks."""
     command = [sys.executable, str(Path(__file__).with_name("children.py")), *arguments]
     sensor = SupervisedSensor("ranks", "the reader of ranks", RanksLook, start_own(command), SystemClock())
@@ -43,7 +43,7 @@ def with_child(panel: Panel, *arguments: str, deadline_seconds: float) -> Superv
     return sensor
 
 
-def test_snapshot_has_ranks_and_says_how_every_sensor_did(panel: Panel, tmp_path: Path) -> None:
+def test_snapshot_has_ranks_and_says_how_every_sensor_did(panel: SensorSet, tmp_path: Path) -> None:
     panel.look(0)
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
@@ -61,7 +61,7 @@ def test_snapshot_has_ranks_and_says_how_every_sensor_did(panel: Panel, tmp_path
     assert snapshot.tick == 1
 
 
-def test_look_ends_at_its_deadline_and_ranks_do_not_vanish(panel: Panel, tmp_path: Path) -> None:
+def test_look_ends_at_its_deadline_and_ranks_do_not_vanish(panel: SensorSet, tmp_path: Path) -> None:
     panel.look(0)
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
@@ -79,7 +79,7 @@ def test_look_ends_at_its_deadline_and_ranks_do_not_vanish(panel: Panel, tmp_pat
     assert not any(s.up for s in snapshot.sensors if s.sensor in ("heartbeats", "processes", "gpus", "host"))
 
 
-def test_snapshot_survives_its_way_into_the_timeline(panel: Panel) -> None:
+def test_snapshot_survives_its_way_into_the_timeline(panel: SensorSet) -> None:
     import msgspec
 
     snapshot = panel.look(0)

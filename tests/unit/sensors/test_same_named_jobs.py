@@ -4,10 +4,10 @@ from itertools import permutations
 
 import pytest
 
-from stallwatch.sensors.same_named_jobs import Kin, Member, kin_of, told_apart
+from stallwatch.sensors.same_named_jobs import Member, ProcessGroupKey, kin_of, separate_jobs
 
 
-def job(first: int, ranks: Sequence[int], kin: Kin, started: int) -> list[Member]:
+def job(first: int, ranks: Sequence[int], kin: ProcessGroupKey, started: int) -> list[Member]:
     return [Member(first + rank, rank, started + rank, kin) for rank in ranks]
 
 
@@ -15,19 +15,19 @@ def remembering(members: Sequence[Member], told: dict[object, int]) -> list[Memb
     return [member._replace(ordinal=told.get(member.key, member.ordinal)) for member in members]
 
 
-A, B = Kin(1, 1, 1, 1, 1), Kin(1, 1, 1, 1, 2)
+A, B = ProcessGroupKey(1, 1, 1, 1, 1), ProcessGroupKey(1, 1, 1, 1, 2)
 
 
 def test_a_job_is_one_whoever_started_its_ranks() -> None:
     members = job(10, [0, 1], A, 0) + job(20, [2, 3], B, 5)  # two launchers on one node, as two nodes
-    assert set(told_apart(members).values()) == {1}
+    assert set(separate_jobs(members).values()) == {1}
 
 
 @pytest.mark.parametrize("place", range(5))
 def test_two_processes_of_one_rank_are_two_jobs_told_apart_by_what_their_ranks_share(place: int) -> None:
-    other = Kin(*(2 if field == place else 1 for field in range(5)))
-    members = job(10, [0, 1, 2, 3], Kin(1, 1, 1, 1, 1), 0) + job(20, [0, 1, 2, 3], other, 2)
-    told = told_apart(members)
+    other = ProcessGroupKey(*(2 if field == place else 1 for field in range(5)))
+    members = job(10, [0, 1, 2, 3], ProcessGroupKey(1, 1, 1, 1, 1), 0) + job(20, [0, 1, 2, 3], other, 2)
+    told = separate_jobs(members)
     assert [told[key] for key in (10, 11, 12, 13)] == [1, 1, 1, 1]
     assert [told[key] for key in (20, 21, 22, 23)] == [2, 2, 2, 2]
 
@@ -37,32 +37,32 @@ def test_ranks_that_appear_in_any_order_end_in_their_own_job() -> None:
     for order in permutations(everybody):
         told: dict[object, int] = {}
         for count in range(1, 5):
-            told = dict(told_apart(remembering(order[:count], told)))
+            told = dict(separate_jobs(remembering(order[:count], told)))
         assert told[10] == told[11] != told[20] == told[21]
 
 
 def test_a_job_keeps_its_place_when_the_other_has_gone_and_late_ranks_join_their_kin() -> None:
     members = job(10, [0, 1], A, 0) + job(20, [0, 1], B, 10)
-    told = told_apart(members)
+    told = separate_jobs(members)
     after = [member._replace(alive=member.kin is B) for member in remembering(members, told)]
-    assert told_apart(after) == {20: 2, 21: 2}
+    assert separate_jobs(after) == {20: 2, 21: 2}
     late = [*after, Member(22, 2, 30, B)]
-    assert told_apart(late) == {20: 2, 21: 2, 22: 2}
+    assert separate_jobs(late) == {20: 2, 21: 2, 22: 2}
 
 
 def test_a_third_job_takes_no_name_that_was_used() -> None:
     members = job(10, [0], A, 0) + job(20, [0], B, 10)
-    left = [m for m in remembering(members, told_apart(members)) if m.key == 20]
-    assert told_apart([*left, Member(30, 0, 50, A)]) == {20: 2, 30: 3}
+    left = [m for m in remembering(members, separate_jobs(members)) if m.key == 20]
+    assert separate_jobs([*left, Member(30, 0, 50, A)]) == {20: 2, 30: 3}
 
 
 def test_where_nothing_else_tells_the_order_does() -> None:
     members = job(10, [0, 1], A, 0) + job(20, [0, 1], A, 10)
-    assert told_apart(members) == {10: 1, 11: 1, 20: 2, 21: 2}
+    assert separate_jobs(members) == {10: 1, 11: 1, 20: 2, 21: 2}
 
 
 def test_kin_of_this_process_and_of_none() -> None:
     kin = kin_of(os.getpid(), os.getppid())
     assert kin.session == os.getsid(0)
     assert kin.network == os.stat("/proc/self/ns/net").st_ino
-    assert kin_of(2**22 + 1, 1) == Kin(parent=1)
+    assert kin_of(2**22 + 1, 1) == ProcessGroupKey(parent=1)

@@ -8,7 +8,7 @@ from stallwatch.diagnosis.logs.consequence import is_consequence
 from stallwatch.diagnosis.logs.of_rank import as_raised
 from stallwatch.diagnosis.logs.owners import shares_its_log
 from stallwatch.model.evidence import CodeFrame, RankEvidence, SourceBlock, SourceLine
-from stallwatch.model.hook_report import Handled, NamedCall, Scene
+from stallwatch.model.hook_report import Handled, HookReport, NamedCall
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import EndsByItself, Fact, Frame, Where
 
@@ -126,7 +126,7 @@ def with_scene(activity: Activity, rank: RankEvidence, ident: str) -> Activity:
     return _with_handled(activity, scene)
 
 
-def _with_handled(activity: Activity, scene: Scene) -> Activity:
+def _with_handled(activity: Activity, scene: HookReport) -> Activity:
     handled = scene.handled
     if handled is None:
         return activity
@@ -151,7 +151,7 @@ def _is_of_torch(file: str) -> bool:
     return code_origin(file).module.startswith(("torch.distributed", "torch.autograd"))
 
 
-def _call_of(scene: Scene, ident: str) -> NamedCall | None:
+def _call_of(scene: HookReport, ident: str) -> NamedCall | None:
     """The call of the judged thread; where its stack carries no ident, the only one there is."""
     own = [call for call in scene.calls if call.thread == ident]
     if own or ident:

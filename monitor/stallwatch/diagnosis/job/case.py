@@ -23,7 +23,7 @@ from stallwatch.diagnosis.job.untold import doubt, prove, take_back, untold_back
 from stallwatch.diagnosis.logs.reading import NOTHING_READ, LogReading
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.evidence import HeldBack, NodeEvidence, RankEvidence, RasCommunicator
-from stallwatch.model.rendezvous import NO_MEETING, Meeting
+from stallwatch.model.rendezvous import NO_MEETING, Rendezvous
 from stallwatch.model.summary import ANY, Call, PairCount, Pending, RankSummary, Stream, Transfer
 
 # Dumps older than the wait that others stand in: what such a rank has not recorded it may have entered since.
@@ -100,7 +100,7 @@ class Case:
         evidence: Mapping[int, RankEvidence] | None = None,
         looks: int = 1,
         logs: LogReading = NOTHING_READ,
-        meeting: Meeting = NO_MEETING,
+        meeting: Rendezvous = NO_MEETING,
         held_back: HeldBack | None = None,
     ) -> None:
         self.summaries = {summary.rank: summary for summary in sorted(summaries, key=lambda s: s.rank)}

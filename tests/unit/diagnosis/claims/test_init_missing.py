@@ -4,7 +4,7 @@ import msgspec
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Attempt, CodeFrame, Evidence, RankEvidence, ThreadState
-from stallwatch.model.rendezvous import Apart, Meeting
+from stallwatch.model.rendezvous import Apart, Rendezvous
 from stallwatch.model.verdict import Verdict
 from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, world
 
@@ -118,32 +118,32 @@ def _waits(rank: int) -> RankEvidence:
     return _asked(Rank(rank, dumped=False, frames=JOINS, wchan="poll_schedule_timeout"), NO_DUMP)
 
 
-def _meeting(meeting: Meeting, *ranks: int) -> Verdict:
+def _meeting(meeting: Rendezvous, *ranks: int) -> Verdict:
     return judge(
         msgspec.structs.replace(_job(*(_waits(rank) for rank in ranks)), world_size=4, meeting=meeting)
     ).verdicts[0]
 
 
 def test_a_rank_that_has_no_process_where_alone_it_can_be_never_came() -> None:
-    told = _meeting(Meeting("127.0.0.1:29500", never_seen=(2,)), 0, 1, 3)
+    told = _meeting(Rendezvous("127.0.0.1:29500", never_seen=(2,)), 0, 1, 3)
     assert (told.cause, told.culprits, told.confidence, told.waiting) == ("init_missing", (2,), "likely", "0-1,3")
 
 
 def test_where_the_others_may_be_on_other_nodes_nobody_is_named() -> None:
-    assert _meeting(Meeting("10.0.0.1:29500"), 0, 1, 3).cause == "undecided"
+    assert _meeting(Rendezvous("10.0.0.1:29500"), 0, 1, 3).cause == "undecided"
 
 
 def test_one_that_meets_at_another_port_is_named_from_either_side() -> None:
     here, there = "127.0.0.1:29500", "127.0.0.1:29501"
-    told = _meeting(Meeting(here, (Apart(2, there),)), 0, 1, 3)
+    told = _meeting(Rendezvous(here, (Apart(2, there),)), 0, 1, 3)
     assert (told.cause, told.culprits) == ("init_missing", (2,))
     assert f"meets at {there}, while ranks 0-1,3 wait at {here}" in told.summary
     apart = tuple(Apart(rank, here) for rank in (0, 1, 3))
-    told = _meeting(Meeting(there, apart), 2)
+    told = _meeting(Rendezvous(there, apart), 2)
     assert (told.cause, told.culprits) == ("init_missing", (2,))
     assert f"meets at {there}, while ranks 0-1,3 wait at {here}" in told.summary
 
 
 def test_of_two_halves_the_one_without_rank_0_is_at_the_wrong_place() -> None:
-    told = _meeting(Meeting("a:1", (Apart(2, "b:1"), Apart(3, "b:1"))), 0, 1)
+    told = _meeting(Rendezvous("a:1", (Apart(2, "b:1"), Apart(3, "b:1"))), 0, 1)
     assert (told.cause, told.culprits) == ("init_missing", (2, 3))

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import SHARED_LOG, Attempt, Evidence, RankEvidence, SourceBlock, SourceLine
-from stallwatch.model.hook_report import CodeFrame, Handled, NamedCall, Scene
+from stallwatch.model.hook_report import CodeFrame, Handled, HookReport, NamedCall
 from stallwatch.model.verdict import Verdict
 from tests.unit.diagnosis.build import Call, Rank, evidence, loop, world
 from tests.unit.diagnosis.rank_evidence import logged
@@ -46,8 +46,8 @@ def _with(found: Evidence, rank: int, **changes: object) -> Evidence:
     return replace(found, ranks=tuple(replace(r, **changes) if r.rank == rank else r for r in found.ranks))
 
 
-def _scene(kind: str, file: str = JOB) -> tuple[Scene, ...]:
-    return (Scene("scene.json", 2, Handled(kind, (CodeFrame("load", file, 7),)), ()),)
+def _scene(kind: str, file: str = JOB) -> tuple[HookReport, ...]:
+    return (HookReport("scene.json", 2, Handled(kind, (CodeFrame("load", file, 7),)), ()),)
 
 
 def _judged(found: Evidence) -> Verdict:
@@ -179,7 +179,7 @@ def _rooted(roots: dict[int, int | None]) -> Evidence:
         told = Rank(rank, later, len(later) - 1, frames, wchan="futex_do_wait", backend="gloo").evidence()
         if rank in roots:
             call = NamedCall("broadcast", False, roots[rank], str(told.pid))
-            told = replace(told, scenes=(Scene("scene.json", 2, None, (call,)),))
+            told = replace(told, scenes=(HookReport("scene.json", 2, None, (call,)),))
         ranks.append(told)
     return replace(evidence(world_size=4), ranks=tuple(ranks))
 

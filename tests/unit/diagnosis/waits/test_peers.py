@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import RankEvidence
-from stallwatch.model.hook_report import NamedCall, Scene
+from stallwatch.model.hook_report import HookReport, NamedCall
 from stallwatch.model.verdict import Verdict
 from tests.unit.diagnosis.build import IN_RECV, SLEEPS, Call, Rank, evidence, loop, world
 
@@ -15,7 +15,7 @@ STEPS = loop(W, 6)
 
 def _transfers(rank: int, function: str, peer: int | None) -> RankEvidence:
     told = Rank(rank, STEPS, len(STEPS), IN_RECV, wchan="futex_do_wait", backend="gloo").evidence()
-    return replace(told, scenes=(Scene("scene.json", 2, None, (NamedCall(function, True, peer, str(told.pid)),)),))
+    return replace(told, scenes=(HookReport("scene.json", 2, None, (NamedCall(function, True, peer, str(told.pid)),)),))
 
 
 def _sleeps(rank: int) -> RankEvidence:

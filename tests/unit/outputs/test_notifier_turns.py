@@ -11,7 +11,7 @@ from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs.delivery import Delivered, Later
 from stallwatch.outputs.rate_cap import RateCap
-from tests.unit.outputs.courier_bench import WAIT, Bench
+from tests.unit.outputs.notifier_bench import WAIT, Bench
 from tests.unit.outputs.reports import finding, incident
 
 
@@ -19,14 +19,14 @@ from tests.unit.outputs.reports import finding, incident
 def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path)
     yield made
-    made.courier.close(WAIT)
+    made.notifier.close(WAIT)
 
 
 @pytest.fixture
 def capped(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path, RateCap(3, 3600))
     yield made
-    made.courier.close(WAIT)
+    made.notifier.close(WAIT)
 
 
 def test_more_than_the_cap_arrive_as_one_digest_and_the_rest_of_the_hour_has_room_for_two(capped: Bench) -> None:
@@ -150,8 +150,8 @@ def test_rubbish_of_one_user_pushes_no_message_and_no_memory_of_anothers_out(ben
     bench.publish(of_user("ben", 0))
     assert bench.attempt() == "told"  # and nobody answers
     bench.publish(of_user("anna"), *[of_user("ben", number) for number in range(2100)])
-    assert [one.incident_id for one in bench.courier._spool.queue if one.owner == "anna"] == ["anna-1"]
-    assert "anna-1" in bench.courier._spool.told
+    assert [one.incident_id for one in bench.notifier._spool.queue if one.owner == "anna"] == ["anna-1"]
+    assert "anna-1" in bench.notifier._spool.told
     bench.answer(Delivered("ok"))
 
 
@@ -163,7 +163,7 @@ def test_that_incidents_are_over_costs_no_news(capped: Bench) -> None:
             capped.publish(step)
             assert capped.attempt() == ("told" if step is mine else "resolved")
             capped.settled(delivered=2 * number + (1 if step is mine else 2))
-    assert capped.courier.held() == ()
+    assert capped.notifier.held() == ()
 
 
 def test_a_noisy_job_does_not_silence_a_critical_one_of_the_same_user_and_what_waits_is_said(capped: Bench) -> None:
@@ -177,7 +177,7 @@ def test_a_noisy_job_does_not_silence_a_critical_one_of_the_same_user_and_what_w
     assert msgspec.json.decode(capped.poster.attempts.get(timeout=WAIT))["id"] == "ben-4"
     capped.answer(Delivered("ok"))
     capped.settled(delivered=4)
-    (held,) = capped.courier.held()
+    (held,) = capped.notifier.held()
     assert (held.output, held.owner, held.messages) == ("slack", "ben", 1)
     assert "3 messages that a user has in 3600 s are used up" in held.reason
 
@@ -193,4 +193,4 @@ def test_what_became_of_an_incident_is_not_told_before_it(capped: Bench) -> None
     capped.publish(msgspec.structs.replace(late, state="resolved"))
     with pytest.raises(queue.Empty):
         capped.poster.attempts.get(timeout=0.05)
-    assert [(one.owner, one.messages) for one in capped.courier.held()] == [("ben", 2)]
+    assert [(one.owner, one.messages) for one in capped.notifier.held()] == [("ben", 2)]

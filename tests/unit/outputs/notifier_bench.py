@@ -1,4 +1,4 @@
-"""A courier with a poster that answers what the test hands it."""
+"""A notifier with a poster that answers what the test hands it."""
 
 import queue
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.node.atomic_file import write_atomically
 from stallwatch.outputs.delivery import Later, Outcome
-from stallwatch.outputs.notifier import Courier
+from stallwatch.outputs.notifier import Notifier
 from stallwatch.outputs.rate_cap import RateCap
 from stallwatch.outputs.spool import Spool
 from tests.unit.outputs.reports import FakeClock, node_report
@@ -81,10 +81,10 @@ class Bench:
         self.cap = cap
         self.clock = FakeClock(monotonic_ns=1_000_000_000)
         self.poster = FakePoster()
-        self.courier = self.start()
+        self.notifier = self.start()
 
-    def start(self) -> Courier:
-        courier = Courier(
+    def start(self) -> Notifier:
+        notifier = Notifier(
             "slack",
             PlainWords(),
             self.poster,
@@ -93,16 +93,16 @@ class Bench:
             "warning",
             cap=self.cap,
         )
-        courier.start()
-        return courier
+        notifier.start()
+        return notifier
 
     def restart(self) -> None:
-        self.courier.close(WAIT)
+        self.notifier.close(WAIT)
         self.poster = FakePoster()
-        self.courier = self.start()
+        self.notifier = self.start()
 
     def publish(self, *incidents: Incident) -> None:
-        self.courier.publish(node_report(*incidents))
+        self.notifier.publish(node_report(*incidents))
 
     def attempt(self) -> str:
         """The step of the next attempt."""
@@ -114,18 +114,18 @@ class Bench:
 
     @property
     def next_attempt_ns(self) -> int:
-        return max(self.courier._back_off.moments_ns())
+        return max(self.notifier._back_off.moments_ns())
 
     def answer(self, outcome: Outcome) -> None:
         self.poster.answers.put(outcome)
 
     def settled(self, **counts: int) -> None:
         """Wait until the worker has counted so many."""
-        with self.courier._changed:
+        with self.notifier._changed:
             pass
         for _ in range(1000):
-            if counts.items() <= self.courier.deliveries().items():
+            if counts.items() <= self.notifier.deliveries().items():
                 return
-            with self.courier._changed:
-                self.courier._changed.wait(0.01)
-        raise AssertionError(self.courier.deliveries())
+            with self.notifier._changed:
+                self.notifier._changed.wait(0.01)
+        raise AssertionError(self.notifier.deliveries())
