@@ -6,7 +6,8 @@ Slack could call. It needs the bot's scope `reactions:read`; without it this is 
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, islice, zip_longest
 from typing import NamedTuple
 
 from stallwatch.clock import Clock
@@ -51,6 +52,7 @@ class SlackReactions:
         self._control = control
         self._due_ns = 0
         self._refused = ""
+        self._asked_ns: dict[str, int] = {}  # by incident
         self._muted: set[str] = set()  # by incident: a reaction that stays mutes once
         self._questions = LatestOnlyWorker(self.name, self._ask_all)
 
@@ -68,9 +70,22 @@ class SlackReactions:
             if not one.is_over and one.incident_id in threads and not (one.acknowledged_by and one.muted)
         )
         self._muted &= {one.incident_id for one in report.incidents}
+        known = {one.incident_id for one in wanted}
+        self._asked_ns = {one: at_ns for one, at_ns in self._asked_ns.items() if one in known}
         if wanted:
             self._due_ns = now_ns + _EVERY_NS
-            self._questions.hand(wanted[:_MOST_AT_ONCE])
+            chosen = self._in_turn(wanted)
+            self._asked_ns.update((one.incident_id, now_ns) for one in chosen)
+            self._questions.hand(chosen)
+
+    def _in_turn(self, wanted: Sequence[_Asked]) -> tuple[_Asked, ...]:
+        """Of each user the one that was asked about longest ago, then the next: whose incidents are many keeps nobody's
+        reactions from being heard."""
+        of_owner: dict[str, list[_Asked]] = {}
+        for one in sorted(wanted, key=lambda one: self._asked_ns.get(one.incident_id, 0)):
+            of_owner.setdefault(one.job.owner, []).append(one)
+        turns = chain.from_iterable(zip_longest(*of_owner.values()))
+        return tuple(islice((one for one in turns if one is not None), _MOST_AT_ONCE))
 
     def problem(self) -> str | None:
         return None  # messages arrive all the same; what is missing is in the log

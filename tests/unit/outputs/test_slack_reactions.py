@@ -2,6 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs.delivery import Delivered, Later, Outcome
 from stallwatch.outputs.slack_reactions import MUTE_SECONDS, SlackReactions
 from tests.unit.outputs.notifier_bench import WAIT, FakePoster
@@ -64,3 +65,21 @@ def test_without_the_scope_it_is_said_once_and_asked_again_minutes_later(
     assert [record.message for record in caplog.records if "reactions:read" in record.message][1:] == []
     assert "xoxb" not in caplog.text
     assert reader.output.problem() is None
+
+
+def test_one_users_many_incidents_keep_no_other_users_reactions_from_being_heard(reader: Reader) -> None:
+    bens = [incident(incident_id=f"ben-{number}", job=JobKey(f"job-{number}", "e", "ben")) for number in range(20)]
+    annas = incident(incident_id="anna-1", job=JobKey("annas", "e", "anna"))
+    reader.threads = {one.incident_id: f"C1/{one.incident_id}" for one in (*bens, annas)}
+    asked: set[str] = set()
+    for _ in range(5):
+        for _ in range(5):
+            reader.poster.answers.put(Delivered("200 "))
+        reader.clock.advance(11)
+        reader.output.publish(node_report(*bens, annas))
+        for _ in range(5):
+            reader.poster.attempts.get(timeout=WAIT)
+        look = reader.poster.threads[-5:]
+        assert "C1/anna-1" in look
+        asked |= set(look)
+    assert asked == set(reader.threads.values()), "and each of his is asked about in its turn"
