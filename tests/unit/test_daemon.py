@@ -192,8 +192,7 @@ def test_who_mutes_a_name_that_several_users_have_must_say_whose_job_he_means(tm
         bench.daemon.control.mute("train", 60)
     assert bench.daemon.control.mute("train", 60, by="anna") == "anna"
     bench.run()
-    report = bench.daemon.control.report()
-    assert report is not None
+    report = bench.latest
     assert bench.daemon.control.mute("train", 60, by="anna") == ""  # of who has it
     theirs = tuple(replace(view, job=replace(view.job, owner="ben")) for view in report.ranks)
     bench.daemon.control.show(replace(report, ranks=(*report.ranks, *theirs)))

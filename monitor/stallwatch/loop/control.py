@@ -65,9 +65,6 @@ class ControlService:
             wishes.append(self._wishes.get_nowait())
         return wishes
 
-    def report(self) -> NodeReport | None:
-        return self._report
-
     def incident(self, incident_id: str) -> Incident | None:
         report = self._report
         known = report.incidents if report else ()

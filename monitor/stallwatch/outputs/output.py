@@ -29,10 +29,6 @@ class Output(Protocol):
 class Control(Protocol):
     """What the command line and the page may ask of the daemon; called from other threads than the loop's."""
 
-    def report(self) -> NodeReport | None:
-        """The latest report; None before the first tick."""
-        ...
-
     def incident(self, incident_id: str) -> Incident | None:
         """An incident in memory or in the store on disk."""
         ...

@@ -54,9 +54,6 @@ class FakeControl:
         self.asked: list[tuple[Any, ...]] = []
         self.lines: tuple[str, ...] = ("slack: delivered (200 ok)",)
 
-    def report(self) -> NodeReport | None:
-        return None
-
     def incident(self, incident_id: str) -> Incident | None:
         self.asked.append(("incident", incident_id))
         return next((one for one in (*self.incidents, *self.past) if one.incident_id == incident_id), None)
