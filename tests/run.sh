@@ -4,6 +4,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../deploy/environment.sh"
 need_python daemon,dev
 need_torch
 need_debian prometheus=prometheus prometheus-alertmanager=prometheus-alertmanager redis-server=redis-server
+need_debian nginx-light=nginx || true # where it cannot be had, the test of deploy/proxy is skipped
 cd "$root"
 bin=$venv/bin
 if [ $# -eq 0 ]; then

@@ -69,7 +69,7 @@ def limit_of(times: Times, what: str, floor_seconds: float) -> Limit | None:
         habit = sorted(times.long)[-2] / SECOND_NS
         longest = min(2 * habit, max(_HABIT_CAP_SECONDS, seconds))
         if longest > seconds:
-            seconds, why = longest, f"2 × the long {what} of {habit:.1f} s that recur"
+            seconds, why = longest, f"2 × the {habit:.1f} s seen more than once for {what}"
     if seconds < floor_seconds:
         seconds, why = floor_seconds, f"the floor; {why}"
     return Limit(seconds, why)

@@ -83,7 +83,7 @@ def cost_of(slowness: Slowness) -> str:
     if not slowness.step_seconds:
         return f"the others wait {cost} in each step for it"
     span = f"over the last {slowness.steps} steps, {slowness.seconds:.0f} s"
-    return f"each step takes {step}, {cost} longer than without it ({slowness.share:.0%}; {span})"
+    return f"each step takes {step}, {cost} longer than without it (+{100 * slowness.share:.0f} %; {span})"
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -48,7 +48,7 @@ def slack_message(
     blocks += _resolved(incident) if step in LAST else _standing(incident, _gpus(report))
     blocks.append(_context(_footer(incident, external_url)))
     message: dict[str, Any] = {"text": _notification(incident, step), "blocks": blocks}
-    if step not in LAST and incident.report is not None:
+    if step not in (*LAST, "escalated") and incident.report is not None:  # why has been said, and is what it was
         attached = _stacks(incident.verdict, incident.report.stacks)
         message |= {"attachments": attached} if attached else {}
     return message

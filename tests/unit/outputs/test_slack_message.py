@@ -240,6 +240,9 @@ def test_the_stacks_are_an_attachment_that_slack_folds_and_a_job_cannot_end_thei
     *_, attachment = slack_message(incident(), "told")["attachments"]
     assert "take_lock locks.py:41  [rank 2]" in attachment["text"]
     assert "attachments" not in slack_message(incident(state="resolved"), "resolved")
+    assert "attachments" not in slack_message(
+        incident(severity="critical"), "escalated"
+    )  # why was said when it was told
 
 
 def test_a_gpu_is_named_with_its_serial_and_the_way_to_silence_is_said() -> None:
