@@ -88,7 +88,7 @@ def test_slack_gets_told_and_resolved_with_cause_rank_and_code_line(server: Slac
     assert told["text"].startswith("🔴 llama-7b: rank 2: not_entered")
     assert "locks.py:41" in str(told["blocks"])
     notifier.publish(node_report(incident(state="resolved", resolution="the job ended")))
-    assert "the job ended" in server.got.get(timeout=WAIT)["text"]
+    assert "The job ended." in server.got.get(timeout=WAIT)["text"]
     settle(notifier, delivered=2)
 
 
