@@ -16,7 +16,7 @@ from stallwatch.diagnosis.activity.rank_activity import Activity
 from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, is_service, main_thread, thread_look
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, hint, job_frame, source_text
 from stallwatch.diagnosis.frames.meaning import meaning
-from stallwatch.diagnosis.recorder.operations import is_autograd
+from stallwatch.diagnosis.recorder.operations import is_autograd, is_started
 from stallwatch.model.evidence import ChildProcess, CodeFrame, Recorder, SourceLine, ThreadStack
 from stallwatch.model.verdict import EndsByItself, Fact, Where
 from stallwatch.progress.kinds import Doing, kind_of, of_all
@@ -257,10 +257,11 @@ def _job_lines(frames: tuple[CodeFrame, ...]) -> Lines:
     return tuple((f.filename, f.line) for f in frames if code_origin(f.filename).origin in (Origin.JOB, Origin.LIBRARY))
 
 
-def new_operations(recorders: tuple[Recorder, ...], ident: str) -> bool | None:
+def new_operations(recorders: tuple[Recorder, ...], ident: str, *, in_main: bool = False) -> bool | None:
     """Whether the thread issued operations between the recorder's last two looks. None: not told.
 
-    A background thread's operations do not count; where the stack carries no ident, one issuing thread is the loop."""
+    A background thread's operations do not count; where the stack carries no ident, one issuing thread is the loop,
+    unless the loop is seen to communicate in a thread that Python did not start (`in_main`), and that one was."""
     newest: dict[str, dict[int, int]] = {}
     recorders = tuple(recorder for recorder in recorders if not recorder.cut_short)
     for recorder in recorders:
@@ -281,7 +282,7 @@ def new_operations(recorders: tuple[Recorder, ...], ident: str) -> bool | None:
             if fresh and not told:
                 return None
         elif len(issuers) <= 1:
-            told = told or bool(fresh)
+            told = told or any(not (in_main and is_started(op)) for op in fresh)
         elif fresh:
             return told or None
     return told

@@ -28,6 +28,7 @@ from stallwatch.diagnosis.activity.threads import (
     blocking_thread,
     has_joined,
     ident_of,
+    is_python_thread,
     is_service,
     looks,
     main_thread,
@@ -110,8 +111,10 @@ def read_activity(rank: RankEvidence) -> Activity:
     ident = ident_of(now.thread) if now.thread else ""
     # The last two looks: a rank that was still starting, or worked on, at an older one may stand since.
     before = (with_stack or moments)[-2:][0]
+    in_main = bool(standing.in_collective) and now.thread is not None and not is_python_thread(now.thread)
+    issued = new_operations(rank.recorders, ident, in_main=in_main)
     moved = (
-        compare(observed(before), observed(now._replace(standing=standing)), new_operations(rank.recorders, ident))
+        compare(observed(before), observed(now._replace(standing=standing)), issued)
         if before is not now
         else Progress("unknown")
     )

@@ -152,7 +152,7 @@ def blocking_thread(
     inner = meaning(main.frames[0])
     if inner and inner.role == "backward":
         # The engine runs Python hooks and custom functions in threads of its own, without Python's thread start.
-        engine = [t for t in others if not _python_thread(t)]
+        engine = [t for t in others if not is_python_thread(t)]
         return _busiest(engine) or main
     if ident_of(main) in issuers or _has(main.frames, _TRAINS) or _roles(main.frames) & {"teardown", "init"}:
         return main
@@ -198,7 +198,7 @@ def manages_processes(threads: tuple[ThreadStack, ...]) -> bool:
     return any((code_origin(frame.filename).module, function(frame.name)) in _POOLS for frame in frames)
 
 
-def _python_thread(thread: ThreadStack) -> bool:
+def is_python_thread(thread: ThreadStack) -> bool:
     return any(code_origin(f.filename).module == "threading" and "bootstrap" in f.name for f in thread.frames[-2:])
 
 

@@ -224,7 +224,7 @@ class HostThreads:
                 if thread is None:
                     continue
                 elsewhere = operation.group_description != _DEFAULT_GROUP
-                started = _is_started(operation)
+                started = is_started(operation)
                 rank = (thread != own, started, elsewhere, operation.created_ns or 0, operation.record_id)
                 if thread not in first or rank < first[thread]:
                     first[thread] = rank
@@ -243,7 +243,7 @@ def _thread(operation: Operation) -> str | None:
     return None if is_autograd(operation) else operation.thread_id
 
 
-def _is_started(operation: Operation) -> bool:
+def is_started(operation: Operation) -> bool:
     """Recorded by a thread that Python's threading started, by its outermost frames."""
     return any(frame.filename.endswith("/threading.py") for frame in operation.frames[-_OUTERMOST:])
 
