@@ -248,6 +248,17 @@ class IncidentSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeline_seconds: Annotated[
         float, Meta(description="How much of the time before an incident its timeline holds.", gt=0, le=3600)
     ] = 60.0
+    archive: Annotated[
+        str,
+        Meta(
+            description="Where bundles are kept beyond this node: a directory, or an address that fsspec knows: "
+            "s3://bucket/stallwatch; empty: nowhere. Needs stallwatch[archive], for S3 s3fs too."
+        ),
+    ] = ""
+    archive_options_file: Annotated[
+        str, Meta(description="JSON file with the storage's options (key, secret, endpoint_url: a secret).")
+    ] = ""
+    archive_keep_days: Annotated[int, Meta(description="Archived bundles older than this go; 0: none do.", ge=0)] = 90
     maximum_looks: Annotated[int, Meta(description="Looks at one incident; the last is repeated no more.", ge=2)] = 12
 
 

@@ -236,6 +236,12 @@ class Cluster:
             time.sleep(0.05)
         return value
 
+    def steps(self) -> int:
+        assert self.nodes[0].daemon is not None
+        with contextlib.suppress(Exception):
+            return max((one.step or 0 for one in self.nodes[0].daemon.client.ranks().ranks), default=0)
+        return 0
+
     def incident(self, node: Node) -> Any:
         assert node.daemon is not None
         with contextlib.suppress(Exception):
@@ -300,6 +306,10 @@ def rank_0_cut_off(cluster: Cluster) -> None:
     cluster.nodes[0].cut()
 
 
+def link_dropped(cluster: Cluster) -> None:
+    """No fault of the program: the last node's link goes down in mid-job."""
+
+
 def _holder(cluster: Cluster) -> Node | None:
     if cluster.place == "redis":
         command = ["redis-cli", "--no-auth-warning", "-h", _HOST, "-p", str(cluster.redis.port), "-a", "secret"]
@@ -314,7 +324,7 @@ SCENARIOS: dict[str, Callable[[Cluster], None]] = {
     one.__name__: one
     for one in (
         plain, slow, stopped, leader_dies_before, leader_dies_after, engine_away_before, engine_away_during,
-        engine_away_after, rank_0_cut_off,
+        engine_away_after, rank_0_cut_off, link_dropped,
     )
 }  # fmt: skip
 
@@ -332,8 +342,14 @@ def play(name: str, nodes: int, place: str) -> bool:
         if name != "engine_away_before" and place == "redis":
             cluster.redis.start()
         cluster.watch()
-        cluster.train()
-        struck = cluster.struck()
+        if name == "link_dropped":
+            cluster.train("--fault-step", "1000000")
+            cluster.until(lambda: cluster.steps() > 40, 90.0, "forty steps")
+            struck = time.monotonic()
+            cluster.nodes[cluster.culprit].cut()
+        else:
+            cluster.train()
+            struck = cluster.struck()
         SCENARIOS[name](cluster)
         cluster.until(lambda: cluster.slack.got, _TOLD_SECONDS, "a message")
         end = time.monotonic() + _QUIET_SECONDS
@@ -344,7 +360,8 @@ def play(name: str, nodes: int, place: str) -> bool:
         first = got[0][1]
         who = next((n.name for n in cluster.nodes if n.address == first["from"]), first["from"])
         words = json.dumps(first)
-        right = f"Rank {cluster.culprit}" in words or f"rank {cluster.culprit}" in words
+        named = {verdict.culprits for n in cluster.nodes if (verdict := _verdict(cluster.incident(n))) is not None}
+        right = f"ank {cluster.culprit}" in words and named <= {(cluster.culprit,), ()}
         seen = {n.name: _shown(cluster.incident(n)) for n in cluster.nodes}
         print(
             f"{name:20} {place:5} {nodes} nodes: {got[0][0] - struck:5.1f} s, told by {who}, messages {len(got)}, "
@@ -358,6 +375,10 @@ def play(name: str, nodes: int, place: str) -> bool:
             return False
     shutil.rmtree(folder, ignore_errors=True)
     return True
+
+
+def _verdict(incident: Any) -> Any:
+    return incident.verdicts[0] if incident is not None and incident.verdicts else None
 
 
 def _shown(incident: Any) -> str:

@@ -1,9 +1,12 @@
 """`stallwatch analyze`: a verdict from a bundle, dumps or logs. Needs no GPU, no torch, no daemon."""
 
+import contextlib
 import gc
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -53,16 +56,43 @@ def _with_summary(paths: Sequence[Path], detail: str) -> tuple[Report, bytes]:
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH…")
+@click.argument("given", nargs=-1, required=True, metavar="PATH|URL…")
+@click.option(
+    "--options-file",
+    type=click.Path(path_type=Path),
+    help="JSON file with what a URL's storage needs (incidents.archive_options_file).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--summary", type=click.Choice(SUMMARY_DETAILS), hidden=True, help="With --json: a node summary below it."
 )
-def command(paths: tuple[Path, ...], as_json: bool, summary: str | None) -> int:
+def command(given: tuple[str, ...], options_file: Path | None, as_json: bool, summary: str | None) -> int:
     """Say what hung: from an incident bundle, a folder of dumps, dumps, logs, or several node folders of one incident.
+
+    A URL (s3://bucket/…, file:///…) names an archived bundle, or an incident's folder of them: all its nodes' bundles.
 
     Exit code: 0 healthy or over, 10 a verdict, 11 undecided, 12 slow or waiting; 65 when nothing could be read.
     """
+    with contextlib.ExitStack() as fetched:
+        return _analyze(_here(given, options_file, fetched), as_json, summary)
+
+
+def _here(given: Sequence[str], options_file: Path | None, fetched: contextlib.ExitStack) -> list[Path]:
+    """Return paths of this node: of a URL, the folders of what was fetched, which are gone when `fetched` is closed."""
+    paths: list[Path] = []
+    for one in given:
+        if "://" not in one:
+            paths.append(Path(one))
+            continue
+        from stallwatch.bundle.storage import fetch
+
+        options = msgspec.json.decode(options_file.read_bytes(), type=dict[str, Any]) if options_file else {}
+        folder = fetched.enter_context(tempfile.TemporaryDirectory(prefix="stallwatch-"))
+        paths += fetch(one, options, Path(folder))
+    return paths
+
+
+def _analyze(paths: Sequence[Path], as_json: bool, summary: str | None) -> int:
     if as_json:
         report, for_others = _with_summary(paths, summary or "")
         click.echo(msgspec.json.encode(report))

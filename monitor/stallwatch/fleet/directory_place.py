@@ -161,7 +161,8 @@ class DirectoryPlace:
 
     def leave(self, key: Key, node: str) -> None:
         with self._problems():
-            (self._folder(key) / "members" / _file_of(node)).unlink(missing_ok=True)
+            for folder in ("members", "summaries"):
+                (self._folder(key) / folder / _file_of(node)).unlink(missing_ok=True)
             if not self._is_looked_at(self._folder(key), LEFT_SECONDS):
                 self.close(key)
 

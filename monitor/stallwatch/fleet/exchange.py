@@ -17,6 +17,7 @@ class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
     job: str
     node: str
     ordinal: int = 0  # 0: join
+    past: int = 0  # of the job, that is over for this node: where it is told to nobody, who joins opens the next
     summary: bytes = b""
     claims: bool = False
     generation: int = 0  # of our claim, to be renewed; 0: we hold none
@@ -58,7 +59,7 @@ def exchange(place: MeetingPlace, secret: bytes, wish: Wish) -> Seen:
 
 
 def _exchange(place: MeetingPlace, secret: bytes, wish: Wish) -> Seen:
-    key = Key(wish.job, wish.ordinal or place.join(wish.job, wish.node))
+    key = Key(wish.job, wish.ordinal or _joined(place, wish))
     if wish.leaves:
         place.leave(key, wish.node)
         return Seen(key.ordinal)
@@ -93,6 +94,15 @@ def _exchange(place: MeetingPlace, secret: bytes, wish: Wish) -> Seen:
         report_noted=report_noted,
         caveat=caveat,
     )
+
+
+def _joined(place: MeetingPlace, wish: Wish) -> int:
+    """What nodes said in a standstill that is over for one of them says nothing of the next: a job moves as a whole."""
+    ordinal = place.join(wish.job, wish.node)
+    if ordinal != wish.past or place.look(Key(wish.job, ordinal), wish.node, whole=False).told:
+        return ordinal
+    place.close(Key(wish.job, ordinal))
+    return place.join(wish.job, wish.node)
 
 
 def _opened(sealed: bytes, secret: bytes, kind: str, key: Key) -> tuple[bytes, str]:

@@ -28,6 +28,8 @@ _JUDGE_SECONDS: Final = 60.0
 _BETWEEN_VERDICTS_SECONDS: Final = 1.0
 _OF_ALL: Final = ":orders"  # whose wish it is that is no incident's
 _OF_PACE: Final = ":pace"
+_OF_PAST: Final = ":past"
+_MOST_PAST: Final = 64
 
 _SEEN = msgspec.msgpack.Decoder(Seen)
 _VERDICT = msgspec.json.Decoder(JobVerdict)
@@ -36,8 +38,9 @@ _VERDICT = msgspec.json.Decoder(JobVerdict)
 class _Seat:
     """One incident: what is wanted of the meeting place about it, and its verdict under way."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, job: str) -> None:
         self.member = member
+        self.job = job
         self.judging: Judging | None = None
         self.judged_puts = 0
         self.judge_until_ns = 0
@@ -68,6 +71,8 @@ class Link:
         self.book = Book(node)
         self._orders: OrdersWish | None = None  # on its way
         self._news: list[News] = []
+        self._past: dict[str, int] = {}  # by job: the incident that was over last
+        self._leaving: list[Wish] = []
         self._asked: str | None = None  # whose wish is on its way; "": a check
         self._asked_ns = 0
         self._checked_ns: int | None = None
@@ -96,7 +101,8 @@ class Link:
         each incident."""
         for local in locals_:
             if local.incident_id not in self._seats:
-                self._seats[local.incident_id] = _Seat(Member(self._node, now_ns))
+                past = self._past.get(local.job, 0)
+                self._seats[local.incident_id] = _Seat(Member(self._node, now_ns, past=past), local.job)
         present = {local.incident_id for local in locals_}
         for incident_id in [one for one in self._seats if one not in present]:
             self._drop(incident_id)
@@ -126,6 +132,14 @@ class Link:
 
     def _drop(self, incident_id: str) -> None:
         seat = self._seats.pop(incident_id)
+        ordinal = seat.member.ordinal
+        if ordinal:
+            self._past.pop(seat.job, None)
+            self._past[seat.job] = ordinal
+            while len(self._past) > _MOST_PAST:
+                del self._past[next(iter(self._past))]
+        if ordinal and not seat.member.left:  # nothing came of it here: what was said of it must not be heard later
+            self._leaving = [*self._leaving, Wish(seat.job, self._node, ordinal, leaves=True)][-_MOST_PAST:]
         if seat.judging is not None:
             seat.judging.end()
 
@@ -135,6 +149,9 @@ class Link:
         if (orders := self.book.wish(now_ns)) is not None:
             self._orders = orders
             self._send(_OF_ALL, Request(self._settings, "orders", orders=orders), now_ns)
+            return
+        if self._leaving:
+            self._send(_OF_PAST, Request(self._settings, "exchange", self._leaving.pop(0)), now_ns)
             return
         # Whose last exchange is longest ago comes first: none waits for ever behind others.
         by_age = sorted(locals_, key=lambda local: self._age_of(local.incident_id))

@@ -63,9 +63,11 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Member:
-    def __init__(self, node: str, now_ns: int, ordinal: int = 0) -> None:
-        """`ordinal`: where a daemon before this one had joined already."""
+    def __init__(self, node: str, now_ns: int, ordinal: int = 0, past: int = 0) -> None:
+        """`ordinal`: where a daemon before this one had joined already; `past`: of the job's incident before, which is
+        over here."""
         self._node = node
+        self._past = past
         self._ordinal = ordinal
         self._joined_ns: int | None = None
         self._answered_ns: int | None = None  # the last time; at first when there was something to ask
@@ -107,6 +109,7 @@ class Member:
             job=local.job,
             node=self._node,
             ordinal=self._ordinal,
+            past=self._past,
             summary=b"" if self._put == local.judged or ends else local.summary,
             claims=self._may_claim(now_ns, local),
             generation=self._generation,

@@ -108,5 +108,5 @@ class MeetingPlace(Protocol):
         ...
 
     def leave(self, key: Key, node: str) -> None:
-        """This node looks on no more; the last one closes it."""
+        """This node looks on no more, and what it said goes; the last one closes it."""
         ...

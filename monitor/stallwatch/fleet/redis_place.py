@@ -101,6 +101,7 @@ local p, n, node = ARGV[1], ARGV[2], ARGV[3]
 local q = p..n..':'
 if node ~= '' then
   redis.call('ZREM', q..'members', node)
+  redis.call('HDEL', q..'summaries', node)
   redis.call('ZREMRANGEBYSCORE', q..'members', '-inf', '('..(tonumber(redis.call('TIME')[1]) - tonumber(ARGV[4])))
   if redis.call('ZCARD', q..'members') > 0 then return 0 end
 end

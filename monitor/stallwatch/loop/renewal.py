@@ -68,5 +68,6 @@ def renews_telling(config: Config, keys: Sequence[str]) -> bool:
     return (
         any(files)
         or bool(config.deadman.url_file)
+        or any(key.startswith("incidents.archive") for key in keys)
         or any(key.partition(".")[0] in ("slack", "webhook", "alertmanager", "deadman") for key in keys)
     )

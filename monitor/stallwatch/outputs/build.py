@@ -3,6 +3,7 @@
 from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.outputs.alertmanager import alertmanager
+from stallwatch.outputs.archive import archive
 from stallwatch.outputs.deadman import deadman
 from stallwatch.outputs.http import HttpOutput
 from stallwatch.outputs.log import LogOutput
@@ -10,7 +11,7 @@ from stallwatch.outputs.output import Control, Notifies, Output
 from stallwatch.outputs.slack import slack, slack_reactions
 from stallwatch.outputs.webhook import webhook
 
-_SENDING = ("slack", "slack_reactions", "webhook", "alertmanager", "deadman")
+_SENDING = ("slack", "slack_reactions", "webhook", "alertmanager", "deadman", "archive")
 
 
 def build(config: Config, control: Control, clock: Clock) -> tuple[Output, ...]:
@@ -23,7 +24,14 @@ def telling(config: Config, control: Control, clock: Clock) -> tuple[Output, ...
     """Those that send something to somebody: what is made again when the configuration is read again."""
     messages = slack(config, clock)
     reactions = slack_reactions(config, clock, control, messages)
-    sending = (messages, reactions, webhook(config, clock), alertmanager(config, clock), deadman(config, clock))
+    sending = (
+        messages,
+        reactions,
+        webhook(config, clock),
+        alertmanager(config, clock),
+        deadman(config, clock),
+        archive(config),
+    )
     return tuple(output for output in sending if output is not None)
 
 

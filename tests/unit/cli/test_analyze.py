@@ -85,6 +85,19 @@ def test_a_summarised_incident_gets_the_same_verdict() -> None:
         assert summarised == whole, folder.name
 
 
+def test_an_archived_incident_gets_the_verdict_of_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from stallwatch.bundle.storage import put
+
+    bundle = BUNDLES / "gloo-killed"
+    put(str(tmp_path / "kept"), {}, "train-1", "n1", bundle, 10**18)
+    code = run(["analyze", str(bundle), "--json"])
+    here = capsys.readouterr().out
+    assert run(["analyze", f"file://{tmp_path / 'kept'}/2001-09-09/train-1", "--json"]) == code
+    assert msgspec.json.decode(capsys.readouterr().out)["verdicts"] == msgspec.json.decode(here)["verdicts"]
+
+
 def test_unusable_input_is_65_and_says_what_to_give(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(["analyze", str(tmp_path / "absent")]) == 65
     error = capsys.readouterr().err

@@ -120,6 +120,7 @@ class MemoryPlace:
     def leave(self, key: Key, node: str) -> None:
         incident = self._at(key)
         incident.members.pop(node, None)
+        incident.summaries.pop(node, None)
         if not self._living(incident, LEFT_SECONDS):
             self.close(key)
 

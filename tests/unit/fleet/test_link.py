@@ -1,5 +1,6 @@
 """What the daemon's side says of a meeting place that cannot be used."""
 
+import contextlib
 import os
 import socket
 from types import SimpleNamespace
@@ -7,10 +8,17 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from stallwatch.fleet.exchange import Seen
+from stallwatch.fleet.child import Request
+from stallwatch.fleet.exchange import Seen, Wish, exchange
+from stallwatch.fleet.judging import Judging
 from stallwatch.fleet.link import Link
+from stallwatch.fleet.member import SECOND_NS, Local
+from stallwatch.fleet.place import Key
 from stallwatch.fleet.settings import Settings
-from stallwatch.node.frames import pack
+from stallwatch.model.incident import Told
+from stallwatch.node.frames import Unpacker, pack
+from tests.unit.fleet.memory_place import MemoryPlace
+from tests.unit.fleet.nodes import JOB, scene
 
 
 @pytest.mark.parametrize(
@@ -31,3 +39,54 @@ def test_a_problem_and_its_advice_are_sentences_with_one_stop_between_them(probl
     finally:
         link.close()
         theirs.close()
+
+
+def test_an_incident_of_which_nothing_came_is_left_and_the_jobs_next_is_another() -> None:
+    """What a node said in it (the start of a job, say) must not be heard when the job stands the next time."""
+    ours, theirs = socket.socketpair()
+    child = SimpleNamespace(
+        pid=os.getpid(), returncode=0, poll=lambda: 0, wait=lambda timeout=None: 0, terminate=bool, kill=bool
+    )
+    place, asked = MemoryPlace(lambda: 0.0), []
+    link = Link(Settings("redis://h"), "n0", lambda: SimpleNamespace(child=child, channel=ours), judge=_no_judge)
+    theirs.setblocking(False)
+    unpacker = Unpacker(1 << 20)
+
+    def run(now: float, *locals_: Local) -> None:
+        for step in range(8):
+            link.step(int((now + step / 10) * SECOND_NS), locals_)
+            with contextlib.suppress(BlockingIOError):
+                for message in unpacker.feed(theirs.recv(1 << 16)):
+                    request = msgspec.msgpack.decode(message, type=Request)
+                    seen = Seen()
+                    if request.wish is not None:
+                        asked.append(request.wish)
+                        seen = exchange(place, b"sixteen bytes or more", request.wish)
+                    theirs.sendall(pack(msgspec.msgpack.encode(seen)))
+
+    report, summary, _ = scene(2, 3, "sleeps")[0]
+    one = Local("a-1", JOB, 4, (0, 1), 1, report, summary, False, Told())
+    try:
+        run(0, one)
+        place.join(JOB, "n1")  # cut off since: it neither leaves nor looks on
+        place.put(Key(JOB, 1), "n1", b"old")
+        run(10)
+        assert asked[-1].leaves
+        run(20, msgspec.structs.replace(one, incident_id="a-2"))
+        assert list(place.summaries(Key(JOB, 1))) == ["n1"]
+        assert list(place.summaries(Key(JOB, 2))) == ["n0"]
+    finally:
+        link.close()
+        theirs.close()
+
+
+def _no_judge(question: object) -> Judging:
+    raise OSError(1, "none here")
+
+
+def test_one_that_was_told_goes_on_so_that_it_is_told_once() -> None:
+    place = MemoryPlace(lambda: 0.0)
+    secret = b"sixteen bytes or more"
+    first = exchange(place, secret, Wish(JOB, "n0", claims=True, told=Told()))
+    assert place.mark(Key(JOB, first.ordinal), 1, "told", b"x")
+    assert exchange(place, secret, Wish(JOB, "n0", past=first.ordinal)).ordinal == first.ordinal

@@ -315,3 +315,12 @@ def test_what_has_run_out_is_gone(kind: str, tmp_path: Path, request: pytest.Fix
         place.post(f"mode-{job}", b"x", 3600, anew=True)
         vars(place)["_client"].zadd("stallwatch:{:fleet}:until", {f"mode-{job}": 1})
     assert f"mode-{job}" not in [one.name for one in place.posted("")[1] or []]
+
+
+def test_what_a_node_said_goes_with_it(place: MeetingPlace, job: str) -> None:
+    key = Key(job, place.join(job, "node0"))
+    place.join(job, "node1")
+    place.put(key, "node0", b"zero")
+    place.put(key, "node1", b"one")
+    place.leave(key, "node0")
+    assert list(place.summaries(key).values()) == [b"one"]

@@ -1,0 +1,93 @@
+"""Keeps the bundle of each told incident beyond the node: once its evidence is complete, and as it was at its end."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from stallwatch.config import Config
+from stallwatch.model.incident import Incident, NodeReport
+from stallwatch.node.children import module_of_ours
+from stallwatch.node.run_once import RunOnce
+from stallwatch.outputs.archive_child import Order
+from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
+
+_SECONDS = 300.0  # of one bundle
+_ATTEMPTS = 5
+_MOST_KNOWN = 512  # incidents; older ones are on no report any more
+
+Run = Callable[[Order, float], str]
+"""Carries it out within some seconds; returns what is wrong, "" when nothing is."""
+
+
+class Archive:
+    name = "archive"
+
+    def __init__(self, section_archive: str, options_file: str, keep_days: int, run: Run | None = None) -> None:
+        self._archive, self._options_file, self._keep_days = section_archive, options_file, keep_days
+        self._child: RunOnce | None = None
+        self._run = run or self._in_child
+        self._done: dict[tuple[str, bool], int] = {}  # attempts, or -1 once it is there
+        self._problem: str | None = None
+        self._due = LatestOnlyWorker(self.name, self._keep)
+
+    def start(self) -> None:
+        self._due.start()
+
+    def publish(self, report: NodeReport) -> None:
+        due = [one for one in report.incidents if _is_due(one) and self._is_wanted(one)]
+        if due:
+            self._due.hand(due[-1])  # the oldest; the others come at the next ticks
+
+    def problem(self) -> str | None:
+        return self._problem
+
+    def close(self, seconds: float) -> None:
+        self._due.close(seconds, self._cancel)
+
+    def _is_wanted(self, incident: Incident) -> bool:
+        return 0 <= self._done.get((incident.incident_id, incident.is_over), 0) < _ATTEMPTS
+
+    def _keep(self, incident: Incident) -> None:
+        key = (incident.incident_id, incident.is_over)
+        if not self._is_wanted(incident):
+            return  # handed over twice while it was under way
+        order = Order(
+            self._archive, self._options_file, self._keep_days, incident.shared_id, incident.node, incident.bundle
+        )
+        problem = self._run(order, _SECONDS)
+        if self._due.closing:
+            return
+        self._problem = f"{incident.incident_id} is not archived: {problem}" if problem else None
+        self._done[key] = self._done.pop(key, 0) + 1 if problem else -1
+        while len(self._done) > _MOST_KNOWN:
+            del self._done[next(iter(self._done))]
+
+    def _in_child(self, order: Order, seconds: float) -> str:
+        try:
+            command = module_of_ours("stallwatch.outputs.archive_child")
+            self._child = RunOnce(command, msgspec.json.encode(order), limit_bytes=8 << 30)
+        except OSError as error:
+            return f"no process can be started: {error.strerror}"
+        ended = self._child.finish(seconds)
+        if ended is None:
+            return f"no answer within {seconds:.0f} s"
+        return "" if ended.code == 0 else ended.last_words or f"exit code {ended.code}"
+
+    def _cancel(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+
+
+def _is_due(incident: Incident) -> bool:
+    """People were told, or would have been but for a silence, and all that will come is there."""
+    told = incident.severity != "none" or incident.withheld != "none"
+    complete = incident.report is not None and incident.report.evidence_complete
+    return told and bool(incident.bundle) and (complete or incident.is_over)
+
+
+def archive(config: Config) -> Archive | None:
+    """The output, or None where nothing is archived."""
+    section = config.incidents
+    if not section.archive:
+        return None
+    return Archive(section.archive, section.archive_options_file, section.archive_keep_days)
