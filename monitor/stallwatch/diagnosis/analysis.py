@@ -52,10 +52,13 @@ def spins_outside_communication(gpu: Gpu, waiting: list[Gpu]) -> bool:
 
 
 def is_busy(gpu: Gpu) -> bool:
+    """Whether NVML reads a GPU as busy all the time (95 % and more); False where it does not tell."""
     return gpu.utilization_percent is not None and gpu.utilization_percent >= _BUSY_PERCENT
 
 
 class Analysis(msgspec.Struct, frozen=True, dict=True):
+    """Every shared answer about one job, each worked out once: claims read it and change nothing."""
+
     case: Case
     pace: Pace
     graph: Graph
@@ -130,6 +133,7 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def proven_stuck(self) -> bool:
+        """True when at least one wait is known to stand still: by two looks, or by what other dumps prove."""
         return any(wait.stuck for wait in self.graph.waits)
 
     @property
@@ -139,11 +143,13 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def whole_world_seen(self) -> bool:
+        """True when the size of the world is known and a dump of every rank was read to its end."""
         case = self.case
         return case.world_size is not None and not case.unobserved and all(case.recorded(r) for r in case.world)
 
 
 def analyze_job(case: Case) -> Analysis:
+    """Given a case, return its analysis. Sequences of calls are compared only where the waits alone do not tell."""
     pace = Pace(case)
     graph = build(case, pace)
     roots = find_roots(graph)

@@ -22,6 +22,9 @@ _FACTS_KEPT = 12
 
 
 class Claim(msgspec.Struct, frozen=True):
+    """What an explanation says of the job: cause, culprits, how sure, with facts, and what the sentence and the steps
+    need. Ranks are global, `group` is an index into the groups of the case."""
+
     cause: Cause
     culprits: tuple[int, ...]
     confidence: Confidence
@@ -55,6 +58,7 @@ Saying = Claim | Rejected | None
 
 
 def named(ranks: Iterable[int]) -> str:
+    """Ranks as a sentence names them: "rank 3", "ranks 0-2,5". At least one rank."""
     ordered = sorted(set(ranks))
     return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {rank_ranges(ordered)}"
 
@@ -79,6 +83,7 @@ def _is_first(analysis: Analysis, wait: Wait) -> bool:
 
 
 def operation_of(analysis: Analysis, wait: Wait) -> str:
+    """What a rank waits in, by its recorder: "all_reduce", or a word for what has no record."""
     call = analysis.case.call(wait.rank, wait.pending)
     if call is None:
         return "point-to-point" if wait.pending.transfers else "a collective"
@@ -97,6 +102,7 @@ def unrecorded_operation(analysis: Analysis, culprits: Iterable[int]) -> str | N
 
 
 def point_name(analysis: Analysis, point: Point, call: Call | None) -> str:
+    """A place where ranks wait as facts name it: "all_reduce #7 of default_pg"."""
     group = analysis.case.groups[point.group]
     what = call.operation if call is not None else ("point-to-point" if not point.seq else "collective")
     number = f" #{point.seq}" if point.seq else ""
@@ -161,6 +167,7 @@ def frontier_fact(analysis: Analysis, rank: int, group: int) -> Fact | None:
 
 
 def activity_facts(analysis: Analysis, ranks: Iterable[int]) -> tuple[Fact, ...]:
+    """Given ranks, return the facts that tell what each of them does, at most twelve."""
     return tuple(_about(rank, fact) for rank in ranks for fact in analysis.case.activity(rank).why)[:_FACTS_KEPT]
 
 
@@ -173,6 +180,7 @@ def _about(rank: int, fact: Fact) -> Fact:
 
 
 def common_where(analysis: Analysis, ranks: Iterable[int]) -> Where | None:
+    """Where most of the ranks stand; "unknown" where nothing tells of any; None of no ranks."""
     places = [analysis.case.activity(rank).where for rank in ranks]
     counts: dict[Where, int] = {}
     for place in sorted(places):
@@ -210,6 +218,8 @@ def departed_cause(analysis: Analysis, departure: SequenceBreak) -> Cause:
 
 
 def end_of(analysis: Analysis, rank: int) -> ProcessLook | None:
+    """The look that shows how a rank's process ended, else the last one, with the exit code that its hook said; None
+    without any look at the process."""
     evidence = analysis.case.evidence.get(rank)
     looks = [look for look in evidence.processes if evidence] if evidence else []
     ended = [look for look in looks if look.exit_code is not None or look.exit_signal is not None]
@@ -222,6 +232,7 @@ def end_of(analysis: Analysis, rank: int) -> ProcessLook | None:
 
 
 def exit_code(end: ProcessLook | None) -> int | None:
+    """The exit code of an end; None where a signal ended it, or nobody saw it."""
     return None if end is None or end.exit_signal is not None else end.exit_code
 
 

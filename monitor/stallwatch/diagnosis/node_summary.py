@@ -38,6 +38,8 @@ _FRAMES_KEPT = 24
 
 
 class RankDigest(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What other nodes get of one rank: summary and activity, and the few raw facts that a verdict asks for."""
+
     summary: RankSummary
     activity: Activity
     processes: tuple[ProcessLook, ...] = ()  # without their threads, but for the main one and one of a group

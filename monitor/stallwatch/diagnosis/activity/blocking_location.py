@@ -64,6 +64,9 @@ def kernel_wait(wchan: str | None, state: str | None) -> KernelWait | None:
 
 
 class BlockingLocation(NamedTuple):
+    """Where the innermost line of the job's own code stands, by one stack: the place, a predicate for a sentence, and
+    what the call and its callers are for."""
+
     where: Where
     detail: str
     roles: frozenset[Role] = frozenset()  # of the call that the job's innermost line makes

@@ -29,6 +29,9 @@ class ThreadLook(NamedTuple):
 
 
 class RankLook(NamedTuple):
+    """One look at a rank: the stacks of its process and of its children, its process, its heartbeat. What was not read
+    is None or empty."""
+
     number: int
     threads: tuple[ThreadStack, ...]  # of the rank's own process, in an order of their own
     children: tuple[tuple[int, tuple[ThreadStack, ...]], ...]  # by pid
@@ -168,6 +171,7 @@ def blocking_thread(
 
 
 def ident_of(thread: ThreadStack) -> str:
+    """Python's ident of a thread as recorders write it, "" where py-spy did not tell it."""
     return str(thread.ident) if thread.ident is not None else ""
 
 
@@ -257,6 +261,7 @@ def has_joined(rank: RankEvidence) -> bool | None:
 
 
 def is_of_group(thread: ThreadState) -> bool:
+    """Whether a thread, by the name that the kernel shows, is one that torch starts with a process group."""
     return thread.name.startswith(_GROUP_THREADS)
 
 

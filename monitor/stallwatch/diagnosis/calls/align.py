@@ -30,6 +30,7 @@ class Followers:
             self._known |= _after_longest(history)
 
     def expects(self, what: Hashable) -> bool:
+        """Whether a call was ever made before, so that something is known of what follows it."""
         return what in self._known
 
 
@@ -73,6 +74,9 @@ _PASSED_OFTEN = 2  # times that a line must have made a call before its habit me
 
 
 class Divergence(msgspec.Struct, frozen=True):
+    """The first number under which members of a group called different things: who differs, in what, and what decides
+    it."""
+
     group: int
     seq: int
     culprits: tuple[int, ...]

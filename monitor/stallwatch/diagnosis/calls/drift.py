@@ -32,6 +32,8 @@ _LEAST_RANKS = 3  # of two, nothing tells which is off
 
 
 class StepCounts(msgspec.Struct, frozen=True):
+    """How many calls one rank had made in a group when it counted each of its last steps."""
+
     rank: int
     group: GroupId
     calls: tuple[tuple[int, int], ...]  # (step, calls made before it was counted)
@@ -251,6 +253,7 @@ def _usual(sites: Mapping[int, Mapping[int, str]]) -> dict[int, str]:
 
 
 def describe_site(site: str) -> str:
+    """A call's line as people read it: without its folders."""
     return site.rsplit("/", 1)[-1]
 
 

@@ -205,4 +205,5 @@ def place_among_twins(case: Case, group: Group) -> int:
 
 
 def are_twins(one: Group, other: Group) -> bool:
+    """Whether two groups have the same description, members and back end, so that only their order tells them apart."""
     return (one.description, one.ranks, one.backend) == (other.description, other.ranks, other.backend)

@@ -17,6 +17,7 @@ from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
 
 
 def claim(analysis: Analysis) -> Saying:
+    """Members called different things under one number, or one of them has left the loop and waits at its end."""
     divergence = analysis.divergence
     if divergence is None:
         return (
@@ -303,6 +304,7 @@ def _one_off(
 
 
 def one_call_off(analysis: Analysis) -> Saying:
+    """Nobody waits yet, but one rank has made a call more or fewer than the others."""
     if analysis.hangs:
         return None
     for group in analysis.case.groups:
@@ -330,6 +332,7 @@ def one_call_off(analysis: Analysis) -> Saying:
 
 
 def roots_differ(analysis: Analysis) -> Saying:
+    """Members wait in one rooted collective and named different roots."""
     if not analysis.hangs:
         return None
     for point in sorted(analysis.graph.blockers):

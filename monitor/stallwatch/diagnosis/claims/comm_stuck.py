@@ -11,6 +11,7 @@ from stallwatch.progress.job import many_move
 
 
 def claim(analysis: Analysis) -> Saying:
+    """All members have entered one operation and none finishes. Names nobody."""
     if not analysis.hangs:
         return None
     if not analysis.roots.closed:

@@ -23,6 +23,7 @@ _BOOT_SECONDS = 180.0
 
 
 def gpu_fault(analysis: Analysis) -> Saying:
+    """A GPU of the job reported an error that ends its work, fell off the bus, or does not answer."""
     faults: list[tuple[str, Fact, tuple[int, ...]]] = []
     ignored: list[str] = []
     for node in analysis.case.nodes:
@@ -50,6 +51,7 @@ def gpu_fault(analysis: Analysis) -> Saying:
 
 
 def fabric_fault(analysis: Analysis) -> Saying:
+    """A switch, NVLink, port or adapter reported an error that explains the wait."""
     faults: list[tuple[str, Fact, tuple[int, ...]]] = []
     for node in analysis.case.nodes:
         for event in node.kernel_events:
@@ -203,6 +205,7 @@ def _is_old(analysis: Analysis, node: NodeEvidence, event: KernelEvent) -> bool:
 
 
 def kernel_stuck(analysis: Analysis) -> Saying:
+    """The GPUs of ranks that others wait for are busy with something that is no communication."""
     gpus = gpus_of_their_own(analysis.gpus)
     if not analysis.graph.waits:
         return None

@@ -12,6 +12,7 @@ from stallwatch.model.verdict import Fact, Rejected
 
 
 def claim(analysis: Analysis) -> Saying:
+    """Ranks that never came to the rendezvous, or have no process group while the others wait in one."""
     case = analysis.case
     if any(
         stream.completed or stream.backend in case.untold

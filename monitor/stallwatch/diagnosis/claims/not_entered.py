@@ -29,6 +29,7 @@ _MAIN_THREAD = "MainThread"  # by Python's own name; what a thread beside it doe
 
 
 def claim(analysis: Analysis) -> Saying:
+    """Ranks that others wait for are elsewhere: never entered, with where they stand."""
     if not analysis.hangs:
         return None
     found = list(analysis.absent)
@@ -154,6 +155,7 @@ _SLACK_SHARE = 0.25
 
 
 def skipped(analysis: Analysis) -> Saying:
+    """Ranks that others wait for count steps on: they went past the call."""
     if not analysis.hangs:
         return None
     absent = analysis.absent
@@ -229,6 +231,7 @@ def _beat(analysis: Analysis, rank: int) -> Heartbeat | None:
 
 
 def behind_a_lock(analysis: Analysis) -> Saying:
+    """Ranks that others wait for stand at a lock that their own thread, in another collective, most likely holds."""
     absent = {rank for rank, _ in analysis.roots.absent}
     if not analysis.hangs or not absent:
         return None

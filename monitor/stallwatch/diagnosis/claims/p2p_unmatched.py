@@ -29,6 +29,8 @@ from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected
 
 
 def cycle_of_waits(analysis: Analysis) -> Saying:
+    """Ranks wait for each other in a cycle, over groups or in transfers; who broke the usual order, where calls tell
+    it."""
     if not analysis.hangs:
         return None
     if not analysis.roots.cycles:
@@ -121,6 +123,7 @@ class _Pair(NamedTuple):
 
 
 def sizes_differ(analysis: Analysis) -> Saying:
+    """A send and its receive wait for each other with different numbers of elements."""
     pairs = _pairs(analysis) if analysis.hangs else []
     if not pairs:
         return None
@@ -206,6 +209,7 @@ def _elements(call: Call) -> int:
 
 
 def unrecorded(analysis: Analysis) -> Saying:
+    """All that are not waiting elsewhere stand in transfers that no recorder shows."""
     stands = set(analysis.graph.unrecorded)
     if analysis.hangs and analysis.roots.circles:
         return _circle(analysis, max(analysis.roots.circles, key=lambda ranks: (len(ranks), ranks)))

@@ -33,6 +33,7 @@ _CLEARLY_LATER_NS = 300_000_000  # a peer's end is felt by the others within les
 
 
 def claim(analysis: Analysis) -> Saying:
+    """A process is gone: the first to end by itself; or the whole job was ended from outside."""
     gone = {rank: activity for rank, activity in analysis.case.activities.items() if activity.gone}
     if not gone:
         return None
@@ -225,6 +226,7 @@ def _source(end: ProcessLook | None) -> str:
 
 
 def stopped(analysis: Analysis) -> Saying:
+    """A process is in state T, by a signal or under a debugger."""
     stopped = sorted(rank for rank, activity in analysis.case.activities.items() if activity.stopped)
     if not stopped:
         return None

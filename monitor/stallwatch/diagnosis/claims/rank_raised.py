@@ -9,6 +9,7 @@ from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 
 def claim(analysis: Analysis) -> Saying:
+    """A rank raised, alone, and hangs in its teardown or lives on without the others."""
     if not analysis.hangs:
         return None
     suspects = {rank for rank, _ in analysis.roots.absent} | set(analysis.graph.unrecorded) | set(_parted(analysis))
@@ -98,6 +99,7 @@ def _logged_beside(analysis: Analysis) -> Claim | None:
 
 
 def left_the_loop(analysis: Analysis) -> Saying:
+    """By stacks alone: fewer than half stand outside of the loop that all others are in."""
     case = analysis.case
     stands = set(analysis.graph.unrecorded)
     if not analysis.hangs or analysis.graph.waits or case.unobserved or stands != set(case.observed):

@@ -24,6 +24,8 @@ _FEW_CPUS = 4
 
 
 class Reasons(NamedTuple):
+    """Why ranks are slow: the line that takes the time, facts that go with it, and what to do."""
+
     frame: Frame | None = None  # the job's line that takes the time which peers do not spend
     spent: Spent | None = None
     profiled: bool = False  # ranks were looked at over some time
@@ -34,6 +36,7 @@ class Reasons(NamedTuple):
 
     @property
     def where(self) -> Where | None:
+        """The kind of place where the time goes; None without a profile."""
         return self.spent.where if self.spent is not None else None
 
 
@@ -281,6 +284,7 @@ _SIGNS: tuple[Callable[[_Who], _Say | None], ...] = (_contention, _faults, _stor
 
 
 def slow_rank(analysis: Analysis) -> Saying:
+    """The job moves and some ranks come last in nearly every call."""
     if analysis.proven_stuck or (not analysis.moves and analysis.hangs):
         return None
     slow = analysis.pace.slowest()

@@ -11,6 +11,8 @@ from stallwatch.model.verdict import Frame
 
 
 class Origin(Enum):
+    """Whose code a file is."""
+
     JOB = "job"
     LIBRARY = "library"  # installed package that is not machinery: may hold the job's own code
     MACHINERY = "machinery"  # torch and packages that only carry out what others ask
@@ -21,6 +23,8 @@ class Origin(Enum):
 
 
 class CodeOrigin(NamedTuple):
+    """Whose code a file is, and its module."""
+
     origin: Origin
     module: str  # dotted: "torch.utils.data.dataloader"; the whole path for the job's own files
 

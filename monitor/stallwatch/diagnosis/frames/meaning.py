@@ -29,15 +29,20 @@ ROLE_WHERE: dict[Role, Where] = {
 
 
 class Meaning(NamedTuple):
+    """What a thread that is inside of a frame does."""
+
     role: Role
     detail: str  # a predicate: "waits for …"
 
     @property
     def where(self) -> Where:
+        """The place of the verdict's contract that the role belongs to."""
         return ROLE_WHERE[self.role]
 
 
 class Row(NamedTuple):
+    """One row of the tables: frames of these modules and functions have this meaning."""
+
     module: re.Pattern[str]
     functions: re.Pattern[str] | None  # None: every function
     meaning: Meaning

@@ -158,18 +158,22 @@ class Case:
 
     @property
     def pids(self) -> dict[int, int]:
+        """Pids by rank as the node's own namespace has them; a rank of which none is known is left out."""
         return {rank: activity.pid for rank, activity in self.activities.items() if activity.pid is not None}
 
     @property
     def world(self) -> tuple[int, ...]:
+        """All ranks of the job, ascending: 0 to the world's size, or those that were seen where no size is known."""
         return self._world
 
     @property
     def unobserved(self) -> tuple[int, ...]:
+        """Ranks of the world of which there is no evidence at all."""
         known = set(self.observed)
         return tuple(rank for rank in self.world if rank not in known)
 
     def activity(self, rank: int) -> Activity:
+        """What a rank does; one that says nothing where it was not read."""
         return self.activities.get(rank) or Activity(rank=rank)
 
     def is_elsewhere(self, rank: int) -> bool:
@@ -187,9 +191,11 @@ class Case:
         return summary is not None and summary.look > 0 and not summary.cut_short
 
     def group(self, rank: int, pending: Pending) -> Group:
+        """The group that a pending operation of a rank belongs to."""
         return self.groups[self.group_of[rank, pending.stream]]
 
     def call(self, rank: int, pending: Pending) -> Call | None:
+        """What a pending operation calls; None where its entry was lost."""
         calls = self.summaries[rank].calls
         return calls[pending.call] if pending.call < len(calls) else None
 

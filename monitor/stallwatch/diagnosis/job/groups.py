@@ -22,6 +22,7 @@ class GroupStream(NamedTuple):
     stream: Stream
 
     def call_at(self, seq: int) -> Call | None:
+        """The call under a collective's sequence number; None for a hole, or outside of what was recorded."""
         index = seq - self.stream.first_seq
         if index < 0 or index * 2 >= len(self.stream.calls):
             return None
@@ -35,14 +36,17 @@ class GroupStream(NamedTuple):
         return [table[value] for value in array("H", self.stream.calls)]
 
     def calls_before(self, seq: int) -> list[Call]:
+        """The calls under lower numbers, in their order, without holes."""
         values = array("H", self.stream.calls)[: max(seq - self.stream.first_seq, 0)]
         return [self.summary.calls[value] for value in values if value != NO_CALL]
 
     def keys_before(self, seq: int) -> list[Key | None]:
+        """What must agree of each lower number's call, in order; None is a hole."""
         return self.keys()[: max(seq - self.stream.first_seq, 0)]
 
 
 def key(call: Call) -> Key:
+    """What must agree of a call among the members of its group."""
     return call.operation, call.elements, call.dtype, call.members
 
 
@@ -120,6 +124,8 @@ _DEFAULT_DESCRIPTIONS = ("default_pg", "", "undefined")
 
 
 class Group(msgspec.Struct, frozen=True):
+    """A process group as all its members together show it; `index` is its place in the case."""
+
     index: int
     description: str
     ranks: tuple[int, ...]
@@ -128,6 +134,7 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def is_default(self) -> bool:
+        """Whether it is the one that init_process_group makes."""
         return self.description in _DEFAULT_DESCRIPTIONS
 
 

@@ -110,6 +110,7 @@ class Pace:
         self._case = case
 
     def is_stuck(self, rank: int, pending: Pending) -> bool | None:
+        """Whether a pending operation is known to stand (True) or to have moved (False); None where nothing tells."""
         case = self._case
         if pending.seen_before is not None:
             if pending.seen_before and pending.lane in case.summaries[rank].advanced_lanes:

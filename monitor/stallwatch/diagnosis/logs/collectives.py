@@ -15,6 +15,8 @@ _JOIN_LINES = 12  # between a time-out and the line that names its group
 
 
 class Waiter(NamedTuple):
+    """One rank's time-out in a collective, as its watchdog printed it. Sizes are elements."""
+
     rank: int
     seq: int
     operation: str
@@ -39,10 +41,12 @@ class GroupReading:
 
     @property
     def is_default(self) -> bool:
+        """Whether it is the group that init_process_group makes."""
         return self.name in DEFAULT
 
     @property
     def heard(self) -> tuple[int, ...]:
+        """Ranks that printed anything of the group, ascending."""
         return tuple(sorted({*self.waiters, *self.enqueued}))
 
     @property

@@ -102,6 +102,8 @@ _SIGTERM, _SIGABRT = 15, 6
 
 
 class Meaning(NamedTuple):
+    """What a line is taken as, and whether it only follows from something else."""
+
     kind: str
     consequence: str  # why it is no first cause; "": it may be one
 

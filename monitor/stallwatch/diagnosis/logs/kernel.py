@@ -24,6 +24,7 @@ def kernel_events(nodes: Iterable[NodeEvidence]) -> list[LogEvent]:
 
 
 def is_outage(event: KernelEvent) -> bool:
+    """Whether a kernel event means that a device has failed, not that an error was corrected."""
     if event.kind == "pcie_error":
         return event.corrected is False
     return event.fatal is not False

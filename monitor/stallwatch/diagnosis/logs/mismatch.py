@@ -71,6 +71,7 @@ def parts(sides: Sides) -> tuple[tuple[tuple[int, ...], str, str], ...]:
 
 
 def describe(side: SideOfMismatch, *, numbered: bool = True) -> str:
+    """One side of a mismatch in words: operation, shape, type and, if asked, its number."""
     shape = f" of shape {side.shape}" if side.shape else ""
     dtype = f" ({side.dtype})" if side.dtype else ""
     number = f" number {side.seq}" if side.seq is not None and numbered else ""

@@ -15,6 +15,8 @@ _WEAK = ("interrupted", "cancelled", "nccl_error", "init_timeout", "store_unreac
 
 
 class Raised(NamedTuple):
+    """An exception that a log ends with."""
+
     text: str  # "ValueError: bad shard"
     consequence: bool  # it only says that a peer or the store went away
     frame: Frame | None  # innermost line of the job's code in the traceback
@@ -50,12 +52,14 @@ def _follows(event: LogEvent) -> bool:
 
 
 def as_raised(event: LogEvent) -> Raised:
+    """Given an event with an exception, return it as what its rank raised, its text cut to a line."""
     message = shown_message(event)
     text = f"{event.exception}: {message}" if message else event.exception or ""
     return Raised(text[:_TEXT_LIMIT], _follows(event), job_frame(event.frame))
 
 
 def job_frame(frame: CodeFrame | None) -> Frame | None:
+    """A frame of a traceback, if it is the job's own code; else None."""
     if frame is None or code_origin(frame.filename).origin not in (Origin.JOB, Origin.LIBRARY):
         return None
     return Frame(frame.filename, frame.line, frame.name)

@@ -32,6 +32,7 @@ def gathered(ranks: Sequence[RankEvidence], loose: Iterable[LogEvent], nodes: in
 
 
 def shares_its_log(rank: RankEvidence) -> bool:
+    """Whether the rank writes into one log with others, so that a line tells no rank."""
     return any(attempt.what == "log" and attempt.detail == SHARED_LOG for attempt in rank.attempts)
 
 

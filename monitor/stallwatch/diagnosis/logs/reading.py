@@ -89,9 +89,11 @@ class LogReading:
 
     @property
     def says_something(self) -> bool:
+        """Whether any line has a meaning here."""
         return bool(self.told) or any(not means_nothing(event) for event in self.events)
 
     def of_kind(self, *kinds: str) -> list[Told]:
+        """The failures of these kinds, the first cause first."""
         return [one for one in self.told if one.kind in kinds]
 
 

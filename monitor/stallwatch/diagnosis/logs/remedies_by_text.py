@@ -8,6 +8,8 @@ Then = Literal["resume", "start", "without_node"]
 
 
 class Words(NamedTuple):
+    """Why something failed, what mends it, and what to do with the job then."""
+
     why: str
     remedy: str
     then: Then = "resume"

@@ -16,6 +16,8 @@ _INIT = ("init_timeout", "init_waiting")
 
 
 class Missing(NamedTuple):
+    """Ranks that did not come while others waited for them."""
+
     ranks: tuple[int, ...]
     waiting: tuple[int, ...]
     at_rendezvous: bool  # False: they came to init_process_group, and not to what was called next
@@ -91,6 +93,7 @@ def oddities(logs: LogReading) -> list[tuple[str, str]]:
 
 
 def stale_store(logs: LogReading) -> bool:
+    """Whether more ranks joined than the job has: a store of an earlier attempt counts on."""
     return any(e.kind in _INIT and e.joined is not None and e.expected and e.joined > e.expected for e in logs.events)
 
 

@@ -6,6 +6,8 @@ from stallwatch.model.evidence import LogEvent
 
 
 class Told(NamedTuple):
+    """One failure that logs tell."""
+
     event: LogEvent
     rank: int | None  # whose it is; None: not told
     kind: str  # what it is taken as: an exception may be an out_of_memory
@@ -13,6 +15,7 @@ class Told(NamedTuple):
 
     @property
     def is_consequence(self) -> bool:
+        """Whether it only follows from something else."""
         return bool(self.consequence)
 
     @property

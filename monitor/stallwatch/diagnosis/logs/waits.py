@@ -229,4 +229,5 @@ def partition_text(blame: Blame) -> str:
 
 
 def named_ranks(ranks: Sequence[int]) -> str:
+    """Ranks as a sentence names them. At least one rank, ascending."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {rank_ranges(ranks)}"

@@ -76,6 +76,7 @@ class RecordedCall(msgspec.Struct, frozen=True):
 
     @property
     def is_transfer(self) -> bool:
+        """Whether it is a single send or receive, or a batch of them."""
         return not self.calls
 
 
@@ -235,6 +236,8 @@ class HostThreads:
         return all(operation.thread_id is not None for operation in operations)
 
     def of(self, operation: Operation) -> int:
+        """The number of the host thread that recorded the operation: 0 is the training thread, and any that is not
+        told."""
         thread = _thread(operation)
         return 0 if thread is None else self._numbers[thread]
 
@@ -292,6 +295,7 @@ def _identity(entry: Operation) -> tuple[str, int, str]:
 
 
 def latest_of(recorders: Iterable[Recorder]) -> list[Recorder]:
+    """Of several dumps of a rank the newest one of each back end, ordered by back end."""
     best: dict[str, Recorder] = {}
     for recorder in recorders:
         known = best.get(backend_of(recorder))
@@ -307,10 +311,12 @@ def _newness(recorder: Recorder) -> tuple[bool, int, int, int, str]:
 
 
 def backend_of(recorder: Recorder) -> str:
+    """The back end that wrote a dump, by itself or by its entries; "" where neither tells."""
     return recorder.backend or (recorder.operations[-1].backend if recorder.operations else "")
 
 
 def same_source(one: Recorder, other: Recorder) -> bool:
+    """Whether two dumps are looks at one recorder."""
     return backend_of(one) == backend_of(other)
 
 

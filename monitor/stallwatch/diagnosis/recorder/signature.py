@@ -57,15 +57,18 @@ def member(operation: Operation) -> str:
 
 
 def shape(operation: Operation) -> str:
+    """Sizes of the first tensor as text, "[8, 16] and 2 more"; "" where none are recorded."""
     sizes = operation.input_sizes or operation.output_sizes
     return "" if not sizes else str(list(sizes[0])) + (f" and {len(sizes) - 1} more" if len(sizes) > 1 else "")
 
 
 def is_synchronising(name: str) -> bool:
+    """Whether an operation can end nowhere before all members have entered it."""
     return any(part in name for part in (*_SYNCHRONISING, *_BARRIERS))
 
 
 def is_barrier(name: str) -> bool:
+    """Whether an operation is one of torch's barriers."""
     return any(part in name for part in _BARRIERS)
 
 

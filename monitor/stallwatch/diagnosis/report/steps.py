@@ -42,13 +42,16 @@ class Judged(Protocol):
     """A report, or a document that holds one."""
 
     @property
-    def evidence_complete(self) -> bool: ...
+    def evidence_complete(self) -> bool:
+        """False while evidence is still being taken."""
 
     @property
-    def deadline(self) -> str | None: ...
+    def deadline(self) -> str | None:
+        """When torch's own time-out ends the job, as the evidence shows it; None: it does not."""
 
     @property
-    def verdicts(self) -> tuple[Verdict, ...]: ...
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The primary one first."""
 
 
 def deadline(report: Judged) -> str | None:

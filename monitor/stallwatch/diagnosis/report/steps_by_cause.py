@@ -27,10 +27,12 @@ class StepContext(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The first culprit as a step names it."""
         return f"rank {self.rank}" if self.rank is not None else "the culprit"
 
     @property
     def name_first(self) -> str:
+        """The same at the beginning of a sentence."""
         return self.name[:1].upper() + self.name[1:]
 
     @property
@@ -40,6 +42,7 @@ class StepContext(NamedTuple):
 
 
 def step_context(verdict: Verdict, activities: Mapping[int, Activity]) -> StepContext:
+    """Given a verdict and what ranks do, return what its steps refer to."""
     rank = verdict.culprits[0] if verdict.culprits else None
     known = {process.rank: process for process in verdict.culprit_processes}
     process = known.get(rank, CulpritProcess(rank)) if rank is not None else CulpritProcess(-1)
@@ -66,6 +69,7 @@ _LEFT_ITS_LOOP = (
 
 
 def mismatch(who: StepContext) -> list[str]:
+    """Steps for calls that differ in operation, size, type or count."""
     mismatch = who.verdict.mismatch
     if who.rank is None:
         return [
@@ -97,6 +101,7 @@ def mismatch(who: StepContext) -> list[str]:
 
 
 def exhausted(who: StepContext) -> list[str]:
+    """Steps for a rank that left its loop before the others."""
     return [
         f"Compare the number of batches by rank: print len(loader) on {who.name} and on the others before the loop.",
         _LEFT_ITS_LOOP,
@@ -109,6 +114,7 @@ def exhausted(who: StepContext) -> list[str]:
 
 
 def group_order(who: StepContext) -> list[str]:
+    """Steps for a cycle of waits over process groups."""
     return [
         f"Let every rank use its process groups in the same order; {who.name} stands at "
         f"{format_location(who.process.frame) or 'a line that was not read'}.",
@@ -120,6 +126,7 @@ def group_order(who: StepContext) -> list[str]:
 
 
 def p2p(who: StepContext) -> list[str]:
+    """Steps for sends and receives that do not pair."""
     return [
         f"Pair every send with its receive; {who.name} stands at "
         f"{format_location(who.process.frame) or 'a line that was not read'}.",
@@ -131,6 +138,7 @@ def p2p(who: StepContext) -> list[str]:
 
 
 def ran_past(who: StepContext) -> list[str]:
+    """Steps for a rank that goes round its loop without the call."""
     return [
         f"Compare the loop of {who.name} with another rank's: what lets it go round without the call? It is now "
         f"at {format_location(who.process.frame) or 'a line that was not read'}.",
@@ -146,6 +154,7 @@ def ran_past(who: StepContext) -> list[str]:
 
 
 def exited(who: StepContext) -> list[str]:
+    """Steps for a process that ended, by how it ended."""
     activity = who.activity
     number = activity.exit_signal if activity else None
     last = f"Read the last lines of {who.name}'s log for what it did before the end."
@@ -194,6 +203,7 @@ def exited(who: StepContext) -> list[str]:
 
 
 def raised(who: StepContext) -> list[str]:
+    """Steps for a rank that raised."""
     activity = who.activity
     where = f" at {format_location(activity.exception_frame)}" if activity and activity.exception_frame else ""
     what = activity.exception if activity and activity.exception else "the exception"
@@ -213,6 +223,7 @@ _OUT_OF_FINALLY = (
 
 
 def stopped(who: StepContext) -> list[str]:
+    """Steps for a process that is stopped, by a debugger or a signal."""
     activity = who.activity
     if activity and activity.tracer_pid:
         return [
@@ -229,6 +240,7 @@ def stopped(who: StepContext) -> list[str]:
 
 
 def gpu_kernel(who: StepContext) -> list[str]:
+    """Steps for a GPU that runs a kernel without end."""
     return [
         f"On {who.host} see which kernel runs: `cuda-gdb -p {who.pid}`, then `info cuda kernels` (it pauses the "
         f"rank), or "
@@ -242,6 +254,7 @@ def gpu_kernel(who: StepContext) -> list[str]:
 
 
 def gpu_fault(who: StepContext) -> list[str]:
+    """Steps for a GPU that reported a fault; one off the bus answers no reset."""
     lost = any(is_lost(fact.fact) for fact in who.verdict.because)
     return [
         f"On {who.host} read what the driver says: `dmesg -T | grep -i -E 'xid|nvrm'` and `nvidia-smi -q{who.gpu}`.",
@@ -253,6 +266,7 @@ def gpu_fault(who: StepContext) -> list[str]:
 
 
 def fabric(who: StepContext) -> list[str]:
+    """Steps for a network or link that failed."""
     return [
         f"On {who.host} read the counters: `nvidia-smi nvlink -e`, `ibstat`, `rdma link show`, `dmesg -T | grep "
         f"-i mlx`.",
@@ -262,6 +276,7 @@ def fabric(who: StepContext) -> list[str]:
 
 
 def comm_stuck() -> list[str]:
+    """Steps where all have entered and nothing ends."""
     return [
         "Stop the job and run `stallwatch selftest` on the same nodes: it finds the collective, GPU or link that "
         "fails.",
@@ -276,6 +291,7 @@ def comm_stuck() -> list[str]:
 
 
 def slow(who: StepContext) -> list[str]:
+    """Steps for ranks that hold the job back."""
     return [
         *(
             [f"On {who.host} look for throttling: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE{who.gpu}`."]

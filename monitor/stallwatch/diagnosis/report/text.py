@@ -86,6 +86,7 @@ def operation_name(name: str | None) -> str:
 
 
 def named_signal(number: int) -> str:
+    """A signal's name, or its number where the platform has no name for it."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -124,9 +125,11 @@ class Culprits:
 
     @property
     def first(self) -> Activity | None:
+        """What the first culprit does of whom anything is known."""
         return next((self._activities[rank] for rank in self.ranks if rank in self._activities), None)
 
     def short(self) -> str:
+        """The culprits in two words: "rank 3", "ranks 0-2", or whom a log tells of without a rank."""
         if not self.ranks:
             return self.aside.unnamed or UNNAMED
         return f"{'rank' if self.single else 'ranks'} {rank_ranges(self.ranks)}"
@@ -195,6 +198,7 @@ class Culprits:
         return self.call_site(), f"; {'it' if self.single else f'rank {rank}'} now {self._predicate(rank)}"
 
     def raised_at(self) -> str:
+        """ " at file:line" where the exception was raised, "" where it is not known."""
         first = self.first
         return f" at {format_location(first.exception_frame)}" if first and first.exception_frame else ""
 
@@ -213,15 +217,19 @@ class Culprits:
         return waiters(rank_ranges(gone), verb="") if gone else ""
 
     def has(self) -> str:
+        """The verb that agrees with them."""
         return "has" if self.single else "have"
 
     def it(self) -> str:
+        """The pronoun as a subject."""
         return "it" if self.single else "they"
 
     def its(self) -> str:
+        """The pronoun that possesses."""
         return "its" if self.single else "their"
 
     def them(self) -> str:
+        """The pronoun as an object."""
         return "it" if self.single else "them"
 
     def _process(self, rank: int) -> CulpritProcess:

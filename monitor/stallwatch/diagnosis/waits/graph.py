@@ -40,6 +40,8 @@ class Point(NamedTuple):
 
 
 class Blocker(NamedTuple):
+    """A rank, by one of its host threads, that a point waits for, and how well that is known."""
+
     rank: int
     lane: int
     strength: Strength
@@ -56,6 +58,8 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
 
 
 class Graph(msgspec.Struct, frozen=True):
+    """Who waits where and for whom, over all groups and transfers; a point is a call in a group, or one transfer."""
+
     waits: tuple[Wait, ...]
     blockers: dict[Point, tuple[Blocker, ...]]
     unknown: dict[Point, tuple[int, ...]]  # members of which nothing is known that decides

@@ -18,15 +18,20 @@ _POINT = -1
 
 
 class Cycle(msgspec.Struct, frozen=True):
+    """Points whose waits lead back to themselves."""
+
     nodes: tuple[Node, ...]
     points: tuple[Point, ...]
 
     @property
     def ranks(self) -> tuple[int, ...]:
+        """The ranks in it, ascending."""
         return tuple(sorted({rank for rank, _ in self.nodes}))
 
 
 class Roots(msgspec.Struct, frozen=True):
+    """Where all chains of waits end."""
+
     absent: tuple[Node, ...]  # nodes that others wait for and that wait in nothing recorded
     cycles: tuple[Cycle, ...]
     circles: tuple[tuple[int, ...], ...]  # ranks that wait for each other in transfers that no recorder shows
