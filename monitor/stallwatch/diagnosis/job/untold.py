@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.job.groups import GroupStream
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.diagnosis.recorder.operations import UNTOLD
+from stallwatch.diagnosis.recorder.operations import OPEN, UNTOLD
 from stallwatch.model.summary import ANY, Call, Pending, RankSummary, Transfer
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 #
 # What such a host has entered is nothing yet, and it has called nothing else than its peers: its batch is as theirs, as
 # far as it goes.
-
-
-OPEN = "open batch"  # in the name of a batch without its closing entry
 
 
 def take_back(case: Case) -> None:

@@ -361,3 +361,6 @@ def has_outrun(recorder: Recorder, nodes: Sequence[RecordedCall]) -> bool:
     What the ring still holds tells more: NCCL's entries complete at a dump, pg_status when the watchdog next looks."""
     held = {node.pg_id for node in nodes}
     return any(status.enqueued > status.completed >= 0 and status.pg_id not in held for status in recorder.status)
+
+
+OPEN = "open batch"  # in the name of a batch without its closing entry

@@ -8,9 +8,9 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.job.untold import OPEN
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.recorder.operations import (
+    OPEN,
     UNTOLD,
     Before,
     Completion,
