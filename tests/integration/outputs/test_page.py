@@ -238,6 +238,16 @@ def test_culprits_at_one_line_share_a_card_and_the_others_line_stands_beside_it(
         assert shown.complaints == []
 
 
+def test_a_suspicion_that_was_not_borne_out_is_no_open_incident(browser: Any) -> None:
+    well = incident(
+        state="suspect", severity="none", report=diagnosis(verdict(cause="healthy", culprits=(), culprit_processes=()))
+    )
+    with served(node_report(well), FakeControl(incidents=(well,))) as node, opened(browser, address(node)) as shown:
+        shown.page.wait_for_selector(".calm")
+        assert shown.page.locator("article").count() == 0
+        assert shown.complaints == []
+
+
 def test_how_long_it_lasted_is_said_and_ranks_of_a_clean_end_are_grey(browser: Any) -> None:
     over = incident(state="resolved", opened_wall_ns=WALL_NS, resolved_wall_ns=WALL_NS + 240 * 10**9)
     going = incident(incident_id="b-1", opened_wall_ns=WALL_NS - 30 * 10**9)

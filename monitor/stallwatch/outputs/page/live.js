@@ -15,9 +15,11 @@ async function cardFor(incident, ranks, first) {
 let linked = decodeURIComponent(location.hash.slice(1));
 addEventListener("hashchange", () => { linked = decodeURIComponent(location.hash.slice(1)); refresh(); });
 
+// A suspicion that a look at the ranks has not borne out: nobody needs to hear of it.
+const isWell = incident => incident.severity === "none" && incident.verdicts.length > 0 && incident.verdicts[0].cause === "healthy";
 const URGENCY = {critical: 0, warning: 1, none: 2};
 async function showIncidents(incidents, ranks) {
-  const open = incidents.filter(incident => !isOver(incident)).sort((a, b) => URGENCY[a.severity] - URGENCY[b.severity]);
+  const open = incidents.filter(incident => !isOver(incident) && (!isWell(incident) || incident.incident_id === linked)).sort((a, b) => URGENCY[a.severity] - URGENCY[b.severity]);
   const shown = [...open];
   if (linked && !open.some(incident => incident.incident_id === linked)) {
     const past = incidents.find(incident => incident.incident_id === linked) || await api(`incidents/${encodeURIComponent(linked)}`).catch(() => null);
