@@ -42,4 +42,4 @@ class Observation(NamedTuple):
     wakes: int | None = None  # of the judged thread, so far
     own_wakes: int = 0  # of those that follow: what the look itself did to it
     children: tuple[Child, ...] = ()
-    awaited: Child | None = None  # the one thread of its process that it waits for; its id is the thread's
+    awaited: tuple[Child, ...] = ()  # the threads of its process that it waits for; their ids are the threads'

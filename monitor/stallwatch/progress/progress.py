@@ -145,16 +145,19 @@ def _children(first: Observation, last: Observation, seconds: float) -> Fact | N
 
 
 def _awaited(first: Observation, last: Observation, seconds: float) -> Fact | None:
-    """The thread whose end, or result, it waits for: what that one does is its own progress."""
-    was, now = first.awaited, last.awaited
-    if was is None or now is None or was.pid != now.pid or not (was.main and now.main):
-        return None
-    if was.main.polling_way != now.main.polling_way:
-        return Fact("the stack of the thread that it waits for changed between the two looks", "py-spy")
-    share = _share_of(was, now, seconds)
-    if share is None or share < _WORKING_SHARE or (was.main.lines == now.main.lines and now.main.is_in_job):
-        return None
-    return Fact(f"the thread that it waits for used {share:.0%} of a core between the two looks", "/proc")
+    """The threads whose end, or result, it waits for: what one of them does is progress of its own."""
+    before = {thread.pid: thread for thread in first.awaited}
+    for now in last.awaited:
+        was = before.get(now.pid)
+        if was is None or not (was.main and now.main):
+            continue
+        if was.main.polling_way != now.main.polling_way:
+            return Fact("the stack of the thread that it waits for changed between the two looks", "py-spy")
+        share = _share_of(was, now, seconds)
+        same = was.main.lines == now.main.lines and now.main.is_in_job
+        if share is not None and share >= _WORKING_SHARE and not same:
+            return Fact(f"the thread that it waits for used {share:.0%} of a core between the two looks", "/proc")
+    return None
 
 
 def _meets(first: Observation, last: Observation, seconds: float, share: float | None) -> Fact | None:

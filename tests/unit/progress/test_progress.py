@@ -53,11 +53,16 @@ def test_children_count_where_they_are_waited_for() -> None:
 def test_what_the_thread_does_that_it_waits_for_is_its_own_progress() -> None:
     elsewhere = _LINE._replace(polling_way=(("train.py", "read", 0),))
     in_numpy = _LINE._replace(is_in_job=False)
-    stands = {"awaited": Child(8, 10, _LINE)}
-    assert between(stands, {"awaited": Child(8, 10, elsewhere)}, where="lock").answer == "moves"
-    assert between({"awaited": Child(8, 10, in_numpy)}, {"awaited": Child(8, 90, in_numpy)}).answer == "moves"
-    assert between(stands, {"awaited": Child(8, 90, _LINE)}, where="lock").answer == "stands", "for long, or for ever"
-    assert between(stands, {"awaited": Child(9, 10, elsewhere)}, where="lock").answer == "stands", "another thread"
+    stands = {"awaited": (Child(8, 10, _LINE),)}
+    assert between(stands, {"awaited": (Child(8, 10, elsewhere),)}, where="lock").answer == "moves"
+    assert between({"awaited": (Child(8, 10, in_numpy),)}, {"awaited": (Child(8, 90, in_numpy),)}).answer == "moves"
+    assert between(stands, {"awaited": (Child(8, 90, _LINE),)}, where="lock").answer == "stands", (
+        "for long, or for ever"
+    )
+    assert between(stands, {"awaited": (Child(9, 10, elsewhere),)}, where="lock").answer == "stands", "another thread"
+    idle = Child(7, 3, _LINE)
+    one_works = between({"awaited": (idle, Child(8, 10, _LINE))}, {"awaited": (idle, Child(8, 10, elsewhere))})
+    assert one_works.answer == "moves", "one of several"
 
 
 def test_ranks_whose_waits_in_collectives_end_now_and_then_meet() -> None:

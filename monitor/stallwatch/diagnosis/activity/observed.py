@@ -31,7 +31,8 @@ _EXECUTORS = ("concurrent.futures.", "multiprocessing.pool")
 def with_awaited_thread(activity: Activity, look: RankLook, sources: tuple[SourceLine, ...]) -> Activity:
     """Given what a rank does, follow it to the thread of its own process that it waits for, where one alone can be
     meant: the only one of an executor that is at work, else the only one that runs the job's code at all."""
-    thread = awaited_thread(activity.stack, activity.os_thread_id, look)
+    found = awaited_threads(activity.stack, activity.os_thread_id, look)
+    thread = found[0] if len(found) == 1 else None
     frame = job_frame(thread.frames, sources) if thread else None
     if thread is None or frame is None:
         return activity
@@ -50,21 +51,24 @@ def with_awaited_thread(activity: Activity, look: RankLook, sources: tuple[Sourc
     )
 
 
-def awaited_thread(stack: tuple[CodeFrame, ...], own_id: int | None, look: RankLook) -> ThreadStack | None:
-    """The one thread for which a stack waits by a join or a future's result; None where several can be meant."""
+def awaited_threads(stack: tuple[CodeFrame, ...], own_id: int | None, look: RankLook) -> list[ThreadStack]:
+    """The threads for one or all of which a stack waits by a join or a future's result: those of an executor that are
+    at work, else the only one that runs the job's code at all; none where nothing tells which is meant."""
     if not _waits_for_a_thread(stack):
-        return None
+        return []
     others = _others(own_id, look)
     pooled = [thread for thread in others if _is_pooled(thread)]
-    return (pooled or others)[0] if len(pooled or others) == 1 else None
+    return pooled or (others if len(others) == 1 else [])
 
 
-def kind_of_helpers(own_id: int | None, look: RankLook, sources: tuple[SourceLine, ...]) -> EndsByItself | None:
+def kind_of_helpers(own: ThreadStack, look: RankLook, sources: tuple[SourceLine, ...]) -> EndsByItself | None:
     """Given a thread that waits for a lock, a queue or another thread, return what the job's other threads do that may
-    end by itself: who gives back, or delivers, may be one of them. What sleeps or serves others delivers nothing."""
-    kinds = [_kind(thread, look, sources) for thread in _others(own_id, look)]
-    found = [kind for kind in kinds if kind not in (None, "sleep", "timeout", "request")]
-    return of_all(found)
+    end by itself: who gives back, or delivers, may be one of them. What sleeps or serves others delivers nothing,
+    unless it is what a result is waited for from: an upload, say, between two tries."""
+    awaited = awaited_threads(own.frames, own.os_thread_id, look)
+    nothing = (None, "request") if awaited else (None, "sleep", "timeout", "request")
+    kinds = [_kind(thread, look, sources) for thread in awaited or _others(own.os_thread_id, look)]
+    return of_all([kind for kind in kinds if kind not in nothing])
 
 
 def _kind(thread: ThreadStack, look: RankLook, sources: tuple[SourceLine, ...]) -> EndsByItself | None:
@@ -184,15 +188,16 @@ def observed(moment: Moment) -> Observation:
     )
 
 
-def _awaited(moment: Moment) -> Child | None:
-    """The thread of its own process that it waits for, as a child is seen."""
+def _awaited(moment: Moment) -> tuple[Child, ...]:
+    """The threads of its own process that it waits for, as children are seen."""
     own = moment.thread
-    thread = awaited_thread(own.frames, own.os_thread_id, moment.look) if own else None
-    if thread is None or thread.os_thread_id is None:
-        return None
-    ticks = thread_look(moment.look.process, thread, main=False).cpu_ticks
-    stack = _stack(thread, polls=True)
-    return Child(thread.os_thread_id, ticks, stack, (stack,) if stack else ())
+    threads = awaited_threads(own.frames, own.os_thread_id, moment.look) if own else []
+    seen = [(t.os_thread_id, t, _stack(t, polls=True)) for t in threads]
+    return tuple(
+        Child(number, thread_look(moment.look.process, thread, main=False).cpu_ticks, stack, (stack,) if stack else ())
+        for number, thread, stack in seen
+        if number is not None
+    )
 
 
 # Calls of Python's library that block in one receive or send; an event loop's poll wakes for other reasons too.

@@ -190,7 +190,7 @@ def _doing(now: Moment, standing: BlockingLocation, sources: tuple[SourceLine, .
         on_cpu=on_cpu,
         bounded=said == "database" or any(is_bounded(source_text(sources, frame)) for frame in frames[: own + 1]),
         serves=not on_cpu and (_is_event_loop(frames[:own]) or ("queue" in roles and _serves(now.look.threads))),
-        helper=kind_of_helpers(now.thread.os_thread_id, now.look, sources)
+        helper=kind_of_helpers(now.thread, now.look, sources)
         if now.thread and standing.where == "lock" and wait in ("futex", None)
         else None,
     )

@@ -77,6 +77,27 @@ def test_who_delivers_may_be_another_thread(beside: Frames, kind: str | None) ->
     assert read_activity(waits).ends_by_itself == kind
 
 
+POOLED = ("_WorkItem.run@PY/concurrent/futures/thread.py:58", "_worker@PY/concurrent/futures/thread.py:83", *STARTED)
+RESULT = stack(
+    "Condition.wait@PY/threading.py:327", "as_completed@PY/concurrent/futures/_base.py:243", "save@JOB:4", MODULE
+)
+
+
+@pytest.mark.parametrize(("waits", "kind"), [(RESULT, "sleep"), (GETS, None)])
+def test_a_result_may_come_from_threads_that_sleep_between_two_tries(waits: Frames, kind: str | None) -> None:
+    """What else sleeps in a process, a heartbeat or a logger, delivers nothing."""
+    tries = stack("upload@JOB:40", *POOLED)
+    pool = [thread(tries, name=f"Thread-{tid}", tid=tid) for tid in (701, 702)]
+    threads = (ThreadState(PID, "python", "S", 1, "futex_wait_queue"),
+               *(ThreadState(tid, "python", "S", 1, "hrtimer_nanosleep") for tid in (701, 702)))  # fmt: skip
+    seen = rank(
+        waits,
+        stacks=(stacks(thread(waits), *pool),),
+        processes=(process("S", "futex_wait_queue", threads=threads),),
+    )
+    assert read_activity(seen).ends_by_itself == kind
+
+
 @pytest.mark.parametrize(("state", "kind"), [("R", "child"), ("D", "child"), ("S", None)])
 def test_a_pool_whose_processes_work_may_deliver(state: str, kind: str | None) -> None:
     """One look, as a crowded node gives: nothing tells whether they move."""
