@@ -182,7 +182,7 @@ def _doing(now: Moment, standing: BlockingLocation, sources: tuple[SourceLine, .
     on_cpu = bool(now.thread and now.thread.active) or (not frames and now.kernel.state == "R")
     roles = {found.role for frame in frames if (found := meaning(frame))}
     return Doing(
-        where=standing.where,
+        where="busy_loop" if standing.gpu_guessed else standing.where,  # it may as well compute, which ends
         child="child" in roles,
         tracker="tracker" in roles,
         imports=any(frame.filename.startswith("<frozen importlib") for frame in frames[:own]),

@@ -24,7 +24,9 @@ from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
 
 _READS = ("filesystem", "checkpoint", "dataloader")
-_RUNS = 0.5  # cores, between two looks: who waits for an event of its GPU with cudaDeviceScheduleBlockingSync uses none
+# Cores, between two looks. Who waits for an event of its GPU with cudaDeviceScheduleBlockingSync uses none; who
+# computes where others want its core has what they leave: a third of one beside four ranks that spin on two cores.
+_RUNS = 0.05
 _MAIN_THREAD = "MainThread"  # by Python's own name; what a thread beside it does may be none of the loop's business
 
 

@@ -131,10 +131,19 @@ def test_who_notes_starts_tells_whose_gpu_has_not_come_to_the_collective() -> No
 
 
 @pytest.mark.parametrize(
-    ("busy_percent", "shared", "where"),
-    [(100.0, False, "gpu_sync"), (100.0, True, "busy_loop"), (0.0, False, "busy_loop"), (None, False, "busy_loop")],
+    ("busy_percent", "shared", "ticks", "where"),
+    [
+        (100.0, False, 1000, "gpu_sync"),
+        (100.0, True, 1000, "busy_loop"),
+        (0.0, False, 1000, "busy_loop"),
+        (None, False, 1000, "busy_loop"),
+        (100.0, True, 60, "busy_loop"),  # others want its core, too
+        (100.0, True, 0, "gpu_sync"),  # it sleeps until its GPU is done
+    ],
 )
-def test_who_spins_waits_for_its_gpu_only_if_that_works(busy_percent: float | None, shared: bool, where: str) -> None:
+def test_who_spins_waits_for_its_gpu_only_if_that_works(
+    busy_percent: float | None, shared: bool, ticks: int, where: str
+) -> None:
     """Rank 1 evaluates on the CPU, in native code, while the others wait; a GPU that it shares is busy with them."""
     spinning = Rank(1, STEPS, frames=SLEEPS, state="R", wchan=None).evidence()
     threads = tuple(msgspec.structs.replace(thread, active=True) for thread in spinning.stacks[0].threads)
@@ -148,13 +157,14 @@ def test_who_spins_waits_for_its_gpu_only_if_that_works(busy_percent: float | No
     waiting = evidence(*_waiting(0, 2, 3), world_size=4, nodes=(msgspec.structs.replace(node, gpus=(sample,)),))
     processes = tuple(
         msgspec.structs.replace(
-            look, threads=tuple(msgspec.structs.replace(t, cpu_ticks=1000 * look.look) for t in look.threads)
+            look, threads=tuple(msgspec.structs.replace(t, cpu_ticks=ticks * look.look) for t in look.threads)
         )
         for look in spinning.processes
     )
     ranks = (*waiting.ranks, msgspec.structs.replace(spinning, stacks=stacks, processes=processes))
     verdict = judge(msgspec.structs.replace(waiting, ranks=ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.where) == ("not_entered", (1,), where)
+    assert (verdict.ends_by_itself, verdict.confidence) == ("compute", "likely"), "it may as well compute"
 
 
 def test_a_sleeping_host_does_not_wait_for_its_gpu() -> None:
