@@ -2,8 +2,9 @@
 
 Somebody's own is every word that nothing here knows: names of hosts, users, jobs, files and functions, arguments,
 tokens, what an exception says. Each becomes a name that is the same wherever it stood, so that what was equal is still
-equal, and the verdict with it. Lines of source code go without a trace. What is known is what stallwatch itself looks
-for in dumps, stacks and logs: the words of its own readers, and so of torch, NCCL and the kernel.
+equal, and the verdict with it. Lines of source code go, but for words by which a loop's header is judged ("loader",
+"epoch"). What is known is what stallwatch itself looks for in dumps, stacks and logs: the words of its own readers, and
+so of torch, NCCL and the kernel.
 """
 
 import json
