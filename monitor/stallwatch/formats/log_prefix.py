@@ -55,7 +55,9 @@ _SURE: Final = re.compile(
     r"(?<![\w│])(?:(?:  \+ Exception Group )?Traceback \(most recent call last\):|\[rank\d+\]:"
     r"|\[[EWIF](?:\d{3,4} [\d:.]+)? ?(?:ProcessGroup\w+|TCPStore|socket)\.[ch]pp:\d+\])"
 )
-_MARKED: Final = re.compile(r"[\d\])>:\t]|\w +\|")  # what no word of a sentence, and no exception group, begins with
+_MARKED: Final = re.compile(
+    r"[\d\])>:\t]|\w +\||^[\w.-]+ $"
+)  # what no word of a sentence, and no exception group, begins with
 _LONGEST_PREFIX: Final = 120
 # The end of a progress bar ("32040/500150 [6:28:43<94:39:17,  1.37it/s, loss=2.6]", "12it [00:03, 3.9it/s]"), which has
 # no newline: what another process writes next stands behind it.

@@ -9,6 +9,9 @@ GPU_FAULTS: Final = frozenset(
 # A kernel's own fault, mostly a bug of the job: it ends the work of that process, and 43 and 45 follow. So does a
 # memory error that was contained to one process.
 LEADING: Final = frozenset({8, 13, 31, 32, 68, 69, 94})
+# Of these, exceptions of a kernel and accesses outside of an allocation: NVIDIA's catalogue says "restart application",
+# and the GPU is sound.
+OF_THE_JOB: Final = frozenset({13, 31, 68, 69})
 # NVLink, its training and its fatal events.
 FABRIC_FAULTS: Final = frozenset({74, 136, *range(144, 151), 155})
 # Follow from another XID, from a killed process, or need nothing: never a cause alone.

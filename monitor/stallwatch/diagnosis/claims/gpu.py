@@ -20,6 +20,8 @@ from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
 # A kernel line this long before the last look at the processes belongs to another day.
 _OLD_SECONDS = 3600.0
 _BOOT_SECONDS = 180.0
+_FAILURES = ("out_of_memory", "memory_killed", "cuda_error", "native_crash", "dataloader_killed")
+_CRASHES = (4, 7, 8, 9, 11)  # signals that end a process which did not wait: SIGILL, SIGBUS, SIGFPE, SIGKILL, SIGSEGV
 
 
 def gpu_fault(analysis: Analysis) -> Saying:
@@ -79,7 +81,7 @@ def _of_kernel(node: NodeEvidence, event: KernelEvent) -> Fact:
 def _told_by_nccl(analysis: Analysis) -> list[tuple[str, Fact, tuple[int, ...]]]:
     """A port's own event comes before the completion error that its peers get."""
     told = [one for one in analysis.case.logs.told if one.kind in ("nccl_completion_error", "nccl_async_event")]
-    own = [one for one in told if one.kind == "nccl_async_event"] or told
+    own = [one for one in told if one.kind == "nccl_async_event"] or ([] if _a_rank_failed(analysis) else told)
     seen: set[tuple[int | None, str | None]] = set()
     faults = []
     for one in own:
@@ -87,6 +89,14 @@ def _told_by_nccl(analysis: Analysis) -> list[tuple[str, Fact, tuple[int, ...]]]
             seen.add((one.rank, one.event.host))
             faults.append((one.event.host or "", Fact(headline(one)[:240], one.place), _of(one.rank)))
     return faults
+
+
+def _a_rank_failed(analysis: Analysis) -> bool:
+    """A rank failed for a reason of its own: that the adapters of its peers gave up follows."""
+    first = analysis.case.logs.first
+    if first is None or first.rank is None or first.kind == "nccl_error":
+        return False
+    return bool(first.event.exception) or first.kind in _FAILURES or first.event.exit_signal in _CRASHES
 
 
 def _of(rank: int | None) -> tuple[int, ...]:
@@ -160,6 +170,9 @@ def _owners(analysis: Analysis, node: NodeEvidence, event: KernelEvent) -> tuple
         named = tuple(rank for rank in node.ranks if analysis.case.activity(rank).pid == event.pid)
         if named:
             return named
+        for one in analysis.case.logs.of_kind("gpu_xid", "gpu_lost"):  # whose pid other logs tell
+            if one.rank is not None and (one.event.source, one.event.line) == (event.source, event.line):
+                return (one.rank,)
     uuids = {
         gpu.uuid for sample in node.gpus for gpu in sample if gpu.pci_bus_id and gpu.pci_bus_id == event.pci_bus_id
     }

@@ -1,12 +1,14 @@
 """Steps by cause: calls that do not fit together, processes that ended or raised, GPUs, networks and nodes."""
 
+import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.logs.remedies_gpu import LOST, is_lost
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.report.text import format_location, named_signal
+from stallwatch.formats.xid import OF_THE_JOB
 from stallwatch.model.verdict import CulpritProcess, Verdict
 
 # What the steps of a playbook refer to: the first culprit with its host, pid and activity.
@@ -253,9 +255,20 @@ def gpu_kernel(who: StepContext) -> list[str]:
     ]
 
 
+_XID: Final = re.compile(r"\bX(?:id \([^)]*\):|ID) (\d+)")
+
+
 def gpu_fault(who: StepContext) -> list[str]:
     """Steps for a GPU that reported a fault; one off the bus answers no reset."""
     lost = any(is_lost(fact.fact) for fact in who.verdict.because)
+    told = [int(found[1]) for fact in who.verdict.because if (found := _XID.search(fact.fact))]
+    if told and not lost and OF_THE_JOB.issuperset(told):
+        return [
+            "Such an XID is mostly the job's own fault, and no reason to drain the node: an access outside of an "
+            "allocation by a kernel of the job or of a library, or data that leads to it.",
+            "Run it again with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`: they name the kernel and line.",
+            f"Only if {who.host} does it with other code as well, test its GPU: `dcgmi diag -r 3`.",
+        ]
     return [
         f"On {who.host} read what the driver says: `dmesg -T | grep -i -E 'xid|nvrm'` and `nvidia-smi -q{who.gpu}`.",
         f"Take {who.host} out of service and start the job elsewhere from its last checkpoint.",

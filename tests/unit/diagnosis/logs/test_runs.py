@@ -105,6 +105,10 @@ RUNS: dict[str, tuple[str, Accepted]] = {
     "memory of another maker's GPU": (ranked(raising("torch.OutOfMemoryError: HIP out of memory."), 1), failed(1)),
     "two alike": (ranked(RAISED, 4) + ranked(RAISED, 6) + waits(0, 1, 2, 3, 5, 7), failed(4, 6)),
     "memory before time-outs": (ranked(OUT_OF_MEMORY, 3) + waits(0, 1, 2) + ABORTED, failed(3)),
+    "an adapter that gave up on a rank that had failed": (
+        "n1:4:5 [1] NCCL WARN NET/IB : Got completion from peer 10.0.0.3<4431> with status=12 opcode=0 len=0 vendor "
+        "err 129 (Recv)\n" + ranked(OUT_OF_MEMORY, 9), failed(9)),
+    "a container's name alone before the lines": (marked(ranked(RAISED, 4), "pytorch "), failed(4)),
     "Mellanox's plugin of NCCL": (
         "gpu-7:411:520 [3] transport/net_ib_p2p.cc:411 NCCL WARN NET/IBP:Got completion from peer 7.6.13.83<36315> "
         "with status=12 opcode=32698 len=32696 vendor err 129 (Send)\n" + waits(*range(8)), (("fabric_fault", ()),)),
@@ -148,3 +152,13 @@ def test_a_launchers_own_exception_ends_no_rank_of_its_log(launcher: str) -> Non
     log = marked(RAISED, mark(2)) + marked(LAUNCHERS_ERROR + summary(2), mark(2))
     found = verdict(log)
     assert (found.cause, found.culprits) in failed(2), found
+
+
+def test_a_fault_that_the_kernel_tells_of_a_pid_is_of_the_rank_that_the_launcher_knows_by_it() -> None:
+    kernel = "[99211.2] NVRM: Xid (PCI:0000:3b:00): {}, pid=5000, name=python, Ch 00000008\n"
+    log = ranked(raising("RuntimeError: CUDA error: an illegal memory access was encountered"), 3) + summary(3)
+    for number in (31, 48):
+        found = verdict(log, kernel.format(number))
+        assert (found.cause, found.culprits) == ("gpu_fault", (3,)), found
+        # What the job's own kernel did is no reason to lose a node.
+        assert any("out of service" in step for step in found.next_steps) is (number == 48), found.next_steps
