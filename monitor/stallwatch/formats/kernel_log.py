@@ -49,8 +49,11 @@ _HEAD: Final = re.compile(  # one part of it: taken as it comes, for who tries a
     rf"\s+|{_WALL.pattern}(?=\s)|<\d+>\d?|\d+,\d+,\d+,[^;]*;|\{{\d+\}}|\[[^\]]*\]:?|-(?=\s)"
     r"|kern\s*:\w+\s*:"  # dmesg --decode
     r"|[\w.-]+(?=\s+kernel\b)|kernel(?=\s)"  # a host
-    r"|[^\s:]+:(?=\s)|\(slave(?=\s)"
+    r"|[^\s:`'\"]+:(?=\s)|\(slave(?=\s)"
 )
+# So begins what it says of a process: "sh[7]: segfault at 0", "sh (7): VmData 12 exceed data ulimit". The name has up
+# to 15 bytes and is anybody's to choose, "eth0: Link DOWN" too.
+_OF_A_PROCESS: Final = re.compile(r"[^\[(]{1,15}(?:\[\d+\]| ?\(\d+\))(?=[:, ])")
 _LONGEST_HEAD: Final = 256
 # Forms: driver, PCI address and interface, then "Link down", "Port: 1 Link DOWN" or "NIC Link is Down"; "ib0: link
 # down"; "link status definitely down for interface". Bridges and containers' ends are no ports.
@@ -158,12 +161,14 @@ def _said(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
     if match is None or match.start() > _LONGEST_HEAD:
         return None
     at = 0
-    while at < match.start():
+    while not _OF_A_PROCESS.match(line, at):
+        if at >= match.start():
+            return match if at == match.start() else None
         part = _HEAD.match(line, at)
         if part is None:
             return None
         at = part.end()
-    return match if at == match.start() else None
+    return None
 
 
 def _xid(match: re.Match[str], line: str) -> dict[str, Any]:

@@ -114,6 +114,23 @@ def test_a_name_that_a_user_gave_a_file_is_no_message(name: str, line: str, befo
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "eth0: Link DOWN[8437]: segfault at 0 ip 000055726c387132 sp 00007ffed7af5e80 error 6 in x[1132,5000+1000]",
+        "traps: ib0: link down[8437] general protection fault ip:55726c387132 sp:7ffed7af5e80 error:0 in x[5000+1000]",
+        "ice 0000:3b:0 [8437]: segfault at 0 ip 000055726c38 sp 00007ffed7af error 6 in internal error[1132,5000+1000]",
+        "warning: `a: b link down' uses 32-bit capabilities (legacy support in use)",
+        "mmap: eth0: Link DOWN (8437): VmData 12288 exceed data ulimit 4096. Update limits or use boot option",
+        "eth0: Link DOWN (8437) used greatest stack depth: 11000 bytes left",
+    ],
+)
+@pytest.mark.parametrize("before", ["", "[ 7133.481076] ", "Nov 27 21:01:55 node0 kernel: ", "6,809,7133481076,-;"])
+def test_a_name_that_a_user_gave_a_program_is_no_message(line: str, before: str) -> None:
+    """15 bytes of anybody's, where a driver's message has its heading."""
+    assert parse((before + line).encode()).events == ()
+
+
+@pytest.mark.parametrize(
     "before",
     [
         "", "[ 7133.481076] ", "[ 7133.481076][  T123] ", "[Thu Nov 27 21:01:55 2025] ", "6,809,7133481076,-;", "<4>",
