@@ -29,7 +29,7 @@ need_python() {
   fi
   if [ ! -f "$stamp" ] || ! cmp -s "$stamp" "$root/pyproject.toml"; then
     say "installing stallwatch[$1]"
-    "$venv/bin/python" -m pip install -qq --editable "$root[$1]"
+    "$venv/bin/python" -m pip install -qq --editable "${root}[$1]"
     cp "$root/pyproject.toml" "$stamp"
   fi
 }

@@ -6,7 +6,8 @@
 #   bash deploy/install.sh --uninstall   units and program go; /etc/stallwatch and /var/lib/stallwatch stay
 #   bash deploy/install.sh --purge       those, too
 # Where systemd does not run (the tree of an image, in a chroot) everything is put in place and nothing is started.
-# PYTHON names the interpreter of the daemon (3.11 or newer, one that every user may run).
+# PYTHON names the interpreter of the daemon (3.11 or newer, one that every user may run); STALLWATCH_WHEELS a folder of wheels
+# (deploy/wheels.sh), for a node without a network.
 set -euo pipefail
 umask 022 # what is installed is for every user, whatever root is used to
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -66,7 +67,9 @@ install_version() {
   say "installing stallwatch $version with $("$python" --version) into /opt/$name"
   trap 'rm -rf "${opt:?}/$name"' ERR
   "$python" -m venv "$opt/$name"
-  PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore "$opt/$name/bin/python" -m pip install -q "$here/..[daemon]"
+  local what=("$here/..[daemon]")
+  [ -z "${STALLWATCH_WHEELS:-}" ] || what=(--no-index --find-links "$STALLWATCH_WHEELS" "stallwatch[daemon]==$version")
+  PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore "$opt/$name/bin/python" -m pip install -q "${what[@]}"
   install -D -m 0644 -t "$opt/$name/share/stallwatch" "$here"/systemd/*
   use "$name"
   trap - ERR

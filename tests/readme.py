@@ -30,10 +30,25 @@ def rendered(name: str) -> str:
     return f"{before}{start}{BLOCKS[name]().rstrip()}\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}"
 
 
+RULES = ROOT / "deploy" / "prometheus" / "stallwatch.rules.yml"
+OPERATORS_RULES = ROOT / "deploy" / "kubernetes" / "monitoring" / "rules.yaml"
+
+
+def operators_rules() -> str:
+    """The rules as the Prometheus operator takes them."""
+    groups = RULES.read_text(encoding="utf-8").partition("\ngroups:\n")[2]
+    body = "".join(f"  {line}" if line.strip() else line for line in groups.splitlines(keepends=True))
+    return (
+        "# Made of deploy/prometheus/stallwatch.rules.yml by `python -m tests.readme`.\n"
+        "apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: stallwatch\nspec:\n  groups:\n"
+    ) + body
+
+
 SCHEMA = DOCS / "webhook.schema.json"
 
 if __name__ == "__main__":
     SCHEMA.write_bytes(webhook.schema())
+    OPERATORS_RULES.write_text(operators_rules(), encoding="utf-8")
     (ROOT / "deploy" / "config.example.toml").write_text(config.example(), encoding="utf-8")
     for page in BLOCKS:
         (DOCS / f"{page}.md").write_text(rendered(page), encoding="utf-8")

@@ -15,7 +15,7 @@ from stallwatch.errors import EXIT_CRASH, EXIT_USAGE, StallwatchError
 COMMANDS = (
     "analyze", "replay", "demo", "status", "incidents", "capture", "acknowledge", "mute", "maintenance", "mode",
     "notify-test", "config", "top", "daemon", "doctor", "selftest", "auto", "bundle", "privileged",
-    "release-gpus",
+    "release-gpus", "node-check",
 )  # fmt: skip
 
 

@@ -196,7 +196,6 @@ FAMILIES: tuple[Family, ...] = (
         ("mode",),
         "Always 1; tell, shadow (nobody is told) or off (nor is a rank looked at): fleet.mode, or as `stallwatch "
         "mode` says.",
-        no_panel="for a rule that tells of a silence which somebody forgot",
     ),
     Family("stallwatch_ticks_total", "counter", (), "Looks at the node since the daemon started."),
     Family("stallwatch_tick_late_seconds", "gauge", (), "How late the daemon's last look at the node was."),
