@@ -99,7 +99,7 @@ class _Walk:
         self._left = _MAXIMUM_FILES
 
     def files(self) -> Iterator[Found]:
-        if self._root.is_dir():
+        if os.path.isdir(self._root):
             yield from self._folder(self._root, 0)
         else:
             yield from self._loose([self._root])
@@ -110,10 +110,10 @@ class _Walk:
         if "bundle.json" in names or "ranks" in names:
             yield from self._bundle(folder)
             return
-        yield from self._loose([entry for entry in entries if not entry.is_dir()])
+        yield from self._loose([entry for entry in entries if not os.path.isdir(entry)])
         if depth < _MAXIMUM_DEPTH:
             for entry in entries:
-                if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
+                if os.path.isdir(entry) and not os.path.islink(entry) and not entry.name.startswith("."):
                     yield from self._folder(entry, depth + 1)
 
     def _bundle(self, folder: Path) -> Iterator[Found]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stallwatch.bundle.discovery import survey
 from stallwatch.bundle.limits import MOST_CAVEATS, MOST_RANKS
 from stallwatch.bundle.reader import load
 from stallwatch.bundle.report import make_report
@@ -133,3 +134,10 @@ def test_nothing_that_can_be_used_is_said_with_exit_65(tmp_path: Path) -> None:
     with pytest.raises(UnusableInput) as raised:
         load([tmp_path / "b"])
     assert raised.value.exit_code == 65
+
+
+def test_a_link_that_cannot_be_followed_costs_nothing_else(tmp_path: Path) -> None:
+    """Into a folder that is closed to us, or to a name that is too long: what it is cannot be asked."""
+    (tmp_path / "log.txt").write_text("[rank0]: Traceback (most recent call last):\n[rank0]: ValueError: bad batch\n")
+    (tmp_path / "leads-nowhere").symlink_to("x" * 300)
+    assert [file.path.name for file in survey([tmp_path]).files if file.path.name == "log.txt"] == ["log.txt"]
