@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 
@@ -35,14 +36,39 @@ def test_a_token_that_protects_nothing_or_fits_no_header_is_refused(tmp_path: Pa
         read_or_make(str(file), tmp_path)
 
 
-def test_a_missing_file_and_a_planted_link_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file") as refusal:
         read_or_make(str(tmp_path / "none"), tmp_path)
     assert "http.token_file" in refusal.value.help
-    (tmp_path / "token").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError):
-        read_or_make("", tmp_path)
+
+
+@pytest.mark.parametrize("spoil", ["", "short", "é" * 20, "link", "fifo", "directory"])
+def test_a_token_of_our_own_that_is_spoiled_is_made_anew(tmp_path: Path, spoil: str) -> None:
+    """A file system that was full when it was made leaves an empty one; the daemon must start all the same."""
+    token = tmp_path / "token"
+    if spoil == "link":
+        token.symlink_to(tmp_path / "elsewhere")
+    elif spoil == "fifo":
+        os.mkfifo(token)
+    elif spoil == "directory":
+        (token / "more").mkdir(parents=True)
+    else:
+        token.write_text(spoil)
+    made = read_or_make("", tmp_path)
+    assert len(made) >= 43
+    assert read_or_make("", tmp_path) == made
     assert not (tmp_path / "elsewhere").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"token", "token.unusable"}, "and what it was is kept"
+
+
+def test_a_token_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(UsageError, match="No space left"):
+        read_or_make("", tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_the_token_equals_the_token() -> None:
