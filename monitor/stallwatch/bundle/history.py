@@ -14,6 +14,7 @@ from stallwatch.bundle.discovery import Found, readable
 from stallwatch.bundle.kinds import KINDS, Snapshots
 from stallwatch.bundle.reader import opener
 from stallwatch.bundle.workers import DEFAULT_LIMITS, FileTask, Limits, Task, parse_all
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import NodeSnapshot
@@ -73,5 +74,5 @@ def _done(file: Found, said: dict[str, list[Any]], caveats: list[str], value: ms
         return
     try:
         said.setdefault(file.kind, []).append(msgspec.msgpack.decode(value, type=KINDS[file.kind].result))
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         caveats.append(f"{file.source}: the process that read it answered nonsense ({error})")

@@ -17,6 +17,7 @@ from stallwatch.bundle.discovery import Found, readable, survey
 from stallwatch.bundle.kinds import KINDS, PackedGuess
 from stallwatch.bundle.workers import DEFAULT_LIMITS, FileTask, Limits, Task, parse_all
 from stallwatch.errors import UnusableInput
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Evidence
 from stallwatch.model.summary import RankSummary
 from stallwatch.node import untrusted
@@ -112,7 +113,7 @@ class _Reading:
             kind, result = file.kind, msgspec.msgpack.decode(value, type=KINDS[file.kind].result)
             if isinstance(result, PackedGuess):
                 kind, result = result.kind, msgspec.msgpack.decode(result.value, type=KINDS[result.kind].result)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             self.caveats.append(f"{file.source}: the process that read it answered nonsense ({error})")
             return
         self.assembly.add(file, kind, result)

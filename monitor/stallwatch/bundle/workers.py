@@ -12,6 +12,7 @@ import msgspec
 
 from stallwatch.bundle.child import READY, Answer, Job, Part
 from stallwatch.errors import StallwatchError
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.node.children import start_own
 from stallwatch.node.worker import Worker
 
@@ -169,7 +170,7 @@ class _Reader:
                     continue
                 self._pass_on(_ANSWER.decode(message))
                 return
-        except (ValueError, msgspec.DecodeError):
+        except (ValueError, *NOT_JSON):
             self.lose("the process that read it answered nonsense")
             return
         if self._worker.has_ended:

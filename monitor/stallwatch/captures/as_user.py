@@ -12,6 +12,7 @@ from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.log import files_of, read_tail, read_tail_of_ended
 from stallwatch.captures.sources import read_lines
 from stallwatch.formats.outside_text import name_of
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import SourceLine
 from stallwatch.node import capabilities
 from stallwatch.node.children import module_of_ours
@@ -59,7 +60,7 @@ def read_as_user(request: Request, seconds: float) -> tuple[Found, ...]:
         raise NotCaptured(f"logs and sources could not be read within {seconds:.0f} s")
     try:
         return _FOUND.decode(ended.output)
-    except msgspec.MsgspecError as error:
+    except NOT_JSON as error:
         raise NotCaptured(f"the reader of logs and sources failed (exit code {ended.code})") from error
 
 

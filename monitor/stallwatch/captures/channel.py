@@ -14,6 +14,7 @@ import msgspec
 from stallwatch.captures.nccl_ras import RasAsk
 from stallwatch.captures.process import OwnBytes
 from stallwatch.captures.spec import CaptureState
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt
 from stallwatch.node.frames import Unpacker, pack, write
 
@@ -121,7 +122,7 @@ def messages(channel: Any) -> Iterator[Message]:
         for message in unpacker.feed(data):
             try:
                 yield _MESSAGE.decode(message)
-            except msgspec.MsgspecError as error:
+            except NOT_JSON as error:
                 raise ValueError(f"a message that is none: {error}") from error
 
 

@@ -5,12 +5,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from stallwatch.bundle.writer import as_json
 from stallwatch.captures.channel import Before, Note, Removal, Sending
 from stallwatch.errors import StallwatchError
 from stallwatch.formats.outside_text import text_of
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt
 
 
@@ -62,7 +61,7 @@ class Folder:
             self.note(what, asked_at_ns, False, f"{error}. {error.help}" if error.help else str(error))
         except ProcessLookupError as error:
             self.note(what, asked_at_ns, False, f"the process has ended ({error})")
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError, *NOT_JSON) as error:
             self.note(what, asked_at_ns, False, f"{type(error).__name__}: {error}")
         else:
             self.note(what, asked_at_ns, True)

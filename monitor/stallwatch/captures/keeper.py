@@ -35,6 +35,7 @@ from stallwatch.captures.process import OwnBytes
 from stallwatch.captures.ras_capture import ask
 from stallwatch.captures.spec import CaptureState, Compared, KeepSpec, Sampling
 from stallwatch.errors import StallwatchError
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt, ProcessLook
 from stallwatch.node.atomic_file import write_atomically
 from stallwatch.node.capabilities import drop_unless_root
@@ -184,7 +185,7 @@ def _last_process(folder: Path, look: int) -> ProcessLook | None:
 def _read_attempts(path: Path) -> list[Attempt]:
     try:
         return _ATTEMPTS.decode(path.read_bytes())
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *NOT_JSON):
         return []
 
 

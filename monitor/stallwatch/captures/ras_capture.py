@@ -12,6 +12,7 @@ from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
 from stallwatch.captures.ras_targets import ras_ask
 from stallwatch.captures.roots import refusal
 from stallwatch.config import CaptureSection
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
@@ -76,6 +77,6 @@ def ask(asks: Sequence[RasAsk]) -> tuple[RasAnswer, ...]:
         raise NotCaptured(f"NCCL's RAS service did not answer within {_SECONDS:.0f} s")
     try:
         answers = _ANSWERS.decode(ended.output)
-    except msgspec.MsgspecError as error:
+    except NOT_JSON as error:
         raise NotCaptured("the process that asks NCCL's RAS failed") from error
     return tuple(sorted(answers, key=lambda answer: not answer.report))

@@ -17,6 +17,7 @@ import msgspec
 from stallwatch.captures.as_user import become
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.formats.outside_text import name_of, path_bytes, path_of
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node import untrusted
 from stallwatch.node.children import module_of_ours
@@ -165,7 +166,7 @@ def _ask(request: _Request) -> tuple[_Answer, bytes]:
     head, _, data = ended.output.partition(b"\n")
     try:
         return _ANSWER.decode(head), data
-    except msgspec.MsgspecError as error:
+    except NOT_JSON as error:
         raise NotCaptured(f"its reader failed (exit code {ended.code})") from error
 
 

@@ -10,6 +10,7 @@ from stallwatch.fleet.orders import OrdersSeen
 from stallwatch.fleet.pace_seat import PaceSeen
 from stallwatch.fleet.place import Board, Key, MeetingPlace
 from stallwatch.fleet.seal import Broken, seal, unseal
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.incident import Told
 
 
@@ -117,5 +118,5 @@ def _opened(sealed: bytes, secret: bytes, kind: str, key: Key) -> tuple[bytes, s
 def _decoded(body: bytes) -> Told | None:
     try:
         return _TOLD.decode(body) if body else None
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return None

@@ -18,6 +18,7 @@ from stallwatch.fleet.pace_seat import JobPace, PaceWish
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.settings import Settings
 from stallwatch.fleet.verdict import JobVerdict
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.node.children import Start, module_of_ours, start_own
 from stallwatch.node.worker import Worker
 
@@ -195,7 +196,7 @@ class Link:
                 self._worker.asked = None
                 self._answered(_SEEN.decode(message), now_ns)
                 return
-        except (ValueError, msgspec.MsgspecError) as error:
+        except (ValueError, *NOT_JSON) as error:
             self._lost(f"the process that asks it said nonsense: {error}", self._asked, now_ns)
             return
         if self._worker.has_ended:
@@ -269,7 +270,7 @@ class Link:
             if ended.code != 0:
                 raise ValueError(ended.last_words)
             verdict = _VERDICT.decode(ended.output)
-        except (ValueError, msgspec.MsgspecError) as error:
+        except (ValueError, *NOT_JSON) as error:
             self._problem = f"what nodes say could not be judged: {error}"
             return
         seat.member.merged(msgspec.structs.replace(verdict, puts=seat.judged_puts))

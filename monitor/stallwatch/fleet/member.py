@@ -12,6 +12,7 @@ import msgspec
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.place import CLAIM_SECONDS, Board
 from stallwatch.fleet.verdict import JobVerdict
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.incident import Delivered, Step, Told
 from stallwatch.model.verdict import Report
 
@@ -295,6 +296,6 @@ def published(data: bytes) -> tuple[Report, int] | None:
     """Given the job's verdict as another put it, return it with the number of its nodes; None for another form."""
     try:
         found = _PUBLISHED.decode(data)
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return None
     return found.report, found.nodes

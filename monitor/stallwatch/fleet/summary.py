@@ -9,6 +9,7 @@ import msgspec
 from stallwatch.diagnosis.node_summary import NodeSummary
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.seal import Broken, unseal
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.summary import SCHEMA_VERSION
 
 _MOST_RANKS = 1024  # of one node
@@ -58,7 +59,7 @@ def believed(sealed: Mapping[str, bytes], secret: bytes, key: Key) -> Believed:
 def _word(name: str, sealed: bytes, secret: bytes, key: Key) -> NodeWord:
     try:
         word = _WORD.decode(unseal(sealed, secret, "summary", key, name))
-    except msgspec.MsgspecError as error:
+    except NOT_JSON as error:
         raise Broken(f"it is of another form ({error}); are all nodes of one version?") from error
     if word.summary.schema_version > SCHEMA_VERSION:
         raise Broken(f"it is of version {word.summary.schema_version}, and this node reads {SCHEMA_VERSION}: update it")

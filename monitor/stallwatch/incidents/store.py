@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from stallwatch.bundle.writer import append_to, as_json
 from stallwatch.captures.allowance import size_of
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.incidents.names import is_incident_id, ordinal_of
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
@@ -183,7 +184,7 @@ class IncidentStore:
             return _INCIDENT.decode(path.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *NOT_JSON) as error:
             log.warning("incident unreadable path=%s reason=%s", path, error)
             return None
 

@@ -10,6 +10,7 @@ import msgspec
 from stallwatch.clock import Clock
 from stallwatch.config import DiagnosisSection, FleetSection
 from stallwatch.errors import EXIT_OK, EXIT_SLOW_OR_WAITING, EXIT_UNDECIDED, EXIT_VERDICT
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.verdict import Report
 from stallwatch.node.run_once import Ended, RunOnce
 
@@ -75,5 +76,5 @@ def _state_of(ended: Ended) -> JudgeState:
     report, _, summary = ended.output.partition(b"\n")  # JSON holds no bare line end
     try:
         return JudgeState(_REPORT.decode(report), summary=summary)
-    except msgspec.MsgspecError as error:
+    except NOT_JSON as error:
         return JudgeState(None, f"analyze printed no report: {error}")

@@ -21,6 +21,7 @@ from stallwatch.fleet.pace import PaceVerdict, encode_pace
 from stallwatch.fleet.pace_seat import JobPace
 from stallwatch.fleet.settings import settings_of
 from stallwatch.fleet.summary import NodeWord, encode_word
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import Event, FleetSaid, Judged
 from stallwatch.incidents.names import shared_name
@@ -184,7 +185,7 @@ class Fleet:
     def _word_of(self, word: _Word, judged: Judged) -> bytes:
         try:
             summary = _SUMMARY.decode(judged.summary)
-        except msgspec.MsgspecError:  # none was made, or it is cut off: the verdict of this node stands all the same
+        except NOT_JSON:  # none was made, or it is cut off: the verdict of this node stands all the same
             return b""
         report = judged.report
         complete = report is not None and report.evidence_complete

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.node.atomic_file import write_atomically
 
 FILE = "gpus-released.json"
@@ -48,7 +49,7 @@ def released(file: str | Path, boottime: float | None = None) -> Released | None
         return None
     try:
         release = _RELEASE.decode(_read(file))
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *NOT_JSON):
         return None
     left = release.until_boottime_seconds - (_boottime() if boottime is None else boottime)
     if not 0 < left <= LONGEST_SECONDS:

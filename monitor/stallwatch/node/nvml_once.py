@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.gpu import GpuState
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.node.children import module_of_ours
@@ -43,7 +44,7 @@ def ask(
     try:
         # A library that prints at import must not spoil the answer: it is the last line.
         return Known(_STATE.decode(said.splitlines()[-1]), time.monotonic_ns())
-    except (msgspec.MsgspecError, IndexError) as error:
+    except (*NOT_JSON, IndexError) as error:
         return _unavailable(f"NVML answered nonsense: {error}")
 
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from stallwatch.errors import StallwatchError, UsageError
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.incident import Judgement, Mode
 from stallwatch.outputs.documents import IncidentDocument, IncidentList, RankList
 
@@ -100,7 +101,7 @@ class Client:
             return body
         try:
             refusal = msgspec.json.decode(body, type=dict[str, Any])
-        except msgspec.MsgspecError:
+        except NOT_JSON:
             refusal = {"error": f"the daemon answered {status}"}
         message, advice = str(refusal.get("error", "")), str(refusal.get("help", ""))
         if status >= 500:

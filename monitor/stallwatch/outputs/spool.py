@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.incidents.delivery_steps import LAST, Step
 from stallwatch.model.incident import Delivered
 from stallwatch.node.disk import Disk
@@ -163,7 +164,7 @@ class FarSpoolFile:
         data = _OPTIONAL_BYTES.decode(self._disk.call("read", str(self.path)))
         try:
             return Spool() if data is None else _SPOOL.decode(data)
-        except msgspec.MsgspecError:
+        except NOT_JSON:
             self._disk.call("rename", str(self.path), str(self.path.with_suffix(".unreadable")))
             return Spool()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.clock import iso
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.snapshot import JobKey
 
@@ -97,7 +98,7 @@ def drawn(incident_id: str, job: JobKey, lines: Iterable[bytes]) -> TimelineDocu
     for line in lines:
         try:
             looks.append(_LINE.decode(line))
-        except msgspec.MsgspecError:
+        except NOT_JSON:
             continue
     of_rank = [{rank.rank: rank for rank in look.ranks if rank.job == job} for look in looks]
     ranks = sorted({rank for look in of_rank for rank in look})

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.selftest.interpreter import link_to_package
 from stallwatch.selftest.progress import Line
 from stallwatch.selftest.result import OwnFailure
@@ -108,7 +109,7 @@ class Ranks:
     def _line(text: bytes) -> Line:
         try:
             line = msgspec.json.decode(text, type=Line)
-        except msgspec.MsgspecError as error:
+        except NOT_JSON as error:
             raise OwnFailure(f"a rank's report cannot be read: {error}", "Another version of stallwatch?") from error
         if line.schema_version != SCHEMA_VERSION:
             raise OwnFailure(f"a rank's report has version {line.schema_version}, not {SCHEMA_VERSION}")

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from stallwatch.clock import Clock
 from stallwatch.config import Config
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.sensor_spec import SensorSpec
@@ -119,7 +120,7 @@ class SupervisedSensor(Generic[T]):
         try:
             for message in self._worker.messages():
                 self._take(self._answers.decode(message), late)
-        except (ValueError, msgspec.MsgspecError) as error:
+        except (ValueError, *NOT_JSON) as error:
             self._fail(f"{self._title}: its process answered nonsense ({error})")
             self._settled, self._worker.asked = True, None
             self._worker.kill()

@@ -11,6 +11,7 @@ import msgspec
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.incident import Incident
 
 _INCIDENT = msgspec.json.Decoder(Incident)
@@ -39,7 +40,7 @@ def read_hangs(folder: Path) -> list[Hang]:
             if file.stat().st_size > _MAXIMUM_BYTES:
                 continue
             incident = _INCIDENT.decode(file.read_bytes())
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *NOT_JSON):
             continue
         verdict = incident.verdict
         if verdict is None or verdict.cause in ("healthy", "job_ended", "undecided", "waiting"):
@@ -64,7 +65,7 @@ def _last_step(bundle: Path) -> int | None:
     """bundle.json's last_step: {rank: step}."""
     try:
         said = msgspec.json.decode((bundle / "bundle.json").read_bytes())
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *NOT_JSON):
         return None
     steps = said.get("last_step") if isinstance(said, dict) else None
     numbers = [one for one in steps.values() if isinstance(one, int)] if isinstance(steps, dict) else []

@@ -10,6 +10,7 @@ import msgspec
 
 from stallwatch.doctor.live.lost import Promise, run_child
 from stallwatch.doctor.surroundings import Outcome, RankFacts, Training
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.gpu import GpuState
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.node import nvml_once
@@ -90,5 +91,5 @@ def _decode(
     try:
         # A library that prints at import must not spoil the answer: it is the last line.
         return Known(decoder.decode(outcome.stdout.splitlines()[-1]), now)
-    except (msgspec.MsgspecError, IndexError) as error:
+    except (*NOT_JSON, IndexError) as error:
         return Unavailable(f"{what} answered nonsense: {error}", now)
