@@ -1,0 +1,41 @@
+"""The figures of tests/chaos: what they call growth, and what they call lost."""
+
+import random
+from collections import Counter
+
+from tests.chaos.node import Told, twice
+from tests.chaos.soak import slope
+from tests.chaos.stories import Result
+
+
+def test_a_slope_has_an_interval_that_holds_the_truth() -> None:
+    chance = random.Random(1)
+    points = [(at, 50 + 3 * at / 3600 + chance.gauss(0, 0.5)) for at in range(0, 3600, 5)]
+    found = slope(points)
+    assert found.low < 3 < found.high
+    assert found.high - found.low < 1
+    level = slope([(at, 50 + chance.gauss(0, 0.5)) for at in range(0, 3600, 5)])
+    assert level.low < 0 < level.high
+
+
+def test_of_too_few_points_no_slope_is_known() -> None:
+    found = slope([(0, 1.0), (5, 2.0)])
+    assert found.low == -found.high == float("-inf")
+
+
+def told(step: str, incident: str = "a-1") -> Told:
+    return Told("a", incident, step, "rank_exited", (1,))
+
+
+def test_what_arrives_twice_is_counted_but_for_verdicts_that_change() -> None:
+    messages = [told("told"), told("updated"), told("updated"), told("told"), told("resolved"), told("told", "a-2")]
+    assert twice(messages) == Counter({("a-1", "told"): 1})
+
+
+def test_anything_lost_is_no_good_result() -> None:
+    assert Result(1).good
+    assert not Result(1, untold=["job-1"]).good
+    assert not Result(1, duplicates=["a-1 told"]).good
+    assert not Result(1, left_behind=["python"]).good
+    assert Result(1, excused=3).good
+    assert "SOMETHING WAS LOST" in Result(1, false=["calm"]).lines()[-1]
