@@ -26,18 +26,19 @@ from stallwatch.fleet.summary import NodeWord, believed, encode_word
 from stallwatch.formats import (
     flight_recorder,
     gpus,
+    hook_report,
     kernel_log,
     process,
     py_spy,
     py_spy_profile,
     ras,
-    scene,
     training_log,
 )
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.hook import layout
 from stallwatch.incidents.store import FILE, IncidentStore
 from stallwatch.model.snapshot import JobKey
+from stallwatch.node.disk import Disk
 from stallwatch.node.frames import Unpacker, pack
 from stallwatch.node.gpu_release import released
 from stallwatch.node.heartbeat_file import to_heartbeat
@@ -242,6 +243,25 @@ def _http_requests() -> list[bytes]:
     return [*found, chunked]
 
 
+class _DiskOf(Disk):
+    """A file's bytes without a disk or a child."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def call(self, name: str, *arguments: Any, seconds: float | None = None) -> bytes:
+        return msgspec.msgpack.encode(self._data if name == "read" else None)
+
+    def close(self) -> None:
+        return
+
+
+def _spool(data: bytes) -> None:
+    file = spool.FarSpoolFile(Path("/nowhere/slack.json"))
+    file._disk = _DiskOf(data)
+    file.load()
+
+
 def _spools() -> list[bytes]:
     message = spool.Message("a-1", "told", 1, msgspec.Raw(b'{"text":"x"}'), "line", True, "anna", "a", True)
     made, _ = spool.Spool().with_message(message, ("told",), "not_entered 1")
@@ -293,7 +313,9 @@ TARGETS: dict[str, Target] = {
         (Unreadable,),
     ),
     "process": Target(lambda data: process.parse(data, "x"), captured("*/ranks/*/process*.json"), (Unreadable,)),
-    "heartbeat": Target(lambda data: scene.parse(data, "x"), captured("*/ranks/*/heartbeat*.json"), (Unreadable,)),
+    "heartbeat": Target(
+        lambda data: hook_report.parse(data, "x"), captured("*/ranks/*/heartbeat*.json"), (Unreadable,)
+    ),
     "gpus": Target(gpus.parse, captured("*/nodes/*/gpus.json"), (Unreadable,)),
     "ras": Target(ras.parse, captured("*/nodes/*/nccl_ras*"), (Unreadable,)),
     "description": Target(description.parse, captured("*/bundle.json"), (Unreadable,)),
@@ -309,7 +331,7 @@ TARGETS: dict[str, Target] = {
     ),
     "summary": Target(_summary, _summaries, (Broken,)),
     "privileged": Target(_privileged, _requests, (NotAllowed,)),
-    "spool": Target(_with_file("slack.json", spool.load), _spools),
+    "spool": Target(_spool, _spools),
     "incident": Target(
         _with_file(f"state/incidents/{_INCIDENT_ID}/{FILE}", _incidents),
         lambda: [msgspec.json.encode(incident())],

@@ -7,10 +7,10 @@ import os
 import re
 import secrets
 import stat
-import tempfile
 from pathlib import Path
 
 from stallwatch.errors import UsageError
+from stallwatch.node.atomic_file import write_atomically
 
 log = logging.getLogger("stallwatch.outputs")
 
@@ -84,12 +84,4 @@ def _make_unless_usable(path: Path) -> None:
             return
         log.warning("token file %s cannot be used; another one is made", path)
         os.replace(path, path.with_name(f"{path.name}.unusable"))
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600
-    try:
-        os.write(descriptor, secrets.token_urlsafe(32).encode() + b"\n")
-        os.rename(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
-    finally:
-        os.close(descriptor)
+    write_atomically(path, secrets.token_urlsafe(32).encode() + b"\n", makes_folder=False)

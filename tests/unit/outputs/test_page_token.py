@@ -65,7 +65,7 @@ def test_a_token_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, mo
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(UsageError, match="No space left"):
         read_or_make("", tmp_path)
     assert list(tmp_path.iterdir()) == []
