@@ -21,7 +21,7 @@ from stallwatch.loop.privileged import make_rank_directory, side_of
 from stallwatch.loop.protocols import RealStarter, Shares
 from stallwatch.loop.sampling import Sampler
 from stallwatch.model.incident import Told
-from stallwatch.node.disk import DiskHangs
+from stallwatch.node.disk import DiskChildEnded, DiskHangs
 from stallwatch.node.privileged_client import Privileged
 from stallwatch.outputs.build import build, notify_test, telling
 from stallwatch.outputs.output import Control, Output
@@ -64,7 +64,7 @@ def command(path: Path | None, verbose: bool) -> int:
     try:
         store.prepare()
         take_home(store, Path(config.daemon.run_directory))
-    except DiskHangs as error:
+    except (DiskHangs, DiskChildEnded) as error:
         log.warning("watching without a store: %s", error.strerror)  # until it answers
     except OSError as error:
         raise no_store(error, config.daemon.state_directory) from error

@@ -40,10 +40,16 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 _ANSWER = msgspec.msgpack.Decoder(Answer)
+_ENDED = Answer(problem="the process that reads and writes there has ended")
+_ONCE = ("append",)  # of the child's table: what may have been done is done twice by asking again
 
 
 class DiskHangs(TimeoutError):
     """The disk has not answered; what was asked may still happen."""
+
+
+class DiskChildEnded(OSError):
+    """Twice: nothing is known of the disk by that."""
 
 
 class Disk:
@@ -82,16 +88,16 @@ class Disk:
             raise self._hangs()
         try:
             self._settle()
-            if self._worker.pid is None:
-                self._worker.start()
-                deadline += START_SECONDS
             body = msgspec.msgpack.encode(Call(name, msgspec.Raw(msgspec.msgpack.encode(arguments))))
-            self._send(body, deadline)
-            answer = self._answer(deadline)
+            answer = self._asked(body, deadline)
+            if answer is _ENDED and name not in _ONCE:
+                answer = self._asked(body, deadline)  # whatever killed it may have meant another
         finally:
             self._turn.release()
         if answer is None:
             raise self._hangs()
+        if answer is _ENDED:
+            raise DiskChildEnded(errno.EIO, answer.problem, self._directory)
         if answer.failed is not None:
             raise OSError(answer.failed.number, os.strerror(answer.failed.number), answer.failed.path)
         if answer.problem:
@@ -144,24 +150,29 @@ class Disk:
                 return
         raise self._hangs()
 
-    def _send(self, request: bytes, deadline: float) -> None:
+    def _asked(self, request: bytes, deadline: float) -> Answer | None:
+        """Ask the child, a new one where there is none; return as `_answer`."""
+        if self._worker.pid is None:
+            self._worker.start()
+            deadline += START_SECONDS
         try:
             sent = self._worker.ask(request, deadline)
         except BrokenPipeError:
             self._worker.end()
-            raise OSError(errno.EIO, "the process that writes there has ended", self._directory) from None
+            return _ENDED
         if not sent:
             self._worker.end()
             raise self._hangs()
+        return self._answer(deadline)
 
     def _answer(self, deadline: float) -> Answer | None:
-        """Return the answer to the call under way, None when there is none by then."""
+        """Return the answer to the call under way, None when there is none by then, _ENDED where none will come."""
         while True:
             for message in self._worker.messages():
                 self._worker.asked = None
                 return _ANSWER.decode(message)
             if self._worker.has_ended:
                 self._worker.end()
-                return Answer(problem="the process that reads and writes there has ended")
+                return _ENDED
             if not self._worker.wait(deadline):
                 return None

@@ -13,10 +13,10 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from stallwatch.clock import Clock, iso
-from stallwatch.errors import UsageError
+from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.incidents.delivery_steps import Step, covered, due, verdict_key
 from stallwatch.model.incident import Delivered, Incident, NodeReport, Severity
-from stallwatch.node.disk import DiskHangs
+from stallwatch.node.disk import DiskChildEnded, DiskHangs
 from stallwatch.outputs.back_off import BackOff
 from stallwatch.outputs.delivery import Delivered as Arrived
 from stallwatch.outputs.delivery import Later, Outcome, ReadyPoster
@@ -99,6 +99,8 @@ class Notifier:
         except DiskHangs as error:
             self._disk_problem = f"{error.strerror}; what was told before is not known"
             logger.warning("%s: %s", self.name, self._disk_problem)
+        except DiskChildEnded as error:  # no fault of the configuration: who starts us again does so
+            raise StallwatchError(f"{self._file.path}: {error.strerror}", "Start it again.") from error
         except OSError as error:
             raise UsageError(
                 f"{self._file.path}: {error.strerror}",

@@ -2,6 +2,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.node.disk import Disk, DiskHangs
+from stallwatch.node.disk import Disk, DiskChildEnded, DiskHangs
 from stallwatch.outputs.spool import FarSpoolFile, Spool
 from tests.unit.outputs.test_spool import message
 
@@ -90,14 +91,29 @@ def test_an_answer_that_came_late_is_noticed_without_another_call(disk: Disk, tm
     assert (tmp_path / "file").read_bytes() == b"late"
 
 
-def test_a_child_that_dies_is_an_error_and_the_next_call_has_another(disk: Disk, tmp_path: Path) -> None:
+def test_a_child_that_dies_costs_nothing_for_another_is_asked(disk: Disk, tmp_path: Path) -> None:
     disk.write(tmp_path / "file", b"1")
     assert disk.pid is not None
     os.kill(disk.pid, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        disk.write(tmp_path / "file", b"2")
-    disk.write(tmp_path / "file", b"3")
-    assert (tmp_path / "file").read_bytes() == b"3"
+    disk.write(tmp_path / "file", b"2")
+    assert (tmp_path / "file").read_bytes() == b"2"
+
+
+def test_what_must_not_be_done_twice_is_asked_once(disk: Disk, tmp_path: Path) -> None:
+    disk.write(tmp_path / "file", b"1")
+    assert disk.pid is not None
+    os.kill(disk.pid, signal.SIGKILL)
+    with pytest.raises(DiskChildEnded):
+        disk.call("append", str(tmp_path / "file"), b"2")
+    disk.call("append", str(tmp_path / "file"), b"3")
+    assert (tmp_path / "file").read_bytes() == b"13"
+
+
+def test_a_child_that_dies_each_time_is_an_error_of_its_own(tmp_path: Path) -> None:
+    disk = Disk(str(tmp_path), PATIENCE, (sys.executable, "-c", "pass"))
+    with pytest.raises(DiskChildEnded, match="has ended"):
+        disk.call("read", str(tmp_path))
+    disk.close()
 
 
 def test_one_that_hangs_for_a_minute_is_replaced(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
+import errno
 import queue
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from stallwatch.errors import UsageError
+from stallwatch.errors import EXIT_USAGE, StallwatchError, UsageError
+from stallwatch.node.disk import DiskChildEnded
 from stallwatch.outputs.delivery import Delivered, Later, Refused
 from stallwatch.outputs.notifier import Notifier
+from stallwatch.outputs.spool import Spool
 from tests.unit.outputs.notifier_bench import WAIT, Bench, FakePoster, PlainSpoolFile, PlainWords
 from tests.unit.outputs.reports import FakeClock, diagnosis, incident, verdict
 
@@ -219,3 +222,17 @@ def test_the_thread_of_the_first_message_is_kept_over_a_restart(bench: Bench) ->
     bench.publish(incident(state="resolved"))
     bench.settled(delivered=2)
     assert bench.poster.threads == ["C1/17.1", "C1/17.1"]
+
+
+def test_a_child_of_the_disk_that_was_killed_is_no_fault_of_the_configuration(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 64 is the end of a unit: nobody starts it again."""
+
+    def ended(_: object) -> Spool:
+        raise DiskChildEnded(errno.EIO, "the process that reads and writes there has ended", "/state")
+
+    monkeypatch.setattr(PlainSpoolFile, "load", ended)
+    with pytest.raises(StallwatchError, match="has ended") as raised:
+        bench.start()
+    assert raised.value.exit_code != EXIT_USAGE
