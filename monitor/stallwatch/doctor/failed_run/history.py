@@ -11,7 +11,6 @@ import msgspec
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.surroundings import Surroundings
-from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.incident import Incident
 
 _INCIDENT = msgspec.json.Decoder(Incident)
@@ -40,7 +39,7 @@ def read_hangs(folder: Path) -> list[Hang]:
             if file.stat().st_size > _MAXIMUM_BYTES:
                 continue
             incident = _INCIDENT.decode(file.read_bytes())
-        except (OSError, *NOT_JSON):
+        except (OSError, msgspec.MsgspecError):
             continue
         verdict = incident.verdict
         if verdict is None or verdict.cause in ("healthy", "job_ended", "undecided", "waiting"):
@@ -65,7 +64,7 @@ def _last_step(bundle: Path) -> int | None:
     """bundle.json's last_step: {rank: step}."""
     try:
         said = msgspec.json.decode((bundle / "bundle.json").read_bytes())
-    except (OSError, *NOT_JSON):
+    except (OSError, msgspec.MsgspecError):
         return None
     steps = said.get("last_step") if isinstance(said, dict) else None
     numbers = [one for one in steps.values() if isinstance(one, int)] if isinstance(steps, dict) else []

@@ -10,7 +10,6 @@ import msgspec
 
 from stallwatch.doctor.live.lost import Promise, run_child
 from stallwatch.doctor.surroundings import Outcome, RankFacts, Training
-from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.gpu import GpuState
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.node import nvml_once
@@ -91,5 +90,5 @@ def _decode(
     try:
         # A library that prints at import must not spoil the answer: it is the last line.
         return Known(decoder.decode(outcome.stdout.splitlines()[-1]), now)
-    except (*NOT_JSON, IndexError) as error:
+    except (msgspec.MsgspecError, IndexError) as error:
         return Unavailable(f"{what} answered nonsense: {error}", now)
