@@ -315,7 +315,9 @@ def words_for(told: Told) -> Words:
         return Words(f"{of_store.why} {reached.why}", f"{of_store.remedy}; {reached.remedy}", "start")
     if said := next((words for phrase, words in _CUDA if phrase in text), None):
         return said
-    if told.kind in _WITH_TEXT and (said := next((words for phrase, words in BY_TEXT if phrase in text), None)):
+    said = next((words for phrase, words in BY_TEXT if phrase in text), None) if told.kind in _WITH_TEXT else None
+    # A program that did not begin lacks its own file: that of a rank that trains is another.
+    if said is not None and (told.kind != "not_started" or said.then == "start"):
         return said
     words = _WORDS.get(told.kind, _OTHERWISE)
     return words._replace(remedy=_SHOWN) if told.kind == "exception" and told.event.frame is not None else words
