@@ -4,9 +4,8 @@ it."""
 import msgspec
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
-from stallwatch.diagnosis.logs.consequence import is_consequence
-from stallwatch.diagnosis.logs.of_rank import as_raised
-from stallwatch.diagnosis.logs.owners import shares_its_log
+from stallwatch.diagnosis.logs.consequence import as_raised, is_consequence
+from stallwatch.diagnosis.logs.reading import shares_its_log
 from stallwatch.model.evidence import CodeFrame, RankEvidence, SourceBlock, SourceLine
 from stallwatch.model.hook_report import Handled, HookReport, NamedCall
 from stallwatch.model.summary import RankSummary

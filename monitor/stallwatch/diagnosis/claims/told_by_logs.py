@@ -5,13 +5,12 @@ from collections.abc import Iterable, Sequence
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
-from stallwatch.diagnosis.logs import mismatch as detail
-from stallwatch.diagnosis.logs import start
+from stallwatch.diagnosis.logs import detail_mismatch, start
+from stallwatch.diagnosis.logs.collectives import Blame, find_blame, operation_name, partition_text
+from stallwatch.diagnosis.logs.consequence import Told
+from stallwatch.diagnosis.logs.detail_mismatch import mismatch_words
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.remedies_by_text import Words
-from stallwatch.diagnosis.logs.remedies_calls import mismatch_words
-from stallwatch.diagnosis.logs.told import Told
-from stallwatch.diagnosis.logs.waits import Blame, find_blame, operation_name, partition_text
 from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected
 
 _SIGABRT = 6
@@ -141,14 +140,14 @@ def mismatch(analysis: Analysis) -> Saying:
 
 def _of_detail(told: Sequence[Told]) -> Claim:
     """Both sides as torch printed them; who is right, only a majority of more than two tells."""
-    sides = detail.by_rank(told)
-    culprits, differs = detail.minority(sides), detail.difference(sides)
+    sides = detail_mismatch.by_rank(told)
+    culprits, differs = detail_mismatch.minority(sides), detail_mismatch.difference(sides)
     facts = tuple(
-        Fact(f"rank {rank} was in {detail.describe(side)}", "torch's DETAIL wrapper")
+        Fact(f"rank {rank} was in {detail_mismatch.describe(side)}", "torch's DETAIL wrapper")
         for rank, side in sorted(sides.items())
     )
     one = told[0]
-    behind = detail.behind(sides)
+    behind = detail_mismatch.behind(sides)
     facts = (*facts[:_MOST_FACTS], *(Fact(behind, "torch's DETAIL wrapper") for _ in (behind,) if behind))
     seqs = {side.seq for side in sides.values()}
     return Claim(
@@ -163,7 +162,7 @@ def _of_detail(told: Sequence[Told]) -> Claim:
         seq=next((side.seq for _, side in sorted(sides.items()) if side.seq is not None), None)
         if culprits or len(seqs) == 1
         else None,
-        parts=() if culprits else detail.parts(sides),
+        parts=() if culprits else detail_mismatch.parts(sides),
         by_line=words_for(one) if differs is None else mismatch_words(differs),
     )
 

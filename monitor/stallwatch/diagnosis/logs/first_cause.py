@@ -11,13 +11,13 @@ from stallwatch.diagnosis.logs.consequence import (
     RANK_WENT_ON,
     TRIED_AGAIN,
     TRIED_BEFORE,
+    Told,
     is_of_training,
     meaning,
     means_nothing,
     passes_on,
     was_tried_again,
 )
-from stallwatch.diagnosis.logs.told import Told
 from stallwatch.model.evidence import LogEvent
 
 # What names a cause by itself, the strongest first. Everything below "exception" is what others saw of it.

@@ -1,18 +1,209 @@
-"""The one reading of an incident's logs: whose each line is, which attempt it tells of, what came first."""
+"""The one reading of an incident's logs: whose each line is, the kernels' among them, which attempt of the run it
+tells of, what came first."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.logs.attempts import attempts
 from stallwatch.diagnosis.logs.collectives import GroupReading, read_groups
-from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, means_nothing
+from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, Told, means_nothing
 from stallwatch.diagnosis.logs.first_cause import alike, only_warned, tell
-from stallwatch.diagnosis.logs.kernel import kernel_events
-from stallwatch.diagnosis.logs.owners import gathered, owned_by_pid
-from stallwatch.diagnosis.logs.told import Told
-from stallwatch.model.evidence import LogEvent, NodeEvidence, RankEvidence
+from stallwatch.formats.log_folders import of_path
+from stallwatch.model.evidence import SHARED_LOG, LogEvent, NodeEvidence, RankEvidence
+from stallwatch.model.kernel import KernelEvent
+
+# Attempts of one run: launchers start all ranks again, and what ended an earlier attempt did not end the run.
+
+
+# Written by the agent once an attempt of its ranks has failed; its header names the agent's process.
+_AGENT = re.compile(r"^\[?[EWIF]\d{3,4} \S+ (?P<pid>\d+) ")
+
+
+def attempts(events: Sequence[LogEvent]) -> list[list[LogEvent]]:
+    """Given events of all logs, return them by attempt, the last one last.
+
+    A folder of torchrun's `--log-dir` tells the attempt. In another log each line of an agent that says how its ranks
+    ended, but for that agent's last one, ends an attempt; or the line that says that it starts them again.
+    """
+    by_source: dict[str, list[LogEvent]] = {}
+    for event in events:
+        by_source.setdefault(event.source, []).append(event)
+    folders = {source: of_path(source) for source in by_source}
+    ends = {source: _ends(of_source) for source, of_source in by_source.items()}
+    last = max((folder[0] if folder else len(ends[source]) for source, folder in folders.items()), default=0)
+    split: dict[int, list[LogEvent]] = {}
+    for event in events:
+        folder, own = folders[event.source], ends[event.source]
+        # A log with fewer restarts than others is taken as that of the last attempts.
+        number = folder[0] if folder else last - len(own) + sum(event.line > end for end in own)
+        split.setdefault(number, []).append(event)
+    return [split[number] for number in sorted(split)]
+
+
+def _ends(events: Sequence[LogEvent]) -> list[int]:
+    """Lines after which another attempt begins, in order."""
+    restarts = [event.line for event in events if event.kind == "restarting"]
+    lines: dict[str, list[int]] = {}
+    for event in events:
+        if event.kind == "process_failed" and (agent := _AGENT.match(event.text)):
+            lines.setdefault(agent["pid"], []).append(event.line)
+    most = max(map(len, lines.values()), default=0)
+    # Agents of several nodes may write one log: an attempt has ended when the last of them has said so.
+    by_agents = [max(of[-1 - before] for of in lines.values() if len(of) > before) for before in range(most - 1, 0, -1)]
+    return by_agents if len(by_agents) >= len(restarts) else restarts
+
+
+# What kernels' logs tell, as events among those of other logs. Their clock is no measure for other logs' times.
+
+
+_KINDS: Final = {
+    "xid": "gpu_xid",
+    "sxid": "gpu_xid",
+    "off_bus": "gpu_lost",
+    "oom_kill": "memory_killed",
+    "hung_task": "hung_task",
+    "pcie_error": "pcie_error",
+    "link_down": "link_down",
+    "adapter_error": "adapter_error",
+}
+
+
+def kernel_events(nodes: Iterable[NodeEvidence]) -> list[LogEvent]:
+    """Given nodes, return what their kernels told, without what is no outage."""
+    return [_event(event, node.host) for node in nodes for event in node.kernel_events if is_outage(event)]
+
+
+def is_outage(event: KernelEvent) -> bool:
+    """Whether a kernel event means that a device has failed, not that an error was corrected."""
+    if event.kind == "pcie_error":
+        return event.corrected is False
+    return event.fatal is not False
+
+
+def _event(event: KernelEvent, host: str) -> LogEvent:
+    return LogEvent(
+        kind=_KINDS[event.kind],
+        text=event.text,
+        line=event.line,
+        host=host,
+        device=event.pci_bus_id or event.device,
+        message=str(event.xid) if event.xid is not None else event.process,
+        pid=event.pid,
+        at=event.at,
+        secondary=event.caused_by_xid is not None,
+        source=event.source,
+    )
+
+
+# Whose an event is: by its own mark, by the file that it stands in, by what launchers tell of local ranks and pids.
+
+
+def gathered(ranks: Sequence[RankEvidence], loose: Iterable[LogEvent], nodes: int = 1) -> list[LogEvent]:
+    """Given all that was read, and of how many nodes it is, return each event once, with its rank where anything tells
+    it, in the order of files and lines. Ranks that share a log have each of its lines: one without a mark is nobody's.
+    """
+    found: dict[tuple[str, int, str, str], LogEvent] = {}
+    shared = {rank.rank for rank in ranks if shares_its_log(rank)}
+    for rank in ranks:
+        for event in rank.log_events:
+            if (
+                event.rank is None
+                and rank.rank not in shared
+                and event.kind not in ("launcher_failure", "process_failed")
+            ):
+                event = msgspec.structs.replace(event, rank=rank.rank)
+            source = "the ranks' log" if rank.rank in shared else event.source or f"rank {rank.rank}"
+            found.setdefault((source, event.line, event.kind, event.text), event)
+    for event in loose:
+        found.setdefault((event.source, event.line, event.kind, event.text), event)
+    events = sorted(found.values(), key=lambda e: (e.source, e.line, e.kind, -1 if e.rank is None else e.rank))
+    return _by_group_rank(_by_local_rank(_with_folders(events), nodes))
+
+
+def shares_its_log(rank: RankEvidence) -> bool:
+    """Whether the rank writes into one log with others, so that a line tells no rank."""
+    return any(attempt.what == "log" and attempt.detail == SHARED_LOG for attempt in rank.attempts)
+
+
+def _by_group_rank(events: list[LogEvent]) -> list[LogEvent]:
+    """torch before 2.2 writes only "[Rank 1]", which counts within the group: the whole job's, where nothing else is
+    told and no rank waits in two places."""
+    unmarked = [event for event in events if event.rank is None and event.group_rank is not None and not event.group]
+    marked = any(event.rank is not None and event.group_rank not in (None, event.rank) for event in events)
+    places: dict[int | None, set[tuple[int | None, str | None]]] = defaultdict(set)
+    for event in unmarked:
+        if event.kind == "collective_timeout":
+            places[event.group_rank].add((event.seq, event.operation))
+    if marked or any(len(found) > 1 for found in places.values()):
+        return events
+    known = {id(event) for event in unmarked}
+    return [msgspec.structs.replace(event, rank=event.group_rank) if id(event) in known else event for event in events]
+
+
+def owned_by_pid(kernel: Iterable[LogEvent], events: Iterable[LogEvent]) -> list[LogEvent]:
+    """The kernel's lines about a process, with the rank that other logs know it as."""
+    of_pid: dict[int, set[int]] = defaultdict(set)
+    for event in events:
+        if event.pid is not None and event.rank is not None:
+            of_pid[event.pid].add(event.rank)
+    owned = []
+    for event in kernel:
+        ranks = of_pid.get(event.pid, set()) if event.pid is not None else set()
+        owned.append(msgspec.structs.replace(event, rank=next(iter(ranks))) if len(ranks) == 1 else event)
+    return owned
+
+
+def _with_folders(events: Iterable[LogEvent]) -> list[LogEvent]:
+    placed = []
+    for event in events:
+        place = of_path(event.source)
+        if place and event.rank is None and event.local_rank is None:
+            event = msgspec.structs.replace(event, local_rank=place[1])
+        placed.append(event)
+    return placed
+
+
+def _by_local_rank(events: list[LogEvent], nodes: int) -> list[LogEvent]:
+    """Local ranks become ranks: by the summary of the same log, or of the only node that there is."""
+    of_source: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    of_pid: dict[tuple[str, int], set[int]] = defaultdict(set)
+    hosts: set[str] = set()
+    for event in events:
+        if event.rank is not None and event.local_rank is not None:
+            of_source[event.source][event.local_rank].add(event.rank)
+        if event.rank is not None and event.pid is not None:
+            of_pid[event.source, event.pid].add(event.rank)
+        if event.kind == "launcher_failure" and event.host:
+            hosts.add(event.host)
+    one_node = max(len(hosts), nodes) <= 1 and all(
+        e.rank is None or e.local_rank is None or e.rank == e.local_rank for e in events
+    )
+    locals_seen = {event.local_rank for event in events if event.local_rank is not None}
+    one_node = one_node and all(event.rank is None or event.rank <= max(locals_seen, default=0) for event in events)
+    return [_resolved(event, of_source, of_pid, one_node=one_node) for event in events]
+
+
+def _resolved(
+    event: LogEvent,
+    of_source: Mapping[str, Mapping[int, set[int]]],
+    of_pid: Mapping[tuple[str, int], set[int]],
+    *,
+    one_node: bool,
+) -> LogEvent:
+    if event.rank is not None:
+        return event
+    ranks = of_source[event.source].get(event.local_rank, set()) if event.local_rank is not None else set()
+    if not ranks and event.pid is not None:
+        ranks = of_pid.get((event.source, event.pid), set())
+    if not ranks and one_node and event.local_rank is not None:
+        ranks = {event.local_rank}
+    return msgspec.structs.replace(event, rank=next(iter(ranks))) if len(ranks) == 1 else event
+
 
 _SENT = (9, 15)  # SIGKILL, SIGTERM: signals that somebody sends
 

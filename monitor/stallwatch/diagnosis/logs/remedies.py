@@ -2,12 +2,10 @@
 
 import re
 
-from stallwatch.diagnosis.logs.mismatch import by_rank, difference
-from stallwatch.diagnosis.logs.remedies_by_text import BY_TEXT, LOADER, Words
-from stallwatch.diagnosis.logs.remedies_calls import mismatch_words
+from stallwatch.diagnosis.logs.consequence import Told, shown_message
+from stallwatch.diagnosis.logs.detail_mismatch import by_rank, difference, mismatch_words
+from stallwatch.diagnosis.logs.remedies_by_text import BY_TEXT, LOADER, Words, memory_words
 from stallwatch.diagnosis.logs.remedies_gpu import LOST, NO_DEVICE, NOT_INITIALISED, UNKNOWN_CUDA, gpu_words, is_lost
-from stallwatch.diagnosis.logs.remedies_memory import memory_words
-from stallwatch.diagnosis.logs.told import Told, shown_message
 from stallwatch.formats.addresses import AddressWords, address_words, kind_of_address, peer_address
 from stallwatch.model.evidence import LogEvent
 

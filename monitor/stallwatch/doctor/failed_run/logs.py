@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.diagnosis.logs import LogReading, read_logs
-from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING
+from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, Told
 from stallwatch.diagnosis.logs.remedies import headline, words_for
-from stallwatch.diagnosis.logs.told import Told
 from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stallwatch.diagnosis.activity import Activity, read_activity
 from stallwatch.diagnosis.activity.blocking_location import kernel_wait
 from stallwatch.diagnosis.frames.code_origin import hint
-from stallwatch.diagnosis.logs.of_rank import last_exception
+from stallwatch.diagnosis.logs.consequence import last_exception
 from stallwatch.model.evidence import (
     SHARED_LOG,
     Attempt,
