@@ -1,6 +1,7 @@
 """Talks with the meeting place for the daemon: `python -m stallwatch.fleet.child` (fleet.link asks). Ends with its
 standard input. A server, a name service or a file system that does not answer holds up this process and no other."""
 
+import contextlib
 from typing import Literal
 
 import msgspec
@@ -47,7 +48,9 @@ class Talker:
             seen = Seen(problem=str(error), advice=error.help)
         except Exception as error:  # noqa: BLE001 - this child's guard: what a call raises is its answer
             seen = Seen(problem=f"{type(error).__name__}: {error}")
-        if seen.problem:
+        if seen.problem and self._place is not None:
+            with contextlib.suppress(Exception):
+                self._place.hang_up()
             self._place = None
         return seen
 

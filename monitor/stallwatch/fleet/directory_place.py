@@ -184,6 +184,9 @@ class DirectoryPlace:
             revision = f"directory:{changes}" if changes else ""
             return (known, None) if revision == known and known else (revision, self._standing(folder))
 
+    def hang_up(self) -> None:
+        """Nothing is held open."""
+
     def _standing(self, folder: Path) -> list[Standing]:
         """What has not run out, by the file server's clock; what has goes."""
         names, found = [name for name in _names(folder) if not name.startswith(".")], []

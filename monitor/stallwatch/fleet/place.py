@@ -110,3 +110,7 @@ class MeetingPlace(Protocol):
     def leave(self, key: Key, node: str) -> None:
         """This node looks on no more, and what it said goes; the last one closes it."""
         ...
+
+    def hang_up(self) -> None:
+        """Hang up; the next call connects anew."""
+        ...

@@ -226,6 +226,10 @@ class RedisPlace:
         each = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
         return revision.decode(), [Standing(name.decode(), data, float(left)) for name, data, left in each]
 
+    def hang_up(self) -> None:
+        self._client.close()
+        self._client.connection_pool.disconnect()
+
     def _run(self, name: str, *arguments: str | int | bytes) -> Any:
         with self._problems():
             return self._scripts[name](args=arguments)

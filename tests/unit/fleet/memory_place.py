@@ -144,3 +144,6 @@ class MemoryPlace:
             return known, None
         left = {name: (data, until - self._seconds()) for name, (data, until) in self._orders.items()}
         return revision, [Standing(name, data, seconds) for name, (data, seconds) in left.items() if seconds > 0]
+
+    def hang_up(self) -> None:
+        return
