@@ -10,6 +10,8 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    """The two clocks that the daemon reads, so that tests bring their own."""
+
     def monotonic_ns(self) -> int:
         """CLOCK_MONOTONIC in nanoseconds: the same clock for every process of the node."""
         ...

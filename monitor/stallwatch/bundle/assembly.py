@@ -52,6 +52,7 @@ class Assembly:
         self._summaries: dict[tuple[int, str], RankSummary] = {}
 
     def add(self, file: Found, kind: str, value: Any) -> None:
+        """Take one parsed file of a kind into its rank or node."""
         parsed = Parsed(file, kind, value)
         if kind == "log":
             parsed = _with_source(parsed)
@@ -73,9 +74,11 @@ class Assembly:
             self._parts[file.rank][file.bundle].append(parsed)
 
     def add_summary(self, rank: int, bundle: str, summary: RankSummary) -> None:
+        """Take a rank's summary that was reduced while its dumps were read."""
         self._summaries[rank, bundle] = summary
 
     def evidence(self) -> Evidence:
+        """All that was added, as the evidence of one incident. Call it once, at the end."""
         self._give_numbered_logs()
         self._count_nodes_of_logs()
         self._keep_one_incident()

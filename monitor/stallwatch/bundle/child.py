@@ -27,6 +27,8 @@ class Part(msgspec.Struct):
 
 
 class Job(msgspec.Struct):
+    """What a parsing child is asked: parts of files, whole or of one rank's recorders."""
+
     parts: tuple[Part, ...]
     rank: int | None = None  # all parts are recorders of this rank: reduce them to a summary, and shorten them
 
@@ -39,6 +41,8 @@ class PartAnswer(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
+    """What a parsing child answers: each part's value or problem."""
+
     parts: tuple[PartAnswer, ...]
     summary: msgspec.Raw = msgspec.Raw(b"\xc0")
     spent: bool = False  # the child ran out of memory and ends: start another

@@ -13,6 +13,8 @@ OF_A_LOOK: Final = frozenset({"recorder", "stacks", "process", "profile", "usage
 
 
 class Parsed(msgspec.Struct):
+    """A file that was read, with its value."""
+
     file: Found
     kind: str
     value: Any

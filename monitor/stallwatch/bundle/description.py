@@ -10,6 +10,8 @@ from stallwatch.formats.unreadable import Unreadable
 
 
 class Description(msgspec.Struct, frozen=True):
+    """bundle.json: the job, its ranks by host, and when they were looked at. Missing fields are None or empty."""
+
     world_size: int | None = None
     backend: str | None = None
     incident_id: str | None = None
@@ -22,6 +24,7 @@ class Description(msgspec.Struct, frozen=True):
     last_step: dict[int, int] = {}
 
     def host_of(self, rank: int) -> str | None:
+        """The host on which a rank ran; None where the bundle does not say."""
         return next((host for host, ranks in self.nodes.items() if rank in ranks), None)
 
 

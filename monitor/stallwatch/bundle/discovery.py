@@ -57,6 +57,8 @@ _FINAL_NUMBER: Final = re.compile(r"([0-9]{1,6})$")
 
 
 class Found(NamedTuple):
+    """A file of an incident, by what it is and whose."""
+
     kind: str
     path: Path
     source: str  # as people see it: below the path that they gave
@@ -69,6 +71,8 @@ class Found(NamedTuple):
 
 
 class Survey(NamedTuple):
+    """The files that were found, and a sentence for each that cannot be."""
+
     files: tuple[Found, ...]
     problems: tuple[str, ...]
 

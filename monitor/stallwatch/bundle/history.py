@@ -29,6 +29,8 @@ _MOST_RANKS: Final = 512  # whose attempts are read: each of them is asked at ev
 
 
 class History(msgspec.Struct, frozen=True):
+    """What a bundle holds of the time around its incident: snapshots and the configuration in force."""
+
     snapshots: tuple[NodeSnapshot, ...]  # oldest first; none where there is no timeline
     configuration: Mapping[str, Mapping[str, Any]] | None  # by section and key, as some version wrote it
     incident: Incident | None

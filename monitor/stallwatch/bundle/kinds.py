@@ -47,6 +47,8 @@ LIBRARY: Final = TemplateLibrary()
 
 
 class Kind(NamedTuple):
+    """How a kind of file is read, and up to which size."""
+
     parse: Callable[[bytes, str, int], Any]  # (data, source, look); raises Unreadable
     result: Any
     maximum_bytes: int
@@ -55,6 +57,8 @@ class Kind(NamedTuple):
 
 
 class Guess(msgspec.Struct):
+    """A file's kind by its content, with its value."""
+
     kind: str
     value: Any
 

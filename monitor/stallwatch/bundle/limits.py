@@ -15,4 +15,5 @@ def is_world(size: int | None) -> bool:
 
 
 def is_rank(rank: int | None) -> bool:
+    """Whether a number may be a rank: not negative, and below what any job has."""
     return rank is not None and 0 <= rank < MOST_RANKS

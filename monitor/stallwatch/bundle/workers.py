@@ -52,6 +52,7 @@ class FileTask(msgspec.Struct):
     done: Callable[[msgspec.Raw | None, str], None]
 
     def opened(self) -> int | None:
+        """A descriptor of the file, or None once its problem has been told."""
         try:
             return self.open()
         except OSError as error:
@@ -70,6 +71,7 @@ class Task(msgspec.Struct):
 
     @property
     def size_bytes(self) -> int:
+        """Size of all its files together."""
         return sum(file.size_bytes for file in self.files)
 
 

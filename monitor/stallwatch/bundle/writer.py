@@ -30,6 +30,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def as_json(value: Any) -> bytes:
+    """A value as indented JSON with a newline at its end."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 

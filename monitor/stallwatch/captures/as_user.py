@@ -24,6 +24,8 @@ from stallwatch.node.run_once import run_once
 
 
 class Wanted(msgspec.Struct, frozen=True):
+    """What is asked of one rank's files, to be read as its own user."""
+
     rank: int
     pid: int
     start_ticks: int
@@ -33,6 +35,8 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
+    """What is asked of the files of one user."""
+
     uid: int
     gid: int
     groups: tuple[int, ...]
@@ -41,6 +45,8 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
+    """What a user may read of one rank's files, or why not."""
+
     rank: int
     log: tuple[str, ...] | None = None
     log_problem: str = ""
@@ -114,6 +120,8 @@ def _find(wanted: Wanted, person: Person | None, roots: Mapping[str, int], uid: 
 
 
 def main() -> None:
+    """Read a request from standard input and write what was found, one rank a line, as the user that the starter made
+    us."""
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     roots: dict[str, int] = {}  # opened before: to be led there takes rights that this user has not
     for wanted in request.ranks:

@@ -33,11 +33,15 @@ class FilePiece(msgspec.Struct, frozen=True, tag="file"):
 
 
 class Removal(msgspec.Struct, frozen=True, tag="removal"):
+    """A file of a look that is not to be kept."""
+
     place: int
     name: str
 
 
 class Note(msgspec.Struct, frozen=True, tag="note"):
+    """What was asked of a rank and whether it answered."""
+
     place: int
     attempt: Attempt
 
@@ -50,6 +54,8 @@ class Asks(msgspec.Struct, frozen=True, tag="asks"):
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """How far the look has come."""
+
     state: CaptureState
 
 
@@ -84,11 +90,13 @@ class Sending:
         self.turn = threading.Lock()  # of who holds a large answer in memory, before it is sent
 
     def send(self, *messages: Message) -> None:
+        """Send messages whole, from any thread; a daemon that is gone is no error."""
         data = b"".join(pack(msgspec.msgpack.encode(message)) for message in messages)
         with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             write(self._answers, data)
 
     def send_file(self, place: int, name: str, data: bytes) -> None:
+        """Send a file of a rank in pieces."""
         with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for start in range(0, len(data) or 1, _PIECE_BYTES):
                 piece = data[start : start + _PIECE_BYTES]
@@ -127,4 +135,5 @@ def messages(channel: Any) -> Iterator[Message]:
 
 
 def tell(channel: Any, told: Told) -> None:
+    """Send the capture the one thing that it is told."""
     channel.sendall(pack(msgspec.msgpack.encode(told)))

@@ -63,6 +63,8 @@ class Look:
         self.ranks = [RankLook(sample, place) for sample in by_rank.values()]
 
     def take(self) -> None:
+        """Take all evidence of the order, ranks beside each other, and come back when that is done or its time is
+        over."""
         section, recorder_seconds = self._order.capture, self._order.recorder_seconds
         node = self._start("kernel_log", [self._kernel_log])
         report = self._start("nccl_ras", [self._nccl_ras])
@@ -98,6 +100,7 @@ class Look:
         self._tell(self.state(done=True))
 
     def state(self, done: bool) -> CaptureState:
+        """How far it has come, with what is missing."""
         missing = tuple(sentence for rank in self.ranks for sentence in rank.missing())
         complete = all(rank.is_complete() for rank in self.ranks)
         return CaptureState(done, complete, missing, "; ".join(dict.fromkeys(self._problems)))
@@ -124,6 +127,7 @@ class Look:
         self._sending.send(Progress(state))
 
     def abandon(self) -> None:
+        """End what still runs for it: py-spy above all, which may hold a rank."""
         for rank in self.ranks:
             rank.stacks.abandon()
             rank.profile.abandon()
@@ -172,6 +176,7 @@ def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
 
 
 def main() -> None:
+    """Take one look by the order in the arguments."""
     order = msgspec.json.decode(sys.argv[1], type=Order)
     give_up_network()
     sending = Sending(sys.stdin.fileno(), sys.stdout.fileno())

@@ -35,6 +35,7 @@ class Folder:
         self._place = place
 
     def write(self, name: str, data: bytes, *, of_look: bool = True) -> None:
+        """Write a file of this rank's look; `of_look`: its name carries the look's number."""
         self._sending.send_file(self._place, name_of_look(name, self.look) if of_look else name, data)
 
     def turn(self) -> contextlib.AbstractContextManager[object]:
@@ -42,9 +43,11 @@ class Folder:
         return self._sending.turn
 
     def write_json(self, name: str, value: Any) -> None:
+        """Write a value as JSON."""
         self.write(name, as_json(value))
 
     def remove(self, name: str) -> None:
+        """Take back a file of this look."""
         self._sending.send(Removal(self._place, name_of_look(name, self.look)))
 
     def note(self, what: str, asked_at_ns: int | None, answered: bool, detail: str = "") -> None:

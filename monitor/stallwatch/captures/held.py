@@ -10,6 +10,8 @@ _ENTRY = struct.Struct("<QQ")  # as node.privileged_server reads it
 
 
 class Held:
+    """Which processes py-spy pauses now, in memory that outlives us: who is left stopped is let go on."""
+
     def __init__(self, descriptor: int) -> None:
         """`descriptor` is of a file in memory, full of zeros."""
         self._descriptor = descriptor
@@ -18,6 +20,7 @@ class Held:
 
     @contextlib.contextmanager
     def paused(self, pid: int, start_ticks: int) -> Iterator[None]:
+        """While it lasts, the process counts as one that we may have stopped."""
         with self._lock:
             slot = next(number for number in range(len(self._taken) + 1) if number not in self._taken)
             self._taken.add(slot)

@@ -55,6 +55,8 @@ _COMPARING_BYTES = 2 << 30
 
 
 class Keeper:
+    """Writes a bundle from what a capture sends, within its user's allowance."""
+
     def __init__(
         self, bundle: Path, node: str, ranks: Collection[int], look: int, allowance: Allowance | None = None
     ) -> None:
@@ -125,6 +127,7 @@ class Keeper:
             self._allowance.add(rank, len(whole))
 
     def wait_for_answers(self, seconds: float) -> None:
+        """Wait for answers that the daemon's side has asked for, each for so long from its own beginning."""
         for thread, began in self._asking:
             thread.join(max(0.0, began + seconds - time.monotonic()))
 
@@ -226,6 +229,7 @@ def keep(spec: KeepSpec, bundle: Path, limits: Limits, channel: socket.socket) -
 
 
 def main() -> None:
+    """Keep what the capture of the socket in the arguments sends, until it ends."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     with open(int(sys.argv[2]), "rb") as file:

@@ -27,12 +27,16 @@ _CLONE_NEWNET = 0x40000000
 
 
 class RasAsk(msgspec.Struct, frozen=True):
+    """A RAS socket that is to be asked."""
+
     host: str  # a loopback address, or "localhost"
     port: int
     pid: int | None = None  # a process in whose network namespace it listens; None: ours
 
 
 class RasAnswer(msgspec.Struct, frozen=True):
+    """What a RAS socket answered, or why it did not."""
+
     port: int
     report: bytes = b""  # as NCCL wrote it: JSON, else text
     problem: str = ""
@@ -177,6 +181,7 @@ def answer_all(asks: tuple[RasAsk, ...], seconds: float) -> list[RasAnswer]:
 
 
 def main(seconds: float) -> None:
+    """Ask the sockets that standard input names, and write their answers."""
     data = sys.stdin.buffer.read()
     if data:  # none: there is nobody to ask
         asks = msgspec.json.decode(data, type=tuple[RasAsk, ...])

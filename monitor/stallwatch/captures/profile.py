@@ -42,6 +42,7 @@ class ProfileCapture:
         self.lines: list[tuple[str, int]] = []  # (file, line) of the frames that were seen
 
     def take(self, seconds: int) -> None:
+        """Sample the rank's stacks for so many seconds, and keep them."""
         asked_ns = time.monotonic_ns()
         try:
             data = self._record(self._sample.pid, _PER_SECOND, seconds)
@@ -53,12 +54,14 @@ class ProfileCapture:
         self.lines = _lines(data)
 
     def take_child(self, pid: int, seconds: int) -> None:
+        """The same of a child process, less often."""
         with self._folder.attempt(f"profile.child-{pid}"):
             data = self._record(pid, _CHILDREN_PER_SECOND, seconds)
             self._folder.write(f"profile.child-{pid}.txt", data)
             self.lines += _lines(data)
 
     def abandon(self) -> None:
+        """End the samplers that still run."""
         self._py_spies.kill()
 
     def _record(self, pid: int, rate: int, seconds: int) -> bytes:
@@ -80,6 +83,7 @@ class ProfileCapture:
 
 
 def children_to_profile(children: Sequence[ChildProcess]) -> list[int]:
+    """Pids of children that are alive and Python, ascending."""
     python = (child.pid for child in children if child.state not in "ZX" and is_python(child.pid))
     return sorted(python)[:_MOST_CHILDREN]
 

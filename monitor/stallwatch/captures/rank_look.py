@@ -65,6 +65,7 @@ class RankLook:
         self._usage: UsageCapture | None = None
 
     def look_at_process(self) -> None:
+        """Note state, threads and children of the process, or that it is gone."""
         asked_ns = time.monotonic_ns()
         if self.refused:
             self.folder.note("process", asked_ns, False, self.refused)
@@ -119,6 +120,7 @@ class RankLook:
                 self._keep_process(lambda look: process.with_answers(look, self.sample.pid))
 
     def take_heartbeat(self) -> None:
+        """Keep its hook's record, read once more."""
         if not isinstance(self.sample.heartbeat, Known):
             self.folder.note("heartbeat", time.monotonic_ns(), False, self.sample.heartbeat.reason)
             return
@@ -129,6 +131,7 @@ class RankLook:
         self.folder.note("heartbeat", time.monotonic_ns(), True)
 
     def take_stacks(self) -> None:
+        """Keep the stacks of the process and its children."""
         if self.gone or self.hidden:
             return
         before = self._wakes()
@@ -142,14 +145,17 @@ class RankLook:
         return {}
 
     def start_usage(self, others: Mapping[int, Stat]) -> None:
+        """Begin to measure what it uses; `others` are its neighbours' counters now."""
         with contextlib.suppress(OSError, ValueError):
             self._usage = UsageCapture(self.sample.pid, self.sample.start_ticks, others)
 
     @property
     def is_measured(self) -> bool:
+        """Whether that measurement has begun."""
         return self._usage is not None
 
     def take_usage(self, others: Mapping[int, Stat]) -> None:
+        """Keep what it and its neighbours have used since."""
         if self._usage is not None:
             with self.folder.attempt("usage"):
                 own = [child.pid for child in self._children]
@@ -167,6 +173,7 @@ class RankLook:
         return list(dict.fromkeys((*lines_of_stacks(self.stacks.frames), *self.profile.lines)))
 
     def ask_recorder(self, rungs: tuple[str, ...]) -> None:
+        """Ask its flight recorder, rung by rung, and keep what it answers."""
         if self.gone:
             return
         self.recorder.ask(rungs)
@@ -207,6 +214,7 @@ class RankLook:
         return sentences
 
     def is_complete(self) -> bool:
+        """Whether nothing is missing for a verdict: its stacks, or its end."""
         return "stacks" not in self._kind.evidence or self.stacks.answered or self._has_ended()
 
     def _has_ended(self) -> bool:

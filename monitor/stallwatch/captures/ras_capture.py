@@ -37,6 +37,8 @@ def may_use_nccl(targets: Iterable[RankSample]) -> bool:
 
 
 class RasCapture:
+    """NCCL's RAS of the ranks that live, asked once for each communicator's port."""
+
     def __init__(self, targets: Iterable[RankSample], look: int, section: CaptureSection, sending: Sending) -> None:
         self._targets = tuple(rank for rank in targets if rank.end is None and not refusal(rank, section.ranks_of_root))
         self._look = look

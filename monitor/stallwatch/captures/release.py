@@ -122,6 +122,7 @@ def _end_left(group: int, pid: int, start_ticks: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    """End the process group of a capture that was left, and let go on whom it held."""
     group, *held = arguments
     for one in held:
         pid, _, ticks = one.partition(":")

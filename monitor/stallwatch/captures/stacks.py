@@ -96,6 +96,7 @@ class PySpies:
             running.end()
 
     def kill(self) -> None:
+        """Kill every py-spy that runs."""
         for running in list(self._running):
             running.kill()
 
@@ -124,6 +125,7 @@ class StackCapture:
         self.frames: list[Any] = []  # the decoded stacks, for the source lines
 
     def capture(self, children: tuple[ChildProcess, ...]) -> None:
+        """Keep the stacks of the process, whatever py-spy's failure was, and those of its children."""
         pid, ticks = self._sample.pid, self._sample.start_ticks
         failure: NotCaptured | None = None
         asked_ns = time.monotonic_ns()

@@ -41,6 +41,8 @@ _PICKLE_STOP = b"."
 
 
 class TorchDump(NamedTuple):
+    """A dump that torch wrote by itself."""
+
     path: str
     data: bytes
 
@@ -219,6 +221,7 @@ def find(request: _Request) -> tuple[_Answer, bytes]:
 
 
 def main() -> None:
+    """Find the dump that standard input describes, and write it out."""
     answer, data = find(msgspec.json.decode(sys.stdin.buffer.read(), type=_Request))
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n" + data)
     sys.stdout.buffer.flush()

@@ -17,6 +17,8 @@ User = tuple[int, int, tuple[int, ...]]  # uid, gid, groups
 
 
 class Subject(NamedTuple):
+    """A rank of whose files something is asked."""
+
     sample: RankSample
     gone: bool
     folder: Folder

@@ -23,6 +23,7 @@ class LazyGroup(click.Group):
     """A group that imports a subcommand when it is called: `analyze` must not pay for the web server's imports."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, in order."""
         return sorted(COMMANDS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -33,6 +34,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now; None where there is none."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"stallwatch.cli.{cmd_name.replace('-', '_')}")

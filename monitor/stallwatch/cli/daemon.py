@@ -137,6 +137,7 @@ class ForPeople(logging.Formatter):
         super().__init__(datefmt="%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
+        """A record as a sentence for a terminal, without its keys."""
         keys, bar, sentence = record.getMessage().partition(" | ")
         if bar:
             who = keys.partition(" ")[0].partition("=")[2]
@@ -147,6 +148,7 @@ class ForPeople(logging.Formatter):
 
 
 def no_store(error: OSError, state_directory: str) -> UsageError:
+    """The error of a state directory that cannot be written, with what to do."""
     if error.filename == sys.executable:
         return UsageError(
             f"{sys.executable}: {error.strerror}: this user cannot start it again for the daemon's children",

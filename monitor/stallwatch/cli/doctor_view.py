@@ -12,14 +12,17 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 def print_json(examination: Examination) -> None:
+    """Print an examination as JSON."""
     click.echo(msgspec.json.format(msgspec.json.encode(examination), indent=2).decode())
 
 
 def print_schema() -> None:
+    """Print the schema of that JSON."""
     click.echo(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode())
 
 
 def print_table() -> None:
+    """Print every check with what it looks for."""
     click.echo(checks_table(), nl=False)
 
 
@@ -35,6 +38,7 @@ def print_report(report: Report) -> None:
 
 
 def print_examination(examination: Examination, verbose: bool) -> None:
+    """Print findings, the worst first; `verbose`: what was in order, too."""
     for finding in examination.findings:
         _print_finding(finding)
     unknown = [check for check in examination.checks if check.outcome == "unknown"]

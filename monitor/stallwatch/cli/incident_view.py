@@ -15,6 +15,7 @@ _VERDICT = re.compile(r"verdict: \w+ \(\w+\): (?P<sentence>.+)", re.DOTALL)
 
 
 def incident_view(incident: IncidentDocument) -> RenderableType:
+    """An incident as a person reads it."""
     return Group(*_parts(incident))
 
 

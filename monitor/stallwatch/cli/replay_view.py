@@ -15,6 +15,7 @@ from stallwatch.replay.document import Decision, LookVerdict, Replay, Told
 
 
 def replay_parts(replay: Replay) -> Iterator[RenderableType]:
+    """A replay as a person reads it, part by part."""
     yield Text(safe(_what(replay)), style="bold")
     yield _line(_from_where(replay))
     for change in replay.changed:

@@ -72,6 +72,7 @@ def command(client: Client, as_json: bool, url: bool) -> None:
 
 
 def status_document(ranks: RankList, incidents: IncidentList) -> dict[str, object]:
+    """`status --json`: the ranks' document with the incidents in it."""
     return {name: getattr(ranks, name) for name in ranks.__struct_fields__} | {"incidents": incidents.incidents}
 
 

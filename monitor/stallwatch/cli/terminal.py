@@ -27,6 +27,7 @@ SEVERITY_STYLES = {"none": "dim", "warning": "yellow", "critical": "bold red"}
 
 
 def console() -> Console:
+    """Where tables go: the terminal's width, or a wide one for a pipe."""
     probe = Console(highlight=False)
     return probe if probe.is_terminal else Console(highlight=False, width=_PIPE_WIDTH)
 
@@ -58,6 +59,7 @@ def safe(text: str) -> str:
 
 
 def styled(text: str, styles: dict[str, str]) -> Text:
+    """Text of a job made safe for a terminal, in the style of its word."""
     return Text(safe(text), style=styles.get(text, ""))
 
 
@@ -75,6 +77,7 @@ def seconds(value: float | None) -> str:
 
 
 def severity_word(severity: str) -> str:
+    """A severity in words."""
     return "nobody told" if severity == "none" else severity
 
 

@@ -14,6 +14,7 @@ from stallwatch.node.capabilities import drop_unless_root
 
 
 def main() -> int:
+    """Judge the bundle that standard input names, once it does; 0 without one."""
     drop_unless_root()
     path = sys.stdin.readline().rstrip("\n")
     return run(["analyze", "--json", *sys.argv[1:], path]) if path else 0

@@ -22,7 +22,9 @@ class Check(Protocol):
     area: ClassVar[Area]
     looks_for: ClassVar[str]  # for the table: what it finds, in one line
 
-    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]: ...
+    def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """Given what is to be seen of the node and the question, return what is wrong; raise Undetermined or
+        Inapplicable with the reason where nothing can be said."""
 
 
 def finding(

@@ -26,7 +26,8 @@ from stallwatch.node.privileged_client import Privileged
 class SensorPanel(Protocol):
     """The node's sensors: sensors.panel.Panel."""
 
-    def look(self, tick: int) -> NodeSnapshot: ...
+    def look(self, tick: int) -> NodeSnapshot:
+        """Read every sensor for this tick and return the snapshot; no sensor is waited for."""
 
     def news_descriptors(self) -> Sequence[int]:
         """What becomes readable when there may be news before the next tick."""
@@ -42,17 +43,21 @@ class SensorPanel(Protocol):
 class Capturing(Protocol):
     """A look under way: captures.run.CaptureRun."""
 
-    def poll(self) -> CaptureState: ...
+    def poll(self) -> CaptureState:
+        """How far it has come; never waits."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> None:
+        """End it; what it has written stays."""
 
 
 class Judging(Protocol):
     """A verdict under way: loop.judging.JudgeRun."""
 
-    def poll(self) -> JudgeState | None: ...
+    def poll(self) -> JudgeState | None:
+        """The verdict or why there is none; None while it works. Never waits."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> None:
+        """End it."""
 
 
 class Store(Protocol):
@@ -63,7 +68,8 @@ class Store(Protocol):
         """Where bundles lie, each in a folder of its incident's id."""
         ...
 
-    def save(self, incident: Incident) -> None: ...
+    def save(self, incident: Incident) -> None:
+        """Keep the state of an incident, atomically."""
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a file of an incident's bundle."""
@@ -73,19 +79,24 @@ class Store(Protocol):
         """Add to a file of an incident's bundle that is there."""
         ...
 
-    def load(self, incident_id: str) -> Incident | None: ...
+    def load(self, incident_id: str) -> Incident | None:
+        """The incident of that id; None where none is kept."""
 
-    def newest(self, limit: int) -> tuple[Incident, ...]: ...
+    def newest(self, limit: int) -> tuple[Incident, ...]:
+        """The incidents that began last, at most so many, newest first."""
 
-    def left(self, past: int) -> Left: ...
+    def left(self, past: int) -> Left:
+        """What an earlier daemon left: open incidents, and so many past ones."""
 
-    def discard(self, incident_id: str) -> None: ...
+    def discard(self, incident_id: str) -> None:
+        """Remove an incident with its bundle."""
 
     def take_in(self, bundle: Path) -> None:
         """Copy a bundle that was kept elsewhere to its place here."""
         ...
 
-    def retain(self, keep_bytes: int, oldest_wall_ns: int, keep: Collection[str]) -> tuple[str, ...]: ...
+    def retain(self, keep_bytes: int, oldest_wall_ns: int, keep: Collection[str]) -> tuple[str, ...]:
+        """Remove what is older or beyond the size, but `keep`; return the ids that went."""
 
     def problem(self) -> str:
         """A sentence while the disk does not answer; does not wait."""
@@ -127,9 +138,11 @@ class Starter(Protocol):
 
     def capture(
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[Gpu, ...]]
-    ) -> Capturing: ...
+    ) -> Capturing:
+        """Begin a look at these ranks for an incident."""
 
-    def judge(self, incident: Incident) -> Judging: ...
+    def judge(self, incident: Incident) -> Judging:
+        """Begin to judge the bundle of an incident."""
 
     def be_ready(self) -> None:
         """Called while there are ranks: have that started which takes long to start."""

@@ -8,6 +8,8 @@ _MOST_BYTES = LONGEST_TIMELINE_BYTES // 2  # what is longer than that tells noth
 
 
 class Recording:
+    """Writes the snapshots around an incident into its bundle, each once."""
+
     def __init__(self, ring: SnapshotRing) -> None:
         self._ring = ring
         self._written: dict[str, tuple[int, int]] = {}  # by folder: CLOCK_MONOTONIC of the last snapshot, bytes
@@ -24,6 +26,7 @@ class Recording:
         self._written[str(writer.folder)] = snapshots[-1].at_ns, size
 
     def has_begun(self, writer: BundleWriter) -> bool:
+        """Whether the bundle has any."""
         return str(writer.folder) in self._written
 
     def end(self, writer: BundleWriter) -> None:

@@ -25,7 +25,8 @@ class Renewal(Protocol):
         """Have the privileged side read its own configuration again."""
         ...
 
-    def panel(self, config: Config) -> SensorPanel: ...
+    def panel(self, config: Config) -> SensorPanel:
+        """The sensors of a new configuration."""
 
     def telling(self, config: Config, control: Control) -> tuple[Output, ...]:
         """The outputs that tell people. Raise UsageError for one that cannot work."""
@@ -54,6 +55,7 @@ def changed(old: Config, new: Config) -> tuple[str, ...]:
 
 
 def renews_sensors(keys: Sequence[str]) -> bool:
+    """Whether a change of these settings asks for new sensors."""
     return any(key.startswith("sensors.") or key == "daemon.rank_directory" for key in keys)
 
 

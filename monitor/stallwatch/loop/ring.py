@@ -16,16 +16,20 @@ _GPU_LOOKS = 5  # power and utilisation jump; a few samples tell spinning from w
 
 
 class SnapshotRing:
+    """The last minutes' snapshots, older ones thinned."""
+
     def __init__(self, seconds: float, tick_seconds: float) -> None:
         self._snapshots: deque[NodeSnapshot] = deque(maxlen=max(int(seconds / tick_seconds), 2))
 
     def add(self, snapshot: NodeSnapshot) -> None:
+        """Add the newest."""
         if self._snapshots:
             self._snapshots[-1] = _thinned(self._snapshots[-1])
         self._snapshots.append(snapshot)
 
     @property
     def latest(self) -> NodeSnapshot | None:
+        """The newest; None before the first."""
         return self._snapshots[-1] if self._snapshots else None
 
     def all(self) -> Sequence[NodeSnapshot]:

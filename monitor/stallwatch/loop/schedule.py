@@ -6,6 +6,8 @@ _SECOND_NS = 1_000_000_000
 
 
 class Schedule:
+    """When the next tick is due, and how late this one is."""
+
     def __init__(self, clock: Clock, tick_seconds: float) -> None:
         self._clock = clock
         self._tick_ns = int(tick_seconds * _SECOND_NS)

@@ -12,6 +12,8 @@ log = logging.getLogger(__name__)
 
 
 class StageGuard:
+    """Keeps an error of one part from the rest of the loop, and counts it."""
+
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
 
@@ -33,4 +35,5 @@ class StageGuard:
             log.error("stage=%s name=%s errors=%d | %s", stage, name, total, what, exc_info=unexpected)
 
     def errors(self) -> tuple[StageErrors, ...]:
+        """How many errors each part had since the start."""
         return tuple(StageErrors(stage, name, total) for (stage, name), total in sorted(self._counts.items()))

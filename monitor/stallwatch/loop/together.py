@@ -51,11 +51,13 @@ class Meets(Protocol):
     def busy(self) -> bool: ...
 
     @property
-    def book(self) -> Book: ...
+    def book(self) -> Book:
+        """What all nodes have said at the meeting place."""
 
     def step(self, now_ns: int, locals_: Sequence[Local], paces: Sequence[JobPace] = ()) -> Mapping[str, Position]: ...
 
-    def slow(self, now_ns: int) -> Mapping[str, PaceVerdict]: ...
+    def slow(self, now_ns: int) -> Mapping[str, PaceVerdict]:
+        """Who holds which job back, over all nodes."""
 
     def news(self) -> Sequence[News]: ...
 
@@ -75,6 +77,8 @@ class _Word(msgspec.Struct):
 
 
 class Fleet:
+    """This daemon's part in what nodes decide together."""
+
     def __init__(self, link: Meets, clock: Clock, node: str, told: Callable[[str], Told]) -> None:
         """`told`: given an incident's id, what this node's outputs have delivered of it."""
         self._link = link

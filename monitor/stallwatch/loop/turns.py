@@ -22,6 +22,8 @@ Kind = Literal["look", "judgement"]
 
 
 class Turns:
+    """Whose work begins next where processors are few: no owner's jobs take them from others."""
+
     def __init__(self, monotonic_ns: Callable[[], int], cores: int | None = None) -> None:
         """`cores` of this node, where tests say."""
         self._now_ns = monotonic_ns
@@ -29,6 +31,7 @@ class Turns:
         self._begun: dict[tuple[Kind, str], deque[int]] = {}  # by owner, the latest last
 
     def begin(self, kind: Kind, owner: str) -> None:
+        """Note that work of this kind begins for an owner."""
         now_ns = self._now_ns()
         self._begun = {one: begun for one, begun in self._begun.items() if now_ns - begun[-1] < _WHILE_NS}
         self._begun.setdefault((kind, owner), deque(maxlen=_MOST_IN_A_WHILE)).append(now_ns)

@@ -14,6 +14,8 @@ _ENDED = (FileNotFoundError, ProcessLookupError)
 
 
 class Usage(msgspec.Struct, frozen=True):
+    """What the daemon and its children use."""
+
     cpu_seconds: float
     resident_bytes: int
 

@@ -13,6 +13,7 @@ class Wakeup:
         self._reading, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def ring(self) -> None:
+        """End the sleep, from any thread or signal."""
         with contextlib.suppress(BlockingIOError, OSError):  # full: it rings already; closed: nobody sleeps
             os.write(self._writing, b"!")
 

@@ -46,6 +46,8 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class RecordedGroup(msgspec.Struct, frozen=True):
+    """A process group as a recorder knows it."""
+
     name: str
     description: str
     ranks: tuple[int, ...]  # global ranks; empty: the dump does not say (gloo's default group)
@@ -61,6 +63,8 @@ class GroupStatus(msgspec.Struct, frozen=True):
 
 
 class Recorder(msgspec.Struct, frozen=True):
+    """One dump of a flight recorder."""
+
     source: str  # file name inside the bundle
     look: int  # 1, 2, …
     backend: str  # "nccl", "gloo" or "" when nothing tells
@@ -73,6 +77,8 @@ class Recorder(msgspec.Struct, frozen=True):
 
 
 class ThreadStack(msgspec.Struct, frozen=True):
+    """A thread's stack as py-spy wrote it."""
+
     name: str
     os_thread_id: int | None
     active: bool
@@ -135,6 +141,8 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class ThreadState(msgspec.Struct, frozen=True):
+    """A thread as /proc shows it. CPU in clock ticks."""
+
     tid: int
     name: str
     state: str
@@ -251,6 +259,8 @@ class LogEvent(msgspec.Struct, frozen=True):
 
 
 class LogTail(msgspec.Struct, frozen=True):
+    """The end of a log, with the events in it."""
+
     lines: tuple[str, ...]
     events: tuple[LogEvent, ...]
     kernel: tuple[KernelEvent, ...] = ()  # a journal holds both
@@ -259,11 +269,15 @@ class LogTail(msgspec.Struct, frozen=True):
 
 
 class KernelLog(msgspec.Struct, frozen=True):
+    """Lines of a kernel's log, with the events in them."""
+
     lines: tuple[str, ...]
     events: tuple[KernelEvent, ...]
 
 
 class RankEvidence(msgspec.Struct, frozen=True):
+    """All that is known of one rank, look by look."""
+
     rank: int
     host: str | None
     pid: int | None
@@ -298,12 +312,16 @@ class RasRank(msgspec.Struct, frozen=True):
 
 
 class RasCommunicator(msgspec.Struct, frozen=True):
+    """A communicator as NCCL RAS reports it."""
+
     hash: str
     size: int
     ranks: tuple[RasRank, ...]
 
 
 class NodeEvidence(msgspec.Struct, frozen=True):
+    """All that is known of one node."""
+
     host: str
     ranks: tuple[int, ...]
     gpus: tuple[tuple[Gpu, ...], ...] = ()  # samples, oldest first
@@ -323,6 +341,8 @@ class HeldBack(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
+    """All that is known of an incident: what a verdict is made of."""
+
     world_size: int | None
     backend: str | None
     ranks: tuple[RankEvidence, ...]  # sorted by rank; only ranks of which something could be read

@@ -16,6 +16,8 @@ RankState = Literal["starting", "stepping", "phase", "waiting", "suspect", "stop
 
 
 class Finding(msgspec.Struct, frozen=True):
+    """What a detector suspects, of which job and ranks, and why."""
+
     detector: str  # "stall", "exit", "stopped", "slow"
     stage: Stage
     job: JobKey
@@ -33,6 +35,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def family(self) -> FindingFamily:
+        """What it is about: a hang, or another kind."""
         return self.about or _FAMILIES.get(self.detector, "hang")
 
 

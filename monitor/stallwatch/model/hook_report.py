@@ -28,6 +28,8 @@ class NamedCall(msgspec.Struct, frozen=True):
 
 
 class HookReport(msgspec.Struct, frozen=True):
+    """What the hook answers beside a dump: the exception in flight, and the calls that threads stand in."""
+
     source: str
     look: int
     handled: Handled | None

@@ -27,6 +27,8 @@ def is_told(severity: Severity, minimum: Severity = "warning") -> bool:
 
 
 class IncidentEvent(msgspec.Struct, frozen=True):
+    """What happened to an incident, and when (Unix epoch, ns)."""
+
     wall_ns: int
     what: str  # "suspected", "evidence captured", "verdict", "told as warning", "escalated", "resolved", …
 
@@ -56,6 +58,8 @@ class Together(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Incident(msgspec.Struct, frozen=True):
+    """An incident as it stands: whom it is of, its state, whom was told what."""
+
     incident_id: str  # job, epoch and ordinal; no time in it
     job: JobKey
     node: str
@@ -90,10 +94,12 @@ class Incident(msgspec.Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
         return self.state in OVER
 
     @property
     def verdict(self) -> Verdict | None:
+        """Its primary verdict; None before there is one."""
         return self.report.verdicts[0] if self.report and self.report.verdicts else None
 
 
@@ -120,24 +126,31 @@ class RankView(msgspec.Struct, frozen=True):
 
     @property
     def training_job(self) -> str:
+        """The job's name."""
         return self.job.training_job
 
     @property
     def epoch(self) -> str:
+        """Which start of the job it is."""
         return self.job.epoch
 
     @property
     def owner(self) -> str:
+        """Whose job it is."""
         return self.job.owner
 
 
 class StageErrors(msgspec.Struct, frozen=True):
+    """How many errors a part of the daemon had."""
+
     stage: str
     name: str
     errors_total: int
 
 
 class IncidentCount(msgspec.Struct, frozen=True):
+    """How many incidents a job had, by cause."""
+
     training_job: str  # as it is labelled: NodeReport.job_labels
     owner: str
     cause: Cause
@@ -145,6 +158,8 @@ class IncidentCount(msgspec.Struct, frozen=True):
 
 
 class StalledGpuSeconds(msgspec.Struct, frozen=True):
+    """GPU seconds that stood still in incidents, by cause."""
+
     training_job: str  # as it is labelled: NodeReport.job_labels
     owner: str
     cause: Cause
@@ -152,12 +167,16 @@ class StalledGpuSeconds(msgspec.Struct, frozen=True):
 
 
 class JudgedCount(msgspec.Struct, frozen=True):
+    """How often people judged verdicts of a cause right or wrong."""
+
     cause: Cause
     judgement: Judgement
     total: int
 
 
 class XidCount(msgspec.Struct, frozen=True):
+    """How often a GPU reported an XID."""
+
     gpu: str  # its index; "" for one that NVML does not know
     gpu_uuid: str  # of such a one "pci:" and its address
     xid: int

@@ -7,6 +7,8 @@ Labels = tuple[str, ...]
 
 
 class Family(NamedTuple):
+    """A metric: its name, labels and help, and how its samples come of a reading."""
+
     name: str  # as exported; a counter ends in _total
     kind: Literal["gauge", "counter"]
     labels: Labels

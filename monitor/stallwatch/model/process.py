@@ -7,6 +7,8 @@ import msgspec
 
 
 class ChildProcess(msgspec.Struct, frozen=True):
+    """A child of a rank as /proc shows it. CPU in clock ticks."""
+
     pid: int
     state: str
     command: str = ""

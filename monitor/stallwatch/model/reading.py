@@ -8,6 +8,8 @@ T = TypeVar("T")
 
 
 class Known(msgspec.Struct, Generic[T], frozen=True, tag="known"):
+    """A value, and when it was read."""
+
     value: T
     at_ns: int  # CLOCK_MONOTONIC
 
@@ -25,6 +27,8 @@ class Resting(Absent):
 
 
 class Unavailable(msgspec.Struct, frozen=True, tag="unavailable"):
+    """Why there is no value, and since when that is known."""
+
     reason: str  # a sentence: "NVML has not answered for 40 s"
     at_ns: int  # CLOCK_MONOTONIC
 

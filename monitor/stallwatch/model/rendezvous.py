@@ -11,6 +11,8 @@ class Apart(msgspec.Struct, frozen=True):
 
 
 class Rendezvous(msgspec.Struct, frozen=True):
+    """Where ranks of a job meet, who meets elsewhere, and who was never seen."""
+
     place: str = ""  # of the ranks of the incident: master address and port; "" when unknown
     apart: tuple[Apart, ...] = ()
     never_seen: tuple[int, ...] = ()  # ranks that can only be on this node and have no process here

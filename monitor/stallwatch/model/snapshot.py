@@ -197,22 +197,28 @@ class PartStatus(msgspec.Struct, frozen=True):
 
 
 class RanksLook(msgspec.Struct, frozen=True):
+    """The ranks of the node at one tick."""
+
     ranks: tuple[RankSample, ...]
     heartbeats: PartStatus
     processes: PartStatus
 
     @property
     def parts(self) -> tuple[PartStatus, ...]:
+        """How the sources that it joins answered."""
         return self.heartbeats, self.processes
 
 
 class GpusLook(msgspec.Struct, frozen=True):
+    """The GPUs of the node at one tick."""
+
     gpus: tuple[Gpu, ...]
     values: PartStatus
     events: PartStatus
 
     @property
     def parts(self) -> tuple[PartStatus, ...]:
+        """How the sources that it joins answered."""
         return self.values, self.events
 
 
@@ -238,6 +244,8 @@ class JobDrift(msgspec.Struct, frozen=True):
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True):
+    """All that every sensor read at one tick. Detection sees nothing else."""
+
     tick: int
     at_ns: int  # CLOCK_MONOTONIC
     wall_ns: int

@@ -12,6 +12,8 @@ class SourceBlock(msgspec.Struct, frozen=True):
 
 
 class SourceLine(msgspec.Struct, frozen=True):
+    """The text of a line that a stack names, and the blocks around it."""
+
     file: str
     line: int
     text: str

@@ -64,6 +64,8 @@ class PairCount(msgspec.Struct, frozen=True, gc=False):
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
+    """When a rank made a call (Unix epoch, ns)."""
+
     seq: int
     created_ns: int
 
@@ -87,10 +89,13 @@ class Stream(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def last_seq(self) -> int:
+        """The highest sequence number in it."""
         return self.first_seq + len(self.calls) // 2 - 1
 
 
 class GroupId(msgspec.Struct, frozen=True, order=True):
+    """A process group, the same for all its members."""
+
     description: str
     backend: str
     ranks: tuple[int, ...]  # global; empty: the dump does not say

@@ -24,6 +24,8 @@ EndsByItself = Literal[
 
 
 class Frame(msgspec.Struct, frozen=True):
+    """A line of code to show."""
+
     file: str
     line: int
     function: str
@@ -31,6 +33,8 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class CulpritProcess(msgspec.Struct, frozen=True):
+    """Where a culprit runs and stands."""
+
     rank: int
     host: str | None = None
     pid: int | None = None
@@ -40,22 +44,30 @@ class CulpritProcess(msgspec.Struct, frozen=True):
 
 
 class Mismatch(msgspec.Struct, frozen=True):
+    """What differs between calls that should be the same."""
+
     kind: Literal["op", "size", "dtype", "count"]
     expected: str
     found: str
 
 
 class GroupRef(msgspec.Struct, frozen=True):
+    """The process group that it is about, ranks global."""
+
     description: str
     ranks: tuple[int, ...]
 
 
 class Fact(msgspec.Struct, frozen=True):
+    """A fact, and what tells it."""
+
     fact: str
     source: str  # "flight recorder of rank 3", "py-spy", "/proc", "heartbeat", "NVML", …
 
 
 class Rejected(msgspec.Struct, frozen=True):
+    """A cause that was weighed, and why it is not the one."""
+
     cause: Cause
     why: str
 
@@ -87,6 +99,8 @@ def cost_of(slowness: Slowness) -> str:
 
 
 class Verdict(msgspec.Struct, frozen=True):
+    """What is wrong, whose fault it is, how sure that is, and what to do."""
+
     cause: Cause
     culprits: tuple[int, ...]  # global ranks, sorted
     confidence: Confidence

@@ -20,6 +20,8 @@ Run = Callable[[Order, float], str]
 
 
 class Archive:
+    """Copies the bundles of incidents that are over to the archive."""
+
     name = "archive"
 
     def __init__(self, section_archive: str, options_file: str, keep_days: int, run: Run | None = None) -> None:

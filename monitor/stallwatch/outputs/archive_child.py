@@ -15,6 +15,8 @@ from stallwatch.node.capabilities import drop_unless_root
 
 
 class Order(msgspec.Struct, frozen=True):
+    """One bundle to archive."""
+
     archive: str
     options_file: str
     keep_days: int
@@ -24,6 +26,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 def main() -> int:
+    """Archive the bundle that standard input describes."""
     drop_unless_root()
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     try:

@@ -16,6 +16,8 @@ _LONGEST_WAIT_SECONDS = 300.0
 
 
 class BackOff:
+    """When a service that failed may be asked again."""
+
     def __init__(self) -> None:
         self._attempts = 0  # in a row that failed
         self._not_before_ns = 0

@@ -16,15 +16,21 @@ _Name = Annotated[str, Meta(max_length=1000)]
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
+    """Who is on it."""
+
     by: _Name = ""  # heard only from whom we know to be allowed to say so
 
 
 class CaptureRequest(msgspec.Struct, frozen=True):
+    """Of which job evidence is wanted; of all without one."""
+
     training_job: _Name | None = None
     owner: _Name | None = None
 
 
 class MuteRequest(msgspec.Struct, frozen=True):
+    """Which job is muted, and for how long."""
+
     training_job: _Name
     seconds: Annotated[float, Meta(ge=0, le=_LONGEST_SECONDS)]
     owner: _Name | None = None
@@ -32,12 +38,16 @@ class MuteRequest(msgspec.Struct, frozen=True):
 
 
 class ModeRequest(msgspec.Struct, frozen=True):
+    """Which mode holds, and for how long."""
+
     mode: Mode
     seconds: Annotated[float, Meta(ge=0, le=_LONGEST_SECONDS)]
     by: _Name = ""
 
 
 class MaintenanceRequest(msgspec.Struct, frozen=True):
+    """Which node is worked on, and for how long."""
+
     seconds: Annotated[float, Meta(ge=0, le=_LONGEST_SECONDS)]
     node: Annotated[str, Meta(max_length=253)] = ""
     why: Annotated[str, Meta(max_length=200)] = ""
@@ -45,12 +55,16 @@ class MaintenanceRequest(msgspec.Struct, frozen=True):
 
 
 class JudgeRequest(msgspec.Struct, frozen=True):
+    """Whether a verdict was right, by whoever knows."""
+
     incident_id: _Name
     judgement: Judgement
     by: _Name = ""
 
 
 class BadBody(Exception):
+    """A body that cannot be read, with an example of one that can."""
+
     def __init__(self, status: int, error: str, example: str) -> None:
         super().__init__(error)
         self.status = status

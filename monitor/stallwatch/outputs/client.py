@@ -34,6 +34,7 @@ class Client:
         self._seconds = seconds
 
     def ranks(self) -> RankList:
+        """The ranks of the daemon's node."""
         return msgspec.json.decode(self._get("/api/v1/ranks"), type=RankList)
 
     def incidents(self, past: int = 0) -> IncidentList:
@@ -87,6 +88,7 @@ class Client:
         return status == 200
 
     def metrics(self) -> str:
+        """The metrics in their text format."""
         return self._get("/metrics").decode()
 
     def _get(self, path: str) -> bytes:

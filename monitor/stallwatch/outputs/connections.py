@@ -30,7 +30,8 @@ class Held(Protocol):
     """What a place holds: a connection."""
 
     @property
-    def peer(self) -> Peer: ...
+    def peer(self) -> Peer:
+        """Who is at its other end."""
 
     def waits_since(self) -> float | None:
         """Since when we wait for its peer, to ask, to go on or to read; None while its peer waits for us."""
@@ -40,7 +41,8 @@ class Held(Protocol):
         """Whether its peer has kept us waiting for too long."""
         ...
 
-    def drop(self) -> None: ...
+    def drop(self) -> None:
+        """Close it at once."""
 
 
 class Connection(H11Protocol):
@@ -121,6 +123,7 @@ class Places:
             self._sweep = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._look)
 
     def leave(self, connection: Held) -> None:
+        """Give the place of a connection back."""
         own = self._of.get(connection.peer, set())
         own.discard(connection)
         if not own:

@@ -18,6 +18,8 @@ _ATTEMPT_SECONDS = 15.0
 
 
 class Deadman:
+    """Tells a service at intervals that this daemon lives, so that its silence is an alert."""
+
     name = "deadman"
 
     def __init__(self, poster: Poster, clock: Clock, every_seconds: float) -> None:

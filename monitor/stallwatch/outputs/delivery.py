@@ -20,6 +20,8 @@ _LONGEST_WAIT_SECONDS = 3600.0  # a server that asks for more is asked again aft
 
 
 class Delivered(NamedTuple):
+    """A message that arrived."""
+
     detail: str
     thread: str = ""  # where what follows belongs, for a service that has threads
 

@@ -23,11 +23,15 @@ from stallwatch.model.verdict import SCHEMA_VERSION, Report
 
 
 class EventDocument(msgspec.Struct, frozen=True):
+    """An event of an incident as the API shows it."""
+
     at: str
     what: str
 
 
 class IncidentDocument(Report, frozen=True, kw_only=True):
+    """An incident as the API shows it."""
+
     incident_id: str
     training_job: str
     epoch: str
@@ -48,6 +52,7 @@ class IncidentDocument(Report, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
         return self.state in OVER
 
     tell_at: str | None = None  # when somebody is told, unless it moves
@@ -58,6 +63,8 @@ class IncidentDocument(Report, frozen=True, kw_only=True):
 
 
 class IncidentList(msgspec.Struct, frozen=True):
+    """The incidents of a node as the API shows them."""
+
     schema_version: int
     node: str
     incidents: tuple[IncidentDocument, ...]  # newest first; without `stacks`: ask for one incident to have them
@@ -96,6 +103,8 @@ class HeldBack(msgspec.Struct, frozen=True):
 
 
 class RankList(msgspec.Struct, frozen=True):
+    """The ranks of a node as the API shows them."""
+
     schema_version: int
     tool_version: str
     node: str
@@ -109,6 +118,8 @@ class RankList(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
+    """A part of the daemon that does not work, and why."""
+
     part: Literal["loop", "sensor", "output"]
     name: str
     reason: str
@@ -116,11 +127,14 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Readiness(msgspec.Struct, frozen=True):
+    """Whether every part that must work does."""
+
     ready: bool
     problems: tuple[Problem, ...]
 
 
 def incident_document(incident: Incident, *, with_stacks: bool = True) -> IncidentDocument:
+    """An incident as the API shows it; `with_stacks`: with the merged tree."""
     report = incident.report or _no_report(incident)
     said = {name: getattr(report, name) for name in Report.__struct_fields__}
     said |= {
@@ -160,6 +174,7 @@ def incident_list(report: NodeReport, past: Iterable[Incident] = ()) -> Incident
 
 
 def rank_list(report: NodeReport, problems: tuple[str, ...] = (), held: tuple[HeldBack, ...] = ()) -> RankList:
+    """The ranks of a report as the API shows them."""
     snapshot = report.snapshot
     return RankList(
         SCHEMA_VERSION,

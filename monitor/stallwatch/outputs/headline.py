@@ -23,6 +23,7 @@ def headline(incident: Incident, step: Step) -> str:
 
 
 def who(verdict: Verdict) -> str:
+    """The culprits in a few words."""
     culprits = verdict.culprits
     if not culprits:
         return "no rank to blame"
@@ -49,6 +50,7 @@ def place(verdict: Verdict) -> str:
 
 
 def sentence(incident: Incident) -> str:
+    """What is known of an incident in a sentence: the verdict's, else why it is suspected."""
     if incident.verdict is not None:
         return incident.verdict.summary
     return "; ".join(finding.reason for finding in incident.findings)

@@ -38,6 +38,7 @@ class Delivers(Protocol):
 
 
 def health(output: Output) -> OutputHealth:
+    """How an output does."""
     if isinstance(output, Delivers):
         return OutputHealth(
             output.name, output.problem(), output.deliveries(), output.queued(), output.tells_people, output.held()

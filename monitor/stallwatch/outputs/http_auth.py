@@ -50,6 +50,8 @@ class TokenGuard:
         self._locked_page = locked_page
 
     def api(self, endpoint: Endpoint) -> Endpoint:
+        """An endpoint that answers only to whoever may see it."""
+
         async def guarded(request: Request) -> Response:
             if not _is_from_foreign_page(request) and await self._may(request):
                 return await endpoint(request)
@@ -122,6 +124,8 @@ class SocketGuard:
         self._group = group
 
     def api(self, endpoint: Endpoint) -> Endpoint:
+        """An endpoint that answers by who the peer of the socket is."""
+
         async def guarded(request: Request) -> Response:
             peer = request.state.peer
             assert isinstance(peer, Peer)

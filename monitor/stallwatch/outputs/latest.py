@@ -28,24 +28,29 @@ class Published:
 
     @cached_property
     def ranks(self) -> bytes:
+        """The ranks as JSON, made when first asked for."""
         held = tuple(one for output in self._outputs for one in output.held)
         return encoded(rank_list(self.report, tuple(f"{name}: {problem}" for name, problem in self._problems), held))
 
     @cached_property
     def incidents(self) -> bytes:
+        """The incidents as JSON."""
         return encoded(incident_list(self.report))
 
     def ranks_for(self, viewer: Viewer) -> bytes:
+        """The ranks that a viewer may see, as JSON."""
         if not viewer.only_own:
             return self.ranks
         held = tuple(one for output in self._outputs for one in output.held if viewer.may_see(one.owner))
         return encoded(rank_list(viewer.seen(self.report), (), held))
 
     def incidents_for(self, viewer: Viewer) -> bytes:
+        """The incidents that a viewer may see, as JSON."""
         return encoded(incident_list(viewer.seen(self.report))) if viewer.only_own else self.incidents
 
     @cached_property
     def readiness(self) -> Readiness:
+        """Whether every part that must work does."""
         return readiness(self.report, self._problems)
 
     def text(self, content_type: str) -> bytes | None:
@@ -83,6 +88,7 @@ class Latest:
         self._changed_ns = self._clock.monotonic_ns()
 
     def get(self) -> Published | None:
+        """The last report; None before the first."""
         return self._published
 
     def loop_problem(self) -> str | None:

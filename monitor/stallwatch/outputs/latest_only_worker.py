@@ -21,6 +21,7 @@ class LatestOnlyWorker(Generic[T]):
         self._worker.start()
 
     def hand(self, value: T) -> None:
+        """Hand it a value; one that it has not begun with is dropped."""
         with self._changed:
             self._handed = (value,)
             self._changed.notify()

@@ -16,6 +16,8 @@ _MOST_LINES = 20  # of one sensor; then at growing distances, for a job could fi
 
 
 class LogOutput:
+    """Tells incidents and sensors in the daemon's log, each change once."""
+
     name = "log"
 
     def __init__(self) -> None:

@@ -35,15 +35,18 @@ _REST_SECONDS = 60.0  # after the last word: until then what writes them down is
 class MessageFormat(Protocol):
     """What a notifier's messages say; pure."""
 
-    def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]: ...
+    def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
+        """The body that tells this step of an incident."""
 
     def line(self, incident: Incident, step: Step) -> str:
         """The same in one line, for a digest."""
         ...
 
-    def digest(self, lines: Sequence[str]) -> Mapping[str, object]: ...
+    def digest(self, lines: Sequence[str]) -> Mapping[str, object]:
+        """The body that tells many messages in a line each."""
 
-    def test(self) -> Mapping[str, object]: ...
+    def test(self) -> Mapping[str, object]:
+        """The body of a test alert."""
 
 
 class _Batch(NamedTuple):

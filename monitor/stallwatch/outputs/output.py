@@ -15,7 +15,8 @@ class Output(Protocol):
         """Open what is needed. Raise UsageError with advice when that cannot work (a port in use)."""
         ...
 
-    def publish(self, report: NodeReport) -> None: ...
+    def publish(self, report: NodeReport) -> None:
+        """Take the report of a tick; comes back at once."""
 
     def problem(self) -> str | None:
         """A sentence when this output does not deliver, for readyz, metrics and log."""

@@ -26,6 +26,8 @@ KEEP_SECONDS = 60.0  # without a message, then it ends
 
 
 class Request(msgspec.Struct, frozen=True):
+    """What the posting child is asked: where to, and the body."""
+
     kind: Literal["slack", "slack_bot", "slack_reactions", "json"]
     url: str  # a secret: never in arguments, errors or logs. Of slack_bot: the API's address
     body: msgspec.Raw
@@ -37,6 +39,8 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
+    """What came of it."""
+
     status: int | None  # None: no answer came
     detail: str
     retry_after: str | None = None
@@ -55,6 +59,7 @@ _MOST_DETAIL = 300  # characters of a server's own words that are worth keeping
 
 
 def post(request: Request) -> Answer:
+    """Post one request; every failure is an answer."""
     try:
         with _redirects_refused():
             return _KINDS[request.kind](request)
@@ -171,6 +176,7 @@ _KINDS = {"slack": _to_slack, "slack_bot": _as_bot, "slack_reactions": _reaction
 
 
 def main() -> None:
+    """Post the requests of standard input, one after the other."""
     drop_unless_root()
     if sys.argv[1:] and sys.argv[1].startswith("slack"):
         import slack_sdk.webhook  # noqa: F401  while there is nothing to send yet

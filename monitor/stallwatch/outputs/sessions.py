@@ -27,9 +27,11 @@ class Sessions:
         return name
 
     def is_open(self, name: str) -> bool:
+        """Whether a session of that name has begun and has not ended."""
         return self._ends_ns.get(_digest(name), 0) > self._clock.monotonic_ns()
 
     def end(self, name: str) -> None:
+        """End it."""
         self._ends_ns.pop(_digest(name), None)
 
 

@@ -32,6 +32,7 @@ def split_address(listen: str) -> tuple[str, int]:
 
 
 def listen_tcp(listen: str) -> socket.socket:
+    """A listening socket at an address; raise UsageError with advice where there can be none."""
     host, port = split_address(listen)
     advice = (
         f"Set http.listen (STALLWATCH_HTTP_LISTEN) to another host:port. `ss -ltnp 'sport = :{port}'` says who has it."

@@ -18,6 +18,8 @@ _MOST_INCIDENTS = 2000
 
 
 class Message(msgspec.Struct, frozen=True):
+    """A message that waits for its delivery."""
+
     incident_id: str
     step: Step
     queued_wall_ns: int
@@ -77,6 +79,7 @@ class Spool(msgspec.Struct, frozen=True):
         return spool
 
     def without(self, messages: Sequence[Message]) -> "Spool":
+        """The spool without these messages."""
         gone = {id(message) for message in messages}
         return replace(self, queue=tuple(other for other in self.queue if id(other) not in gone))
 
@@ -89,6 +92,7 @@ class Spool(msgspec.Struct, frozen=True):
         return replace(self, queue=tuple(queue))
 
     def with_thread(self, incident_id: str, thread: str) -> "Spool":
+        """The spool that knows where messages of an incident belong."""
         return replace(self, threads={**self.threads, incident_id: thread})
 
     def forget(self, present: set[str]) -> "Spool":

@@ -61,6 +61,8 @@ class RankBand(msgspec.Struct, frozen=True):
 
 
 class GpuCurve(msgspec.Struct, frozen=True):
+    """A GPU over the time of an incident."""
+
     index: int
     uuid: str
     busy: tuple[float | None, ...]  # 0 to 1; None: unknown
@@ -68,6 +70,8 @@ class GpuCurve(msgspec.Struct, frozen=True):
 
 
 class TimelineDocument(msgspec.Struct, frozen=True):
+    """The time around an incident as the API shows it."""
+
     schema_version: int
     incident_id: str
     at: tuple[str, ...]

@@ -13,7 +13,8 @@ class Remembers(Protocol):
 
     name: str
 
-    def delivered(self, incident_id: str) -> Delivered: ...
+    def delivered(self, incident_id: str) -> Delivered:
+        """What was delivered of an incident."""
 
 
 def told_by(outputs: Sequence[Output], incident_id: str) -> Told:

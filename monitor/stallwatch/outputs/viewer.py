@@ -18,6 +18,7 @@ class Viewer(msgspec.Struct, frozen=True):
     only_own: bool = False  # sees the jobs whose owner has his name, and nothing of the node's others
 
     def may_see(self, owner: str) -> bool:
+        """Whether jobs of that owner are shown to this viewer."""
         return not self.only_own or (bool(self.name) and owner == self.name)
 
     def seen(self, report: NodeReport) -> NodeReport:

@@ -31,6 +31,8 @@ DATA_SCHEMA = "urn:stallwatch:webhook:1"
 
 
 class Data(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a message says of an incident."""
+
     step: Annotated[
         Step | Literal["digest", "test"],
         Meta(description="What happened to the incident; digest: many steps at once, as lines; test: nothing."),
@@ -41,6 +43,8 @@ class Data(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CloudEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message as a CloudEvent."""
+
     id: Annotated[str, Meta(description="incident/revision: the same for a message that is sent again.", min_length=1)]
     source: Annotated[str, Meta(description="/stallwatch/ and the node whose daemon tells.", min_length=1)]
     type: Annotated[str, Meta(description="stallwatch.incident. and the step.", min_length=1)]
@@ -82,6 +86,8 @@ def webhook(config: Config, clock: Clock) -> Notifier | None:
 
 
 class WebhookWords:
+    """Messages of a webhook."""
+
     def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
         event = _event(
             # Each step is an event of the incident, so the number of these rises with it.

@@ -47,6 +47,8 @@ class Doing(NamedTuple):
 
 
 class Patience(NamedTuple):
+    """How long something may last, and why so long."""
+
     seconds: float
     why: str  # with the setting behind it
 
@@ -80,6 +82,7 @@ def of_all(kinds: Sequence[EndsByItself | None]) -> EndsByItself | None:
 
 
 def patience_with(kind: EndsByItself, tell: TellSection) -> Patience:
+    """The patience with what ends by itself, by `[tell]`."""
     key = f"{kind}_seconds"
     seconds: float = getattr(tell, key)
     return Patience(seconds, f"{_WORDS[kind]} ({seconds:g} s, tell.{key})")

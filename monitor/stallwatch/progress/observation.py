@@ -19,6 +19,8 @@ class Stack(NamedTuple):
 
 
 class Child(NamedTuple):
+    """A child process at one observation."""
+
     pid: int
     cpu_ticks: int | None
     main: Stack | None = None

@@ -46,6 +46,7 @@ class Outside(msgspec.Struct, frozen=True):
 
     @property
     def has_worked(self) -> bool:
+        """Whether it used the CPU at all since it was first seen."""
         return self.worked_ticks >= _WORKED_TICKS
 
 

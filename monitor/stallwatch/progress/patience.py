@@ -45,10 +45,12 @@ class Plan(NamedTuple):
     why: str = ""  # why not sooner; "" where there is nothing to wait for
 
     def at(self, now_ns: int) -> Severity:
+        """The severity that is reached at a moment (CLOCK_MONOTONIC, ns)."""
         reached = [severity for at_ns, severity in self.stages if at_ns <= now_ns]
         return reached[-1] if reached else "none"
 
     def next_ns(self, now_ns: int) -> int | None:
+        """When it grows next; None: never."""
         return next((at_ns for at_ns, _ in self.stages if at_ns > now_ns), None)
 
 

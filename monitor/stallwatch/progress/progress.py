@@ -23,12 +23,15 @@ Answer = Literal["moves", "stands", "unknown"]
 
 
 class Progress(NamedTuple):
+    """Whether something moves between two observations, and why we say so."""
+
     answer: Answer
     cpu_share: float | None = None  # of the judged thread, in cores
     because: tuple[Fact, ...] = ()
 
     @property
     def moves(self) -> bool | None:
+        """The answer as a truth value; None: unknown."""
         return None if self.answer == "unknown" else self.answer == "moves"
 
 

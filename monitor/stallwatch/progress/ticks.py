@@ -24,6 +24,8 @@ _WORKING_SHARE = 0.005  # of a core: a poll ten times a second takes up to 0.003
 
 
 class Moment(msgspec.Struct, frozen=True):
+    """The times of a tick (CLOCK_MONOTONIC, ns)."""
+
     at_ns: int
     last_ns: int  # of the snapshot before
     late_ns: int
@@ -68,6 +70,7 @@ class Ticks(msgspec.Struct, frozen=True):
 
 
 def counts_steps(heartbeat: Heartbeat | None) -> bool:
+    """Whether the hook of a rank has counted any step."""
     return heartbeat is not None and heartbeat.step is not None and heartbeat.step > 0
 
 
@@ -118,10 +121,12 @@ def advanced(before: Ticks, old: Heartbeat, new: Heartbeat, process: ProcessSamp
 
 
 def has_changed_phase(old: Heartbeat, new: Heartbeat) -> bool:
+    """Whether a rank is in another phase, or in the same one anew."""
     return (new.phase, new.phase_since_ns) != (old.phase, old.phase_since_ns)
 
 
 def without_late_time(ticks: Ticks, at_ns: int, late_ns: int) -> Ticks:
+    """Ages without the time in which we were late ourselves: nothing was seen then."""
     if not late_ns:
         return ticks
     return msgspec.structs.replace(
