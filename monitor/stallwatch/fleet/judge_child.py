@@ -8,6 +8,7 @@ import sys
 import msgspec
 
 from stallwatch.fleet.pace import PaceVerdict, believed_paces, judge_pace
+from stallwatch.fleet.pace_seat import ORDINAL
 from stallwatch.fleet.place import Key, MeetingPlace, PlaceProblem
 from stallwatch.fleet.settings import Settings, open_place, secret_of
 from stallwatch.fleet.summary import believed
@@ -27,7 +28,13 @@ def answer_to(question: Question, place: MeetingPlace, secret: bytes) -> JobVerd
     if question.before is not None:
         paces = believed_paces(place.summaries(question.key), secret, question.key)
         return judge_pace(paces, question.minimum_share, question.before)
-    return judge_job(believed(place.summaries(question.key), secret, question.key), question.world_size)
+
+    def homes() -> dict[int, str]:
+        key = Key(question.key.job, ORDINAL)
+        paces = believed_paces(place.summaries(key), secret, key)
+        return {rank.rank: node for node, pace in paces.items() for rank in pace.ranks}
+
+    return judge_job(believed(place.summaries(question.key), secret, question.key), question.world_size, homes)
 
 
 def main() -> int:

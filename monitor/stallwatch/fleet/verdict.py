@@ -1,6 +1,6 @@
 """The verdict over all nodes that reported: the one that `analyze` gives for their folders together. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -10,7 +10,8 @@ from stallwatch.diagnosis.node_summary import judge_nodes
 from stallwatch.diagnosis.report.stack_tree import merge
 from stallwatch.fleet.summary import Believed, NodeWord
 from stallwatch.formats.rank_ranges import rank_ranges
-from stallwatch.model.verdict import SCHEMA_VERSION, Report
+from stallwatch.model.verdict import SCHEMA_VERSION, Report, Verdict
+from stallwatch.progress.patience import OPEN
 
 _MOST_NAMED = 8
 
@@ -22,9 +23,11 @@ class JobVerdict(msgspec.Struct, frozen=True):
     puts: int = 0  # as the meeting place counted when the summaries were read
 
 
-def judge_job(believed: Believed, world_size: int | None) -> JobVerdict | None:
+def judge_job(
+    believed: Believed, world_size: int | None, homes: Callable[[], Mapping[int, str]] = dict
+) -> JobVerdict | None:
     """Given what nodes say and how many ranks the job has, return the verdict over it; None where nobody said
-    anything."""
+    anything. `homes`: on which node each rank ran while the job moved, asked where a node has said nothing."""
     words = [word for word in believed.words if word.summary.ranks or word.summary.log_events]
     if not words:
         return None
@@ -34,8 +37,7 @@ def judge_job(believed: Believed, world_size: int | None) -> JobVerdict | None:
     verdict = judgement.verdicts[0]
     absent = [rank for rank in range(world) if rank not in known]
     if absent and verdict.cause not in ("healthy", "job_ended"):
-        whose = f"what the nodes of ranks {rank_ranges(absent)} see: they have put nothing in the meeting place"
-        verdict = msgspec.structs.replace(verdict, missing=(whose, *verdict.missing))
+        verdict = _without(verdict, absent, homes())
     stacks = {rank: activity.stack for rank, activity in judgement.activities.items() if activity.stack}
     report = Report(
         schema_version=SCHEMA_VERSION,
@@ -51,6 +53,32 @@ def judge_job(believed: Believed, world_size: int | None) -> JobVerdict | None:
         caveats=(*believed.caveats, *_versions(words)),
     )
     return JobVerdict(report, len(words), len(known))
+
+
+def _without(verdict: Verdict, absent: Sequence[int], homes: Mapping[int, str]) -> Verdict:
+    """The verdict, which says what is missing. Whose daemon was there while the job moved and is not now may be the
+    reason itself: a node that is down, or its link."""
+    silent = sorted({homes[rank] for rank in absent if rank in homes})
+    unknown = [rank for rank in absent if rank not in homes]
+    missing = []
+    if silent:
+        named = ", ".join(silent[:_MOST_NAMED]) + (
+            f" and {len(silent) - _MOST_NAMED} more" * (len(silent) > _MOST_NAMED)
+        )
+        ranks = rank_ranges([rank for rank in absent if rank in homes])
+        missing.append(f"what {named} (ranks {ranks}) sees: nothing has come from there since the job stands")
+        if verdict.cause in OPEN:
+            step = (
+                f"Look at {named}, from which nothing has come since the job stands: is the node up, and its link? "
+                f"(ping {silent[0]}; there: ip -br link, systemctl status stallwatch)"
+            )
+            summary = f"{verdict.summary} Nothing has come from {named} (ranks {ranks}) since the job stands."
+            verdict = msgspec.structs.replace(verdict, summary=summary, next_steps=(step, *verdict.next_steps))
+    if unknown:
+        missing.append(
+            f"what the nodes of ranks {rank_ranges(unknown)} see: they have put nothing in the meeting place"
+        )
+    return msgspec.structs.replace(verdict, missing=(*missing, *verdict.missing))
 
 
 def _versions(words: Sequence[NodeWord]) -> tuple[str, ...]:

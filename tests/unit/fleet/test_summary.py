@@ -7,6 +7,7 @@ from stallwatch.fleet.seal import seal
 from stallwatch.fleet.summary import NodeWord, believed, encode_word
 from stallwatch.fleet.verdict import judge_job
 from stallwatch.model.summary import SCHEMA_VERSION
+from stallwatch.progress.patience import OPEN
 from tests.unit.fleet.nodes import JOB, SECRET, scene
 
 KEY = Key(JOB, 1)
@@ -48,6 +49,23 @@ def test_a_node_that_has_said_nothing_is_named_by_its_ranks_and_not_accused() ->
     assert not set(verdict.culprits) & {2, 3}
     assert "ranks 2-3" in verdict.missing[0]
     assert not job.report.evidence_complete
+
+
+def test_a_node_that_was_there_while_the_job_moved_and_is_not_now_is_named_and_where_nothing_is_proved_looked_at() -> (
+    None
+):
+    others = fleet(*(word(node, "killed") for node in (0, 2)))
+    homes = {rank: f"node{rank // 2}" for rank in range(6)}
+    job = judge_job(believed(others, SECRET, KEY), 6, lambda: homes)
+    assert job is not None
+    verdict = job.report.verdicts[0]
+    assert verdict.missing[0].startswith("what node1 (ranks 2-3) sees: nothing has come from there")
+    assert (verdict.cause in OPEN) == ("Look at node1" in verdict.next_steps[0])
+    assert (verdict.cause in OPEN) == ("Nothing has come from node1" in verdict.summary)
+    assert not set(verdict.culprits) & {0, 1, 4, 5}
+    unknown = judge_job(believed(others, SECRET, KEY), 8, lambda: homes)
+    assert unknown is not None
+    assert "ranks 6-7" in unknown.report.verdicts[0].missing[1]
 
 
 def test_the_job_is_safe_to_kill_when_every_node_has_said_that_nothing_more_comes() -> None:
