@@ -250,7 +250,7 @@ class _DiskOf(Disk):
         self._data = data
 
     def call(self, name: str, *arguments: Any, seconds: float | None = None) -> bytes:
-        return msgspec.msgpack.encode(self._data if name == "read" else None)
+        return msgspec.msgpack.encode(self._data if name == "read_regular" else None)
 
     def close(self) -> None:
         return

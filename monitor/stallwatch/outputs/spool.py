@@ -1,5 +1,6 @@
 """What an output has told and what it still has to deliver, kept over a restart of the daemon."""
 
+import errno
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -121,7 +122,8 @@ def _oldest_of_most(owners: dict[Key, str]) -> Key:
 
 
 _SPOOL = msgspec.json.Decoder(Spool)
-_OPTIONAL_BYTES = msgspec.msgpack.Decoder(bytes | None)
+_BYTES = msgspec.msgpack.Decoder(bytes)
+_NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP)  # a folder, a FIFO, a device, a link to itself
 
 
 class SpoolFile(Protocol):
@@ -165,12 +167,17 @@ class FarSpoolFile:
         self._disk.close()
 
     def _load(self) -> Spool:
-        data = _OPTIONAL_BYTES.decode(self._disk.call("read", str(self.path)))
         try:
-            return Spool() if data is None else _SPOOL.decode(data)
-        except NOT_JSON:
-            self._disk.call("rename", str(self.path), str(self.path.with_suffix(".unreadable")))
+            return _SPOOL.decode(_BYTES.decode(self._disk.call("read_regular", str(self.path))))
+        except FileNotFoundError:
             return Spool()
+        except NOT_JSON:
+            pass
+        except OSError as error:
+            if error.errno not in _NO_FILE:
+                raise
+        self._disk.call("rename", str(self.path), str(self.path.with_suffix(".unreadable")))
+        return Spool()
 
     def save(self, spool: Spool) -> None:
         self._disk.call("write_through", str(self.path), msgspec.json.encode(spool))

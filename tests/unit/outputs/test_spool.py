@@ -1,6 +1,8 @@
+import os
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from stallwatch.outputs.spool import FarSpoolFile, Message, Spool
 
@@ -24,6 +26,23 @@ def test_an_unreadable_file_is_set_aside_and_not_the_end(tmp_path: Path) -> None
     (tmp_path / "slack.json").write_bytes(b'{"told":')
     assert FarSpoolFile(tmp_path / "slack.json", 60.0).load() == Spool()
     assert (tmp_path / "slack.unreadable").exists()
+
+
+@pytest.mark.parametrize("spoil", ["folder", "fifo", "device", "loop"])
+def test_what_is_no_file_is_set_aside_and_not_the_end(tmp_path: Path, spoil: str) -> None:
+    path = tmp_path / "slack.json"
+    if spoil == "folder":
+        (path / "more").mkdir(parents=True)
+    elif spoil == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if spoil == "device" else path)
+    file = FarSpoolFile(path, 60.0)
+    assert file.load() == Spool()
+    assert os.path.lexists(tmp_path / "slack.unreadable")
+    spool, _ = Spool().with_message(message(1), ("told",))
+    file.save(spool)
+    assert file.load().told == spool.told
 
 
 def test_the_queue_is_bounded_and_drops_the_oldest() -> None:
