@@ -62,11 +62,15 @@ class DetectionState(msgspec.Struct, frozen=True):
 
 
 class DetectorError(msgspec.Struct, frozen=True):
+    """A detector that failed at this tick, and why."""
+
     detector: str
     error: str
 
 
 class Detected(msgspec.Struct, frozen=True):
+    """What detection says of a tick: findings, ranks and jobs as people see them."""
+
     findings: tuple[Finding, ...]
     ranks: tuple[RankView, ...]
     jobs: tuple[JobFacts, ...]

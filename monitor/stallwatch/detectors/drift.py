@@ -8,12 +8,16 @@ from stallwatch.model.snapshot import JobDrift, JobKey
 
 
 class Parted(msgspec.Struct, frozen=True):
+    """A job of which a rank's calls differ from the others'."""
+
     job: JobKey
     since_ns: int  # of the sample that showed it first
     drift: JobDrift
 
 
 class DriftState(msgspec.Struct, frozen=True):
+    """The jobs that are known to differ."""
+
     jobs: tuple[Parted, ...] = ()
 
 

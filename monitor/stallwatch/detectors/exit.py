@@ -13,6 +13,8 @@ _SHELL_SIGNAL = 128  # an exit code of 128 + n reports signal n
 
 
 class DeathsState(msgspec.Struct, frozen=True):
+    """What is remembered of jobs that ended."""
+
     abnormal: tuple[JobKey, ...] = ()  # jobs whose first end was one that others outlived
 
 
@@ -61,6 +63,7 @@ class ExitDetector:
 
 
 def end_of(rank: RankHistory) -> ProcessEnd:
+    """How a rank that is gone has ended."""
     assert rank.sample.end is not None
     return rank.sample.end
 
@@ -108,6 +111,7 @@ def is_ending(ranks: tuple[RankHistory, ...]) -> bool:
 
 
 def describe(end: ProcessEnd) -> str:
+    """An end in words: by a signal, with a code, for memory."""
     if end.out_of_memory:
         return "killed for memory"
     if end.exit_signal is not None:

@@ -29,17 +29,23 @@ class GpuUsers(msgspec.Struct, frozen=True):
 
 
 class LostGpu(msgspec.Struct, frozen=True):
+    """A GPU that its ranks use and NVML no longer shows."""
+
     uuid: str
     since_ns: int
     ticks: int
 
 
 class HardwareState(msgspec.Struct, frozen=True):
+    """Who uses which GPU, and which are lost."""
+
     users: tuple[GpuUsers, ...] = ()
     lost: tuple[LostGpu, ...] = ()
 
 
 class Fault(msgspec.Struct, frozen=True):
+    """A fault of a GPU, whose processes it is of."""
+
     at_ns: int
     text: str
     pids: tuple[int, ...]

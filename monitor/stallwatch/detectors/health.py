@@ -41,6 +41,8 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class Lasting(msgspec.Struct, frozen=True):
+    """Something wrong with the node, since when."""
+
     key: str
     since_ns: int
 
@@ -57,17 +59,23 @@ class Counters(msgspec.Struct, frozen=True):
 
 
 class PortSeen(msgspec.Struct, frozen=True):
+    """A network port as it was last seen."""
+
     name: str
     was_up: bool
 
 
 class HealthState(msgspec.Struct, frozen=True):
+    """What is remembered of the node itself."""
+
     lasting: tuple[Lasting, ...] = ()
     counters: tuple[Counters, ...] = ()
     ports: tuple[PortSeen, ...] = ()
 
 
 class HealthDetector:
+    """What is wrong with the node itself: its finding comes to each of its jobs."""
+
     name = "health"
 
     def start(self) -> HealthState:

@@ -59,14 +59,17 @@ class RankHistory(msgspec.Struct, frozen=True):
 
     @property
     def alive(self) -> bool:
+        """Whether its process has not ended."""
         return self.sample.end is None
 
     @property
     def counts_steps(self) -> bool:
+        """Whether its hook has counted any step."""
         return counts_steps(self.heartbeat)
 
     @property
     def groups(self) -> tuple[GroupCounter, ...]:
+        """Its process groups' counters, by its hook; none without one."""
         return self.heartbeat.groups if self.heartbeat else ()
 
     @property
@@ -97,6 +100,7 @@ class RankHistory(msgspec.Struct, frozen=True):
 
     @property
     def phase(self) -> str:
+        """The phase that its job told; "" outside of any."""
         return self.heartbeat.phase if self.heartbeat else ""
 
     @property
@@ -105,6 +109,7 @@ class RankHistory(msgspec.Struct, frozen=True):
         return self.ticks.progress_since_ns(self.heartbeat)
 
     def times_of_phase(self, phase: str) -> Times:
+        """How long that phase has taken before."""
         return next((times for name, times in self.phase_times if name == phase), Times())
 
 
@@ -116,6 +121,7 @@ class NodeHistory(msgspec.Struct, frozen=True):
 
     @property
     def at_ns(self) -> int:
+        """When the last snapshot was taken (CLOCK_MONOTONIC)."""
         return self.snapshot.at_ns
 
     @property
@@ -125,6 +131,7 @@ class NodeHistory(msgspec.Struct, frozen=True):
 
     @property
     def host(self) -> HostSample | None:
+        """The host at that moment; None where it is not known."""
         return known(self.snapshot.host)
 
     @property
@@ -133,6 +140,7 @@ class NodeHistory(msgspec.Struct, frozen=True):
         return self.host.notices if self.host is not None else ()
 
     def jobs(self) -> Iterator[tuple[JobKey, tuple[RankHistory, ...]]]:
+        """Each job with its ranks on this node."""
         for job, ranks in groupby(self.ranks, key=lambda rank: rank.sample.job):
             yield job, tuple(ranks)
 

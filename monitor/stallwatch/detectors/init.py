@@ -14,10 +14,14 @@ from stallwatch.model.finding import Finding
 
 
 class InitState(msgspec.Struct, frozen=True):
+    """The starts that are suspect."""
+
     suspicions: tuple[Suspicion, ...] = ()
 
 
 class InitDetector:
+    """A start that goes on for longer than a start does."""
+
     name = "init"
 
     def __init__(self, stall: StallSection) -> None:

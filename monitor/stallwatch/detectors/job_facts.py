@@ -12,6 +12,8 @@ _LEFT_ALONE_NS = 3 * SECOND_NS  # a debugger has gone: what it held up moves aga
 
 
 class JobFacts(msgspec.Struct, frozen=True):
+    """A job on this node, as incidents ask about it."""
+
     job: JobKey
     world_size: int
     ranks: tuple[int, ...]  # on this node, ended ones included
@@ -30,6 +32,7 @@ class JobFacts(msgspec.Struct, frozen=True):
 
 
 def job_facts(seen: NodeHistory) -> tuple[JobFacts, ...]:
+    """Every job of the node."""
     return tuple(_facts(job, ranks, seen.at_ns) for job, ranks in seen.jobs())
 
 

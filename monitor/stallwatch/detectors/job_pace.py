@@ -43,10 +43,14 @@ class _Pace(msgspec.Struct, frozen=True):
 
 
 class PaceState(msgspec.Struct, frozen=True):
+    """The pace of each job."""
+
     jobs: tuple[_Pace, ...] = ()
 
 
 class JobPaceDetector:
+    """A whole job that has become slower than it was."""
+
     name = "slow_job"
 
     def start(self) -> PaceState:

@@ -22,10 +22,13 @@ class Times(msgspec.Struct, frozen=True):
 
     @property
     def learned(self) -> bool:
+        """Whether enough was seen to set a limit by."""
         return len(self.recent) >= _LEARNED_AFTER
 
 
 class Limit(msgspec.Struct, frozen=True):
+    """How long is too long, and why."""
+
     seconds: float
     reason: str  # "4 × the 95th percentile of 0.05 s, at least 5 s"
     learned: bool = True

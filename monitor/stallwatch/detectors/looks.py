@@ -38,6 +38,7 @@ class Sample(msgspec.Struct, frozen=True):
 
     @property
     def pending(self) -> bool:
+        """Whether something was enqueued that has not completed."""
         return self.enqueued > self.completed
 
 
@@ -63,6 +64,8 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Looks(msgspec.Struct, frozen=True):
+    """The samples of one group's counters so far."""
+
     members: tuple[Member, ...] = ()
     taken: int = 0  # number of the last moment that was used
     mark: int = -1  # step, or completed collectives, of the newest look

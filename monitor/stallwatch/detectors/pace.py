@@ -22,6 +22,8 @@ _MOST_RANKS = 64
 
 
 class RankPace(msgspec.Struct, frozen=True):
+    """How a rank waits and works in its job."""
+
     rank: int
     role: tuple[float, ...]  # what it has completed per group, by step: ranks with other programs are no peers
     waited: tuple[int, ...]  # by block: in how many of the moments it had a collective pending

@@ -16,10 +16,14 @@ from stallwatch.model.snapshot import JobKey
 
 
 class QuietState(msgspec.Struct, frozen=True):
+    """The ranks that are suspect."""
+
     suspicions: tuple[Suspicion, ...] = ()
 
 
 class QuietDetector:
+    """Ranks without steps that do nothing any more."""
+
     name = "quiet"
 
     def __init__(self, stall: StallSection) -> None:

@@ -7,6 +7,8 @@ from stallwatch.detectors.waiting import LEAST_LOOKS, leads, waited_share
 
 
 class Shares(msgspec.Struct, frozen=True):
+    """A rank's share of time in communication, and what it costs its job."""
+
     communication: float  # of the looks, in which it stood in a collective
     slow: float | None  # what it costs its job, as in Slowness.share; None: it has no peer on this node
 

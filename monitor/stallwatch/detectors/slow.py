@@ -80,6 +80,8 @@ class _Slow(msgspec.Struct, frozen=True):
 
 
 class SlowState(msgspec.Struct, frozen=True):
+    """What is remembered of jobs that may have slow ranks."""
+
     watched: tuple[_Watched, ...] = ()
     slow: tuple[_Slow, ...] = ()
 
@@ -105,6 +107,8 @@ def waits_of(state: SlowState) -> dict[JobKey, tuple[Looks, int]]:
 
 
 class SlowDetector:
+    """Ranks for which the others wait at nearly every step."""
+
     name = "slow"
 
     def __init__(self, slow: SlowSection) -> None:
@@ -329,6 +333,7 @@ def _within(durations_ns: Sequence[int], span_ns: int) -> Sequence[int]:
 
 
 def price_of(slowness: Slowness | None, *, at_most: bool) -> str:
+    """What that costs, in words; "" where it is not known."""
     if slowness is None:
         return ""
     return f"; {'at most, ' if at_most else ''}{cost_of(slowness)}"

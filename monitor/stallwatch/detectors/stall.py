@@ -12,6 +12,8 @@ from stallwatch.model.snapshot import JobKey
 
 
 class StallState(msgspec.Struct, frozen=True):
+    """The standstills that are suspect."""
+
     suspicions: tuple[Suspicion, ...] = ()
 
 

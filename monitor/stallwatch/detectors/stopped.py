@@ -11,6 +11,8 @@ _PASSING_NS = 600_000_000
 
 
 class StoppedRank(msgspec.Struct, frozen=True):
+    """A rank in state T, since when."""
+
     job: JobKey
     rank: int
     pid: int
@@ -18,6 +20,8 @@ class StoppedRank(msgspec.Struct, frozen=True):
 
 
 class StoppedState(msgspec.Struct, frozen=True):
+    """The ranks that are stopped."""
+
     ranks: tuple[StoppedRank, ...] = ()
 
 
@@ -65,5 +69,6 @@ class StoppedDetector:
 
 
 def is_stopped(rank: RankHistory) -> bool:
+    """Whether its process is in state T or t."""
     process = rank.sample.process
     return rank.alive and isinstance(process, Known) and process.value.state == "T" and process.value.tracer_pid == 0

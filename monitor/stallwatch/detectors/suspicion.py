@@ -8,6 +8,8 @@ from stallwatch.model.snapshot import JobKey
 
 
 class Suspicion(msgspec.Struct, frozen=True):
+    """A job that is suspect, since when."""
+
     job: JobKey
     since_ns: int
 
@@ -18,6 +20,7 @@ def due_of(suspicion: Suspicion, second_look_seconds: float) -> int:
 
 
 def stage_of(suspicion: Suspicion, second_look_seconds: float, at_ns: int) -> Stage:
+    """Whether it is time for the second look."""
     # Ticks jitter by milliseconds: not one whole tick later for those.
     old_enough = (at_ns - suspicion.since_ns) / SECOND_NS + 0.1 >= second_look_seconds
     return "confirmed" if old_enough else "suspect"

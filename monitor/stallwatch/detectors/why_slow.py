@@ -37,6 +37,7 @@ def gpu_of(rank: RankHistory, gpus: Sequence[Gpu]) -> Gpu | None:
 
 
 def slowdowns(gpu: Gpu) -> list[str]:
+    """Names of what slows a GPU's clocks down now."""
     reasons = gpu.clock_event_reasons or 0
     return [name for bit, name in SLOWDOWN_REASONS.items() if reasons & bit]
 

@@ -24,6 +24,8 @@ class _Source(msgspec.Struct, frozen=True):
 
 
 class XidState(msgspec.Struct, frozen=True):
+    """XIDs counted so far, by the driver and by the kernel's log."""
+
     driver: _Source = _Source()
     kernel: _Source = _Source()
 
@@ -50,6 +52,7 @@ def count(before: XidState, snapshot: NodeSnapshot) -> XidState:
 
 
 def totals(state: XidState) -> tuple[XidCount, ...]:
+    """Counts by GPU and XID, each error once."""
     driver, kernel = dict(state.driver.counts), dict(state.kernel.counts)
     return tuple(XidCount(*gpu, max(driver.get(gpu, 0), kernel.get(gpu, 0))) for gpu in sorted({**driver, **kernel}))
 

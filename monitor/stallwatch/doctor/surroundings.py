@@ -101,13 +101,15 @@ class Resolver(Protocol):
 
 
 class Sockets(Protocol):
-    def interfaces(self) -> tuple[Interface, ...]: ...
+    def interfaces(self) -> tuple[Interface, ...]:
+        """All network interfaces."""
 
     def can_listen(self, port: int) -> str:
         """Bind and listen as torch's store does (SO_REUSEADDR); return the error, "" when it works."""
         ...
 
-    def free_port(self) -> int: ...
+    def free_port(self) -> int:
+        """A port on which nobody listens."""
 
     def connects_to_itself(self, address: str) -> str:
         """Listen at an own address and connect to it; return the error, "" when it works."""
@@ -125,7 +127,8 @@ class Disks(Protocol):
 
 
 class Commands(Protocol):
-    def run(self, argv: Sequence[str], seconds: float) -> Known[Outcome] | Unavailable: ...
+    def run(self, argv: Sequence[str], seconds: float) -> Known[Outcome] | Unavailable:
+        """Run a command of this node within so many seconds."""
 
 
 class GpuProbe(Protocol):
@@ -135,7 +138,8 @@ class GpuProbe(Protocol):
 
 
 class TrainingProbe(Protocol):
-    def ask(self) -> Known[Training] | Unavailable: ...
+    def ask(self) -> Known[Training] | Unavailable:
+        """What the interpreter of training says of its packages."""
 
 
 class MeetingTrial(Protocol):

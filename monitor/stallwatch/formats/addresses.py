@@ -8,6 +8,8 @@ AddressKind = Literal["loopback", "container", "link_local", "between_nodes"]
 
 
 class AddressWords(NamedTuple):
+    """What an address means, and what to do about it."""
+
     why: str
     remedy: str
 

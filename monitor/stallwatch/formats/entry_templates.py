@@ -87,6 +87,7 @@ class TemplateLibrary:
         return known
 
     def find(self, data: bytes, position: int) -> _Template | None:
+        """The template that the entry at this position fits; None: none yet."""
         for length, masks in self._by_length.items():
             # An entry ends with SETITEMS; after it the next dictionary begins or the list is closed.
             if data[position + length - 1 : position + length + 1] in (b"u}", b"ue"):

@@ -101,6 +101,7 @@ class Reading:
         self._gpu_line = 0
 
     def feed(self, line: str, number: int) -> None:
+        """Take the next line."""
         if not may_tell(line):
             return
         line = line_of(strip_colours(line))[:_MAXIMUM_LINE]

@@ -60,6 +60,7 @@ class Summary:
         return False
 
     def close(self) -> None:
+        """The log has ended: take what was begun."""
         self._close()
 
     def _close(self) -> None:

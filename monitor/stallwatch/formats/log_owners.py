@@ -48,6 +48,7 @@ class Owners:
         return max(self._nodes, len(self._hosts))
 
     def feed(self, line: Line) -> None:
+        """Take what a line tells of hosts, pids and ranks."""
         if line.host:
             self._hosts.add(line.host.partition(".")[0] if not line.host[0].isdigit() else line.host)
         self.by_local_rank = self.by_local_rank or line.local_rank is not None
@@ -84,6 +85,7 @@ class Owners:
                 self.process(event.host or "", event.pid, event.group_rank)
 
     def process(self, host: str, pid: int, rank: int) -> None:
+        """Note whose process that is."""
         self._of_pid[host, pid].add(rank)
 
     def named(self, event: LogEvent, writer: str) -> LogEvent:

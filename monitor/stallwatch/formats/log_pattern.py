@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 
 class Pattern(NamedTuple):
+    """How one kind of line is known."""
+
     kind: str
     needle: str  # searched first: cheap, and most lines have none
     expression: re.Pattern[str]
@@ -12,4 +14,5 @@ class Pattern(NamedTuple):
 
 
 def pattern(kind: str, needle: str, expression: str, *, secondary: bool = False) -> Pattern:
+    """One row of the tables."""
     return Pattern(kind, needle, re.compile(expression), secondary)

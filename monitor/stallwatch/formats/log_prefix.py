@@ -74,6 +74,8 @@ _TELLS_RANK: Final = re.compile(
 
 
 class Line(NamedTuple):
+    """A line without its prefixes, and what they told."""
+
     text: str  # what the process wrote
     rank: int | None  # global rank by "[rank3]:", which torch ≥ 2.2 writes
     local_rank: int | None
@@ -85,10 +87,12 @@ class Line(NamedTuple):
 
 
 def strip_colours(line: str) -> str:
+    """A line as a terminal would show it at last."""
     return _overwritten(decoloured(line))
 
 
 def decoloured(line: str) -> str:
+    """A line without escape sequences and its end."""
     return (_ANSI.sub("", line) if "\x1b" in line else line).rstrip("\r\n")
 
 

@@ -29,12 +29,15 @@ _FAILED: Final = frozenset(("launcher_failure", "process_failed", "terminated", 
 
 
 class Progress:
+    """Lines that show that training went on, and where."""
+
     def __init__(self) -> None:
         self._steps: list[tuple[int, int | None]] = []  # lines that tell of a later step than the one before; whose
         self._step = -1
         self._last: tuple[int, Line, str] | None = None  # that holds anything
 
     def feed(self, line: Line, raw: str, number: int) -> None:
+        """Take the next line."""
         shown = raw.rsplit("\r", 1)[-1] if "\r" in raw else raw
         if match := _STEP.search(shown):
             step = int(match[1] or match[2])

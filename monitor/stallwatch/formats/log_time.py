@@ -20,6 +20,8 @@ _DAYS_BEFORE: Final = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)  #
 
 
 class Moment(NamedTuple):
+    """The time of a line."""
+
     seconds: float  # from the year's begin
     utc: bool  # False: by the host's own clock
 

@@ -33,6 +33,7 @@ _MAXIMUM_LINES: Final = 2_000
 
 
 def starts(text: str) -> bool:
+    """Whether a line begins a traceback."""
     return _START.match(text) is not None
 
 
@@ -57,6 +58,7 @@ class Traceback:
         self._lines = 0
 
     def feed(self, text: str) -> None:
+        """Take its next line."""
         self._lines += 1
         if match := _FRAME.match(text.removeprefix(">")) or _BOX_FRAME.match(text):
             self.frames.append(CodeFrame(match["name"] or "", match["file"], int(match["line"])))

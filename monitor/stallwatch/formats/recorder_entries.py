@@ -33,6 +33,7 @@ def integer(value: object) -> int | None:
 
 
 def text(value: object) -> str:
+    """A name of a job, cut to its bound; "" for what is no text."""
     return name_of(value[:_MAXIMUM_TEXT]) if type(value) is str else ""
 
 
@@ -83,6 +84,7 @@ class EntryReader:
         )
 
     def numbers(self, entry: dict[Any, Any], ordinal: int) -> tuple[int, ...]:
+        """The numbers of an entry, in the order of NUMBER_KEYS; raise Unreadable for a bad one."""
         values = []
         for key in NUMBER_KEYS:
             value = integer(entry.get(key))
@@ -98,6 +100,7 @@ class EntryReader:
         return tuple(values)
 
     def kind(self, entry: dict[Any, Any]) -> int:
+        """The index of what repeats of an entry; raise Unreadable without a name."""
         profiling_name = text(entry.get("profiling_name"))
         if not profiling_name:
             raise BadEntry("has no operation name")

@@ -49,6 +49,8 @@ class CallKind(msgspec.Struct, frozen=True):
 
 
 class RecorderTable(msgspec.Struct):
+    """A recorder as columns."""
+
     source: str
     look: int
     backend: str
@@ -78,15 +80,19 @@ class TableBuilder:
         self._durations: dict[int, float] = {}
 
     def frame(self, frame: CodeFrame) -> int:
+        """The index of a frame."""
         return self._frames.setdefault(frame, len(self._frames))
 
     def site(self, frames: tuple[int, ...]) -> int:
+        """The index of a call's stack."""
         return self._sites.setdefault(frames, len(self._sites))
 
     def kind(self, kind: CallKind) -> int:
+        """The index of a kind of call."""
         return self._kinds.setdefault(kind, len(self._kinds))
 
     def add(self, kind: int, numbers: Iterable[int], duration_ms: float | None = None) -> None:
+        """Add an entry."""
         if duration_ms is not None:
             self._durations[len(self.kind_of)] = duration_ms
         self.kind_of.append(kind)
@@ -98,9 +104,11 @@ class TableBuilder:
         self.numbers.extend(numbers)
 
     def kind_at(self, index: int) -> CallKind:
+        """The kind of call under an index."""
         return self.kinds[index]
 
     def frames_of(self, kind: CallKind) -> tuple[CodeFrame, ...]:
+        """The stack of a kind of call, innermost first."""
         frames = list(self._frames)
         return tuple(frames[frame] for frame in list(self._sites)[kind.site])
 
@@ -111,6 +119,7 @@ class TableBuilder:
 
     @property
     def kinds(self) -> list[CallKind]:
+        """All kinds of calls, by index."""
         return list(self._kinds)
 
     def table(
@@ -126,6 +135,7 @@ class TableBuilder:
         *,
         cut_short: bool,
     ) -> RecorderTable:
+        """The table, once all entries are in it."""
         durations = array("d")
         if self._durations:
             durations = array("d", [math.nan]) * len(self.kind_of)
@@ -158,6 +168,7 @@ class Stacks:
         self._sites: dict[tuple[CodeFrame, ...], tuple[CodeFrame, ...]] = {}
 
     def of(self, table: RecorderTable) -> list[tuple[CodeFrame, ...]]:
+        """The stacks of a table, equal frames being one object."""
         frames = [self._frames.setdefault(frame, frame) for frame in table.frames]
         stacks = [tuple(frames[index] for index in site) for site in table.sites]
         return [self._sites.setdefault(stack, stack) for stack in stacks]

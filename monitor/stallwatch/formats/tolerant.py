@@ -56,14 +56,17 @@ def _repaired(data: bytes) -> bytes:
 
 
 def mapping(value: object) -> dict[str, Any]:
+    """The value if it is a dict, else an empty one."""
     return value if type(value) is dict else {}
 
 
 def items(value: object) -> list[Any]:
+    """The value if it is a list, else an empty one."""
     return value if type(value) is list else []
 
 
 def integer(value: object) -> int | None:
+    """The value as an integer of 64 bits; None if it is none."""
     if type(value) is int and -_INT64 <= value < _INT64:
         return value
     if type(value) is str:
@@ -75,6 +78,7 @@ def integer(value: object) -> int | None:
 
 
 def number(value: object) -> float | None:
+    """The value as a number; None if it is none."""
     if type(value) is int:
         return float(value) if -_INT64 <= value < _INT64 else None
     return value if type(value) is float and value == value else None
@@ -86,8 +90,10 @@ def text(value: object) -> str | None:
 
 
 def lines(value: object) -> str | None:
+    """The value as text that may have lines; None if it is none."""
     return text_of(value) if type(value) is str else None
 
 
 def boolean(value: object) -> bool | None:
+    """The value if it is a truth value; else None."""
     return value if type(value) is bool else None

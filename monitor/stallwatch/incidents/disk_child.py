@@ -105,6 +105,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def answer_to(body: bytes) -> Answer:
+    """Do what a request asks of the disk; an error is an answer."""
     call = _CALL.decode(body)
     try:
         value = _FUNCTIONS[call.name](*_ARGUMENTS.decode(call.arguments))
@@ -116,6 +117,7 @@ def answer_to(body: bytes) -> Answer:
 
 
 def main() -> None:
+    """Answer requests until standard input ends."""
     drop_unless_root()
     answer_requests(lambda request: msgspec.msgpack.encode(answer_to(request)), limit_bytes=LIMIT_BYTES)
 

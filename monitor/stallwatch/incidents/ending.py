@@ -45,6 +45,8 @@ def may_open(
 
 
 class End(NamedTuple):
+    """How an incident ends, and why."""
+
     state: Literal["resolved", "ended"]
     why: str
 

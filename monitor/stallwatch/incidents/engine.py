@@ -49,6 +49,7 @@ class Now:
         self.jobs = {facts.job: facts for facts in jobs}
 
     def of(self, job: JobKey, family: Family) -> tuple[Finding, ...]:
+        """The findings of this kind about a job."""
         return tuple(f for f in self.findings if f.job == job and f.family == family)
 
 

@@ -17,13 +17,16 @@ _SECOND_NS = 1_000_000_000
 
 
 class Moment(Protocol):
+    """The clocks at a tick."""
+
     @property
     def at_ns(self) -> int:
         """CLOCK_MONOTONIC."""
         ...
 
     @property
-    def wall_ns(self) -> int: ...
+    def wall_ns(self) -> int:
+        """Unix epoch."""
 
 
 def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Moment) -> Plan:

@@ -36,24 +36,31 @@ class FarStore:
         self._disk.call("prepare", self._directory, seconds=_START_SECONDS)
 
     def save(self, incident: Incident) -> None:
+        """Keep the state of an incident, atomically."""
         self._disk.write(self.folder / incident.incident_id / FILE, as_json(incident))
 
     def write(self, path: Path, data: bytes) -> None:
+        """Write a file whole, or not at all."""
         self._disk.write(path, data)
 
     def append(self, path: Path, data: bytes) -> None:
+        """Append to a file."""
         self._disk.call("append", str(path), data)
 
     def problem(self) -> str:
+        """Why the disk does not answer; "" while it does."""
         return self._disk.problem()
 
     def left(self, past: int) -> Left:
+        """What an earlier daemon left: open incidents, and so many past ones."""
         return _LEFT.decode(self._disk.call("left", self._directory, past, seconds=_START_SECONDS))
 
     def discard(self, incident_id: str) -> None:
+        """Remove an incident with its bundle."""
         self._disk.call("discard", self._directory, incident_id)
 
     def take_in(self, bundle: Path) -> None:
+        """Make a bundle that lies elsewhere one of the store's."""
         self._disk.call("take_in", self._directory, str(bundle))
 
     def take_in_all(self, spare: Path) -> tuple[str, ...]:
@@ -62,15 +69,18 @@ class FarStore:
         return _NAMES.decode(names)
 
     def retain(self, keep_bytes: int, oldest_wall_ns: int, keep: Collection[str]) -> tuple[str, ...]:
+        """Remove what is older or beyond the size, but `keep`; return the ids that went."""
         return _NAMES.decode(self._disk.call("retain", self._directory, keep_bytes, oldest_wall_ns, sorted(keep)))
 
     def load(self, incident_id: str) -> Incident | None:
+        """The incident of that id; None where none is kept."""
         if not is_incident_id(incident_id):
             return None
         incident: Incident | None = _INCIDENT.decode(self._for_people("load", self._directory, incident_id))
         return incident
 
     def newest(self, limit: int) -> tuple[Incident, ...]:
+        """The incidents that began last, newest first."""
         return _INCIDENTS.decode(self._for_people("newest", self._directory, limit))
 
     def _for_people(self, name: str, *arguments: str | int) -> bytes:
@@ -79,5 +89,6 @@ class FarStore:
         return self._people.call(name, *arguments)
 
     def close(self) -> None:
+        """End the children."""
         self._disk.close()
         self._people.close()

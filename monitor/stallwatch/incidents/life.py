@@ -16,6 +16,8 @@ Family = FindingFamily | Literal["request"]
 
 
 class IncidentLife(msgspec.Struct, frozen=True):
+    """An incident with what only the engine asks of it."""
+
     incident: Incident
     family: Family
     looks: int = 0  # begun so far
@@ -88,6 +90,7 @@ class IncidentTable(msgspec.Struct, frozen=True):
     dismissed_total: int = 0  # suspicions that came to nothing, nobody told
 
     def find(self, incident_id: str) -> IncidentLife | None:
+        """The open incident of that id; None."""
         return next((life for life in self.active if life.incident.incident_id == incident_id), None)
 
     def incidents(self) -> tuple[Incident, ...]:

@@ -148,12 +148,14 @@ def noted(incident: Incident, what: str, wall_ns: int, actions: list[Action]) ->
 
 
 def state_by(life: IncidentLife, verdict: Verdict) -> IncidentState:
+    """The state that a verdict puts an incident into."""
     if life.family == "slow" and verdict.cause != "slow_rank":
         return "suspect"
     return "suspect" if verdict.cause == "healthy" else "open"
 
 
 def named(report: Report, incident: Incident) -> Report:
+    """A report that says which incident it is of."""
     return replace(
         report,
         incident_id=incident.incident_id,

@@ -37,6 +37,8 @@ class FleetSaid(msgspec.Struct, frozen=True):
 
 
 class MuteWanted(msgspec.Struct, frozen=True):
+    """Somebody wants silence about a job."""
+
     training_job: str
     until_ns: int  # CLOCK_MONOTONIC; in the past: the silence ends
     owner: str = ""  # whose job
@@ -85,6 +87,8 @@ class BundleMoved(msgspec.Struct, frozen=True):
 
 
 class CaptureWanted(msgspec.Struct, frozen=True):
+    """Somebody wants evidence of a job now."""
+
     job: JobKey
 
 
@@ -103,15 +107,21 @@ Event = (
 
 
 class StartCapture(msgspec.Struct, frozen=True):
+    """Begin a look."""
+
     incident: Incident
     look: int
 
 
 class CancelCapture(msgspec.Struct, frozen=True):
+    """End the look of an incident."""
+
     incident_id: str
 
 
 class Judge(msgspec.Struct, frozen=True):
+    """Judge the bundle of an incident."""
+
     incident: Incident
     look: int
 

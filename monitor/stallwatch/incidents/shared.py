@@ -43,6 +43,7 @@ def said(life: IncidentLife, event: FleetSaid, at_ns: int, wall_ns: int, actions
 
 
 def said_of(incident: Incident, event: FleetSaid, wall_ns: int, actions: list[Action]) -> Incident:
+    """The incident with what other nodes say of it; adds to the actions."""
     before, now = incident.together, event.together
     incident = replace(incident, together=now)
     if before is not None and (before.speaks, before.incident_id) == (now.speaks, now.incident_id):

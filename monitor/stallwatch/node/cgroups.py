@@ -8,6 +8,8 @@ _NO_LIMIT = 1 << 62
 
 
 class MemoryGroup(NamedTuple):
+    """The cgroup that bounds a process' memory."""
+
     directory: str
     version: int
 

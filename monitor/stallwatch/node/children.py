@@ -18,25 +18,30 @@ class Child(Protocol):
     pid: int
     returncode: int | None
 
-    def poll(self) -> int | None: ...
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Raise subprocess.TimeoutExpired."""
         ...
 
-    def terminate(self) -> None: ...
+    def terminate(self) -> None:
+        """Ask it to end."""
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """End it."""
 
 
 class Talking(Protocol):
     """A child and our end of the stream socket that is its standard input and output."""
 
     @property
-    def child(self) -> Child: ...
+    def child(self) -> Child:
+        """The process."""
 
     @property
-    def channel(self) -> socket.socket: ...
+    def channel(self) -> socket.socket:
+        """The socket to it."""
 
 
 # Raise OSError when it cannot be started.

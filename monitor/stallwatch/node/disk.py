@@ -22,6 +22,8 @@ _KILLED_SECONDS = 0.5  # until a process that was killed is gone, unless it is i
 
 
 class Call(msgspec.Struct, frozen=True):
+    """What a disk's child is asked."""
+
     name: str  # of a function in the child's table
     arguments: msgspec.Raw
 
@@ -34,6 +36,8 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
+    """What it answers."""
+
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
     failed: Failed | None = None
     problem: str = ""  # any other error
@@ -71,6 +75,7 @@ class Disk:
 
     @property
     def pid(self) -> int | None:
+        """The child's pid; None without one."""
         return self._worker.pid
 
     def problem(self) -> str:

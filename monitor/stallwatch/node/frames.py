@@ -13,6 +13,7 @@ LIMIT_BYTES = 64 << 20
 
 
 def pack(message: bytes) -> bytes:
+    """A message with its length before it."""
     return _LENGTH.pack(len(message)) + message
 
 

@@ -22,12 +22,16 @@ _DEVICES = "/dev/nvidia"
 
 
 class Release(msgspec.Struct, frozen=True):
+    """Until when GPUs are left alone, on whose word."""
+
     until_boottime_seconds: float
     until: str  # the same for people
     by: str
 
 
 class Released(NamedTuple):
+    """Why GPUs are left alone now."""
+
     reason: str  # a sentence
     seconds: float  # that are left
 

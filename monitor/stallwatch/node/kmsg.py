@@ -40,6 +40,7 @@ class Kmsg:
             yield parse_record(record)
 
     def close(self) -> None:
+        """Close the device."""
         os.close(self._descriptor)
 
 

@@ -104,6 +104,7 @@ def optional(nvml: Any, name: str, *arguments: Any) -> Any:
 
 
 def text_of(value: str | bytes | None) -> str | None:
+    """What NVML calls something, decoded; None: it did not say."""
     return None if value is None else name_of(value)
 
 

@@ -53,6 +53,7 @@ def _unavailable(reason: str) -> Unavailable:
 
 
 def main() -> None:
+    """Read every GPU once and write that out."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:

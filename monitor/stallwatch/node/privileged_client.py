@@ -39,9 +39,11 @@ class PrivilegedChild:
 
     @property
     def child(self) -> "PrivilegedChild":
+        """Itself: it is its own process and channel."""
         return self
 
     def poll(self) -> int | None:
+        """Its exit code as the privileged side told it; None while it runs."""
         self._side.hear()
         return self.returncode
 
@@ -55,9 +57,11 @@ class PrivilegedChild:
         return code
 
     def terminate(self) -> None:
+        """Ask the privileged side to end it."""
         self._end(force=False)
 
     def kill(self) -> None:
+        """Ask the privileged side to kill it."""
         self._end(force=True)
 
     def _end(self, *, force: bool) -> None:
@@ -86,6 +90,7 @@ class Privileged:
 
     @property
     def pid(self) -> int | None:
+        """The pid of the privileged side where we started it; else None."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -251,6 +256,7 @@ def find_side(path: str) -> Privileged:
 
 
 def connect(path: str) -> socket.socket:
+    """A connection to the privileged side; raise OSError without one."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.settimeout(_SECONDS)

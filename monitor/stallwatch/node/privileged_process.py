@@ -20,6 +20,8 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 
 class PrivilegedProcess:
+    """A child of the privileged side, with its deadline."""
+
     def __init__(self, name: str, process: "subprocess.Popen[bytes]", held: int, deadline: float | None) -> None:
         self.name = name
         self.process = process
@@ -59,6 +61,7 @@ class PrivilegedProcess:
         ]
 
     def close(self) -> None:
+        """Close what was held for it."""
         if self.held >= 0:
             os.close(self.held)
             self.held = -1

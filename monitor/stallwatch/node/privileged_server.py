@@ -57,6 +57,7 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
+        """Whether it is closed and no child of it is left."""
         return not self.open and not self._children
 
     def take(self) -> None:
@@ -138,6 +139,7 @@ class Connection:
                 child.told_to_end, child.deadline = True, now + _END_SECONDS
 
     def next_deadline(self) -> float | None:
+        """When the next child of it is due (CLOCK_MONOTONIC, seconds); None."""
         waits = [child.deadline for child in self._children.values() if child.deadline is not None]
         if any(child.releasing is not None for child in self._children.values()):
             waits.append(time.monotonic() + 0.05)
@@ -166,6 +168,8 @@ class _Renewing(NamedTuple):
 
 
 class PrivilegedSide:
+    """Holds the rights, and does for daemons what the table of verbs allows."""
+
     def __init__(self, settings: Mapping[str, Any], known: int) -> None:
         """`settings`: what each part of VERBS is given, as a dictionary; `sensor_names`; and `renew`: the command that
         prints them anew. `known`: the file in memory that the reader of ranks writes and captures read."""
@@ -208,9 +212,11 @@ class PrivilegedSide:
                 self._begin_to_renew()
 
     def stop(self, *_: object) -> None:
+        """End, by a signal."""
         self._stopping = True
 
     def renew(self, *_: object) -> None:
+        """Read the settings again, by a signal."""
         self.is_to_renew = True
 
     @property
@@ -219,6 +225,7 @@ class PrivilegedSide:
         return self.is_to_renew and time.monotonic() >= self._renew_at
 
     def verb(self, name: str) -> Verb | None:
+        """The verb of that name; None: there is none."""
         return SENSOR if name in self._settings["sensor_names"] else VERBS.get(name)
 
     def start(self, name: str, verb: Verb, words: Mapping[str, Any]) -> tuple[PrivilegedProcess, socket.socket]:
@@ -347,6 +354,7 @@ def _listen(path: str) -> socket.socket:
 
 
 def main(argv: Sequence[str]) -> None:
+    """Serve until told to end."""
     parser = argparse.ArgumentParser(prog="privileged_server", description="the process that holds the capabilities")
     parser.add_argument("--inherit", type=int)
     parser.add_argument("--known", type=int)

@@ -10,6 +10,8 @@ _MOST_PROFILE_SECONDS = 12  # of a look, which has 25 s for all that it does
 
 
 class Verb(NamedTuple):
+    """Something that the privileged side may be asked for."""
+
     module: str
     most: int  # of them alive at a time
     words: Callable[[Mapping[str, Any]], dict[str, Any]] | None  # what of a request is passed on, checked
@@ -18,10 +20,13 @@ class Verb(NamedTuple):
 
 
 class NotAllowed(ValueError):
+    """A request that no verb allows."""
+
     pass
 
 
 def number_of(request: Mapping[str, Any], key: str, low: int, high: int) -> int:
+    """A whole number of a request within bounds; raise NotAllowed."""
     value = request.get(key)
     if type(value) is not int or not low <= value <= high:
         raise NotAllowed(f"{key} is no number from {low} to {high}")

@@ -187,6 +187,7 @@ class ProcessDirectory:
             os.close(descriptor)
 
     def stat(self) -> Stat:
+        """/proc/PID/stat, read now."""
         return parse_stat(self.read_again("stat"))
 
     def is_stopped(self) -> bool:
@@ -195,9 +196,11 @@ class ProcessDirectory:
         return data[data.rindex(b")") + 2 :][:1] == b"T"
 
     def status(self) -> Status:
+        """/proc/PID/status, read now."""
         return parse_status(self.read_again("status", _LIMIT_BYTES))
 
     def close(self) -> None:
+        """Close the directory and what was kept open below it."""
         for descriptor in (*self._kept.values(), self.descriptor):
             os.close(descriptor)
         self._kept.clear()

@@ -24,12 +24,15 @@ _LEFT_BEHIND: list[Process] = []
 
 
 class Ended(NamedTuple):
+    """A child that has ended."""
+
     code: int  # negative: the signal that ended it
     output: bytes
     errors: bytes
 
     @property
     def said_too_much(self) -> bool:
+        """Whether it wrote more than it may."""
         return self.code == -signal.SIGXFSZ
 
     @property
@@ -85,10 +88,12 @@ class RunOnce:
 
     @property
     def pid(self) -> int:
+        """The child's pid."""
         return self._child.pid
 
     @property
     def alive(self) -> bool:
+        """Whether it runs."""
         return self._child.poll() is None
 
     def give(self, request: bytes) -> None:

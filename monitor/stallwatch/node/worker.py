@@ -23,6 +23,8 @@ _left_behind: list[Child] = []
 
 
 class Worker:
+    """The child and the one question that it works on."""
+
     def __init__(
         self, start: Start, monotonic: Callable[[], float] = time.monotonic, limit_bytes: int = LIMIT_BYTES
     ) -> None:
@@ -38,6 +40,7 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
+        """The child's pid; None without one."""
         return None if self._child is None else self._child.pid
 
     @property
@@ -102,6 +105,7 @@ class Worker:
         return self._wait(select.POLLIN, deadline)
 
     def kill(self) -> None:
+        """Kill the child; the next question starts another."""
         if self._child is not None:
             self._child.kill()
 

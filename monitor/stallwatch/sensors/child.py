@@ -75,6 +75,7 @@ def _wait(sensor: Sensor[Any] | None, requests: int) -> bool:
 
 
 def main(argv: list[str]) -> None:
+    """Be the sensor that the arguments name."""
     name, options = argv
     (spec,) = (sensor for sensor in SENSORS if sensor.name == name)
     decoded = msgspec.json.decode(options, type=Options)

@@ -20,6 +20,8 @@ _NAMES = frozenset((
 
 
 class RankNames(NamedTuple):
+    """Whose rank a process is, by its environment."""
+
     rank: int
     local_rank: int
     world_size: int

@@ -52,6 +52,7 @@ class FollowedRank:
 
     @property
     def key(self) -> tuple[int, int]:
+        """Pid and start ticks."""
         return self.watch.pid, self.watch.start_ticks
 
     @property
@@ -61,11 +62,13 @@ class FollowedRank:
 
     @property
     def job(self) -> JobKey:
+        """Its job, told apart from others of its name."""
         named, ordinal = self.named, self.ordinal
         return named if ordinal in (None, 1) else replace(named, epoch=f"{named.epoch} ({ordinal})")
 
     @property
     def ordinal(self) -> int | None:
+        """Which of several jobs of one name it is of; None: the only one."""
         return self._twin[1] if self._twin is not None and self._twin[0] == self.named else None
 
     @ordinal.setter
@@ -89,6 +92,7 @@ class FollowedRank:
         return stopped != before
 
     def close(self) -> None:
+        """Close what is held of its process."""
         self.watch.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
@@ -110,6 +114,7 @@ class FollowedRanks:
         return iter(self._ranks.values())
 
     def get(self, pid: int, start_ticks: int) -> FollowedRank | None:
+        """The rank of that process; None."""
         return self._ranks.get((pid, start_ticks))
 
     def wait(self, descriptor: int) -> bool:
@@ -195,6 +200,7 @@ class FollowedRanks:
         ]
 
     def forget(self, rank: FollowedRank) -> None:
+        """Follow a rank no more."""
         del self._ranks[rank.key]
         self._slow.take(*rank.key)
         if rank.pidfd is not None:
@@ -202,6 +208,7 @@ class FollowedRanks:
         rank.close()
 
     def close(self) -> None:
+        """Follow nobody any more."""
         for rank in list(self):
             self.forget(rank)
 
@@ -213,6 +220,7 @@ def age_ns(start_ticks: int) -> int:
 
 
 def names_of(heartbeat: Heartbeat) -> RankNames:
+    """Whose rank a record is of."""
     return RankNames(
         heartbeat.rank, heartbeat.local_rank, heartbeat.world_size, heartbeat.training_job, heartbeat.epoch
     )

@@ -30,10 +30,13 @@ _LOOK_AGAIN_SECONDS = 20.0  # whether a release was ended before its time
 
 
 def make(options: Options) -> "GpusSensor":
+    """The sensor by its options."""
     return GpusSensor(options.deadline_seconds * _SHARE, release_file=options.release_file)
 
 
 class GpusSensor:
+    """GPUs by NVML, their slow values and their events apart."""
+
     def __init__(
         self,
         seconds: float,

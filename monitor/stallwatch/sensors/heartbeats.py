@@ -22,6 +22,8 @@ _TIDY_SHARE = 50  # of the time at most one part in so many
 
 
 class HeartbeatLook(msgspec.Struct, frozen=True):
+    """The records of one tick."""
+
     heartbeats: tuple[Heartbeat, ...]
     up: bool
     reason: str
@@ -101,6 +103,7 @@ class HeartbeatScan:
             record.close()
 
     def knows(self, path: str) -> bool:
+        """Whether that path is a record that is read."""
         return self._find(path) is not None
 
     def remove(self, path: str) -> None:
@@ -124,6 +127,7 @@ class HeartbeatScan:
         self._tidy_at = time.monotonic() + _TIDY_SHARE * (time.thread_time() - began)
 
     def close(self) -> None:
+        """Close every record."""
         for names in self._names.values():
             names.close()
 

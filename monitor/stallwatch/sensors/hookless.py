@@ -37,6 +37,8 @@ _MOST_ANCESTORS = 64  # of one process: a chain is as long as its user likes
 
 
 class FoundRank(NamedTuple):
+    """A process that is a rank, without a hook."""
+
     pid: int
     start_ticks: int
     names: RankNames

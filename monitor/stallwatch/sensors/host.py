@@ -26,10 +26,13 @@ _CONTEXT_LINES = 4  # a GPU off the bus is told in three lines, an OOM kill in t
 
 
 def make(options: Options) -> "HostSensor":
+    """The sensor by its options."""
     return HostSensor()
 
 
 class HostSensor:
+    """The host: memory, pressure, ports, kernel log."""
+
     def __init__(
         self,
         open_log: Callable[[], KernelMessages] = open_messages,
@@ -135,6 +138,7 @@ class Ports:
         self._due_ns = 0
 
     def latest(self, missing: dict[str, str]) -> tuple[tuple[NetworkPort, ...] | None, int | None]:
+        """The ports as last read, and their age in seconds."""
         now_ns = self._now_ns()
         seconds = self._aside.silent_seconds
         if seconds is not None:

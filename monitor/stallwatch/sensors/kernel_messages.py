@@ -15,6 +15,8 @@ _JOURNAL_LINES = 2000
 
 
 class KernelMessages(Protocol):
+    """A source of the kernel's messages."""
+
     def read(self) -> Iterator[tuple[float | None, str]]:
         """Yield the lines since the last call: seconds on the kernel's own clock, and the text."""
         ...

@@ -24,6 +24,7 @@ class Owners:
         self._aside = Aside[str]()
 
     def name_of(self, uid: int) -> str:
+        """A user's name; "uid N" for one that has none."""
         known = self._names.get(uid)
         if known is None:
             known = self._names[uid] = self._ask(uid) or f"uid {uid}"

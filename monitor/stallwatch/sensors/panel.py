@@ -77,6 +77,7 @@ class SupervisedSensor(Generic[T]):
 
     @property
     def pid(self) -> int | None:
+        """Its child's pid; None without one."""
         return self._worker.pid
 
     @property
@@ -137,6 +138,7 @@ class SupervisedSensor(Generic[T]):
         return self._result
 
     def status(self) -> SensorStatus:
+        """How it does."""
         reason = self._result.reason if isinstance(self._result, Unavailable) else ""
         required = self._required or self._present
         return SensorStatus(

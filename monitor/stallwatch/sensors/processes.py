@@ -146,4 +146,5 @@ class ProcessWatch:
             yield ChildProcess(pid, stat.state, stat.command, stat.cpu_ticks)
 
     def close(self) -> None:
+        """Close the process' directory."""
         self.directory.close()

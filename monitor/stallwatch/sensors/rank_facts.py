@@ -36,6 +36,8 @@ _MATTERS = ("TORCH_DISTRIBUTED_DEBUG",)  # DETAIL adds collectives: on one rank 
 
 
 class Facts(msgspec.Struct, frozen=True):
+    """What a rank's hook wrote down once."""
+
     environment: dict[str, str] = {}
     versions: dict[str, str | None] = {}
     process_groups: dict[str, str] = {}  # "nccl 3" to "mesh_tp 1a2b3c4d"

@@ -27,6 +27,7 @@ NO_HOOK = "no hook: add stallwatch.attach() for steps and phases"
 
 
 def make(options: Options) -> "RanksSensor":
+    """The sensor by its options."""
     return RanksSensor(options, known=None if options.known < 0 else KnownRanks(options.known))
 
 
@@ -272,6 +273,7 @@ class RanksSensor:
             self.followed.forget(rank)
 
     def close(self) -> None:
+        """Close all that is open."""
         self._scan.close()
         self.followed.close()
 

@@ -48,6 +48,7 @@ class Record:
 
     @property
     def is_good(self) -> bool:
+        """Whether it was read and nothing is wrong with it."""
         return self.last is not None and not self.rejected
 
     def is_unchanged(self, status: os.stat_result) -> bool:
@@ -59,6 +60,7 @@ class Record:
         return unchanged
 
     def close(self) -> None:
+        """Close its file."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
@@ -156,6 +158,7 @@ class RecordNames:
         return self._keep(name, status)
 
     def forget(self, name: str) -> None:
+        """Forget a record that is gone."""
         record = self._records.pop(name)
         record.close()
         del self._of_user[record.uid][name]
@@ -173,6 +176,7 @@ class RecordNames:
         return tuple(self._facts_of.get((name, uid), ()))
 
     def find(self, name: str) -> Record | None:
+        """The record of that name; None."""
         return self._records.get(name)
 
     def _take(self, descriptor: int, name: str) -> None:

@@ -23,6 +23,8 @@ _MOST_LEFT_BEHIND = 16
 
 
 class SlowFacts(NamedTuple):
+    """What is read of a process once, for it may take long."""
+
     command: str  # without secrets
     environment: dict[str, str]  # the names that tell a rank
 

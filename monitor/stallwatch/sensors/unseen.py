@@ -13,6 +13,8 @@ _UNSEEN_SECONDS = 15.0
 
 
 class Unseen:
+    """Ranks that no source shows any more, since when."""
+
     def __init__(self, silent_seconds: float) -> None:
         """Who is silent for `silent_seconds` has ended, for all that can be known."""
         self._silent_ns = int(silent_seconds * 1e9)

@@ -37,7 +37,8 @@ class LaunchCheck(ABC):
     @abstractmethod
     def of_part(
         self, surroundings: Surroundings, path: Path, part: Part, started: list[Launch]
-    ) -> Iterator[FindingRecord]: ...
+    ) -> Iterator[FindingRecord]:
+        """What is wrong in one part of a text that starts ranks."""
 
 
 class LoopbackLaunch(LaunchCheck):

@@ -92,7 +92,8 @@ class ScriptCheck(ABC):
         return tuple(record for script in training_scripts(surroundings) for record in self.of_script(script))
 
     @abstractmethod
-    def of_script(self, script: Script) -> Iterator[FindingRecord]: ...
+    def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        """What is wrong in one script."""
 
 
 def training_scripts(surroundings: Surroundings) -> Iterator[Script]:
