@@ -22,6 +22,8 @@ class Clock(Protocol):
 
 
 class SystemClock:
+    """The node's own clocks."""
+
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()
 

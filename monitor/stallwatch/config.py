@@ -62,6 +62,8 @@ __all__ = [
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole configuration; a missing section has its defaults."""
+
     daemon: DaemonSection = DaemonSection()
     http: HttpSection = HttpSection()
     sensors: SensorsSection = SensorsSection()

@@ -55,6 +55,8 @@ _CLOSE_SECONDS = 2.0  # what an output may take for its last words
 
 
 class Daemon:
+    """The loop: reads sensors, detects, lets incidents decide, and has it done."""
+
     def __init__(
         self,
         config: Config,
@@ -253,6 +255,7 @@ class Daemon:
 
     @property
     def outputs(self) -> tuple[Output, ...]:
+        """Everything that it tells."""
         return self._outputs
 
     def open(self, outputs: Sequence[Output]) -> None:
@@ -278,6 +281,7 @@ class Daemon:
         self._guard.run("sensors", "panel", self._panel.close)
 
     def handle_signals(self) -> None:
+        """End and read the configuration anew by signals; call it in the main thread."""
         signal.signal(signal.SIGTERM, self.stop)
         signal.signal(signal.SIGINT, self.stop)
         signal.signal(signal.SIGHUP, self.ask_reload)

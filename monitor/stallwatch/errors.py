@@ -27,16 +27,20 @@ class StallwatchError(Exception):
 
 
 class UsageError(StallwatchError):
+    """The command or a setting was wrong."""
+
     exit_code = EXIT_USAGE
 
 
 class UnusableInput(StallwatchError):
+    """What was given cannot be read."""
+
     exit_code = EXIT_UNUSABLE
 
 
 class Denied(StallwatchError):
-    pass
+    """The daemon does not do that for this user."""
 
 
 class DeadlineExceeded(StallwatchError):
-    pass
+    """What was asked did not answer in time."""

@@ -17,6 +17,8 @@ from stallwatch.node.frames import answer_requests, as_child
 
 
 class Request(msgspec.Struct, frozen=True):
+    """What the child that talks to the meeting place is asked."""
+
     settings: Settings
     what: Literal["check", "exchange", "orders", "pace"]
     wish: Wish | None = None
@@ -36,6 +38,7 @@ class Talker:
         self._settings: Settings | None = None
 
     def answer(self, request: Request) -> Seen:
+        """Ask the meeting place; its errors are answers."""
         try:
             if self._place is None or request.settings != self._settings:
                 self._secret, self._place = secret_of(request.settings), open_place(request.settings)
@@ -63,6 +66,7 @@ class Talker:
 
 
 def main() -> None:
+    """Answer requests until standard input ends."""
     drop_unless_root()
     talker = Talker()
     answer_requests(lambda request: msgspec.msgpack.encode(talker.answer(_REQUEST.decode(request))))

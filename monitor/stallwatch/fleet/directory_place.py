@@ -41,6 +41,8 @@ _ATTEMPTS: Final = 20  # to open the next incident while others do
 
 
 class DirectoryPlace:
+    """A meeting place in a shared directory."""
+
     def __init__(self, root: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._root = root
         self._monotonic = monotonic

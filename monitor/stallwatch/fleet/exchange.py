@@ -15,6 +15,8 @@ from stallwatch.model.incident import Told
 
 
 class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node gives and asks at one exchange about an incident."""
+
     job: str
     node: str
     ordinal: int = 0  # 0: join
@@ -31,6 +33,8 @@ class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the meeting place showed then."""
+
     ordinal: int = 0
     board: Board = Board()
     generation: int = 0  # of our claim that is in force; 0: we hold none

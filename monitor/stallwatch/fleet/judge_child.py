@@ -17,6 +17,8 @@ from stallwatch.node.capabilities import drop_unless_root
 
 
 class Question(msgspec.Struct, frozen=True):
+    """What is to be judged over all nodes."""
+
     settings: Settings
     key: Key
     world_size: int
@@ -25,6 +27,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def answer_to(question: Question, place: MeetingPlace, secret: bytes) -> JobVerdict | PaceVerdict | None:
+    """The verdict over what nodes gave; None where there is none."""
     if question.before is not None:
         paces = believed_paces(place.summaries(question.key), secret, question.key)
         return judge_pace(paces, question.minimum_share, question.before)
@@ -38,6 +41,7 @@ def answer_to(question: Question, place: MeetingPlace, secret: bytes) -> JobVerd
 
 
 def main() -> int:
+    """Answer the question of standard input."""
     drop_unless_root()
     gc.disable()  # evidence is a tree without cycles that lives until the end
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)

@@ -15,9 +15,11 @@ _MOST_CAPTURED_BYTES: Final = 16 << 20
 class Judging(Protocol):
     """node.run_once.RunOnce, as far as it is used here."""
 
-    def poll(self) -> Ended | None: ...
+    def poll(self) -> Ended | None:
+        """What came of it; None while it works. Never waits."""
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """End it."""
 
 
 def start_judge(question: Question) -> Judging:

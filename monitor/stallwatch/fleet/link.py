@@ -50,6 +50,8 @@ class _Seat:
 
 
 class Link:
+    """The daemon's side of the meeting place."""
+
     def __init__(
         self,
         settings: Settings,

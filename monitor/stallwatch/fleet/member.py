@@ -64,6 +64,8 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Member:
+    """A node's part in one incident of a job."""
+
     def __init__(self, node: str, now_ns: int, ordinal: int = 0, past: int = 0) -> None:
         """`ordinal`: where a daemon before this one had joined already; `past`: of the job's incident before, which is
         over here."""
@@ -94,6 +96,7 @@ class Member:
 
     @property
     def ordinal(self) -> int:
+        """Which incident of the job it is; 0 before the place has said."""
         return self._ordinal
 
     def wish(self, now_ns: int, local: Local) -> Wish | None:
@@ -170,6 +173,7 @@ class Member:
 
     @property
     def puts(self) -> int:
+        """How many summaries the place had at the last look."""
         return self._board.puts
 
     def merged(self, verdict: JobVerdict) -> None:

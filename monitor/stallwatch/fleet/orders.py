@@ -24,6 +24,8 @@ SECOND_NS: Final = 1_000_000_000
 
 
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What people said of a job or node, to hold on all nodes."""
+
     kind: Literal["mute", "acknowledge", "maintenance", "mode"]
     about: str = ""  # a job, an incident as all nodes call it, a node; of the mode nothing
     owner: str = ""  # of the job
@@ -37,28 +39,37 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
+        """Its name at the meeting place: one for what it is about."""
         said = "\0".join((self.owner, self.about)).encode("utf-8", "replace")
         return f"{self.kind}-{hashlib.sha256(said).hexdigest()[:24]}"
 
 
 class Posting(msgspec.Struct, frozen=True):
+    """An order to give."""
+
     order: Order
     seconds: float
     anew: bool  # False: only where the place has none of its name
 
 
 class OrdersWish(msgspec.Struct, frozen=True):
+    """What a node knows of orders and gives."""
+
     known: str = ""  # revision
     give: tuple[Posting, ...] = ()
 
 
 class OrdersSeen(msgspec.Struct, frozen=True):
+    """The orders at the meeting place; None: as known."""
+
     revision: str = ""
     orders: tuple[tuple[Order, float], ...] | None = None  # with the seconds that they still hold; None: as known
     caveat: str = ""
 
 
 class News(NamedTuple):
+    """An order that this node did not know."""
+
     order: Order
     until_ns: int
 

@@ -17,6 +17,8 @@ _VERDICT = msgspec.json.Decoder(PaceVerdict)
 
 
 class PaceLink:
+    """The daemon's side of pace records."""
+
     def __init__(
         self, settings: Settings, node: str, minimum_share: float, judge: Callable[[Question], Judging]
     ) -> None:
@@ -31,6 +33,7 @@ class PaceLink:
 
     @property
     def busy(self) -> bool:
+        """Whether anything is being judged."""
         return bool(self._judging)
 
     def step(self, now_ns: int, jobs: Sequence[JobPace]) -> None:
@@ -47,12 +50,14 @@ class PaceLink:
                 self._begin(job, seat, now_ns)
 
     def wish(self, now_ns: int) -> PaceWish | None:
+        """What to ask next; None: nothing is due."""
         for name, job in self._jobs.items():
             if (wish := self._seats[name].wish(now_ns, job)) is not None:
                 return wish
         return None
 
     def heard(self, wish: PaceWish, seen: PaceSeen, now_ns: int) -> None:
+        """Take what the meeting place showed."""
         self.problem = seen.caveat
         if wish.job in self._seats:
             self._seats[wish.job].heard(wish, seen, now_ns)

@@ -22,6 +22,8 @@ ORDINAL: Final = 0
 
 
 class PaceWish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node gives and asks about a job's pace."""
+
     job: str
     node: str
     pace: bytes = b""
@@ -31,6 +33,8 @@ class PaceWish(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PaceSeen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the meeting place showed of it."""
+
     generation: int = 0
     verdict: bytes = b""
     revision: int = 0
@@ -73,6 +77,8 @@ def exchange_pace(place: MeetingPlace, secret: bytes, wish: PaceWish) -> PaceSee
 
 
 class PaceSeat:
+    """A node's part in a job's pace."""
+
     def __init__(self, node: str) -> None:
         self._node = node
         self._generation = 0
@@ -88,6 +94,7 @@ class PaceSeat:
 
     @property
     def verdict(self) -> PaceVerdict:
+        """Who holds the job back, as last judged."""
         return self._verdict
 
     def wish(self, now_ns: int, job: JobPace) -> PaceWish | None:
@@ -104,6 +111,7 @@ class PaceSeat:
         return PaceWish(job.job, self._node, pace, self._generation, self._unnoted, self._known)
 
     def heard(self, wish: PaceWish, seen: PaceSeen, now_ns: int) -> None:
+        """Take what the meeting place showed."""
         self._answered_ns = now_ns
         self._generation = seen.generation
         self._until_ns = now_ns + int((CLAIM_SECONDS - 1) * SECOND_NS)
@@ -121,6 +129,7 @@ class PaceSeat:
         return bool(self._generation) and now_ns < self._until_ns and now_ns >= self._judge_from_ns
 
     def judging(self, now_ns: int) -> None:
+        """Note that it is being judged now."""
         self._judged_ns = now_ns
         self._judge_from_ns = now_ns + int(_JUDGE_SECONDS * SECOND_NS)
 

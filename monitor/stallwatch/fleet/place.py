@@ -56,6 +56,8 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class MeetingPlace(Protocol):
+    """Where nodes meet."""
+
     def check(self) -> None:
         """Try that it can be read and written, and that two cannot claim one thing."""
         ...

@@ -146,6 +146,8 @@ return found
 
 
 class RedisPlace:
+    """A meeting place in Redis or Valkey."""
+
     def __init__(self, client: Any, shown: str) -> None:
         """`shown`: its address as sentences name it."""
         self._client = client

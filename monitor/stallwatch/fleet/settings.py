@@ -17,6 +17,8 @@ _SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "file")
 
 
 class Settings(msgspec.Struct, frozen=True):
+    """Where nodes meet, and the files of its secrets."""
+
     url: str
     username: str = ""
     password_file: str = ""

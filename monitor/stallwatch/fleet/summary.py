@@ -28,6 +28,8 @@ class NodeWord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Believed(NamedTuple):
+    """What is taken of nodes' words, and why others are not."""
+
     words: tuple[NodeWord, ...]
     caveats: tuple[str, ...]
     unknown: tuple[int, ...]  # ranks that several nodes claim

@@ -17,6 +17,8 @@ _MOST_NAMED = 8
 
 
 class JobVerdict(msgspec.Struct, frozen=True):
+    """The verdict over all nodes."""
+
     report: Report
     nodes: int  # that it rests on
     ranks: int  # of which something is known

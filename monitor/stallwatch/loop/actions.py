@@ -58,6 +58,8 @@ def _is_same(one: StartCapture, other: Judge) -> bool:
 
 
 class ActionRunner:
+    """Does what the engine wants, and reports what came of it."""
+
     def __init__(
         self,
         config: Config,

@@ -22,6 +22,8 @@ _HOME_TICKS = 10  # between attempts to bring something home: it may be large, a
 
 
 class BundleStore:
+    """Where bundles are kept: the store, and a spare one while its disk does not answer."""
+
     def __init__(self, store: Store, spare: Store | None, guard: StageGuard) -> None:
         """`spare` takes bundles that `store` does not; without one such a look is lost."""
         self._store = store
@@ -36,6 +38,7 @@ class BundleStore:
         return self._store_of(incident).problem()
 
     def writer(self, incident: Incident) -> BundleWriter:
+        """Who writes into an incident's bundle."""
         store = self._store_of(incident)
         return BundleWriter(Path(incident.bundle), incident.node, store.write, store.append)
 

@@ -66,11 +66,13 @@ class ControlService:
         return wishes
 
     def incident(self, incident_id: str) -> Incident | None:
+        """The incident of that id, open or past; None."""
         report = self._report
         known = report.incidents if report else ()
         return next((i for i in known if i.incident_id == incident_id), None) or self._store.load(incident_id)
 
     def past_incidents(self, limit: int) -> tuple[Incident, ...]:
+        """Past incidents, newest first."""
         return self._store.newest(limit)
 
     def capture(self, training_job: str | None, owner: str | None = None) -> str:
@@ -86,23 +88,27 @@ class ControlService:
             ) from error
 
     def mute(self, training_job: str, seconds: float, owner: str | None = None, by: str = "") -> str:
+        """Keep a job quiet for so long; return whose job that was."""
         whose = self._owner(training_job, by) if owner is None else owner
         self._wishes.put(Command(MuteWanted(training_job, self._clock.monotonic_ns() + int(seconds * 1e9), whose)))
         self._wake()
         return whose
 
     def mode(self, mode: Mode, seconds: float, by: str) -> str:
+        """Set the mode for so long."""
         self._wishes.put(Command(ModeWanted(mode, self._clock.monotonic_ns() + int(seconds * 1e9), by)))
         self._wake()
         return self._reach()
 
     def maintenance(self, node: str, seconds: float, by: str, why: str) -> str:
+        """Say that a node is worked on for so long."""
         name = node or self._node()
         self._wishes.put(Command(MaintenanceWanted(name, self._clock.monotonic_ns() + int(seconds * 1e9), by, why)))
         self._wake()
         return self._reach()
 
     def acknowledge(self, incident_id: str, by: str) -> None:
+        """Note that somebody is on an incident."""
         report = self._report
         known = {one.incident_id for one in report.incidents if not one.is_over} if report else set()
         if incident_id not in known:
@@ -121,6 +127,7 @@ class ControlService:
         self._wake()
 
     def notify_test(self) -> tuple[str, ...]:
+        """Send a test alert by every output; return what came of each."""
         return self.test_outputs()
 
     def _node(self) -> str:

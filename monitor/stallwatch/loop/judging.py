@@ -23,6 +23,8 @@ _COMMAND = (sys.executable, "-m", "stallwatch.cli.warm")
 
 
 class JudgeState(msgspec.Struct, frozen=True):
+    """The verdict, or why there is none."""
+
     report: Report | None
     problem: str = ""
     summary: bytes = b""  # for other nodes, where it was asked for: diagnosis.node_summary as msgpack
@@ -44,6 +46,7 @@ class JudgeRun:
 
     @property
     def alive(self) -> bool:
+        """Whether the child runs."""
         return self._run.alive
 
     def begin(self, bundle: Path) -> None:

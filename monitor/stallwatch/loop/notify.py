@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 
 class ServiceManager:
+    """Tells systemd that the daemon is ready and lives."""
+
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
 

@@ -22,8 +22,6 @@ class Verb(NamedTuple):
 class NotAllowed(ValueError):
     """A request that no verb allows."""
 
-    pass
-
 
 def number_of(request: Mapping[str, Any], key: str, low: int, high: int) -> int:
     """A whole number of a request within bounds; raise NotAllowed."""

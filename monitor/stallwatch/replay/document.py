@@ -30,12 +30,16 @@ _SECOND_NS = 1_000_000_000
 
 
 class ChangedKey(msgspec.Struct, frozen=True):
+    """A setting that differs from the recorded one."""
+
     key: str  # "tell.storage_seconds"
     recorded: Any
     replayed: Any
 
 
 class Timeline(msgspec.Struct, frozen=True):
+    """What was recorded."""
+
     begins_at: str
     ends_at: str
     snapshots: int
@@ -62,6 +66,8 @@ class LookVerdict(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
+    """A message that would have been sent."""
+
     at: str
     after_seconds: float
     incident_id: str
@@ -72,6 +78,8 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Replay(msgspec.Struct, frozen=True):
+    """What detection decided from a bundle's timeline."""
+
     schema_version: int
     tool_version: str
     bundle: str

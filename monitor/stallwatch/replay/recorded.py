@@ -24,12 +24,15 @@ _OLD_SECONDS = 15.0
 
 
 class RecordedLook(NamedTuple):
+    """A look that the bundle holds."""
+
     number: int
     begun_ns: int | None  # CLOCK_MONOTONIC; None: the bundle does not say
     done_ns: int | None
 
     @property
     def takes_ns(self) -> int:
+        """How long it took; a usual time where the bundle does not say."""
         return _LOOK_NS if self.begun_ns is None or self.done_ns is None else self.done_ns - self.begun_ns
 
 

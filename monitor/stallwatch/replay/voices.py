@@ -15,6 +15,8 @@ SHOWN = "page and log"
 
 
 class Voice(msgspec.Struct, frozen=True):
+    """An output that tells incidents."""
+
     name: str
     minimum: Severity
 
@@ -28,6 +30,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
+        """The message in one line."""
         return line(self.incident)
 
 
