@@ -17,7 +17,7 @@ from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, is_servi
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, hint, job_frame, source_text
 from stallwatch.diagnosis.frames.meaning import meaning
 from stallwatch.diagnosis.recorder.operations import is_autograd, is_started
-from stallwatch.model.evidence import ChildProcess, CodeFrame, Recorder, SourceLine, ThreadStack
+from stallwatch.model.evidence import ChildProcess, CodeFrame, Operation, Recorder, SourceLine, ThreadStack
 from stallwatch.model.verdict import EndsByItself, Fact, Where
 from stallwatch.progress.kinds import Doing, kind_of, of_all
 from stallwatch.progress.observation import Calls, Child, Lines, Observation, Stack
@@ -278,7 +278,12 @@ def new_operations(recorders: tuple[Recorder, ...], ident: str, *, in_main: bool
         seen = newest[recorder.backend]
         if len(seen) < 2 or recorder.look != max(seen):
             continue
-        fresh = [op for op in recorder.operations if op.record_id > seen[sorted(seen)[-2]]]
+        earlier = next(one for one in recorders if one.backend == recorder.backend and one.look == sorted(seen)[-2])
+        fresh = [op for op in recorder.operations if op.record_id > seen[earlier.look]]
+        if _holds_the_active_alone(earlier, recorder):
+            if not earlier.status:
+                continue
+            fresh = _enqueued_since(fresh, earlier, recorder)
         told = told or False
         if ident and issuers:
             told = told or any(op.thread_id == ident or is_autograd(op) for op in fresh)
@@ -291,6 +296,27 @@ def new_operations(recorders: tuple[Recorder, ...], ident: str, *, in_main: bool
         elif fresh:
             return told or None
     return told
+
+
+def _holds_the_active_alone(earlier: Recorder, later: Recorder) -> bool:
+    """A dump without what had ended by then (torch's onlyActive): what the next one holds beside may be older."""
+    return not any(_has_ended(op) for op in earlier.operations) and any(_has_ended(op) for op in later.operations)
+
+
+def _has_ended(operation: Operation) -> bool:
+    return operation.retired or operation.state == "completed"
+
+
+def _enqueued_since(operations: list[Operation], earlier: Recorder, later: Recorder) -> list[Operation]:
+    """Given operations, oldest first, return as many of each group, the newest, as its counter has gone up."""
+    before = {status.pg_id: status.enqueued for status in earlier.status}
+    more = {status.pg_id: status.enqueued - before.get(status.pg_id, 0) for status in later.status}
+    fresh = []
+    for operation in reversed(operations):
+        if more.get(operation.pg_id, 0) > 0:
+            more[operation.pg_id] -= 1
+            fresh.append(operation)
+    return fresh[::-1]
 
 
 def issuers(recorders: tuple[Recorder, ...]) -> frozenset[str]:

@@ -18,6 +18,7 @@ from stallwatch.model.evidence import (
     Attempt,
     ChildProcess,
     CodeFrame,
+    GroupStatus,
     Operation,
     ProcessLook,
     RankEvidence,
@@ -560,6 +561,19 @@ def test_new_operations_move_the_thread_that_issued_them_only() -> None:
     assert looks(WAITS, WAITS, recorders=recorders).moving is False
     alone = (recorder(1, (1, "55")), recorder(2, (1, "55"), (2, "55")))
     assert looks(WAITS, WAITS, recorders=alone).moving is True
+
+
+def test_what_had_ended_before_a_dump_of_active_calls_is_not_new() -> None:
+    def seen(*enqueued: int) -> bool | None:
+        ended = [msgspec.structs.replace(operation(number, "55"), retired=True) for number in (1, 2, 3)]
+        first, last = (
+            Recorder(f"{look}", look, "nccl", "2.10", (), (GroupStatus(0, number, -1, 3),), tuple(known))
+            for look, number, known in ((1, enqueued[0], ()), (2, enqueued[1], ended))
+        )
+        return looks(WAITS, WAITS, recorders=(first, last)).moving
+
+    assert seen(3, 3) is False
+    assert seen(2, 3) is True
 
 
 def test_a_stopped_process_stands_still() -> None:
