@@ -1,4 +1,7 @@
-"""Most ranks stand where a process group is made, and wait there for the few that went on to the next collective."""
+"""Most ranks stand where a process group is made, and wait there for the few that went on to the next collective.
+
+NCCL makes a group's communicator at its first collective, which its recorder holds once that is made: torch
+`ProcessGroupNCCL::collective` calls `initNCCLComm` before `FlightRecorder::recordWithResetEnabled`."""
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, operation_of, waiting_facts
@@ -17,6 +20,8 @@ def claim(analysis: Analysis) -> Saying:
         return None
     inside = list(analysis.absent)
     calls = {_makes(case, rank) for rank in inside}
+    is_made = calls != {""}
+    calls = calls if is_made else {_connects(case, rank) for rank in inside}
     if len(calls) != 1 or "" in calls or {*waits, *inside} != set(case.world) or len(waits) >= len(inside):
         return None
     if any(case.activity(rank).moving is not False for rank in inside):
@@ -27,9 +32,15 @@ def claim(analysis: Analysis) -> Saying:
     return Claim(
         cause="collective_mismatch",
         culprits=waits,
-        confidence="likely",
+        confidence="likely" if is_made else "possible",  # a group of theirs may fail to connect as well
         because=(
-            Fact(f"{named(inside)} stand in {call}, and wait there for the ranks that the group is made of", "py-spy"),
+            Fact(
+                f"{named(inside)} stand in {call}, and wait there for the ranks that the group is made of"
+                if is_made
+                else f"{named(inside)} stand in {call}, and no recorder of theirs holds it: so does a group's first "
+                "call, until all its members are connected",
+                "py-spy",
+            ),
             *waiting_facts(analysis),
             *activity_facts(analysis, inside),
         ),
@@ -39,8 +50,9 @@ def claim(analysis: Analysis) -> Saying:
         operation=call,
         ends_by_itself="first_use",  # members connect while the others go on, as a rule for a moment
         steps=(
-            f"Let every rank of the job call {call}, in the same order and with the same ranks, members or not: "
-            f"{named(inside)} stand in it{_at(case, inside)}.",
+            f"Let every rank of the job call {call if is_made else 'new_group'}, in the same order and with the "
+            f"same ranks, members or not: {named(inside)} stand in "
+            f"{'it' if is_made else f'the first {call} of a group'}{_at(case, inside)}.",
         ),
     )
 
@@ -57,3 +69,10 @@ def _makes(case: Case, rank: int) -> str:
         return ""
     torch = [frame for frame in activity.stack if code_origin(frame.filename).module.startswith("torch.distributed")]
     return next((name for frame in reversed(torch) if (name := function(frame.name)) in _MAKES), "")
+
+
+def _connects(case: Case, rank: int) -> str:
+    """The collective in which the rank stands, by its stack, that NCCL's recorder does not hold; "" where none is."""
+    activity = case.activity(rank)
+    by_nccl = any(recorder.backend == "nccl" and recorder.operations for recorder in case.evidence[rank].recorders)
+    return (activity.collective or "") if activity.where == "collective" and activity.in_collective and by_nccl else ""

@@ -33,6 +33,27 @@ def test_who_goes_on_without_the_group_that_the_others_make_is_named() -> None:
     assert "members or not" in verdict.next_steps[0] and "train.py:60" in verdict.next_steps[0]
 
 
+BARRIER = (CodeFrame("barrier", _C10D, 5030), CodeFrame("<module>", "/srv/job/train.py", 61))
+
+
+@pytest.mark.parametrize(
+    ("backend", "cause", "culprits"), [("nccl", "collective_mismatch", (3,)), ("gloo", None, None)]
+)
+def test_the_first_collective_of_a_group_waits_for_members_that_went_on(
+    backend: str, cause: str | None, culprits: tuple[int, ...] | None
+) -> None:
+    """NCCL's recorder holds it once the group is connected; gloo's holds all, so that it must be another call there."""
+    ranks = [Rank(rank, STEPS, len(STEPS), frames=BARRIER, state="R", wchan=None, backend=backend) for rank in range(3)]
+    waits = Rank(3, (*STEPS, STEPS[0]), len(STEPS), backend=backend)
+    verdict = judge(evidence(*ranks, waits)).verdicts[0]
+    if cause is None:
+        assert verdict.cause != "collective_mismatch"
+        return
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == (cause, culprits, "possible")
+    assert verdict.ends_by_itself == "first_use"
+    assert "new_group" in verdict.next_steps[0] and "train.py:61" in verdict.next_steps[0]
+
+
 @pytest.mark.parametrize("inside", [1, 2])
 def test_the_few_that_make_a_group_alone_are_those_that_the_others_wait_for(inside: int) -> None:
     ranks = [_inside(rank) if rank < inside else _waits(rank) for rank in range(4)]
