@@ -22,7 +22,9 @@ _WHAT: Final = re.compile(r"\s*what\(\): +(?P<said>.*)$")
 _PROCESS_NAME: Final = re.compile(
     r"\s*Process name: \[\[[\w@.-]+,\d+\],(?P<rank>\d+)\]|\s*Process name: \[\S+,(?P<other>\d+)\]"
 )
-_HYDRA: Final = re.compile(r"=\s+(?:KILLED BY SIGNAL: (?P<signal>\d+)|EXIT (?:CODE|STATUS): (?P<code>\d+))")
+_HOW: Final = re.compile(  # Hydra's and PRRTE's next line
+    r"=\s+KILLED BY SIGNAL: (?P<signal>\d+)|=\s+EXIT (?:CODE|STATUS): (?P<code>\d+)|signal (?P<next>\d+) \("
+)
 _EXIT_CODE: Final = re.compile(r"\s*Exit code:\s+(?P<code>\d+)")
 _MOST_LINES: Final = 12  # between NCCL's exception and its reason
 _MOST_FRAMES: Final = 100
@@ -38,7 +40,7 @@ class Blocks:
         self._crashes: dict[tuple[int | None, str], tuple[int, list[CodeFrame] | None]] = {}  # None: another thread
         self._terminate: dict[tuple[int | None, str], int] = {}
         self._mpi_rank: int | None = None
-        self._hydra: int | None = None  # event of a process whose end the next line tells
+        self._unended: int | None = None  # event of a process whose end the next line tells
 
     def begin(self, place: int, line: Line) -> None:
         """An event was made of this line."""
@@ -51,8 +53,8 @@ class Blocks:
             self._crashes[writer] = place, None
         elif event.kind == "native_exception":
             self._terminate[writer] = place
-        elif event.kind == "process_failed" and "RUNNING AT" in event.text:
-            self._hydra = place
+        elif event.kind == "process_failed" and ("RUNNING AT" in event.text or event.text.endswith("exited on")):
+            self._unended = place
 
     def feed(self, line: Line, number: int) -> bool:
         """Return True when the line is a part of a block, and no event of its own."""
@@ -67,10 +69,12 @@ class Blocks:
             place = self._terminate.pop(writer)
             self._events[place] = replace(self._events[place], message=match["said"] or None)
             return False  # it may be an event of its own
-        if self._hydra is not None and (match := _HYDRA.match(line.text)):
-            code, ended_by = exit_of(int(match["code"])) if match["code"] else (None, int(match["signal"]))
-            self._events[self._hydra] = replace(self._events[self._hydra], exit_code=code, exit_signal=ended_by)
-            self._hydra = None
+        if self._unended is not None and (match := _HOW.match(line.text)):
+            code, ended_by = (
+                exit_of(int(match["code"])) if match["code"] else (None, int(match["signal"] or match["next"]))
+            )
+            self._events[self._unended] = replace(self._events[self._unended], exit_code=code, exit_signal=ended_by)
+            self._unended = None
             return True
         return self._mpirun(line, number)
 

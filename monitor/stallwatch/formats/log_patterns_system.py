@@ -37,8 +37,18 @@ SYSTEM_PATTERNS: Final = (
     pattern(
         "process_failed",
         "noticed that process rank",
-        r"noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal"
-        r" (?P<exit_signal>\d+)",
+        r"noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on"
+        r"(?: signal (?P<exit_signal>\d+)|\s*$)",
+    ),
+    pattern(
+        "process_failed",
+        "exited due to process rank",
+        r"exited due to process rank (?P<rank>\d+) with PID (?P<pid>\d+) on(?: node (?P<host>\S+))?",
+    ),
+    # PALS, of HPE's machines.
+    *(
+        pattern("process_failed", word, rf"\brank (?P<rank>\d+) (?:{word} (?P<{name}>[1-9]\d*))\s*(?:\(.*)?$")
+        for word, name in (("exited with code", "exit"), ("died from signal", "exit_signal"))
     ),
     pattern("process_failed", "MPI_ABORT was invoked", r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator"),
     # Intel MPI's and MPICH's; the next line says how.
@@ -133,6 +143,7 @@ SYSTEM_PATTERNS: Final = (
     pattern("memory_killed", "OOMKilled", r"\bOOMKilled\b"),
     # Slurm, LSF, PBS and Kubernetes about a job's end.
     pattern("node_failed", "NODE FAILURE", r"ON (?P<host>\S+) CANCELLED AT \S+ DUE TO NODE FAILURE"),
+    pattern("node_failed", "has been marked dead", r"address: (?P<host>[\w.:-]+).*has been marked dead because"),  # Ray
     pattern("node_failed", "Node failure on", r"srun: error: Node failure on (?P<host>\S+)"),
     pattern("process_failed", "DUE TO TASK FAILURE", r"ON (?P<host>\S+) CANCELLED AT \S+ DUE TO TASK FAILURE"),
     pattern(

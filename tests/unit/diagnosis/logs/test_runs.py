@@ -91,6 +91,15 @@ RUNS: dict[str, tuple[str, Accepted]] = {
     "a node's mark before its agent": (
         marked(ranked(RAISED, 11) + LAUNCHERS_ERROR + summary(11), "1: ") + marked(STEPS, "0: "), failed(11)),
     "a process manager of MPI": (HYDRA.format(3, "9 (Killed)") + HYDRA.format(0, "15 (Terminated)"), failed(3)),
+    "PALS": (STEPS + "x1c0s1b0n0: rank 37 exited with code 1\nx1c0s1b0n0: rank 0 died from signal 15\n", failed(37)),
+    "Open MPI 5 in two lines": (
+        "prterun noticed that process rank 4 with PID 22211 on node n2 exited on\nsignal 11 (Segmentation fault).\n",
+        failed(4)),
+    "Open MPI 5 about an abort": (
+        "prterun has exited due to process rank 2 with PID 0 on node n1 calling\n\"abort\".\n", failed(2)),
+    "a node that Ray has lost": (
+        "WARNING worker.py:2052 -- The node with node id: 0aa and address: 10.0.0.9 and node name: 10.0.0.9 has been "
+        "marked dead because the detector has missed too many heartbeats from it.\n", (("rank_exited", ()),)),
     "srun about a task": (STEPS + ABNORMAL, failed(7)),
     "srun about two": (marked(RAISED, "9: ") + "srun: error: n2: task 9: Exited with exit code 1\nsrun: Terminating "
                        "StepId=44.0\nsrun: error: n1: tasks 0-7: Exited with exit code 1\n", failed(9)),
@@ -162,3 +171,9 @@ def test_a_fault_that_the_kernel_tells_of_a_pid_is_of_the_rank_that_the_launcher
         assert (found.cause, found.culprits) == ("gpu_fault", (3,)), found
         # What the job's own kernel did is no reason to lose a node.
         assert any("out of service" in step for step in found.next_steps) is (number == 48), found.next_steps
+
+
+def test_a_processs_end_is_told_by_its_signal_and_place_whoever_tells_it() -> None:
+    for run in ("Open MPI 5 in two lines", "a process manager of MPI"):
+        found = verdict(RUNS[run][0])
+        assert any("ended with signal" in fact.fact and "on n" in fact.fact for fact in found.because), found
