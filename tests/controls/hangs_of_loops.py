@@ -23,7 +23,22 @@ import torch.distributed as dist  # noqa: TID251
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import DEVICE, RANK, STEP_SECONDS, WARM_UP, WORLD, beat, hang, main, stands, step, train
+from tests.controls.common import (
+    BACKEND,
+    DEVICE,
+    FOR_EVER,
+    RANK,
+    STEP_SECONDS,
+    WARM_UP,
+    WORLD,
+    beat,
+    before_rendezvous,
+    hang,
+    main,
+    stands,
+    step,
+    train,
+)
 
 _STUCK = threading.Event()
 _FORK = multiprocessing.get_context("fork")
@@ -191,6 +206,20 @@ def training_thread_stands_beside_an_event_loop() -> None:
             await asyncio.sleep(0.5)
 
     asyncio.run(heart())
+
+
+@hang(causes=("not_entered", "rank_raised"), culprits=(2,))
+def own_time_out_ends_it() -> None:
+    """Rank 2 sleeps between its tries for longer than the job's time-out, with which the others end: a crash."""
+    train(WARM_UP)
+    if RANK == 2:
+        time.sleep(FOR_EVER)
+    train(60)
+
+
+@before_rendezvous("own_time_out_ends_it")
+def _with_a_short_time_out() -> None:
+    dist.init_process_group(BACKEND, timeout=timedelta(seconds=25))
 
 
 @stands(where=("dataloader", "user_code", "lock"))

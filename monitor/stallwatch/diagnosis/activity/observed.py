@@ -51,6 +51,25 @@ def with_awaited_thread(activity: Activity, look: RankLook, sources: tuple[Sourc
     )
 
 
+# Ways to wait for what another thread of the process gives back, sets or puts.
+_FROM_A_THREAD = ("waits for a lock", "waits for an event", "waits for a condition", "waits for a semaphore",
+                  "waits for a queue")  # fmt: skip
+_FROM_OTHERS = ("process", "file")  # "a lock shared with other processes", "a lock file"
+
+
+def with_thread_beside(activity: Activity, look: RankLook, sources: tuple[SourceLine, ...]) -> Activity:
+    """Given a rank that waits for a lock or an event, find the line of the one that may hold it, or is to set it, where
+    only one other thread runs the job's code. Which it is, no stack tells."""
+    from_a_thread = activity.detail.startswith(_FROM_A_THREAD) and not any(w in activity.detail for w in _FROM_OTHERS)
+    others = _others(activity.os_thread_id, look) if activity.where == "lock" and from_a_thread else []
+    frame = job_frame(others[0].frames, sources) if len(others) == 1 else None
+    if frame is None:
+        return activity
+    detail = locate(others[0].frames, _around(others[0], look, sources)).detail
+    fact = Fact(f"its only other thread is at {frame.file}:{frame.line} in {frame.function}", "py-spy")
+    return msgspec.structs.replace(activity, beside_frame=frame, beside_detail=detail, why=(*activity.why, fact))
+
+
 def awaited_threads(stack: tuple[CodeFrame, ...], own_id: int | None, look: RankLook) -> list[ThreadStack]:
     """The threads for one or all of which a stack waits by a join or a future's result: those of an executor that are
     at work, else the only one that runs the job's code at all; none where nothing tells which is meant."""
@@ -72,10 +91,16 @@ def kind_of_helpers(own: ThreadStack, look: RankLook, sources: tuple[SourceLine,
 
 
 def _kind(thread: ThreadStack, look: RankLook, sources: tuple[SourceLine, ...]) -> EndsByItself | None:
+    around = _around(thread, look, sources)
+    where = locate(thread.frames, around).where
+    return kind_of(Doing(where, sleeps=around.wait == "sleep", on_cpu=thread.active))
+
+
+def _around(thread: ThreadStack, look: RankLook, sources: tuple[SourceLine, ...]) -> Circumstances:
+    """Of a thread beside the judged one."""
     kernel = thread_look(look.process, thread, main=False)
     wait = kernel_wait(kernel.wchan, kernel.state)
-    around = Circumstances(wait, thread.active, gpu=False, hint=hint(source_text(sources, thread.frames[0])))
-    return kind_of(Doing(locate(thread.frames, around).where, sleeps=wait == "sleep", on_cpu=thread.active))
+    return Circumstances(wait, thread.active, gpu=False, hint=hint(source_text(sources, thread.frames[0])))
 
 
 def _others(own_id: int | None, look: RankLook) -> list[ThreadStack]:

@@ -21,6 +21,7 @@ from stallwatch.diagnosis.activity.observed import (
     with_awaited_thread,
     with_child,
     with_stopped_child,
+    with_thread_beside,
 )
 from stallwatch.diagnosis.activity.rank_activity import Activity, with_scene
 from stallwatch.diagnosis.activity.threads import (
@@ -160,7 +161,8 @@ def read_activity(rank: RankEvidence) -> Activity:
         activity = with_child(activity, now.look, rank.sources)
         if activity.ends_by_itself is None and "process_queue" in standing.roles and _are_at_work(activity, process):
             activity = msgspec.structs.replace(activity, ends_by_itself="child")
-    activity = with_stopped_child(with_awaited_thread(activity, now.look, rank.sources), seen[-2:])
+    activity = with_awaited_thread(activity, now.look, rank.sources)
+    activity = with_stopped_child(with_thread_beside(activity, now.look, rank.sources), seen[-2:])
     activity = _with_exception(_with_logged_end(activity, rank), raised)
     return with_scene(activity, rank, ident)
 

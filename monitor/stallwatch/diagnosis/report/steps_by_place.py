@@ -29,6 +29,11 @@ def steps_by_wait(host: str, pid: str, line: str, activity: Activity) -> list[st
     return None
 
 
+def _beside(activity: Activity | None) -> str:
+    at = format_location(activity.beside_frame) if activity else ""
+    return f". Its only other thread is at {at}: if that one holds it, or is to set it, mend its wait" if at else ""
+
+
 def _stopped(host: str, child: int, line: str) -> list[str]:
     return [
         f"On {host} see the child that is stopped: `ps -o pid,ppid,stat,etime,args -p {child}`; the rank waits at "
@@ -101,7 +106,8 @@ def stuck_steps(
             if activity and "lock file" in activity.detail:
                 return _lock_file(host, pid, line)
             return [
-                f"{stacks}; it waits at {line}: look for the thread that should release or signal what it waits for.",
+                f"{stacks}; it waits at {line}: look for the thread that should release or signal what it waits for"
+                f"{_beside(activity)}.",
                 "If another thread of it waits for a collective or for this one, the two block each other: take the "
                 "lock "
                 "after the collective.",

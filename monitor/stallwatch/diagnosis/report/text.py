@@ -261,6 +261,9 @@ class Culprits:
             text += f", again and again in `{shorten(activity.polls, _SOURCE_LIMIT)}`"
         if activity and activity.awaited_frame:
             text += f" (that thread {activity.awaited_detail or 'is'} at {format_location(activity.awaited_frame)})"
+        if activity and activity.beside_frame:
+            doing = activity.beside_detail or "stands"
+            text += f" (its only other thread in the job's code {doing} at {format_location(activity.beside_frame)})"
         if activity and activity.stopped_child is not None:
             text += f" (its child process {activity.stopped_child} is stopped)"
         elif activity and activity.child_frame and activity.child_pid is not None:

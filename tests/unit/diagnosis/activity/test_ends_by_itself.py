@@ -77,6 +77,21 @@ def test_who_delivers_may_be_another_thread(beside: Frames, kind: str | None) ->
     assert read_activity(waits).ends_by_itself == kind
 
 
+HOLDS = stack("wait@TORCH/distributed/distributed_c10d.py:4", "fetch@JOB:40", *STARTED)
+
+
+@pytest.mark.parametrize(("beside", "named"), [((HOLDS,), True), ((HOLDS, HOLDS), False), ((), False)])
+def test_the_only_other_thread_is_named_where_a_lock_is_waited_for(beside: tuple[Frames, ...], named: bool) -> None:
+    waits = stack("Lock.acquire@PY/threading.py:327", "advance@JOB:4", MODULE)
+    others = [thread(frames, name=f"Thread-{n}", tid=701 + n) for n, frames in enumerate(beside)]
+    seen = msgspec.structs.replace(rank(waits, "S", "futex_do_wait"), rank=3)
+    seen = msgspec.structs.replace(seen, stacks=(stacks(thread(waits), *others),))
+    told = evidence(*WAITING)
+    verdict = judge(msgspec.structs.replace(told, ranks=(*told.ranks, seen))).verdicts[0]
+    assert ("its only other thread" in verdict.summary) is named
+    assert ("train.py:40" in verdict.next_steps[0]) is named
+
+
 POOLED = ("_WorkItem.run@PY/concurrent/futures/thread.py:58", "_worker@PY/concurrent/futures/thread.py:83", *STARTED)
 RESULT = stack(
     "Condition.wait@PY/threading.py:327", "as_completed@PY/concurrent/futures/_base.py:243", "save@JOB:4", MODULE
