@@ -9,6 +9,7 @@ from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey, ProcessEnd
 
 _ENDING_SIGNALS = (1, 2, 15)  # SIGHUP, SIGINT, SIGTERM: how people, schedulers and torchrun end a job
+_OWN_SIGNALS = (4, 5, 6, 7, 8, 11, 31)  # SIGILL, SIGTRAP, SIGABRT (torch's watchdog), SIGBUS, SIGFPE, SIGSEGV, SIGSYS
 _SHELL_SIGNAL = 128  # an exit code of 128 + n reports signal n
 
 
@@ -102,6 +103,18 @@ def _left_others(ranks: tuple[RankHistory, ...]) -> bool:
     ends = [end_of(rank) for rank in ranks_that_ended(ranks)]
     place = next((place for place, end in enumerate(ends) if _failed(end)), 0)
     return 0 < 2 * place < len(ranks) and all(end.exit_code == 0 for end in ends[:place])
+
+
+def failed_by_itself(ranks: tuple[RankHistory, ...]) -> bool:
+    """The job's first end was a failure of its own: an exit code, or a signal that a process gives itself. Who ends a
+    job from outside does it by other signals."""
+    ended = ranks_that_ended(ranks)
+    end = end_of(ended[0]) if ended else None
+    if end is None or end.out_of_memory:
+        return False
+    if end.exit_signal is not None:
+        return end.exit_signal in _OWN_SIGNALS
+    return 0 < (end.exit_code or 0) < _SHELL_SIGNAL
 
 
 def is_ending(ranks: tuple[RankHistory, ...]) -> bool:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stallwatch.detectors.exit import end_of, is_ending
+from stallwatch.detectors.exit import end_of, failed_by_itself, is_ending
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.model.reading import Known
@@ -27,6 +27,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     working: tuple[int, ...] = ()  # ranks that stand still and compute: their main threads or what they started
     phases: tuple[tuple[int, str], ...] = ()  # (rank, phase) of ranks inside one
     hooked: bool = True  # one of its ranks has a hook
+    failed: bool = False  # its first end was a failure of its own
     finished: bool = False  # every rank here has ended with exit code 0
     phase_past_seconds: float = 0.0  # the longest that those phases have lasted before, 0 where they are new
 
@@ -51,6 +52,7 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int) -> JobFacts:
         moved=any(rank.moved for rank in alive),
         begun=any(rank.begun for rank in ranks),
         ending=is_ending(ranks),
+        failed=failed_by_itself(ranks),
         finished=not alive and all(end_of(rank).exit_code == 0 for rank in ranks),
         hooked=any(rank.heartbeat is not None for rank in ranks),
         opted_out=any(rank.heartbeat is not None and not rank.heartbeat.notify for rank in ranks),

@@ -43,7 +43,7 @@ def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Mom
         return Plan((), f"the job is ending ({config.tell.ending_seconds:g} s, tell.ending_seconds)")
     verdict = life.incident.verdict
     if life.family == "hang" and (facts is None or not facts.alive):
-        if not _died(verdict, exited=exited):
+        if not _died(verdict, exited=exited, failed=facts is not None and facts.failed):
             return Plan((), "the job is over, and did not die of what was found")
         return Plan(((now.at_ns, "warning" if verdict and verdict.confidence == "possible" else "critical"),))
     if life.family in ("health", "drift"):
@@ -58,11 +58,12 @@ def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Mom
     return plan(_standstill(life, verdict, facts, now), config)
 
 
-def _died(verdict: Verdict | None, *, exited: bool) -> bool:
-    """`exited`: its first end was a crash. It died of whatever is said of it then, unless ranks were seen to wait."""
+def _died(verdict: Verdict | None, *, exited: bool, failed: bool) -> bool:
+    """`exited`: its first end was a crash or a kill. Ranks that were seen to wait may have been ended as they stood, by
+    signals; where one `failed` by itself, as at torch's own time-out, the job died of what they waited for."""
     if verdict is None or verdict.cause in OPEN:
         return False
-    return verdict.cause in _DEADLY or (exited and not verdict.waiting)
+    return verdict.cause in _DEADLY or (exited and (failed or not verdict.waiting))
 
 
 def deserved(before: Severity, plan: Plan, now_ns: int) -> Severity:

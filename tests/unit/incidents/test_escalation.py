@@ -181,12 +181,12 @@ def test_a_job_that_is_ending_gets_time() -> None:
     assert story.incident.severity == "critical", "the exit detector speaks when the time is over"
 
 
-def after_a_crash(cause: str, *, waiting: str = "", confidence: str = "likely") -> str:
+def after_a_crash(cause: str, *, waiting: str = "", confidence: str = "likely", failed: bool = False) -> str:
     """What is told of a job whose ranks were all gone before anybody had looked."""
     story = Story()
     death = finding("exit", resolvable=False)
     story.at(1, death)
-    story.at(2, death, jobs=[facts(alive=())])
+    story.at(2, death, jobs=[facts(alive=(), failed=failed)])
     story.looked()
     story.judged(report(cause, (), confidence, waiting=waiting))
     return (story.incident if story.lives.active else story.lives.past[0]).severity
@@ -201,6 +201,11 @@ def test_a_crash_is_told_whatever_the_logs_say_that_it_died_of() -> None:
 
 def test_a_job_that_somebody_ended_as_it_stood_is_not_told_as_a_crash() -> None:
     assert after_a_crash("not_entered", waiting="0-2") == "none"
+
+
+def test_a_job_that_its_own_time_out_ended_as_it_stood_is_told() -> None:
+    """Within the patience of what its culprit did: the job did not have it."""
+    assert after_a_crash("not_entered", waiting="0-2", failed=True) == "critical"
 
 
 def silent(jobs: list[JobFacts], config: Config | None = None) -> tuple[str, bool]:

@@ -13,6 +13,7 @@ from stallwatch.diagnosis.claim import (
     operation_of,
     waiting_facts,
 )
+from stallwatch.diagnosis.job.case import cleared_away
 from stallwatch.formats.xid import FOLLOW_ON
 from stallwatch.model.evidence import NodeEvidence, ProcessLook
 from stallwatch.model.verdict import Confidence, Fact, Rejected
@@ -49,6 +50,7 @@ def claim(analysis: Analysis) -> Saying:
         return alike
     classes = {rank: _class(analysis, activity, ends[rank]) for rank, activity in gone.items()}
     classes |= dict.fromkeys(_outlived_victims(analysis, classes, ends), _CONSEQUENCE)
+    classes |= dict.fromkeys(cleared_away(analysis.case), _CONSEQUENCE)
     first = min(classes.values())
     if first == _CONSEQUENCE and not _is_last_cause(analysis, gone):
         return Rejected("rank_exited", f"the logs of {named(gone)} say that a peer went away first")

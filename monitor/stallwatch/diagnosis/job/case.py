@@ -3,6 +3,7 @@
 Names and ids of process groups are local to a rank: a group is its description and its members.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -27,6 +28,38 @@ from stallwatch.model.rendezvous import NO_MEETING, Rendezvous
 from stallwatch.model.summary import ANY, Call, PairCount, Pending, RankSummary, Stream, Transfer
 
 # Dumps older than the wait that others stand in: what such a rank has not recorded it may have entered since.
+
+
+_TIMED_OUT = re.compile(r"tim(?:ed|e)[ -]?out", re.IGNORECASE)
+_CLEARED_BY = (9, 15)  # SIGKILL, SIGTERM: a launcher's
+_LATER_NS = 30_000_000  # between two ends of which one may be the other's cause
+
+
+def cleared_away(case: "Case") -> frozenset[int]:
+    """Ranks that were ended by a signal after the first of their node had ended because it had waited in vain: they
+    lived and did not come, and their launcher cleared them away."""
+    ends = {rank: end for rank in case.observed if case.activity(rank).gone and (end := _end(case, rank)) is not None}
+    first: dict[str | None, int] = {}
+    for rank, (at_ns, signal) in ends.items():
+        activity = case.activity(rank)
+        waited = activity.exception_is_consequence and _TIMED_OUT.search(activity.exception or "")
+        if waited and signal is None:
+            first[activity.host] = min(at_ns, first.get(activity.host, at_ns))
+    return frozenset(
+        rank
+        for rank, (at_ns, signal) in ends.items()
+        if signal in _CLEARED_BY
+        and not case.activity(rank).out_of_memory
+        and at_ns > first.get(case.activity(rank).host, at_ns) + _LATER_NS
+    )
+
+
+def _end(case: "Case", rank: int) -> tuple[int, int | None] | None:
+    """When the rank's process ended, on its node's clock, and by which signal; None where the first is not known."""
+    evidence = case.evidence.get(rank)
+    looks = [look for look in evidence.processes if look.ended_ns is not None] if evidence else []
+    last = max(looks, key=lambda look: look.look, default=None)
+    return None if last is None or last.ended_ns is None else (last.ended_ns, last.exit_signal)
 
 
 def outdated_ranks(summaries: Iterable[RankSummary]) -> frozenset[int]:

@@ -29,6 +29,15 @@ def steps_by_wait(host: str, pid: str, line: str, activity: Activity) -> list[st
     return None
 
 
+def _gone(name: str, line: str) -> list[str]:
+    return [
+        f"Ask why {name} stood at {line} until its launcher ended it: its stack is kept with the incident.",
+        "If what it does there ends by itself, do it before the collective that the others wait in, or raise the "
+        "timeout of init_process_group: they waited as long as that allows.",
+        "Start the job from its last checkpoint.",
+    ]
+
+
 def _beside(activity: Activity | None) -> str:
     at = format_location(activity.beside_frame) if activity else ""
     return f". Its only other thread is at {at}: if that one holds it, or is to set it, mend its wait" if at else ""
@@ -97,6 +106,8 @@ def stuck_steps(
     """Given where a rank stands, say what to look at on its host and what mends it."""
     line = format_location(frame) or "a line that was not read"
     stacks = f"On {host} see all its threads: `py-spy dump --pid {pid}`"
+    if activity and activity.gone:
+        return _gone(name, line)
     if activity and activity.uninterruptible:
         return _uninterruptible(host, pid, line)
     if activity and where == activity.where and (special := steps_by_wait(host, pid, line, activity)):

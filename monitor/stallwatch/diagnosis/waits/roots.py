@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
-from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.job.case import Case, cleared_away
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength, in_transfer, may_hide_transfers
 
 Node = tuple[int, int]  # (rank, lane), or (_POINT, index)
@@ -208,8 +208,10 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
     absent = {rank for rank, _ in roots.absent}
     if not graph.waits or stands or perhaps:
         absent |= {rank for rank in case.observed if rank not in graph.waiting and _elsewhere(case, rank)}
-    # Who is gone enters nothing; that is rank_exited, or the consequence of what the living did.
-    absent = {rank for rank in absent if not (_awaits_gpu(case, rank) or case.activity(rank).gone)}
+    # Who is gone enters nothing; that is rank_exited, or the consequence of what the living did. Who was cleared away
+    # when the others had waited in vain did not enter while it lived.
+    gone = {rank for rank in absent if case.activity(rank).gone} - cleared_away(case)
+    absent = {rank for rank in absent - gone if not _awaits_gpu(case, rank)}
     absent = {rank for rank in absent if not _may_wait_in_what_it_issued(case, graph, rank)}
     doubtful = absent - stands if graph.waits else set()
     if doubtful & perhaps and len([rank for rank in perhaps if case.recorded(rank)]) > 1:

@@ -1,5 +1,6 @@
 """Verdicts from what happened to processes and GPUs, which come before the structure of waits."""
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -53,6 +54,23 @@ def test_who_was_cleared_away_after_a_victim_had_ended_is_no_cause() -> None:
     first = Rank(2, dumped=False, state="X", ended_ns=SECOND_NS * 9 // 10)
     verdict = judge(evidence(timed_out, first, *at_once)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
+
+
+TIMED_OUT = ("RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 25000ms for recv operation",)
+
+
+@pytest.mark.parametrize(("seconds", "cause"), [(1.1, "not_entered"), (0.9, "rank_exited")])
+def test_who_was_cleared_away_when_the_others_had_waited_in_vain_is_the_one_that_did_not_enter(
+    seconds: float, cause: str
+) -> None:
+    ended: dict[str, Any] = {"dumped": True, "state": "X"}
+    waited = [
+        dataclasses.replace(w, **ended, exit_code=1, log=TIMED_OUT, ended_ns=SECOND_NS) for w in _waiting(0, 1, 2)
+    ]
+    cleared = Rank(3, STEPS, len(STEPS), SLEEPS, state="X", exit_signal=15, ended_ns=int(seconds * SECOND_NS))
+    verdict = judge(evidence(*waited, cleared)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == (cause, (3,))
+    assert not any("py-spy" in step for step in verdict.next_steps)
 
 
 def test_all_ended_well_is_healthy() -> None:
