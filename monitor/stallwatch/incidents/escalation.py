@@ -45,6 +45,8 @@ def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Mom
     if life.family == "hang" and (facts is None or not facts.alive):
         if not _died(verdict, exited=exited, failed=facts is not None and facts.failed):
             return Plan((), "the job is over, and did not die of what was found")
+        if life.capturing or life.judging or (life.next_look_ns is not None and life.next_look_ns <= now.at_ns):
+            return Plan((), "it is still looked at how the job ended")
         return Plan(((now.at_ns, "warning" if verdict and verdict.confidence == "possible" else "critical"),))
     if life.family in ("health", "drift"):
         return Plan(((now.at_ns, "warning"),))

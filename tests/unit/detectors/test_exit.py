@@ -31,9 +31,12 @@ def test_an_abnormal_end_is_a_finding_at_the_next_tick_and_cannot_resolve_itself
 
 @pytest.mark.parametrize(
     ("how", "failed"),
-    [(end(20.3, code=1), True), (end(20.3, signal=6), True), (end(20.3, signal=9), False), (end(20.3, code=137), False),
-     (end(20.3, signal=15), False), (end(20.3, code=0), False), (end(20.3), False), (end(20.3, code=1, oom=True), False)],
-)  # fmt: skip
+    [
+        *((end(20.3, code=1), True), (end(20.3, signal=6), True)),
+        *((end(20.3, signal=9), False), (end(20.3, code=137), False), (end(20.3, signal=15), False)),
+        *((end(20.3, code=0), False), (end(20.3), False), (end(20.3, code=1, oom=True), False)),
+    ],
+)
 def test_a_failure_of_its_own_is_told_from_an_end_that_somebody_made(how: ProcessEnd, failed: bool) -> None:
     ends = {2: how} | {rank: end(20.4, signal=15) for rank in (0, 1, 3)}
     assert run(job_with(ends, 25))[-1][1].jobs[0].failed is failed

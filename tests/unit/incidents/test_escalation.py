@@ -208,6 +208,21 @@ def test_a_job_that_its_own_time_out_ended_as_it_stood_is_told() -> None:
     assert after_a_crash("not_entered", waiting="0-2", failed=True) == "critical"
 
 
+def test_a_job_that_stood_and_crashed_is_told_once_it_was_looked_at_how_it_ended() -> None:
+    story = Story()
+    story.at(6, stall())
+    story.looked()
+    story.at(9, stall("confirmed"))
+    story.looked()
+    story.judged(report("not_entered", ends_by_itself="sleep"))
+    death = finding("exit", resolvable=False)
+    story.at(25, death, jobs=[facts(alive=(), failed=True)])
+    assert story.incident.severity == "none", "what was seen before it died does not show how"
+    story.looked()
+    story.judged(report("not_entered"))
+    assert story.incident.severity == "critical"
+
+
 def silent(jobs: list[JobFacts], config: Config | None = None) -> tuple[str, bool]:
     story = Story(config)
     story.at(6, stall(), jobs=jobs)
