@@ -217,7 +217,7 @@ def test_a_job_that_stood_and_crashed_is_told_once_it_was_looked_at_how_it_ended
     story.judged(report("not_entered", ends_by_itself="sleep"))
     death = finding("exit", resolvable=False)
     story.at(25, death, jobs=[facts(alive=(), failed=True)])
-    assert story.incident.severity == "none", "what was seen before it died does not show how"
+    assert story.severity == "none", "what was seen before it died does not show how"
     story.looked()
     story.judged(report("not_entered"))
     assert story.incident.severity == "critical"
