@@ -229,6 +229,7 @@ _RESERVED: Final = re.compile(_SIZE.format("size", "size") + r" reserved in tota
 _OTHERS: Final = re.compile(r"\bProcess (?P<pid>\d+) has " + _SIZE.format("size", "size") + r" memory in use")
 # PyTorch prints its own process' share as such since 2.2; before that as "Process <own pid>".
 _OWN: Final = "this process has"
+_NO_SIZE: Final = "more than 1EB memory"  # c10 CUDACachingAllocator, where a size is no positive number of 60 bits
 _FRAGMENTED: Final = 0.1  # of what is reserved, below which another way of allocating gains nothing
 _LESS: Final = (
     "a smaller batch (with gradient accumulation), activation checkpointing, the model's states sharded over the ranks "
@@ -247,6 +248,13 @@ _MEND_NVML: Final = (
 
 def memory_words(text: str) -> Words:
     """Given what was written of a GPU without memory, return what it means and what to do."""
+    if _NO_SIZE in text:
+        return Words(
+            "A rank asked for more memory than there is anywhere: that is no size, but bytes that it received as one.",
+            "find the collective before that line that this rank called and the others did not (or with another shape "
+            "or type): gather_object and its like send sizes first; TORCH_DISTRIBUTED_DEBUG=DETAIL names it in a small "
+            "run",
+        )
     why = "A rank ran out of GPU memory and left; the others waited for it in the next collective."
     steps = []
     if "NVML_SUCCESS" in text:
