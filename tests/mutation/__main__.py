@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,17 +42,25 @@ class Mutant(NamedTuple):
     source: str
 
 
-def mutants(source: str) -> Iterator[Mutant]:
-    """Every change of one thing: a comparison, and/or, not, a number, a condition, a sign."""
+_KINDS = (ast.If, ast.IfExp, ast.While, ast.Compare, ast.BoolOp, ast.BinOp, ast.Constant, ast.Return)
+
+
+def places(tree: ast.Module) -> list[tuple[int, int]]:
+    """Where one thing may be changed: a comparison, and/or, a number, a condition, a sign, an answer."""
+    return [
+        (number, variant)
+        for number, node in enumerate(ast.walk(tree))
+        if isinstance(node, _KINDS)
+        for variant in range(2)
+        if _mutate(copy.deepcopy(node), variant)
+    ]
+
+
+def mutant(source: str, number: int, variant: int) -> Mutant:
     tree = ast.parse(source)
-    count = sum(1 for _ in ast.walk(tree))
-    for number in range(count):
-        for variant in range(2):
-            changed = copy.deepcopy(tree)
-            node = next(node for at, node in enumerate(ast.walk(changed)) if at == number)
-            what = _mutate(node, variant)
-            if what:
-                yield Mutant(getattr(node, "lineno", 0), what, ast.unparse(ast.fix_missing_locations(changed)))
+    node = next(node for at, node in enumerate(ast.walk(tree)) if at == number)
+    what = _mutate(node, variant)
+    return Mutant(getattr(node, "lineno", 0), what, ast.unparse(ast.fix_missing_locations(tree)))
 
 
 def _mutate(node: ast.AST, variant: int) -> str:
@@ -85,10 +93,10 @@ def _mutate(node: ast.AST, variant: int) -> str:
     return ""
 
 
-def is_killed(copied: Path, module: Path, mutant: Mutant, tests: Sequence[str]) -> bool:
+def is_killed(copied: Path, module: Path, changed: Mutant, tests: Sequence[str]) -> bool:
     """Run the tests on a copy of the tree with the mutant in it."""
     before = (copied / module).read_bytes()
-    (copied / module).write_text(mutant.source, encoding="utf-8")
+    (copied / module).write_text(changed.source, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
     try:
         ended = subprocess.run(command, cwd=copied, capture_output=True, timeout=_TEST_SECONDS, check=False)
@@ -118,19 +126,25 @@ def main(argv: Sequence[str]) -> int:
         for pair in options.pairs:
             name, _, tests = pair.partition("=")
             module = Path(name)
-            found = list(mutants((ROOT / module).read_text(encoding="utf-8")))
+            source_text = (ROOT / module).read_text(encoding="utf-8")
+            found = places(ast.parse(source_text))
             chosen = random.Random(options.seed).sample(found, min(options.sample, len(found)))
             killed = 0
-            for number, mutant in enumerate(chosen):
+            untouched = Mutant(0, "", source_text)
+            if is_killed(copied, module, untouched, tests.split(",")):
+                print(f"{module}: its tests fail (or take too long) without any mutant: nothing can be said")
+                continue
+            for number, place in enumerate(chosen):
                 if time.monotonic() > end:
                     print(f"{module}: the time is over after {number} of {len(chosen)}")
                     break
                 tried += 1
-                if is_killed(copied, module, mutant, tests.split(",")):
+                changed = mutant(source_text, *place)
+                if is_killed(copied, module, changed, tests.split(",")):
                     killed += 1
                 else:
                     survivors += 1
-                    print(f"{module}:{mutant.line}: survives: {mutant.what}", flush=True)
+                    print(f"{module}:{changed.line}: survives: {changed.what}", flush=True)
             print(f"{module}: {len(found)} mutants, {killed} of a sample killed", flush=True)
     print(f"{tried} tried, {survivors} survive")
     return 0
