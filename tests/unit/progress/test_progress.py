@@ -50,6 +50,31 @@ def test_children_count_where_they_are_waited_for() -> None:
     assert between(before, after).answer == "stands"
 
 
+def test_a_loaders_worker_that_computes_where_it_computed_before_tells_nothing() -> None:
+    """For long, or for ever; a worker at other lines of the job's own code makes a batch."""
+    busy = {"children": (Child(9, 0, _LINE),)}, {"children": (Child(9, 100, _LINE),)}
+    told = between(*busy, where="dataloader")
+    assert told.answer == "unknown"
+    assert told.because[0].fact == "its child process 9 was at the same lines at both looks, on the CPU"
+    assert between(*busy, where="lock").answer == "stands", "nobody waits for it"
+    other_line = _LINE._replace(lines=(("train.py", 11),))
+    elsewhere = {"children": (Child(9, 100, other_line),)}
+    assert between(busy[0], elsewhere, where="dataloader", waits_for_children=True).answer == "moves"
+
+
+def test_bytes_of_files_move_outside_of_waits_that_have_none() -> None:
+    mebibyte = 1 << 20
+    for name, done in (("read_bytes", "read"), ("write_bytes", "wrote")):
+        before, after = {name: 0}, {name: 3 * mebibyte}
+        told = between(before, after, where="filesystem")
+        assert told.answer == "moves"
+        assert told.because[0].fact == f"its process {done} 3 MiB between the two looks"
+        assert between(before, {name: mebibyte - 1}, where="filesystem").answer == "stands", "a log's lines"
+        assert between(before, {name: mebibyte}, where="filesystem").answer == "moves"
+        assert between({}, after, where="filesystem").answer == "stands", "what was read before is not known"
+        assert between(before, after, where="collective").answer == "stands", "another thread's"
+
+
 def test_what_the_thread_does_that_it_waits_for_is_its_own_progress() -> None:
     elsewhere = _LINE._replace(polling_way=(("train.py", "read", 0),))
     in_numpy = _LINE._replace(is_in_job=False)
