@@ -169,7 +169,7 @@ class Cluster:
         (folder / "password").write_text("secret")
         self.shared = folder / "shared"
         self.shared.mkdir(mode=0o700)
-        self.link_drops = False  # a link: nobody's fault that could be proved, told as undecided
+        self.proves_nothing = False  # no node alone can: told as undecided, when the patience with that is over
         self.program, self.seed = PROGRAMS / "feature_cache.py", 5
 
     @contextlib.contextmanager
@@ -195,7 +195,7 @@ class Cluster:
         if self.place == "redis":
             fleet["password_file"] = str(self.folder / "password")
         settings = {"fleet": fleet, "slack": {"webhook_url": self.slack.url}, "daemon": {}}
-        if self.link_drops:
+        if self.proves_nothing:
             settings["tell"] = {"undecided_seconds": "40"}
         for node in self.nodes:
             settings["daemon"] = {
@@ -338,7 +338,7 @@ def play(name: str, nodes: int, place: str) -> bool:
     with Cluster(folder, nodes, place).running() as cluster:
         if name == "stopped":
             cluster.program = PROGRAMS / "job_control.py"
-        cluster.link_drops = name == "link_dropped"
+        cluster.proves_nothing = name in ("link_dropped", "engine_away_before")
         if name == "slow":
             cluster.program = _SLOW
         if nodes == 8:
@@ -365,7 +365,7 @@ def play(name: str, nodes: int, place: str) -> bool:
         who = next((n.name for n in cluster.nodes if n.address == first["from"]), first["from"])
         words = json.dumps(first)
         named = {verdict.culprits for n in cluster.nodes if (verdict := _verdict(cluster.incident(n))) is not None}
-        if name == "link_dropped":
+        if cluster.proves_nothing:
             words = f"rank {cluster.culprit}"  # undecided names nobody; what counts is that no innocent is named
         right = f"ank {cluster.culprit}" in words and named <= {(cluster.culprit,), ()}
         seen = {n.name: _shown(cluster.incident(n)) for n in cluster.nodes}

@@ -55,9 +55,11 @@ def who_waits_least(
     minimum_share: float,
     since_ns: int = 0,
     before: Sequence[tuple[int, Column]] = (),
+    at_most: int | None = None,
 ) -> Least | None:
     """Given (rank, column) of peers over the same looks, return those that wait least if that is no chance: one rank,
-    or a minority of them alike. `since_ns`: when the first of the looks was made; `before`: the same of earlier looks.
+    or a minority of them alike. `since_ns`: when the first of the looks was made; `before`: the same of earlier looks;
+    `at_most`: of how many ranks this is asked at most, where there are thousands.
 
     The looks of peers are of the same moments: what the job as a whole does is the same for all of them, and only
     those in which some wait and others do not say anything.
@@ -66,7 +68,7 @@ def who_waits_least(
         return None
     known = dict(columns)
     share = {rank: waited_share(column) for rank, column in columns}
-    for slow, rest in minorities(sorted(share, key=lambda rank: (share[rank], rank))):
+    for slow, rest in minorities(sorted(share, key=lambda rank: (share[rank], rank)), at_most):
         most, typical = share[slow[-1]], share[rest[len(rest) // 2]]
         began = _began(before, slow, typical - most) if len(slow) == len(rest) else False
         if not stand_apart(len(slow), len(rest), typical - most, share[rest[0]] - most, minimum_share, began=began):

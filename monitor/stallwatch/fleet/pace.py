@@ -34,6 +34,7 @@ _LEAST_NODES: Final = 2
 _LEAST_RANKS: Final = 3  # of two, one waits for the other by many designs
 _QUIET: Final = 3  # judgements without it, until it is over
 _COUNTS: Final = 1_000_000  # a role's counts by step, as counts
+_MOST_SLOW: Final = 64  # ranks that are named together: some nodes; more than that are the job's own design
 _MOST_RANKS: Final = 1024  # of one node
 
 
@@ -142,7 +143,8 @@ def _least(peers: Sequence[tuple[int, Column]], minimum_share: float) -> Least |
     for window in _WINDOWS:
         if window <= blocks:
             earlier = [(rank, column[-2 * window : -window]) for rank, column in peers] if blocks > window else []
-            least = who_waits_least(_last(peers, window), minimum_share, before=earlier if len(peers) % 2 == 0 else [])
+            before = earlier if len(peers) % 2 == 0 else []
+            least = who_waits_least(_last(peers, window), minimum_share, before=before, at_most=_MOST_SLOW)
             if least is not None and not is_usual(peers, least.ranks, window, least.peers_share - least.share):
                 found.append(least)
     return max(found, key=lambda one: one.nats, default=None)

@@ -12,7 +12,7 @@ from stallwatch.fleet.pace_seat import ORDINAL, SECOND_NS, JobPace, PaceSeat, Pa
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.settings import Settings
 
-_JUDGE_SECONDS: Final = 60.0
+_JUDGE_SECONDS: Final = 180.0  # 2,048 nodes of 8 ranks take 4 to 11 s of CPU, and nobody waits for it
 _VERDICT = msgspec.json.Decoder(PaceVerdict)
 
 

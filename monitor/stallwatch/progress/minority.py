@@ -10,10 +10,11 @@ _OF_HALF = 0.3
 _LIKE_OTHERS = 0.7
 
 
-def minorities(ranks: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def minorities(ranks: Sequence[int], most: int | None = None) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Given ranks, the latest first, yield those that may be the late ones, with the others: one rank, then two, up to
-    half of them."""
-    for size in range(1, len(ranks) // 2 + 1):
+    half of them, or to `most`."""
+    half = len(ranks) // 2
+    for size in range(1, (half if most is None else min(half, most)) + 1):
         yield tuple(ranks[:size]), tuple(ranks[size:])
 
 

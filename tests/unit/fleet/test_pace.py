@@ -73,6 +73,16 @@ def test_of_two_ranks_and_of_one_node_nothing_is_said() -> None:
     assert judge_pace({}, SHARE, PaceVerdict()) == PaceVerdict()
 
 
+def test_more_ranks_than_some_nodes_have_are_no_few_that_hold_the_others_back() -> None:
+    def job(slow: int) -> dict[str, Pace]:
+        return {
+            f"n{node}": pace(*range(8 * node, 8 * node + 8), waited=0.0 if node < slow else 0.5) for node in range(24)
+        }
+
+    assert judge_pace(job(2), SHARE, PaceVerdict()).ranks == tuple(range(16))
+    assert judge_pace(job(10), SHARE, PaceVerdict()).ranks == ()
+
+
 def test_it_stands_until_several_judgements_have_not_seen_it() -> None:
     before = PaceVerdict((3,), ("node3",), "confirmed", "rank 3 holds the others back")
     calm = {f"n{rank}": pace(rank) for rank in range(6)}
