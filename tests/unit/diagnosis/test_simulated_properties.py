@@ -68,3 +68,9 @@ def test_who_brings_another_batch_of_collectives_than_the_others_is_named(fault:
     found = [o for seed in range(100, 260) if (o := play(seed, 8, fault=fault)) is not None and o.decidable]
     assert found
     assert not [(outcome.seed, outcome.verdict.summary) for outcome in found if not outcome.right]
+
+
+def test_one_collective_called_for_another_is_a_mismatch_though_transfers_close_the_circle() -> None:
+    found = play(93000101, 64)
+    assert found is not None
+    assert (found.verdict.cause, found.verdict.culprits) == ("collective_mismatch", (17,)), found.verdict

@@ -20,6 +20,7 @@ from stallwatch.diagnosis.claim import (
     named,
     waiting_facts,
 )
+from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Strength, Wait, in_transfer
 from stallwatch.diagnosis.waits.roots import Cycle
 from stallwatch.model.summary import ANY, Call, Pending
@@ -95,7 +96,11 @@ def _cause(analysis: Analysis, cycle: Cycle, departures: list[SequenceBreak]) ->
     if departures:
         cause = departed_cause(analysis, departures[0])
         one_group = len({point.group for point in cycle.points}) == 1
-        return "p2p_unmatched" if cause == "group_order" and one_group and transfers else cause
+        if cause != "group_order" or not one_group or not transfers:
+            return cause
+        called = (departures[0].found, *departures[0].expected)
+        # One call for another, neither of them a transfer: that these close the circle is only where it led.
+        return "p2p_unmatched" if any(signature.is_transfer(c.operation) for c in called) else "collective_mismatch"
     if len(transfers) == len(cycle.points):
         return "p2p_unmatched"
     collectives = {point.group for point in cycle.points if point.seq}
