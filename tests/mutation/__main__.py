@@ -10,6 +10,7 @@ A mutant that no test kills is printed with its line: either a test is missing, 
 import argparse
 import ast
 import copy
+import os
 import random
 import shutil
 import subprocess
@@ -99,7 +100,9 @@ def is_killed(copied: Path, module: Path, changed: Mutant, tests: Sequence[str])
     (copied / module).write_text(changed.source, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
     try:
-        ended = subprocess.run(command, cwd=copied, capture_output=True, timeout=_TEST_SECONDS, check=False)
+        # By its name, so that processes which the tests start have the mutant too.
+        found = {**os.environ, "PYTHONPATH": str(copied / "monitor")}
+        ended = subprocess.run(command, cwd=copied, env=found, capture_output=True, timeout=_TEST_SECONDS, check=False)
         return ended.returncode != 0
     except subprocess.TimeoutExpired:
         return True
@@ -122,7 +125,6 @@ def main(argv: Sequence[str]) -> int:
         for name in ("monitor", "tests", "pyproject.toml", "README.md", "deploy", "dashboards"):
             source = ROOT / name
             shutil.copytree(source, copied / name) if source.is_dir() else shutil.copy(source, copied / name)
-        (copied / "conftest.py").write_text(f"import sys\nsys.path.insert(0, {str(copied / 'monitor')!r})\n")
         for pair in options.pairs:
             name, _, tests = pair.partition("=")
             module = Path(name)
