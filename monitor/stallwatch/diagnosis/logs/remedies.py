@@ -4,8 +4,18 @@ import re
 
 from stallwatch.diagnosis.logs.consequence import Told, shown_message
 from stallwatch.diagnosis.logs.detail_mismatch import by_rank, difference, mismatch_words
-from stallwatch.diagnosis.logs.remedies_by_text import BY_TEXT, LOADER, Words, memory_words
-from stallwatch.diagnosis.logs.remedies_gpu import LOST, NO_DEVICE, NOT_INITIALISED, UNKNOWN_CUDA, gpu_words, is_lost
+from stallwatch.diagnosis.logs.remedies_by_text import (
+    BY_TEXT,
+    LOADER,
+    LOST,
+    NO_DEVICE,
+    NOT_INITIALISED,
+    UNKNOWN_CUDA,
+    Words,
+    gpu_words,
+    is_lost,
+    memory_words,
+)
 from stallwatch.formats.addresses import AddressWords, address_words, kind_of_address, peer_address
 from stallwatch.model.evidence import LogEvent
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from stallwatch.diagnosis.activity import Activity
-from stallwatch.diagnosis.logs.remedies_gpu import LOST, is_lost
+from stallwatch.diagnosis.logs.remedies_by_text import LOST, is_lost
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.report.text import format_location, named_signal
 from stallwatch.formats.xid import OF_THE_JOB

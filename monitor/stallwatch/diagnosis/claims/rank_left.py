@@ -1,4 +1,6 @@
-"""A process is gone, or stopped. Peers that died of it are victims: their logs say so, or they ended after it."""
+"""A process is gone, or stopped: peers that died of it are victims, as their logs say or as they ended after it. Or a
+rank hit an exception and hangs in its teardown, or swallowed it and left the others waiting; or it has left the loop
+that the others are in, where stacks alone tell."""
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.analysis import Analysis
@@ -14,6 +16,8 @@ from stallwatch.diagnosis.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.job.case import cleared_away
+from stallwatch.diagnosis.job.leaving import handles, have_left, raised_alone
+from stallwatch.diagnosis.recorder import signature
 from stallwatch.formats.xid import FOLLOW_ON
 from stallwatch.model.evidence import NodeEvidence, ProcessLook
 from stallwatch.model.verdict import Confidence, Fact, Rejected
@@ -33,7 +37,7 @@ _SHELL_SIGNAL = 128  # a shell in between says 128 + signal
 _CLEARLY_LATER_NS = 300_000_000  # a peer's end is felt by the others within less
 
 
-def claim(analysis: Analysis) -> Saying:
+def exited(analysis: Analysis) -> Saying:
     """A process is gone: the first to end by itself; or the whole job was ended from outside."""
     gone = {rank: activity for rank, activity in analysis.case.activities.items() if activity.gone}
     if not gone:
@@ -56,7 +60,7 @@ def claim(analysis: Analysis) -> Saying:
         return Rejected("rank_exited", f"the logs of {named(gone)} say that a peer went away first")
     failed = [rank for rank, kind in classes.items() if kind == first]
     culprits = failed if first == _FAILED and _alike(analysis, failed) else _earliest(analysis, failed, ends)
-    facts = [Fact(_sentence(rank, ends[rank]), _source(ends[rank])) for rank in culprits]
+    facts = [Fact(_sentence(rank, ends[rank]), _seen_by(ends[rank])) for rank in culprits]
     victims = sorted(set(gone) - set(culprits))
     if victims:
         facts.append(Fact(f"{named(victims)} ended too: consequence, by their exit and logs", "/proc and logs"))
@@ -93,7 +97,7 @@ def _ended_alike(analysis: Analysis, gone: dict[int, Activity], ends: dict[int, 
     if not (asked and _SIGTERM in signals) and not (together and len(signals) == 1 and None not in signals):
         return None
     names = " or ".join(_SIGNALS.get(signal, f"signal {signal}") if signal else "exit code 0" for signal in signals)
-    fact = Fact(f"all {len(gone)} ranks ended by {names}{' within a second' if together else ''}", _source(known[0]))
+    fact = Fact(f"all {len(gone)} ranks ended by {names}{' within a second' if together else ''}", _seen_by(known[0]))
     if analysis.hangs:
         return Rejected("rank_exited", f"{fact.fact}: the job was ended as it stood")
     return Claim(cause="job_ended", culprits=(), confidence="likely", because=(fact,))
@@ -220,7 +224,7 @@ def _sentence(rank: int, end: ProcessLook | None) -> str:
     return f"rank {rank} ended with exit code {end.exit_code}{memory}"
 
 
-def _source(end: ProcessLook | None) -> str:
+def _seen_by(end: ProcessLook | None) -> str:
     return (end.exit_source or "/proc") if end else "/proc"
 
 
@@ -250,4 +254,133 @@ def stopped(analysis: Analysis) -> Saying:
         group=wait.point.group if wait else None,
         operation=operation_of(analysis, wait) if wait else None,
         seq=wait.point.seq or None if wait else None,
+    )
+
+
+# A rank raised, and its process lives on.
+
+
+def raised(analysis: Analysis) -> Saying:
+    """A rank raised, alone, and hangs in its teardown or lives on without the others."""
+    if not analysis.hangs:
+        return None
+    suspects = {rank for rank, _ in analysis.roots.absent} | set(analysis.graph.unrecorded) | set(_parted(analysis))
+    raised, tearing = [], []
+    for rank, activity in analysis.case.activities.items():
+        if activity.gone:
+            continue
+        if raised_alone(analysis.case, rank):
+            # Who works on while it handles one may be trying again, or compile: that kind of program lives in `except`.
+            parted = activity.exception_swallowed and (activity.handled is None or bool(activity.in_collective))
+            if activity.in_teardown or (rank in suspects and parted):
+                raised.append(rank)
+        elif activity.in_teardown and rank in suspects:
+            tearing.append(rank)
+    culprits = raised or tearing
+    if not culprits:
+        return _handler(analysis) or _logged_beside(analysis)
+    if len(culprits) == len(analysis.case.observed):
+        return Rejected("rank_raised", "every rank is in its teardown")
+    facts = [
+        Fact(f"rank {rank} raised {analysis.case.activity(rank).exception}", _raised_by(analysis, rank))
+        if analysis.case.activity(rank).exception
+        else Fact(f"rank {rank} is in its teardown while others are in the loop", "py-spy")
+        for rank in culprits
+    ]
+    return _raised_claim(analysis, culprits, facts, "likely" if raised else "possible")
+
+
+def _raised_claim(analysis: Analysis, culprits: list[int], facts: list[Fact], confidence: Confidence) -> Claim:
+    wait = main_wait(analysis, culprits)
+    return Claim(
+        cause="rank_raised",
+        culprits=tuple(culprits),
+        confidence=confidence,
+        because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, culprits)),
+        where="teardown" if any(analysis.case.activity(rank).in_teardown for rank in culprits) else None,
+        group=wait.point.group if wait else None,
+        operation=operation_of(analysis, wait) if wait else None,
+        seq=wait.point.seq or None if wait else None,
+    )
+
+
+def _raised_by(analysis: Analysis, rank: int) -> str:
+    return "its hook" if analysis.case.activity(rank).handled else f"log of rank {rank}"
+
+
+def _parted(analysis: Analysis) -> tuple[int, ...]:
+    """Ranks that called something else than most, somewhere where somebody still waits."""
+    divergence = analysis.divergence
+    return divergence.culprits if divergence and divergence.open else ()
+
+
+def _handler(analysis: Analysis) -> Claim | None:
+    """Those that parted stand in an `except` that no other rank is in: which exception, nothing tells."""
+    parted = _parted(analysis)
+    if not parted or not all(handles(analysis.case, rank) for rank in parted):
+        return None
+    if any(handles(analysis.case, rank) for rank in analysis.case.observed if rank not in parted):
+        return None
+    stands = "stands" if len(parted) == 1 else "stand"
+    fact = Fact(f"{named(parted)} {stands} in an `except` block, the others do not", "py-spy and source")
+    return _raised_claim(analysis, list(parted), [fact], "likely")
+
+
+def _logged_beside(analysis: Analysis) -> Claim | None:
+    """One rank has left the loop that the others are in, and the log that they share ends with a traceback."""
+    parted = _parted(analysis)
+    if len(parted) != 1:
+        return None
+    case = analysis.case
+    told = case.activity(parted[0]).logged_beside
+    others = [rank for rank in case.observed if rank != parted[0]]
+    left = have_left(case, parted, others)
+    divergence = analysis.divergence
+    at_end = divergence is not None and signature.is_barrier(divergence.found.operation)
+    if told is None or left is False or not (left or at_end):
+        return None
+    fact = Fact(
+        f"the log that the ranks share ends with a traceback: {told}; rank {parted[0]} alone has left the loop",
+        "the shared log",
+    )
+    return _raised_claim(analysis, list(parted), [fact], "likely")
+
+
+# No recorder was read, and every rank stands in communication: who has left the loop that the others are in is seen by
+# the lines alone.
+
+
+def left_the_loop(analysis: Analysis) -> Saying:
+    """By stacks alone: fewer than half stand outside of the loop that all others are in."""
+    case = analysis.case
+    stands = set(analysis.graph.unrecorded)
+    if not analysis.hangs or analysis.graph.waits or case.unobserved or stands != set(case.observed):
+        return None
+    if any(case.recorded(rank) or case.activity(rank).moving is not False for rank in case.observed):
+        return None
+    lines: dict[tuple[str, int], list[int]] = {}
+    for rank in case.observed:
+        frame = case.activity(rank).frame
+        if frame is None:
+            return None
+        lines.setdefault((frame.file, frame.line), []).append(rank)
+    most = max(lines.values(), key=len)
+    left = tuple(sorted(stands - set(most)))
+    if not left or 2 * len(most) <= len(stands) or not have_left(case, left, most):
+        return None
+    return Claim(
+        cause="data_exhausted",
+        culprits=left,
+        confidence="possible",
+        because=(
+            Fact(
+                f"{named(left)} {'has' if len(left) == 1 else 'have'} left the loop that {named(most)} "
+                f"{'is' if len(most) == 1 else 'are'} in",
+                "py-spy and source",
+            ),
+            *waiting_facts(analysis),
+            *activity_facts(analysis, left),
+        ),
+        missing=("what each rank called last: stallwatch.attach() lets the flight recorder be read",),
+        operation=case.activity(most[0]).collective,
     )
