@@ -132,13 +132,20 @@ class Soak:
                 f"{kind}: {last.resident_bytes / 1e6:.1f} MB, {memory.per_hour:+.2f} MB/h "
                 f"[{memory.low:+.2f}, {memory.high:+.2f}]; handles {last.handles} "
                 f"({handles.per_hour:+.2f}/h [{handles.low:+.2f}, {handles.high:+.2f}]), threads {last.threads} "
-                f"({threads.per_hour:+.2f}/h)"
+                f"({threads.per_hour:+.2f}/h); by twelfths of the time {_by_twelfths(all_samples)} MB"
             )
             if seconds < _LEAST_SECONDS:
                 continue
             grows = memory.low > 0 and memory.high > _MOST_MB_PER_HOUR
             if grows or handles.low > 0.5 or threads.low > 0.5:
                 result.growing.append(kind)
+
+
+def _by_twelfths(samples: Sequence[Sample]) -> str:
+    """Whether it grows on and on, or has levelled off."""
+    size = max(1, len(samples) // 12)
+    parts = [samples[first : first + size] for first in range(0, len(samples), size)]
+    return " ".join(f"{sum(one.resident_bytes for one in part) / len(part) / 1e6:.0f}" for part in parts)
 
 
 def run(seconds: float, seed: int, ranks: int = RANKS, keep: Path | None = None) -> SoakResult:
