@@ -35,6 +35,8 @@ _FIRST_STEPS = ("start", "device", "store", "meeting", "init", "barrier", "last 
 
 
 class Change(msgspec.Struct, frozen=True):
+    """What one trial of the search changes of the job that failed, and what to say where the step passes with it."""
+
     what: str
     environment: dict[str, str | None] = {}  # None: taken away
     devices: tuple[int, ...] = ()  # empty: as before

@@ -32,6 +32,9 @@ _BISECT_STEP_SECONDS = 20.0
 
 
 class Options(msgspec.Struct, frozen=True):
+    """What the person asked for. None: to be found out (interpreter, ranks, most bytes) or not wanted (`keep`: the
+    folder in which all files stay). Times are in seconds."""
+
     python: str | None = None
     ranks: int | None = None
     backend: str = "auto"
@@ -45,6 +48,9 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class SelfTest:
+    """One self-test of this node; it is told which variables the ranks get, and `tell` gets a line for people at each
+    stage."""
+
     def __init__(self, options: Options, environment: Mapping[str, str], tell: Tell) -> None:
         self._options = options
         self._environment = environment

@@ -25,6 +25,9 @@ _TICK_SECONDS, _POLL_SECONDS = 0.5, 0.05
 
 
 class Judgement(msgspec.Struct, frozen=True):
+    """What the daemon's own means made of ranks that stand still: the report, None where none was made, and which
+    evidence is missing."""
+
     report: Report | None
     missing: tuple[str, ...] = ()
 

@@ -26,6 +26,8 @@ _DEVICE_NODES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 class Gpus(msgspec.Struct, frozen=True):
+    """How many GPUs torch sees in the interpreter of training."""
+
     count: int
     problem: str = ""  # torch could not say
 
@@ -55,6 +57,7 @@ def _has_torch(python: str, environment: Mapping[str, str]) -> bool:
 
 
 def may_have_gpus() -> bool:
+    """Whether a GPU's device node is here, so that it pays to import torch and ask."""
     return any(os.path.exists(node) for node in _DEVICE_NODES)
 
 

@@ -66,6 +66,7 @@ class Ranks:
             self.processes.append(process)
 
     def log(self, rank: int) -> Path:
+        """Return the file that gets the rank's stdout and stderr."""
         return self._folder / f"rank-{rank}.log"
 
     def _command(self) -> list[str]:
@@ -120,6 +121,7 @@ class Ranks:
         return {rank: code for rank, process in enumerate(self.processes) if (code := process.poll()) is not None}
 
     def last_words(self, rank: int) -> str:
+        """Return the last three lines of the rank's log; "" where it cannot be read."""
         try:
             with self.log(rank).open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -140,6 +142,7 @@ class Ranks:
 
 
 def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that nobody holds now; another program may take it before it is used."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]

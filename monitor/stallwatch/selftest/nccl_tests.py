@@ -14,6 +14,7 @@ _TAIL_LINES = 3
 
 
 def find(environment: Mapping[str, str]) -> str | None:
+    """Return the path of all_reduce_perf on this environment's PATH, None where it is not installed."""
     return shutil.which("all_reduce_perf", path=environment.get("PATH"))
 
 

@@ -27,6 +27,7 @@ class Line(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, int | None]:
+        """Step and size in bytes: what makes the lines of several ranks lines of one step."""
         return self.step, self.bytes
 
 
@@ -45,6 +46,7 @@ class Progress:
 
     @property
     def count(self) -> int:
+        """How many lines all ranks have told."""
         return sum(map(len, self.lines.values()))
 
     def silent(self) -> tuple[int, ...]:
@@ -52,6 +54,7 @@ class Progress:
         return tuple(rank for rank, lines in self.lines.items() if not lines)
 
     def crash(self) -> Line | None:
+        """Return a line that tells of our own mistake, None where no rank told of one."""
         return next((line for lines in self.lines.values() for line in lines if line.kind == "crash"), None)
 
     def errors(self) -> list[Line]:
@@ -60,6 +63,7 @@ class Progress:
         return sorted(found, key=lambda line: line.at_ns)
 
     def finished(self, rank: int) -> bool:
+        """Whether the rank has told that it went through all steps."""
         return any(line.kind == "finished" for line in self.lines[rank])
 
     def open_step(self, rank: int) -> Line | None:
@@ -89,6 +93,7 @@ class Progress:
         return foremost[-1] if foremost else None
 
     def steps(self) -> tuple[StepResult, ...]:
+        """Return each step once, in the order in which ranks began them, with the worst outcome of all ranks."""
         order: dict[tuple[str, int | None], list[Line]] = {}
         for lines in self.lines.values():
             for line in lines:
@@ -129,6 +134,8 @@ class Progress:
         }
 
     def devices(self) -> tuple[Device, ...]:
+        """Return who each rank is and on what it works, by the facts that ranks told; a rank without facts is left
+        out."""
         return tuple(
             Device(
                 rank=rank,

@@ -52,11 +52,14 @@ class Deadline:
         threading.Thread(target=self._watch, name="selftest-deadline", daemon=True).start()
 
     def step(self) -> None:
+        """To be called when a step begins: arms faulthandler, which ends the process even where the step keeps the
+        GIL."""
         # A step that holds the GIL holds the thread below as well; this one needs no GIL, and ends with exit code 1.
         limit = max(self._seconds, IMPORT_SECONDS) if self._report.index < 0 else self._seconds
         faulthandler.dump_traceback_later(limit + 20.0, exit=True)
 
     def stop(self) -> None:
+        """End the watch: nothing ends the process from now on."""
         self._stop.set()
         faulthandler.cancel_dump_traceback_later()
 
@@ -106,6 +109,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    """Run this rank's part of the self-test and return its exit code, as the module's text has it; 64 where nobody said
+    which rank it is."""
     options = _arguments()
     try:
         place = place_of(dict(os.environ))

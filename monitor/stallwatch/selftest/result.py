@@ -31,6 +31,8 @@ class StepResult(msgspec.Struct, frozen=True):
 
 
 class Device(msgspec.Struct, frozen=True):
+    """On which host and GPU a rank worked, and as which process; a fact that it did not tell is None."""
+
     rank: int
     host: str
     pid: int | None
@@ -77,6 +79,7 @@ class TrialResult(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
+        """Whether nothing failed in this job."""
         return self.failure is None
 
     @property
@@ -98,6 +101,8 @@ class BisectTrial(msgspec.Struct, frozen=True):
 
 
 class Bisection(msgspec.Struct, frozen=True):
+    """What the search tried, in order, and what follows from it in sentences."""
+
     trials: tuple[BisectTrial, ...]
     conclusions: tuple[str, ...]
 
@@ -111,6 +116,8 @@ class NcclTests(msgspec.Struct, frozen=True):
 
 
 class SelfTestReport(msgspec.Struct, frozen=True):
+    """All that one self-test found, as `stallwatch selftest --json` prints it."""
+
     schema_version: int
     tool_version: str
     ok: bool | None  # None: the test itself did not work, and says nothing about the node

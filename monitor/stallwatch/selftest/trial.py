@@ -29,6 +29,8 @@ Tell = Callable[[str], None]
 
 
 class Trial:
+    """One job of the self-test, started, watched to its end or to a deadline, and taken away."""
+
     def __init__(self, plan: Plan, folder: Path, environment: Mapping[str, str], tell: Tell, *, look: bool) -> None:
         """`folder` must not exist; `look` at ranks that stand still with the daemon's own means."""
         self._plan = plan

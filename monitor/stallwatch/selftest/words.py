@@ -9,6 +9,7 @@ _MARKS = {"passes": "passes", "fails": "fails", "fails_otherwise": "fails otherw
 
 
 def lines(report: SelfTestReport) -> Iterator[str]:
+    """Given a report, yield its lines from findings of the node to the conclusion; an empty line parts two sections."""
     for finding in report.node_findings:
         yield f"This node, {finding.severity}: {finding.subject}: {finding.seen}"
         yield f"  why: {finding.why}"
@@ -36,6 +37,8 @@ def lines(report: SelfTestReport) -> Iterator[str]:
 
 
 def conclusion(report: SelfTestReport) -> str:
+    """Given a report, return its last sentence: OK, NOT OK with step and ranks, or that the test itself did not
+    work."""
     if report.ok is None:
         says = (
             "mend what the node checks found first"

@@ -19,15 +19,21 @@ class Group(NamedTuple):
 
     @property
     def size(self) -> int:
+        """Number of ranks in the group."""
         return len(self.members)
 
     def data(self, count: int, rank: int, start: int = 0) -> Any:
+        """Return `count` elements on the device as this rank of the group has them, from element `start` of its
+        pattern."""
         return pattern(self.torch, self.device, count, rank, start)
 
     def empty(self, count: int) -> Any:
+        """Return room for `count` elements on the device, filled with -1, which no pattern has."""
         return self.torch.full((count,), -1.0, device=self.device)
 
     def check(self, found: Any, expected: Any, what: str = "element") -> None:
+        """Raise Wrong where the tensor that was received differs from what it must be; `what` names one of its
+        elements."""
         compare(self.torch, found, expected, what)
 
 
@@ -36,6 +42,8 @@ Prepare = Callable[[Group, int], Callable[[], None]]
 
 
 class Collective(NamedTuple):
+    """One operation that is tried at every size: how it is run and checked, and how often it may be repeated bare."""
+
     name: str
     run: Run
     repeat: "Prepare | None" = None  # the bare operation, for its bandwidth
@@ -56,6 +64,7 @@ def _root(group: Group, size: int) -> int:
 
 
 def all_reduce(group: Group, size: int) -> None:
+    """Sum `size` bytes of every rank; raise Wrong unless this one has the sum of all patterns."""
     count = _elements(size)
     data = group.data(count, group.rank)
     group.torch.distributed.all_reduce(data, group=group.handle)
@@ -63,6 +72,7 @@ def all_reduce(group: Group, size: int) -> None:
 
 
 def broadcast(group: Group, size: int) -> None:
+    """Send `size` bytes of one root to all; raise Wrong unless this rank has the root's pattern."""
     count, root = _elements(size), _root(group, size)
     data = group.data(count, root) if group.rank == root else group.empty(count)
     group.torch.distributed.broadcast(data, group.members[root], group=group.handle)
@@ -70,6 +80,7 @@ def broadcast(group: Group, size: int) -> None:
 
 
 def reduce(group: Group, size: int) -> None:
+    """Sum `size` bytes of every rank at one root; raise Wrong there unless it has the sum of all patterns."""
     count, root = _elements(size), _root(group, size)
     data = group.data(count, group.rank)
     group.torch.distributed.reduce(data, group.members[root], group=group.handle)
@@ -78,6 +89,7 @@ def reduce(group: Group, size: int) -> None:
 
 
 def all_gather(group: Group, size: int) -> None:
+    """Gather a part of each rank, `size` bytes in all; raise Wrong unless this one has every rank's pattern."""
     count = _chunk(group, size)
     parts = [group.empty(count) for _ in group.members]
     group.torch.distributed.all_gather(parts, group.data(count, group.rank), group=group.handle)
@@ -86,6 +98,8 @@ def all_gather(group: Group, size: int) -> None:
 
 
 def reduce_scatter(group: Group, size: int) -> None:
+    """Sum `size` bytes of every rank and leave each its part; raise Wrong unless this one's is the sum of all patterns
+    there."""
     count = _chunk(group, size)
     own = group.empty(count)
     data = group.data(count * group.size, group.rank)
@@ -94,6 +108,7 @@ def reduce_scatter(group: Group, size: int) -> None:
 
 
 def all_to_all(group: Group, size: int) -> None:
+    """Exchange equal parts of `size` bytes among all; raise Wrong unless each has come from its rank."""
     count = _chunk(group, size)
     received = group.empty(count * group.size)
     data = group.data(count * group.size, group.rank)
@@ -105,6 +120,8 @@ def all_to_all(group: Group, size: int) -> None:
 
 
 def gather(group: Group, size: int) -> None:
+    """Gather a part of each rank, `size` bytes in all, at one root; raise Wrong there unless it has every rank's
+    pattern."""
     count, root = _chunk(group, size), _root(group, size)
     parts = [group.empty(count) for _ in group.members] if group.rank == root else None
     group.torch.distributed.gather(group.data(count, group.rank), parts, group.members[root], group=group.handle)
@@ -113,6 +130,7 @@ def gather(group: Group, size: int) -> None:
 
 
 def scatter(group: Group, size: int) -> None:
+    """Send each rank its part of `size` bytes of one root; raise Wrong unless this one has its own."""
     count, root = _chunk(group, size), _root(group, size)
     parts = [group.data(count, rank) for rank in range(group.size)] if group.rank == root else None
     own = group.empty(count)
@@ -121,6 +139,7 @@ def scatter(group: Group, size: int) -> None:
 
 
 def barrier(group: Group, size: int) -> None:
+    """Wait until every rank of the group has come; `size` means nothing here."""
     group.torch.distributed.barrier(group=group.handle)
 
 

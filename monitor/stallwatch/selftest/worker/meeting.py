@@ -16,6 +16,8 @@ class Absent(Exception):
 
 
 class Meeting:
+    """The store at which all ranks meet before there is a process group, and what they tell each other there."""
+
     def __init__(self, torch: Any, place: Place, seconds: float) -> None:
         """Reach the store at MASTER_ADDR:MASTER_PORT; rank 0 opens it, unless torchrun's agent holds it already."""
         self._place = place
@@ -61,9 +63,11 @@ class Meeting:
 
     @property
     def place(self) -> str:
+        """The store's "address:port"."""
         return f"{self._address}:{self._port}"
 
     def say(self, key: str, value: str) -> None:
+        """Leave this rank's value under a key in the store, for the others to read."""
         self._ask(lambda: self.words.set(f"{key}/{self._place.rank}", value))
 
     def await_word(self, key: str, rank: int) -> str:
@@ -108,6 +112,7 @@ def first_line(error: BaseException) -> str:
 
 
 def ranks_text(ranks: "list[int]") -> str:
+    """Ranks as people write them, "rank 3" or "ranks 1, 4"; at most 16 are written out."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     shown = ", ".join(map(str, ranks[:16]))

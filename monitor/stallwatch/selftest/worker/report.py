@@ -12,6 +12,7 @@ NO_TORCH = "cannot import torch"  # of a crash: the environment's fault, and not
 
 
 def report_name(rank: int) -> str:
+    """Return the name of a rank's file of JSON lines in the folder of reports."""
     return f"rank-{rank}.jsonl"
 
 
@@ -38,9 +39,11 @@ class StepReport:
 
     @property
     def where(self) -> str:
+        """The step that was begun last, with its size, for people."""
         return name_of(self.step, self.bytes)
 
     def begin(self, step: str, size: Optional[int]) -> None:
+        """Tell that a step begins; `size` in bytes, None for a step that has none."""
         self.index += 1
         self.step, self.bytes, self.since = step, size, time.monotonic()
         self._write({"kind": "begin", "step": step, "bytes": size})
@@ -58,6 +61,7 @@ class StepReport:
         self._write(line)
 
     def finished(self) -> None:
+        """Tell that all steps are over."""
         self._write({"kind": "finished"})
 
     def crash(self, detail: str) -> None:
@@ -73,6 +77,7 @@ class StepReport:
 
 
 def name_of(step: str, size: Optional[int]) -> str:
+    """Return a step's name for people, with its size in bytes where it has one: "all_reduce 32 KiB"."""
     return step if size is None else f"{step} {size_text(size)}"
 
 

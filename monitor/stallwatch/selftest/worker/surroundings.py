@@ -17,12 +17,16 @@ class NotLaunched(Exception):
 
 
 class Place(NamedTuple):
+    """Which rank this process is, of how many, and its number on this node."""
+
     rank: int
     world_size: int
     local_rank: int
 
 
 def place_of(environment: "dict[str, str]") -> Place:
+    """Given the environment of torchrun, srun or mpirun, return this rank's place, and set what torch reads (RANK,
+    WORLD_SIZE, LOCAL_RANK). Raise NotLaunched where a rank or the master's address is not told."""
     for names in _SCHEMES:
         values = [environment.get(name, "") for name in names]
         if all(value.isdigit() for value in values):
@@ -38,6 +42,7 @@ def place_of(environment: "dict[str, str]") -> Place:
 
 
 def choose_backend(torch: Any, wanted: str) -> str:
+    """Return the wanted backend; for "auto" nccl where torch has it and a GPU, else gloo."""
     if wanted != "auto":
         return wanted
     return "nccl" if torch.cuda.is_available() and torch.distributed.is_nccl_available() else "gloo"
@@ -63,6 +68,7 @@ def open_device(torch: Any, backend: str, index: int) -> Any:
 
 
 def device_facts(torch: Any, device: Any) -> "dict[str, Any]":
+    """Return what a report tells of this rank: versions, host and pid, and of a GPU its name and UUID."""
     facts: dict[str, Any] = {"torch": torch.__version__, "host": os.uname().nodename, "pid": os.getpid()}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)

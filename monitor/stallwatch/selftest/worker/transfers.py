@@ -25,6 +25,8 @@ def exchange(group: Group, size: int, distance: int) -> None:
 
 
 def repeat_exchange(group: Group, size: int) -> "Callable[[], None]":
+    """Return a function that exchanges `size` bytes with the neighbours once, unchecked, for measuring the
+    bandwidth."""
     count = max(1, size // ELEMENT_BYTES)
     data, received = group.data(count, group.rank), group.empty(count)
 
@@ -76,12 +78,14 @@ def _same(found: Any, expected: Any) -> None:
 
 
 def all_gather_object(group: Group, size: int) -> None:
+    """Gather an object of each rank, whose pickles differ in length; raise Wrong unless all have come whole."""
     found: list[Any] = [None] * group.size
     group.torch.distributed.all_gather_object(found, _object_of(group.rank), group=group.handle)
     _same(found, [_object_of(rank) for rank in range(group.size)])
 
 
 def broadcast_object_list(group: Group, size: int) -> None:
+    """Send the last rank's object to all; raise Wrong unless it has come whole."""
     root = group.size - 1
     found: list[Any] = [_object_of(root) if group.rank == root else None]
     group.torch.distributed.broadcast_object_list(found, group.members[root], group=group.handle, device=group.device)
@@ -89,6 +93,7 @@ def broadcast_object_list(group: Group, size: int) -> None:
 
 
 def scatter_object_list(group: Group, size: int) -> None:
+    """Send each rank its object from rank 0; raise Wrong unless this one has its own."""
     found: list[Any] = [None]
     objects = [_object_of(rank) for rank in range(group.size)] if group.rank == 0 else None
     group.torch.distributed.scatter_object_list(found, objects, group.members[0], group=group.handle)

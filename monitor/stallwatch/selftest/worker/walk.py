@@ -40,6 +40,9 @@ def sizes(most_bytes: int) -> "list[int]":
 
 
 class Walk:
+    """One rank's way through all steps, the same on every rank: barrier, collectives by size, transfers, objects,
+    sub-groups."""
+
     def __init__(
         self,
         group: Group,
