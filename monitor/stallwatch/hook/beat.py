@@ -72,10 +72,12 @@ class Phases:
         return newest.name, newest.since_ns
 
     def enter(self, phase: "_Phase") -> None:
+        """Note that the phase begins now; it is the current one until it is left or another begins."""
         phase.since_ns = monotonic_ns()
         self._open.append(phase)
 
     def leave(self, phase: "_Phase") -> None:
+        """Note that the phase ends now; raise ValueError where it is not open."""
         self._idle_since_ns = monotonic_ns()
         self._open.remove(phase)
 

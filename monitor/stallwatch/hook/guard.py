@@ -32,6 +32,7 @@ class Guard:
         return result
 
     def is_off(self, part: str) -> bool:
+        """Whether a part has failed so often without a success between that it is not tried any more."""
         return self._failures.get(part, 0) >= FAILURES_BEFORE_OFF
 
     def note(self, what: str) -> None:

@@ -51,6 +51,8 @@ class World(NamedTuple):
 
 
 class Process(NamedTuple):
+    """What tells this process from all others that had or have its pid, on this node and in its containers."""
+
     pid: int
     start_ticks: int
     pid_namespace: int
@@ -58,6 +60,7 @@ class Process(NamedTuple):
 
 
 def this_process() -> Process:
+    """Return who this process is, by /proc; `start_ticks` is -1 where the kernel does not tell."""
     pid = os.getpid()
     return Process(pid, start_ticks(pid) or -1, os.stat("/proc/self/ns/pid").st_ino, os.uname().nodename)
 

@@ -322,6 +322,7 @@ def new_mark() -> str:
 
 
 def record_name(rank: int, key: "Union[int, str]") -> str:
+    """Return the file name of a rank's record, as parse_record_name reads it."""
     return f"rank-{rank}-{key}.beat"
 
 
@@ -339,6 +340,7 @@ def parse_own_name(name: str) -> "Optional[tuple[int, str]]":
 
 
 def facts_name(rank: int, key: "Union[int, str]", mark: str = "") -> str:
+    """Return the file name of a rank's facts; `mark` stands before its last part, for a name of its own."""
     return _with_mark(facts_ends(rank, key), mark)
 
 
@@ -353,6 +355,7 @@ def temporary_name(name: str, mark: str) -> str:
 
 
 def answer_name(rank: int, key: "Union[int, str]", request_id: int, recorder: str, mark: str = "") -> str:
+    """Return the file name of one recorder's answer to a request; `mark` as of facts_name."""
     return _with_mark(answer_ends(rank, key, request_id, recorder), mark)
 
 
@@ -379,4 +382,5 @@ def request_path(directory: str, rank: int, key: "Union[int, str]") -> str:
 
 
 def request_name(rank: int, key: "Union[int, str]") -> str:
+    """Return the file name under which the daemon asks this rank for a dump."""
     return f"{rank}-{key}.request"

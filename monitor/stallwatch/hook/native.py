@@ -47,9 +47,11 @@ class Flag:
         self._lock.acquire()
 
     def is_set(self) -> bool:
+        """Whether it was set and not cleared since."""
         return self._is_set
 
     def set(self) -> None:
+        """Set it and wake the waiter; set already, it stays so. May come from any thread."""
         if not self._is_set:
             self._is_set = True
             try:

@@ -53,6 +53,7 @@ class Publication:
         self._lock = native.allocate_lock()
 
     def beat(self, at_ns: int) -> None:
+        """Count one step of training; `at_ns` is its CLOCK_MONOTONIC time."""
         self._pulse_count += 1
         self.pulse_ns = at_ns
 

@@ -148,6 +148,7 @@ class RankFile:
         return names is not None and names != self._process[:3]
 
     def path_of(self, name: str) -> str:
+        """Return the path of a file of this name beside the record."""
         return os.path.join(self.directory, name)
 
     def remove(self) -> None:

@@ -19,11 +19,14 @@ _LONGEST_DELAY_SECONDS = 4.0
 
 
 class Request(NamedTuple):
+    """What the daemon asks of this rank: an answer to one number, by one rung of looking."""
+
     request_id: int
     rung: str
     at_ns: int = 0  # CLOCK_MONOTONIC: dump no sooner, within bounds
 
     def delay_seconds(self) -> float:
+        """Seconds until the dump may be made, never negative and bounded, whatever was asked for."""
         return min(max((self.at_ns - time.monotonic_ns()) / 1e9, 0.0), _LONGEST_DELAY_SECONDS)
 
 
@@ -65,6 +68,7 @@ class Requests:
         write_private(path, data)
 
     def remove_answers(self) -> None:
+        """Delete the files of the last answer; what cannot be deleted is left."""
         while self._answers:
             try:
                 os.unlink(self._answers.pop())

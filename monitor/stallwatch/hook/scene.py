@@ -18,6 +18,8 @@ _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 
 
 def scene_json() -> bytes:
+    """Return as JSON what the main thread handles and which calls name other ranks; None of the former is told where
+    this Python (before 3.10) cannot say."""
     import json
 
     return json.dumps({"can_tell_handling": _can_tell(), "handling": _handling(), "calls": _calls()}).encode("utf-8")

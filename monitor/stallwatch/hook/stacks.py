@@ -16,6 +16,7 @@ _MOST_FRAMES = 256
 
 
 def stacks_json() -> bytes:
+    """Return the stacks of all Python threads of this process as JSON, at most 512, each innermost first."""
     import json
 
     names = {thread.ident: thread for thread in threading.enumerate()}
