@@ -17,6 +17,7 @@ class Duration(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Given "30m", "2h", "90s", "1d" or plain seconds, return seconds; fail with a usage error otherwise."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value).strip())
         if match is None:
             self.fail(f"{value!r} is no duration: write 30m, 2h, 90s or 1d", param, ctx)

@@ -12,6 +12,8 @@ Culprit = Literal["drawn", "rank 0", "nobody"]
 
 
 class Fault(msgspec.Struct, frozen=True):
+    """One fault that the demo can make, and which verdicts of it are right."""
+
     name: str
     program: str  # a file of programs/
     sentence: str
@@ -23,6 +25,7 @@ class Fault(msgspec.Struct, frozen=True):
 
     @property
     def is_quiet(self) -> bool:
+        """Whether nothing is wrong in this job: every verdict would be a false alarm."""
         return not self.causes
 
 

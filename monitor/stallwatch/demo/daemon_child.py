@@ -79,6 +79,7 @@ class DaemonChild:
 
     @property
     def pid(self) -> int | None:
+        """The daemon's process id, None before it was started."""
         return self._process.pid if self._process else None
 
     def check(self) -> None:

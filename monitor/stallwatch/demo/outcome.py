@@ -15,6 +15,8 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
+    """What was expected of the daemon for one fault, what it said, and whether the two agree."""
+
     fault: str
     seed: int
     ranks: int
@@ -29,4 +31,5 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> Verdict | None:
+        """The first verdict of the incident, None where there is none."""
         return self.incident.verdicts[0] if self.incident and self.incident.verdicts else None

@@ -31,9 +31,13 @@ PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, ctypes.c_ulong(-1)  # prctl(2)
 class Beat(Protocol):
     """What `stallwatch.attach()` returns."""
 
-    def step(self) -> None: ...
+    def step(self) -> None:
+        """Tell that one step of training is over."""
+        ...
 
-    def phase(self, name: str) -> AbstractContextManager[object]: ...
+    def phase(self, name: str) -> AbstractContextManager[object]:
+        """Return a context in which the rank is in the phase of this name."""
+        ...
 
 
 class Training:
@@ -69,6 +73,7 @@ class Training:
             self.beat.step()
 
     def batch(self) -> Tensor:
+        """Return random features of one batch, of shape (BATCH, FEATURES), on the CPU."""
         return torch.randn(BATCH, FEATURES)
 
     def learn(self, batch: Tensor) -> Tensor:
@@ -81,6 +86,7 @@ class Training:
         return loss.detach()
 
     def phase(self, name: str) -> AbstractContextManager[object]:
+        """Return a context in which the hook knows this rank to be in the phase of this name."""
         return self.beat.phase(name)
 
     def strikes(self, step: int) -> bool:
@@ -97,6 +103,7 @@ class Training:
                 file.write(f"{time.monotonic_ns()}\n")
 
     def finish(self) -> None:
+        """Wait for all ranks and leave the job in order."""
         dist.barrier()
         dist.destroy_process_group()
 
@@ -120,6 +127,8 @@ def choose_device(backend: str | None) -> tuple[str, torch.device]:
 
 
 def parse_options() -> argparse.Namespace:
+    """Return what every program of the demo is told on its command line: steps, the step of the fault, seed,
+    backend."""
     parser = argparse.ArgumentParser(description="A training program of stallwatch's demo.")
     parser.add_argument("--steps", type=int, default=100_000, help="steps until the program ends by itself")
     parser.add_argument("--step-seconds", type=float, default=0.05, help="length of a step")

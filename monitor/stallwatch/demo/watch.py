@@ -30,13 +30,22 @@ Tell = Callable[[str], None]
 class Reader(Protocol):
     """What the demo asks of the daemon: outputs.client.Client."""
 
-    def ranks(self) -> RankList: ...
+    def ranks(self) -> RankList:
+        """Return the ranks that the daemon sees; raise DaemonUnreachable where it does not answer."""
+        ...
 
-    def incidents(self) -> IncidentList: ...
+    def incidents(self) -> IncidentList:
+        """Return open and recent incidents; raise DaemonUnreachable where it does not answer."""
+        ...
 
-    def incident(self, incident_id: str) -> IncidentDocument: ...
+    def incident(self, incident_id: str) -> IncidentDocument:
+        """Return one incident with its verdicts; raise UsageError for what cannot be an id, DaemonUnreachable where it
+        does not answer."""
+        ...
 
-    def page_url(self) -> str | None: ...
+    def page_url(self) -> str | None:
+        """Return the address of the status page, None where the daemon serves none."""
+        ...
 
 
 class Daemon(Protocol):
@@ -45,7 +54,9 @@ class Daemon(Protocol):
     rank_directory: Path
 
     @property
-    def client(self) -> Reader: ...
+    def client(self) -> Reader:
+        """What asks this daemon."""
+        ...
 
     def check(self) -> None:
         """Raise StallwatchError when it has ended."""

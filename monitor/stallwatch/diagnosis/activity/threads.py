@@ -203,6 +203,8 @@ def manages_processes(threads: tuple[ThreadStack, ...]) -> bool:
 
 
 def is_python_thread(thread: ThreadStack) -> bool:
+    """Whether Python started the thread (`threading`'s bootstrap is in its stack), rather than a library in native
+    code."""
     return any(code_origin(f.filename).module == "threading" and "bootstrap" in f.name for f in thread.frames[-2:])
 
 
