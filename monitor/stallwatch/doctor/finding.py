@@ -30,6 +30,8 @@ class FindingRecord(msgspec.Struct, frozen=True):
 
 
 class CheckRecord(msgspec.Struct, frozen=True):
+    """How one check of an examination ended, and in how many seconds."""
+
     check: str
     area: Area
     outcome: Outcome
@@ -50,6 +52,7 @@ class Examination(msgspec.Struct, frozen=True):
     verdicts: tuple[Verdict, ...] = ()  # of the logs that --log named: the very ones of `analyze`
 
     def worst(self) -> Severity | None:
+        """Return the highest severity of all findings, None without any."""
         found = {finding.severity for finding in self.findings}
         return next((severity for severity in SEVERITIES if severity in found), None)
 

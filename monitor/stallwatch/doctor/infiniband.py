@@ -6,6 +6,8 @@ from stallwatch.doctor.surroundings import Surroundings
 
 
 class Port(NamedTuple):
+    """One port of an adapter, with what the kernel's files say of it; "" where a file cannot be read."""
+
     adapter: str
     port: str
     state: str  # "4: ACTIVE"
@@ -14,6 +16,7 @@ class Port(NamedTuple):
 
     @property
     def is_active(self) -> bool:
+        """Whether the port carries traffic: its logical state is ACTIVE."""
         return "ACTIVE" in self.state
 
 

@@ -23,6 +23,7 @@ class Holder(NamedTuple):
 
 
 def read(path: Path) -> bytes | None:
+    """Return the first MiB of a file, None where it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(_LIMIT_BYTES)
@@ -31,6 +32,7 @@ def read(path: Path) -> bytes | None:
 
 
 def pids(proc: Path) -> tuple[int, ...]:
+    """Return the ids of all processes, in order; empty where /proc cannot be listed."""
     try:
         return tuple(sorted(int(name) for name in os.listdir(proc) if name.isdigit()))
     except OSError:
@@ -38,6 +40,7 @@ def pids(proc: Path) -> tuple[int, ...]:
 
 
 def stat_of(proc: Path, pid: int) -> Stat | None:
+    """Return a process' stat, None where it is gone or its text is not understood."""
     data = read(proc / str(pid) / "stat")
     try:
         return parse_stat(data) if data else None

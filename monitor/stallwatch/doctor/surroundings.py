@@ -47,12 +47,16 @@ class RankFacts(msgspec.Struct, frozen=True):
 
 
 class Interface(msgspec.Struct, frozen=True):
+    """A network interface of this node and its addresses, IPv4 and IPv6."""
+
     name: str
     is_up: bool
     addresses: tuple[str, ...]
 
 
 class Space(msgspec.Struct, frozen=True):
+    """Room on a file system, and whether the path on it can be written to by us."""
+
     total_bytes: int
     free_bytes: int  # for an ordinary user
     writable: bool
@@ -75,6 +79,8 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
+    """How a command ended and what it wrote."""
+
     exit_code: int
     stdout: str
     stderr: str
@@ -95,12 +101,16 @@ class Training(msgspec.Struct, frozen=True):
 
 
 class Resolver(Protocol):
+    """Host names as a training process would look them up; live: doctor.live.network.DnsResolver."""
+
     def lookup(self, name: str) -> Known[Lookup] | Unavailable:
         """Ask as a training process would (getaddrinfo). Unavailable: no answer by the deadline."""
         ...
 
 
 class Sockets(Protocol):
+    """Interfaces, ports and reachability of this node; live: doctor.live.network.NodeSockets."""
+
     def interfaces(self) -> tuple[Interface, ...]:
         """All network interfaces."""
 
@@ -121,23 +131,31 @@ class Sockets(Protocol):
 
 
 class Disks(Protocol):
+    """Room on file systems, which may never answer; live: doctor.live.disks.NodeDisks."""
+
     def space(self, path: str) -> Known[Space] | Unavailable:
         """Unavailable: no such path, or the file system does not answer."""
         ...
 
 
 class Commands(Protocol):
+    """Programs of this node, run with a deadline; live: doctor.live.probes.ChildCommands."""
+
     def run(self, argv: Sequence[str], seconds: float) -> Known[Outcome] | Unavailable:
         """Run a command of this node within so many seconds."""
 
 
 class GpuProbe(Protocol):
+    """What NVML says of this node's GPUs; live: doctor.live.probes.NvmlChild."""
+
     def state(self) -> Known[GpuState] | Unavailable:
         """Unavailable: no binding, no library, or no answer; the reason says which."""
         ...
 
 
 class TrainingProbe(Protocol):
+    """The interpreter of training and its packages; live: doctor.live.probes.TrainingChild or WrittenVersions."""
+
     def ask(self) -> Known[Training] | Unavailable:
         """What the interpreter of training says of its packages."""
 
@@ -178,6 +196,9 @@ class DaemonFacts(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Surroundings:
+    """All that a check may see of the node, the ranks and what the person asked; parts that can block have
+    deadlines."""
+
     root: Path  # "/" or a test's folder: /etc, /sys, /dev, /proc are read below it
     environments: tuple[NamedEnvironment, ...]
     ranks: tuple[RankFacts, ...]
@@ -197,6 +218,7 @@ class Surroundings:
 
     @property
     def proc(self) -> Path:
+        """/proc of the node, or of a test's folder."""
         return self.root / "proc"
 
     def variable(self, name: str) -> tuple[str, NamedEnvironment] | None:

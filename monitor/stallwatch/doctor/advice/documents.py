@@ -70,11 +70,14 @@ _SAID: Final = re.compile(r"\s*(?:echo|printf)\s[^|>]*$")  # a shell's words for
 
 
 class Part(NamedTuple):
+    """One stretch of a file in one language: a whole script, or a code block of a guide."""
+
     language: Language
     lines: tuple[Line, ...]  # numbered as in the file
 
     @property
     def text(self) -> str:
+        """The part's lines as one text, without their numbers."""
         return "\n".join(line for _, line in self.lines)
 
 

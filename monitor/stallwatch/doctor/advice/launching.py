@@ -26,6 +26,7 @@ class LaunchCheck(ABC):
     looks_for: ClassVar[str]
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """Return what is wrong in the shell commands of all scripts and guides that start ranks."""
         return tuple(
             record
             for path, text in texts(surroundings)

@@ -54,6 +54,8 @@ _OPEN: Final = re.compile(r"[$`{}]|%[sdr(]|<[^>]*>")
 
 
 class Setting(NamedTuple):
+    """A variable that one line of a file sets, and to what."""
+
     line: int
     name: str
     value: str

@@ -63,6 +63,9 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Catalogue(msgspec.Struct, frozen=True):
+    """All that is known of environment variables: those with rules, all real names, and whose names are not ours to
+    judge."""
+
     variables: dict[str, Variable]
     real: frozenset[str]  # every real name, those with an entry included
     foreign_prefixes: tuple[str, ...]
@@ -88,10 +91,12 @@ class Catalogue(msgspec.Struct, frozen=True):
         return (name, *(one for one in (new, *self.old_names(new)) if one != name and one in values))
 
     def newest_name(self, name: str) -> str:
+        """Return what a variable is called now; a name that was not changed, or that nobody knows, as it is."""
         variable = self.variables.get(name)
         return variable.instead if variable is not None and variable.status == "renamed" else name
 
     def is_ours_to_judge(self, name: str) -> bool:
+        """Whether a name has a prefix whose owner we know in full, so that one that is not listed is a mistake."""
         return name.startswith(_OWNED_PREFIXES) and not name.startswith(self.foreign_prefixes)
 
     def meant(self, name: str) -> str:
@@ -148,6 +153,7 @@ def _but_for_one(words: list[str], real: str) -> bool:
 
 @functools.cache
 def catalogue() -> Catalogue:
+    """Return the catalogue of variables.toml and names.toml, which come with the package."""
     entries = data.entries("variables.toml", "variable", Variable)
     names = data.read("names.toml")
     nccl = {f"NCCL_{name}": version for version, listed in names["nccl"].items() for name in listed}

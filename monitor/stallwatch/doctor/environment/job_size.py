@@ -15,6 +15,8 @@ _NODES: Final = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_STEP_NUM_NODES")
 
 
 class JobSize(NamedTuple):
+    """Numbers of ranks: of this node, and of the whole job."""
+
     local: int
     world: int
 
@@ -41,5 +43,6 @@ def said_nodes(values: Mapping[str, str]) -> int | None:
 
 
 def number(values: Mapping[str, str], name: str) -> int | None:
+    """Return a variable's value as a number; None where it is not set or not made of digits alone."""
     text = values.get(name, "").strip()
     return int(text) if text.isascii() and text.isdigit() else None

@@ -21,6 +21,8 @@ _MAXIMUM_BYTES = 64 << 20
 
 
 class Hang(msgspec.Struct, frozen=True):
+    """What one incident on disk tells of where and when a job hung."""
+
     training_job: str
     cause: str
     where: str

@@ -128,5 +128,6 @@ def _nearest(key: str, names: list[str]) -> str:
 
 
 def deepspeed_version(surroundings: Surroundings) -> str:
+    """Return DeepSpeed's version in the interpreter of training; "" where it has none or does not answer."""
     reading = surroundings.training.ask()
     return reading.value.versions.get("deepspeed", "") if isinstance(reading, Known) else ""

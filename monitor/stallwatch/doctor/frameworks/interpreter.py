@@ -26,6 +26,8 @@ NAMES = (
 
 
 def main() -> None:
+    """Print one line of JSON: interpreter, versions of NAMES that are installed, torch's build and conflicts, each with
+    the error where it could not be read."""
     from importlib import metadata
 
     versions: dict[str, str] = {}
@@ -47,6 +49,8 @@ def main() -> None:
 
 
 def torch_build(metadata: Any) -> "dict[str, str]":
+    """Return the versions of CUDA, HIP and NCCL that torch was built with, "" for those without; empty without
+    torch."""
     from importlib import util
 
     spec = util.find_spec("torch")

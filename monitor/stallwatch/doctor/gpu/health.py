@@ -51,6 +51,7 @@ def has_device_files(surroundings: Surroundings) -> bool:
 
 
 def label(gpu: Gpu) -> str:
+    """Return a GPU's index with its model's name, where NVML told it, for people."""
     return f"GPU {gpu.index}" + (f" ({gpu.name})" if gpu.name else "")
 
 

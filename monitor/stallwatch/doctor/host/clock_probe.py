@@ -9,6 +9,7 @@ _STATUS_OFFSET = 5 * ctypes.sizeof(
 
 
 def main() -> int:
+    """Print the kernel clock's state and status bits (adjtimex(2)); return 1 where it cannot be asked."""
     buffer = ctypes.create_string_buffer(512)  # modes 0: nothing is changed
     state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
     if state < 0:

@@ -13,6 +13,8 @@ _PROGRAM = "import sys; print(1, flush=True); sys.stdin.read()"
 
 
 def main() -> int:
+    """Given py-spy and an interpreter as arguments, return py-spy's exit code, 1 where it does not answer, and pass on
+    what it complains of."""
     py_spy, interpreter = sys.argv[1:3]
     target = Worker(start_own((interpreter, "-I", "-c", _PROGRAM), leads_session=False, quiet=True))
     target.start()

@@ -24,6 +24,8 @@ class NodeDisks:
         self._busy: Promise[float] | None = None  # how long the same takes of one that always answers
 
     def space(self, path: str) -> Known[Space] | Unavailable:
+        """Return the room on a path's file system; Unavailable where the path cannot be asked or does not answer within
+        seconds."""
         busy = self._busy = self._busy or Promise(_seconds_of_proc, _SECONDS, "the node")
         reading = run_child(_asking(path), _SECONDS, what=f"the file system of {path}")
         if not isinstance(reading, Known):
@@ -47,6 +49,7 @@ def _seconds_of_proc() -> float:
 
 
 def main(path: str) -> int:
+    """Print a path's Space as JSON and return 0; write why not and return 1 where the kernel refuses."""
     try:
         room = os.statvfs(path)
         writable = os.access(path, os.W_OK | os.X_OK) and not room.f_flag & os.ST_RDONLY

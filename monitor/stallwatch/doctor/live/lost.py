@@ -41,6 +41,8 @@ class Promise(Generic[T]):
         self._aside.begin(lambda: Known(function(), time.monotonic_ns()), name=what)
 
     def get(self) -> Known[T] | Unavailable:
+        """Wait for the answer until the deadline; Unavailable, with the reason, where it is late or the function
+        raised."""
         try:
             return self._aside.answer(self._until - time.monotonic())
         except Silent:

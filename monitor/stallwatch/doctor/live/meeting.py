@@ -14,6 +14,7 @@ class ConfiguredMeeting:
         self._section = section
 
     def problem(self) -> tuple[str, str]:
+        """Return what is wrong with the place and what to do, ("", "") where it can be used; ends within seconds."""
         from stallwatch.fleet.settings import settings_of
         from stallwatch.fleet.trial import try_place
 

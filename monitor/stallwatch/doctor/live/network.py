@@ -25,6 +25,7 @@ class DnsResolver:
         self._lock = threading.Lock()
 
     def lookup(self, name: str) -> Known[Lookup] | Unavailable:
+        """Return the addresses of a name, or the resolver's error; Unavailable where it has not answered in time."""
         with self._lock:
             promise = self._asked.get(name)
             if promise is None:
@@ -52,7 +53,10 @@ def _source(family: int, address: str, port: int) -> str:
 
 
 class NodeSockets:
+    """Satisfies doctor.surroundings.Sockets with the sockets and interfaces of this node."""
+
     def interfaces(self) -> tuple[Interface, ...]:
+        """Return every network interface with its IPv4 and IPv6 addresses."""
         addresses, stats = psutil.net_if_addrs(), psutil.net_if_stats()
         return tuple(
             Interface(
@@ -80,11 +84,13 @@ class NodeSockets:
         return error
 
     def free_port(self) -> int:
+        """Return a TCP port that nobody holds now; another program may take it before it is used."""
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
             listener.bind(("", 0))
             return int(listener.getsockname()[1])
 
     def connects_to(self, address: str, port: int) -> Reach:
+        """Connect once, say nothing and hang up; return how that ended, with the own address that the route chooses."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         source = _source(family, address, port)
         try:
@@ -101,6 +107,7 @@ class NodeSockets:
             return Reach("no_route" if failure.errno in _NO_ROUTE else "error", error, source)
 
     def connects_to_itself(self, address: str) -> str:
+        """Listen at an own IPv4 address and connect to it; return the error, "" when it works."""
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
                 listener.bind((address, 0))

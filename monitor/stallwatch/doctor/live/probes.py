@@ -23,11 +23,16 @@ _TRAINING_SECONDS = 3.5
 
 
 class ChildCommands:
+    """Satisfies doctor.surroundings.Commands: each command is a child that may be lost."""
+
     def run(self, argv: Sequence[str], seconds: float) -> Known[Outcome] | Unavailable:
+        """Run a command; Unavailable where it cannot be started or has not ended within so many seconds."""
         return run_child(argv, seconds)
 
 
 class NvmlChild:
+    """Satisfies doctor.surroundings.GpuProbe: NVML in a child that is started at once and asked once."""
+
     def __init__(
         self,
         seconds: float = _NVML_SECONDS,
@@ -37,6 +42,7 @@ class NvmlChild:
         self._promise = Promise(lambda: nvml_once.ask(seconds, argv, release_file), seconds + 0.2, "NVML")
 
     def state(self) -> Known[GpuState] | Unavailable:
+        """Wait for NVML's answer, the same for everybody who asks; Unavailable says why there is none."""
         answer = self._promise.get()
         return answer.value if isinstance(answer, Known) else answer
 
@@ -54,6 +60,7 @@ class TrainingChild:
         )
 
     def ask(self) -> Known[Training] | Unavailable:
+        """Wait for the interpreter's answer; Unavailable where it failed, is late or wrote what we cannot read."""
         return _decode(self._promise.get(), _TRAINING, "the training interpreter")
 
 
@@ -64,6 +71,7 @@ class WrittenVersions:
         self._rank = rank
 
     def ask(self) -> Known[Training] | Unavailable:
+        """Return what the rank's hook wrote; conflicts between packages are not known from it."""
         versions = self._rank.versions
         written = Training(
             executable=self._rank.executable,

@@ -46,6 +46,7 @@ def running_ranks(proc: Path, directories: tuple[Path, ...]) -> tuple[RankFacts,
 
 
 def rank_environments(ranks: tuple[RankFacts, ...]) -> Iterator[NamedEnvironment]:
+    """Given ranks of this node, yield the environment of each with the rank's name and pid as its place."""
     for rank in ranks:
         yield NamedEnvironment(f"rank {rank.rank} (pid {rank.pid})", rank.environment, rank.rank, rank.pid)
 

@@ -23,6 +23,7 @@ def spans_nodes(surroundings: Surroundings) -> bool | None:
 
 
 def own_addresses(surroundings: Surroundings) -> frozenset[str]:
+    """Return all addresses of this node's interfaces, without the zone of link-local ones."""
     return frozenset(
         address.split("%")[0] for interface in surroundings.sockets.interfaces() for address in interface.addresses
     )

@@ -10,6 +10,8 @@ LISTEN, TIME_WAIT, ESTABLISHED = 0x0A, 0x06, 0x01
 
 
 class TcpSocket(NamedTuple):
+    """One line of the kernel's table: local address and port, state as the kernel numbers it, owner, inode."""
+
     address: str
     port: int
     state: int

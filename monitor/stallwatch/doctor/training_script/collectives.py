@@ -39,10 +39,13 @@ class Collective(NamedTuple):
 
     @property
     def words(self) -> str:
+        """The call in words: the operation, and the script's own function through which it is made."""
         return f"{self.through}(), which calls {self.operation}" if self.through else self.operation
 
 
 class Guarded(NamedTuple):
+    """A collective, with what decides about which ranks come to it."""
+
     collective: Collective
     guards: tuple[Condition, ...]  # the conditions on the rank under which it stands, the outermost first
     owner: str  # the class of the function in which it stands, else the function: what must complete each other
@@ -74,6 +77,7 @@ class Collectives:
         return None
 
     def operation_of(self, call: ast.Call) -> str:
+        """Return the collective that a call is, "" where it is none or is one of a group that is not the whole job."""
         module, _, last = self._script.name_of(call.func).rpartition(".")
         if last in _GROUP_AT and module in _MODULES:
             return "" if _has_group(call, _GROUP_AT[last]) else last

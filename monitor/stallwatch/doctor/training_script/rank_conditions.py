@@ -55,10 +55,12 @@ class Condition(NamedTuple):
 
     @property
     def negated(self) -> "Condition":
+        """The condition that exactly the other ranks fulfil."""
         return self._replace(positive=not self.positive)
 
     @property
     def words(self) -> str:
+        """The ranks that fulfil it, in words."""
         if self.key == ZERO:
             return "rank 0 alone" if self.positive else "all but rank 0"
         return f"the ranks with {self.key}" if self.positive else f"the ranks without {self.key}"

@@ -66,6 +66,7 @@ class Script:
         yield from ((owner, function.body) for owner, function in self.functions())
 
     def place(self, node: ast.expr | ast.stmt) -> str:
+        """Return where a node of the tree stands, "path:line"."""
         return f"{self.path}:{node.lineno}"
 
     @property
@@ -89,6 +90,7 @@ class ScriptCheck(ABC):
     looks_for: ClassVar[str]
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """Return what is wrong in all training scripts; raise as training_scripts does where there is none to read."""
         return tuple(record for script in training_scripts(surroundings) for record in self.of_script(script))
 
     @abstractmethod
@@ -137,6 +139,7 @@ def nodes_in(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
+    """Return the value that a call gives to the argument of this name, None where it does not name it."""
     return next((one.value for one in call.keywords if one.arg == name), None)
 
 
@@ -146,10 +149,12 @@ def has_open_keywords(call: ast.Call) -> bool:
 
 
 def is_true(node: ast.expr | None) -> bool:
+    """Whether an expression is the literal True; what only the run knows is not."""
     return isinstance(node, ast.Constant) and node.value is True
 
 
 def is_false(node: ast.expr | None) -> bool:
+    """Whether an expression is the literal False; what only the run knows is not."""
     return isinstance(node, ast.Constant) and node.value is False
 
 
