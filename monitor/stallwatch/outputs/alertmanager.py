@@ -28,6 +28,8 @@ _MOST_CULPRITS = 4
 
 
 class Alert(msgspec.Struct, frozen=True, rename="camel"):
+    """One alert as Alertmanager's API takes it (POST /api/v2/alerts); times are RFC 3339."""
+
     labels: dict[str, str]
     annotations: dict[str, str]
     starts_at: str
@@ -36,6 +38,9 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AlertmanagerOutput:
+    """Hands every standing incident to all Alertmanagers of a cluster, again and again, as they expect of their
+    clients."""
+
     name = "alertmanager"
     tells_people = True
 

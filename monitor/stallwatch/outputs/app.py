@@ -58,6 +58,7 @@ class Endpoints:
         self._renderers = anyio.CapacityLimiter(1)
 
     def open_routes(self) -> list[Route]:
+        """Return the routes that nobody needs a token for: metrics, health, readiness."""
         return [
             Route("/metrics", self.metrics, methods=["GET"]),
             Route("/healthz", self.healthz, methods=["GET"]),
@@ -65,6 +66,7 @@ class Endpoints:
         ]
 
     def private_routes(self, guard: TokenGuard | SocketGuard | None) -> list[Route]:
+        """Return page and API, which name jobs and code; without a guard whoever reaches them may ask."""
         api: Callable[[Endpoint], Endpoint] = guard.api if guard else _unguarded
         page: Callable[[Endpoint], Endpoint] = guard.page if guard else _unguarded
         one = "/api/v1/incidents/{incident_id}"
@@ -80,6 +82,8 @@ class Endpoints:
         ]
 
     def control_routes(self, guard: SocketGuard | None) -> list[Route]:
+        """Return what changes the daemon's behaviour; mode, maintenance, test and page address are for members
+        alone."""
         whoever: Callable[[Endpoint], Endpoint] = guard.api if guard else _unguarded
         members: Callable[[Endpoint], Endpoint] = guard.members if guard else _unguarded
         return [
@@ -93,6 +97,7 @@ class Endpoints:
         ]
 
     async def metrics(self, request: Request) -> Response:
+        """Answer with the metrics in the format that was asked for; 503 before the first look at the node."""
         published = self._latest.get()
         if published is None:
             return _refusal(503, "nothing has been published yet", "Ask again in a second.")
@@ -104,17 +109,21 @@ class Endpoints:
         return Response(text, headers={"content-type": content_type, "vary": "Accept"})
 
     async def healthz(self, request: Request) -> Response:
+        """Answer 200 while the daemon's loop lives, else 503 with the reason."""
         problem = self._latest.loop_problem()
         return JSONResponse({"healthy": problem is None, "reason": problem or ""}, 200 if problem is None else 503)
 
     async def readyz(self, request: Request) -> Response:
+        """Answer 200 when the daemon does its work, else 503; which part does not is in the body."""
         ready = self._latest.ready()
         return _json(encoded(ready), 200 if ready.ready else 503)
 
     async def page(self, request: Request) -> Response:
+        """Answer with the status page, which then asks the API."""
         return self._page
 
     async def ranks(self, request: Request) -> Response:
+        """Answer with the ranks that the viewer may see; 503 before the first look at the node."""
         published = self._latest.get()
         return _json(published.ranks_for(viewer_of(request))) if published else _not_yet()
 
@@ -142,6 +151,7 @@ class Endpoints:
         return _json(encoded(documents))
 
     async def incident(self, request: Request) -> Response:
+        """Answer with one incident, its verdicts and evidence; 404 for one that is not known."""
         return await self._answer(lambda: self._one(request))
 
     def _one(self, request: Request) -> Response:
@@ -171,6 +181,7 @@ class Endpoints:
         return JSONResponse({"incident_id": incident_id, "by": by})
 
     async def timeline(self, request: Request) -> Response:
+        """Answer with what was seen of one incident over time, for the page to draw; 404 for one that is not known."""
         return await self._answer(lambda: self._timeline(request))
 
     def _timeline(self, request: Request) -> Response:
@@ -181,6 +192,7 @@ class Endpoints:
         return _json(encoded(made))
 
     async def bundle(self, request: Request) -> Response:
+        """Answer with one incident's bundle as a gzipped tar; who may see only own jobs gets none."""
         return await self._answer(lambda: self._archive(request))
 
     def _archive(self, request: Request) -> Response:
@@ -192,6 +204,7 @@ class Endpoints:
         return archive(incident.incident_id, incident.bundle)
 
     async def capture(self, request: Request) -> Response:
+        """Start a capture of the job that the body names (CaptureRequest); answer with the incident's id."""
         asked = await read_body(request, CaptureRequest, '{"training_job":"a"}')
         return await self._answer(lambda: self._capture(asked, viewer_of(request)))
 
@@ -199,6 +212,7 @@ class Endpoints:
         return JSONResponse({"incident_id": self._control.capture(asked.training_job, _whose(viewer, asked.owner))})
 
     async def mute(self, request: Request) -> Response:
+        """Tell nobody of the job that the body names for so many seconds (MuteRequest)."""
         asked = await read_body(request, MuteRequest, '{"training_job":"a","seconds":60}')
         return await self._answer(lambda: self._mute(asked, request.state.peer, viewer_of(request)))
 
@@ -208,6 +222,7 @@ class Endpoints:
         return JSONResponse({"training_job": asked.training_job, "owner": whose, "seconds": asked.seconds})
 
     async def mode(self, request: Request) -> Response:
+        """Set for a time whether people are told, on this node or where nodes meet (ModeRequest)."""
         asked = await read_body(request, ModeRequest, '{"mode":"shadow","seconds":3600}')
         return await self._answer(lambda: self._mode(asked, request.state.peer, viewer_of(request)))
 
@@ -215,6 +230,7 @@ class Endpoints:
         return JSONResponse({"where": self._control.mode(asked.mode, asked.seconds, actor(peer, asked.by, viewer))})
 
     async def maintenance(self, request: Request) -> Response:
+        """Announce that a node is worked on for so many seconds, and why (MaintenanceRequest)."""
         asked = await read_body(request, MaintenanceRequest, '{"seconds":3600,"node":"n17","why":"disks"}')
         return await self._answer(lambda: self._maintenance(asked, request.state.peer, viewer_of(request)))
 
@@ -223,6 +239,7 @@ class Endpoints:
         return JSONResponse({"where": self._control.maintenance(asked.node, asked.seconds, by, asked.why)})
 
     async def judge(self, request: Request) -> Response:
+        """Note what a person says of an incident's verdict (JudgeRequest)."""
         asked = await read_body(request, JudgeRequest, '{"incident_id":"a-1","judgement":"wrong"}')
         viewer = viewer_of(request)
         return await self._answer(lambda: self._judge(asked, request.state.peer, viewer))
@@ -236,9 +253,11 @@ class Endpoints:
         return JSONResponse({"incident_id": asked.incident_id, "judgement": asked.judgement, "by": by})
 
     async def notify_test(self, request: Request) -> Response:
+        """Send a test by every output that tells people; answer with a line of each, within a minute."""
         return await self._answer(lambda: JSONResponse({"lines": list(self._control.notify_test())}), _NOTIFY_SECONDS)
 
     async def page_address(self, request: Request) -> Response:
+        """Answer with the status page's address and token, null where there is no TCP address."""
         return JSONResponse({"url": self._page_url()})
 
     async def _answer(self, ask: Callable[[], Response], seconds: float = _ASK_SECONDS) -> Response:
@@ -283,6 +302,8 @@ def actor(peer: Peer, said: str, viewer: Viewer) -> str:
 
 
 def tcp_app(endpoints: Endpoints, guard: TokenGuard, *, loopback: bool, external_url: str) -> Starlette:
+    """Return the application behind the TCP address: behind a token, without control; on loopback the Host header is
+    checked as well."""
     check = [Middleware(HostCheck, external_url=external_url)] if loopback else []
     routes = [
         *endpoints.open_routes(),

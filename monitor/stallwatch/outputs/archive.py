@@ -36,6 +36,7 @@ class Archive:
         self._due.start()
 
     def publish(self, report: NodeReport) -> None:
+        """Hand over the oldest incident that is due; the others come with the next reports."""
         due = [one for one in report.incidents if _is_due(one) and self._is_wanted(one)]
         if due:
             self._due.hand(due[-1])  # the oldest; the others come at the next ticks

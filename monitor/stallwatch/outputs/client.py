@@ -42,6 +42,8 @@ class Client:
         return msgspec.json.decode(self._get(f"/api/v1/incidents?past={past}"), type=IncidentList)
 
     def incident(self, incident_id: str) -> IncidentDocument:
+        """One incident with its verdicts. Raise UsageError for what cannot be an id, DaemonUnreachable without a
+        daemon."""
         if not incident_id or "/" in incident_id:  # it would be another path
             raise UsageError(f"no incident {incident_id!r} on this node", "`stallwatch incidents` lists them.")
         return msgspec.json.decode(self._get(f"/api/v1/incidents/{quote(incident_id, safe='')}"), type=IncidentDocument)
@@ -61,6 +63,7 @@ class Client:
         return str(self._post("/control/mode", {"mode": mode, "seconds": seconds, "by": by})["where"])
 
     def maintenance(self, node: str, seconds: float, why: str = "", by: str = "") -> str:
+        """Announce that a node is worked on for so many seconds; return where that counts."""
         asked = {"node": node, "seconds": seconds, "why": why, "by": by}
         return str(self._post("/control/maintenance", asked)["where"])
 

@@ -56,6 +56,7 @@ class Connection(H11Protocol):
     used_at: float = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Note who has connected, and take a place; a request must begin from now on."""
         super().connection_made(transport)
         self.peer = peer_of(transport.get_extra_info("socket"))
         self.app_state = {**self.app_state, "peer": self.peer}
@@ -63,19 +64,24 @@ class Connection(H11Protocol):
         self.places.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Give the place back."""
         self.places.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Read what came, and note how far the request is for its deadlines."""
         super().data_received(data)
         self.used_at = time.monotonic()
         self._note(self.used_at, has_begun=True)
 
     def resume_writing(self) -> None:
+        """The other side reads again: its deadline for that is over."""
         self.unread_since = None
         super().resume_writing()
 
     def overdue(self, now: float) -> bool:
+        """Whether a deadline has passed at `now` (time.monotonic): for a request's head, its body, or taking our
+        answer."""
         # What came together with the request before it has begun too.
         self._note(now, has_begun=self.head_since is not None or bool(self.conn.trailing_data[0]))
         waits = (
@@ -86,11 +92,13 @@ class Connection(H11Protocol):
         return any(since is not None and now - since > seconds for since, seconds in waits)
 
     def waits_since(self) -> float | None:
+        """Since when (time.monotonic) the other side is waited for; None while an answer is ours to give."""
         if self.transport.get_write_buffer_size() or self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
             return self.unread_since or self.head_since or self.body_since or self.used_at
         return None
 
     def drop(self) -> None:
+        """Close at once; what was not sent is lost."""
         self.transport.abort()
 
     def _note(self, now: float, *, has_begun: bool) -> None:

@@ -34,6 +34,7 @@ class Deadman:
         self._signs.start()
 
     def publish(self, report: NodeReport) -> None:
+        """Give a sign of life, unless the last one is younger than the configured time."""
         now_ns = self._clock.monotonic_ns()
         if now_ns < self._due_ns:
             return

@@ -44,6 +44,8 @@ Outcome = Delivered | Later | Refused
 
 
 class Poster(Protocol):
+    """One way to a service that is told of incidents, for one message at a time."""
+
     def post(self, body: bytes, seconds: float, thread: str = "") -> Outcome:
         """Deliver a JSON body, in a thread of the service; come back within `seconds`, whatever the network does."""
         ...
@@ -91,6 +93,7 @@ class ChildPoster:
             sender.end()
 
     def be_ready(self) -> None:
+        """Start a child unless one is busy, so that the next message need not wait for an interpreter."""
         with self._lock:
             if self._busy:
                 return
@@ -101,6 +104,7 @@ class ChildPoster:
         self._give_back(sender)
 
     def cancel(self) -> None:
+        """Kill the children that deliver something, and let the idle one end."""
         with self._lock:
             idle, self._idle = self._idle, []
             for sender in self._busy:

@@ -61,6 +61,7 @@ class HttpOutput:
 
     @property
     def socket_path(self) -> Path:
+        """The Unix socket on which the command line reaches this daemon."""
         return Path(self._config.daemon.run_directory) / SOCKET_NAME
 
     def page_url(self) -> str | None:
@@ -179,6 +180,7 @@ class HttpOutput:
         return tuple(health(output) for output in (self, *self.peers))
 
     def problem(self) -> str | None:
+        """Why page and API cannot be reached, None where they can."""
         if self._failure:
             return self._failure
         if self._thread is not None and not self._thread.is_alive():
@@ -186,6 +188,7 @@ class HttpOutput:
         return self._held or None
 
     def close(self, seconds: float) -> None:
+        """Have the servers end, within so many seconds, and take the socket away."""
         for server in self._servers:
             server.leave()
         if self._thread is not None:

@@ -141,18 +141,22 @@ class Notifier:
         self._counts["dropped"] += dropped
 
     def notify_test(self, seconds: float) -> str:
+        """Deliver a test now, past the queue, within so many seconds; return how that went, in words."""
         outcome = self._poster.post(msgspec.json.encode(self._words.test()), seconds)
         if isinstance(outcome, Arrived):
             return f"delivered ({outcome.detail})"
         return f"not delivered: {outcome.reason}"
 
     def problem(self) -> str | None:
+        """Why people may not be told, None where nothing is wrong: the worker, the last delivery, or the disk of the
+        spool."""
         worker = self._worker
         if worker is not None and not worker.is_alive():
             return "its worker has stopped"
         return self._delivery_problem or self._disk_problem
 
     def deliveries(self) -> Mapping[str, int]:
+        """How many messages were delivered, refused, retried or dropped since the start, by that word."""
         return dict(self._counts)
 
     def threads(self) -> Mapping[str, str]:
@@ -164,6 +168,7 @@ class Notifier:
         return self._spool.delivered(incident_id)
 
     def queued(self) -> int:
+        """How many messages wait to be delivered."""
         return len(self._spool.queue)
 
     def held(self) -> tuple[HeldBack, ...]:
@@ -175,6 +180,7 @@ class Notifier:
         )
 
     def close(self, seconds: float) -> None:
+        """End the worker within so many seconds; what is still queued stays in the spool."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

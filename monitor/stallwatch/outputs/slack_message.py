@@ -103,12 +103,14 @@ def slack_digest(lines: Sequence[str]) -> dict[str, Any]:
 
 
 def slack_test_message(node: str, external_url: str = "") -> dict[str, Any]:
+    """Return the message by which a person sees that this node's alerts arrive."""
     link = f" <{external_url}|Status page>" if external_url else ""
     text = f"Test from stallwatch on {escape(node)}: alerts of stalled training jobs will arrive here.{link}"
     return {"text": text, "blocks": [_section(text)]}
 
 
 def slack_context(text: str) -> Block:
+    """Return a block of small print with this text, escaped."""
     return _context([escape(text)])
 
 

@@ -43,6 +43,8 @@ class _Asked(NamedTuple):
 
 
 class SlackReactions:
+    """Looks at reactions to incidents' messages, and acknowledges or mutes as they ask."""
+
     name = "slack_reactions"
 
     def __init__(self, poster: Poster, clock: Clock, threads: Threads, control: Control) -> None:

@@ -21,6 +21,7 @@ class WebServer(uvicorn.Server):
         self._left: asyncio.Event | None = None
 
     async def main_loop(self) -> None:
+        """Tick once a second, where uvicorn ticks ten times, until leave() is called or a tick says that it is over."""
         self._loop, self._left = asyncio.get_running_loop(), asyncio.Event()
         while not await self.on_tick(0):
             with contextlib.suppress(asyncio.TimeoutError):
