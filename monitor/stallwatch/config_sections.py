@@ -9,6 +9,8 @@ from stallwatch.model.snapshot import SENSORS
 
 
 class DaemonSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the daemon reads and writes, and how it lives."""
+
     rank_directory: Annotated[str, Meta(description="Where hooks write their records; empty: as the hook chooses.")] = (
         ""
     )
@@ -26,6 +28,8 @@ class DaemonSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HttpSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The status page, metrics and API: where they listen and who may ask."""
+
     listen: Annotated[str, Meta(description="host:port of metrics, status page and API; empty: no TCP at all.")] = (
         "127.0.0.1:9477"
     )
@@ -62,6 +66,8 @@ _SWITCHES: Any = msgspec.defstruct(
 
 
 class SensorsSection(_SWITCHES, frozen=True, forbid_unknown_fields=True):  # type: ignore[misc, call-arg]
+    """Which sources are read on this node, and how long they may take."""
+
     deadline_seconds: Annotated[float, Meta(description="How long one look at the node may take.", gt=0, le=60)] = 0.5
     discover_seconds: Annotated[
         float, Meta(description="Time between two searches for ranks that have no hook.", gt=0)
@@ -72,6 +78,8 @@ class SensorsSection(_SWITCHES, frozen=True, forbid_unknown_fields=True):  # typ
 
 
 class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a rank that stands still is suspected of a hang."""
+
     enabled: Annotated[bool, Meta(description="Watch for ranks whose step stands still.")] = True
     floor_seconds: Annotated[float, Meta(description="No limit is ever shorter.", gt=0)] = 5.0
     second_look_seconds: Annotated[
@@ -97,6 +105,8 @@ class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SlowSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a rank that holds a moving job back is a finding."""
+
     enabled: Annotated[bool, Meta(description="Watch for ranks that hold a moving job back.")] = True
     cost_share: Annotated[
         float,
@@ -109,6 +119,8 @@ class SlowSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DriftSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the calls of a moving job's ranks are compared."""
+
     every_seconds: Annotated[
         float,
         Meta(
@@ -120,6 +132,8 @@ class DriftSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """After how much time people are told of what may yet end by itself."""
+
     waiting_share: Annotated[
         float,
         Meta(
@@ -208,6 +222,8 @@ class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CaptureSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How evidence is taken of ranks under suspicion, and how long each part may take."""
+
     py_spy: Annotated[
         str,
         Meta(description="py-spy's executable, its whole path; empty: the one of our own installation."),
@@ -236,6 +252,8 @@ class CaptureSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DiagnosisSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the child that reads the evidence and judges may use."""
+
     seconds: Annotated[float, Meta(description="Deadline of the child that reads the evidence and judges.", gt=0)] = (
         60.0
     )
@@ -243,6 +261,8 @@ class DiagnosisSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class IncidentSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many incidents are kept on disk, and for how long."""
+
     keep_bytes: Annotated[int, Meta(description="Oldest bundles go when all take more than this.", ge=0)] = 2 << 30
     keep_seconds: Annotated[float, Meta(description="Bundles older than this go.", gt=0)] = 30 * 86400.0
     timeline_seconds: Annotated[
@@ -263,6 +283,8 @@ class IncidentSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SlackSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where Slack gets incidents, and which."""
+
     webhook_url_file: Annotated[str, Meta(description="File that holds the incoming-webhook URL (a secret).")] = ""
     webhook_url: Annotated[
         str, Meta(description="The URL itself; prefer the file or STALLWATCH_SLACK_WEBHOOK_URL.")
@@ -293,6 +315,8 @@ class SlackSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WebhookSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where each step of an incident is posted as a CloudEvent."""
+
     url_file: Annotated[
         str, Meta(description="File with an address that gets each step of an incident as CloudEvents 1.0 (a secret).")
     ] = ""
@@ -309,6 +333,8 @@ class WebhookSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AlertmanagerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which Alertmanagers get each incident as an alert."""
+
     urls: Annotated[
         str,
         Meta(
@@ -323,6 +349,8 @@ class AlertmanagerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class DeadmanSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who is asked regularly while the daemon lives, so that its silence is noticed."""
+
     url_file: Annotated[
         str, Meta(description="File with an address that is asked while the daemon's loop lives; its silence alerts.")
     ] = ""
@@ -331,6 +359,8 @@ class DeadmanSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FleetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How several nodes are told of as one, and whether people are told at all."""
+
     mode: Annotated[
         Literal["tell", "shadow", "off"],
         Meta(
