@@ -292,3 +292,20 @@ def test_every_cause_has_its_urgency() -> None:
     assert AT_ONCE | STUCK | OPEN | {"slow_rank"} == set(get_args(Cause))
     assert not AT_ONCE & STUCK
     assert not OPEN & (AT_ONCE | STUCK)
+
+
+@pytest.mark.parametrize(
+    ("begun", "failed", "severity"), [(True, True, "warning"), (False, True, "none"), (True, False, "none")]
+)
+def test_what_could_not_be_judged_is_told_of_a_job_that_has_begun(begun: bool, failed: bool, severity: str) -> None:
+    """And of that alone, once the judge has failed: until then its verdict is still to come."""
+    story, jobs = Story(), [facts(begun=begun)]
+    story.at(6, stall(), jobs=jobs)
+    story.looked()
+    story.at(9, stall("confirmed"), jobs=jobs)
+    story.looked()
+    if failed:
+        story.judged(None, "no verdict within 60 s")
+    for second in (300, 320):
+        story.at(second, stall("confirmed"), jobs=jobs)
+    assert story.incident.severity == severity
