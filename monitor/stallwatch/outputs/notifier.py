@@ -156,7 +156,7 @@ class Notifier:
         return self._delivery_problem or self._disk_problem
 
     def deliveries(self) -> Mapping[str, int]:
-        """How many messages were delivered, refused, retried or dropped since the start, by that word."""
+        """How many messages were delivered, repeated, refused, retried or dropped since the start, by that word."""
         return dict(self._counts)
 
     def threads(self) -> Mapping[str, str]:

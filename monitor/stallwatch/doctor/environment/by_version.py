@@ -12,6 +12,9 @@ from stallwatch.model.reading import Known
 
 
 class RecorderOff:
+    """Judges by torch's version, of which the recorder's default depends; where that is not known, by what is set
+    alone."""
+
     name: ClassVar[str] = "recorder_off"
     area: ClassVar[Area] = "environment"
     looks_for: ClassVar[str] = "PyTorch's flight recorder turned off, or off by default in this version"
@@ -55,6 +58,9 @@ class RecorderOff:
 
 
 class NotReadByThisVersion:
+    """Compares the catalogue's first versions with those of the training interpreter; Inapplicable where this does not
+    answer, Undetermined where nothing was found and a version was not known."""
+
     name: ClassVar[str] = "variable_too_new"
     area: ClassVar[Area] = "environment"
     looks_for: ClassVar[str] = "variables that this NCCL or PyTorch is too old to read"

@@ -43,6 +43,9 @@ _CACHE = "/etc/ld.so.cache"
 
 
 class NamedFiles:
+    """Looks for the files of environments that see our file system; a node without GPUs need not have them, and gets
+    infos."""
+
     name: ClassVar[str] = "named_file"
     area: ClassVar[Area] = "environment"
     looks_for: ClassVar[str] = (

@@ -21,6 +21,8 @@ def _known(surroundings: Surroundings, status: str) -> Iterator[tuple[NamedEnvir
 
 
 class RenamedVariables:
+    """By the catalogue's "renamed": info where the old name is still read, else a warning."""
+
     name: ClassVar[str] = "renamed_variable"
     area: ClassVar[Area] = "environment"
     looks_for: ClassVar[str] = "variables whose name has changed, with the new one and whether the old is still read"
@@ -69,6 +71,8 @@ def _from_when(surroundings: Surroundings, environment: NamedEnvironment, variab
 
 
 class RemovedVariables:
+    """By the catalogue's "removed": a warning with the last version that read it."""
+
     name: ClassVar[str] = "removed_variable"
     area: ClassVar[Area] = "environment"
     looks_for: ClassVar[str] = "variables that their owner no longer reads"
@@ -89,6 +93,8 @@ class RemovedVariables:
 
 
 class InventedVariables:
+    """By the catalogue's "invented": how bad that is, and what does what was meant, stand in its entry."""
+
     name: ClassVar[str] = "invented_variable"
     area: ClassVar[Area] = "environment"
     looks_for: ClassVar[str] = "variables that guides pass on and nobody reads (NCCL_TIMEOUT, CUDA_MEMORY_FRACTION, …)"
@@ -109,6 +115,9 @@ class InventedVariables:
 
 
 class UnknownVariables:
+    """By distance to real names: a warning where one is near, an info where a name under a known owner's prefix is near
+    none."""
+
     name: ClassVar[str] = "unknown_variable"
     area: ClassVar[Area] = "environment"
     looks_for: ClassVar[str] = "misspelt variables, with the nearest real name"

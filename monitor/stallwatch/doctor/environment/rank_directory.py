@@ -11,6 +11,9 @@ from stallwatch.hook.rank_file import FALLBACK_DIRECTORY, SERVICE_DIRECTORY, is_
 
 
 class RankDirectory:
+    """Compares with the directory that this node's daemon reads; Inapplicable where no daemon answers and no directory
+    is held."""
+
     name: ClassVar[str] = "rank_directory"
     area: ClassVar[Area] = "environment"
     looks_for: ClassVar[str] = (

@@ -27,6 +27,9 @@ _MUST_MATCH = frozenset((
 
 
 class RanksDiffer:
+    """Compares living ranks of one job; Undetermined where nobody knows which run here, Inapplicable for fewer than
+    two."""
+
     name: ClassVar[str] = "ranks_differ"
     area: ClassVar[Area] = "environment"
     looks_for: ClassVar[str] = "settings and versions that differ between the ranks of a job on this node"

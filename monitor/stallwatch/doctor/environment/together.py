@@ -25,6 +25,9 @@ class _Said(NamedTuple):
 
 
 class Contradictions:
+    """Judges several variables of one environment against each other; rank variables are asked to be complete in a
+    shell alone."""
+
     name: ClassVar[str] = "contradictory_variables"
     area: ClassVar[Area] = "environment"
     looks_for: ClassVar[str] = "settings that defeat each other, and rank variables that do not add up"

@@ -111,6 +111,9 @@ def leading_integer(value: str) -> int:
 
 
 class OutOfRange:
+    """Holds each value to the kind, bounds and choices of its catalogue entry; values that are marred are left to
+    WrongSyntax."""
+
     name: ClassVar[str] = "value_out_of_range"
     area: ClassVar[Area] = "environment"
     looks_for: ClassVar[str] = (
@@ -135,6 +138,8 @@ class OutOfRange:
 
 
 class DebugLeftOn:
+    """By the catalogue's "left_on"; what a cloud's network plugin chooses by itself is an info."""
+
     name: ClassVar[str] = "debug_left_on"
     area: ClassVar[Area] = "environment"
     looks_for: ClassVar[str] = (

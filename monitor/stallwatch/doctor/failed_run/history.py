@@ -74,6 +74,9 @@ def _last_step(bundle: Path) -> int | None:
 
 
 class DecisionTree:
+    """Reads incidents of the job that was asked for, else of the last day; Inapplicable without one, Undetermined where
+    the folder cannot be read."""
+
     name: ClassVar[str] = "decision_tree"
     area: ClassVar[Area] = "failed run"
     looks_for: ClassVar[str] = "by incidents on disk: hangs at the start, always at the same step, or at random steps"

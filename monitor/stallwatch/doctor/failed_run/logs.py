@@ -16,6 +16,8 @@ _OF_NODES = ("node_memory",)  # what a node says of itself, and of no rank
 
 
 class FailedRun:
+    """Reads what `--log` names as `analyze` does; Inapplicable without it, nothing to tell of a run that ended well."""
+
     name: ClassVar[str] = "first_cause"
     area: ClassVar[Area] = "failed run"
     looks_for: ClassVar[str] = (

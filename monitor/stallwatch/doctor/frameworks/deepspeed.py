@@ -63,6 +63,8 @@ def _configuration(text: str) -> dict[str, Any] | None:
 
 
 class DeepSpeedSettings:
+    """Judges how the settings of each DeepSpeed configuration fit together and this node."""
+
     name: ClassVar[str] = "deepspeed_settings"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = (
@@ -195,6 +197,8 @@ class DeepSpeedSettings:
 
 
 class DeepSpeedTimeout:
+    """A number from 300 on is taken for seconds: as minutes it would be five hours. Inapplicable where none is set."""
+
     name: ClassVar[str] = "deepspeed_timeout"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "DEEPSPEED_TIMEOUT in seconds where minutes are read"

@@ -14,6 +14,8 @@ from stallwatch.model.reading import Known
 
 
 class DeepSpeedKeys:
+    """Judges the keys of each configuration by the version of DeepSpeed in the training interpreter."""
+
     name: ClassVar[str] = "deepspeed_keys"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = (

@@ -21,6 +21,8 @@ _MEANT: Final = {"gpu": "none", "cuda": "none", "disk": "nvme", "ssd": "nvme", "
 
 
 class DeepSpeedValues:
+    """Judges each value of each configuration by its key alone."""
+
     name: ClassVar[str] = "deepspeed_values"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "values that DeepSpeed does not accept: a stage 4, an unknown device, text for a number"

@@ -72,6 +72,9 @@ class TorchPresent:
 
 
 class DriverSupportsCuda:
+    """Compares major versions alone, for within one a newer toolkit runs on an older driver. Inapplicable to a build
+    without CUDA."""
+
     name: ClassVar[str] = "cuda_driver"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "a driver older than the CUDA that PyTorch was built with"
@@ -98,6 +101,9 @@ class DriverSupportsCuda:
 
 
 class Compatible:
+    """Reads what distributions of the training interpreter require of each other; Undetermined where nobody compared
+    them."""
+
     name: ClassVar[str] = "compatible"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = (
@@ -143,6 +149,8 @@ class Compatible:
 
 
 class NewerThanTested:
+    """Infos: a recorder that changed makes verdicts less sure, and nothing fails of it."""
+
     name: ClassVar[str] = "newer_than_tested"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "a PyTorch or NCCL newer than any whose flight recorder stallwatch was tried with"
@@ -179,6 +187,9 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownBugs:
+    """Looks versions up in bugs.toml, those of the driver only where NVML answers; Undetermined where NCCL's is not
+    known."""
+
     name: ClassVar[str] = "known_bug"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = (

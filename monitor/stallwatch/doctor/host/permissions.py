@@ -24,6 +24,8 @@ def _status(surroundings: Surroundings, name: str) -> str:
 
 
 class SocketsAllowed:
+    """Tries to listen at a port that the kernel chooses; an error, for neither store nor bootstrap can begin."""
+
     name: ClassVar[str] = "sockets_allowed"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = "a sandbox (seccomp, SELinux) that refuses sockets"
@@ -50,6 +52,8 @@ class SocketsAllowed:
 
 
 class PtraceAllowed:
+    """Judges by what /proc and /sys say of our rights; Undetermined where our capabilities are not told."""
+
     name: ClassVar[str] = "ptrace_allowed"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = "no right to read stacks: CAP_SYS_PTRACE taken away, Yama, seccomp"
@@ -111,6 +115,9 @@ class PtraceAllowed:
 
 
 class PySpyReads:
+    """Has py-spy read a new process of the training interpreter; Undetermined where there is none to start, or no
+    answer."""
+
     name: ClassVar[str] = "py_spy"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = "py-spy absent, or unable to read the training interpreter (tried on a process of it)"
@@ -165,6 +172,8 @@ class PySpyReads:
 
 
 class KernelLogReadable:
+    """An info, and none where this node's daemon reads the log."""
+
     name: ClassVar[str] = "kernel_log"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = "a kernel log that cannot be read: XIDs and out-of-memory kills stay unknown"
@@ -188,6 +197,8 @@ class KernelLogReadable:
 
 
 class ClockInSync:
+    """Asks the kernel (adjtimex) whether anybody keeps its clock; Inapplicable to a job of this node alone."""
+
     name: ClassVar[str] = "clock"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = "a clock that nothing keeps in step: logs of several nodes cannot be put in order"
@@ -212,6 +223,8 @@ class ClockInSync:
 
 
 class ContainerNetwork:
+    """Inapplicable outside of Docker and Podman, and where nothing says that the job spans nodes."""
+
     name: ClassVar[str] = "container_network"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = "a container with a network of its own for a job that spans nodes"

@@ -21,6 +21,8 @@ _MOST_FOLDERS = 400
 
 
 class SharedMemory:
+    """Needs more for each data-loader worker of `--workers`; an error where /dev/shm cannot be asked."""
+
     name: ClassVar[str] = "shared_memory"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = "/dev/shm too small or too full for data-loader workers and NCCL (containers get 64 MiB)"
@@ -72,6 +74,8 @@ class SharedMemory:
 
 
 class DiskSpace:
+    """Asks each such folder that environments and living ranks name, by how many bytes each needs."""
+
     name: ClassVar[str] = "disk_space"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = (
@@ -149,6 +153,8 @@ def build_folders(surroundings: Surroundings) -> Iterator[tuple[str, NamedEnviro
 
 
 class StaleBuildLocks:
+    """A lock that a living process holds open is a build under way, and none of them."""
+
     name: ClassVar[str] = "stale_build_lock"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = (
@@ -194,6 +200,8 @@ class StaleBuildLocks:
 
 
 class NetworkCaches:
+    """By the mount table; Inapplicable where that cannot be read. Folders nobody named count where they are there."""
+
     name: ClassVar[str] = "network_cache"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = "build caches (Triton, torch extensions) on a network file system"

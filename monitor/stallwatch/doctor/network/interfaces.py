@@ -16,6 +16,8 @@ _VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 class InterfaceExists:
+    """Compares with the interfaces of this node; Inapplicable where no variable names one."""
+
     name: ClassVar[str] = "interface"
     area: ClassVar[Area] = "network"
     looks_for: ClassVar[str] = (
@@ -86,6 +88,8 @@ def select(variable: str, value: str, interfaces: tuple[Interface, ...]) -> list
 
 
 class Loopback:
+    """Connects this node to itself, at 127.0.0.1 and at its first own IPv4 address; an error where that fails."""
+
     name: ClassVar[str] = "loopback"
     area: ClassVar[Area] = "network"
     looks_for: ClassVar[str] = "a loopback interface that is down, or a firewall between the ranks of this node"
@@ -118,6 +122,9 @@ class Loopback:
 
 
 class FabricPorts:
+    """By /sys/class/infiniband; Inapplicable without an adapter. A second port without a cable is usual, and not
+    told."""
+
     name: ClassVar[str] = "infiniband"
     area: ClassVar[Area] = "network"
     looks_for: ClassVar[str] = (

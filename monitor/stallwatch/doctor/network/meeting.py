@@ -8,6 +8,9 @@ from stallwatch.doctor.surroundings import Surroundings
 
 
 class MeetingPlace:
+    """Tries it as the daemon would, unless the daemon says that it can; Inapplicable where `fleet.url` is not set,
+    Undetermined where only this user may not."""
+
     name: ClassVar[str] = "meeting_place"
     area: ClassVar[Area] = "network"
     looks_for: ClassVar[str] = (

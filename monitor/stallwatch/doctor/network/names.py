@@ -50,6 +50,8 @@ def _master_address(surroundings: Surroundings) -> tuple[str, NamedEnvironment, 
 
 
 class MasterAddress:
+    """Looks the name up as training would (getaddrinfo); an error where nothing comes of it."""
+
     name: ClassVar[str] = "master_address"
     area: ClassVar[Area] = "network"
     looks_for: ClassVar[str] = "MASTER_ADDR that resolves to nothing, or a resolver that does not answer"
@@ -91,6 +93,8 @@ class MasterAddress:
 
 
 class HostName:
+    """Looks up this host's own name, as gloo and torchrun do at their start; with GLOO_SOCKET_IFNAME gloo does not."""
+
     name: ClassVar[str] = "host_name"
     area: ClassVar[Area] = "network"
     looks_for: ClassVar[str] = (
@@ -141,6 +145,8 @@ class HostName:
 
 
 class AddressFamily:
+    """Compares the first address of MASTER_ADDR with those of this node; Inapplicable where it does not resolve."""
+
     name: ClassVar[str] = "address_family"
     area: ClassVar[Area] = "network"
     looks_for: ClassVar[str] = "MASTER_ADDR that resolves to IPv6 first on a node without a usable IPv6 address"

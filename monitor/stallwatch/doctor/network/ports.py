@@ -14,6 +14,9 @@ _RAS_PORT = 28028  # NCCL_RAS_ADDR
 
 
 class MasterPort:
+    """Reads the kernel's table of sockets and who holds them, then tries to listen; Inapplicable where the master is
+    another node."""
+
     name: ClassVar[str] = "port_taken"
     area: ClassVar[Area] = "network"
     looks_for: ClassVar[str] = (
@@ -142,6 +145,8 @@ def _describe(surroundings: Surroundings, holder: Holder) -> str:
 
 
 class RasPort:
+    """Reads who listens at the port of NCCL_RAS_ADDR, else 28028; a rank that does is as it should be."""
+
     name: ClassVar[str] = "ras_port"
     area: ClassVar[Area] = "network"
     looks_for: ClassVar[str] = "NCCL RAS' port 28028 held by a program that is no rank, or by another user's job"

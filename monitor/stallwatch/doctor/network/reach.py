@@ -11,6 +11,9 @@ from stallwatch.model.reading import Known
 
 
 class MasterReachable:
+    """Connects once, as a rank would; Inapplicable where address or port is not set or does not resolve, Undetermined
+    where the port is no number."""
+
     name: ClassVar[str] = "master_reachable"
     area: ClassVar[Area] = "network"
     looks_for: ClassVar[str] = (
