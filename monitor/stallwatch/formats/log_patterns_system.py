@@ -1,5 +1,6 @@
 """Lines of launchers, schedulers, Kubernetes and the C++ runtime about a job's processes."""
 
+import re
 from typing import Final
 
 from stallwatch.formats.log_pattern import pattern
@@ -121,6 +122,11 @@ SYSTEM_PATTERNS: Final = (
         pattern("process_failed", word, rf": line \d+: +(?P<pid>\d+) (?P<died_of>{word})\b")
         for word in ("Segmentation fault", "Bus error", "Aborted", "Killed", "Illegal instruction")
     ),
+    # zsh, the same: "[1]    22231 segmentation fault (core dumped)  python train.py".
+    *(
+        pattern("process_failed", word, rf"^\[\d+\]\s+\+?\s*(?P<pid>\d+) (?P<died_of>{word})\b")
+        for word in ("segmentation fault", "bus error", "killed", "illegal hardware instruction")
+    ),
     # ROCm's runtime, of the GPU that it was given.
     pattern("cuda_error", "Memory access fault by GPU", r"(?P<message>Memory access fault by GPU .*)"),
     pattern("cuda_error", "HSA_STATUS_ERROR", r"(?P<message>HSA_STATUS_ERROR\w*: .*)"),
@@ -131,6 +137,20 @@ SYSTEM_PATTERNS: Final = (
         "native_crash",
         "Fatal Python error",
         r"Fatal Python error: (?P<message>Segmentation fault|Bus error|Illegal instruction|Floating point exception)",
+    ),
+    # glibc, before it aborts a process whose heap or stack was overwritten.
+    *(
+        pattern("native_crash", word, rf"^(?:\*\*\* (?:Error in .*: )?)?(?P<message>{re.escape(word)}.*)")
+        for word in (
+            "malloc(): ",
+            "free(): ",
+            "realloc(): ",
+            "munmap_chunk(): ",
+            "double free or corruption",
+            "corrupted size vs. prev_size",
+            "corrupted double-linked list",
+            "stack smashing detected",
+        )
     ),
     # Memory.
     pattern("memory_killed", "oom_kill event", r"Detected \d+ oom_kill events? in (?P<message>\S+)"),

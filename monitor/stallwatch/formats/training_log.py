@@ -291,7 +291,8 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
         elif name == "exit":
             fields["exit_code"], fields["exit_signal"] = exit_of(int(value))
         elif name == "died_of":
-            fields["exit_signal"] = int(_SIGNALS[value]) if value in _SIGNALS else None
+            known = _SIGNALS.get(value) or _SIGNALS.get(value.capitalize())
+            fields["exit_signal"] = int(known) if known else None
         elif name == "port":
             fields["peer"] = f"{fields.get('peer') or said.get('peer', '')}:{value}"
         elif name == "source":

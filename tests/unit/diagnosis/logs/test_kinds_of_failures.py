@@ -65,6 +65,11 @@ KINDS: dict[str, tuple[str, Accepted]] = {
         marked(waits(0, 1, 2), "2026-11-20T08:15:31Z ")
         + marked(raised("torch.OutOfMemoryError: CUDA out of memory.", 0), "2026-11-20T08:25:31Z "),
         (*STUCK, ("not_entered", (3,)))),
+    "an overwritten heap": (
+        marked("malloc(): corrupted top size\nAborted (core dumped)\n", "5: ")
+        + "srun: error: n2: task 5: Aborted (core dumped)\n", of(5)),
+    "zsh about a crash": (
+        STEPS + "[1]    22231 segmentation fault (core dumped)  python train.py\n", (("rank_exited", ()),)),
     "a port's event": (
         "n3:41:51 [2] NCCL WARN NET/IB : mlx5_2:1 Got async event : port error\n" + waits(*range(4)),
         (("fabric_fault", ()),)),
