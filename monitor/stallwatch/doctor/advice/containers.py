@@ -36,6 +36,8 @@ _NEAR: Final = 4  # lines between a volume's medium and its limit
 
 
 class SharedMemorySize:
+    """Reads shell and prose parts of scripts, manifests and guides, each size by itself."""
+
     name: ClassVar[str] = "shared_memory_size"
     area: ClassVar[Area] = "advice"
     looks_for: ClassVar[str] = "in launch scripts and manifests: containers with less than 1 GiB of shared memory"

@@ -43,6 +43,8 @@ class LaunchCheck(ABC):
 
 
 class LoopbackLaunch(LaunchCheck):
+    """Only of a job that a launch, the person or an operator's manifest says to span two nodes or more."""
+
     name: ClassVar[str] = "loopback_launch"
     area: ClassVar[Area] = "advice"
     looks_for: ClassVar[str] = "in launch scripts: the loopback interface or address for a job of several nodes"
@@ -95,6 +97,8 @@ def _master_option(started: list[Launch], set_here: list[Setting]) -> str:
 
 
 class FewerGpusThanRanks(LaunchCheck):
+    """Compares each launch with the GPUs that are visible to it; outside of shells lines of a file have no order."""
+
     name: ClassVar[str] = "gpus_of_launch"
     area: ClassVar[Area] = "advice"
     looks_for: ClassVar[str] = "in launch scripts: fewer GPUs in CUDA_VISIBLE_DEVICES than ranks that are started"

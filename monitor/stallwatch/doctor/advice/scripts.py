@@ -113,6 +113,9 @@ def _is_for_a_try(lines: dict[int, str], number: int) -> bool:
 
 
 class HarmfulAdvice:
+    """Searches the commands of scripts and guides for the patterns of advice.toml; one finding a file for each piece of
+    advice."""
+
     name: ClassVar[str] = "harmful_advice"
     area: ClassVar[Area] = "advice"
     looks_for: ClassVar[str] = (

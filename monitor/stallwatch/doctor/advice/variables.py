@@ -63,6 +63,8 @@ def _training(text: str) -> TrainingProbe | None:
 
 
 class VariablesInScripts:
+    """Holds what files set to the same rules as environments that are here."""
+
     name: ClassVar[str] = "variables_in_scripts"
     area: ClassVar[Area] = "advice"
     looks_for: ClassVar[str] = (

@@ -56,6 +56,8 @@ def label(gpu: Gpu) -> str:
 
 
 class DriverAnswers:
+    """Asks NVML once; Inapplicable where it does not answer and there are no device files of GPUs."""
+
     name: ClassVar[str] = "driver_answers"
     area: ClassVar[Area] = "gpu"
     looks_for: ClassVar[str] = (
@@ -113,6 +115,8 @@ class DriverAnswers:
 
 
 class DeviceAnswers:
+    """Judges each GPU by what NVML says of it alone."""
+
     name: ClassVar[str] = "device_answers"
     area: ClassVar[Area] = "gpu"
     looks_for: ClassVar[str] = "a single GPU that is lost, needs a reset, or asks for recovery"
@@ -143,6 +147,8 @@ class DeviceAnswers:
 
 
 class MemoryErrors:
+    """Reads each GPU's error counters and the state of its remapped rows, by NVML."""
+
     name: ClassVar[str] = "gpu_memory_errors"
     area: ClassVar[Area] = "gpu"
     looks_for: ClassVar[str] = (
@@ -180,6 +186,8 @@ class MemoryErrors:
 
 
 class Throttled:
+    """By NVML's reasons for lowered clocks, those alone that harm a job: an idle GPU lowers them as well."""
+
     name: ClassVar[str] = "gpu_throttled"
     area: ClassVar[Area] = "gpu"
     looks_for: ClassVar[str] = "a GPU that its hardware, its temperature or its power supply slows down now"

@@ -57,6 +57,9 @@ class FabricReady:
 
 
 class PcieWidth:
+    """Compares widths, for a link may sleep at a lower speed but not at a lower width; all alike is how the board is
+    made."""
+
     name: ClassVar[str] = "pcie_width"
     area: ClassVar[Area] = "gpu"
     looks_for: ClassVar[str] = "a GPU on fewer PCIe lanes than it has, or fewer than its siblings"
@@ -79,6 +82,8 @@ class PcieWidth:
 
 
 class Topology:
+    """An info; Inapplicable to fewer than two GPUs, nothing to tell where any NVLink is up."""
+
     name: ClassVar[str] = "gpu_topology"
     area: ClassVar[Area] = "gpu"
     looks_for: ClassVar[str] = "pairs of GPUs without NVLink that reach each other only across CPU sockets"
@@ -105,6 +110,8 @@ class Topology:
 
 
 class PeerRedirect:
+    """Inapplicable to fewer than two GPUs, and in a virtual machine, where ACS must be on and the host decides."""
+
     name: ClassVar[str] = "acs_iommu"
     area: ClassVar[Area] = "gpu"
     looks_for: ClassVar[str] = "PCIe access control (ACS) or an IOMMU that sends P2P traffic through the CPU"

@@ -18,6 +18,8 @@ _DAEMONS = ("nvidia-", "nv-", "dcgm", "Xorg", "gnome-shell", "Xwayland")
 
 
 class LeftOverProcesses:
+    """By NVML's memory in use and the processes that compute; Inapplicable while a rank runs here."""
+
     name: ClassVar[str] = "gpu_left_over"
     area: ClassVar[Area] = "gpu"
     looks_for: ClassVar[str] = "GPU memory held while no rank runs here, and by whom"
@@ -56,6 +58,8 @@ class LeftOverProcesses:
 
 
 class VisibleDevices:
+    """Compares each environment's names with NVML's GPUs; where NVML does not answer the names are still counted."""
+
     name: ClassVar[str] = "visible_devices"
     area: ClassVar[Area] = "gpu"
     looks_for: ClassVar[str] = (
@@ -137,6 +141,8 @@ def _index(entry: str, uuids: list[str]) -> int | None:
 
 
 class SharedGpu:
+    """Compares living ranks with NVML's processes; Inapplicable where no rank runs here."""
+
     name: ClassVar[str] = "shared_gpu"
     area: ClassVar[Area] = "gpu"
     looks_for: ClassVar[str] = "two ranks of one job that compute on the same GPU"

@@ -34,6 +34,9 @@ def _places(surroundings: Surroundings) -> list[tuple[str, str]]:
 
 
 class OpenFiles:
+    """Needs more for each data-loader worker and each rank of the job; looks at running ranks, and at this shell as
+    that of the next job."""
+
     name: ClassVar[str] = "open_files"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = "a limit of open files too low for sockets, workers and their shared tensors"
@@ -69,6 +72,8 @@ class OpenFiles:
 
 
 class LockedMemory:
+    """An error, for no buffer can then be registered; Inapplicable without an InfiniBand or RoCE adapter."""
+
     name: ClassVar[str] = "locked_memory"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = "a limit of locked memory that InfiniBand's buffers do not fit in"
@@ -96,6 +101,9 @@ class LockedMemory:
 
 
 class Cpus:
+    """Compares the CPUs that we may use with the ranks of this node; Inapplicable where nothing says how many these
+    are."""
+
     name: ClassVar[str] = "cpus"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = "fewer CPUs than ranks and data-loader workers, threads that oversubscribe them"
@@ -152,6 +160,8 @@ def cpus_allowed(surroundings: Surroundings) -> float:
 
 
 class CgroupMemory:
+    """Memory in use is counted without the cache of files, which the kernel takes back."""
+
     name: ClassVar[str] = "cgroup_memory"
     area: ClassVar[Area] = "host"
     looks_for: ClassVar[str] = "a container or slice whose memory, or number of processes, is nearly used up, or was"

@@ -35,6 +35,8 @@ _OTHER_WAYS: Final = (
 
 
 class UnshardedLoader(ScriptCheck):
+    """Leaves out scripts whose trainer shards by itself, loaders for measuring, and data that knows of ranks."""
+
     name: ClassVar[str] = "unsharded_loader"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: a DataLoader of a data-parallel job without a distributed sampler"
@@ -64,6 +66,8 @@ class UnshardedLoader(ScriptCheck):
 
 
 class SamplerEpoch(ScriptCheck):
+    """Leaves out scripts with a trainer, samplers that do not shuffle, and those for measuring."""
+
     name: ClassVar[str] = "sampler_epoch"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: a DistributedSampler without set_epoch in the loop over epochs"
@@ -97,6 +101,9 @@ class SamplerEpoch(ScriptCheck):
 
 
 class UnevenShards(ScriptCheck):
+    """Leaves out scripts that make the numbers of batches equal, or let them differ (Join), and loaders that drop the
+    last batch."""
+
     name: ClassVar[str] = "uneven_shards"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = (

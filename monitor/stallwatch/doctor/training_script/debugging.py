@@ -12,6 +12,8 @@ _ANOMALY: Final = ("set_detect_anomaly", "detect_anomaly")
 
 
 class AnomalyDetection(ScriptCheck):
+    """What stands under a condition was asked for, and is left out."""
+
     name: ClassVar[str] = "anomaly_detection"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: autograd's anomaly detection left on"

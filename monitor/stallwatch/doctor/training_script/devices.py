@@ -17,6 +17,9 @@ _LOCAL: Final = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
 
 
 class LateDevice(ScriptCheck):
+    """Compares the order of calls within one function; a group that is given its device, or is gloo's, needs no earlier
+    choice."""
+
     name: ClassVar[str] = "late_device"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: torch.cuda.set_device after the process group was made"
@@ -45,6 +48,8 @@ class LateDevice(ScriptCheck):
 
 
 class GlobalRankDevice(ScriptCheck):
+    """One finding a script; none where ranks are spawned, which are those of one node."""
+
     name: ClassVar[str] = "device_by_global_rank"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: a GPU chosen by the rank in the job instead of the local rank"
@@ -70,6 +75,8 @@ class GlobalRankDevice(ScriptCheck):
 
 
 class LateVisibleDevices(ScriptCheck):
+    """Compares lines of one file with its first import of torch at the top level."""
+
     name: ClassVar[str] = "late_visible_devices"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: CUDA_VISIBLE_DEVICES set after torch was imported"
@@ -94,6 +101,9 @@ class LateVisibleDevices(ScriptCheck):
 
 
 class FewerGpusThanDevices(ScriptCheck):
+    """Counts where the script sets CUDA_VISIBLE_DEVICES once, to names that are written out, and says how many ranks it
+    starts."""
+
     name: ClassVar[str] = "gpus_of_trainer"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: fewer GPUs in CUDA_VISIBLE_DEVICES than the script starts ranks"

@@ -15,6 +15,9 @@ _SOURCE: Final = "PyTorch documentation, torch.distributed: every rank of the gr
 
 
 class RankConditionalCollective(ScriptCheck):
+    """Follows conditions on the rank through the script's own functions; branches that complete each other are left
+    out."""
+
     name: ClassVar[str] = "rank_conditional_collective"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = (
@@ -63,6 +66,8 @@ _MAKES_GROUPS: Final = ("init_process_group", "new_group")
 
 
 class SwallowedCollective(ScriptCheck):
+    """Looks at each `try` and `suppress` of a scope, and at flags that a handler sets and a collective depends on."""
+
     name: ClassVar[str] = "swallowed_exception"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = (

@@ -10,6 +10,8 @@ from stallwatch.doctor.training_script.source import Script, ScriptCheck, has_op
 
 
 class ProcessGroupCall(ScriptCheck):
+    """Only where the backend is written out as NCCL and nothing in the script chooses a device."""
+
     name: ClassVar[str] = "training_calls"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: init_process_group without a device"

@@ -19,6 +19,8 @@ _EVERYBODY: Final = (
 
 
 class ShardedSave(ScriptCheck):
+    """Looks at calls under a condition on rank 0 which every rank must make, or which save a part of the model each."""
+
     name: ClassVar[str] = "sharded_save"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "in training scripts: a sharded model (FSDP, DeepSpeed) that only rank 0 saves"
