@@ -306,8 +306,14 @@ def node_of(settings: Settings | None = None, keep: Path | None = None) -> Itera
         finally:
             node.stop()
             if keep is not None:
-                shutil.copytree(folder, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.socket", "*.sock"))
+                shutil.copytree(folder, keep, symlinks=True, dirs_exist_ok=True, ignore=_no_files)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _no_files(folder: str, names: list[str]) -> list[str]:
+    """What cannot be copied: sockets, and FIFOs that a scenario has put somewhere."""
+    paths = {name: Path(folder) / name for name in names}
+    return [name for name, path in paths.items() if not (path.is_symlink() or path.is_file() or path.is_dir())]
 
 
 def told_after(
