@@ -23,6 +23,7 @@ RANKS = int(os.environ.get("CONTROL_RANKS", "4"))
 FOR_EVER = "1000000"
 ENOUGH_SECONDS = 240.0
 AFTERMATH_SECONDS = 6.0  # a job has ended: what would the daemon still say?
+VERDICT_SECONDS = 40.0  # the same of a hang that became a crash: it must be told
 STRIKE_SECONDS = 8.0  # after its first step: its rhythm is known
 LATER_SECONDS = STRIKE_SECONDS + float(os.environ.get("CONTROL_SECONDS", "18"))
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
@@ -60,7 +61,7 @@ class Runner:
             while steps and stepping_at is not None and now - stepping_at > steps[0][0]:
                 job = steps.pop(0)[1](job)
             if over_at is None and not steps and job.exit_code() is not None:
-                over_at = now + AFTERMATH_SECONDS
+                over_at = now + (VERDICT_SECONDS if control.is_twin else AFTERMATH_SECONDS)
             if over_at is not None and now > over_at:
                 break
             if control.is_twin and control.told_at is not None:

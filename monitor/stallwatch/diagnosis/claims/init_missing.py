@@ -141,7 +141,8 @@ def group_not_made(analysis: Analysis) -> Saying:
     calls = calls if is_made else {_connects(case, rank) for rank in inside}
     if len(calls) != 1 or "" in calls or {*waits, *inside} != set(case.world) or len(waits) >= len(inside):
         return None
-    if any(case.activity(rank).moving is not False for rank in inside):
+    still = all(case.activity(rank).moving is False for rank in inside)
+    if any(case.activity(rank).moving for rank in inside) or not (is_made or still):
         return None
     call, wait = calls.pop(), main_wait(analysis, inside)
     if wait is None:
@@ -149,7 +150,8 @@ def group_not_made(analysis: Analysis) -> Saying:
     return Claim(
         cause="collective_mismatch",
         culprits=waits,
-        confidence="likely" if is_made else "possible",  # a group of theirs may fail to connect as well
+        # One look tells of no standstill; and a group of theirs may fail to connect as well.
+        confidence="likely" if is_made and still else "possible",
         because=(
             Fact(
                 f"{named(inside)} stand in {call}, and wait there for the ranks that the group is made of"

@@ -199,6 +199,14 @@ def test_the_first_collective_of_a_group_waits_for_members_that_went_on(
     assert "new_group" in verdict.next_steps[0] and "train.py:61" in verdict.next_steps[0]
 
 
+def test_one_look_accuses_none_of_those_that_stand_in_it() -> None:
+    """As on a crowded node: nothing tells yet whether they stand."""
+    found = evidence(*(_inside(rank) for rank in range(3)), _went_on(3))
+    once = tuple(msgspec.structs.replace(told, stacks=told.stacks[1:]) for told in found.ranks)
+    verdict = judge(msgspec.structs.replace(found, ranks=once)).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("collective_mismatch", (3,), "possible")
+
+
 @pytest.mark.parametrize("inside", [1, 2])
 def test_the_few_that_make_a_group_alone_are_those_that_the_others_wait_for(inside: int) -> None:
     ranks = [_inside(rank) if rank < inside else _went_on(rank) for rank in range(4)]
