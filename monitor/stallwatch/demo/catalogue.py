@@ -21,7 +21,8 @@ class Fault(msgspec.Struct, frozen=True):
     culprit: Culprit = "drawn"
     where: tuple[Where, ...] = ()  # what `where` may say; empty: not asked
     everybody: bool = False  # a cycle: naming all its members is right, too
-    neighbour: bool = False  # a send without its recv: naming both ends is right, too
+    # A send without its recv: naming both ends is right, too, and nobody where no recorder holds the peers (gloo's).
+    neighbour: bool = False
 
     @property
     def is_quiet(self) -> bool:
@@ -91,5 +92,5 @@ def agrees(fault: Fault, seed: int, ranks: int, verdict: Verdict | None) -> bool
     if fault.everybody:
         right.add(tuple(range(ranks)))
     if fault.neighbour and verdict.cause == fault.causes[0]:
-        right.add(tuple(sorted({guilty[0], (guilty[0] - 1) % ranks})))
+        right |= {tuple(sorted({guilty[0], (guilty[0] - 1) % ranks})), ()}
     return verdict.cause in fault.causes and verdict.culprits in right

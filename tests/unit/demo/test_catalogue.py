@@ -56,6 +56,7 @@ def test_a_cycle_may_be_told_by_all_of_its_members() -> None:
 
 def test_a_receive_without_its_send_may_be_told_by_both_ends() -> None:
     assert agrees(find("p2p"), SEED, 4, verdict("p2p_unmatched", 1, 2))
+    assert agrees(find("p2p"), SEED, 4, verdict("p2p_unmatched")), "gloo records no peers"
     assert not agrees(find("p2p"), SEED, 4, verdict("p2p_unmatched", 2, 3))
     assert not agrees(find("p2p"), SEED, 4, verdict("not_entered", 1, 2))
 

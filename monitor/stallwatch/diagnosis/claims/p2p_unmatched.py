@@ -259,6 +259,17 @@ def unrecorded(analysis: Analysis) -> Saying:
         operation=analysis.case.activity(transfers[0]).collective,
         missing=() if connects else (unknown,),
         ends_by_itself="first_use" if connects else None,
+        steps=() if both or len(transfers) > 1 else (_look_first(analysis, transfers[0]),),
+    )
+
+
+def _look_first(analysis: Analysis, rank: int) -> str:
+    """Where the only transfer is: its own rank may have one too many, or its peer one too few."""
+    frame = analysis.case.activity(rank).frame
+    at = f" at {frame.file}:{frame.line} in {frame.function}" if frame else ""
+    return (
+        f"Look at rank {rank}'s sends and receives{at}: it has one too many, or the rank that it exchanges with there "
+        "has left one out."
     )
 
 

@@ -129,9 +129,9 @@ def group_order(who: StepContext) -> list[str]:
 
 def p2p(who: StepContext) -> list[str]:
     """Steps for sends and receives that do not pair."""
+    stands = f"; {who.name} stands at {format_location(who.process.frame)}" if who.process.frame else ""
     return [
-        f"Pair every send with its receive; {who.name} stands at "
-        f"{format_location(who.process.frame) or 'a line that was not read'}.",
+        f"Pair every send with its receive{stands}.",
         "Where two ranks exchange, post both directions in one batch_isend_irecv, or let even ranks send first and odd "
         "ranks receive first.",
         "Check that both sides run the same number of micro-batches, in the same order of peers.",

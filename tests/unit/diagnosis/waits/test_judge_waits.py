@@ -331,6 +331,8 @@ def test_under_gloo_a_rank_without_a_dump_that_stands_in_a_receive_is_not_in_the
     stands = Rank(0, dumped=False, frames=IN_RECV, wchan="futex_do_wait", backend="gloo")
     verdict = judge(evidence(stands, waits)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", ()), "it waits for a message, and who owes it one?"
+    assert verdict.next_steps[0].startswith("Look at rank ") and "has left one out" in verdict.next_steps[0]
+    assert not any("not read" in step for step in verdict.next_steps)
 
 
 def test_ranks_that_wait_for_a_call_whose_turn_has_just_come_are_not_stuck() -> None:
