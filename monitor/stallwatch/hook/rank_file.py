@@ -50,7 +50,8 @@ def choose_directory(environment: "Mapping[str, str]") -> str:
         os.chmod(FALLBACK_DIRECTORY, 0o1777)  # noqa: S103 - shared and sticky, as /tmp; mkdir is subject to umask
     except FileExistsError:
         if not stat.S_ISDIR(os.lstat(FALLBACK_DIRECTORY).st_mode):
-            raise NotADirectoryError(strangers(FALLBACK_DIRECTORY)) from None
+            whose = strangers(FALLBACK_DIRECTORY) or f"{FALLBACK_DIRECTORY} is a link, no directory of its own"
+            raise NotADirectoryError(whose) from None
     return FALLBACK_DIRECTORY
 
 
@@ -90,6 +91,8 @@ def strangers(directory: str) -> str:
     other one. Never raises."""
     try:
         status = os.lstat(directory)
+        if status.st_uid in (0, os.geteuid()) and not stat.S_ISDIR(status.st_mode):
+            return "" if os.path.isdir(directory) else f"{directory} is no directory"  # a link of ours to one is good
         if not stat.S_ISDIR(status.st_mode):
             return f"{directory} is no directory, but a file of uid {status.st_uid}; as root: `rm {directory}`"
         if trusted_owner(directory) is not None:

@@ -202,3 +202,16 @@ def test_whose_a_directory_is_that_somebody_else_made_first_is_said_with_what_ro
     )
     assert strangers(str(file)) == f"{file} is no directory, but a file of uid 64212; as root: `rm {file}`"
     assert strangers(str(ours)) == strangers(str(tmp_path / "none")) == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="plays several users")
+def test_a_link_or_a_file_of_our_own_is_nothing_that_root_should_remove(tmp_path: Path) -> None:
+    """The record below a link works; who names a file of his own by mistake is not told to remove it."""
+    (tmp_path / "records").mkdir()
+    (tmp_path / "link").symlink_to("records")
+    (tmp_path / "data").touch()
+    (tmp_path / "theirs").symlink_to("records")
+    os.chown(tmp_path / "theirs", 64212, 64212, follow_symlinks=False)
+    assert strangers(str(tmp_path / "link")) == ""
+    assert strangers(str(tmp_path / "data")) == f"{tmp_path / 'data'} is no directory"
+    assert "rm" in strangers(str(tmp_path / "theirs")), "he may lead it elsewhere"
