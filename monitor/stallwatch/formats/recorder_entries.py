@@ -84,7 +84,7 @@ class EntryReader:
         )
 
     def numbers(self, entry: dict[Any, Any], ordinal: int) -> tuple[int, ...]:
-        """The numbers of an entry, in the order of NUMBER_KEYS; raise Unreadable for a bad one."""
+        """The numbers of an entry, in the order of NUMBER_KEYS; raise BadEntry for a bad one."""
         values = []
         for key in NUMBER_KEYS:
             value = integer(entry.get(key))
@@ -100,7 +100,7 @@ class EntryReader:
         return tuple(values)
 
     def kind(self, entry: dict[Any, Any]) -> int:
-        """The index of what repeats of an entry; raise Unreadable without a name."""
+        """The index of what repeats of an entry; raise BadEntry without a name."""
         profiling_name = text(entry.get("profiling_name"))
         if not profiling_name:
             raise BadEntry("has no operation name")
