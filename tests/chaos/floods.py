@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 
 from stallwatch.hook import layout
+from tests.builders.records import record_bytes, start_ticks_of
 from tests.chaos.node import Node, RankProcesses, told_after
-from tests.unit.sensors.records import record_bytes, start_ticks_of
 
 STALE = 10_000
 RANKS = 64

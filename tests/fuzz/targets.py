@@ -48,9 +48,9 @@ from stallwatch.node.privileged_verbs import VERBS, NotAllowed, Verb
 from stallwatch.outputs import spool
 from stallwatch.outputs.timeline import read_timeline
 from stallwatch.sensors.frames import Answer
+from tests.builders.records import record_bytes
 from tests.integration.outputs.serving import Served, served
 from tests.unit.outputs.reports import incident, node_report
-from tests.unit.sensors.records import record_bytes
 
 BUNDLES = Path(__file__).parents[1] / "bundles"
 _MOST_SEED_BYTES = 60_000  # larger ones are parsed slowly, and have nothing that smaller ones lack

@@ -13,8 +13,8 @@ import msgspec
 from stallwatch.hook.layout import LOOK_SLOTS
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import CounterLook, GroupCounter, JobKey, NodeSnapshot, ProcessEnd, RankSample
+from tests.builders.node import SECOND, heartbeat, process
 from tests.replay.habits import LONGEST_ALONE_SECONDS, Habits, habits
-from tests.unit.detectors.nodes import SECOND, heartbeat, process
 
 Doing = Literal["start", "step", "evaluate", "alone", "storage", "idle", "hang", "death", "stop"]
 START_NS = 100_000 * SECOND

@@ -12,8 +12,8 @@ from stallwatch.model.snapshot import NodeSnapshot
 from stallwatch.model.verdict import Report, Verdict, Where
 from stallwatch.progress.kinds import Doing, kind_of
 from stallwatch.replay.playing import play as replayed
+from tests.builders.node import SECOND
 from tests.replay.healthy import START_NS, Fault, Moment, Stretch
-from tests.unit.detectors.nodes import SECOND
 
 # What the diagnosis says of a job in which this is done, at best and at worst: storage that stands cannot be told from
 # storage that is stuck, and a rank that computes not from one that spins.

@@ -17,7 +17,7 @@ from stallwatch.hook.layout import LOOK_SLOTS
 from stallwatch.hook.pulse import LOOKS_PER_PULSE, next_instant, number_of
 from stallwatch.model.process import ChildProcess
 from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
-from tests.unit.detectors.nodes import SECOND, START, heartbeat, sample, snapshot
+from tests.builders.node import SECOND, START, heartbeat, sample, snapshot
 
 By = Literal["sleep", "cpu contention", "data loader", "nothing", "pipeline", "experts", "logging"]
 # What is uneven by design, beside what a fault adds: each rank's own load, drawn anew after so many seconds

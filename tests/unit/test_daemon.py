@@ -16,7 +16,7 @@ from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import NodeSnapshot
 from stallwatch.replay.playing import detect
-from tests.unit.detectors.nodes import four, job_run
+from tests.builders.node import four, job_run
 from tests.unit.incidents.stories import report
 from tests.unit.loop.fakes import Bench, FakeOutput, FakeStarter
 

@@ -15,7 +15,7 @@ from stallwatch.model.snapshot import JobKey, RankSample
 from stallwatch.node.heartbeat_file import prepare, read_heartbeat
 from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.sensors.processes import ProcessWatch
-from tests.unit.sensors.records import write_record
+from tests.builders.records import write_record
 
 READY = "import os, sys, time, threading\nprint('ready', flush=True)\n"
 SLEEPS = READY + "time.sleep(600)\n"

@@ -19,8 +19,8 @@ from stallwatch.formats import ras
 from stallwatch.model.evidence import Attempt
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import JobKey, RankSample
+from tests.builders.records import start_ticks_of
 from tests.unit.captures.kept import NODE, attempts, kept
-from tests.unit.sensors.records import start_ticks_of
 
 REPORT: dict[str, Any] = {
     "nccl_version": "2.28.9",

@@ -13,7 +13,7 @@ from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import JobKey, NodeSnapshot, ProcessSample, RankSample
 from stallwatch.model.verdict import Report
 from stallwatch.node.heartbeat_file import to_heartbeat
-from tests.unit.sensors.records import record_bytes
+from tests.builders.records import record_bytes
 
 
 def sample(rank: int, *, with_hook: bool = True) -> RankSample:

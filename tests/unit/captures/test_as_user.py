@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from stallwatch.captures.as_user import Found, Request, Wanted, read_as_user
+from tests.builders.records import start_ticks_of
 from tests.programs.everybody import python_for_everybody
-from tests.unit.sensors.records import start_ticks_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 NOBODY = 65534

@@ -11,8 +11,8 @@ from stallwatch.captures.spec import CaptureState, Order
 from stallwatch.config import CaptureSection
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
+from tests.builders.node import process
 from tests.unit.captures.kept import kept
-from tests.unit.detectors.nodes import process
 from tests.unit.outputs.reports import sample
 
 NO_SUCH_PID = 4_194_303  # just below PID_MAX_LIMIT

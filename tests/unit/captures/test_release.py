@@ -9,7 +9,7 @@ import pytest
 
 from stallwatch.captures.release import end_pause
 from stallwatch.node.procfs import ProcessDirectory
-from tests.unit.sensors.records import start_ticks_of
+from tests.builders.records import start_ticks_of
 
 TRACER = Path(__file__).parents[2] / "programs" / "tracer.py"
 THREADS = "import threading\nfor _ in range(3): threading.Thread(target=threading.Event().wait, daemon=True).start()\n"

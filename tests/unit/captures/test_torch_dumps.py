@@ -13,7 +13,7 @@ from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.torch_dumps import candidates, press_pipe, take
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import JobKey, RankSample
-from tests.unit.sensors.records import start_ticks_of
+from tests.builders.records import start_ticks_of
 
 DUMP = b"\x80\x02}q\x00."
 UIDS = (os.getuid(),)

@@ -10,7 +10,7 @@ from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GroupCounter, NodeSnapshot, RankSample
 from stallwatch.replay.playing import detect
-from tests.unit.detectors.nodes import START, found, four, job_run, process, run, sample, snapshot, with_beat
+from tests.builders.node import START, found, four, job_run, process, run, sample, snapshot, with_beat
 
 
 class Broken:

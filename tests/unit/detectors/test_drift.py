@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from stallwatch.detectors.detection import Detected
 from stallwatch.model.snapshot import JobDrift, NodeSnapshot
 from stallwatch.model.verdict import Verdict
-from tests.unit.detectors.nodes import JOB, SECOND, START, four, job_run, run
+from tests.builders.node import JOB, SECOND, START, four, job_run, run
 
 PARTED = Verdict("collective_mismatch", (2,), "likely", "Rank 2 called something else.")
 SEEN = JobDrift(JOB, START + 5 * SECOND, 4, (PARTED,))

@@ -3,7 +3,7 @@ import pytest
 
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import NodeSnapshot, ProcessEnd, RankSample
-from tests.unit.detectors.nodes import SECOND, START, found, four, job_run, run, with_beat
+from tests.builders.node import SECOND, START, found, four, job_run, run, with_beat
 
 
 def end(second: float, code: int | None = None, signal: int | None = None, oom: bool | None = None) -> ProcessEnd:

@@ -7,7 +7,7 @@ from stallwatch.model.gpu import Gpu, GpuEvent
 from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import HostSample, NodeSnapshot
-from tests.unit.detectors.nodes import JOB, SECOND, START, found, four, job_run, run
+from tests.builders.node import JOB, SECOND, START, found, four, job_run, run
 
 ADDRESS = "00000000:3B:00.0"
 FAULT_NS = START + 20 * SECOND

@@ -6,7 +6,7 @@ import msgspec
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import DiskSample, HostSample, NetworkPort, NodeSnapshot, RankSample
-from tests.unit.detectors.nodes import found, four, job_run, run, with_beat
+from tests.builders.node import found, four, job_run, run, with_beat
 
 GIB = 1 << 30
 

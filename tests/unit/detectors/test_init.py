@@ -2,7 +2,7 @@ import msgspec
 
 from stallwatch.config import StallSection
 from stallwatch.model.snapshot import GroupCounter, NodeSnapshot, RankSample
-from tests.unit.detectors.nodes import found, heartbeat, run, sample, snapshot
+from tests.builders.node import found, heartbeat, run, sample, snapshot
 
 LOOK = StallSection().start_seconds
 

@@ -2,7 +2,7 @@ import msgspec
 
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GroupCounter, NodeSnapshot
-from tests.unit.detectors.nodes import found, heartbeat, run, sample, snapshot
+from tests.builders.node import found, heartbeat, run, sample, snapshot
 
 
 def job(step_seconds: list[float], waits: list[float] | None = None) -> list[NodeSnapshot]:

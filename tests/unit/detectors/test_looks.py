@@ -7,8 +7,8 @@ from stallwatch.config import Config
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
 from stallwatch.replay.playing import detect
+from tests.builders.node import SECOND, START, found, heartbeat, run, sample, snapshot, with_beat
 from tests.replay.stragglers import Backend, By, Job, play
-from tests.unit.detectors.nodes import SECOND, START, found, heartbeat, run, sample, snapshot, with_beat
 
 
 def named(job: Job, seconds: float, seed: int = 3) -> list[tuple[tuple[int, ...], str, float]]:

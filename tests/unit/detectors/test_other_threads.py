@@ -6,7 +6,7 @@ import pytest
 
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GroupCounter, RankSample
-from tests.unit.detectors.nodes import SimulatedRank, found, four, job_run, run, with_beat
+from tests.builders.node import SimulatedRank, found, four, job_run, run, with_beat
 
 STUCK = 20.3
 Edit = Callable[[float, RankSample], RankSample]

@@ -8,7 +8,7 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
-from tests.unit.detectors.nodes import START, found, four, job_run, process, run
+from tests.builders.node import START, found, four, job_run, process, run
 
 Fields = Callable[[float, int], dict[str, Any]]
 

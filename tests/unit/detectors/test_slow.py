@@ -5,7 +5,7 @@ from stallwatch.config import Config, SlowSection
 from stallwatch.detectors.waiting import difference, leads
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
-from tests.unit.detectors.nodes import SimulatedRank, found, four, job_run, run, with_beat
+from tests.builders.node import SimulatedRank, found, four, job_run, run, with_beat
 
 
 def held_back(waits: list[float], onset: float = 0) -> list[SimulatedRank]:

@@ -6,7 +6,7 @@ import pytest
 from stallwatch.config import Config, StallSection
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import RankSample
-from tests.unit.detectors.nodes import SECOND, START, SimulatedRank, found, four, job_run, run, snapshot, with_beat
+from tests.builders.node import SECOND, START, SimulatedRank, found, four, job_run, run, snapshot, with_beat
 
 SECOND_LOOK = StallSection().second_look_seconds
 

@@ -2,7 +2,7 @@ import msgspec
 
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
-from tests.unit.detectors.nodes import START, found, four, job_run, process, run
+from tests.builders.node import START, found, four, job_run, process, run
 
 
 def stopped_job(state: str, tracer_pid: int = 0, first: float = 20, last: float = 30) -> list[NodeSnapshot]:

@@ -4,7 +4,7 @@ import msgspec
 
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
-from tests.unit.detectors.nodes import (
+from tests.builders.node import (
     START,
     SimulatedRank,
     found,

@@ -14,7 +14,7 @@ from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import RankEvidence
 from stallwatch.model.verdict import Verdict
-from tests.unit.diagnosis.build import Call, recorder, world
+from tests.builders.job import Call, recorder, world
 
 _BUNDLES = Path(__file__).parents[2] / "bundles"
 _NAMES = sorted(path.parent.name for path in _BUNDLES.glob("*/truth.json"))

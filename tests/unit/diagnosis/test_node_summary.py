@@ -5,7 +5,7 @@ import msgspec
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.node_summary import NodeSummary, judge_nodes, summarise_node
 from stallwatch.model.evidence import Evidence, ThreadState
-from tests.unit.diagnosis.build import SLEEPS, Call, Group, Rank, evidence, loop, world
+from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, loop, world
 from tests.unit.outputs.reports import heartbeat
 
 W8 = world(8)

@@ -6,7 +6,7 @@ import pytest
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.node_summary import Detail, NodeSummary, judge_nodes, redacted, relative, summarise_node
 from stallwatch.model.evidence import Evidence, SourceBlock, SourceLine
-from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, world
+from tests.builders.job import SLEEPS, Rank, evidence, loop, world
 
 SOURCE = "time.sleep(SECRET_BACKOFF_OF_OURS)"
 MESSAGE = "token=hunter2 refused"

@@ -8,7 +8,7 @@ from stallwatch.bundle.report import make_report
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.activity.threads import looks
 from stallwatch.diagnosis.recorder.operations import read_recorded_calls
-from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, world
+from tests.builders.job import SLEEPS, Rank, evidence, loop, world
 
 STEPS = loop(world(3), 5)
 JOB = evidence(*(Rank(r, STEPS, len(STEPS) - 1, frames=SLEEPS) for r in range(2)), Rank(2, STEPS[:-1], frames=SLEEPS))

@@ -28,7 +28,7 @@ from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Report
 from stallwatch.outputs.spool import Message, Spool
 from stallwatch.progress.patience import OPEN
-from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, world
+from tests.builders.job import SLEEPS, Rank, evidence, loop, world
 from tests.unit.fleet.memory_place import MemoryPlace
 
 SECRET = b"sixteen bytes or more"

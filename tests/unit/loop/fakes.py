@@ -17,7 +17,7 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
-from tests.unit.detectors.nodes import START
+from tests.builders.node import START
 from tests.unit.incidents.stories import report as report_of
 
 

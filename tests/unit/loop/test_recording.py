@@ -9,7 +9,7 @@ from stallwatch.loop.recording import Recording
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.model.snapshot import NodeSnapshot
 from stallwatch.replay.document import replay_bundle
-from tests.unit.detectors.nodes import four, job_run, second_of
+from tests.builders.node import four, job_run, second_of
 from tests.unit.loop.fakes import Bench
 
 

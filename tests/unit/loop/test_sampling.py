@@ -11,7 +11,7 @@ from stallwatch.loop.sampling import Sampler
 from stallwatch.model.snapshot import JobDrift, NodeSnapshot, RankSample
 from stallwatch.model.summary import GroupId, Offset, SampleMemory
 from stallwatch.model.verdict import Verdict
-from tests.unit.detectors.nodes import JOB, SimulatedRank, sample, snapshot, with_beat
+from tests.builders.node import JOB, SimulatedRank, sample, snapshot, with_beat
 from tests.unit.loop.fakes import FakeClock
 
 PARTED = Verdict("collective_mismatch", (2,), "likely", "Rank 2 called something else.")

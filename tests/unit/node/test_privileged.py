@@ -27,9 +27,9 @@ from stallwatch.node.known_ranks import known_file
 from stallwatch.node.memory_file import memory_file
 from stallwatch.node.privileged_client import COMMAND, Privileged, start_side
 from stallwatch.node.privileged_verbs import MOST_RANKS
+from tests.builders.records import start_ticks_of
 from tests.programs.privileged import numbers, side_that_knows
 from tests.unit.outputs.reports import sample
-from tests.unit.sensors.records import start_ticks_of
 
 # A side that takes requests and says nothing.
 SILENT = """

@@ -18,7 +18,7 @@ from stallwatch.outputs.documents import HeldBack
 from stallwatch.outputs.health import OutputHealth
 from stallwatch.outputs.metric_table import FAMILIES, reference
 from stallwatch.outputs.metrics import OLDEST, negotiated, render
-from tests.unit.detectors.nodes import with_beat
+from tests.builders.node import with_beat
 from tests.unit.outputs.reports import (
     GPU,
     JOB,

@@ -9,8 +9,8 @@ import pytest
 from stallwatch.detectors.history import LATE_SECONDS
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import NodeSnapshot, ProcessEnd, RankSample
+from tests.builders.node import SECOND, START, SimulatedRank, four, job_run, process, with_beat
 from tests.replay.bundles import missing
-from tests.unit.detectors.nodes import SECOND, START, SimulatedRank, four, job_run, process, with_beat
 from tests.unit.loop.fakes import Bench
 
 Edit = Callable[[float, RankSample], RankSample]

@@ -9,7 +9,7 @@ from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey, NodeSnapshot
 from stallwatch.replay.playing import Moment, detect, play
-from tests.unit.detectors.nodes import JOB, SECOND, START, four, job_run
+from tests.builders.node import JOB, SECOND, START, four, job_run
 from tests.unit.incidents.stories import report
 
 

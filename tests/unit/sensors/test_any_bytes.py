@@ -17,7 +17,7 @@ from stallwatch.sensors.child import encoded
 from stallwatch.sensors.environ import parse_environment, rank_names
 from stallwatch.sensors.ranks import RanksSensor
 from stallwatch.sensors.sensor import Options
-from tests.unit.sensors.records import record_bytes, start_ticks_of, write_record
+from tests.builders.records import record_bytes, start_ticks_of, write_record
 
 _LOOK = msgspec.msgpack.Decoder(RanksLook)
 

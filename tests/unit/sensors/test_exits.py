@@ -17,8 +17,8 @@ from stallwatch.node.heartbeat_file import to_heartbeat
 from stallwatch.sensors import exits
 from stallwatch.sensors.exits import Traces, explain, note_traces
 from stallwatch.sensors.processes import ProcessWatch
+from tests.builders.records import record_bytes
 from tests.unit.sensors.fake_proc import FakeProc
-from tests.unit.sensors.records import record_bytes
 
 NO_TRACES = Traces("", "", None)
 

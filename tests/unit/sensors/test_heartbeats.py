@@ -11,7 +11,7 @@ from stallwatch.node import rank_files
 from stallwatch.node.heartbeat_file import DEFAULT_DIRECTORIES
 from stallwatch.sensors import heartbeats, record_names
 from stallwatch.sensors.heartbeats import HeartbeatScan
-from tests.unit.sensors.records import record_bytes, write_record
+from tests.builders.records import record_bytes, write_record
 
 
 @pytest.fixture

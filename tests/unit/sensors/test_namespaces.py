@@ -7,8 +7,8 @@ from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.node.heartbeat_file import to_heartbeat
 from stallwatch.sensors.namespaces import PidTranslation
+from tests.builders.records import record_bytes
 from tests.unit.sensors.fake_proc import FakeProc
-from tests.unit.sensors.records import record_bytes
 
 
 @pytest.fixture

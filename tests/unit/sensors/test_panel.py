@@ -14,7 +14,7 @@ from stallwatch.model.snapshot import NodeSnapshot, RanksLook
 from stallwatch.node.children import start_own
 from stallwatch.node.privileged_client import Privileged
 from stallwatch.sensors.panel import SensorSet, SupervisedSensor
-from tests.unit.sensors.records import start_ticks_of, write_record
+from tests.builders.records import start_ticks_of, write_record
 
 CONFIG = SensorsSection(deadline_seconds=20.0, discover_seconds=3600, gpus=False, host=False)
 

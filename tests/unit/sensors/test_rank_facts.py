@@ -10,7 +10,7 @@ from stallwatch.formats.tested import NEWEST_TESTED
 from stallwatch.hook import layout
 from stallwatch.model.snapshot import GroupCounter, Heartbeat
 from stallwatch.sensors.rank_facts import MOST_GROUPS, GroupLabels, RankFacts, differing, is_compared
-from tests.unit.detectors.nodes import SECOND, heartbeat
+from tests.builders.node import SECOND, heartbeat
 
 
 def written(directory: Path, rank: int, environment: dict[str, str], **versions: str | None) -> Heartbeat:

@@ -12,7 +12,7 @@ from stallwatch.model.snapshot import RankSample
 from stallwatch.sensors import ranks
 from stallwatch.sensors.ranks import RanksSensor
 from stallwatch.sensors.sensor import Options
-from tests.unit.sensors.records import start_ticks_of, write_record
+from tests.builders.records import start_ticks_of, write_record
 
 
 class Clock:

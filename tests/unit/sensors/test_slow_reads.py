@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stallwatch.sensors.slow_reads import SlowReads
+from tests.builders.records import start_ticks_of
 from tests.unit.sensors.fake_proc import FakeProc
-from tests.unit.sensors.records import start_ticks_of
 
 
 def test_what_was_asked_for_a_process_that_nobody_follows_any_more_is_forgotten() -> None:

@@ -10,10 +10,10 @@ from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.activity import read_activity
 from stallwatch.model.evidence import ChildProcess, SourceLine, ThreadState
-from tests.unit.detectors.nodes import heartbeat
-from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, transfer, world
+from tests.builders.job import SLEEPS, Rank, evidence, loop, transfer, world
+from tests.builders.node import heartbeat
+from tests.builders.rank_evidence import MODULE, PID, Frames, process, rank, stack, stacks, thread
 from tests.unit.diagnosis.claims.test_judge_processes import CLOSED
-from tests.unit.diagnosis.rank_evidence import MODULE, PID, Frames, process, rank, stack, stacks, thread
 
 STEPS = loop(world(4), 5)
 WAITING = [Rank(r, (*STEPS, STEPS[0]), len(STEPS)) for r in (0, 1, 2)]

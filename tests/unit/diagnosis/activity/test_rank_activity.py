@@ -6,7 +6,7 @@ from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.activity.rank_activity import with_transfer
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.summary import RankSummary
-from tests.unit.diagnosis.build import Rank, loop, world
+from tests.builders.job import Rank, loop, world
 
 STEPS = loop(world(2), 3)
 WAITS = Activity(rank=0, where="collective", detail="waits for a collective", in_collective=True)

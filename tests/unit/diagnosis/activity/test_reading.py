@@ -29,9 +29,9 @@ from stallwatch.model.evidence import (
     ThreadState,
 )
 from stallwatch.model.snapshot import Heartbeat
-from tests.unit.diagnosis.build import Call, world
-from tests.unit.diagnosis.build import recorder as recorded
-from tests.unit.diagnosis.rank_evidence import JOB, MODULE, PID, logged, process, rank, source, stack, stacks, thread
+from tests.builders.job import Call, world
+from tests.builders.job import recorder as recorded
+from tests.builders.rank_evidence import JOB, MODULE, PID, logged, process, rank, source, stack, stacks, thread
 
 C10D = "TORCH/distributed/distributed_c10d.py"
 LOADER = "TORCH/utils/data/dataloader.py"

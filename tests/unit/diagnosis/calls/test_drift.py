@@ -5,7 +5,7 @@ import pytest
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.calls.drift import Drift, find_drift
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
-from tests.unit.diagnosis.build import Call, Rank, evidence, loop, world
+from tests.builders.job import Call, Rank, evidence, loop, world
 
 W4 = world(4)
 # Equal calls from four lines: only where they come from tells them apart.

@@ -7,7 +7,7 @@ import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import CodeFrame, SourceBlock, SourceLine
-from tests.unit.diagnosis.build import SLEEPS, Call, Rank, evidence, loop, world
+from tests.builders.job import SLEEPS, Call, Rank, evidence, loop, world
 
 W4 = world(4)
 STEPS = loop(W4, 5)

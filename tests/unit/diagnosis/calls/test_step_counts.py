@@ -10,8 +10,8 @@ from stallwatch.diagnosis.calls.drift import judge_sample, offsets, step_counts
 from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.summary import Offset, SampleMemory
 from stallwatch.model.verdict import Verdict
-from tests.unit.detectors.nodes import heartbeat
-from tests.unit.diagnosis.build import START_NS, STEP_NS, Call, Rank, world
+from tests.builders.job import START_NS, STEP_NS, Call, Rank, world
+from tests.builders.node import heartbeat
 
 W4 = world(4)
 ONE = Call(W4, elements=7)

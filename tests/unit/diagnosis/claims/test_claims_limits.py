@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import CodeFrame, LogEvent
 from stallwatch.model.verdict import Verdict
-from tests.unit.diagnosis.build import IN_RECV, SLEEPS, Rank, evidence, loop, world
+from tests.builders.job import IN_RECV, SLEEPS, Rank, evidence, loop, world
 
 W4 = world(4)
 STEPS = loop(W4, 6)

@@ -7,7 +7,7 @@ from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Attempt, CodeFrame, Evidence, RankEvidence, ThreadState
 from stallwatch.model.rendezvous import Apart, Rendezvous
 from stallwatch.model.verdict import Verdict
-from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, world
+from tests.builders.job import SLEEPS, Rank, evidence, loop, world
 
 _UTILS = "/opt/venv/lib/python3.11/site-packages/torch/distributed/utils.py"
 _C10D = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"

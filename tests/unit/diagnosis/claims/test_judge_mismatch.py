@@ -3,7 +3,7 @@
 import pytest
 
 from stallwatch.diagnosis import judge
-from tests.unit.diagnosis.build import SLEEPS, Call, Group, Rank, evidence, loop, world
+from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, loop, world
 
 W4 = world(4)
 STEPS = loop(W4, 5)

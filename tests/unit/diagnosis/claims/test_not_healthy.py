@@ -6,7 +6,7 @@ import pytest
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import CodeFrame, Evidence, GroupStatus, RankEvidence, Recorder
 from stallwatch.model.verdict import Verdict
-from tests.unit.diagnosis.build import SLEEPS, Call, Group, Rank, evidence, loop, recorder, world
+from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, loop, recorder, world
 
 W4 = world(4)
 SAVER = Group("9", "async_checkpoint", (0, 1, 2, 3), pg_id=7)

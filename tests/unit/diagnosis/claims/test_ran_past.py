@@ -6,7 +6,7 @@ import pytest
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.snapshot import Heartbeat
-from tests.unit.diagnosis.build import SECOND_NS, SLEEPS, Rank, evidence, loop, world
+from tests.builders.job import SECOND_NS, SLEEPS, Rank, evidence, loop, world
 
 STEPS = loop(world(4), 6)
 STEP_NS = SECOND_NS // 20

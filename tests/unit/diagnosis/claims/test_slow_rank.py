@@ -19,7 +19,7 @@ from stallwatch.model.evidence import (
     Usage,
 )
 from stallwatch.model.verdict import Slowness, Verdict
-from tests.unit.diagnosis.build import SLEEPS, STEP_NS, Rank, loop, world
+from tests.builders.job import SLEEPS, STEP_NS, Rank, loop, world
 from tests.unit.diagnosis.job.test_time_spent import NEXT, backward, line, load_batch, seen
 
 STEPS = loop(world(4), 40)

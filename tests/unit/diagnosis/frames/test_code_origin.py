@@ -4,7 +4,7 @@ import pytest
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, job_frame_index
 from stallwatch.diagnosis.frames.meaning import collective_name, meaning, trade_word
-from tests.unit.diagnosis.rank_evidence import frame, stack
+from tests.builders.rank_evidence import frame, stack
 
 
 @pytest.mark.parametrize(

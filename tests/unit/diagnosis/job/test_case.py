@@ -4,7 +4,7 @@ import msgspec
 
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
-from tests.unit.diagnosis.build import Call, Group, Rank, transfer
+from tests.builders.job import Call, Group, Rank, transfer
 
 
 def _case(*ranks: Rank, world_size: int | None = None) -> Case:

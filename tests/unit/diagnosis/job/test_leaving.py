@@ -7,8 +7,8 @@ from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import SHARED_LOG, Attempt, Evidence, RankEvidence, SourceBlock, SourceLine
 from stallwatch.model.hook_report import CodeFrame, Handled, HookReport, NamedCall
 from stallwatch.model.verdict import Verdict
-from tests.unit.diagnosis.build import Call, Rank, evidence, loop, world
-from tests.unit.diagnosis.rank_evidence import logged
+from tests.builders.job import Call, Rank, evidence, loop, world
+from tests.builders.rank_evidence import logged
 
 W = world(4)
 JOB = "/srv/job/train.py"

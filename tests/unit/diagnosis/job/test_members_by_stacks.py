@@ -6,7 +6,7 @@ import pytest
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import CodeFrame, Evidence, RankEvidence, ThreadStack
 from stallwatch.model.verdict import Verdict
-from tests.unit.diagnosis.build import Call, Group, Rank, evidence, world
+from tests.builders.job import Call, Group, Rank, evidence, world
 
 _JOB, _LIB = "/srv/job/train.py", "/usr/lib/python3.11"
 SIDE = Group("1", "undefined", (0, 1, 3), 1)

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.job.case import outdated_ranks
 from stallwatch.model.summary import Pending, RankSummary
-from tests.unit.diagnosis.build import Rank, evidence, loop, world
+from tests.builders.job import Rank, evidence, loop, world
 
 STEPS = loop(world(4), 6)
 

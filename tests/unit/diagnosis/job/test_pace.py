@@ -9,7 +9,7 @@ from stallwatch.diagnosis.job.pace import Pace
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.verdict import Verdict
-from tests.unit.diagnosis.build import SLEEPS, STEP_NS, Rank, loop, world
+from tests.builders.job import SLEEPS, STEP_NS, Rank, loop, world
 
 W3 = world(3)
 STEPS = loop(W3, 12)

@@ -6,7 +6,7 @@ from stallwatch.diagnosis.activity import read_activity
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import NodeEvidence, RankEvidence, RasCommunicator, RasRank
-from tests.unit.diagnosis.build import SLEEPS, Rank, loop, world
+from tests.builders.job import SLEEPS, Rank, loop, world
 
 
 def case(ranks: list[RankEvidence], pids: list[int]) -> Case:

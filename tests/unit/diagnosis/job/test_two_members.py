@@ -4,7 +4,7 @@ import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.verdict import Verdict
-from tests.unit.diagnosis.build import SLEEPS, Call, Group, Rank, evidence, world
+from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, world
 
 W2 = world(2)
 A, B, C = (Call(W2, elements=size, line=size) for size in (10, 20, 30))

@@ -13,8 +13,8 @@ from stallwatch.formats.tested import NEWEST_TESTED, newer_than_tested
 from stallwatch.model.evidence import CodeFrame, Evidence, GroupStatus, Operation
 from stallwatch.model.summary import ANY
 from stallwatch.model.verdict import Verdict
+from tests.builders.job import SLEEPS, Call, Rank, evidence, loop, recorder, transfer, world
 from tests.simulator.semantics import SEMANTICS, is_no_worse, rewritten
-from tests.unit.diagnosis.build import SLEEPS, Call, Rank, evidence, loop, recorder, transfer, world
 
 BUNDLES = sorted((Path(__file__).parents[3] / "bundles").iterdir())
 W4 = world(4)

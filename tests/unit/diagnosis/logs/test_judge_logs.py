@@ -4,7 +4,7 @@ import msgspec
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Evidence, LogEvent, RankEvidence
-from tests.unit.diagnosis.build import Rank, evidence
+from tests.builders.job import Rank, evidence
 
 
 def _job(*ranks: tuple[LogEvent, ...], launcher: tuple[LogEvent, ...] = ()) -> Evidence:

@@ -10,7 +10,7 @@ from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import CodeFrame, Evidence, Operation, Recorder
 from stallwatch.model.verdict import Verdict
-from tests.unit.diagnosis.build import SLEEPS, Call, Rank, evidence, loop, operations, recorder, transfer, world
+from tests.builders.job import SLEEPS, Call, Rank, evidence, loop, operations, recorder, transfer, world
 
 W4 = world(4)
 SYNCHRONISES = (

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.recorder.operations import HostThreads
 from stallwatch.model.evidence import CodeFrame, Evidence
-from tests.unit.diagnosis.build import SLEEPS, Call, Group, Rank, evidence, recorder, world
+from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, recorder, world
 
 W4 = world(4)
 METRICS = Group("9", "metrics", (0, 1, 2, 3), 9)

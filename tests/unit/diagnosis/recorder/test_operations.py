@@ -6,7 +6,7 @@ import msgspec
 
 from stallwatch.diagnosis.recorder.operations import RecordedCall, read_recorded_calls
 from stallwatch.model.evidence import GroupStatus, Operation, Recorder
-from tests.unit.diagnosis.build import Call, Group, operations, recorder, transfer, world
+from tests.builders.job import Call, Group, operations, recorder, transfer, world
 
 W2 = world(2)
 

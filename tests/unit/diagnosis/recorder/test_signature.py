@@ -7,7 +7,7 @@ import pytest
 
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.evidence import CodeFrame, Operation
-from tests.unit.diagnosis.build import Call, operations, world
+from tests.builders.job import Call, operations, world
 
 
 def _operation(name: str, **fields: Any) -> Operation:

@@ -2,7 +2,7 @@
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import CodeFrame
-from tests.unit.diagnosis.build import SLEEPS, Rank, evidence, loop, world
+from tests.builders.job import SLEEPS, Rank, evidence, loop, world
 
 W4 = world(4)
 STEPS = loop(W4, 6)

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.recorder.signature import is_transfer
 from stallwatch.model.evidence import CodeFrame
-from tests.unit.diagnosis.build import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, world
+from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, world
 
 W4 = world(4)
 STEPS = loop(W4, 6)

@@ -4,7 +4,7 @@ import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import CodeFrame
-from tests.unit.diagnosis.build import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, recorder, transfer, world
+from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, recorder, transfer, world
 
 W4 = world(4)
 STEPS = loop(W4, 6)

@@ -7,7 +7,7 @@ from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import RankEvidence
 from stallwatch.model.hook_report import HookReport, NamedCall
 from stallwatch.model.verdict import Verdict
-from tests.unit.diagnosis.build import IN_RECV, SLEEPS, Call, Rank, evidence, loop, world
+from tests.builders.job import IN_RECV, SLEEPS, Call, Rank, evidence, loop, world
 
 W = world(4)
 STEPS = loop(W, 6)

@@ -16,7 +16,7 @@ from stallwatch.model.evidence import (
     ThreadStack,
     ThreadState,
 )
-from tests.unit.diagnosis.rank_evidence import logged
+from tests.builders.rank_evidence import logged
 
 SECOND_NS = 1_000_000_000
 START_NS = 1_700_000_000 * SECOND_NS
