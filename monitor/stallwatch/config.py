@@ -11,74 +11,25 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
-from stallwatch.config_sections import (
-    AlertmanagerSection,
-    CaptureSection,
-    DaemonSection,
-    DeadmanSection,
-    DiagnosisSection,
-    DriftSection,
-    FleetSection,
-    HttpSection,
-    IncidentSection,
-    SensorsSection,
-    SlackSection,
-    SlowSection,
-    StallSection,
-    TellSection,
-    WebhookSection,
-)
+from stallwatch.config_sections import Config, DaemonSection
 from stallwatch.errors import UsageError
 
 __all__ = [
-    "AlertmanagerSection",
-    "CaptureSection",
     "Config",
-    "DaemonSection",
-    "DeadmanSection",
-    "DiagnosisSection",
-    "DriftSection",
-    "FleetSection",
-    "HttpSection",
-    "IncidentSection",
-    "SensorsSection",
-    "SlackSection",
-    "SlowSection",
-    "StallSection",
-    "TellSection",
-    "WebhookSection",
     "current_environment",
     "environment_names",
     "example",
     "load",
+    "marked",
     "unknown_keys",
     "without_secrets",
 ]
-
-
-class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole configuration; a missing section has its defaults."""
-
-    daemon: DaemonSection = DaemonSection()
-    http: HttpSection = HttpSection()
-    sensors: SensorsSection = SensorsSection()
-    stall: StallSection = StallSection()
-    slow: SlowSection = SlowSection()
-    drift: DriftSection = DriftSection()
-    tell: TellSection = TellSection()
-    capture: CaptureSection = CaptureSection()
-    diagnosis: DiagnosisSection = DiagnosisSection()
-    incidents: IncidentSection = IncidentSection()
-    slack: SlackSection = SlackSection()
-    webhook: WebhookSection = WebhookSection()
-    alertmanager: AlertmanagerSection = AlertmanagerSection()
-    deadman: DeadmanSection = DeadmanSection()
-    fleet: FleetSection = FleetSection()
 
 
 # Named apart because they are read by the hook too, or hold paths that people already know.
@@ -97,6 +48,22 @@ def environment_names() -> dict[str, tuple[str, str]]:
         for field in msgspec.structs.fields(kind)
     }
     return names | _ENVIRONMENT_ALIASES
+
+
+def marked(mark: Literal["secret", "secret_file"]) -> tuple[tuple[str, str], ...]:
+    """Every (section, key) that config_sections.py marks so."""
+    return tuple(
+        (section, key)
+        for section, kind in _sections().items()
+        for key, meta in _metas(kind)
+        if (meta.extra or {}).get(mark)
+    )
+
+
+def _metas(kind: type[msgspec.Struct]) -> Iterator[tuple[str, Meta]]:
+    hints = get_type_hints(kind, include_extras=True)
+    for field in msgspec.structs.fields(kind):
+        yield field.name, next((meta for meta in get_args(hints[field.name])[1:] if isinstance(meta, Meta)), Meta())
 
 
 def unknown_keys(raw: Mapping[str, Any]) -> list[str]:
@@ -230,11 +197,10 @@ def _example_lines() -> Iterator[str]:
     for section, kind in _sections().items():
         yield ""
         yield f"[{section}]"
-        hints = get_type_hints(kind, include_extras=True)
-        for field in msgspec.structs.fields(kind):
-            meta = [m for m in get_args(hints[field.name])[1:] if isinstance(m, Meta)]
-            yield f"# {meta[0].description if meta else ''} (STALLWATCH_{section.upper()}_{field.name.upper()})"
-            yield f"# {field.name} = {_toml(field.default)}"
+        defaults = kind()
+        for key, meta in _metas(kind):
+            yield f"# {meta.description or ''} (STALLWATCH_{section.upper()}_{key.upper()})"
+            yield f"# {key} = {_toml(getattr(defaults, key))}"
 
 
 def _toml(value: Any) -> str:
@@ -249,17 +215,11 @@ def _toml(value: Any) -> str:
 
 def without_secrets(config: Config) -> Config:
     """The configuration as it may be shown and kept with an incident."""
-
-    def hidden(value: str) -> str:
-        return "<set>" if value else ""
-
-    slack = msgspec.structs.replace(
-        config.slack, webhook_url=hidden(config.slack.webhook_url), bot_token=hidden(config.slack.bot_token)
-    )
-    webhook = msgspec.structs.replace(config.webhook, url=hidden(config.webhook.url))
-    deadman = msgspec.structs.replace(config.deadman, url=hidden(config.deadman.url))
-    alertmanager = msgspec.structs.replace(config.alertmanager, urls=hidden(config.alertmanager.urls))
-    return msgspec.structs.replace(config, slack=slack, webhook=webhook, alertmanager=alertmanager, deadman=deadman)
+    for section, key in marked("secret"):
+        body = getattr(config, section)
+        if getattr(body, key):
+            config = replace(config, **{section: replace(body, **{key: "<set>"})})
+    return config
 
 
 def current_environment() -> Mapping[str, str]:

@@ -23,7 +23,8 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.captures.run import CaptureRun
-from stallwatch.config import CaptureSection, Config
+from stallwatch.config import Config
+from stallwatch.config_sections import CaptureSection
 from stallwatch.model.evidence import Attempt
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from stallwatch.bundle.history import read_history
 from stallwatch.bundle.writer import BundleWriter
-from stallwatch.config import Config, TellSection
+from stallwatch.config import Config
+from stallwatch.config_sections import TellSection
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.errors import UsageError
 from stallwatch.loop.usage import Usage

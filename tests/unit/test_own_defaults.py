@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch import config
-from stallwatch.config import DaemonSection
+from stallwatch.config_sections import DaemonSection
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.process import is_python
 from stallwatch.captures.stacks import PySpies, explain_failure, whole
-from stallwatch.config import CaptureSection
+from stallwatch.config_sections import CaptureSection
 from stallwatch.formats.outside_text import text_of
 from stallwatch.model.evidence import ChildProcess, Neighbour, Usage
 from stallwatch.model.snapshot import RankSample

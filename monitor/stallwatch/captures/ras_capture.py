@@ -11,7 +11,7 @@ from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
 from stallwatch.captures.ras_targets import ras_ask
 from stallwatch.captures.roots import refusal
-from stallwatch.config import CaptureSection
+from stallwatch.config_sections import CaptureSection
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt
 from stallwatch.model.reading import Known

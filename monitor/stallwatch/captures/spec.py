@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from stallwatch.config import CaptureSection
+from stallwatch.config_sections import CaptureSection
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.summary import SampleMemory
 from stallwatch.model.verdict import Verdict

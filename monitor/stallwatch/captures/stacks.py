@@ -15,7 +15,7 @@ from stallwatch.captures import process
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
 from stallwatch.captures.release import end_pause, let_go_on
-from stallwatch.config import CaptureSection
+from stallwatch.config_sections import CaptureSection
 from stallwatch.formats.outside_text import text_of
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable

@@ -80,7 +80,7 @@ def control_socket(config_file: str | None) -> Path:
     settings, _ = config.load(config_file, environment)
     configured = Path(settings.daemon.run_directory) / SOCKET_NAME
     own = config.own_defaults(environment).get("daemon", {}).get("run_directory")
-    of_node = Path(config.DaemonSection().run_directory) / SOCKET_NAME
+    of_node = Path(config.Config().daemon.run_directory) / SOCKET_NAME
     if own == settings.daemon.run_directory and not _answers(configured) and of_node.exists():
         return of_node
     return configured

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.config import Config, StallSection
+from stallwatch.config import Config
+from stallwatch.config_sections import StallSection
 from stallwatch.detectors.detector import Detector
 from stallwatch.detectors.drift import DriftDetector
 from stallwatch.detectors.due import next_due

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stallwatch.config import StallSection
+from stallwatch.config_sections import StallSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.rank_limit import job_limits

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stallwatch.config import TellSection
+from stallwatch.config_sections import TellSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.model.finding import Finding

@@ -6,7 +6,7 @@ Loading a model looks the same from outside. This only makes us look; what is to
 
 import msgspec
 
-from stallwatch.config import StallSection
+from stallwatch.config_sections import StallSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.suspicion import Suspicion, due_of, stage_of

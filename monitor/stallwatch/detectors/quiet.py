@@ -7,7 +7,7 @@ while its workers wait looks the same from outside, at every look. Its hook tell
 
 import msgspec
 
-from stallwatch.config import StallSection
+from stallwatch.config_sections import StallSection
 from stallwatch.detectors.history import NodeHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.suspicion import Suspicion, due_of, stage_of

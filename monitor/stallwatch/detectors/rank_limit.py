@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stallwatch.config import StallSection
+from stallwatch.config_sections import StallSection
 from stallwatch.detectors.history import RankHistory
 from stallwatch.detectors.limits import Limit, limit_of
 

@@ -5,7 +5,7 @@ from statistics import median
 
 import msgspec
 
-from stallwatch.config import SlowSection
+from stallwatch.config_sections import SlowSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks, Member, looked, peers_of

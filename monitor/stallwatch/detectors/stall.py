@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stallwatch.config import StallSection
+from stallwatch.config_sections import StallSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS, Limit
 from stallwatch.detectors.rank_limit import job_limits

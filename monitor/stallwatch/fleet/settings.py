@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from stallwatch.config import FleetSection
+from stallwatch.config_sections import FleetSection
 from stallwatch.errors import UsageError
 from stallwatch.fleet.place import MeetingPlace, PlaceProblem
 from stallwatch.fleet.seal import LEAST_KEY_BYTES

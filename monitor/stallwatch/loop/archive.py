@@ -4,7 +4,7 @@ import logging
 
 from msgspec.structs import replace
 
-from stallwatch.config import IncidentSection
+from stallwatch.config_sections import IncidentSection
 from stallwatch.incidents.engine import adopt
 from stallwatch.incidents.life import IncidentTable
 from stallwatch.loop.protocols import Store

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.clock import Clock
-from stallwatch.config import DiagnosisSection, FleetSection
+from stallwatch.config_sections import DiagnosisSection, FleetSection
 from stallwatch.errors import EXIT_OK, EXIT_SLOW_OR_WAITING, EXIT_UNDECIDED, EXIT_VERDICT
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.verdict import Report

@@ -7,7 +7,8 @@ from typing import Protocol
 from stallwatch.captures.run import CaptureRun, CaptureState
 from stallwatch.captures.spec import Sampling
 from stallwatch.clock import Clock
-from stallwatch.config import Config, DiagnosisSection
+from stallwatch.config import Config
+from stallwatch.config_sections import DiagnosisSection
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.detectors.pace import Pace
 from stallwatch.incidents import looking, slowness

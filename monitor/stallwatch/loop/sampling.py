@@ -7,7 +7,7 @@ import msgspec
 
 from stallwatch.captures.spec import Compared
 from stallwatch.clock import Clock
-from stallwatch.config import DriftSection
+from stallwatch.config_sections import DriftSection
 from stallwatch.loop.protocols import Capturing
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobDrift, JobKey, NodeSnapshot, RankSample

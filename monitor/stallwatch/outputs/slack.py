@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.clock import Clock
-from stallwatch.config import Config, SlackSection
+from stallwatch.config import Config
+from stallwatch.config_sections import SlackSection
 from stallwatch.errors import UsageError
 from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport

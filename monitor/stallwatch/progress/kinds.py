@@ -6,7 +6,7 @@ A lock, a C call that sleeps with the GIL, a collective: none of these ends by i
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stallwatch.config import TellSection
+from stallwatch.config_sections import TellSection
 from stallwatch.model.verdict import EndsByItself, Where
 
 _BY_PLACE: dict[Where, EndsByItself] = {

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from stallwatch.captures.run import CaptureRun, CaptureState
 from stallwatch.captures.spec import Compared, Sampling
-from stallwatch.config import CaptureSection, Config
+from stallwatch.config import Config
+from stallwatch.config_sections import CaptureSection
 from stallwatch.formats import py_spy_profile
 from stallwatch.hook import layout
 from stallwatch.model.evidence import Attempt, ProcessLook, Usage

@@ -14,7 +14,8 @@ import pytest
 
 from stallwatch.bundle.reader import load
 from stallwatch.captures.run import CaptureRun, CaptureState
-from stallwatch.config import CaptureSection, Config
+from stallwatch.config import Config
+from stallwatch.config_sections import CaptureSection
 from stallwatch.diagnosis.activity.threads import main_thread
 from stallwatch.formats import py_spy
 from stallwatch.loop.privileged import settings_of

@@ -14,7 +14,7 @@ import pytest
 
 from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
 from stallwatch.captures.ras_capture import RasCapture
-from stallwatch.config import CaptureSection
+from stallwatch.config_sections import CaptureSection
 from stallwatch.formats import ras
 from stallwatch.model.evidence import Attempt
 from stallwatch.model.reading import Unavailable

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from stallwatch.bundle.reader import load
 from stallwatch.bundle.report import make_report
 from stallwatch.bundle.writer import BundleWriter
-from stallwatch.config import Config, DeadmanSection, SlackSection, WebhookSection
+from stallwatch.config import Config
+from stallwatch.config_sections import DeadmanSection, SlackSection, WebhookSection
 from stallwatch.hook import layout
 from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known, Unavailable

@@ -8,7 +8,7 @@ from stallwatch.captures.child import Look
 from stallwatch.captures.held import Held
 from stallwatch.captures.rank_look import Place, RankLook
 from stallwatch.captures.spec import CaptureState, Order
-from stallwatch.config import CaptureSection
+from stallwatch.config_sections import CaptureSection
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
 from tests.builders.node import process

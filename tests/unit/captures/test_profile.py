@@ -7,7 +7,7 @@ import pytest
 from stallwatch.captures import profile
 from stallwatch.captures.folder import Folder
 from stallwatch.captures.profile import ProfileCapture, UsageCapture
-from stallwatch.config import CaptureSection
+from stallwatch.config_sections import CaptureSection
 from stallwatch.node.procfs import Stat, parse_stat
 from tests.unit.captures.kept import attempts, kept
 from tests.unit.outputs.reports import sample

@@ -11,7 +11,8 @@ import pytest
 
 from stallwatch.captures.run import CaptureRun
 from stallwatch.captures.spec import CaptureState, Compared, Sampling
-from stallwatch.config import Config, DriftSection
+from stallwatch.config import Config
+from stallwatch.config_sections import DriftSection
 from stallwatch.model.summary import SampleMemory
 from stallwatch.node.privileged_client import Privileged
 from tests.programs.privileged import side_that_knows

@@ -7,7 +7,7 @@ from stallwatch.captures import stacks
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
 from stallwatch.captures.stacks import StackCapture, explain_failure, py_spy
-from stallwatch.config import CaptureSection
+from stallwatch.config_sections import CaptureSection
 from stallwatch.node.memory_file import memory_file
 from tests.unit.bundle.test_writer import sample
 from tests.unit.captures.kept import attempts, kept

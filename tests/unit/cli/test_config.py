@@ -55,6 +55,13 @@ def test_a_wrong_variable_is_refused_too(monkeypatch: pytest.MonkeyPatch, capsys
     assert "tick_seconds" in capsys.readouterr().err
 
 
+def test_what_may_lie_in_a_file_instead_is_a_secret() -> None:
+    """For why else should it? So nobody can forget to mark one."""
+    keys = {(section, key) for section, key in config.environment_names().values()}
+    beside_a_file = {(section, key) for section, key in keys if (section, f"{key}_file") in keys}
+    assert beside_a_file == set(config.marked("secret")) - {("alertmanager", "urls")}
+
+
 def test_the_effective_configuration_is_shown_without_secrets(tmp_path: Path, capsys: Capture) -> None:
     assert check(tmp_path, '[slack]\nwebhook_url = "https://hooks.slack.com/secret"\n', "--json") == 0
     shown = capsys.readouterr().out

@@ -1,6 +1,6 @@
 import msgspec
 
-from stallwatch.config import StallSection
+from stallwatch.config_sections import StallSection
 from stallwatch.model.snapshot import GroupCounter, NodeSnapshot, RankSample
 from tests.builders.node import found, heartbeat, run, sample, snapshot
 

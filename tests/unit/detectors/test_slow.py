@@ -1,7 +1,8 @@
 import msgspec
 import pytest
 
-from stallwatch.config import Config, SlowSection
+from stallwatch.config import Config
+from stallwatch.config_sections import SlowSection
 from stallwatch.detectors.waiting import difference, leads
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample

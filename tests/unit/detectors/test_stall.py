@@ -3,7 +3,8 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from stallwatch.config import Config, StallSection
+from stallwatch.config import Config
+from stallwatch.config_sections import StallSection
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import RankSample
 from tests.builders.node import SECOND, START, SimulatedRank, found, four, job_run, run, snapshot, with_beat

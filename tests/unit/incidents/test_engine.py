@@ -2,7 +2,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from stallwatch.config import Config, IncidentSection
+from stallwatch.config import Config
+from stallwatch.config_sections import IncidentSection
 from stallwatch.incidents.engine import adopt
 from stallwatch.incidents.messages import (
     Acknowledged,

@@ -2,7 +2,8 @@ from typing import Any, get_args
 
 import pytest
 
-from stallwatch.config import Config, DaemonSection, TellSection
+from stallwatch.config import Config
+from stallwatch.config_sections import DaemonSection, TellSection
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.model.verdict import Cause, EndsByItself
 from stallwatch.progress.patience import AT_ONCE, OPEN, STUCK

@@ -1,6 +1,7 @@
 """An incident that other nodes see too: one verdict, and one of them tells."""
 
-from stallwatch.config import Config, FleetSection
+from stallwatch.config import Config
+from stallwatch.config_sections import FleetSection
 from stallwatch.incidents.delivery_steps import due
 from stallwatch.incidents.messages import Captured, FleetSaid, Judged
 from stallwatch.model.incident import Incident, Together

@@ -2,7 +2,8 @@
 
 import pytest
 
-from stallwatch.config import Config, FleetSection
+from stallwatch.config import Config
+from stallwatch.config_sections import FleetSection
 from stallwatch.incidents import silence
 from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import CaptureWanted, MaintenanceWanted, ModeWanted, MuteWanted, StartCapture

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.config import Config, DaemonSection
+from stallwatch.config import Config
+from stallwatch.config_sections import DaemonSection
 from stallwatch.incidents.store import IncidentStore, Left
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import NodeSnapshot

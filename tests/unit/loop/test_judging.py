@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch.clock import SystemClock
-from stallwatch.config import DiagnosisSection
+from stallwatch.config_sections import DiagnosisSection
 from stallwatch.loop.judging import JudgeRun, JudgeState
 from tests.unit.loop.fakes import FakeClock
 

@@ -6,7 +6,8 @@ from typing import cast
 import pytest
 
 from stallwatch.clock import Clock
-from stallwatch.config import Config, DiagnosisSection
+from stallwatch.config import Config
+from stallwatch.config_sections import DiagnosisSection
 from stallwatch.loop.judging import JudgeRun
 from stallwatch.loop.protocols import RealStarter
 from stallwatch.model.incident import Incident

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from stallwatch.config import Config, DaemonSection, HttpSection, SensorsSection, SlackSection, StallSection
+from stallwatch.config import Config
+from stallwatch.config_sections import DaemonSection, HttpSection, SensorsSection, SlackSection, StallSection
 from stallwatch.errors import UsageError
 from stallwatch.loop.protocols import SensorPanel
 from stallwatch.loop.renewal import changed, held, renews_sensors, renews_telling

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from stallwatch.captures.spec import CaptureState, Compared
-from stallwatch.config import DriftSection
+from stallwatch.config_sections import DriftSection
 from stallwatch.loop.sampling import Sampler
 from stallwatch.model.snapshot import JobDrift, NodeSnapshot, RankSample
 from stallwatch.model.summary import GroupId, Offset, SampleMemory

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from stallwatch.config import Config, FleetSection
+from stallwatch.config import Config
+from stallwatch.config_sections import FleetSection
 from stallwatch.detectors.pace import Pace
 from stallwatch.errors import UsageError
 from stallwatch.fleet.member import Local, Position

@@ -19,7 +19,8 @@ import pytest
 
 from stallwatch.captures.channel import FilePiece, Message, Progress, messages
 from stallwatch.captures.roots import refusal
-from stallwatch.config import CaptureSection, Config, DaemonSection
+from stallwatch.config import Config
+from stallwatch.config_sections import CaptureSection, DaemonSection
 from stallwatch.loop.privileged import settings_of
 from stallwatch.model.snapshot import Outputs, ProcessEnd, RankSample
 from stallwatch.node.frames import pack

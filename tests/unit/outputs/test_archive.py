@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.config import Config, IncidentSection
+from stallwatch.config import Config
+from stallwatch.config_sections import IncidentSection
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.archive import Archive, archive
 from stallwatch.outputs.archive_child import Order

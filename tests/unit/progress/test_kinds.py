@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from stallwatch.config import TellSection
+from stallwatch.config_sections import TellSection
 from stallwatch.model.verdict import EndsByItself
 from stallwatch.progress.kinds import Doing, kind_of, of_all, patience_with
 

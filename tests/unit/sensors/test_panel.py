@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from stallwatch.clock import SystemClock
-from stallwatch.config import Config, DaemonSection, SensorsSection
+from stallwatch.config import Config
+from stallwatch.config_sections import DaemonSection, SensorsSection
 from stallwatch.loop.privileged import own_side
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import NodeSnapshot, RanksLook

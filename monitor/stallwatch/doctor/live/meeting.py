@@ -1,6 +1,6 @@
 """Tries the place where nodes meet, as the daemon would."""
 
-from stallwatch.config import FleetSection
+from stallwatch.config_sections import FleetSection
 from stallwatch.errors import UsageError
 
 _SECONDS = 2.5  # of what all checks together have

@@ -3,7 +3,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.config import FleetSection
+from stallwatch.config_sections import FleetSection
 from stallwatch.doctor.check import Inapplicable, Undetermined
 from stallwatch.doctor.live.meeting import meeting_of
 from stallwatch.doctor.network.meeting import MeetingPlace
