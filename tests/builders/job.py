@@ -16,10 +16,10 @@ from stallwatch.model.evidence import (
     ThreadStack,
     ThreadState,
 )
+from tests.builders.clock import SECOND_NS
 from tests.builders.rank_evidence import logged
 
-SECOND_NS = 1_000_000_000
-START_NS = 1_700_000_000 * SECOND_NS
+FIRST_CALL_WALL_NS = 1_700_000_000 * SECOND_NS  # when rank 0 created its first operation
 STEP_NS = SECOND_NS // 10
 _TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 
@@ -112,7 +112,7 @@ def _entry(
         output_sizes=((call.outputs,),) if call.outputs is not None else sizes,
         input_dtypes=(call.dtype,) if sizes else (),
         output_dtypes=(call.dtype,) if sizes else (),
-        created_ns=START_NS + place * STEP_NS,
+        created_ns=FIRST_CALL_WALL_NS + place * STEP_NS,
         started_ns=None,
         completed_ns=None,
         timeout_ms=600_000,
@@ -202,7 +202,8 @@ class Rank:
             )
             for look in range(1, self.looks + 1)
         )
-        last = max((call_ns for r in recorders for o in r.operations if (call_ns := o.created_ns)), default=START_NS)
+        created = (op.created_ns for recorder in recorders for op in recorder.operations if op.created_ns)
+        last = max(created, default=FIRST_CALL_WALL_NS)
         return RankEvidence(
             rank=self.rank,
             host=self.host,

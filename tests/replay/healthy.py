@@ -13,11 +13,13 @@ import msgspec
 from stallwatch.hook.layout import LOOK_SLOTS
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import CounterLook, GroupCounter, JobKey, NodeSnapshot, ProcessEnd, RankSample
-from tests.builders.node import SECOND, heartbeat, process
+from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import heartbeat
+from tests.builders.node import process
 from tests.replay.habits import LONGEST_ALONE_SECONDS, Habits, habits
 
 Doing = Literal["start", "step", "evaluate", "alone", "storage", "idle", "hang", "death", "stop"]
-START_NS = 100_000 * SECOND
+START_NS = 100_000 * SECOND_NS
 EPOCH_GAP_SECONDS = 15.0
 WATCHDOG_SECONDS = 0.1
 LOOKS_PER_SECOND = 4
@@ -97,14 +99,16 @@ class _Life:
         self.pulses = [0] * job.ranks
         self.looks: list[tuple[CounterLook, ...]] = [()] * job.ranks
         self.ends: dict[int, ProcessEnd] = {}
-        names = {"training_job": key.training_job, "epoch": key.epoch, "world_size": job.ranks}
-        self.beats = [heartbeat(rank, pid=pid + rank, **names) for rank in range(job.ranks)]
+        self.beats = [
+            heartbeat(rank, pid=pid + rank, training_job=key.training_job, epoch=key.epoch, world_size=job.ranks)
+            for rank in range(job.ranks)
+        ]
         self.processes = [process(rank, pid=pid + rank) for rank in range(job.ranks)]
         self.pid = pid
 
     def advance(self, at_ns: int) -> None:
-        while self.since_ns + int(self.stretch.seconds * SECOND) <= at_ns:
-            self.since_ns += int(self.stretch.seconds * SECOND)
+        while self.since_ns + int(self.stretch.seconds * SECOND_NS) <= at_ns:
+            self.since_ns += int(self.stretch.seconds * SECOND_NS)
             if self.stretch.doing == "step":
                 self._stepped()
             self._next()
@@ -112,7 +116,7 @@ class _Life:
             self.done = max(self.done, self._done_at(at_ns))
         self._draw_arrivals(at_ns)
         for rank in range(self.job.ranks):
-            late_ns = self.rng.uniform(0, WATCHDOG_SECONDS) * SECOND if self.job.recorder == "nccl" else 0
+            late_ns = self.rng.uniform(0, WATCHDOG_SECONDS) * SECOND_NS if self.job.recorder == "nccl" else 0
             seen = self._done_at(at_ns - int(late_ns)) if self.stretch.doing in ("step", "evaluate") else self.done
             self.noted[rank] = min(max(self.noted[rank], seen), self.done)
 
@@ -128,11 +132,11 @@ class _Life:
             times = 4 if self.job.waits[rank] < max(self.job.waits) else 1  # a stage with a program of its own
             counts = (times * self.done + self._pending(rank, at_ns), times * self.noted[rank])
             both = (*counts, 0, 0) if recorder == "nccl" else (0, 0, *counts)
-            look = CounterLook(at_ns * LOOKS_PER_SECOND // SECOND, at_ns, self.step, *both)
+            look = CounterLook(at_ns * LOOKS_PER_SECOND // SECOND_NS, at_ns, self.step, *both)
             self.looks[rank] = (*self.looks[rank], look)[-LOOK_SLOTS:]
 
     def _done_at(self, at_ns: int) -> int:
-        share = (at_ns - self.since_ns) / (self.stretch.seconds * SECOND)
+        share = (at_ns - self.since_ns) / (self.stretch.seconds * SECOND_NS)
         return max(0, self.step * self.job.collectives + math.floor(share * self.job.collectives))
 
     def _draw_arrivals(self, at_ns: int) -> None:
@@ -220,7 +224,7 @@ class _Life:
             return rank != stretch.culprit
         if stretch.doing == "start":
             return False
-        share = (at_ns - self.since_ns) / (stretch.seconds * SECOND) * self.job.collectives
+        share = (at_ns - self.since_ns) / (stretch.seconds * SECOND_NS) * self.job.collectives
         return share - math.floor(share) >= self.arrives[rank]
 
 
@@ -232,29 +236,29 @@ def moments(seed: int, hours: float, *, with_fault: bool = False) -> Iterator[Mo
     """
     rng = random.Random(seed)
     job, at_ns, tick, number = habits(rng), START_NS, 0, 0
-    until_ns = START_NS + int(hours * 3600 * SECOND)
+    until_ns = START_NS + int(hours * 3600 * SECOND_NS)
     while at_ns < until_ns:
-        lasts_ns = min(int(rng.uniform(0.3, 6) * 3600 * SECOND), until_ns - at_ns)
+        lasts_ns = min(int(rng.uniform(0.3, 6) * 3600 * SECOND_NS), until_ns - at_ns)
         last = at_ns + lasts_ns >= until_ns
         life = _Life(rng, job, JobKey(f"job-{seed}", f"epoch-{number}"), at_ns, 1000 + 100 * number)
-        fault = _draw_fault(rng, job, lasts_ns / SECOND) if with_fault and last else None
+        fault = _draw_fault(rng, job, lasts_ns / SECOND_NS) if with_fault and last else None
         number, began_ns, struck = number + 1, at_ns, None
         while at_ns < began_ns + lasts_ns:
             for part in range(LOOKS_PER_SECOND):
-                seen_ns = at_ns + (part + 1) * SECOND // LOOKS_PER_SECOND
+                seen_ns = at_ns + (part + 1) * SECOND_NS // LOOKS_PER_SECOND
                 if struck is None:
                     life.advance(seen_ns)
                 life.look(seen_ns)
-            at_ns, tick = at_ns + SECOND, tick + 1
+            at_ns, tick = at_ns + SECOND_NS, tick + 1
             # A fault strikes a job that steps: one at its start is another story.
-            if fault and struck is None and at_ns >= began_ns + fault.at_seconds * SECOND and life.step > 50:
-                struck = Fault(fault.doing, fault.rank, (at_ns - START_NS) / SECOND)
+            if fault and struck is None and at_ns >= began_ns + fault.at_seconds * SECOND_NS and life.step > 50:
+                struck = Fault(fault.doing, fault.rank, (at_ns - START_NS) / SECOND_NS)
                 life.strike(fault, at_ns)
             yield Moment(_snapshot(tick, at_ns, life.samples(at_ns), rng), life.stretch, struck)
         if struck:
             return
         for leaving in _leave(rng, life, at_ns, planned=last):
-            at_ns, tick = at_ns + SECOND, tick + 1
+            at_ns, tick = at_ns + SECOND_NS, tick + 1
             yield Moment(_snapshot(tick, at_ns, leaving, rng), life.stretch, None)
 
 
@@ -262,7 +266,7 @@ def _leave(rng: random.Random, life: _Life, at_ns: int, *, planned: bool) -> Ite
     """The ranks go; their ends stay visible for a while, then the job is forgotten."""
     leaves_at = [rng.uniform(0, 20 if planned else 4) for _ in range(life.job.ranks)]
     for second in range(1, int(20 + EPOCH_GAP_SECONDS)):
-        now_ns = at_ns + second * SECOND
+        now_ns = at_ns + second * SECOND_NS
         for rank, leaves in enumerate(leaves_at):
             if second >= leaves and rank not in life.ends:
                 life.end(rank, now_ns, 0 if planned else None, None if planned else 15)

@@ -12,7 +12,7 @@ from stallwatch.model.snapshot import NodeSnapshot
 from stallwatch.model.verdict import Report, Verdict, Where
 from stallwatch.progress.kinds import Doing, kind_of
 from stallwatch.replay.playing import play as replayed
-from tests.builders.node import SECOND
+from tests.builders.clock import SECOND_NS
 from tests.replay.healthy import START_NS, Fault, Moment, Stretch
 
 # What the diagnosis says of a job in which this is done, at best and at worst: storage that stands cannot be told from
@@ -60,11 +60,11 @@ class _KnowsTheTruth:
             yield moment.snapshot
 
     def captured(self, incident: Incident, look: int, at_ns: int) -> tuple[int, Captured]:
-        return at_ns + SECOND, Captured(incident.incident_id, look, complete=True, done=True)
+        return at_ns + SECOND_NS, Captured(incident.incident_id, look, complete=True, done=True)
 
     def judged(self, incident: Incident, look: int, at_ns: int) -> tuple[int, Judged]:
         report = judged(incident, self.moment.stretch)
-        return at_ns + SECOND, Judged(incident.incident_id, look, report)
+        return at_ns + SECOND_NS, Judged(incident.incident_id, look, report)
 
 
 def play(moments: Iterable[Moment], config: Config | None = None) -> Played:
@@ -93,9 +93,9 @@ def play(moments: Iterable[Moment], config: Config | None = None) -> Played:
             if not moment.fault and incident.incident_id not in told:
                 cause = verdict.cause if verdict else "none"
                 reason = f"{moment.stretch} {incident.findings[0].reason if incident.findings else ''}"
-                told[incident.incident_id] = Told((at_ns - START_NS) / SECOND, incident.severity, cause, reason)
+                told[incident.incident_id] = Told((at_ns - START_NS) / SECOND_NS, incident.severity, cause, reason)
     return Played(
-        (last - START_NS) / SECOND / 3600,
+        (last - START_NS) / SECOND_NS / 3600,
         tuple(told.values()),
         suspicions,
         fault,
@@ -116,4 +116,4 @@ def judged(incident: Incident, stretch: Stretch) -> Report:
 
 
 def _since(fault: Fault | None, at_ns: int | None) -> float | None:
-    return None if fault is None or at_ns is None else (at_ns - START_NS) / SECOND - fault.at_seconds
+    return None if fault is None or at_ns is None else (at_ns - START_NS) / SECOND_NS - fault.at_seconds

@@ -17,7 +17,9 @@ from stallwatch.hook.layout import LOOK_SLOTS
 from stallwatch.hook.pulse import LOOKS_PER_PULSE, next_instant, number_of
 from stallwatch.model.process import ChildProcess
 from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
-from tests.builders.node import SECOND, START, heartbeat, sample, snapshot
+from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import START_NS, heartbeat
+from tests.builders.node import sample, snapshot
 
 By = Literal["sleep", "cpu contention", "data loader", "nothing", "pipeline", "experts", "logging"]
 # What is uneven by design, beside what a fault adds: each rank's own load, drawn anew after so many seconds
@@ -60,8 +62,8 @@ class _Rank:
     def __init__(self, rank: int, rng: random.Random) -> None:
         self.rank = rank
         self.enqueued: list[float] = []  # by step, seconds; the first are forgotten in time
-        self.instant_ns = next_instant(int(rng.uniform(0, 1) * SECOND))
-        self.look_at = self.instant_ns / SECOND
+        self.instant_ns = next_instant(int(rng.uniform(0, 1) * SECOND_NS))
+        self.look_at = self.instant_ns / SECOND_NS
         self.watchdog_phase = rng.uniform(0, WATCHDOG_SECONDS)
         self.pulses = self.ran_ticks = self.step = self.pulse_ns = 0
         self.groups: tuple[GroupCounter, ...] = ()
@@ -176,7 +178,7 @@ def _look_at_counters(job: Job, rank: _Rank, course: _Course, rng: random.Random
         done = completed if recorder == "nccl" else enqueued
         groups.append(GroupCounter(recorder, 1, sends * enqueued, sends * done))
     step = enqueued if job.backend == "nccl ahead" else course.completed(at)
-    number, at_ns = number_of(rank.instant_ns), START + int(at * SECOND)
+    number, at_ns = number_of(rank.instant_ns), START_NS + int(at * SECOND_NS)
     counts = (sum(group.enqueued for group in groups), sum(group.completed for group in groups))
     both = (0, 0, *counts) if recorder == "gloo" else (*counts, 0, 0)
     rank.looks = (*rank.looks, CounterLook(number, at_ns, step, *both))[-LOOK_SLOTS:]
@@ -185,21 +187,21 @@ def _look_at_counters(job: Job, rank: _Rank, course: _Course, rng: random.Random
         rank.pulses += 1
     # At the moment that all ranks have in common, later by what the machine and the GIL take.
     late = rng.expovariate(1 / 0.02) if rng.random() < 0.03 else rng.expovariate(1 / 0.001)
-    rank.instant_ns = next_instant(int(at * SECOND))
-    rank.look_at = rank.instant_ns / SECOND + late
+    rank.instant_ns = next_instant(int(at * SECOND_NS))
+    rank.look_at = rank.instant_ns / SECOND_NS + late
 
 
 def _look(job: Job, course: _Course, second: int, rng: random.Random) -> NodeSnapshot:
     begun = course.completed(second)
     done = course.done[: begun - course.forgotten]
-    durations = tuple(int((b - a) * SECOND) for a, b in zip(done[-17:], done[-16:], strict=False))
+    durations = tuple(int((b - a) * SECOND_NS) for a, b in zip(done[-17:], done[-16:], strict=False))
     samples = []
     for rank in course.ranks:
         slow = job.is_slow(rank.rank, second)
         beat = heartbeat(
             rank.rank,
             step=rank.step,
-            last_step_ns=START + int(done[-1] * SECOND) if done else None,
+            last_step_ns=START_NS + int(done[-1] * SECOND_NS) if done else None,
             step_durations_ns=durations,
             pulse_count=rank.pulses,
             pulse_ns=rank.pulse_ns,

@@ -17,7 +17,7 @@ from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import NodeSnapshot
 from stallwatch.replay.playing import detect
-from tests.builders.node import four, job_run
+from tests.builders.running_job import four, job_run
 from tests.unit.incidents.stories import report
 from tests.unit.loop.fakes import Bench, FakeOutput, FakeStarter
 

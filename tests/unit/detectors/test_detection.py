@@ -10,7 +10,9 @@ from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GroupCounter, NodeSnapshot, RankSample
 from stallwatch.replay.playing import detect
-from tests.builders.node import START, found, four, job_run, process, run, sample, snapshot, with_beat
+from tests.builders.heartbeat import START_NS
+from tests.builders.node import process, sample, snapshot, with_beat
+from tests.builders.running_job import found, four, job_run, run
 
 
 class Broken:
@@ -115,7 +117,7 @@ def bare(rank: int) -> RankSample:
 def test_job_facts_carry_wishes_for_silence() -> None:
     def edit(second: float, rank: RankSample) -> RankSample:
         rank = with_beat(rank, notify=rank.rank != 2, phase="eval" if rank.rank == 1 else "")
-        return msgspec.structs.replace(rank, process=Known(process(rank.rank, has_terminal=True), START))
+        return msgspec.structs.replace(rank, process=Known(process(rank.rank, has_terminal=True), START_NS))
 
     facts = run(job_run(four(), 5, edit=edit))[-1][1].jobs[0]
     assert facts.opted_out
@@ -140,7 +142,7 @@ def test_a_rank_that_stands_still_works_when_it_or_what_it_started_computes(
         ticks = int(min(second, 10) * 90 + stood * main_thread) if rank.rank == 2 else int(min(second, 10) * 90)
         children = (ChildProcess(77, "R", "python", int(stood * child)),) if rank.rank == 2 else ()
         new = process(rank.rank, main_thread_cpu_ticks=ticks, children=children)
-        return msgspec.structs.replace(rank, process=Known(new, START))
+        return msgspec.structs.replace(rank, process=Known(new, START_NS))
 
     shots = job_run(four(stuck_at=10), 20, edit=edit)
     assert run(shots[:9])[-1][1].jobs[0].working == (), "who steps does not stand still"

@@ -5,11 +5,13 @@ from msgspec.structs import replace
 from stallwatch.detectors.detection import Detected
 from stallwatch.model.snapshot import JobDrift, NodeSnapshot
 from stallwatch.model.verdict import Verdict
-from tests.builders.node import JOB, SECOND, START, four, job_run, run
+from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import JOB, START_NS
+from tests.builders.running_job import four, job_run, run
 
 PARTED = Verdict("collective_mismatch", (2,), "likely", "Rank 2 called something else.")
-SEEN = JobDrift(JOB, START + 5 * SECOND, 4, (PARTED,))
-NOTHING = JobDrift(JOB, START + 20 * SECOND, 4)
+SEEN = JobDrift(JOB, START_NS + 5 * SECOND_NS, 4, (PARTED,))
+NOTHING = JobDrift(JOB, START_NS + 20 * SECOND_NS, 4)
 
 
 def _findings(shots: list[NodeSnapshot]) -> list[tuple[float, tuple[int, ...]]]:

@@ -3,17 +3,20 @@ import pytest
 
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import NodeSnapshot, ProcessEnd, RankSample
-from tests.builders.node import SECOND, START, found, four, job_run, run, with_beat
+from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import START_NS
+from tests.builders.node import with_beat
+from tests.builders.running_job import found, four, job_run, run
 
 
 def end(second: float, code: int | None = None, signal: int | None = None, oom: bool | None = None) -> ProcessEnd:
-    return ProcessEnd(START + int(second * SECOND), code, signal, "zombie", oom)
+    return ProcessEnd(START_NS + int(second * SECOND_NS), code, signal, "zombie", oom)
 
 
 def job_with(ends: dict[int, ProcessEnd], seconds: float = 60) -> list[NodeSnapshot]:
     def edit(second: float, rank: RankSample) -> RankSample:
         mine = ends.get(rank.rank)
-        if mine is None or START + second * SECOND < mine.at_ns:
+        if mine is None or START_NS + second * SECOND_NS < mine.at_ns:
             return rank
         return msgspec.structs.replace(rank, end=mine, process=Unavailable("gone", mine.at_ns))
 

@@ -7,10 +7,12 @@ from stallwatch.model.gpu import Gpu, GpuEvent
 from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import HostSample, NodeSnapshot
-from tests.builders.node import JOB, SECOND, START, found, four, job_run, run
+from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import JOB, START_NS
+from tests.builders.running_job import found, four, job_run, run
 
 ADDRESS = "00000000:3B:00.0"
-FAULT_NS = START + 20 * SECOND
+FAULT_NS = START_NS + 20 * SECOND_NS
 
 
 def gpu(**fields: Any) -> Gpu:

@@ -6,7 +6,8 @@ import msgspec
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import DiskSample, HostSample, NetworkPort, NodeSnapshot, RankSample
-from tests.builders.node import found, four, job_run, run, with_beat
+from tests.builders.node import with_beat
+from tests.builders.running_job import found, four, job_run, run
 
 GIB = 1 << 30
 

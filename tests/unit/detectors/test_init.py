@@ -2,7 +2,9 @@ import msgspec
 
 from stallwatch.config_sections import StallSection
 from stallwatch.model.snapshot import GroupCounter, NodeSnapshot, RankSample
-from tests.builders.node import found, heartbeat, run, sample, snapshot
+from tests.builders.heartbeat import heartbeat
+from tests.builders.node import sample, snapshot
+from tests.builders.running_job import found, run
 
 LOOK = StallSection().start_seconds
 

@@ -2,7 +2,9 @@ import msgspec
 
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GroupCounter, NodeSnapshot
-from tests.builders.node import found, heartbeat, run, sample, snapshot
+from tests.builders.heartbeat import heartbeat
+from tests.builders.node import sample, snapshot
+from tests.builders.running_job import found, run
 
 
 def job(step_seconds: list[float], waits: list[float] | None = None) -> list[NodeSnapshot]:

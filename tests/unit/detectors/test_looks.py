@@ -7,7 +7,10 @@ from stallwatch.config import Config
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
 from stallwatch.replay.playing import detect
-from tests.builders.node import SECOND, START, found, heartbeat, run, sample, snapshot, with_beat
+from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import START_NS, heartbeat
+from tests.builders.node import sample, snapshot, with_beat
+from tests.builders.running_job import found, run
 from tests.replay.stragglers import Backend, By, Job, play
 
 
@@ -57,7 +60,7 @@ def quick(second: int, *, slow: bool) -> NodeSnapshot:
     for rank in range(4):
         waits = slow and rank != 2
         looks = tuple(
-            CounterLook(number, START + number * SECOND // 4, number, 0, 0, number + waits, number)
+            CounterLook(number, START_NS + number * SECOND_NS // 4, number, 0, 0, number + waits, number)
             for number in range(4 * second - 3, 4 * second + 1)
         )
         groups = (GroupCounter("gloo", 0, 4 * second + waits, 4 * second),)
@@ -79,7 +82,7 @@ def node(second: int, enqueued: list[int], completed: list[int], step: int) -> N
                 rank,
                 step=step,
                 pulse_count=second,
-                pulse_ns=START + second * SECOND,
+                pulse_ns=START_NS + second * SECOND_NS,
                 groups=(GroupCounter("nccl", 0, enqueued[rank], completed[rank]),),
             ),
         )

@@ -6,7 +6,8 @@ import pytest
 
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GroupCounter, RankSample
-from tests.builders.node import SimulatedRank, found, four, job_run, run, with_beat
+from tests.builders.node import with_beat
+from tests.builders.running_job import SimulatedRank, found, four, job_run, run
 
 STUCK = 20.3
 Edit = Callable[[float, RankSample], RankSample]

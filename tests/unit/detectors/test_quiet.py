@@ -8,7 +8,9 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
-from tests.builders.node import START, found, four, job_run, process, run
+from tests.builders.heartbeat import START_NS
+from tests.builders.node import process
+from tests.builders.running_job import found, four, job_run, run
 
 Fields = Callable[[float, int], dict[str, Any]]
 
@@ -18,7 +20,7 @@ def hookless(fields: Fields, seconds: float = 100, late: tuple[float, ...] = ())
 
     def edit(second: float, rank: RankSample) -> RankSample:
         shown = process(rank.rank, **fields(second, rank.rank))
-        return msgspec.structs.replace(rank, heartbeat=Unavailable("no hook", START), process=Known(shown, START))
+        return msgspec.structs.replace(rank, heartbeat=Unavailable("no hook", START_NS), process=Known(shown, START_NS))
 
     shots = job_run(four(), seconds, edit=edit)
     return [msgspec.structs.replace(shot, late_seconds=20.0) if shot.tick in late else shot for shot in shots]
@@ -67,7 +69,7 @@ def test_rank_that_cannot_be_read_is_unknown_and_not_quiet() -> None:
         msgspec.structs.replace(
             shot,
             ranks=tuple(
-                msgspec.structs.replace(rank, process=Unavailable("not ours", START)) if rank.rank == 3 else rank
+                msgspec.structs.replace(rank, process=Unavailable("not ours", START_NS)) if rank.rank == 3 else rank
                 for rank in shot.ranks
             ),
         )
@@ -79,7 +81,7 @@ def test_rank_that_cannot_be_read_is_unknown_and_not_quiet() -> None:
 def test_a_tick_at_which_it_cannot_be_read_forgets_nothing() -> None:
     gap = [
         msgspec.structs.replace(
-            shot, ranks=tuple(msgspec.structs.replace(r, process=Unavailable("late", START)) for r in shot.ranks)
+            shot, ranks=tuple(msgspec.structs.replace(r, process=Unavailable("late", START_NS)) for r in shot.ranks)
         )
         if 35 <= tick <= 37
         else shot
@@ -131,7 +133,9 @@ def test_a_wait_under_nccl_is_seen_though_its_threads_spin() -> None:
 
 def test_it_is_seen_when_the_driver_no_longer_answers_either() -> None:
     shots = [
-        msgspec.structs.replace(shot, gpus=Unavailable("NVML has not answered for 40 s", START)) if tick > 21 else shot
+        msgspec.structs.replace(shot, gpus=Unavailable("NVML has not answered for 40 s", START_NS))
+        if tick > 21
+        else shot
         for tick, shot in enumerate(on_gpus(120, spins_from(20), lambda second: 0))
     ]
     assert found(run(shots), "quiet")

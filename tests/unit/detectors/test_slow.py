@@ -6,7 +6,8 @@ from stallwatch.config_sections import SlowSection
 from stallwatch.detectors.waiting import difference, leads
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
-from tests.builders.node import SimulatedRank, found, four, job_run, run, with_beat
+from tests.builders.node import with_beat
+from tests.builders.running_job import SimulatedRank, found, four, job_run, run
 
 
 def held_back(waits: list[float], onset: float = 0) -> list[SimulatedRank]:

@@ -7,7 +7,10 @@ from stallwatch.config import Config
 from stallwatch.config_sections import StallSection
 from stallwatch.model.reading import Unavailable
 from stallwatch.model.snapshot import RankSample
-from tests.builders.node import SECOND, START, SimulatedRank, found, four, job_run, run, snapshot, with_beat
+from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import START_NS
+from tests.builders.node import snapshot, with_beat
+from tests.builders.running_job import SimulatedRank, found, four, job_run, run
 
 SECOND_LOOK = StallSection().second_look_seconds
 
@@ -84,7 +87,7 @@ def test_a_daemon_that_starts_in_the_middle_of_a_hang_sees_it_at_once() -> None:
 
 def test_a_record_of_another_boot_is_not_believed_about_its_age() -> None:
     def from_the_future(second: float, rank: RankSample) -> RankSample:
-        return with_beat(rank, last_step_ns=START + 10**6 * SECOND)
+        return with_beat(rank, last_step_ns=START_NS + 10**6 * SECOND_NS)
 
     detected = run(job_run(four(stuck_at=20.3), 80, first_second=50, edit=from_the_future))
     assert found(detected, "stall")[0][0] == 55
@@ -101,14 +104,14 @@ def test_time_in_which_we_were_late_ourselves_does_not_count() -> None:
 
 def test_unreadable_records_are_no_stall() -> None:
     def unreadable(second: float, rank: RankSample) -> RankSample:
-        return msgspec.structs.replace(rank, heartbeat=Unavailable("no answer", START)) if second > 20 else rank
+        return msgspec.structs.replace(rank, heartbeat=Unavailable("no answer", START_NS)) if second > 20 else rank
 
     assert not found(run(job_run(four(), 80, edit=unreadable)), "stall")
 
 
 def test_a_rank_that_cannot_be_read_does_not_hide_the_stall_of_the_others() -> None:
     def unreadable(second: float, rank: RankSample) -> RankSample:
-        return msgspec.structs.replace(rank, heartbeat=Unavailable("no answer", START)) if rank.rank == 2 else rank
+        return msgspec.structs.replace(rank, heartbeat=Unavailable("no answer", START_NS)) if rank.rank == 2 else rank
 
     _, finding = found(run(job_run(four(stuck_at=20.3), 40, edit=unreadable)), "stall")[0]
     assert finding.ranks == (0, 1, 3)
@@ -116,7 +119,7 @@ def test_a_rank_that_cannot_be_read_does_not_hide_the_stall_of_the_others() -> N
 
 def test_a_dump_in_progress_raises_no_suspicion() -> None:
     def dumping(second: float, rank: RankSample) -> RankSample:
-        return with_beat(rank, dump_started_ns=START) if rank.rank == 0 and 20 < second < 35 else rank
+        return with_beat(rank, dump_started_ns=START_NS) if rank.rank == 0 and 20 < second < 35 else rank
 
     seconds = [second for second, _ in found(run(job_run(four(stuck_at=20.3), 60, edit=dumping)), "stall")]
     assert min(seconds) == 35
@@ -160,9 +163,9 @@ def test_an_unknown_phase_is_looked_at_after_the_floor_a_known_one_later(length:
         if inside < length and cycle >= 1:
             stuck = SimulatedRank(rank.rank, stuck_at=begun).at(begun)
             return with_beat(
-                rank, step=stuck.step, groups=stuck.groups, phase="checkpoint", phase_since_ns=int(begun * SECOND)
+                rank, step=stuck.step, groups=stuck.groups, phase="checkpoint", phase_since_ns=int(begun * SECOND_NS)
             )
-        return with_beat(rank, phase="", phase_since_ns=int((begun + length) * SECOND))
+        return with_beat(rank, phase="", phase_since_ns=int((begun + length) * SECOND_NS))
 
     seconds = {second for second, _ in found(run(job_run(four(), 170, edit=checkpointing)), "stall")}
     assert len({second // period for second in seconds}) == looks

@@ -2,14 +2,16 @@ import msgspec
 
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
-from tests.builders.node import START, found, four, job_run, process, run
+from tests.builders.heartbeat import START_NS
+from tests.builders.node import process
+from tests.builders.running_job import found, four, job_run, run
 
 
 def stopped_job(state: str, tracer_pid: int = 0, first: float = 20, last: float = 30) -> list[NodeSnapshot]:
     def edit(second: float, rank: RankSample) -> RankSample:
         if rank.rank != 1 or not first <= second <= last:
             return rank
-        return msgspec.structs.replace(rank, process=Known(process(1, state=state, tracer_pid=tracer_pid), START))
+        return msgspec.structs.replace(rank, process=Known(process(1, state=state, tracer_pid=tracer_pid), START_NS))
 
     return job_run(four(), 40, edit=edit)
 
@@ -17,7 +19,7 @@ def stopped_job(state: str, tracer_pid: int = 0, first: float = 20, last: float 
 def test_a_stop_that_lasts_is_confirmed_a_third_of_a_second_later() -> None:
     findings = found(run(stopped_job("T")), "stopped")
     assert [(second, finding.stage) for second, finding in findings[:2]] == [(20, "suspect"), (21, "confirmed")]
-    assert findings[0][1].due_ns == START + 20_600_000_000
+    assert findings[0][1].due_ns == START_NS + 20_600_000_000
     assert findings[1][1].ranks == (1,)
     assert not findings[1][1].resolvable
     assert findings[-1][0] == 30, "it ends when the rank goes on"

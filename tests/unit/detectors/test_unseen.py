@@ -4,25 +4,16 @@ import msgspec
 
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
-from tests.builders.node import (
-    START,
-    SimulatedRank,
-    found,
-    four,
-    heartbeat,
-    job_run,
-    process,
-    run,
-    sample,
-    snapshot,
-)
+from tests.builders.heartbeat import START_NS, heartbeat
+from tests.builders.node import process, sample, snapshot
+from tests.builders.running_job import SimulatedRank, found, four, job_run, run
 
 
 def blinded(shots: list[NodeSnapshot], first: float, last: float) -> list[NodeSnapshot]:
     """Between these seconds the reader of ranks does not answer."""
 
     def blind(rank: RankSample) -> RankSample:
-        gone = Unavailable("the reader of ranks has not answered for 2 s", START)
+        gone = Unavailable("the reader of ranks has not answered for 2 s", START_NS)
         return msgspec.structs.replace(rank, heartbeat=gone, process=gone)
 
     return [
@@ -52,7 +43,7 @@ def test_a_stopped_rank_stays_stopped_until_it_is_seen_to_go_on() -> None:
     def edit(second: float, rank: RankSample) -> RankSample:
         if rank.rank != 1 or not 20 <= second <= 30:
             return rank
-        return msgspec.structs.replace(rank, process=Known(process(1, state="T"), START))
+        return msgspec.structs.replace(rank, process=Known(process(1, state="T"), START_NS))
 
     findings = found(run(blinded(job_run(four(), 40, edit=edit), 23, 25)), "stopped")
     assert [second for second, _ in findings] == list(range(20, 31))
@@ -65,7 +56,7 @@ def test_one_rank_with_a_longer_limit_does_not_make_its_job_wait() -> None:
         if rank.rank != 3 or not isinstance(rank.heartbeat, Known):
             return rank
         few = msgspec.structs.replace(rank.heartbeat.value, step_durations_ns=(), groups=())
-        return msgspec.structs.replace(rank, heartbeat=Known(few, START))
+        return msgspec.structs.replace(rank, heartbeat=Known(few, START_NS))
 
     findings = found(run(job_run(ranks, 90, edit=seen_late)), "stall")
     assert findings[0][0] <= 60 + 13

@@ -6,7 +6,7 @@ from stallwatch.model.incident import XidCount
 from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import HostSample
-from tests.builders.node import four, job_run
+from tests.builders.running_job import four, job_run
 
 GPU = Gpu(index=0, uuid="GPU-0", name="H100", serial="165", pci_bus_id="00000000:18:00.0")
 EMPTY = job_run(four(), 1)[0]

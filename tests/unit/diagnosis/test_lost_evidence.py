@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Evidence, RankEvidence
-from tests.builders.job import SECOND_NS, SLEEPS, Rank, loop, world
+from tests.builders.clock import SECOND_NS
+from tests.builders.job import SLEEPS, Rank, loop, world
 
 _BUNDLES = Path(__file__).parents[2] / "bundles"
 _NAMES = sorted(path.parent.name for path in _BUNDLES.glob("*/truth.json"))

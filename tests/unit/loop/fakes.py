@@ -17,13 +17,13 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
-from tests.builders.node import START
+from tests.builders.heartbeat import START_NS
 from tests.unit.incidents.stories import report as report_of
 
 
 class FakeClock:
     def __init__(self) -> None:
-        self.now_ns = START
+        self.now_ns = START_NS
 
     def monotonic_ns(self) -> int:
         return self.now_ns

@@ -11,7 +11,7 @@ from stallwatch.incidents.store import IncidentStore, Left
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import NodeSnapshot
 from stallwatch.node.disk import DiskHangs
-from tests.builders.node import four, job_run
+from tests.builders.running_job import four, job_run
 from tests.unit.loop.fakes import Bench, FakeStarter
 
 HANG = job_run(four(stuck_at=20.3), 60)

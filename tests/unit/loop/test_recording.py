@@ -9,7 +9,7 @@ from stallwatch.loop.recording import Recording
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.model.snapshot import NodeSnapshot
 from stallwatch.replay.document import replay_bundle
-from tests.builders.node import four, job_run, second_of
+from tests.builders.running_job import four, job_run, second_of
 from tests.unit.loop.fakes import Bench
 
 

@@ -10,7 +10,7 @@ from stallwatch.errors import UsageError
 from stallwatch.loop.protocols import SensorPanel
 from stallwatch.loop.renewal import changed, held, renews_sensors, renews_telling
 from stallwatch.outputs.output import Control, Output
-from tests.builders.node import four, job_run
+from tests.builders.running_job import four, job_run
 from tests.unit.loop.fakes import Bench, FakeClock, FakeOutput, FakePanel
 
 CALM = job_run(four(), 20)

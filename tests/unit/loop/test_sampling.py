@@ -11,7 +11,9 @@ from stallwatch.loop.sampling import Sampler
 from stallwatch.model.snapshot import JobDrift, NodeSnapshot, RankSample
 from stallwatch.model.summary import GroupId, Offset, SampleMemory
 from stallwatch.model.verdict import Verdict
-from tests.builders.node import JOB, SimulatedRank, sample, snapshot, with_beat
+from tests.builders.heartbeat import JOB, HeartbeatFields
+from tests.builders.node import sample, snapshot, with_beat
+from tests.builders.running_job import SimulatedRank
 from tests.unit.loop.fakes import FakeClock
 
 PARTED = Verdict("collective_mismatch", (2,), "likely", "Rank 2 called something else.")
@@ -110,7 +112,7 @@ def test_a_job_that_is_being_looked_at_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("words", [{"phase": "checkpoint"}, {"ended": True}, {"dump_started_ns": 5}])
-def test_a_rank_that_is_busy_with_something_else_is_not_asked(words: dict[str, object]) -> None:
+def test_a_rank_that_is_busy_with_something_else_is_not_asked(words: HeartbeatFields) -> None:
     bench = Bench()
     bench.ranks[2] = with_beat(bench.ranks[2], **words)
     bench.tick(1000)

@@ -9,7 +9,10 @@ import pytest
 from stallwatch.detectors.history import LATE_SECONDS
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import NodeSnapshot, ProcessEnd, RankSample
-from tests.builders.node import SECOND, START, SimulatedRank, four, job_run, process, with_beat
+from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import START_NS
+from tests.builders.node import process, with_beat
+from tests.builders.running_job import SimulatedRank, four, job_run
 from tests.replay.bundles import missing
 from tests.unit.loop.fakes import Bench
 
@@ -18,23 +21,23 @@ Edit = Callable[[float, RankSample], RankSample]
 
 def stopped(second: float, rank: RankSample) -> RankSample:
     state = "T" if rank.rank == 2 and second >= 20 else "S"
-    return msgspec.structs.replace(rank, process=Known(process(rank.rank, state=state), START))
+    return msgspec.structs.replace(rank, process=Known(process(rank.rank, state=state), START_NS))
 
 
 def killed(second: float, rank: RankSample) -> RankSample:
     if rank.rank != 1 or second < 20:
         return rank
-    end = ProcessEnd(START + 20 * SECOND, None, 9, "zombie")
-    return msgspec.structs.replace(rank, process=Unavailable("gone", START), end=end)
+    end = ProcessEnd(START_NS + 20 * SECOND_NS, None, 9, "zombie")
+    return msgspec.structs.replace(rank, process=Unavailable("gone", START_NS), end=end)
 
 
 def few_files(second: float, rank: RankSample) -> RankSample:
     files = (1020, 1024) if rank.rank == 3 and second >= 10 else (40, 1024)
-    return msgspec.structs.replace(rank, process=Known(process(rank.rank, open_files=files), START))
+    return msgspec.structs.replace(rank, process=Known(process(rank.rank, open_files=files), START_NS))
 
 
 def saving(second: float, rank: RankSample) -> RankSample:
-    return with_beat(rank, phase="checkpoint", phase_since_ns=START + 20 * SECOND) if second > 20 else rank
+    return with_beat(rank, phase="checkpoint", phase_since_ns=START_NS + 20 * SECOND_NS) if second > 20 else rank
 
 
 def unlike(second: float, rank: RankSample) -> RankSample:

@@ -9,7 +9,7 @@ import pytest
 from stallwatch.bundle.writer import BundleWriter
 from stallwatch.cli.app import run
 from stallwatch.replay.document import Replay, replay_bundle
-from tests.builders.node import four, job_run
+from tests.builders.running_job import four, job_run
 from tests.unit.loop.fakes import Bench
 
 BUNDLES = Path(__file__).parents[2] / "bundles"

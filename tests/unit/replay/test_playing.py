@@ -9,7 +9,9 @@ from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey, NodeSnapshot
 from stallwatch.replay.playing import Moment, detect, play
-from tests.builders.node import JOB, SECOND, START, four, job_run
+from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import JOB, START_NS
+from tests.builders.running_job import four, job_run
 from tests.unit.incidents.stories import report
 
 
@@ -17,7 +19,7 @@ class SaysAfter:
     """A look takes so long, and so does a judgement; 0: it never comes back."""
 
     def __init__(self, seconds: float) -> None:
-        self.ns = int(seconds * SECOND)
+        self.ns = int(seconds * SECOND_NS)
 
     def captured(self, incident: Incident, look: int, at_ns: int) -> tuple[int, Captured] | None:
         done = Captured(incident.incident_id, look, complete=True, done=True)
@@ -32,7 +34,7 @@ def hang(seconds: float = 40) -> list[NodeSnapshot]:
 
 
 def between(moments: list[Moment]) -> list[float]:
-    return [(moment.at_ns - START) / SECOND for moment in moments if moment.snapshot is None]
+    return [(moment.at_ns - START_NS) / SECOND_NS for moment in moments if moment.snapshot is None]
 
 
 def test_news_between_two_ticks_is_heard_at_its_own_time() -> None:

@@ -10,7 +10,8 @@ from stallwatch.formats.tested import NEWEST_TESTED
 from stallwatch.hook import layout
 from stallwatch.model.snapshot import GroupCounter, Heartbeat
 from stallwatch.sensors.rank_facts import MOST_GROUPS, GroupLabels, RankFacts, differing, is_compared
-from tests.builders.node import SECOND, heartbeat
+from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import heartbeat
 
 
 def written(directory: Path, rank: int, environment: dict[str, str], **versions: str | None) -> Heartbeat:
@@ -78,8 +79,8 @@ def test_facts_that_were_written_anew_are_read_within_minutes(tmp_path: Path) ->
     beats, facts = [written(tmp_path, rank, {}, torch="2.13.0") for rank in range(2)], RankFacts()
     assert not facts.compared(beats, 0)
     written(tmp_path, 1, {"NCCL_ALGO": "Tree"}, torch="2.13.0")
-    assert not facts.compared(beats, SECOND)
-    assert all(differs for differs, _ in facts.compared(beats, 100 * SECOND).values())
+    assert not facts.compared(beats, SECOND_NS)
+    assert all(differs for differs, _ in facts.compared(beats, 100 * SECOND_NS).values())
 
 
 def test_only_the_first_names_travel() -> None:
@@ -118,10 +119,10 @@ def test_a_name_that_comes_later_is_found_and_one_that_never_comes_is_asked_for_
     labels, one = GroupLabels(), waiting(tmp_path, GroupCounter("nccl", 1, 6, 5))
     assert pending(labels, one) == ()
     name_groups(tmp_path, {"nccl 1": "mesh_tp bb"})
-    assert pending(labels, one, SECOND // 2) == ()
-    assert pending(labels, one, 2 * SECOND) == (("nccl", 1, "mesh_tp bb"),)
+    assert pending(labels, one, SECOND_NS // 2) == ()
+    assert pending(labels, one, 2 * SECOND_NS) == (("nccl", 1, "mesh_tp bb"),)
     (tmp_path / layout.facts_name(0, 1000)).unlink()
-    assert pending(labels, one, 200 * SECOND) == (("nccl", 1, "mesh_tp bb"),)  # what is known is not read again
+    assert pending(labels, one, 200 * SECOND_NS) == (("nccl", 1, "mesh_tp bb"),)  # what is known is not read again
 
 
 def test_a_rank_has_few_names_and_foreign_facts_give_none(tmp_path: Path) -> None:

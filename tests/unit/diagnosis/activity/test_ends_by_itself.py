@@ -10,8 +10,8 @@ from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.activity import read_activity
 from stallwatch.model.evidence import ChildProcess, SourceLine, ThreadState
+from tests.builders.heartbeat import heartbeat
 from tests.builders.job import SLEEPS, Rank, evidence, loop, transfer, world
-from tests.builders.node import heartbeat
 from tests.builders.rank_evidence import MODULE, PID, Frames, process, rank, stack, stacks, thread
 from tests.unit.diagnosis.claims.test_judge_processes import CLOSED
 

@@ -10,13 +10,13 @@ from stallwatch.diagnosis.calls.drift import judge_sample, offsets, step_counts
 from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.summary import Offset, SampleMemory
 from stallwatch.model.verdict import Verdict
-from tests.builders.job import START_NS, STEP_NS, Call, Rank, world
-from tests.builders.node import heartbeat
+from tests.builders.heartbeat import heartbeat
+from tests.builders.job import FIRST_CALL_WALL_NS, STEP_NS, Call, Rank, world
 
 W4 = world(4)
 ONE = Call(W4, elements=7)
 # The node's clocks: CLOCK_MONOTONIC was 0 when the first call was made.
-WALL_MINUS_MONOTONIC_NS = START_NS
+WALL_MINUS_MONOTONIC_NS = FIRST_CALL_WALL_NS
 STEPS = 40
 NOTHING_YET = SampleMemory()
 

@@ -10,7 +10,8 @@ from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Evidence, NodeEvidence
 from stallwatch.model.gpu import Gpu, GpuEvent
 from stallwatch.model.kernel import KernelEvent
-from tests.builders.job import SECOND_NS, SLEEPS, Rank, evidence, loop, world
+from tests.builders.clock import SECOND_NS
+from tests.builders.job import SLEEPS, Rank, evidence, loop, world
 
 W4 = world(4)
 STEPS = loop(W4, 6)

@@ -6,7 +6,8 @@ import pytest
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.snapshot import Heartbeat
-from tests.builders.job import SECOND_NS, SLEEPS, Rank, evidence, loop, world
+from tests.builders.clock import SECOND_NS
+from tests.builders.job import SLEEPS, Rank, evidence, loop, world
 
 STEPS = loop(world(4), 6)
 STEP_NS = SECOND_NS // 20
