@@ -10,7 +10,10 @@ function element(tag, className, ...children) {
   return made;
 }
 function prose(text) {  // `code` between backticks, as our sentences write it
-  return text.split("`").map((part, i, parts) => i % 2 && i < parts.length - 1 ? element("code", "", part) : part);
+  return text.split("`").flatMap((part, i, parts) => i % 2 && i < parts.length - 1 ? element("code", "", part) : unbroken(part));
+}
+function unbroken(text) {  // a line that ends within "0-31" reads as another range
+  return text.split(/(\b\d+-\d+\b)/).map((part, i) => i % 2 ? element("span", "range", part) : part).filter(Boolean);
 }
 function shortPath(file) {
   const parts = file.split("/");

@@ -33,22 +33,22 @@ function others(verdict) {  // where the rest of the job stands: often the line 
   return element("div", "others", element("div", "who", `The others (${ranks.length ? called(ranks) : verdict.waiting})`), element("div", "", ...prose(verdict.waiting_at)));
 }
 const DIFFERS = {op: "operation", size: "size", dtype: "element type", count: "number of calls"};
-function whoAndNext(verdict) {  // who, at which line, and what to do about it: all that is needed at three in the morning
+function whoAndNext(verdict, over) {  // who, at which line, and what to do about it: all that is needed at three in the morning
   const [most, here] = verdict.culprits.length ? ["the others", "here"] : ["some ranks", "others"];  // else nothing tells who is right
   const differs = verdict.mismatch && `Differs in ${DIFFERS[verdict.mismatch.kind] || verdict.mismatch.kind}: ${most} ${verdict.mismatch.expected}, ${here} ${verdict.mismatch.found}`;
   const groups = byLine(verdict.culprit_processes), shown = groups.slice(0, 8), rest = others(verdict);
   const more = groups.slice(8).flatMap(group => group.map(process => process.rank));
   const who = shown.length || differs || rest ? element("div", "", ...shown.map(group => culprit(group, verdict)),
     more.length ? element("p", "soft", `and ${called(more)}`) : null, differs ? element("p", "", differs) : null, rest) : null;
-  const next = list("What to do", verdict.next_steps, "ol");
+  const next = list(over ? "What was advised" : "What to do", verdict.next_steps, "ol");
   return who || next ? element("div", "columns first", who, next) : null;
 }
-function verdictParts(verdict) {
+function verdictParts(verdict, over) {
   const operation = join([verdict.operation, verdict.seq !== null && verdict.operation && `#${verdict.seq}`], " ");
   const group = verdict.process_group && `of ${verdict.process_group.description}`;
   const waiting = verdict.waiting && `Waiting: ranks ${verdict.waiting}` + (operation ? ` in ${join([operation, group], " ")}` : "");
   return [
-    whoAndNext(verdict),
+    whoAndNext(verdict, over),
     graph(verdict),
     waiting && edges(verdict).length < 2 ? element("p", "", waiting) : null,
     list("Because", verdict.because.map(fact => `${fact.fact} (${fact.source})`)),
@@ -156,10 +156,10 @@ function incidentCard(incident, timeline, ranks, first) {
     incident.muted ? element("span", "tag", "muted") : null,
     element("span", "", `job ${incident.training_job}${incident.owner ? ` of ${incident.owner}` : ""}`),
     element("span", "soft", `${incident.incident_id} on ${incident.node} ·`), element("span", "soft", when(incident))));
-  card.append(element("p", "sentence", ...prose(verdict ? verdict.summary : incident.findings.map(finding => finding.reason).join("; ") || "No verdict yet")));
-  if (isOver(incident)) card.append(element("p", "", `${incident.state === "ended" ? "Ended" : "Resolved"}: ${incident.resolution}`));
+  card.append(element("h2", "sentence", ...prose(verdict ? verdict.summary : incident.findings.map(finding => finding.reason).join("; ") || "No verdict yet")));
+  if (isOver(incident)) card.append(element("p", "", `${incident.state === "ended" ? "Ended" : "Resolved"} at ${clock(incident.resolved_at)}: ${incident.resolution}`));
   card.append(...[safety(incident), untold(incident), acknowledgement(incident)].filter(Boolean));  // what to do with the job is asked first
-  const rest = [...verdict ? verdictParts(verdict) : [], incident.stacks ? stacks(incident, verdict) : null,
+  const rest = [...verdict ? verdictParts(verdict, isOver(incident)) : [], incident.stacks ? stacks(incident, verdict) : null,
     ...timelineParts(incident, timeline, ranks), silence(incident), history(incident)].filter(Boolean);
   // Of several the first is read; who wants another one opens it.
   card.append(...first ? rest : [folded(incident, "rest", false, element("summary", "", "Why, where, and what to do"), ...rest)]);

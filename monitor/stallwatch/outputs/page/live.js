@@ -29,7 +29,7 @@ async function showIncidents(incidents, ranks) {
   const first = shown.some(incident => incident.incident_id === linked) ? linked : shown.length ? shown[0].incident_id : "";
   const present = await Promise.all(shown.map(incident => cardFor(incident, ranks, incident.incident_id === first)));
   const place = byId("open");
-  const quiet = open.length ? open.length > 1 ? [overview(open)] : [] : [calm(ranks)];
+  const quiet = open.length ? open.length > 1 ? [overview(open)] : [] : [calm(ranks, incidents.filter(isOver))];
   const wanted = [...quiet, ...present];
   if (wanted.length !== place.children.length || wanted.some((card, i) => card !== place.children[i])) {
     place.replaceChildren(...wanted);
@@ -58,10 +58,24 @@ function overview(open) {  // several stalls at once: which there are is seen be
   return summary;
 }
 const calmNote = element("p", "note calm");
-function calm(ranks) {
-  setText(calmNote, ranks.length ? "No open incident." : "No rank on this node: no process has attached, and none looks like one.");
-  calmNote.classList.toggle("quiet", !ranks.length);
+let calmKey = "";
+function calm(ranks, past) {  // the last that is over comes first: who opens the page late looks for it
+  const [last] = past, died = new Set(past.filter(incident => incident.state === "ended").map(jobKey));
+  const quiet = !ranks.length || ranks.some(rank => died.has(jobKey(rank)));  // a job that died is not well
+  const words = ranks.length ? "No open incident." : "No rank on this node: no process has attached, and none looks like one.";
+  const key = JSON.stringify([words, last]);
+  if (key !== calmKey) {
+    calmKey = key;
+    calmNote.replaceChildren(words, ...last ? [" The last: ", lastLink(last), ` ${last.state} at ${clock(last.resolved_at)}.`] : []);
+  }
+  calmNote.classList.toggle("quiet", quiet);
   return calmNote;
+}
+function lastLink(incident) {
+  const verdict = incident.verdicts[0];
+  const link = element("a", "", join([incident.training_job, ...verdict ? [verdict.culprits.length && called(verdict.culprits), verdict.cause] : []]));
+  link.href = `#${encodeURIComponent(incident.incident_id)}`;
+  return link;
 }
 let pastKey = "";
 function showPast(past) {

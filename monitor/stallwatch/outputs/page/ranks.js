@@ -2,7 +2,7 @@
 // Ranks: a table for each job, its rows kept and only their changed cells written.
 const COLUMNS = [
   ["rank", "number", rank => `${rank.rank}`],
-  ["state", "", rank => rank.state],
+  ["state", "", (rank, isBlamed) => isBlamed ? `${rank.state}, culprit` : rank.state],
   ["step", "number", rank => rank.step === null ? "?" : `${rank.step}`],
   ["step time", "number wide", rank => duration(rank.step_seconds)],
   ["since step", "number", rank => duration(rank.beat_age_seconds)],
@@ -101,7 +101,7 @@ function drawRows(table, members, blamed) {
     const place = before ? before.nextSibling : table.body.firstChild;
     if (place !== row) table.body.insertBefore(row, place);
     before = row;
-    COLUMNS.forEach(([, , read], i) => setText(row.children[i], read(rank)));
+    COLUMNS.forEach(([, , read], i) => setText(row.children[i], read(rank, blamed(rank))));
     row.children[1].className = `state ${rank.state}`;
     row.children[5].title = rank.limit_reason;
     row.className = blamed(rank) ? "culprit-row" : "";

@@ -26,7 +26,9 @@ function stackItems(node, culprits) {
   const last = run[run.length - 1];
   const outlier = within(node.ranks, culprits) ? "outlier" : "";
   const lines = run.map(each => element("li", outlier, frameLine(each)));
-  const children = element("ul", "", ...last.children.flatMap(child => stackItems(child, culprits)));
+  const branches = last.children.map(child => stackItems(child, culprits));
+  branches.slice(1).forEach(([first]) => first.classList.add("parts"));  // ranks that part are told apart at a glance
+  const children = element("ul", "", ...branches.flat());
   if (last.children.length) lines[lines.length - 1].append(children);
   if (lines.length > 6) {
     const hidden = lines.splice(2, lines.length - 4);
