@@ -8,9 +8,9 @@ from stallwatch.model.incident import Incident, IncidentEvent, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GroupCounter, NodeSnapshot
 from stallwatch.model.verdict import GroupRef, StackNode
+from tests.builders.clock import WALL_NS
 from tests.unit.outputs.reports import (
     GPU,
-    WALL_NS,
     diagnosis,
     finding,
     heartbeat,

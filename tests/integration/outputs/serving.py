@@ -14,7 +14,8 @@ from stallwatch.clock import Clock
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.client import Client
 from stallwatch.outputs.http import HttpOutput
-from tests.unit.outputs.reports import FakeClock, FakeControl, incident, node_report
+from tests.builders.clock import FakeClock
+from tests.unit.outputs.reports import FakeControl, incident, node_report
 
 
 class Response(NamedTuple):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.builders.clock import FakeClock
 from tests.integration.outputs.serving import served, stalled
-from tests.unit.outputs.reports import FakeClock
 
 STRANGER = 64_221
 

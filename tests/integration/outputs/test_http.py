@@ -19,8 +19,9 @@ from stallwatch.errors import UsageError
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import SensorStatus
 from stallwatch.outputs.client import DaemonUnreachable
+from tests.builders.clock import FakeClock
 from tests.integration.outputs.serving import Served, served, stalled
-from tests.unit.outputs.reports import FakeClock, FakeControl, incident, node_report, view, with_snapshot
+from tests.unit.outputs.reports import FakeControl, incident, node_report, view, with_snapshot
 
 PRIVATE = [
     "/",

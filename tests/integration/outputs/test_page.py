@@ -12,10 +12,11 @@ import pytest
 from stallwatch.model.incident import IncidentEvent
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import CulpritProcess, Frame, GroupRef, StackNode
+from tests.builders.clock import WALL_NS
 from tests.integration.outputs.browser import PHONE, WIDE, chromium, needs_browser, opened
 from tests.integration.outputs.page_reports import stalled_incident, stalled_node, write_timeline
 from tests.integration.outputs.serving import Served, served
-from tests.unit.outputs.reports import JOB, WALL_NS, FakeControl, diagnosis, incident, node_report, verdict, view
+from tests.unit.outputs.reports import JOB, FakeControl, diagnosis, incident, node_report, verdict, view
 
 pytestmark = needs_browser
 

@@ -11,6 +11,7 @@ from stallwatch.model.incident import Severity
 from stallwatch.model.verdict import Cause, Verdict
 from stallwatch.outputs.client import DaemonUnreachable
 from stallwatch.outputs.documents import EventDocument, IncidentDocument, IncidentList, RankDocument, RankList
+from tests.builders.clock import FakeClock
 
 SEED = 5  # draws rank 2 of 4
 
@@ -27,15 +28,11 @@ class FakeJob:
         raise AssertionError("ending the job is not the watch's business")
 
 
-class FakeClock:
+class MonotonicClock(FakeClock):
     """A tenth of a second passes whenever somebody looks."""
 
     def __init__(self) -> None:
-        self._now_ns = 9_000_000_000
-
-    def monotonic_ns(self) -> int:
-        self._now_ns += 100_000_000
-        return self._now_ns
+        super().__init__(9_000_000_000, look_takes_ns=100_000_000)
 
     def wall_ns(self) -> int:
         raise AssertionError("durations come from the monotonic clock")
@@ -121,7 +118,7 @@ def mark(tmp_path: Path) -> Path:
 
 
 def look_at(fault: str, mark: Path, told: list[str]) -> Watch:
-    return Watch(find(fault), 4, SEED, mark, told.append, FakeClock(), poll_seconds=0.0)
+    return Watch(find(fault), 4, SEED, mark, told.append, MonotonicClock(), poll_seconds=0.0)
 
 
 def test_the_first_decided_verdict_counts_and_what_came_before_is_remembered(mark: Path, told: list[str]) -> None:

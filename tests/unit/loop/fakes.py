@@ -17,22 +17,14 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
+from tests.builders.clock import FakeClock
 from tests.builders.heartbeat import START_NS
 from tests.unit.incidents.stories import report as report_of
 
 
-class FakeClock:
-    def __init__(self) -> None:
-        self.now_ns = START_NS
-
-    def monotonic_ns(self) -> int:
-        return self.now_ns
-
-    def wall_ns(self) -> int:
-        return 1_700_000_000_000_000_000 + self.now_ns
-
-    def advance(self, seconds: float) -> None:
-        self.now_ns += int(seconds * 1e9)
+def node_clock() -> FakeClock:
+    """Return a clock at the moment at which a node's first snapshot is taken."""
+    return FakeClock(START_NS, wall_ns=1_700_000_000_000_000_000 + START_NS)
 
 
 class FakePanel:
@@ -164,7 +156,7 @@ class Bench:
         base = config or Config()
         daemon = msgspec.structs.replace(base.daemon, state_directory=str(folder))
         self.config = msgspec.structs.replace(base, daemon=daemon)
-        self.clock = FakeClock()
+        self.clock = node_clock()
         self.clock.now_ns = snapshots[0].at_ns
         self.panel = FakePanel(snapshots, self.clock, raises)
         self.starter = starter or FakeStarter()

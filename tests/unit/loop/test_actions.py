@@ -17,8 +17,9 @@ from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.loop.turns import Turns
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
+from tests.builders.clock import FakeClock
 from tests.unit.incidents.stories import Story, facts, finding, stall
-from tests.unit.loop.fakes import FakeCapture, FakeClock, FakeStarter
+from tests.unit.loop.fakes import FakeCapture, FakeStarter, node_clock
 
 
 def of_user(owner: str, number: int, folder: Path) -> Incident:
@@ -29,7 +30,7 @@ def of_user(owner: str, number: int, folder: Path) -> Incident:
 
 
 def hands_with(starter: FakeStarter, folder: Path, clock: FakeClock | None = None, cores: int = 64) -> ActionRunner:
-    guard, now_ns = StageGuard(), (clock or FakeClock()).monotonic_ns
+    guard, now_ns = StageGuard(), (clock or node_clock()).monotonic_ns
     bundles = BundleStore(IncidentStore(folder), None, guard)
     return ActionRunner(Config(), bundles, SnapshotRing(60, 1), starter, guard, now_ns, Turns(now_ns, cores))
 
@@ -79,7 +80,7 @@ def test_a_look_at_a_hang_does_not_wait_for_looks_at_slow_ranks_that_last(tmp_pa
 
 def test_a_user_whose_jobs_die_all_the_time_has_so_many_looked_at_in_a_while_and_others_theirs(tmp_path: Path) -> None:
     """One after the other they take a core for themselves."""
-    starter, clock = FakeStarter(hangs=True), FakeClock()
+    starter, clock = FakeStarter(hangs=True), node_clock()
     hands = hands_with(starter, tmp_path, clock)
     bens = [of_user("ben", number, tmp_path) for number in range(50)]
 
@@ -104,7 +105,7 @@ def test_a_user_whose_jobs_die_all_the_time_has_so_many_looked_at_in_a_while_and
 
 def test_who_has_had_many_lately_has_one_at_a_time_and_begins_none_while_anothers_is_under_way(tmp_path: Path) -> None:
     """Two starts of Python of his beside each of theirs made a verdict of 1 s one of 3."""
-    starter, clock = FakeStarter(hangs=True), FakeClock()
+    starter, clock = FakeStarter(hangs=True), node_clock()
     hands = hands_with(starter, tmp_path, clock, cores=2)
     bens = [of_user("ben", number, tmp_path) for number in range(20)]
     hands.do([StartCapture(incident, 1) for incident in bens])

@@ -7,7 +7,7 @@ import pytest
 from stallwatch.clock import SystemClock
 from stallwatch.config_sections import DiagnosisSection
 from stallwatch.loop.judging import JudgeRun, JudgeState
-from tests.unit.loop.fakes import FakeClock
+from tests.unit.loop.fakes import node_clock
 
 REPORT = (
     '{"schema_version":1,"tool_version":"0","incident_id":null,"training_job":null,"epoch":null,"captured_at":null,'
@@ -52,7 +52,7 @@ def test_memory_is_limited() -> None:
 
 
 def test_a_child_past_its_deadline_is_ended() -> None:
-    clock = FakeClock()
+    clock = node_clock()
     run = JudgeRun(DiagnosisSection(), clock, [sys.executable, "-c", "import time; time.sleep(600)"])
     clock.advance(600)
     assert run.poll() is None, "waiting for a bundle is no lateness"
@@ -72,7 +72,7 @@ def test_what_the_child_started_is_ended_with_it(tmp_path: Path) -> None:
         "open(sys.stdin.readline().strip(), 'w').write(str(p.pid)); time.sleep(600)"
     )
     note = tmp_path / "pid"
-    run = JudgeRun(DiagnosisSection(), FakeClock(), [sys.executable, "-c", program])
+    run = JudgeRun(DiagnosisSection(), node_clock(), [sys.executable, "-c", program])
     run.begin(note)
     while not (note.exists() and note.read_text()):
         assert run.poll() is None

@@ -13,7 +13,7 @@ from stallwatch.loop.protocols import RealStarter
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 from stallwatch.node.privileged_client import Privileged
-from tests.unit.loop.fakes import FakeClock
+from tests.unit.loop.fakes import node_clock
 
 
 class FakeJudge:
@@ -32,7 +32,7 @@ class FakeJudge:
 class Node:
     def __init__(self) -> None:
         self.started: list[FakeJudge] = []
-        self.clock = FakeClock()
+        self.clock = node_clock()
         self.starter = RealStarter(Config(), self.clock, cast("Privileged", None), self.start)
 
     def start(self, limits: DiagnosisSection, clock: Clock) -> JudgeRun:

@@ -11,7 +11,7 @@ from stallwatch.loop.protocols import SensorPanel
 from stallwatch.loop.renewal import changed, held, renews_sensors, renews_telling
 from stallwatch.outputs.output import Control, Output
 from tests.builders.running_job import four, job_run
-from tests.unit.loop.fakes import Bench, FakeClock, FakeOutput, FakePanel
+from tests.unit.loop.fakes import Bench, FakeOutput, FakePanel, node_clock
 
 CALM = job_run(four(), 20)
 
@@ -27,7 +27,7 @@ class FakeRenewal:
         self.renewed += 1
 
     def panel(self, config: Config) -> SensorPanel:
-        self.panels.append(FakePanel(CALM, FakeClock()))
+        self.panels.append(FakePanel(CALM, node_clock()))
         return self.panels[-1]
 
     def telling(self, config: Config, control: Control) -> tuple[Output, ...]:

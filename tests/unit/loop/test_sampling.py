@@ -14,7 +14,7 @@ from stallwatch.model.verdict import Verdict
 from tests.builders.heartbeat import JOB, HeartbeatFields
 from tests.builders.node import sample, snapshot, with_beat
 from tests.builders.running_job import SimulatedRank
-from tests.unit.loop.fakes import FakeClock
+from tests.unit.loop.fakes import node_clock
 
 PARTED = Verdict("collective_mismatch", (2,), "likely", "Rank 2 called something else.")
 REMEMBERED = SampleMemory((Offset(0, GroupId("default_pg", "gloo", ()), 0, 1),))
@@ -40,7 +40,7 @@ class Bench:
     """A node with one job of `ranks`, one tick a second."""
 
     def __init__(self, every: float = 300.0) -> None:
-        self.clock = FakeClock()
+        self.clock = node_clock()
         self.runs: list[FakeRun] = []
         self.sampler = Sampler(DriftSection(every_seconds=every), self.clock, self._start)
         self.ranks = [sample(rank, SimulatedRank(rank).at(10)) for rank in range(4)]

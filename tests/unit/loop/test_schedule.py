@@ -1,9 +1,9 @@
 from stallwatch.loop.schedule import Schedule
-from tests.unit.loop.fakes import FakeClock
+from tests.unit.loop.fakes import node_clock
 
 
 def test_a_slow_tick_does_not_push_the_later_ones() -> None:
-    clock = FakeClock()
+    clock = node_clock()
     schedule = Schedule(clock, 1.0)
     assert schedule.begin() == 0
     clock.advance(0.7)
@@ -11,7 +11,7 @@ def test_a_slow_tick_does_not_push_the_later_ones() -> None:
 
 
 def test_lateness_is_known_and_missed_ticks_are_skipped() -> None:
-    clock = FakeClock()
+    clock = node_clock()
     schedule = Schedule(clock, 1.0)
     schedule.begin()
     clock.advance(4.25)

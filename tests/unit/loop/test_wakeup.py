@@ -5,7 +5,7 @@ import pytest
 
 from stallwatch.loop.schedule import Schedule
 from stallwatch.loop.wakeup import Wakeup
-from tests.unit.loop.fakes import FakeClock
+from tests.unit.loop.fakes import node_clock
 
 LONG = 60.0  # a sleep that nobody ends fails by the test's own time-out
 
@@ -43,7 +43,7 @@ def test_ringing_for_ever_blocks_nobody(wakeup: Wakeup) -> None:
 
 
 def test_a_tick_that_is_hastened_is_not_late_and_the_next_keeps_its_distance() -> None:
-    clock = FakeClock()
+    clock = node_clock()
     schedule = Schedule(clock, 1.0)
     schedule.begin()
     schedule.hasten(clock.now_ns + 300_000_000)
@@ -54,7 +54,7 @@ def test_a_tick_that_is_hastened_is_not_late_and_the_next_keeps_its_distance() -
 
 
 def test_nothing_is_put_off_by_haste() -> None:
-    clock = FakeClock()
+    clock = node_clock()
     schedule = Schedule(clock, 1.0)
     schedule.begin()
     schedule.hasten(clock.now_ns + 5_000_000_000)

@@ -3,6 +3,7 @@ import threading
 import pytest
 
 from stallwatch.node.aside import Aside, Silent
+from tests.builders.clock import FakeClock
 
 
 def test_a_call_that_hangs_is_waited_for_once_and_no_second_joins_it() -> None:
@@ -40,11 +41,11 @@ def test_what_it_raises_is_raised_where_it_is_asked_for_and_the_next_call_is_ano
 
 
 def test_how_long_it_is_silent_is_told_by_the_clock_that_it_was_given() -> None:
-    now, answers = [10.0], threading.Event()
-    aside = Aside[bool](lambda: now[0])
+    clock, answers = FakeClock(), threading.Event()
+    aside = Aside[bool](clock.seconds)
     assert [aside.silent_seconds] == [None]
     aside.begin(lambda: answers.wait(60))
-    now[0] = 17.0
+    clock.advance(7)
     assert [aside.silent_seconds] == [7.0]
     with pytest.raises(Silent) as silence:
         aside.answer()

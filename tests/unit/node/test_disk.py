@@ -12,6 +12,7 @@ import pytest
 
 from stallwatch.node.disk import Disk, DiskChildEnded, DiskHangs
 from stallwatch.outputs.spool import FarSpoolFile, Spool
+from tests.builders.clock import FakeClock
 from tests.unit.outputs.test_spool import message
 
 PATIENCE = 60.0  # for a busy machine; nothing is measured with it
@@ -117,13 +118,13 @@ def test_a_child_that_dies_each_time_is_an_error_of_its_own(tmp_path: Path) -> N
 
 
 def test_one_that_hangs_for_a_minute_is_replaced(tmp_path: Path) -> None:
-    now = [0.0]
-    disk = Disk(str(tmp_path), PATIENCE, monotonic=lambda: now[0])
+    clock = FakeClock()
+    disk = Disk(str(tmp_path), PATIENCE, monotonic=clock.seconds)
     disk.write(tmp_path / "file", b"1")
     with hanging(disk) as first:
         with pytest.raises(DiskHangs):
             disk.call("write", str(tmp_path / "file"), b"2", seconds=0.0)
-        now[0] += 61.0
+        clock.advance(61)
         assert "61 s" in disk.problem()
         disk.write(tmp_path / "file", b"3")
         assert disk.pid != first

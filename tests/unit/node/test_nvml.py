@@ -5,6 +5,7 @@ import pytest
 from stallwatch.model.gpu import GpuState
 from stallwatch.model.reading import Absent
 from stallwatch.node.nvml import DriverError, GpuReader, load_nvml, read_state
+from tests.builders.clock import FakeClock
 from tests.unit.node.fake_nvml import UUID, FakeNvml
 
 
@@ -30,14 +31,6 @@ def test_driver_that_is_sick_is_an_error_that_says_how(code: int, words: str) ->
     nvml.failing = {"nvmlInit": code}
     with pytest.raises(DriverError, match=words):
         load_nvml(lambda name: nvml)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_values_are_in_their_units() -> None:
@@ -133,15 +126,15 @@ def test_driver_that_was_updated_under_a_job_is_told_from_a_lost_gpu() -> None:
 
 
 def test_dear_calls_are_made_every_ten_seconds_and_for_one_gpu_a_tick() -> None:
-    nvml, clock = FakeNvml(devices=3), Clock()
-    sensor = GpuReader(nvml, clock)
+    nvml, clock = FakeNvml(devices=3), FakeClock(10**11)
+    sensor = GpuReader(nvml, clock.seconds)
     sensor.read()
     assert nvml.calls.count("nvmlDeviceGetFieldValues") == 3  # the first look knows everything
-    clock.now += 9.9
+    clock.advance(9.9)
     sensor.read()
     assert nvml.calls.count("nvmlDeviceGetFieldValues") == 3
     for expected in (4, 5, 6, 6):
-        clock.now += 1.0
+        clock.advance(1.0)
         sensor.read()
         assert nvml.calls.count("nvmlDeviceGetFieldValues") == expected
     assert nvml.calls.count("nvmlDeviceGetName") == 3

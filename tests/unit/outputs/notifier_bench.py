@@ -13,7 +13,8 @@ from stallwatch.outputs.delivery import Later, Outcome
 from stallwatch.outputs.notifier import Notifier
 from stallwatch.outputs.rate_cap import RateCap
 from stallwatch.outputs.spool import Spool
-from tests.unit.outputs.reports import FakeClock, node_report
+from tests.builders.clock import FakeClock
+from tests.unit.outputs.reports import node_report
 
 WAIT = 10.0  # a test that needs this long has failed
 
@@ -79,7 +80,7 @@ class Bench:
     def __init__(self, state: Path, cap: RateCap | None = None) -> None:
         self.state = state
         self.cap = cap
-        self.clock = FakeClock(monotonic_ns=1_000_000_000)
+        self.clock = FakeClock(1_000_000_000)
         self.poster = FakePoster()
         self.notifier = self.start()
 

@@ -23,26 +23,10 @@ from stallwatch.model.incident import (
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import GroupCounter, Heartbeat, JobKey, NodeSnapshot, RankSample, SensorStatus
 from stallwatch.model.verdict import CulpritProcess, Fact, Frame, GroupRef, Rejected, Report, StackNode, Verdict
+from tests.builders.clock import WALL_NS
 
 JOB = JobKey("llama-7b", "127.0.0.1:29500:4:0:none")
-WALL_NS = 1_767_225_600_000_000_000  # 2026-01-01T00:00:00Z
 NODE = "gpu-node-17"
-
-
-class FakeClock:
-    def __init__(self, monotonic_ns: int = 0, wall_ns: int = WALL_NS) -> None:
-        self.monotonic = monotonic_ns
-        self.wall = wall_ns
-
-    def monotonic_ns(self) -> int:
-        return self.monotonic
-
-    def wall_ns(self) -> int:
-        return self.wall
-
-    def advance(self, seconds: float) -> None:
-        self.monotonic += int(seconds * 1e9)
-        self.wall += int(seconds * 1e9)
 
 
 class FakeControl:

@@ -11,8 +11,9 @@ from stallwatch.model.incident import Incident, Together
 from stallwatch.model.verdict import CulpritProcess, Frame
 from stallwatch.outputs.alertmanager import AlertmanagerOutput
 from stallwatch.outputs.delivery import Delivered, Later, Outcome
+from tests.builders.clock import FakeClock
 from tests.unit.outputs.notifier_bench import WAIT, FakePoster
-from tests.unit.outputs.reports import JOB, FakeClock, diagnosis, incident, node_report, verdict
+from tests.unit.outputs.reports import JOB, diagnosis, incident, node_report, verdict
 
 ARRIVED = Delivered("200")
 

@@ -6,8 +6,9 @@ import pytest
 
 from stallwatch.outputs.deadman import Deadman
 from stallwatch.outputs.delivery import Delivered, Later
+from tests.builders.clock import FakeClock
 from tests.unit.outputs.notifier_bench import WAIT, FakePoster
-from tests.unit.outputs.reports import FakeClock, node_report
+from tests.unit.outputs.reports import node_report
 
 
 class Switch:

@@ -4,7 +4,8 @@ from stallwatch.clock import iso
 from stallwatch.model.snapshot import SensorStatus
 from stallwatch.model.verdict import Report
 from stallwatch.outputs.documents import incident_document, incident_list, rank_list, readiness
-from tests.unit.outputs.reports import WALL_NS, diagnosis, incident, node_report, with_snapshot
+from tests.builders.clock import WALL_NS
+from tests.unit.outputs.reports import diagnosis, incident, node_report, with_snapshot
 
 
 def test_an_incident_carries_every_field_of_its_report_by_the_same_name() -> None:

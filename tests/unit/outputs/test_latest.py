@@ -3,7 +3,8 @@ import pytest
 from stallwatch.outputs import latest as module
 from stallwatch.outputs.latest import Latest
 from stallwatch.outputs.metrics import OLDEST
-from tests.unit.outputs.reports import FakeClock, node_report
+from tests.builders.clock import FakeClock
+from tests.unit.outputs.reports import node_report
 
 
 def test_the_loop_lives_while_it_publishes_and_is_missed_when_it_stops() -> None:

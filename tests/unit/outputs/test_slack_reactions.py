@@ -5,8 +5,9 @@ import pytest
 from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs.delivery import Delivered, Later, Outcome
 from stallwatch.outputs.slack_reactions import MUTE_SECONDS, SlackReactions
+from tests.builders.clock import FakeClock
 from tests.unit.outputs.notifier_bench import WAIT, FakePoster
-from tests.unit.outputs.reports import FakeClock, FakeControl, incident, node_report
+from tests.unit.outputs.reports import FakeControl, incident, node_report
 
 
 class Reader:

@@ -7,7 +7,8 @@ from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import GroupCounter, ProcessEnd, RankSample
 from stallwatch.outputs import timeline
 from stallwatch.outputs.timeline import drawn, read_timeline
-from tests.unit.outputs.reports import GPU, JOB, WALL_NS, heartbeat, node_report, sample, with_snapshot
+from tests.builders.clock import WALL_NS
+from tests.unit.outputs.reports import GPU, JOB, heartbeat, node_report, sample, with_snapshot
 
 SECOND_NS = 1_000_000_000
 

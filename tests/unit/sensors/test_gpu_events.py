@@ -8,6 +8,7 @@ import pytest
 from stallwatch.model.gpu import GpuEvent
 from stallwatch.sensors import gpu_events
 from stallwatch.sensors.gpu_events import GpuEvents
+from tests.builders.clock import FakeClock
 from tests.unit.node.fake_nvml import UUID, FakeNvml, NvmlError
 
 
@@ -26,8 +27,8 @@ class Sensed:
             threading.Event().wait()  # in a thread that ends with us
 
         nvml.waiting.append(hold)
-        self.now_ns = 10**12
-        self.sensor = GpuEvents(lambda: nvml, lambda: self.now_ns)
+        self.clock = FakeClock(10**12)
+        self.sensor = GpuEvents(lambda: nvml, self.clock.monotonic_ns)
         self.sensor.listen(nvml)
         assert self.reached.wait(20)
 
@@ -69,9 +70,9 @@ def test_old_events_are_forgotten() -> None:
     nvml = FakeNvml()
     nvml.waiting = [event(0x8, 31)]
     sensed = Sensed(nvml)
-    sensed.now_ns += int(599e9)
+    sensed.clock.advance(599)
     assert len(sensed.sensor.latest()[0]) == 1
-    sensed.now_ns += int(2e9)
+    sensed.clock.advance(2)
     assert sensed.sensor.latest() == ((), "NVML has not given back its event thread for 601 s")
 
 

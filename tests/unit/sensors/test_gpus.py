@@ -15,6 +15,7 @@ from stallwatch.node.gpu_release import release
 from stallwatch.node.nvml import DriverError
 from stallwatch.node.worker import GIVE_UP_SECONDS
 from stallwatch.sensors.gpus import GpusSensor
+from tests.builders.clock import FakeClock
 from tests.unit.node.fake_nvml import UUID, FakeNvml
 
 SECONDS = 20.0
@@ -48,15 +49,8 @@ def nvml() -> Iterator[SickNvml]:
     nvml.release.set()
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_values_and_events_come_together(nvml: SickNvml) -> None:
-    sensor = GpusSensor(SECONDS, lambda: nvml, Clock())
+    sensor = GpusSensor(SECONDS, lambda: nvml, FakeClock(10**12).seconds)
     look = sensor.read()
     assert [gpu.uuid for gpu in look.gpus] == [UUID, "GPU-1"]
     assert [(part.up, part.required) for part in look.parts] == [(True, True), (True, True)]
@@ -67,8 +61,8 @@ def test_values_and_events_come_together(nvml: SickNvml) -> None:
 
 
 def test_xid_is_told_while_the_driver_answers_nothing_else(nvml: SickNvml) -> None:
-    clock = Clock()
-    sensor = GpusSensor(SECONDS, lambda: nvml, clock)
+    clock = FakeClock(10**12)
+    sensor = GpusSensor(SECONDS, lambda: nvml, clock.seconds)
     sensor.read()
     nvml.hangs = True
     sensor._seconds = 0.0
@@ -77,7 +71,7 @@ def test_xid_is_told_while_the_driver_answers_nothing_else(nvml: SickNvml) -> No
     assert (look.values.up, look.values.reason) == (False, "NVML has not answered within 0.0 s")
     nvml.tell.set()
     sensor.wait(quiet())
-    clock.now += 40
+    clock.advance(40)
     look = sensor.read()
     assert [gpu.unavailable for gpu in look.gpus] == ["NVML has not answered for 40 s"] * 2
     assert (look.gpus[1].xids, look.gpus[1].compute_pids) == ((79,), (479, 480))
@@ -85,7 +79,7 @@ def test_xid_is_told_while_the_driver_answers_nothing_else(nvml: SickNvml) -> No
 
 
 def test_call_that_hangs_is_made_once_and_its_late_answer_is_dropped(nvml: SickNvml) -> None:
-    sensor = GpusSensor(SECONDS, lambda: nvml, Clock())
+    sensor = GpusSensor(SECONDS, lambda: nvml, FakeClock(10**12).seconds)
     sensor.read()
     nvml.hangs = True
     sensor._seconds = 0.0
@@ -100,17 +94,17 @@ def test_call_that_hangs_is_made_once_and_its_late_answer_is_dropped(nvml: SickN
 
 
 def test_driver_that_is_silent_for_good_ends_the_process(nvml: SickNvml) -> None:
-    clock = Clock()
+    clock = FakeClock(10**12)
     ends: list[int] = []
-    sensor = GpusSensor(SECONDS, lambda: nvml, clock, ends.append)
+    sensor = GpusSensor(SECONDS, lambda: nvml, clock.seconds, ends.append)
     sensor.read()
     nvml.hangs = True
     sensor._seconds = 0.0
     sensor.read()
-    clock.now += GIVE_UP_SECONDS
+    clock.advance(GIVE_UP_SECONDS)
     sensor.read()
     assert ends == []
-    clock.now += 1
+    clock.advance(1)
     sensor.read()
     assert ends == [1]
 
@@ -145,7 +139,7 @@ def quiet() -> int:
 
 def test_a_release_ends_the_reading_before_the_driver_is_asked(nvml: SickNvml, tmp_path: Path) -> None:
     file = tmp_path / "released"
-    sensor = GpusSensor(SECONDS, lambda: nvml, Clock(), release_file=str(file))
+    sensor = GpusSensor(SECONDS, lambda: nvml, FakeClock(10**12).seconds, release_file=str(file))
     assert sensor.read().gpus
     release(file, 900, "12:15", "anna")
     calls = len(nvml.calls)

@@ -11,6 +11,7 @@ from stallwatch.node import rank_files
 from stallwatch.node.heartbeat_file import DEFAULT_DIRECTORIES
 from stallwatch.sensors import heartbeats, record_names
 from stallwatch.sensors.heartbeats import HeartbeatScan
+from tests.builders.clock import FakeClock
 from tests.builders.records import record_bytes, write_record
 
 
@@ -171,15 +172,15 @@ def test_everything_of_an_ended_process_is_removed_and_nothing_else(scan: Heartb
 def test_a_node_that_is_busy_is_tidied_as_soon_as_another(
     scan: HeartbeatScan, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, removed = [1000.0], list[str]()
+    clock, removed = FakeClock(10**12), list[str]()
 
     def remove_slowly(directory: Path, records: Sequence[rank_files.Read]) -> None:
-        now[0] += 60.0  # and hardly any of it on a core
+        clock.advance(60)  # and hardly any of it on a core
         removed.extend(record.name for record in records)
 
     path = write_record(directory, 1, 50, 9)
     scan.read()
-    monkeypatch.setattr(heartbeats, "time", SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: 0.0))
+    monkeypatch.setattr(heartbeats, "time", SimpleNamespace(monotonic=clock.seconds, thread_time=lambda: 0.0))
     monkeypatch.setattr(rank_files, "remove", remove_slowly)
     for _ in range(2):
         scan.remove(str(path))

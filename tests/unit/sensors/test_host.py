@@ -6,6 +6,7 @@ import pytest
 
 from stallwatch.sensors.host import HostSensor
 from stallwatch.sensors.kernel_messages import KernelMessages, Unreadable
+from tests.builders.clock import FakeClock
 
 SECOND = 10**9
 
@@ -23,11 +24,11 @@ class Node:
     """A sensor over a log and folders of the test's own, 10,000 s after the boot."""
 
     def __init__(self, folder: Path, log: KernelMessages | Unreadable) -> None:
-        self.now_ns = 10_000 * SECOND
+        self.clock = FakeClock(10_000 * SECOND)
         self.opens = 0
         self.log = log
         (folder / "sys").mkdir(exist_ok=True)
-        self.sensor = HostSensor(self.open, sys=str(folder / "sys"), monotonic_ns=lambda: self.now_ns)
+        self.sensor = HostSensor(self.open, sys=str(folder / "sys"), monotonic_ns=self.clock.monotonic_ns)
 
     def open(self) -> KernelMessages:
         self.opens += 1
@@ -76,7 +77,7 @@ def test_fault_of_another_day_is_not_told(tmp_path: Path) -> None:
     log = FakeLog((9_000.0, XID), (9_500.0, XID))
     node = Node(tmp_path, log)
     assert len(node.sensor.read().notices) == 1
-    node.now_ns += 200 * SECOND
+    node.clock.advance(200)
     assert node.sensor.read().notices == ()
 
 
@@ -86,7 +87,7 @@ def test_log_that_cannot_be_read_is_said_and_tried_again_later(tmp_path: Path) -
     node.sensor.read()
     assert node.opens == 1
     node.log = FakeLog((10_061.0, XID))
-    node.now_ns += 61 * SECOND
+    node.clock.advance(61)
     after = node.sensor.read()
     assert "kernel log" not in dict(after.missing)
     assert len(after.notices) == 1
@@ -106,7 +107,7 @@ def test_network_that_does_not_answer_is_said_and_not_asked_again(
     node = Node(tmp_path, FakeLog())
     node.sensor.read()
     for _ in range(4):
-        node.now_ns += 11 * SECOND
+        node.clock.advance(11)
         sample = node.sensor.read()
     release.set()
     assert "has not answered for 44 s" in dict(sample.missing)["network ports"]

@@ -9,30 +9,19 @@ import pytest
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.node.children import start_own
 from stallwatch.sensors.panel import SupervisedSensor
+from tests.builders.clock import FakeClock
 
 Make = Callable[..., SupervisedSensor[int]]
 
 
-class Clock:
-    """Time that a test moves; answers are waited for with the real one."""
-
-    def __init__(self) -> None:
-        self.now_ns = 10**12
-
-    def monotonic_ns(self) -> int:
-        return self.now_ns
-
-    def wall_ns(self) -> int:
-        return 0
+@pytest.fixture
+def clock() -> FakeClock:
+    """Answers are waited for with the real one."""
+    return FakeClock(10**12)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def make(clock: Clock) -> Iterator[Make]:
+def make(clock: FakeClock) -> Iterator[Make]:
     made: list[SupervisedSensor[int]] = []
 
     def build(*arguments: str) -> SupervisedSensor[int]:
@@ -74,13 +63,13 @@ def test_what_a_sensor_raises_is_the_reason(make: Make) -> None:
 
 
 def test_child_that_does_not_answer_is_unavailable_since_when_and_not_started_twice(
-    make: Make, clock: Clock, tmp_path: Path
+    make: Make, clock: FakeClock, tmp_path: Path
 ) -> None:
     sensor = make("hangs", str(tmp_path / "go"))
     sensor.ask()
     pid = sensor.pid
     for seconds in (1, 39):
-        clock.now_ns += int(seconds * 1e9)
+        clock.advance(seconds)
         assert isinstance(sensor.result(), Unavailable)
         sensor.ask()
     reading = sensor.result()
@@ -103,17 +92,17 @@ def test_late_answer_is_dropped(make: Make, tmp_path: Path) -> None:
     assert reading.value == 2
 
 
-def test_child_that_hangs_for_a_minute_is_ended(make: Make, clock: Clock, tmp_path: Path) -> None:
+def test_child_that_hangs_for_a_minute_is_ended(make: Make, clock: FakeClock, tmp_path: Path) -> None:
     sensor = make("hangs", str(tmp_path / "go"))
     sensor.ask()
-    clock.now_ns += int(61e9)
+    clock.advance(61)
     reading = look(sensor)
     assert isinstance(reading, Unavailable)
     assert "ended (signal 9)" in reading.reason
     assert sensor.pid is None
 
 
-def test_child_that_dies_is_started_again_with_growing_back_off(make: Make, clock: Clock) -> None:
+def test_child_that_dies_is_started_again_with_growing_back_off(make: Make, clock: FakeClock) -> None:
     sensor = make("dies")
     reading = look(sensor)
     assert isinstance(reading, Unavailable)
@@ -121,13 +110,13 @@ def test_child_that_dies_is_started_again_with_growing_back_off(make: Make, cloc
     look(sensor)
     assert sensor.status().errors_total == 1  # not started again yet
     for expected in ("in 2 s", "in 4 s", "in 8 s"):
-        clock.now_ns += int(60e9)
+        clock.advance(60)
         reading = look(sensor)
         assert isinstance(reading, Unavailable)
         assert reading.reason.endswith(expected)
 
 
-def test_what_the_node_does_not_have_is_said_and_is_no_error(make: Make, clock: Clock) -> None:
+def test_what_the_node_does_not_have_is_said_and_is_no_error(make: Make, clock: FakeClock) -> None:
     sensor = make("missing")
     assert look(sensor) == Unavailable("no such thing on this node", clock.now_ns)
     for _ in range(3):
@@ -148,7 +137,7 @@ def test_nonsense_is_an_error_of_the_sensor(make: Make, kind: str) -> None:
     assert "answered nonsense" in reading.reason
 
 
-def test_program_that_is_not_there_is_a_reason(clock: Clock) -> None:
+def test_program_that_is_not_there_is_a_reason(clock: FakeClock) -> None:
     sensor = SupervisedSensor("gpus", "NVML", int, start_own(["/nonexistent/python"]), clock)
     reading = look(sensor)
     assert isinstance(reading, Unavailable)
@@ -164,7 +153,7 @@ def test_close_ends_a_child_that_hangs(make: Make, tmp_path: Path) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_absence_that_is_told_late_is_absence(make: Make, clock: Clock) -> None:
+def test_absence_that_is_told_late_is_absence(make: Make, clock: FakeClock) -> None:
     """A busy machine: the child's imports take longer than the look. It is not started again and again for that."""
     sensor = make("missing")
     sensor.ask()
@@ -173,7 +162,7 @@ def test_absence_that_is_told_late_is_absence(make: Make, clock: Clock) -> None:
     select.select([sensor.descriptor], [], [], 20)
     reasons = set()
     for _ in range(50):
-        clock.now_ns += 10**9
+        clock.advance(1)
         sensor.ask()
         reasons.add(str(getattr(sensor.result(), "reason", "")))
     assert reasons == {"no such thing on this node"}
@@ -206,7 +195,7 @@ def test_a_child_that_has_ended_has_no_news(make: Make) -> None:
 
 
 def test_a_sensor_that_rests_ends_its_child_and_is_asked_again_when_it_said(
-    make: Make, clock: Clock, tmp_path: Path
+    make: Make, clock: FakeClock, tmp_path: Path
 ) -> None:
     sensor = make("rests", str(tmp_path / "over"))
     reading = look(sensor)
@@ -219,7 +208,7 @@ def test_a_sensor_that_rests_ends_its_child_and_is_asked_again_when_it_said(
     status = sensor.status()
     assert (status.up, status.required, status.errors_total) == (False, False, 0), "nobody is alarmed"
     (tmp_path / "over").touch()
-    clock.now_ns += int(19e9)
+    clock.advance(19)
     assert isinstance(look(sensor), Unavailable)
-    clock.now_ns += int(2e9)
+    clock.advance(2)
     assert look(sensor) == Known(1, clock.now_ns)

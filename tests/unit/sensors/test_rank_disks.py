@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch.sensors.rank_disks import RankDisks, look_at
+from tests.builders.clock import FakeClock
 
 
 def test_the_folder_of_the_largest_file_open_for_writing_names_the_disk(tmp_path: Path) -> None:
@@ -57,17 +58,17 @@ def test_a_dead_file_server_holds_no_reader_and_is_said_once_it_lasts(
         answers.wait(30)
         raise OSError
 
-    clock = [0]
-    disks = RankDisks("/proc", lambda: clock[0])
+    clock = FakeClock()
+    disks = RankDisks("/proc", clock.monotonic_ns)
     monkeypatch.setattr(os, "statvfs", dead)
     disks.look([((os.getpid(), 1), 1000)])
     assert asked.acquire(timeout=30)
-    clock[0] = 60 * 10**9
+    clock.now_ns = 60 * 10**9
     disks.look([((os.getpid(), 1), 1000)])
     assert disks.problem() == "a file system of a rank has not answered for 60 s"
     assert disks.of(os.getpid(), 1) == ()
     assert not asked.acquire(blocking=False), "nobody is asked again meanwhile"
-    clock[0] = 120 * 10**9
+    clock.now_ns = 120 * 10**9
     disks.look([((os.getpid(), 1), 1000), ((os.getpid(), 2), 1001)])
     assert asked.acquire(timeout=30), "another user's ranks are looked at all the same"
     answers.set()

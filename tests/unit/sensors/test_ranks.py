@@ -12,26 +12,20 @@ from stallwatch.model.snapshot import RankSample
 from stallwatch.sensors import ranks
 from stallwatch.sensors.ranks import RanksSensor
 from stallwatch.sensors.sensor import Options
+from tests.builders.clock import FakeClock
 from tests.builders.records import start_ticks_of, write_record
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 1_000_000_000
-
-    def __call__(self) -> int:
-        self.now_ns += 1
-        return self.now_ns
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(1_000_000_000, look_takes_ns=1)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def sensor(tmp_path: Path, clock: Clock) -> Iterator[RanksSensor]:
-    sensor = RanksSensor(Options((str(tmp_path),), keep_ended_seconds=100, discover_seconds=3600), monotonic_ns=clock)
+def sensor(tmp_path: Path, clock: FakeClock) -> Iterator[RanksSensor]:
+    sensor = RanksSensor(
+        Options((str(tmp_path),), keep_ended_seconds=100, discover_seconds=3600), monotonic_ns=clock.monotonic_ns
+    )
     sensor.read()
     yield sensor
     sensor.close()
@@ -80,30 +74,30 @@ def test_end_is_seen_with_its_signal_and_keeps_the_last_record(
 
 
 def test_ended_rank_stays_for_the_grace_and_then_its_files_go(
-    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path, clock: Clock
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path, clock: FakeClock
 ) -> None:
     path = write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
     of_job(sensor)
     kill(process)
     assert len(of_job(sensor)) == 1
-    clock.now_ns += int(99e9)
+    clock.advance(99)
     assert len(of_job(sensor)) == 1
     assert path.exists()
-    clock.now_ns += int(2e9)
+    clock.advance(2)
     of_job(sensor)
     assert not path.exists()
     assert of_job(sensor) == []
 
 
 def test_ended_rank_stays_while_others_of_its_job_live(
-    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path, clock: Clock
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path, clock: FakeClock
 ) -> None:
     write_record(tmp_path, 0, os.getpid(), start_ticks_of(os.getpid()))
     write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
     of_job(sensor)
     kill(process)
     of_job(sensor)
-    clock.now_ns += int(1e12)
+    clock.advance(1000)
     assert [(sample.rank, sample.end is not None) for sample in of_job(sensor)] == [(0, False), (1, True)]
 
 
@@ -138,11 +132,11 @@ def test_record_that_claims_the_process_of_another_user_is_not_believed(
 
 
 def test_record_of_a_pid_that_was_used_again_is_no_rank(
-    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path, clock: Clock
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path, clock: FakeClock
 ) -> None:
     path = write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid) - 1)
     assert of_job(sensor) == []
-    clock.now_ns += int(101e9)
+    clock.advance(101)
     of_job(sensor)
     assert not path.exists()
 
@@ -163,7 +157,7 @@ NO_SUCH_PID = 4_194_303  # just below PID_MAX_LIMIT
 
 
 def test_a_record_that_moves_without_a_process_to_be_seen_is_a_rank_that_is_not_gone(
-    sensor: RanksSensor, clock: Clock, tmp_path: Path
+    sensor: RanksSensor, clock: FakeClock, tmp_path: Path
 ) -> None:
     for second in range(0, 40, 10):
         clock.now_ns = 1_000_000_000 * (100 + second)
@@ -175,18 +169,18 @@ def test_a_record_that_moves_without_a_process_to_be_seen_is_a_rank_that_is_not_
     assert isinstance(sample.process, Unavailable)
     assert "hidepid" in sample.process.reason
     assert (look.processes.up, "hidepid" in look.processes.reason) == (False, True)
-    clock.now_ns += 99_000_000_000
+    clock.advance(99)
     assert of_job(sensor), "it may be stopped, or hold the GIL"
-    clock.now_ns += 102_000_000_000
+    clock.advance(102)
     assert not of_job(sensor)
 
 
 def test_a_record_that_is_left_of_a_dead_process_does_not_move(
-    sensor: RanksSensor, clock: Clock, tmp_path: Path
+    sensor: RanksSensor, clock: FakeClock, tmp_path: Path
 ) -> None:
     write_record(tmp_path, 1, NO_SUCH_PID, 7, pulse_ns=clock.now_ns)
     for _ in range(4):
-        clock.now_ns += 10_000_000_000
+        clock.advance(10)
         assert not of_job(sensor)
 
 

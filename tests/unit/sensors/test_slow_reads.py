@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stallwatch.sensors.slow_reads import SlowReads
+from tests.builders.clock import FakeClock
 from tests.builders.records import start_ticks_of
 from tests.unit.sensors.fake_proc import FakeProc
 
@@ -28,16 +29,16 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def test_a_process_whose_memory_cannot_be_read_is_left_out_and_costs_no_other_its_facts(tmp_path: Path) -> None:
-    proc, clock = FakeProc(tmp_path), [0]
+    proc, clock = FakeProc(tmp_path), FakeClock()
     for pid in (70, 71):
         proc.add(pid, environment="STALLWATCH_JOB=a")
     (tmp_path / "70/environ").unlink()
     os.mkfifo(tmp_path / "70/environ")  # whoever opens it waits
-    reads = SlowReads(str(proc), 3600.0, lambda: clock[0])
+    reads = SlowReads(str(proc), 3600.0, clock.monotonic_ns)
     wait_until(lambda: reads._busy_since_ns is not None)
     for pid in (70, 71):
         reads.want(pid, 1000)
-    clock[0] = 40 * 10**9
+    clock.now_ns = 40 * 10**9
     assert "for 40 s: no command lines" in reads.problem()
     reads.keep({(70, 1000), (71, 1000)})
     wait_until(lambda: (71, 1000) in reads._facts)
