@@ -97,9 +97,8 @@ def with_beat(rank: RankSample, **fields: Unpack[HeartbeatFields]) -> RankSample
 
 
 class GpuFields(TypedDict, total=False):
-    """Fields of a `Gpu` that tests choose."""
+    """Fields of a `Gpu` that tests choose: not what only doctor and selftest read."""
 
-    index: int
     uuid: str
     name: str | None
     serial: str | None

@@ -11,9 +11,9 @@ from stallwatch.model.verdict import GroupRef, StackNode
 from tests.builders.clock import WALL_NS
 from tests.unit.outputs.reports import (
     GPU,
+    beat,
     diagnosis,
     finding,
-    heartbeat,
     incident,
     node_report,
     sample,
@@ -66,8 +66,8 @@ def _snapshot(look: int, ranks: int) -> NodeSnapshot:
     samples = []
     for rank in range(ranks):
         groups = (GroupCounter("nccl", 0, step, step if moving or rank == CULPRIT else step - 1),)
-        beat = msgspec.structs.replace(heartbeat(rank, groups, pulse=look), step=step)
-        samples.append(msgspec.structs.replace(sample(rank), heartbeat=Known(beat, 0)))
+        shown = msgspec.structs.replace(beat(rank, groups, pulse=look), step=step)
+        samples.append(msgspec.structs.replace(sample(rank), heartbeat=Known(shown, 0)))
     gpus = tuple(
         msgspec.structs.replace(
             GPU,

@@ -17,8 +17,8 @@ from stallwatch.captures.ras_capture import RasCapture
 from stallwatch.config_sections import CaptureSection
 from stallwatch.formats import ras
 from stallwatch.model.evidence import Attempt
-from stallwatch.model.reading import Unavailable
-from stallwatch.model.snapshot import JobKey, RankSample
+from stallwatch.model.snapshot import RankSample
+from tests.builders.node import unread_rank
 from tests.builders.records import start_ticks_of
 from tests.unit.captures.kept import NODE, attempts, kept
 
@@ -173,16 +173,7 @@ for attempt in (lambda: spare.connect(listener.getsockname()), lambda: socket.so
 
 
 def sample_of(process: "subprocess.Popen[bytes]", rank: int = 0) -> RankSample:
-    return RankSample(
-        job=JobKey("job", "epoch"),
-        rank=rank,
-        local_rank=rank,
-        world_size=2,
-        pid=process.pid,
-        start_ticks=start_ticks_of(process.pid),
-        heartbeat=Unavailable("no hook", 0),
-        process=Unavailable("not needed", 0),
-    )
+    return unread_rank(rank, process.pid, start_ticks=start_ticks_of(process.pid), world_size=2)
 
 
 def take(bundle: Path, mode: Literal["auto", "always"], *samples: RankSample) -> list[Attempt]:

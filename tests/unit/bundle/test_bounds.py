@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stallwatch.bundle.discovery import survey
@@ -15,6 +16,7 @@ from stallwatch.bundle.report import make_report
 from stallwatch.bundle.workers import Limits
 from stallwatch.errors import UnusableInput
 from stallwatch.model.evidence import Evidence
+from tests.builders.heartbeat import heartbeat
 
 
 def bundle_of(folder: Path, description: dict[str, Any] | None = None) -> Path:
@@ -24,15 +26,9 @@ def bundle_of(folder: Path, description: dict[str, Any] | None = None) -> Path:
     return folder
 
 
-def heartbeat(**changes: Any) -> bytes:
-    said: dict[str, Any] = {
-        "path": "x", "uid": 1, "pid": 1, "start_ticks": 1, "pid_namespace": 1, "rank": 0, "local_rank": 0,
-        "world_size": 2, "node": "n", "training_job": "j", "epoch": "e", "restart_count": 0, "is_child": False,
-        "notify": True, "step": 1, "last_step_ns": 1, "step_durations_ns": [], "phase": "", "phase_since_ns": 0,
-        "pulse_count": 1, "pulse_ns": 1, "dump_started_ns": None, "answered_request": 0, "ended": False,
-        "exit_code": None, "ended_ns": None, "groups": [],
-    }  # fmt: skip
-    return json.dumps({**said, **changes}).encode()
+def record(**changes: Any) -> bytes:
+    """A record with numbers that no builder would take."""
+    return json.dumps({**msgspec.to_builtins(heartbeat(0, world_size=2)), **changes}).encode()
 
 
 def reported(folder: Path, limits: Limits | None = None) -> Evidence:
@@ -52,13 +48,13 @@ def test_a_world_that_no_job_has_is_not_believed(tmp_path: Path, size: int | str
 
 def test_a_record_of_such_a_world_neither(tmp_path: Path) -> None:
     folder = bundle_of(tmp_path / "b", {"nodes": {"h": [0]}})
-    (folder / "ranks/0/heartbeat.json").write_bytes(heartbeat(world_size=2**60))
+    (folder / "ranks/0/heartbeat.json").write_bytes(record(world_size=2**60))
     assert reported(folder).world_size is None
 
 
 def test_a_number_beyond_64_bits_costs_its_file(tmp_path: Path) -> None:
     folder = bundle_of(tmp_path / "b")
-    (folder / "ranks/0/heartbeat.json").write_bytes(heartbeat(pulse_ns=10**40))
+    (folder / "ranks/0/heartbeat.json").write_bytes(record(pulse_ns=10**40))
     evidence = reported(folder)
     assert evidence.ranks[0].processes
     assert any("heartbeat.json: it holds what no such file does" in caveat for caveat in evidence.caveats)

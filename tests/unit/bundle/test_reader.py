@@ -18,9 +18,10 @@ from stallwatch.errors import UnusableInput
 from stallwatch.model.evidence import Evidence, HeldBack, RankEvidence
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
-from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import Heartbeat, JobKey, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Slowness
+from tests.builders.heartbeat import heartbeat
+from tests.builders.node import sample, snapshot
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 NCCL = BUNDLES / "nccl-tp_dp"
@@ -250,34 +251,8 @@ def test_everything_but_one_rank_is_optional(tmp_path: Path) -> None:
 
 def _line(rank: int, step: int) -> bytes:
     """One line of timeline.jsonl in which this rank's record was read."""
-    job = JobKey("job", "epoch")
-    beat = msgspec.convert(
-        {
-            **dict.fromkeys(Heartbeat.__struct_fields__, 0),
-            "path": "",
-            "node": "node0",
-            "training_job": "job",
-            "epoch": "epoch",
-            "phase": "",
-            "exception": "",
-            "is_child": False,
-            "notify": True,
-            "ended": False,
-            "step_durations_ns": (),
-            "groups": (),
-            "looks": (),
-            "differs": (),
-            "pending_groups": (),
-            "untested": (),
-            "rank": rank,
-            "step": step,
-            "pid": 7,
-        },
-        Heartbeat,
-    )
-    sample = RankSample(job, rank, rank, 4, 7, 1, Known(beat, 1), Unavailable("gone", 1))
-    snapshot = NodeSnapshot(1, 1, 1, "node0", 0.0, (sample,), Unavailable("no GPU", 1), ())
-    return msgspec.json.encode(snapshot) + b"\n"
+    there = sample(rank, heartbeat(rank, step=step, pid=7))
+    return msgspec.json.encode(snapshot(0, [there])) + b"\n"
 
 
 def test_a_record_that_was_not_captured_is_in_the_timeline(bundle: Path) -> None:

@@ -1,18 +1,17 @@
 """What a node's snapshot tells of the ranks of a job that are not in its bundle."""
 
 from stallwatch.bundle.rendezvous import others_of_job
-from stallwatch.model.reading import Unavailable
 from stallwatch.model.rendezvous import Apart, Rendezvous
 from stallwatch.model.snapshot import JobKey, ProcessEnd, RankSample
+from tests.builders.node import unread_rank
 
 HERE, THERE = "127.0.0.1:29500/4/0/", "127.0.0.1:29501/4/0/"
 FAR = "10.0.0.1:29500/4/0/"
-_NOTHING = Unavailable("not asked", 0)
 
 
 def _rank(rank: int, epoch: str = HERE, job: str = "llama", world: int = 4, ended: bool = False) -> RankSample:
     end = ProcessEnd(0, 0, None, "zombie") if ended else None
-    return RankSample(JobKey(job, epoch), rank, rank, world, 100 + rank, 1, _NOTHING, _NOTHING, end)
+    return unread_rank(rank, 100 + rank, job=JobKey(job, epoch), world_size=world, end=end)
 
 
 def _met(*samples: RankSample, epoch: str = HERE) -> Rendezvous:

@@ -9,34 +9,18 @@ from stallwatch.bundle.writer import BundleWriter
 from stallwatch.config import Config
 from stallwatch.config_sections import DeadmanSection, SlackSection, WebhookSection
 from stallwatch.hook import layout
-from stallwatch.model.process import ChildProcess
-from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import JobKey, NodeSnapshot, ProcessSample, RankSample
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import JobKey, NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
 from stallwatch.node.heartbeat_file import to_heartbeat
+from tests.builders.node import process, sample, snapshot
 from tests.builders.records import record_bytes
 
 
-def sample(rank: int, *, with_hook: bool = True) -> RankSample:
-    nothing = Unavailable("not read", 0)
-    heartbeat = to_heartbeat(layout.decode(record_bytes(rank, 50 + rank, 1)), "p", 0)
-    return RankSample(
-        job=JobKey("job", "epoch", "anna"),
-        rank=rank,
-        local_rank=rank,
-        world_size=4,
-        pid=50 + rank,
-        start_ticks=1,
-        heartbeat=Known(heartbeat, 0) if with_hook else nothing,
-        process=nothing,
-    )
-
-
-def process(state: str = "S", command: str = "", children: tuple[ChildProcess, ...] = ()) -> ProcessSample:
-    return ProcessSample(
-        pid=51, state=state, tracer_pid=0, command=command, children=children,
-        main_thread_state="S", main_thread_cpu_ticks=9, cpu_ticks=9, resident_bytes=1, has_terminal=False,
-    )  # fmt: skip
+def hooked(rank: int, *, with_hook: bool = True) -> RankSample:
+    """A rank whose record comes from the bytes that a hook writes."""
+    beat = to_heartbeat(layout.decode(record_bytes(rank, 50 + rank, 1)), "p", 0)
+    return sample(rank, beat if with_hook else None, job=JobKey("job", "epoch", "anna"), pid=50 + rank)
 
 
 def read(path: Path) -> object:
@@ -45,7 +29,7 @@ def read(path: Path) -> object:
 
 def test_description_has_the_keys_of_the_contract(tmp_path: Path) -> None:
     bundle = BundleWriter(tmp_path / "b", "node0")
-    bundle.write_description([sample(1), sample(0, with_hook=False)], incident_id="i", wall_ns=99)
+    bundle.write_description([hooked(1), hooked(0, with_hook=False)], incident_id="i", wall_ns=99)
     assert read(tmp_path / "b/bundle.json") == {
         "schema_version": 1,
         "incident_id": "i",
@@ -84,7 +68,7 @@ def test_configuration_is_kept_without_its_secrets(tmp_path: Path) -> None:
 def test_a_stop_is_judged_before_any_look_has_come_to_anything(tmp_path: Path) -> None:
     """On a node that another user has filled with work a child of ours needs seconds to begin."""
     bundle = BundleWriter(tmp_path, "node0")
-    ranks = [sample(0), replace(sample(1), process=Known(process("T"), 7))]
+    ranks = [hooked(0), replace(hooked(1), process=Known(process(1, state="T"), 7))]
     bundle.write_stopped(ranks)
     bundle.write_description(ranks, incident_id="i", wall_ns=99)
     assert not (tmp_path / "ranks/0").exists(), "what moves is for the look"
@@ -93,7 +77,7 @@ def test_a_stop_is_judged_before_any_look_has_come_to_anything(tmp_path: Path) -
 
 
 def test_timeline_is_a_snapshot_a_line(tmp_path: Path) -> None:
-    snapshots = [NodeSnapshot(tick, 0, 0, "n", 0.0, (sample(0),), Unavailable("none", 0), ()) for tick in range(3)]
+    snapshots = [snapshot(tick, [hooked(0)], tick=tick) for tick in range(3)]
     BundleWriter(tmp_path, "node0").write_timeline(snapshots)
     lines = (tmp_path / "timeline.jsonl").read_bytes().splitlines()
     assert [msgspec.json.decode(line, type=NodeSnapshot) for line in lines] == snapshots

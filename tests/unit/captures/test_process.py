@@ -15,8 +15,8 @@ from stallwatch.captures.process import (
 )
 from stallwatch.hook.layout import PUBLISH_NS, RECORD_BYTES
 from stallwatch.model.evidence import ChildProcess, ProcessLook
-from stallwatch.model.reading import Unavailable
-from stallwatch.model.snapshot import JobKey, ProcessEnd, RankSample
+from stallwatch.model.snapshot import ProcessEnd
+from tests.builders.node import unread_rank
 from tests.unit.sensors.fake_proc import FakeProc, stat_line
 
 
@@ -61,9 +61,7 @@ def test_pid_that_belongs_to_another_process_now_is_refused(tmp_path: Path) -> N
     [(ProcessEnd(9, None, 9, "zombie", True), "zombie", 9), (None, "unknown", None)],
 )
 def test_end_is_told_as_far_as_it_is_known(end: ProcessEnd | None, source: str, signal: int | None) -> None:
-    nothing = Unavailable("ended", 0)
-    sample = RankSample(JobKey("j", "e"), 0, 0, 1, 50, 1000, nothing, nothing, end)
-    look = ended(sample, 2)
+    look = ended(unread_rank(0, 50, start_ticks=1000, end=end), 2)
     assert (look.state, look.exit_source, look.exit_signal, look.look) == ("X", source, signal, 2)
     assert look.ended_ns is not None
 

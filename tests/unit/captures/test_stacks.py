@@ -9,7 +9,7 @@ from stallwatch.captures.held import Held
 from stallwatch.captures.stacks import StackCapture, explain_failure, py_spy
 from stallwatch.config_sections import CaptureSection
 from stallwatch.node.memory_file import memory_file
-from tests.unit.bundle.test_writer import sample
+from tests.builders.node import unread_rank
 from tests.unit.captures.kept import attempts, kept
 
 
@@ -85,7 +85,7 @@ def test_a_py_spy_that_prints_without_end_is_ended_and_costs_what_is_read(
     monkeypatch.setattr(stacks, "_OUTPUT_LIMIT_BYTES", 1 << 20)
     section = CaptureSection(py_spy=str(program), pause_for_stacks=False, stack_seconds=3600.0)
     with kept(tmp_path / "b", 0) as sending, memory_file() as held:
-        StackCapture(sample(0), Folder(sending, 0, 1), section, Held(held.fileno())).capture(())
+        StackCapture(unread_rank(0, 50), Folder(sending, 0, 1), section, Held(held.fileno())).capture(())
     (attempt,) = attempts(tmp_path / "b/ranks/0")
     assert (attempt.answered, attempt.detail) == (
         False,

@@ -11,8 +11,8 @@ import pytest
 from stallwatch.captures import torch_dumps
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.torch_dumps import candidates, press_pipe, take
-from stallwatch.model.reading import Unavailable
-from stallwatch.model.snapshot import JobKey, RankSample
+from stallwatch.model.snapshot import RankSample
+from tests.builders.node import unread_rank
 from tests.builders.records import start_ticks_of
 
 DUMP = b"\x80\x02}q\x00."
@@ -47,16 +47,7 @@ def rank(
     )
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     try:
-        yield RankSample(
-            job=JobKey("job", "epoch"),
-            rank=3,
-            local_rank=3,
-            world_size=4,
-            pid=process.pid,
-            start_ticks=start_ticks_of(process.pid),
-            heartbeat=Unavailable("no hook", 0),
-            process=Unavailable("not needed", 0),
-        )
+        yield unread_rank(3, process.pid, start_ticks=start_ticks_of(process.pid))
     finally:
         process.kill()
         process.communicate()

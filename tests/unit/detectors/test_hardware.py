@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import pytest
@@ -9,14 +9,15 @@ from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import HostSample, NodeSnapshot
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import JOB, START_NS
+from tests.builders.node import GpuFields, gpu_of
 from tests.builders.running_job import found, four, job_run, run
 
 ADDRESS = "00000000:3B:00.0"
 FAULT_NS = START_NS + 20 * SECOND_NS
 
 
-def gpu(**fields: Any) -> Gpu:
-    return Gpu(1, "GPU-b", **({"pci_bus_id": ADDRESS, "compute_pids": (1001,)} | fields))
+def gpu(**fields: Unpack[GpuFields]) -> Gpu:
+    return msgspec.structs.replace(gpu_of(1, uuid="GPU-b", pci_bus_id=ADDRESS), **fields)
 
 
 def node(

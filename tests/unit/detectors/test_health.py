@@ -1,27 +1,27 @@
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import DiskSample, HostSample, NetworkPort, NodeSnapshot, RankSample
-from tests.builders.node import with_beat
+from tests.builders.node import GpuFields, gpu_of, with_beat
 from tests.builders.running_job import found, four, job_run, run
 
 GIB = 1 << 30
 
 
-def gpu(index: int, **fields: Any) -> Gpu:
-    values: dict[str, Any] = {
-        "uuid": f"GPU-{index}",
-        "compute_pids": (1000 + index,),
+def gpu(index: int, **fields: Unpack[GpuFields]) -> Gpu:
+    """A healthy one, at work."""
+    values: GpuFields = {
         "sm_clock_mhz": 1980,
         "memory_used_bytes": 60 * GIB,
         "memory_total_bytes": 80 * GIB,
         "clock_event_reasons": 0,
     }
-    return Gpu(index=index, **(values | fields))
+    values.update(fields)
+    return gpu_of(index, **values)
 
 
 def host(**fields: Any) -> HostSample:

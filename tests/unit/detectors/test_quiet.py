@@ -9,7 +9,7 @@ from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from tests.builders.heartbeat import START_NS
-from tests.builders.node import process
+from tests.builders.node import gpu_of, process
 from tests.builders.running_job import found, four, job_run, run
 
 Fields = Callable[[float, int], dict[str, Any]]
@@ -94,13 +94,16 @@ def test_a_tick_at_which_it_cannot_be_read_forgets_nothing() -> None:
 
 def on_gpus(seconds: float, fields: Fields, memory_at: Callable[[float], int]) -> list[NodeSnapshot]:
     """A job without hooks on GPUs; `fields` says what /proc shows of a rank, `memory_at` what the GPUs' memory does."""
-    shots = hookless(fields, seconds)
-    return [
-        msgspec.structs.replace(
-            shot, gpus=Known(tuple(gpu(rank, 100, memory_at(tick), 170.0) for rank in range(4)), shot.at_ns)
+
+    def gpus(tick: int) -> tuple[Gpu, ...]:
+        memory = memory_at(tick)
+        return tuple(
+            gpu_of(rank, utilization_percent=100, memory_utilization_percent=memory, power_watts=170.0)
+            for rank in range(4)
         )
-        for tick, shot in enumerate(shots)
-    ]
+
+    shots = hookless(fields, seconds)
+    return [msgspec.structs.replace(shot, gpus=Known(gpus(tick), shot.at_ns)) for tick, shot in enumerate(shots)]
 
 
 def spins_from(began: float, absent: int = 1) -> Fields:
@@ -116,13 +119,6 @@ def spins_from(began: float, absent: int = 1) -> Fields:
         }
 
     return fields
-
-
-def gpu(rank: int, used: int, memory: int, watts: float) -> Gpu:
-    return Gpu(
-        rank, f"GPU-{rank}", utilization_percent=used, memory_utilization_percent=memory, power_watts=watts,
-        compute_pids=(1000 + rank,),
-    )  # fmt: skip
 
 
 def test_a_wait_under_nccl_is_seen_though_its_threads_spin() -> None:

@@ -5,8 +5,8 @@ import msgspec
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.node_summary import NodeSummary, judge_nodes, summarise_node
 from stallwatch.model.evidence import Evidence, ThreadState
+from tests.builders.heartbeat import heartbeat
 from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, loop, world
-from tests.unit.outputs.reports import heartbeat
 
 W8 = world(8)
 STEPS = loop(W8, 6)
@@ -50,7 +50,7 @@ def test_members_of_large_groups_travel_as_runs() -> None:
 def test_what_only_its_own_node_could_see_travels_too() -> None:
     """The exit code that a hook said last; that a process has a group though its threads stay behind."""
     group = ThreadState(7, "pt_nccl_watchdg", "S")
-    beat = msgspec.structs.replace(heartbeat(0, ()), rank=0, ended=True, exit_code=3)
+    beat = heartbeat(0, ended=True, exit_code=3)
     found = evidence(Rank(0, STEPS, state="Z"), world_size=1)
     rank = found.ranks[0]
     look = msgspec.structs.replace(rank.processes[-1], threads=(*rank.processes[-1].threads, group))

@@ -1,23 +1,19 @@
 """The last looks at the node: whose ranks are many costs himself his timeline, and nobody the node's memory."""
 
-from msgspec.structs import replace
-
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.model.process import ChildProcess
-from stallwatch.model.reading import Known, Unavailable
+from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey, NodeSnapshot, RankSample
-from tests.unit.bundle.test_writer import process, sample
+from tests.builders.node import sample, snapshot
 
 
 def ranks(owner: str, count: int, children: int = 0) -> list[RankSample]:
-    seen = Known(process(children=(ChildProcess(60, "S", "loader"),) * children), 7)
-    job = JobKey("job", "epoch", owner)
-    return [replace(sample(rank), job=job, process=seen) for rank in range(count)]
+    loaders = (ChildProcess(60, "S", "loader"),) * children
+    return [sample(rank, None, job=JobKey("job", "epoch", owner), children=loaders) for rank in range(count)]
 
 
 def look(*of_users: list[RankSample]) -> NodeSnapshot:
-    every = tuple(rank for of_user in of_users for rank in of_user)
-    return NodeSnapshot(1, 0, 0, "n", 0.0, every, Unavailable("none", 0), ())
+    return snapshot(0, [rank for of_user in of_users for rank in of_user])
 
 
 def test_of_who_has_many_ranks_so_many_are_kept_and_of_others_all() -> None:

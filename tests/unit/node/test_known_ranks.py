@@ -1,19 +1,13 @@
 import os
 
-from msgspec.structs import replace
-
-from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey, RankSample
 from stallwatch.node.known_ranks import KnownRanks, known_file, read_known
-from tests.unit.bundle.test_writer import process, sample
+from tests.builders.node import sample
 
 
 def ranks(owner: str, count: int, first_pid: int, command: str = "") -> list[RankSample]:
     job = JobKey("job", "epoch", owner)
-    return [
-        replace(sample(rank), job=job, pid=first_pid + rank, process=Known(process(command=command), 7))
-        for rank in range(count)
-    ]
+    return [sample(rank, None, job=job, pid=first_pid + rank, command=command) for rank in range(count)]
 
 
 def owners(descriptor: int) -> dict[str, int]:

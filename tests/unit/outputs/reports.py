@@ -24,6 +24,7 @@ from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import GroupCounter, Heartbeat, JobKey, NodeSnapshot, RankSample, SensorStatus
 from stallwatch.model.verdict import CulpritProcess, Fact, Frame, GroupRef, Rejected, Report, StackNode, Verdict
 from tests.builders.clock import WALL_NS
+from tests.builders.heartbeat import heartbeat
 
 JOB = JobKey("llama-7b", "127.0.0.1:29500:4:0:none")
 NODE = "gpu-node-17"
@@ -162,35 +163,19 @@ def view(rank: int, **changes: Any) -> RankView:
     return msgspec.structs.replace(whole, **changes)
 
 
-def heartbeat(rank: int, groups: tuple[GroupCounter, ...], pulse: int = 0) -> Heartbeat:
-    return Heartbeat(
-        path="",
-        uid=0,
+def beat(rank: int, groups: tuple[GroupCounter, ...], pulse: int = 0) -> Heartbeat:
+    return heartbeat(
+        rank,
         pid=48211 + rank,
-        start_ticks=1,
-        pid_namespace=1,
-        rank=rank,
-        local_rank=rank,
-        world_size=4,
         node=NODE,
         training_job=JOB.training_job,
         epoch=JOB.epoch,
-        restart_count=0,
-        is_child=False,
-        notify=True,
         step=412,
         last_step_ns=0,
-        step_durations_ns=(),
-        phase="",
-        phase_since_ns=0,
         pulse_count=pulse + 1,
         pulse_ns=pulse * 1_000_000_000,
-        dump_started_ns=None,
-        answered_request=0,
-        ended=False,
-        exit_code=None,
-        ended_ns=None,
         groups=groups,
+        looks=(),
         untested=(("torch", "9.1.0"),),
     )
 
@@ -199,7 +184,7 @@ GROUPS = (GroupCounter("gloo", 0, 412, 411), GroupCounter("gloo", 1, 7, 7))
 
 
 def sample(rank: int, groups: tuple[GroupCounter, ...] = GROUPS, pulse: int = 0) -> RankSample:
-    known = Known(heartbeat(rank, groups, pulse), 0)
+    known = Known(beat(rank, groups, pulse), 0)
     return RankSample(JOB, rank, rank, 4, 48211 + rank, 1, known, Unavailable("not looked", 0))
 
 

@@ -8,15 +8,15 @@ from stallwatch.model.snapshot import GroupCounter, ProcessEnd, RankSample
 from stallwatch.outputs import timeline
 from stallwatch.outputs.timeline import drawn, read_timeline
 from tests.builders.clock import WALL_NS
-from tests.unit.outputs.reports import GPU, JOB, heartbeat, node_report, sample, with_snapshot
+from tests.unit.outputs.reports import GPU, JOB, beat, node_report, sample, with_snapshot
 
 SECOND_NS = 1_000_000_000
 
 
 def rank(step: int, pulse: int, *, pending: bool = False, phase: str = "") -> RankSample:
     groups = (GroupCounter("nccl", 0, step, step - pending),)
-    beat = msgspec.structs.replace(heartbeat(0, groups, pulse=pulse), step=step, phase=phase)
-    return msgspec.structs.replace(sample(0), heartbeat=Known(beat, 0))
+    stepped = msgspec.structs.replace(beat(0, groups, pulse=pulse), step=step, phase=phase)
+    return msgspec.structs.replace(sample(0), heartbeat=Known(stepped, 0))
 
 
 def lines(*ranks: RankSample) -> list[bytes]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import pytest
@@ -29,6 +29,8 @@ from stallwatch.model.evidence import (
     ThreadState,
 )
 from stallwatch.model.snapshot import Heartbeat
+from tests.builders import heartbeat as builders
+from tests.builders.heartbeat import HeartbeatFields
 from tests.builders.job import Call, world
 from tests.builders.job import recorder as recorded
 from tests.builders.rank_evidence import JOB, MODULE, PID, logged, process, rank, source, stack, stacks, thread
@@ -38,16 +40,11 @@ LOADER = "TORCH/utils/data/dataloader.py"
 STEP = ("step@JOB:20", MODULE)
 
 
-def heartbeat(**fields: object) -> Heartbeat:
-    values: dict[str, object] = dict.fromkeys(
-        ("last_step_ns", "dump_started_ns", "exit_code", "ended_ns", "step"), None
-    ) | {
-        "path": "rank-2-700.beat", "uid": 1, "pid": PID, "start_ticks": 1, "pid_namespace": 1, "rank": 2,
-        "local_rank": 2, "world_size": 4, "node": "node0", "training_job": "j", "epoch": "e", "restart_count": 0,
-        "is_child": False, "notify": True, "step_durations_ns": (), "phase": "", "phase_since_ns": 0,
-        "pulse_count": 5, "pulse_ns": 0, "answered_request": 0, "ended": False, "groups": (),
-    }  # fmt: skip
-    return Heartbeat(**(values | fields))  # type: ignore[arg-type]
+def heartbeat(**fields: Unpack[HeartbeatFields]) -> Heartbeat:
+    """The record of the one rank that is looked at; its pulse has begun."""
+    words: HeartbeatFields = {"pid": PID, "pulse_count": 5}
+    words.update(fields)
+    return builders.heartbeat(2, **words)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Evidence, NodeEvidence
-from stallwatch.model.gpu import Gpu, GpuEvent
+from stallwatch.model.gpu import GpuEvent
 from stallwatch.model.kernel import KernelEvent
 from tests.builders.clock import SECOND_NS
 from tests.builders.job import SLEEPS, Rank, evidence, loop, world
+from tests.builders.node import gpu_of
 
 W4 = world(4)
 STEPS = loop(W4, 6)
@@ -93,10 +94,7 @@ def test_a_stopped_process_comes_before_what_it_has_not_entered() -> None:
 
 
 def _node(powers: tuple[float, ...], events: tuple[KernelEvent, ...] = ()) -> NodeEvidence:
-    gpus = tuple(
-        Gpu(i, f"GPU-{i}", utilization_percent=100.0, power_watts=watts, compute_pids=(1000 + i,))
-        for i, watts in enumerate(powers)
-    )
+    gpus = tuple(gpu_of(i, utilization_percent=100.0, power_watts=watts) for i, watts in enumerate(powers))
     return NodeEvidence("node0", (0, 1, 2, 3), (gpus,), kernel_events=events)
 
 

@@ -7,6 +7,7 @@ from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.snapshot import Heartbeat
 from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import heartbeat
 from tests.builders.job import SLEEPS, Rank, evidence, loop, world
 
 STEPS = loop(world(4), 6)
@@ -14,13 +15,14 @@ STEP_NS = SECOND_NS // 20
 
 
 def beat(rank: int, step: int, last_step_ns: int) -> Heartbeat:
-    return Heartbeat(
-        path=f"rank-{rank}.beat", uid=1, pid=1000 + rank, start_ticks=1, pid_namespace=1, rank=rank, local_rank=rank,
-        world_size=4, node="node0", training_job="j", epoch="e", restart_count=0, is_child=False, notify=True,
-        step=step, last_step_ns=last_step_ns, step_durations_ns=(STEP_NS,) * 8, phase="", phase_since_ns=0,
-        pulse_count=9, pulse_ns=last_step_ns, dump_started_ns=None, answered_request=0, ended=False, exit_code=None,
-        ended_ns=None, groups=(),
-    )  # fmt: skip
+    return heartbeat(
+        rank,
+        step=step,
+        last_step_ns=last_step_ns,
+        step_durations_ns=(STEP_NS,) * 8,
+        pulse_count=9,
+        pulse_ns=last_step_ns,
+    )
 
 
 def job(step: int, seconds_after: float, step_before: int | None = None) -> Evidence:
