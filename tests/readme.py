@@ -7,6 +7,7 @@ from pathlib import Path
 from stallwatch import config
 from stallwatch.captures import evidence_table
 from stallwatch.doctor.describe import checks_table
+from stallwatch.model import causes
 from stallwatch.outputs import metric_table, webhook
 
 ROOT = Path(__file__).parent.parent
@@ -17,6 +18,7 @@ PAGES = (README, ROOT / "monitor" / "README.md", *sorted(DOCS.glob("*.md")))
 BLOCKS: dict[str, Callable[[], str]] = {
     "evidence": evidence_table.markdown,
     "doctor": checks_table,
+    "verdicts": causes.table,
     "metrics": lambda: "\n".join(metric_table.reference()),
 }  # by the page that each stands on
 

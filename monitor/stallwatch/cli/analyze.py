@@ -12,16 +12,19 @@ import click
 import msgspec
 
 from stallwatch.errors import EXIT_OK, EXIT_SLOW_OR_WAITING, EXIT_UNDECIDED, EXIT_VERDICT
+from stallwatch.model.causes import State
 from stallwatch.model.verdict import Report
 
 SUMMARY_DETAILS = ("none", "functions", "lines")
 
-_EXIT_CODES = {
-    "healthy": EXIT_OK,
-    "job_ended": EXIT_OK,
+_EXIT_CODES: dict[State, int] = {
+    "at_once": EXIT_VERDICT,
+    "stuck": EXIT_VERDICT,
     "undecided": EXIT_UNDECIDED,
-    "slow_rank": EXIT_SLOW_OR_WAITING,
-    "waiting": EXIT_SLOW_OR_WAITING,
+    "waits": EXIT_SLOW_OR_WAITING,
+    "slow": EXIT_SLOW_OR_WAITING,
+    "well": EXIT_OK,
+    "over": EXIT_OK,
 }
 
 
@@ -107,4 +110,4 @@ def _analyze(paths: Sequence[Path], as_json: bool, summary: str | None) -> int:
         with Console(stderr=True).status("reading the evidence"):  # a terminal's alone
             report = _report(paths)
         show(Group(*report_parts(report)))
-    return _EXIT_CODES.get(report.verdicts[0].cause, EXIT_VERDICT)
+    return _EXIT_CODES[report.verdicts[0].traits.state]

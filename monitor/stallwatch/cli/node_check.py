@@ -12,8 +12,6 @@ from stallwatch.errors import EXIT_OK, EXIT_VERDICT
 from stallwatch.outputs.client import Client
 from stallwatch.outputs.documents import IncidentDocument
 
-# Causes that are hardware's, whatever the job does; a kernel that does not end may be the job's own.
-_HARDWARE = ("gpu_fault", "fabric_fault")
 _PAST = 50
 
 
@@ -43,7 +41,7 @@ def unfit(incidents: Iterable[IncidentDocument], node: str, since_seconds: float
     for one in incidents:
         verdict = one.verdicts[0] if one.verdicts else None
         opened = datetime.fromisoformat(one.opened_at).timestamp()
-        if verdict is None or verdict.cause not in _HARDWARE or verdict.confidence != "certain":
+        if verdict is None or verdict.traits.lies_in != "hardware" or verdict.confidence != "certain":
             continue
         here = any(process.host in (None, node) for process in verdict.culprit_processes)
         if opened >= since_seconds and here and one.judged != "wrong":

@@ -10,15 +10,22 @@ from rich.text import Text
 from stallwatch.cli.terminal import safe, time_and_distance
 from stallwatch.diagnosis.report.stack_tree import render
 from stallwatch.diagnosis.report.steps import deadline, safety
+from stallwatch.model.causes import State
 from stallwatch.model.verdict import CulpritProcess, Report, Verdict
 from stallwatch.outputs.documents import IncidentDocument
 
 _MOST_CULPRITS = 8
 _MOST_CAVEATS = 12
 _MOST_STACK_LINES = 40
-_STYLES = dict.fromkeys(("healthy", "job_ended"), "bold green") | dict.fromkeys(
-    ("waiting", "slow_rank", "undecided"), "bold yellow"
-)
+_STYLES: dict[State, str] = {
+    "at_once": "bold red",
+    "stuck": "bold red",
+    "undecided": "bold yellow",
+    "waits": "bold yellow",
+    "slow": "bold yellow",
+    "well": "bold green",
+    "over": "bold green",
+}
 
 
 def report_parts(report: Report | IncidentDocument) -> Iterator[RenderableType]:
@@ -39,7 +46,7 @@ def report_parts(report: Report | IncidentDocument) -> Iterator[RenderableType]:
 
 
 def _verdict(verdict: Verdict, time: str) -> Iterator[RenderableType]:
-    yield Text(safe(verdict.summary), style=_STYLES.get(verdict.cause, "bold red"))
+    yield Text(safe(verdict.summary), style=_STYLES[verdict.traits.state])
     if time:
         yield Text(safe(f"  {time}"), style="green")  # what to do with the job is asked first
     yield Text(safe(f"  {verdict.cause}, {verdict.confidence}{_more(verdict)}"), style="dim")

@@ -22,7 +22,6 @@ QUIET_SECONDS = 240.0
 AFTERMATH_SECONDS = 5.0  # a quiet job has ended: what would the daemon still say?
 POLL_SECONDS = 0.2
 JOB_NAME = f"demo-{os.getpid()}"  # several demos may run on one machine
-UNDECIDED = frozenset({"healthy", "undecided", "waiting"})
 
 Tell = Callable[[str], None]
 
@@ -159,7 +158,7 @@ class Watch:
         said = Said(round(self._now() - struck, 2), verdict.cause, verdict.culprits)
         if not self._said or (self._said[-1].cause, self._said[-1].culprits) != (said.cause, said.culprits):
             self._said.append(said)
-        return None if verdict.cause in UNDECIDED else verdict
+        return None if verdict.traits.state in ("undecided", "waits", "well") else verdict
 
     def _incidents(self, daemon: Daemon) -> tuple[IncidentDocument, ...]:
         daemon.check()

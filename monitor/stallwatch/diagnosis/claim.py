@@ -14,6 +14,7 @@ from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Point, Wait
 from stallwatch.formats.rank_ranges import rank_ranges
+from stallwatch.model.causes import CAUSES
 from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Cause, Confidence, EndsByItself, Fact, Frame, Mismatch, Rejected, Slowness, Where
@@ -239,14 +240,10 @@ def exit_code(end: ProcessLook | None) -> int | None:
 # What keeps any claim from being certain: recorders that do not tell what ends, and versions that nobody has tried.
 
 
-# Told by processes, kernels and GPUs: recorders have no part in it.
-_SEEN_ELSEWHERE = ("rank_exited", "process_stopped", "gpu_fault", "fabric_fault", "rank_raised", "job_ended")
-
-
 def doubtful(case: Case, claim: Claim) -> Claim:
     """Given a claim, return it as sure as this job's recorders allow, with the reason among its facts."""
     facts = (*_silent_recorders(case, claim), *_untested_versions(case))
-    if not facts or claim.cause in _SEEN_ELSEWHERE:
+    if not facts or CAUSES[claim.cause].told_by == "system":
         return claim
     confidence = "likely" if claim.confidence == "certain" else claim.confidence
     return replace(claim, confidence=confidence, because=(*claim.because, *facts))

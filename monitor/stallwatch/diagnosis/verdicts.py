@@ -17,10 +17,11 @@ from stallwatch.diagnosis.report.sentences import summary
 from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
 from stallwatch.diagnosis.report.text import Aside, format_location, frame_of
 from stallwatch.formats.rank_ranges import rank_ranges
+from stallwatch.model.causes import CAUSES
 from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict
-from stallwatch.progress.job import MAY_BE_SLOW, overruled_by_steps
+from stallwatch.progress.job import overruled_by_steps
 from stallwatch.progress.kinds import of_all
 
 # What a hook would have added to a verdict about ranks that have none.
@@ -95,12 +96,11 @@ def judge_case(case: Case) -> tuple[Verdict, ...]:
         return (verdict,)
     overruled = (overruled_by_steps(verdict.cause),) if verdict.cause != "slow_rank" else ()
     measured = _verdict(analysis, measured_slow(analysis, held_back), overruled, case.activities)
-    if held_back.sure and verdict.cause in MAY_BE_SLOW:
+    if held_back.sure and verdict.traits.may_be_slow:
         return (measured, verdict)
     return (verdict, measured)
 
 
-_BY_WHAT_CULPRITS_DO = ("not_entered", "init_missing", "data_exhausted")
 # What holds every rank at once though nobody waits for anybody; other places where all may stand (an empty queue, a
 # socket) are those of jobs that have nothing to do.
 _HOLDS_ALL = ("storage", "data")
@@ -108,9 +108,10 @@ _HOLDS_ALL = ("storage", "data")
 
 def _ends_by_itself(analysis: Analysis, claim: Claim) -> EndsByItself | None:
     """What the claim is about may end by itself: by what it says, or by what its culprits do."""
-    if claim.ends_by_itself is not None or claim.cause not in (*_BY_WHAT_CULPRITS_DO, "undecided"):
+    ends_with = CAUSES[claim.cause].ends_with
+    if claim.ends_by_itself is not None or ends_with == "nothing":
         return claim.ends_by_itself
-    if claim.cause == "undecided":
+    if ends_with == "everybody":
         here = [activity for activity in analysis.case.activities.values() if not activity.gone]
         found = of_all([activity.ends_by_itself for activity in here])
         return found if found in _HOLDS_ALL else None

@@ -11,7 +11,6 @@ from stallwatch.diagnosis.report.stack_tree import merge
 from stallwatch.fleet.summary import Believed, NodeWord
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.verdict import SCHEMA_VERSION, Report, Verdict
-from stallwatch.progress.patience import OPEN
 
 _MOST_NAMED = 8
 
@@ -38,7 +37,7 @@ def judge_job(
     world = world_size or max((word.summary.world_size or 0 for word in words), default=0) or len(known)
     verdict = judgement.verdicts[0]
     absent = [rank for rank in range(world) if rank not in known]
-    if absent and verdict.cause not in ("healthy", "job_ended"):
+    if absent and verdict.traits.state not in ("well", "over"):
         verdict = _without(verdict, absent, homes())
     stacks = {rank: activity.stack for rank, activity in judgement.activities.items() if activity.stack}
     report = Report(
@@ -69,7 +68,7 @@ def _without(verdict: Verdict, absent: Sequence[int], homes: Mapping[int, str]) 
         )
         ranks = rank_ranges([rank for rank in absent if rank in homes])
         missing.append(f"what {named} (ranks {ranks}) sees: nothing has come from there since the job stands")
-        if verdict.cause in OPEN:
+        if not verdict.traits.accuses:
             step = (
                 f"Look at {named}, from which nothing has come since the job stands: is the node up, and its link? "
                 f"(ping {silent[0]}; there: ip -br link, systemctl status stallwatch)"

@@ -45,7 +45,7 @@ class Cost(msgspec.Struct, frozen=True):
 def _share(incident: Incident) -> float:
     """Which part of its job's time is lost: all while it stands; 0 where nothing is."""
     verdict = incident.verdict
-    if incident.state != "open" or verdict is None or verdict.cause in ("healthy", "waiting", "job_ended"):
+    if incident.state != "open" or verdict is None or verdict.traits.state in ("well", "waits", "over"):
         return 0.0
     families = {finding.family for finding in incident.findings}
     if verdict.cause == "slow_rank" or families == {"slow"}:

@@ -13,7 +13,6 @@ from stallwatch.incidents.messages import Action, CancelCapture, Discard
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
-from stallwatch.progress.patience import OPEN
 
 _SECOND_NS = 1_000_000_000
 _QUIET_NS = 1_500_000_000  # one tick without the finding may be a sensor that did not answer
@@ -94,7 +93,7 @@ def _is_owed(life: IncidentLife, findings: tuple[Finding, ...], at_ns: int) -> b
         return _age(life.confirmed_ns, at_ns) < _VERDICT_SECONDS
     # It died of something after a look that did not tell why it stood, or of which nobody was told.
     looks = life.capturing or life.judging or (life.next_look_ns is not None and life.next_look_ns <= at_ns)
-    unsaid = verdict.cause in OPEN or life.incident.severity == "none"
+    unsaid = not verdict.traits.accuses or life.incident.severity == "none"
     asked = unsaid and _exited(findings) and (looks or life.judged_look < life.looks)
     return asked and _age(max(life.look_ns, life.confirmed_ns), at_ns) < _VERDICT_SECONDS
 
@@ -122,7 +121,7 @@ def end(
     if life.capturing:
         actions.append(CancelCapture(life.incident.incident_id))
     verdict = life.incident.verdict
-    said_something = verdict is not None and verdict.cause not in OPEN
+    said_something = verdict is not None and verdict.traits.accuses
     if not (life.incident.severity != "none" or said_something or life.family == "request" or _stood(life, end, facts)):
         actions.append(Discard(life.incident))
         return replace(

@@ -32,7 +32,7 @@ from stallwatch.incidents.sampled import with_sampled_verdict
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import UNTOLD, Incident, IncidentEvent
 from stallwatch.model.snapshot import JobKey
-from stallwatch.progress.patience import OPEN, Plan
+from stallwatch.progress.patience import Plan
 
 _NEWS_NS = 30_000_000_000  # between looks at a slow rank whose cost has changed
 _SAME_MOMENT_NS = 2_000_000_000
@@ -240,7 +240,7 @@ def _with_findings(life: IncidentLife, findings: tuple[Finding, ...], at_ns: int
         due = life.look_ns + _NEWS_NS
         life = replace(life, next_look_ns=max(due, at_ns) if life.next_look_ns is None else min(due, life.next_look_ns))
     died = {f.detector for f in findings if not f.resolvable} - {f.detector for f in before if not f.resolvable}
-    if died and (verdict is None or verdict.cause in OPEN or life.incident.severity == "none"):
+    if died and (verdict is None or not verdict.traits.accuses or life.incident.severity == "none"):
         life = replace(life, next_look_ns=at_ns)  # what was seen before a death or a stop does not show it
     return life
 

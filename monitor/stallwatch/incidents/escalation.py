@@ -9,10 +9,8 @@ from stallwatch.incidents import slowness
 from stallwatch.incidents.life import IncidentLife
 from stallwatch.model.incident import SEVERITIES, Incident, Severity
 from stallwatch.model.verdict import Verdict
-from stallwatch.progress.patience import AT_ONCE, OPEN, Plan, Standstill, plan
+from stallwatch.progress.patience import Plan, Standstill, plan
 
-# What a job dies of. Whoever ended one that merely stood knows that it is over.
-_DEADLY = ("rank_exited", "rank_raised", "gpu_fault", "fabric_fault")
 _SECOND_NS = 1_000_000_000
 
 
@@ -33,7 +31,8 @@ def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Mom
     """Return when somebody is told of this incident, silence not considered."""
     if life.quiet_since_ns is not None and life.adopted_ns is None:
         return Plan()  # the symptom has gone: what is over wakes nobody
-    if life.adopted_ns is not None and (life.incident.verdict is None or life.incident.verdict.cause not in AT_ONCE):
+    verdict = life.incident.verdict
+    if life.adopted_ns is not None and (verdict is None or verdict.traits.state != "at_once"):
         return Plan()  # nor what may have passed while no daemon ran
     if life.family == "request" or life.confirmed_ns is None:
         return Plan()
@@ -41,7 +40,6 @@ def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Mom
     if facts is not None and facts.ending and not exited:
         # A job on its way out gets its time; then the exit detector speaks.
         return Plan((), f"the job is ending ({config.tell.ending_seconds:g} s, tell.ending_seconds)")
-    verdict = life.incident.verdict
     if life.family == "hang" and (facts is None or not facts.alive):
         if not _died(verdict, exited=exited, failed=facts is not None and facts.failed):
             return Plan((), "the job is over, and did not die of what was found")
@@ -63,9 +61,9 @@ def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Mom
 def _died(verdict: Verdict | None, *, exited: bool, failed: bool) -> bool:
     """`exited`: its first end was a crash or a kill. Ranks that were seen to wait may have been ended as they stood, by
     signals; where one `failed` by itself, as at torch's own time-out, the job died of what they waited for."""
-    if verdict is None or verdict.cause in OPEN:
+    if verdict is None or not verdict.traits.accuses:
         return False
-    return verdict.cause in _DEADLY or (exited and (failed or not verdict.waiting))
+    return verdict.traits.deadly or (exited and (failed or not verdict.waiting))
 
 
 def deserved(before: Severity, plan: Plan, now_ns: int) -> Severity:

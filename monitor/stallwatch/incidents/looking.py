@@ -11,7 +11,6 @@ from stallwatch.incidents.messages import Action, CancelCapture, Captured, Judge
 from stallwatch.incidents.recurrence import recurrence
 from stallwatch.model.incident import Incident, IncidentEvent, IncidentState
 from stallwatch.model.verdict import Fact, Report, Verdict
-from stallwatch.progress.patience import AT_ONCE, OPEN, STUCK
 
 _SECOND_NS = 1_000_000_000
 _FIRST_REPEAT_SECONDS = 15.0
@@ -77,7 +76,7 @@ def judged(
             life = replace(life, confirmed_ns=now_ns)
     # Of a slow rank its symptom says when it is over; what is seen of the dead does not show why they stood.
     stays = life.incident.severity != "none" or life.family == "slow" or ended
-    if before is not None and before.cause not in OPEN and verdict.cause in OPEN and stays:
+    if before is not None and before.traits.accuses and not verdict.traits.accuses and stays:
         # The job is being torn down, or a rank no longer answers: what was known and told is not unknown again.
         what = f"look {event.look}: now {verdict.cause}; the verdict stands"
         life = replace(life, incident=noted(life.incident, what, wall_ns, actions))
@@ -85,7 +84,7 @@ def judged(
     shared = life.incident.together
     if shared is not None and shared.nodes and before is not None:
         # Of a job on several nodes this node sees a part: what all of them say together stands.
-        return _look_later(life, now_ns) if verdict.cause in OPEN else life
+        return _look_later(life, now_ns) if not verdict.traits.accuses else life
     same = before is not None and (before.cause, before.culprits) == (verdict.cause, verdict.culprits)
     incident = replace(life.incident, report=named(report, life.incident), state=state_by(life, verdict))
     incident = _with_recurrence(incident, earlier)
@@ -99,7 +98,7 @@ def judged(
 def is_known_to_stand(incident: Incident) -> bool:
     """Whether looks so far show a job that stands: what holds its ranks for long may be asked of them."""
     verdict = incident.verdict
-    return verdict is not None and (verdict.cause == "undecided" or verdict.cause in AT_ONCE | STUCK)
+    return verdict is not None and (verdict.cause == "undecided" or verdict.traits.stands)
 
 
 def look_and_judge(life: IncidentLife, config: Config, now_ns: int, actions: list[Action]) -> IncidentLife:
@@ -176,7 +175,7 @@ def _with_recurrence(incident: Incident, earlier: Sequence[Incident]) -> Inciden
 def _plan(life: IncidentLife, verdict: Verdict, config: Config, since_ns: int, now_ns: int) -> IncidentLife:
     if life.family == "request":
         return life
-    if verdict.cause in OPEN or (life.family == "slow") != (verdict.cause == "slow_rank"):
+    if not verdict.traits.accuses or (life.family == "slow") != (verdict.cause == "slow_rank"):
         return _look_later(life, now_ns)
     second = now_ns + int(config.stall.second_look_seconds * _SECOND_NS)
     exited = any(finding.detector == "exit" for finding in life.incident.findings)

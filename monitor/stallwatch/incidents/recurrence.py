@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from stallwatch.model.incident import Incident
-from stallwatch.progress.patience import OPEN
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _SAME_STEP = 2  # a job that resumes from a checkpoint counts its steps anew, off by one or two
@@ -33,7 +32,7 @@ def recurrence(incident: Incident, earlier: Sequence[Incident]) -> str:
 
 def _is_hang(incident: Incident) -> bool:
     verdict = incident.verdict
-    known = verdict is not None and verdict.cause not in OPEN
+    known = verdict is not None and verdict.traits.accuses
     return known and any(finding.family == "hang" for finding in incident.findings)
 
 

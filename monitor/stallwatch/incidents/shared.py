@@ -8,7 +8,6 @@ from stallwatch.incidents.life import Family, IncidentLife, IncidentTable
 from stallwatch.incidents.looking import named, noted, state_by
 from stallwatch.incidents.messages import Action, FleetSaid
 from stallwatch.model.incident import Incident, Together
-from stallwatch.progress.patience import OPEN
 
 
 def begin_together(family: Family, facts: JobFacts | None, config: Config) -> Together | None:
@@ -27,7 +26,7 @@ def said(life: IncidentLife, event: FleetSaid, at_ns: int, wall_ns: int, actions
         return replace(life, incident=incident)
     verdict, before = report.verdicts[0], incident.verdict
     told = incident.severity != "none"
-    if before is not None and before.cause not in OPEN and verdict.cause in OPEN and told:
+    if before is not None and before.traits.accuses and not verdict.traits.accuses and told:
         return replace(life, incident=incident)  # what was known and told is not unknown again
     same = before is not None and (before.cause, before.culprits) == (verdict.cause, verdict.culprits)
     since_ns = incident.verdict_since_ns if same and incident.verdict_since_ns is not None else at_ns

@@ -30,12 +30,7 @@ from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident, Together, Told
 from stallwatch.model.snapshot import JobKey, SensorStatus
 from stallwatch.model.verdict import Report, Verdict
-from stallwatch.progress.patience import OPEN
 
-# What only the node of a rank can see of it.
-_SEEN_HERE = ("rank_exited", "rank_raised", "process_stopped", "gpu_fault", "gpu_kernel_stuck")
-# And what no other rank's end or absence leads to: it is told before all nodes have said what they see.
-_CAUSED_BY_NO_RANK = ("process_stopped", "gpu_fault")
 _PACED_NS = 5_000_000_000  # between reckonings of what this node says of its jobs' pace
 _LINGER_NS = 90_000_000_000  # after its end an incident may still be this node's to tell
 _SUMMARY = msgspec.msgpack.Decoder(NodeSummary)
@@ -183,7 +178,7 @@ class Fleet:
             proven=_is_proven(word.report, word.ranks),
             told=self._told(incident.incident_id),
             over=incident.is_over,
-            conclusive=_is_proven(word.report, word.ranks, _CAUSED_BY_NO_RANK),
+            conclusive=_is_proven(word.report, word.ranks, at_once=True),
         )
 
     def _word_of(self, word: _Word, judged: Judged) -> bytes:
@@ -240,13 +235,15 @@ def _alone(report: Report, why: str) -> Report:
     return replace(report, verdicts=said, evidence_complete=False)
 
 
-def _is_proven(report: Report | None, ranks: Sequence[int], only: Sequence[str] = ()) -> bool:
+def _is_proven(report: Report | None, ranks: Sequence[int], *, at_once: bool = False) -> bool:
+    """Whether what this node sees is proven without the others; `at_once`: before all have said what they see."""
     verdict: Verdict | None = report.verdicts[0] if report is not None and report.verdicts else None
-    if verdict is None or verdict.cause in OPEN or not verdict.culprits or not set(verdict.culprits) <= set(ranks):
+    if verdict is None or not verdict.traits.accuses or not verdict.culprits or not set(verdict.culprits) <= set(ranks):
         return False
-    if only and verdict.cause not in only:
+    by = verdict.traits.proven_by
+    if at_once and by != "its_node_at_once":
         return False
-    return verdict.confidence == "certain" or (verdict.confidence == "likely" and verdict.cause in _SEEN_HERE)
+    return verdict.confidence == "certain" or (verdict.confidence == "likely" and by != "all_nodes")
 
 
 def fleet_of(config: Config, clock: Clock, told: Callable[[str], Told]) -> Fleet | None:

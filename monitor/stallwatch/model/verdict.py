@@ -4,13 +4,11 @@ from typing import Literal
 
 import msgspec
 
+from stallwatch.model.causes import CAUSES, CauseTraits
+from stallwatch.model.causes import Cause as Cause
+
 SCHEMA_VERSION = 1
 
-Cause = Literal[
-    "not_entered", "collective_mismatch", "data_exhausted", "group_order", "p2p_unmatched", "rank_exited",
-    "rank_raised", "process_stopped", "init_missing", "gpu_kernel_stuck", "gpu_fault", "fabric_fault", "comm_stuck",
-    "slow_rank", "waiting", "job_ended", "healthy", "undecided",
-]  # fmt: skip
 Where = Literal[
     "user_code", "busy_loop", "lock", "gil", "dataloader", "checkpoint", "filesystem", "store", "socket", "init",
     "compile", "gpu_sync", "collective", "teardown", "unknown",
@@ -120,6 +118,11 @@ class Verdict(msgspec.Struct, frozen=True):
     by_design: str = ""  # why a slowness is work that the program gives these ranks; "": nothing says so
     ends_by_itself: EndsByItself | None = None  # what the culprits do is of this kind; None: it is not known to end
     waiting_at: str = ""  # where most of those stand that wait: "called at …/train.py:78 in learn (`loss.backward()`)"
+
+    @property
+    def traits(self) -> CauseTraits:
+        """What follows from its cause."""
+        return CAUSES[self.cause]
 
 
 class StackNode(msgspec.Struct, frozen=True):

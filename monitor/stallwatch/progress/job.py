@@ -7,8 +7,6 @@ from stallwatch.model.verdict import Cause, Rejected
 # One rank of so many that works on while all others stand in communication is what they wait for.
 _MOVERS = 4
 BY_STEPS = "heartbeats over many steps"  # the source of what they say
-# What one look may say of a job of which many steps show that ranks hold it back.
-MAY_BE_SLOW: frozenset[Cause] = frozenset({"healthy", "undecided", "waiting", "slow_rank"})
 
 
 def many_move(moving: Sized, seen: Sized) -> bool:

@@ -4,19 +4,9 @@ from typing import NamedTuple
 
 from stallwatch.config import Config
 from stallwatch.model.incident import Severity
-from stallwatch.model.verdict import Cause, EndsByItself, Verdict
+from stallwatch.model.verdict import EndsByItself, Verdict
 from stallwatch.progress.kinds import patience_with
 
-# Cannot resolve themselves: there is nothing to wait for. A mere "possible" is not enough to wake somebody at once.
-AT_ONCE: frozenset[Cause] = frozenset(
-    {
-        "rank_exited", "rank_raised", "process_stopped", "collective_mismatch", "group_order", "p2p_unmatched",
-        "gpu_fault", "fabric_fault",
-    }
-)  # fmt: skip
-# Stuck as far as two looks can tell: a warning, and critical when it still stands later.
-STUCK: frozenset[Cause] = frozenset({"not_entered", "data_exhausted", "init_missing", "gpu_kernel_stuck", "comm_stuck"})
-OPEN: frozenset[Cause] = frozenset({"undecided", "waiting", "healthy", "job_ended"})
 _SECOND_NS = 1_000_000_000
 # What a rank does that waits for requests, for messages of an actor or for a person; nobody else waits then.
 _IDLE: frozenset[EndsByItself] = frozenset({"network", "sleep", "timeout"})
@@ -61,14 +51,14 @@ class _Wait(NamedTuple):
 
 def plan(standstill: Standstill, config: Config) -> Plan:
     """Given a job that stands and the verdict of it, return when to tell whom."""
-    verdict, tell = standstill.verdict, config.tell
+    verdict, tell, state = standstill.verdict, config.tell, standstill.verdict.traits.state
     later_ns = standstill.known_ns + int(config.stall.critical_after_seconds * _SECOND_NS)
     if verdict.cause == "process_stopped" and standstill.suspended:
         wait = _after(standstill, tell.waiting_seconds, f"the whole job is suspended ({tell.waiting_seconds:g} s)")
         return Plan(((wait.until_ns, "critical"),), wait.why)
-    if verdict.cause in AT_ONCE:
+    if state == "at_once":
         wait = _longest(standstill.known_ns, [_kind(standstill, config)])
-        if verdict.confidence == "possible":
+        if verdict.confidence == "possible":  # not enough to wake somebody at once
             return Plan(((wait.until_ns, "warning"), (max(later_ns, wait.until_ns), "critical")), wait.why)
         return Plan(((wait.until_ns, "critical"),), wait.why)
     if not standstill.hooked and not standstill.begun:
@@ -76,16 +66,16 @@ def plan(standstill: Standstill, config: Config) -> Plan:
     kind = verdict.ends_by_itself
     if not standstill.hooked and (kind == "request" or (kind in _IDLE and not verdict.waiting)):
         return Plan((), "without a hook an idle server looks the same")
-    if verdict.cause in STUCK:
+    if state == "stuck":  # a warning, and critical when it still stands later
         wait = _longest(
             standstill.known_ns, [_start(standstill, config), _kind(standstill, config), _settling(standstill, config)]
         )
         return Plan(((wait.until_ns, "warning"), (max(later_ns, wait.until_ns), "critical")), wait.why)
-    if verdict.cause not in OPEN or verdict.cause in ("healthy", "job_ended"):
+    if state not in ("undecided", "waits"):
         return Plan()
     if not standstill.begun:
         return Plan((), "the job has not begun to step, and nothing shows that it is stuck")
-    open_ = _undecided(standstill, config) if verdict.cause == "undecided" else _moving(standstill, config)
+    open_ = _undecided(standstill, config) if state == "undecided" else _moving(standstill, config)
     return Plan(((open_.until_ns, "warning"),), open_.why) if open_ else Plan((), "nothing shows that its ranks wait")
 
 

@@ -9,11 +9,6 @@ from stallwatch.model.verdict import Verdict
 from stallwatch.selftest.result import NodeFinding
 from stallwatch.selftest.worker.report import NO_TORCH
 
-# Causes that lie in what a program calls, and where: in this test's own program they are the node's doing.
-_OF_PROGRAMS: Final = frozenset((
-    "not_entered", "collective_mismatch", "group_order", "p2p_unmatched", "data_exhausted", "rank_raised", "waiting",
-    "undecided", "slow_rank",
-))  # fmt: skip
 # Words of advice about code, and lines of it.
 _ABOUT_CODE: Final = re.compile(
     r"\.py\b|\bbeat\.|\bscript\b|\bin the job\b|new_group|init_process_group|TORCH_DISTRIBUTED_DEBUG|`if\b",
@@ -29,7 +24,7 @@ _ABOUT_NODES: Final = (
 def about_the_node(verdict: Verdict) -> Verdict:
     """Given the verdict on the test's own ranks, return it without steps that speak of their program."""
     steps = [step for step in verdict.next_steps if not _ABOUT_CODE.search(step)]
-    if verdict.cause in _OF_PROGRAMS or not steps:
+    if verdict.traits.lies_in == "program" or not steps:  # in this test's own program it is the node's doing
         # What names a process, a file system or a device of the node stays.
         steps = [step for step in steps if re.search(r"\bpid \d|/proc/|nvidia-smi|mount|dmesg", step)][:1]
         steps += _ABOUT_NODES

@@ -16,8 +16,6 @@ from stallwatch.selftest.worker.report import NO_TORCH, name_of
 _POLL_SECONDS = 0.05
 # What the others have to say of a fault comes within this; NCCL's ranks may just hang.
 _AFTERMATH_SECONDS = 3.0
-# Verdicts that name nobody and say no more than that a step did not end.
-_SAYS_NOTHING = ("undecided", "healthy", "waiting", "slow_rank")
 _MEANINGS = {
     "device": "opening the GPU and calculating on it",
     "store": "connecting to the store at MASTER_ADDR:MASTER_PORT",
@@ -140,9 +138,9 @@ class Trial:
         else:
             summary = f"{where}, which all ranks have begun, did not end within {seconds:.0f} s"
         culprits = silent or behind or stuck
-        if verdict is not None and verdict.culprits and verdict.cause not in _SAYS_NOTHING:
+        if verdict is not None and verdict.culprits and verdict.traits.stands:
             culprits = verdict.culprits
-        if verdict is not None and verdict.cause not in ("healthy", "undecided"):
+        if verdict is not None and verdict.traits.state not in ("well", "undecided"):
             summary += f". {verdict.summary}"
         return Failure(
             kind="absent" if silent else "stalled",

@@ -27,7 +27,6 @@ from stallwatch.model.incident import Incident, Together, Told
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Report
 from stallwatch.outputs.spool import Message, Spool
-from stallwatch.progress.patience import OPEN
 from tests.builders.job import SLEEPS, Rank, evidence, loop, world
 from tests.unit.fleet.memory_place import MemoryPlace
 
@@ -60,7 +59,7 @@ def scene(nodes: int, culprit: int, fault: str) -> tuple[tuple[Report, bytes, bo
         judgement = judge(part)
         report = report_of(part, judgement)
         verdict = report.verdicts[0]
-        proven = bool(verdict.culprits) and verdict.cause not in OPEN and set(verdict.culprits) <= set(mine)
+        proven = bool(verdict.culprits) and verdict.traits.accuses and set(verdict.culprits) <= set(mine)
         proven = proven and (
             verdict.confidence == "certain" or (verdict.confidence == "likely" and verdict.cause in _SEEN_HERE)
         )
@@ -232,7 +231,7 @@ class Fleet:
         position, report = node.position, node.position.report or node.report
         verdict = report.verdicts[0]
         over = self.now >= self.story.resolved_at
-        if verdict.cause in OPEN and not over and self.now < _UNDECIDED:
+        if not verdict.traits.accuses and not over and self.now < _UNDECIDED:
             return None  # nobody is told of what is not decided before its patience has ended
         shared = f"{JOB}-{position.ordinal}" if position.ordinal else ""
         return Incident(

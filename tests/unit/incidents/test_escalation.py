@@ -5,8 +5,7 @@ import pytest
 from stallwatch.config import Config
 from stallwatch.config_sections import DaemonSection, TellSection
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.model.verdict import Cause, EndsByItself
-from stallwatch.progress.patience import AT_ONCE, OPEN, STUCK
+from stallwatch.model.verdict import EndsByItself
 from tests.unit.incidents.stories import SECOND, START, Story, facts, finding, report, stall
 
 
@@ -287,12 +286,6 @@ def test_what_is_told_at_once_or_is_healthy_says_no_patience() -> None:
 
 def test_a_job_that_has_not_begun_says_so() -> None:
     assert "has not begun to step" in untold("not_entered", jobs=[facts(begun=False)])[0]
-
-
-def test_every_cause_has_its_urgency() -> None:
-    assert AT_ONCE | STUCK | OPEN | {"slow_rank"} == set(get_args(Cause))
-    assert not AT_ONCE & STUCK
-    assert not OPEN & (AT_ONCE | STUCK)
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,9 @@ from stallwatch.diagnosis.report.steps_by_cause import (
 from stallwatch.diagnosis.report.steps_by_place import rendezvous, stuck_steps
 from stallwatch.diagnosis.report.text import format_location
 from stallwatch.formats.rank_ranges import rank_ranges
-from stallwatch.model.verdict import Cause, Verdict
+from stallwatch.model.verdict import Verdict
 
 # What to do with the job is asked first: may it be ended, and when does torch end it by itself?
-
-
-_MOVING: frozenset[Cause] = frozenset({"slow_rank", "healthy"})  # no operation of it is stuck
 
 
 class Judged(Protocol):
@@ -58,7 +55,7 @@ def deadline(report: Judged) -> str | None:
     """When torch's own timeout ends the job; None where nothing says so, or where the job moves: what was pending at
     the look has long been completed."""
     verdict = _first(report)
-    return None if verdict is not None and verdict.cause in _MOVING else report.deadline
+    return None if verdict is not None and verdict.traits.flows else report.deadline
 
 
 def safety(report: Judged) -> str:
@@ -66,7 +63,7 @@ def safety(report: Judged) -> str:
     if not report.evidence_complete:
         return "evidence is not complete: ending the job now loses some of it"
     verdict = _first(report)
-    if verdict is not None and verdict.cause in _MOVING:
+    if verdict is not None and verdict.traits.flows:
         return "evidence complete; the job moves, nothing has to be ended"
     if verdict is not None and verdict.cause == "waiting":
         return "evidence complete; the wait may end by itself"

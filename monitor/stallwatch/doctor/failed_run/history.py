@@ -44,7 +44,7 @@ def read_hangs(folder: Path) -> list[Hang]:
         except (OSError, msgspec.MsgspecError):
             continue
         verdict = incident.verdict
-        if verdict is None or verdict.cause in ("healthy", "job_ended", "undecided", "waiting"):
+        if verdict is None or not verdict.traits.accuses:
             continue
         frames = [one.frame for one in verdict.culprit_processes if one.frame]
         step = _last_step(path)
