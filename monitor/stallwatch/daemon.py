@@ -31,7 +31,7 @@ from stallwatch.loop.bundle_store import BundleStore
 from stallwatch.loop.control import ControlService
 from stallwatch.loop.notify import ServiceManager
 from stallwatch.loop.protocols import SensorPanel, Shares, Starter, Store
-from stallwatch.loop.renewal import Renewal, changed, held, renews_sensors, renews_telling
+from stallwatch.loop.renewal import Renewal, changed, held, renews_sensors
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.loop.sampling import MOVES_ALL_THE_SAME, Sampler
 from stallwatch.loop.schedule import Schedule
@@ -41,7 +41,7 @@ from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.snapshot import JobDrift, NodeSnapshot, SensorStatus
-from stallwatch.outputs.build import with_telling
+from stallwatch.outputs.build import renews_telling, with_telling
 from stallwatch.outputs.output import Output
 
 log = logging.getLogger("stallwatch.daemon")

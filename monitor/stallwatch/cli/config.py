@@ -1,12 +1,15 @@
 """`stallwatch config`: is this file right, and what could be in it?"""
 
 from pathlib import Path
+from typing import cast
 
 import click
 
 from stallwatch import config
 from stallwatch.cli.daemon_access import echo_json
-from stallwatch.outputs.secret import secret_url
+from stallwatch.clock import SystemClock
+from stallwatch.outputs.build import telling
+from stallwatch.outputs.output import Control
 from stallwatch.outputs.sockets import split_address
 
 
@@ -23,8 +26,7 @@ def check(file: Path | None, as_json: bool) -> None:
     settings, _ = config.load(file, config.current_environment(), strict=True)
     if settings.http.listen:
         split_address(settings.http.listen)
-    secret_url("slack.webhook_url", settings.slack.webhook_url, settings.slack.webhook_url_file)
-    secret_url("webhook.url", settings.webhook.url, settings.webhook.url_file)
+    telling(settings, cast("Control", None), SystemClock())  # made as the daemon makes them; none starts, none asks it
     if settings.fleet.url:
         from stallwatch.fleet.settings import settings_of
         from stallwatch.fleet.trial import try_place

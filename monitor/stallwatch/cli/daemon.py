@@ -23,7 +23,7 @@ from stallwatch.loop.sampling import Sampler
 from stallwatch.model.incident import Told
 from stallwatch.node.disk import DiskChildEnded, DiskHangs
 from stallwatch.node.privileged_client import Privileged
-from stallwatch.outputs.build import build, notify_test, telling
+from stallwatch.outputs.build import build, notify_test, secret_files, telling
 from stallwatch.outputs.output import Control, Output
 from stallwatch.outputs.sockets import SOCKET_NAME, make_way
 from stallwatch.outputs.told import told_by
@@ -162,14 +162,7 @@ def no_store(error: OSError, state_directory: str) -> UsageError:
 
 def read_secrets(config: Config) -> None:
     """Who tells people reads these again, in the loop: see first that they can be read. Raise UsageError."""
-    files = (
-        config.slack.webhook_url_file,
-        config.slack.bot_token_file,
-        config.webhook.url_file,
-        config.webhook.signing_key_file,
-        config.deadman.url_file,
-    )
-    for file in filter(None, files):
+    for file in secret_files(config):
         try:
             read_regular(Path(file))
         except OSError as error:

@@ -57,19 +57,3 @@ def changed(old: Config, new: Config) -> tuple[str, ...]:
 def renews_sensors(keys: Sequence[str]) -> bool:
     """Whether a change of these settings asks for new sensors."""
     return any(key.startswith("sensors.") or key == "daemon.rank_directory" for key in keys)
-
-
-def renews_telling(config: Config, keys: Sequence[str]) -> bool:
-    """Whether those who tell people are made again: also where a secret lies in a file, which may be another by now."""
-    files = (
-        config.slack.webhook_url_file,
-        config.slack.bot_token_file,
-        config.webhook.url_file,
-        config.webhook.signing_key_file,
-    )
-    return (
-        any(files)
-        or bool(config.deadman.url_file)
-        or any(key.startswith("incidents.archive") for key in keys)
-        or any(key.partition(".")[0] in ("slack", "webhook", "alertmanager", "deadman") for key in keys)
-    )

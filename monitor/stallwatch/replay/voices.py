@@ -8,6 +8,7 @@ import msgspec
 from stallwatch.config import Config
 from stallwatch.incidents.delivery_steps import Step, covered, due, verdict_key
 from stallwatch.model.incident import Incident, Severity
+from stallwatch.outputs.build import TELLING
 from stallwatch.outputs.log import line
 
 # Where nothing else is configured: page, API, log and metrics show what deserves a warning.
@@ -36,15 +37,10 @@ class Message(msgspec.Struct, frozen=True):
 
 def voices(config: Config) -> tuple[Voice, ...]:
     """Return the outputs of this configuration that send messages about incidents. Nothing secret is read."""
-    slack, webhook = config.slack, config.webhook
-    configured = []
-    if slack.webhook_url or slack.webhook_url_file or slack.bot_token or slack.bot_token_file:
-        configured.append(Voice("slack", slack.minimum_severity))
-    if webhook.url or webhook.url_file:
-        configured.append(Voice("webhook", webhook.minimum_severity))
-    if config.alertmanager.urls:
-        configured.append(Voice("alertmanager", config.alertmanager.minimum_severity))
-    return tuple(configured) or (Voice(SHOWN, "warning"),)
+    configured = tuple(
+        Voice(row.name, getattr(config, row.section).minimum_severity) for row in TELLING if row.is_asked_for(config)
+    )
+    return configured or (Voice(SHOWN, "warning"),)
 
 
 class Telling:

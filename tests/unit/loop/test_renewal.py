@@ -8,7 +8,8 @@ from stallwatch.config import Config
 from stallwatch.config_sections import DaemonSection, HttpSection, SensorsSection, SlackSection, StallSection
 from stallwatch.errors import UsageError
 from stallwatch.loop.protocols import SensorPanel
-from stallwatch.loop.renewal import changed, held, renews_sensors, renews_telling
+from stallwatch.loop.renewal import changed, held, renews_sensors
+from stallwatch.outputs.build import renews_telling
 from stallwatch.outputs.output import Control, Output
 from tests.builders.running_job import four, job_run
 from tests.unit.loop.fakes import Bench, FakeOutput, FakePanel, node_clock
@@ -73,12 +74,19 @@ def test_sensors_are_made_again_and_the_old_ones_closed(tmp_path: Path) -> None:
 
 
 def test_outputs_that_send_are_replaced_and_the_others_stay(tmp_path: Path) -> None:
-    page, old, new = FakeOutput("page"), FakeOutput("slack"), FakeOutput("slack")
-    bench, _ = reloaded(tmp_path, Config(slack=SlackSection(webhook_url="https://x")), FakeRenewal((new,)), [page, old])
-    assert (page.closed, old.closed, new.closed) == (False, True, False)
-    assert bench.daemon.outputs == (page, new)
+    log, old, new = FakeOutput("log"), FakeOutput("slack"), FakeOutput("slack")
+    bench, _ = reloaded(tmp_path, Config(slack=SlackSection(webhook_url="https://x")), FakeRenewal((new,)), [log, old])
+    assert (log.closed, old.closed, new.closed) == (False, True, False)
+    assert bench.daemon.outputs == (log, new)
     bench.run(1)
     assert new.reports
+
+
+def test_one_that_no_list_knows_does_not_send_twice(tmp_path: Path) -> None:
+    old, new = FakeOutput("pager"), FakeOutput("pager")
+    bench, _ = reloaded(tmp_path, Config(slack=SlackSection(webhook_url="https://x")), FakeRenewal((new,)), [old])
+    assert bench.daemon.outputs == (new,)
+    assert (old.closed, new.closed) == (True, False)
 
 
 def test_what_cannot_work_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
