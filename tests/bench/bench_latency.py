@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
 from stallwatch.demo.catalogue import FAULTS, Fault, find
-from stallwatch.demo.outcome import Outcome
+from stallwatch.demo.outcome import DemoOutcome
 from stallwatch.demo.play import play
 from stallwatch.errors import StallwatchError
 from tests.bench import jobs
@@ -146,7 +146,7 @@ def _with_arguments(
     return server.launch(program, [*arguments, *more], ranks, environment, log)
 
 
-def _suspected(outcome: Outcome) -> list[float]:
+def _suspected(outcome: DemoOutcome) -> list[float]:
     """When it was suspected, in seconds after the fault: back from the verdict, by the incident's own events."""
     if outcome.incident is None or outcome.seconds_to_verdict is None:
         return []

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
 from stallwatch.demo.catalogue import FAULTS, Fault, culprits, find
 from stallwatch.demo.job import Job, Launch, TorchrunJob
-from stallwatch.demo.outcome import Outcome
+from stallwatch.demo.outcome import DemoOutcome
 from stallwatch.demo.play import play
 from stallwatch.errors import StallwatchError
 from tests.bench import jobs, lanes
@@ -40,7 +40,7 @@ COLUMNS = ("fault", "runs", "cause", "culprits", "where", "p50", "p95", "max", "
 class Run(msgspec.Struct, frozen=True):
     fault: str
     run: int
-    outcome: Outcome | None
+    outcome: DemoOutcome | None
     error: str = ""  # daemon or job did not even start
 
     @property

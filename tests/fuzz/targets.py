@@ -47,7 +47,7 @@ from stallwatch.node.privileged_server import Connection, PrivilegedSide
 from stallwatch.node.privileged_verbs import VERBS, NotAllowed, Verb
 from stallwatch.outputs import spool
 from stallwatch.outputs.timeline import read_timeline
-from stallwatch.sensors.frames import Answer
+from stallwatch.sensors.frames import SensorAnswer
 from tests.builders.records import record_bytes
 from tests.integration.outputs.serving import Served, served
 from tests.unit.outputs.reports import incident, node_report
@@ -96,7 +96,7 @@ def _frames(data: bytes) -> None:
     half = len(data) // 2
     for part in (data[:half], data[half:]):
         for message in unpacker.feed(part):
-            msgspec.msgpack.decode(message, type=Answer)
+            msgspec.msgpack.decode(message, type=SensorAnswer)
 
 
 KEY, SECRET = Key("job", 1), b"0123456789abcdef"
@@ -326,7 +326,7 @@ TARGETS: dict[str, Target] = {
     ),
     "frames": Target(
         _frames,
-        lambda: [pack(msgspec.msgpack.encode(Answer(7, 0.5, b"\x01"))) * 2],
+        lambda: [pack(msgspec.msgpack.encode(SensorAnswer(7, 0.5, b"\x01"))) * 2],
         (ValueError, msgspec.MsgspecError),
     ),
     "summary": Target(_summary, _summaries, (Broken,)),

@@ -40,7 +40,7 @@ class PartAnswer(msgspec.Struct):
     problem: str = ""
 
 
-class Answer(msgspec.Struct):
+class ParsedParts(msgspec.Struct):
     """What a parsing child answers: each part's value or problem."""
 
     parts: tuple[PartAnswer, ...]

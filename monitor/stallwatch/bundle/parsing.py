@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stallwatch.bundle.child import Answer, Job, Part, PartAnswer
+from stallwatch.bundle.child import Job, ParsedParts, Part, PartAnswer
 from stallwatch.bundle.kinds import KINDS, Guess
 from stallwatch.bundle.unpacked import parse_log
 from stallwatch.formats.recorder_table import RecorderTable
@@ -15,15 +15,15 @@ from stallwatch.formats.unreadable import Unreadable
 _NO_MEMORY: Final = "reading it takes more memory than it may"
 
 
-def answer(job: Job, files: Sequence[int]) -> Answer:
+def answer(job: Job, files: Sequence[int]) -> ParsedParts:
     """Parse every part. A file that cannot be read is a problem of its own."""
     try:
         parsed = [_parsed(part, file) for part, file in zip(job.parts, files, strict=True)]
         if job.rank is None:
-            return Answer(tuple(_encoded(value) for value in parsed))
+            return ParsedParts(tuple(_encoded(value) for value in parsed))
         return _summarised(job.rank, parsed)
     except MemoryError:
-        return Answer(tuple(PartAnswer(problem=_NO_MEMORY) for _ in job.parts), spent=True)
+        return ParsedParts(tuple(PartAnswer(problem=_NO_MEMORY) for _ in job.parts), spent=True)
 
 
 def _parsed(part: Part, file: int) -> Any:
@@ -57,7 +57,7 @@ def _read(file: int, maximum_bytes: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _summarised(rank: int, parsed: Sequence[Any]) -> Answer:
+def _summarised(rank: int, parsed: Sequence[Any]) -> ParsedParts:
     from stallwatch.bundle.rank_summary import shorten, summarise  # a small incident does not need the diagnosis here
 
     def shortened(value: Any) -> Any:
@@ -67,9 +67,9 @@ def _summarised(rank: int, parsed: Sequence[Any]) -> Answer:
 
     tables = [table for table in map(_table, parsed) if table is not None]
     if not tables:
-        return Answer(tuple(_encoded(value) for value in parsed))
+        return ParsedParts(tuple(_encoded(value) for value in parsed))
     summary = msgspec.msgpack.encode(summarise(rank, tables))
-    return Answer(tuple(_encoded(shortened(value)) for value in parsed), msgspec.Raw(summary))
+    return ParsedParts(tuple(_encoded(shortened(value)) for value in parsed), msgspec.Raw(summary))
 
 
 def _table(value: Any) -> RecorderTable | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stallwatch.bundle.child import READY, Answer, Job, Part
+from stallwatch.bundle.child import READY, Job, ParsedParts, Part
 from stallwatch.errors import StallwatchError
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.node.children import start_own
@@ -218,7 +218,7 @@ class _Reader:
         if not sent:
             self.lose("the process that reads it could not be started")
 
-    def _pass_on(self, answer: Answer) -> None:
+    def _pass_on(self, answer: ParsedParts) -> None:
         task = self.task
         assert task is not None
         if len(answer.parts) != len(task.files) or (answer.spent and len(task.files) > 1):
@@ -237,5 +237,5 @@ class _Reader:
             task.summarised(answer.summary)
 
 
-_ANSWER: Final = msgspec.msgpack.Decoder(Answer)
+_ANSWER: Final = msgspec.msgpack.Decoder(ParsedParts)
 _NOTHING: Final[Any] = b"\xc0"  # msgpack's nil

@@ -34,7 +34,7 @@ class Wanted(msgspec.Struct, frozen=True):
     mount_namespace: str = ""  # that these paths mean
 
 
-class Request(msgspec.Struct, frozen=True):
+class UserFilesRequest(msgspec.Struct, frozen=True):
     """What is asked of the files of one user."""
 
     uid: int
@@ -58,7 +58,7 @@ class Found(msgspec.Struct, frozen=True):
 _FOUND = msgspec.json.Decoder(tuple[Found, ...])
 
 
-def read_as_user(request: Request, seconds: float) -> tuple[Found, ...]:
+def read_as_user(request: UserFilesRequest, seconds: float) -> tuple[Found, ...]:
     """Ask such a process. Raise NotCaptured when it does not answer in time: a file may lie on a dead file system."""
     command = module_of_ours("stallwatch.captures.as_user")
     ended = run_once(command, seconds, msgspec.json.encode(request), leads_group=False)
@@ -122,7 +122,7 @@ def _find(wanted: Wanted, person: Person | None, roots: Mapping[str, int], uid: 
 def main() -> None:
     """Read a request from standard input and write what was found, one rank a line, as the user that the starter made
     us."""
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=UserFilesRequest)
     roots: dict[str, int] = {}  # opened before: to be led there takes rights that this user has not
     for wanted in request.ranks:
         if wanted.ended_outputs is not None and wanted.mount_namespace not in roots:

@@ -70,13 +70,13 @@ class Before(msgspec.Struct, frozen=True):
     at_ns: int | None
 
 
-class Told(msgspec.Struct, frozen=True):
+class BeforeByRank(msgspec.Struct, frozen=True):
     """By rank; the daemon's word, which can spoil its own figures and nothing else."""
 
     before: dict[int, Before] = {}
 
 
-_TOLD = msgspec.msgpack.Decoder(Told)
+_TOLD = msgspec.msgpack.Decoder(BeforeByRank)
 _MESSAGE: "msgspec.msgpack.Decoder[Message]" = msgspec.msgpack.Decoder(Message)
 
 
@@ -103,7 +103,7 @@ class Sending:
                 last = start + _PIECE_BYTES >= len(data)
                 write(self._answers, pack(msgspec.msgpack.encode(FilePiece(place, name, piece, last))))
 
-    def told(self) -> Told:
+    def told(self) -> BeforeByRank:
         """Wait for the word of the other end; nothing when it does not come, or is none."""
         unpacker = Unpacker(1 << 20)
         deadline = time.monotonic() + _TOLD_SECONDS
@@ -114,7 +114,7 @@ class Sending:
                     break
                 for message in unpacker.feed(data):
                     return _TOLD.decode(message)
-        return Told()
+        return BeforeByRank()
 
 
 def messages(channel: Any) -> Iterator[Message]:
@@ -134,6 +134,6 @@ def messages(channel: Any) -> Iterator[Message]:
                 raise ValueError(f"a message that is none: {error}") from error
 
 
-def tell(channel: Any, told: Told) -> None:
+def tell(channel: Any, told: BeforeByRank) -> None:
     """Send the capture the one thing that it is told."""
     channel.sendall(pack(msgspec.msgpack.encode(told)))

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch.captures import user_files
-from stallwatch.captures.channel import NODE, Note, Progress, Sending, Told
+from stallwatch.captures.channel import NODE, BeforeByRank, Note, Progress, Sending
 from stallwatch.captures.flight_recorder import EXTRA
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
@@ -183,7 +183,7 @@ def main() -> None:
     known = read_known(order.known)
     targets = [known[rank] for rank in dict.fromkeys(order.ranks) if rank in known]
     unknown = [pid for pid, ticks in order.ranks if (pid, ticks) not in known]
-    told = sending.told() if order.look > 1 else Told()
+    told = sending.told() if order.look > 1 else BeforeByRank()
     order = replace(order, at_ns=min(order.at_ns, time.monotonic_ns() + _LATEST_NS))
     look = Look(targets, Place(order, sending, Held(order.held), told), unknown)
 

@@ -20,12 +20,12 @@ from stallwatch.captures.channel import (
     NODE,
     Asks,
     Before,
+    BeforeByRank,
     FilePiece,
     Message,
     Note,
     Progress,
     Removal,
-    Told,
     messages,
     tell,
 )
@@ -72,7 +72,7 @@ class Keeper:
         self.problems: dict[str, None] = {}
         self.missing: dict[str, None] = {}  # what was refused
 
-    def told(self) -> Told:
+    def told(self) -> BeforeByRank:
         """What the look before this one knew of each rank."""
         before = {}
         for rank, folder in self._folders.items():
@@ -80,7 +80,7 @@ class Keeper:
             if rank != NODE and last is not None:
                 own = OwnBytes(last.own_read_bytes, last.own_write_bytes)
                 before[rank] = Before(last.pid, own, last.at_ns)
-        return Told(before)
+        return BeforeByRank(before)
 
     def take(self, message: Message) -> CaptureState | None:
         """Do what it says; return the state that it tells. What a disk takes from one file it does not take from

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from stallwatch.captures.as_user import Request, Wanted, read_as_user
+from stallwatch.captures.as_user import UserFilesRequest, Wanted, read_as_user
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.model.evidence import SHARED_LOG
 from stallwatch.model.snapshot import RankSample
@@ -62,7 +62,7 @@ def _read(user: User, subjects: Sequence[Subject], seconds: float) -> None:
     )
     living = tuple(subject.sample.pid for subject in subjects if not subject.gone)
     try:
-        found = read_as_user(Request(*user, ranks=wanted, living=living), seconds)
+        found = read_as_user(UserFilesRequest(*user, ranks=wanted, living=living), seconds)
     except (NotCaptured, OSError) as error:
         for subject in subjects:
             subject.folder.note("log", asked_ns, False, str(error))

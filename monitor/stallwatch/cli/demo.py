@@ -13,7 +13,7 @@ from rich.console import Console
 
 from stallwatch.demo.catalogue import FAULTS, find
 from stallwatch.demo.job import need_gpu, need_torch
-from stallwatch.demo.outcome import Outcome
+from stallwatch.demo.outcome import DemoOutcome
 from stallwatch.demo.play import play, unplayed
 from stallwatch.demo.story import outcome_lines
 from stallwatch.errors import StallwatchError, UsageError
@@ -52,7 +52,7 @@ def command(
         console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  ", end="")
         console.print(text, markup=False)
 
-    def linger(outcome: Outcome) -> None:
+    def linger(outcome: DemoOutcome) -> None:
         status.stop()
         if as_json:
             sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
@@ -85,7 +85,7 @@ def _list_faults(as_json: bool) -> None:
         click.echo(f"{fault.name:<{width}}  {fault.sentence}")
 
 
-def _show(console: Console, outcome: Outcome, keep: bool) -> None:
+def _show(console: Console, outcome: DemoOutcome, keep: bool) -> None:
     for line in outcome_lines(outcome, page_stays=keep):
         style = ("green" if outcome.agrees else "red") if line.startswith(("Right", "Wrong")) else None
         console.print(line, style=style, markup=False)

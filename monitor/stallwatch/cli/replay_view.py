@@ -11,7 +11,7 @@ from stallwatch.cli.terminal import SEVERITY_STYLES, local_time, safe, seconds, 
 from stallwatch.model.finding import Finding
 from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.documents import IncidentDocument
-from stallwatch.replay.document import Decision, LookVerdict, Replay, Told
+from stallwatch.replay.document import Decision, LookVerdict, Replay, ToldMessage
 
 
 def replay_parts(replay: Replay) -> Iterator[RenderableType]:
@@ -67,7 +67,7 @@ def _verdict(verdict: Verdict) -> str:
     return f"{verdict.cause} ({verdict.confidence}): {verdict.summary}"
 
 
-def _told(told: Told) -> RenderableType:
+def _told(told: ToldMessage) -> RenderableType:
     step = told.step if told.step != "told" else f"told as {told.severity}"
     line = Text(safe(f"{_when(told.at, told.after_seconds)}  "))
     line.append(step, style=SEVERITY_STYLES[told.severity])

@@ -14,7 +14,7 @@ class Said(msgspec.Struct, frozen=True):
     culprits: tuple[int, ...]
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class DemoOutcome(msgspec.Struct, frozen=True):
     """What was expected of the daemon for one fault, what it said, and whether the two agree."""
 
     fault: str

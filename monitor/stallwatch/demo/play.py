@@ -11,7 +11,7 @@ import msgspec
 from stallwatch.demo.catalogue import Fault, culprits
 from stallwatch.demo.daemon_child import DaemonChild
 from stallwatch.demo.job import PROGRAMS, Launch, TorchrunJob, job_environment
-from stallwatch.demo.outcome import Outcome
+from stallwatch.demo.outcome import DemoOutcome
 from stallwatch.demo.watch import JOB_NAME, Tell, Watch
 from stallwatch.errors import StallwatchError
 
@@ -26,9 +26,9 @@ def play(
     backend: str | None = None,
     environment: Mapping[str, str],
     settings: Mapping[str, Mapping[str, str]] | None = None,
-    linger: Callable[[Outcome], None] = lambda outcome: None,
+    linger: Callable[[DemoOutcome], None] = lambda outcome: None,
     keep: Path | None = None,
-) -> Outcome:
+) -> DemoOutcome:
     """Play one fault in a folder of its own; `linger` is called while daemon and job still stand."""
     with _folder() as folder:
         daemon = DaemonChild(folder, environment, settings)
@@ -51,9 +51,9 @@ def play(
             return outcome
 
 
-def unplayed(fault: Fault, ranks: int, seed: int, error: StallwatchError) -> Outcome:
+def unplayed(fault: Fault, ranks: int, seed: int, error: StallwatchError) -> DemoOutcome:
     """The outcome when daemon or job did not stand."""
-    return Outcome(
+    return DemoOutcome(
         fault=fault.name,
         seed=seed,
         ranks=ranks,
@@ -68,7 +68,7 @@ def unplayed(fault: Fault, ranks: int, seed: int, error: StallwatchError) -> Out
     )
 
 
-def _keep(folder: Path, outcome: Outcome, target: Path) -> None:
+def _keep(folder: Path, outcome: DemoOutcome, target: Path) -> None:
     """Copy incidents and logs, for somebody who wants to know why."""
     target.mkdir(parents=True, exist_ok=True)
     for log in ("job.log", "daemon.log"):

@@ -3,14 +3,14 @@
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from stallwatch.demo.outcome import Outcome
+from stallwatch.demo.outcome import DemoOutcome
 from stallwatch.model.verdict import CulpritProcess, Verdict
 
 WIDTH = 100
 MOST_FACTS = 5
 
 
-def outcome_lines(outcome: Outcome, page_stays: bool = False) -> Iterator[str]:
+def outcome_lines(outcome: DemoOutcome, page_stays: bool = False) -> Iterator[str]:
     """The verdict, then whether it is the truth."""
     if outcome.problem:
         yield from ("", f"Wrong: {outcome.problem}")
@@ -67,7 +67,7 @@ def _listed(label: str, texts: Sequence[str]) -> Iterator[str]:
         yield from textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * 12)
 
 
-def _conclusion(outcome: Outcome) -> str:
+def _conclusion(outcome: DemoOutcome) -> str:
     truth = _truth(outcome)
     took = "" if outcome.seconds_to_verdict is None else f" {outcome.seconds_to_verdict:.1f} s after the fault."
     if outcome.agrees:
@@ -78,7 +78,7 @@ def _conclusion(outcome: Outcome) -> str:
     return f"Wrong:{took} The truth was {truth}."
 
 
-def _truth(outcome: Outcome) -> str:
+def _truth(outcome: DemoOutcome) -> str:
     if not outcome.expected_causes:
         return "nothing was wrong"
     ranks = ", ".join(str(rank) for rank in outcome.expected_culprits)

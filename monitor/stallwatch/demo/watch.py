@@ -10,7 +10,7 @@ from stallwatch.clock import Clock, SystemClock
 from stallwatch.demo.catalogue import Fault, agrees, culprits
 from stallwatch.demo.daemon_child import tail
 from stallwatch.demo.job import Job
-from stallwatch.demo.outcome import Outcome, Said
+from stallwatch.demo.outcome import DemoOutcome, Said
 from stallwatch.errors import DeadlineExceeded, StallwatchError
 from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.client import DaemonUnreachable
@@ -86,7 +86,7 @@ class Watch:
         self._stage = 0
         self._said: list[Said] = []
 
-    def run(self, daemon: Daemon, job: Job) -> Outcome:
+    def run(self, daemon: Daemon, job: Job) -> DemoOutcome:
         """Watch until there is a verdict, a quiet end, or a deadline has passed."""
         struck = self._until_struck(daemon, job)
         if self.fault.is_quiet:
@@ -134,10 +134,10 @@ class Watch:
                 return None
         raise DeadlineExceeded(f"the job did not end within {QUIET_SECONDS:.0f} s", tail(job.log))
 
-    def _outcome(self, daemon: Daemon, incident: IncidentDocument | None) -> Outcome:
+    def _outcome(self, daemon: Daemon, incident: IncidentDocument | None) -> DemoOutcome:
         verdict = incident.verdicts[0] if incident and incident.verdicts else None
         right = agrees(self.fault, self.seed, self.ranks, verdict) if verdict or not incident else False
-        return Outcome(
+        return DemoOutcome(
             fault=self.fault.name,
             seed=self.seed,
             ranks=self.ranks,

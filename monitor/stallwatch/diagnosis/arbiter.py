@@ -64,7 +64,7 @@ def decide(analysis: Analysis) -> tuple[Claim, tuple[Rejected, ...]]:
         elif said is not None:
             claims.append(said)
     if not claims:
-        return _undecided(analysis), tuple(rejected)
+        return _undecided_claim(analysis), tuple(rejected)
     first = claims[0]
     for other in claims[1:]:
         if other.cause != first.cause:
@@ -86,7 +86,7 @@ def _once(rejected: list[Rejected], told: Cause) -> tuple[Rejected, ...]:
     return tuple(seen.values())
 
 
-def _undecided(analysis: Analysis) -> Claim:
+def _undecided_claim(analysis: Analysis) -> Claim:
     return told_by_logs.undecided(analysis) or Claim(
         "undecided", (), "possible", waiting_facts(analysis), missing=missing(analysis)
     )

@@ -15,7 +15,7 @@ from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.report.sentences import summary
 from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
-from stallwatch.diagnosis.report.text import Aside, format_location, frame_of
+from stallwatch.diagnosis.report.text import SentenceExtras, format_location, frame_of
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.causes import CAUSES
 from stallwatch.model.evidence import Evidence, RankEvidence
@@ -153,14 +153,14 @@ def _verdict(
     return msgspec.structs.replace(verdict, next_steps=tuple(steps)[:MAXIMUM_STEPS])
 
 
-def _aside(analysis: Analysis, claim: Claim, waiting: list[int]) -> Aside:
+def _aside(analysis: Analysis, claim: Claim, waiting: list[int]) -> SentenceExtras:
     direct = {
         wait.rank
         for wait in analysis.graph.waits
         if claim.seq and (wait.point.group, wait.point.seq) == (claim.group, claim.seq)
     }
     shown = [rank for rank in waiting if rank in direct]
-    return Aside(
+    return SentenceExtras(
         site=claim.site,
         direct=rank_ranges(shown),
         behind=rank_ranges(set(waiting) - direct),

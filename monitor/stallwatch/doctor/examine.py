@@ -10,13 +10,13 @@ from stallwatch.doctor.check import Check, Inapplicable, Undetermined
 from stallwatch.doctor.finding import (
     SCHEMA_VERSION,
     SEVERITIES,
+    CheckOutcome,
     CheckRecord,
     Examination,
     FindingRecord,
-    Outcome,
 )
 from stallwatch.doctor.surroundings import Surroundings
-from stallwatch.node.aside import Aside, Silent
+from stallwatch.node.aside import OneCallAtATime, Silent
 
 DEADLINE_SECONDS = 4.0  # of all checks together; a whole run takes at most 5 s
 
@@ -24,7 +24,7 @@ DEADLINE_SECONDS = 4.0  # of all checks together; a whole run takes at most 5 s
 def _result(check: Check, surroundings: Surroundings) -> tuple[CheckRecord, tuple[FindingRecord, ...]]:
     began = time.monotonic()
     findings: tuple[FindingRecord, ...] = ()
-    outcome: Outcome
+    outcome: CheckOutcome
     note = ""
     try:
         findings = check.look(surroundings)
@@ -43,7 +43,7 @@ def examine(
 ) -> Examination:
     """Return what all checks found; one that has not ended by the deadline is unknown, and says so."""
     began = time.monotonic()
-    looks = [(check, Aside[tuple[CheckRecord, tuple[FindingRecord, ...]]]()) for check in checks]
+    looks = [(check, OneCallAtATime[tuple[CheckRecord, tuple[FindingRecord, ...]]]()) for check in checks]
     for check, look in looks:
         look.begin(partial(_result, check, surroundings), name=f"doctor {check.name}")
     records: list[CheckRecord] = []

@@ -11,7 +11,7 @@ SCHEMA_VERSION = 1
 Severity = Literal["error", "warning", "info"]
 Area = Literal["environment", "gpu", "network", "host", "frameworks", "advice", "failed run"]
 # "unknown": the check could not look, which is not "nothing wrong"; "skipped": there is nothing here to look at.
-Outcome = Literal["ok", "found", "skipped", "unknown"]
+CheckOutcome = Literal["ok", "found", "skipped", "unknown"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")  # worst first
 
@@ -34,7 +34,7 @@ class CheckRecord(msgspec.Struct, frozen=True):
 
     check: str
     area: Area
-    outcome: Outcome
+    outcome: CheckOutcome
     seconds: float
     note: str = ""  # why it was skipped, or why the outcome is unknown
 

@@ -78,7 +78,7 @@ class Reach(msgspec.Struct, frozen=True):
     seconds: float = 0.0  # the limit, where nothing answered
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CommandResult(msgspec.Struct, frozen=True):
     """How a command ended and what it wrote."""
 
     exit_code: int
@@ -141,7 +141,7 @@ class Disks(Protocol):
 class Commands(Protocol):
     """Programs of this node, run with a deadline; live: doctor.live.probes.ChildCommands."""
 
-    def run(self, argv: Sequence[str], seconds: float) -> Known[Outcome] | Unavailable:
+    def run(self, argv: Sequence[str], seconds: float) -> Known[CommandResult] | Unavailable:
         """Run a command of this node within so many seconds."""
 
 

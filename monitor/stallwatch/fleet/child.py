@@ -16,7 +16,7 @@ from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.frames import answer_requests, as_child
 
 
-class Request(msgspec.Struct, frozen=True):
+class PlaceRequest(msgspec.Struct, frozen=True):
     """What the child that talks to the meeting place is asked."""
 
     settings: Settings
@@ -26,7 +26,7 @@ class Request(msgspec.Struct, frozen=True):
     pace: PaceWish | None = None
 
 
-_REQUEST = msgspec.msgpack.Decoder(Request)
+_REQUEST = msgspec.msgpack.Decoder(PlaceRequest)
 
 
 class Talker:
@@ -37,7 +37,7 @@ class Talker:
         self._secret = b""
         self._settings: Settings | None = None
 
-    def answer(self, request: Request) -> Seen:
+    def answer(self, request: PlaceRequest) -> Seen:
         """Ask the meeting place; its errors are answers."""
         try:
             if self._place is None or request.settings != self._settings:
@@ -57,7 +57,7 @@ class Talker:
             self._place = None
         return seen
 
-    def _done(self, place: MeetingPlace, request: Request) -> Seen:
+    def _done(self, place: MeetingPlace, request: PlaceRequest) -> Seen:
         if request.orders is not None:
             return Seen(orders=exchange_orders(place, self._secret, request.orders))
         if request.pace is not None:

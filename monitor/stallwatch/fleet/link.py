@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from stallwatch.fleet.child import Request
+from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.judge_child import Question
 from stallwatch.fleet.judging import Judging, start_judge
@@ -151,10 +151,10 @@ class Link:
             return
         if (orders := self.book.wish(now_ns)) is not None:
             self._orders = orders
-            self._send(_OF_ALL, Request(self._settings, "orders", orders=orders), now_ns)
+            self._send(_OF_ALL, PlaceRequest(self._settings, "orders", orders=orders), now_ns)
             return
         if self._leaving:
-            self._send(_OF_PAST, Request(self._settings, "exchange", self._leaving.pop(0)), now_ns)
+            self._send(_OF_PAST, PlaceRequest(self._settings, "exchange", self._leaving.pop(0)), now_ns)
             return
         # Whose last exchange is longest ago comes first: none waits for ever behind others.
         by_age = sorted(locals_, key=lambda local: self._age_of(local.incident_id))
@@ -163,21 +163,21 @@ class Link:
             wish = seat.member.wish(now_ns, local)
             if wish is not None:
                 seat.wished = (now_ns, wish, local.judged)
-                self._send(local.incident_id, Request(self._settings, "exchange", wish), now_ns)
+                self._send(local.incident_id, PlaceRequest(self._settings, "exchange", wish), now_ns)
                 return
         if self._paces is not None and (pace := self._paces.wish(now_ns)) is not None:
             self._pace = pace
-            self._send(_OF_PACE, Request(self._settings, "pace", pace=pace), now_ns)
+            self._send(_OF_PACE, PlaceRequest(self._settings, "pace", pace=pace), now_ns)
             return
         if self._checked_ns is None or now_ns - self._checked_ns >= _CHECK_SECONDS * SECOND_NS:
             self._checked_ns = now_ns
-            self._send("", Request(self._settings, "check"), now_ns)
+            self._send("", PlaceRequest(self._settings, "check"), now_ns)
 
     def _age_of(self, incident_id: str) -> int:
         wished = self._seats[incident_id].wished
         return 0 if wished is None else wished[0]
 
-    def _send(self, whose: str, request: Request, now_ns: int) -> None:
+    def _send(self, whose: str, request: PlaceRequest, now_ns: int) -> None:
         try:
             if self._worker.pid is None:
                 self._worker.start()

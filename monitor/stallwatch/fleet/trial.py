@@ -5,7 +5,7 @@ import time
 import msgspec
 
 from stallwatch.errors import UsageError
-from stallwatch.fleet.child import Request
+from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen
 from stallwatch.fleet.settings import Settings
 from stallwatch.node.children import module_of_ours, start_own
@@ -19,7 +19,7 @@ def try_place(settings: Settings, seconds: float = 15.0) -> None:
     seen: Seen | None = None
     try:
         worker.start()
-        worker.ask(msgspec.msgpack.encode(Request(settings, "check")), deadline)
+        worker.ask(msgspec.msgpack.encode(PlaceRequest(settings, "check")), deadline)
         while seen is None and not worker.has_ended and worker.wait(deadline):
             for message in worker.messages():
                 seen = msgspec.msgpack.decode(message, type=Seen)

@@ -15,7 +15,7 @@ from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import world_of
 from stallwatch.hook.publication import Publication
 from stallwatch.hook.rank_file import RankFile, remove_stale_files, write_private
-from stallwatch.hook.requests import Request, Requests
+from stallwatch.hook.requests import DumpRequest, Requests
 
 LOOKS_PER_PULSE = 4
 SPREAD_NS = layout.PUBLISH_NS  # all of it: a step as long as the distance of looks is seen at each of its moments
@@ -156,7 +156,7 @@ class Pulse:
                 self._dump_thread = native.Thread(self._answer, publication.file, request)
                 self._dump_thread.start()
 
-    def _answer(self, file: RankFile, request: Request) -> None:
+    def _answer(self, file: RankFile, request: DumpRequest) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         publication = self.publication
         # Said before it starts: the dump may hold the GIL for seconds, and the pulse stands still meanwhile.

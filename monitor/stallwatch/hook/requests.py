@@ -18,7 +18,7 @@ _REQUEST_BYTES = 4096
 _LONGEST_DELAY_SECONDS = 4.0
 
 
-class Request(NamedTuple):
+class DumpRequest(NamedTuple):
     """What the daemon asks of this rank: an answer to one number, by one rung of looking."""
 
     request_id: int
@@ -37,7 +37,7 @@ class Requests:
         self._seen: Optional[tuple[int, int]] = None
         self._answers: list[str] = []
 
-    def poll(self, file: RankFile) -> "Optional[Request]":
+    def poll(self, file: RankFile) -> "Optional[DumpRequest]":
         """A request that was not seen before. One `stat` when there is none."""
         path = request_path(file.directory, file.rank, file.key)
         try:
@@ -50,7 +50,7 @@ class Requests:
         self._seen = mark
         return _read(path, trusted_owner(file.directory))
 
-    def answer(self, file: RankFile, request: Request) -> None:
+    def answer(self, file: RankFile, request: DumpRequest) -> None:
         """Dump both recorders and tell the scene, or our own stacks, and leave an answer of each. Raise whatever torch
         or the disk raises."""
         self.remove_answers()
@@ -62,7 +62,7 @@ class Requests:
         if self._answers:
             self._leave(file, request, SCENE, scene_json())
 
-    def _leave(self, file: RankFile, request: Request, name: str, data: bytes) -> None:
+    def _leave(self, file: RankFile, request: DumpRequest, name: str, data: bytes) -> None:
         path = file.path_of(answer_name(file.rank, file.key, request.request_id, name, new_mark()))
         self._answers.append(path)
         write_private(path, data)
@@ -76,7 +76,7 @@ class Requests:
                 pass
 
 
-def _read(path: str, directory_owner: Optional[int]) -> "Optional[Request]":
+def _read(path: str, directory_owner: Optional[int]) -> "Optional[DumpRequest]":
     import json
 
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -91,4 +91,4 @@ def _read(path: str, directory_owner: Optional[int]) -> "Optional[Request]":
     request_id, rung, at_ns = body["id"], body["rung"], body.get("at_ns", 0)
     if not isinstance(request_id, int) or not isinstance(at_ns, int) or (rung not in RUNGS and rung != STACKS_RUNG):
         raise ValueError(f"dump request {body!r} is not understood")
-    return Request(request_id, rung, at_ns)
+    return DumpRequest(request_id, rung, at_ns)

@@ -17,7 +17,7 @@ from stallwatch.incidents.store import IncidentStore, Left
 from stallwatch.model.incident import Incident
 from stallwatch.node.atomic_file import write_atomically
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.disk import LIMIT_BYTES, Answer, Call, Failed
+from stallwatch.node.disk import LIMIT_BYTES, Call, DiskAnswer, Failed
 from stallwatch.node.frames import answer_requests, as_child
 
 _CALL = msgspec.msgpack.Decoder(Call)
@@ -104,16 +104,16 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def answer_to(body: bytes) -> Answer:
+def answer_to(body: bytes) -> DiskAnswer:
     """Do what a request asks of the disk; an error is an answer."""
     call = _CALL.decode(body)
     try:
         value = _FUNCTIONS[call.name](*_ARGUMENTS.decode(call.arguments))
     except OSError as error:
-        return Answer(failed=Failed(error.errno or 5, os.fsdecode(error.filename or "")))
+        return DiskAnswer(failed=Failed(error.errno or 5, os.fsdecode(error.filename or "")))
     except Exception as error:  # noqa: BLE001 - this child's guard: what a call raises is its answer
-        return Answer(problem=f"{type(error).__name__}: {error}")
-    return Answer(msgspec.Raw(msgspec.msgpack.encode(value)))
+        return DiskAnswer(problem=f"{type(error).__name__}: {error}")
+    return DiskAnswer(msgspec.Raw(msgspec.msgpack.encode(value)))
 
 
 def main() -> None:

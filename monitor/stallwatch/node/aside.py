@@ -19,7 +19,7 @@ class Silent(Exception):
         self.seconds = seconds
 
 
-class Aside(Generic[T]):
+class OneCallAtATime(Generic[T]):
     """One call at a time: while one has not come back, none is begun, and no second one joins it where it hangs."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -35,7 +35,7 @@ class Failed(msgspec.Struct, frozen=True):
     path: str
 
 
-class Answer(msgspec.Struct, frozen=True):
+class DiskAnswer(msgspec.Struct, frozen=True):
     """What it answers."""
 
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
@@ -43,8 +43,8 @@ class Answer(msgspec.Struct, frozen=True):
     problem: str = ""  # any other error
 
 
-_ANSWER = msgspec.msgpack.Decoder(Answer)
-_ENDED = Answer(problem="the process that reads and writes there has ended")
+_ANSWER = msgspec.msgpack.Decoder(DiskAnswer)
+_ENDED = DiskAnswer(problem="the process that reads and writes there has ended")
 _ONCE = ("append",)  # of the child's table: what may have been done is done twice by asking again
 
 
@@ -155,7 +155,7 @@ class Disk:
                 return
         raise self._hangs()
 
-    def _asked(self, request: bytes, deadline: float) -> Answer | None:
+    def _asked(self, request: bytes, deadline: float) -> DiskAnswer | None:
         """Ask the child, a new one where there is none; return as `_answer`."""
         if self._worker.pid is None:
             self._worker.start()
@@ -170,7 +170,7 @@ class Disk:
             raise self._hangs()
         return self._answer(deadline)
 
-    def _answer(self, deadline: float) -> Answer | None:
+    def _answer(self, deadline: float) -> DiskAnswer | None:
         """Return the answer to the call under way, None when there is none by then, _ENDED where none will come."""
         while True:
             for message in self._worker.messages():

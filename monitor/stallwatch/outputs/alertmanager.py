@@ -17,7 +17,7 @@ from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
 from stallwatch.outputs.documents import HeldBack, encoded
 from stallwatch.outputs.headline import headline, safety_words, sentence
 from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
-from stallwatch.outputs.poster import Request
+from stallwatch.outputs.poster import PostRequest
 from stallwatch.outputs.secret import secret_url
 
 _ATTEMPT_SECONDS = 10.0
@@ -141,7 +141,9 @@ def alertmanager(config: Config, clock: Clock) -> AlertmanagerOutput | None:
     urls = [secret_url("alertmanager.urls", one, "") or "" for one in section.urls.replace(",", " ").split()]
     if not urls:
         return None
-    posters = [ChildPoster(Request("json", f"{url.rstrip('/')}/api/v2/alerts", msgspec.Raw(b"{}"), 0)) for url in urls]
+    posters = [
+        ChildPoster(PostRequest("json", f"{url.rstrip('/')}/api/v2/alerts", msgspec.Raw(b"{}"), 0)) for url in urls
+    ]
     return AlertmanagerOutput(posters, clock, section.minimum_severity, section.cluster, config.http.external_url)
 
 

@@ -6,7 +6,7 @@ service itself has asked for quiet: it may be one message alone that it does not
 
 from collections.abc import Sequence
 
-from stallwatch.outputs.delivery import Later, Outcome
+from stallwatch.outputs.delivery import DeliveryResult, Later
 from stallwatch.outputs.rate_cap import RateCap
 from stallwatch.outputs.spool import Message
 
@@ -24,7 +24,7 @@ class BackOff:
         self._asked_until_ns = 0  # the service's own wish
         self._failed: set[tuple[str, str]] = set()  # owner and training job, since the last message that went out
 
-    def note(self, messages: Sequence[Message], outcome: Outcome, now_ns: int) -> None:
+    def note(self, messages: Sequence[Message], outcome: DeliveryResult, now_ns: int) -> None:
         """Take in what came of an attempt."""
         if not isinstance(outcome, Later):  # it answers
             self._attempts, self._not_before_ns = 0, now_ns

@@ -11,7 +11,7 @@ from stallwatch.config import Config
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
 from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
-from stallwatch.outputs.poster import Request
+from stallwatch.outputs.poster import PostRequest
 from stallwatch.outputs.secret import secret_url
 
 _ATTEMPT_SECONDS = 15.0
@@ -58,4 +58,4 @@ def deadman(config: Config, clock: Clock) -> Deadman | None:
     url = secret_url("deadman.url", config.deadman.url, config.deadman.url_file)
     if url is None:
         return None
-    return Deadman(ChildPoster(Request("json", url, msgspec.Raw(b"{}"), 0)), clock, config.deadman.every_seconds)
+    return Deadman(ChildPoster(PostRequest("json", url, msgspec.Raw(b"{}"), 0)), clock, config.deadman.every_seconds)

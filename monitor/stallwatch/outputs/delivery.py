@@ -11,9 +11,9 @@ import msgspec
 
 from stallwatch.node.children import module_of_ours, start_own
 from stallwatch.node.worker import Worker
-from stallwatch.outputs.poster import KEEP_SECONDS, Answer, Request
+from stallwatch.outputs.poster import KEEP_SECONDS, PostAnswer, PostRequest
 
-_ANSWER = msgspec.json.Decoder(Answer)
+_ANSWER = msgspec.json.Decoder(PostAnswer)
 
 _COMMAND = module_of_ours("stallwatch.outputs.poster")
 _LONGEST_WAIT_SECONDS = 3600.0  # a server that asks for more is asked again after this
@@ -40,13 +40,13 @@ class Refused(NamedTuple):
     reason: str
 
 
-Outcome = Delivered | Later | Refused
+DeliveryResult = Delivered | Later | Refused
 
 
 class Poster(Protocol):
     """One way to a service that is told of incidents, for one message at a time."""
 
-    def post(self, body: bytes, seconds: float, thread: str = "") -> Outcome:
+    def post(self, body: bytes, seconds: float, thread: str = "") -> DeliveryResult:
         """Deliver a JSON body, in a thread of the service; come back within `seconds`, whatever the network does."""
         ...
 
@@ -67,13 +67,13 @@ class ChildPoster:
     """Delivers through child processes that are killed at the deadline, one for each delivery that is under way. The
     last one stays for a while, for messages seldom come alone, and a busy node starts none in a second."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: PostRequest) -> None:
         self._request = request
         self._lock = threading.Lock()
         self._idle: list[_Sender] = []
         self._busy: list[_Sender] = []
 
-    def post(self, body: bytes, seconds: float, thread: str = "") -> Outcome:
+    def post(self, body: bytes, seconds: float, thread: str = "") -> DeliveryResult:
         request = msgspec.structs.replace(self._request, body=msgspec.Raw(body), seconds=seconds, thread=thread)
         with self._lock:
             sender = self._idle.pop() if self._idle else _Sender(request.kind)
@@ -120,7 +120,7 @@ class _Sender:
         self._worker = Worker(start_own((*_COMMAND, kind)))
         self._used = 0.0
 
-    def post(self, request: Request) -> Outcome:
+    def post(self, request: PostRequest) -> DeliveryResult:
         deadline = time.monotonic() + request.seconds
         try:
             if not self._ask(msgspec.json.encode(request), deadline):
@@ -159,7 +159,7 @@ class _Sender:
             self.end()
         return False
 
-    def _answer(self, deadline: float) -> Outcome | None:
+    def _answer(self, deadline: float) -> DeliveryResult | None:
         while True:
             with contextlib.suppress(ValueError, msgspec.MsgspecError):
                 for message in self._worker.messages():
@@ -181,7 +181,7 @@ class _Sender:
         self._worker.end()
 
 
-def judge(answer: Answer) -> Outcome:
+def judge(answer: PostAnswer) -> DeliveryResult:
     """Given a server's answer, return what it means for the message."""
     if answer.status is None:
         return Later(answer.detail, perhaps_delivered=answer.perhaps_delivered)

@@ -19,7 +19,7 @@ from stallwatch.model.incident import Delivered, Incident, NodeReport, Severity
 from stallwatch.node.disk import DiskChildEnded, DiskHangs
 from stallwatch.outputs.back_off import BackOff
 from stallwatch.outputs.delivery import Delivered as Arrived
-from stallwatch.outputs.delivery import Later, Outcome, ReadyPoster
+from stallwatch.outputs.delivery import DeliveryResult, Later, ReadyPoster
 from stallwatch.outputs.documents import HeldBack
 from stallwatch.outputs.rate_cap import NoCap, RateCap
 from stallwatch.outputs.spool import Message, Spool, SpoolFile
@@ -258,7 +258,7 @@ class Notifier:
         thread.start()
 
     def _deliver(self, batch: _Batch) -> None:
-        outcome: Outcome = Later("the daemon is ending")
+        outcome: DeliveryResult = Later("the daemon is ending")
         try:
             if not self._closing:
                 outcome = self._attempt(batch.messages)
@@ -276,14 +276,14 @@ class Notifier:
         self._counts["dropped"] += len(old)
         self._delivery_problem = None if old else self._delivery_problem
 
-    def _attempt(self, messages: tuple[Message, ...]) -> Outcome:
+    def _attempt(self, messages: tuple[Message, ...]) -> DeliveryResult:
         if len(messages) == 1:
             thread = self._spool.threads.get(messages[0].incident_id, "")
             return self._poster.post(bytes(messages[0].body), self._attempt_seconds, thread)
         digest = self._words.digest([message.line for message in messages])
         return self._poster.post(msgspec.json.encode(digest), self._attempt_seconds)
 
-    def _settle(self, batch: _Batch, outcome: Outcome) -> None:
+    def _settle(self, batch: _Batch, outcome: DeliveryResult) -> None:
         messages, now_ns = batch.messages, self._clock.monotonic_ns()
         self._cap.end(messages, now_ns, arrived=isinstance(outcome, Arrived))
         self._back_off.note(messages, outcome, now_ns)

@@ -1,6 +1,6 @@
 """POSTs messages, one after the other. Runs as a child, so that no name server and no server that answers a byte a
 minute can hold the daemon: `python -m stallwatch.outputs.poster KIND`, Requests of that kind on standard input, an
-Answer to each on standard output. Ends with its input, and when nothing has come for a while."""
+PostAnswer to each on standard output. Ends with its input, and when nothing has come for a while."""
 
 import contextlib
 import hashlib
@@ -25,7 +25,7 @@ SIGNATURE = "Stallwatch-Signature"
 KEEP_SECONDS = 60.0  # without a message, then it ends
 
 
-class Request(msgspec.Struct, frozen=True):
+class PostRequest(msgspec.Struct, frozen=True):
     """What the posting child is asked: where to, and the body."""
 
     kind: Literal["slack", "slack_bot", "slack_reactions", "json"]
@@ -38,7 +38,7 @@ class Request(msgspec.Struct, frozen=True):
     thread: str = ""  # of slack_bot: "channel/ts" of the message that it answers
 
 
-class Answer(msgspec.Struct, frozen=True):
+class PostAnswer(msgspec.Struct, frozen=True):
     """What came of it."""
 
     status: int | None  # None: no answer came
@@ -58,7 +58,7 @@ _MOST_REACTIONS = 200
 _MOST_DETAIL = 300  # characters of a server's own words that are worth keeping
 
 
-def post(request: Request) -> Answer:
+def post(request: PostRequest) -> PostAnswer:
     """Post one request; every failure is an answer."""
     try:
         with _redirects_refused():
@@ -68,7 +68,7 @@ def post(request: Request) -> Answer:
         words = f"{type(error).__name__}: {reason}".replace(request.url, "<url>")
         for secret in filter(None, (request.bearer, request.signing_key)):
             words = words.replace(secret, "<secret>")
-        return Answer(None, words[:_MOST_DETAIL], perhaps_delivered=not isinstance(reason, _BEFORE_SENDING))
+        return PostAnswer(None, words[:_MOST_DETAIL], perhaps_delivered=not isinstance(reason, _BEFORE_SENDING))
 
 
 @contextlib.contextmanager
@@ -90,17 +90,17 @@ def _refuse_redirect(_: object, request: Any, file: Any, code: int, message: str
     raise urllib.error.HTTPError(request.full_url, code, message, headers, io.BytesIO(words.encode()))
 
 
-def _to_slack(request: Request) -> Answer:
+def _to_slack(request: PostRequest) -> PostAnswer:
     from slack_sdk.webhook import WebhookClient
 
     # Retries are ours: they outlive this process.
     client = WebhookClient(request.url, timeout=max(1, int(request.seconds)), retry_handlers=[])
     response = client.send_dict(msgspec.json.decode(request.body))
     headers = {name.lower(): value for name, value in dict(response.headers).items()}
-    return Answer(response.status_code, response.body[:_MOST_DETAIL], headers.get("retry-after"))
+    return PostAnswer(response.status_code, response.body[:_MOST_DETAIL], headers.get("retry-after"))
 
 
-def _as_bot(request: Request) -> Answer:
+def _as_bot(request: PostRequest) -> PostAnswer:
     """Post a message, or an answer in its thread; then the first message shows how things stand now ("root")."""
     from slack_sdk import WebClient
     from slack_sdk.errors import SlackApiError
@@ -118,10 +118,10 @@ def _as_bot(request: Request) -> Answer:
     if first and root:
         with contextlib.suppress(SlackApiError):  # the answer is there; its frame may stay as it was
             client.chat_update(channel=channel, ts=first, **root)
-    return Answer(200, "ok", thread=f"{response['channel']}/{response['ts']}")
+    return PostAnswer(200, "ok", thread=f"{response['channel']}/{response['ts']}")
 
 
-def _reactions(request: Request) -> Answer:
+def _reactions(request: PostRequest) -> PostAnswer:
     """The reactions to a message, as "name:user name:user" without skin tones."""
     from slack_sdk import WebClient
     from slack_sdk.errors import SlackApiError
@@ -137,15 +137,15 @@ def _reactions(request: Request) -> Answer:
         for reaction in message.get("reactions", ())
         for user in reaction["users"]
     ]
-    return Answer(200, " ".join(found[:_MOST_REACTIONS]))
+    return PostAnswer(200, " ".join(found[:_MOST_REACTIONS]))
 
 
-def _bot_refusal(error: Any) -> Answer:
+def _bot_refusal(error: Any) -> PostAnswer:
     """An HTTP status for Slack's own words; what is wrong with the set-up can be mended while the message waits."""
     reason, status = str(error.response.get("error", "")), int(error.response.status_code)
     if status == 200:
         status = 400 if reason in _SPOILED else 503
-    return Answer(status, reason[:_MOST_DETAIL], error.response.headers.get("Retry-After"))
+    return PostAnswer(status, reason[:_MOST_DETAIL], error.response.headers.get("Retry-After"))
 
 
 def signature(body: bytes, key: str, at: int) -> str:
@@ -155,9 +155,9 @@ def signature(body: bytes, key: str, at: int) -> str:
     return f"t={at},v1={digest}"
 
 
-def _as_json(request: Request) -> Answer:
+def _as_json(request: PostRequest) -> PostAnswer:
     if not request.url.startswith(("http://", "https://")):
-        return Answer(400, "the URL is neither http nor https")
+        return PostAnswer(400, "the URL is neither http nor https")
     headers = {"Content-Type": request.content_type, "User-Agent": "stallwatch"}
     if request.signing_key:
         headers[SIGNATURE] = signature(bytes(request.body), request.signing_key, int(time.time()))
@@ -166,10 +166,10 @@ def _as_json(request: Request) -> Answer:
     outgoing = urllib.request.Request(request.url, bytes(request.body), headers, method="POST")  # noqa: S310
     try:
         with urllib.request.urlopen(outgoing, timeout=request.seconds) as response:  # noqa: S310
-            return Answer(response.status, response.read(_MOST_DETAIL).decode("utf-8", "replace"))
+            return PostAnswer(response.status, response.read(_MOST_DETAIL).decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
         detail = error.read(_MOST_DETAIL).decode("utf-8", "replace")
-        return Answer(error.code, detail, error.headers.get("retry-after"))
+        return PostAnswer(error.code, detail, error.headers.get("retry-after"))
 
 
 _KINDS = {"slack": _to_slack, "slack_bot": _as_bot, "slack_reactions": _reactions, "json": _as_json}
@@ -180,7 +180,9 @@ def main() -> None:
     drop_unless_root()
     if sys.argv[1:] and sys.argv[1].startswith("slack"):
         import slack_sdk.webhook  # noqa: F401  while there is nothing to send yet
-    answer_requests(lambda request: msgspec.json.encode(post(msgspec.json.decode(request, type=Request))), KEEP_SECONDS)
+    answer_requests(
+        lambda request: msgspec.json.encode(post(msgspec.json.decode(request, type=PostRequest))), KEEP_SECONDS
+    )
 
 
 if __name__ == "__main__":

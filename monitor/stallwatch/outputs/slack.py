@@ -16,7 +16,7 @@ from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.delivery import ChildPoster
 from stallwatch.outputs.notifier import Notifier
 from stallwatch.outputs.output import Control
-from stallwatch.outputs.poster import Request
+from stallwatch.outputs.poster import PostRequest
 from stallwatch.outputs.rate_cap import RateCap
 from stallwatch.outputs.secret import secret_text, secret_url
 from stallwatch.outputs.slack_message import (
@@ -60,7 +60,7 @@ def slack_reactions(config: Config, clock: Clock, control: Control, notifier: No
     return SlackReactions(ChildPoster(asking), clock, notifier.threads, control)
 
 
-def _request(section: SlackSection) -> Request | None:
+def _request(section: SlackSection) -> PostRequest | None:
     token = secret_text("slack.bot_token", section.bot_token, section.bot_token_file)
     url = secret_url("slack.webhook_url", section.webhook_url, section.webhook_url_file)
     if token and url:
@@ -69,8 +69,8 @@ def _request(section: SlackSection) -> Request | None:
         if not section.channel:
             raise UsageError("slack.channel is empty", "A bot must be told where to write: a channel's id or name.")
         api = secret_url("slack.api_url", section.api_url, "") or ""
-        return Request("slack_bot", api, msgspec.Raw(b"{}"), 0, bearer=token)
-    return Request("slack", url, msgspec.Raw(b"{}"), 0) if url else None
+        return PostRequest("slack_bot", api, msgspec.Raw(b"{}"), 0, bearer=token)
+    return PostRequest("slack", url, msgspec.Raw(b"{}"), 0) if url else None
 
 
 def _channels(section: SlackSection, *, bot: bool) -> tuple[str, tuple[tuple[str, str], ...]]:

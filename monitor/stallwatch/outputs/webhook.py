@@ -22,7 +22,7 @@ from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.delivery import ChildPoster
 from stallwatch.outputs.documents import IncidentDocument, incident_document
 from stallwatch.outputs.notifier import Notifier
-from stallwatch.outputs.poster import Request
+from stallwatch.outputs.poster import PostRequest
 from stallwatch.outputs.secret import secret_text, secret_url
 from stallwatch.outputs.spool import FarSpoolFile
 
@@ -76,7 +76,7 @@ def webhook(config: Config, clock: Clock) -> Notifier | None:
     return Notifier(
         "webhook",
         WebhookWords(),
-        ChildPoster(Request("json", url, msgspec.Raw(b"{}"), 0, content_type=CONTENT_TYPE, signing_key=key)),
+        ChildPoster(PostRequest("json", url, msgspec.Raw(b"{}"), 0, content_type=CONTENT_TYPE, signing_key=key)),
         clock,
         FarSpoolFile(Path(config.daemon.state_directory) / "webhook.json"),
         config.webhook.minimum_severity,

@@ -75,7 +75,7 @@ def plan(standstill: Standstill, config: Config) -> Plan:
         return Plan()
     if not standstill.begun:
         return Plan((), "the job has not begun to step, and nothing shows that it is stuck")
-    open_ = _undecided(standstill, config) if state == "undecided" else _moving(standstill, config)
+    open_ = _undecided_wait(standstill, config) if state == "undecided" else _moving(standstill, config)
     return Plan(((open_.until_ns, "warning"),), open_.why) if open_ else Plan((), "nothing shows that its ranks wait")
 
 
@@ -118,7 +118,7 @@ def _settling(standstill: Standstill, config: Config) -> _Wait | None:
     return None
 
 
-def _undecided(standstill: Standstill, config: Config) -> _Wait | None:
+def _undecided_wait(standstill: Standstill, config: Config) -> _Wait | None:
     verdict, tell = standstill.verdict, config.tell
     if verdict.ends_by_itself is not None:
         return _kind(standstill, config)

@@ -19,13 +19,13 @@ _PROGRESS_BYTES = 1 << 20
 _MEETS_WAKES, _MEETS_EVERY_SECOND, _LEAST_EVERY_SECOND = 4, 10, 0.5
 _FLOWS_WAKES = 3  # one may be the time-out of a client that then asks again
 
-Answer = Literal["moves", "stands", "unknown"]
+ProgressAnswer = Literal["moves", "stands", "unknown"]
 
 
 class Progress(NamedTuple):
     """Whether something moves between two observations, and why we say so."""
 
-    answer: Answer
+    answer: ProgressAnswer
     cpu_share: float | None = None  # of the judged thread, in cores
     because: tuple[Fact, ...] = ()
 

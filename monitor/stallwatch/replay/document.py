@@ -65,7 +65,7 @@ class LookVerdict(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Told(msgspec.Struct, frozen=True):
+class ToldMessage(msgspec.Struct, frozen=True):
     """A message that would have been sent."""
 
     at: str
@@ -91,7 +91,7 @@ class Replay(msgspec.Struct, frozen=True):
     timeline: Timeline | None
     detection: tuple[Decision, ...]
     looks: tuple[LookVerdict, ...]
-    told: tuple[Told, ...]
+    told: tuple[ToldMessage, ...]
     incidents: tuple[IncidentDocument, ...]
     at_the_time: tuple[EventDocument, ...]  # what the daemon that recorded it noted about telling people
     caveats: tuple[str, ...]
@@ -143,7 +143,7 @@ class _Played:
         self._found: tuple[Any, ...] = ()
         self._ticks = -1
         self.decisions: list[Decision] = []
-        self.told: list[Told] = []
+        self.told: list[ToldMessage] = []
         self.incidents: tuple[Incident, ...] = ()
 
     def add(self, moment: Moment, job: JobKey | None) -> None:
@@ -153,7 +153,7 @@ class _Played:
         for message in self._telling.step(moment.incidents):
             incident = message.incident
             told = (incident.incident_id, message.step, incident.severity, message.outputs, message.line)
-            self.told.append(Told(iso(moment.wall_ns), self._after(moment.at_ns), *told))
+            self.told.append(ToldMessage(iso(moment.wall_ns), self._after(moment.at_ns), *told))
         self.incidents = moment.incidents
 
     def _decided(self, moment: Moment, job: JobKey | None) -> None:

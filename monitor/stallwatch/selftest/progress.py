@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from stallwatch.selftest.result import Device, Failure, Outcome, StepResult
+from stallwatch.selftest.result import Device, Failure, StepOutcome, StepResult
 from stallwatch.selftest.worker.report import IMPORT, name_of
 
-_WORST_FIRST: tuple[Outcome, ...] = ("error", "wrong", "unfinished", "unsupported", "ok")
+_WORST_FIRST: tuple[StepOutcome, ...] = ("error", "wrong", "unfinished", "unsupported", "ok")
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class Line(msgspec.Struct, frozen=True):
     schema_version: int
     step: str = ""
     bytes: int | None = None
-    outcome: Outcome | None = None
+    outcome: StepOutcome | None = None
     detail: str = ""
     seconds: float | None = None
     facts: dict[str, Any] = {}
@@ -106,7 +106,7 @@ class Progress:
         return tuple(self._step(key, ends) for key, ends in order.items())
 
     def _step(self, key: tuple[str, int | None], ends: list[Line]) -> StepResult:
-        by_outcome: dict[Outcome, list[int]] = {}
+        by_outcome: dict[StepOutcome, list[int]] = {}
         for line in ends:
             by_outcome.setdefault(line.outcome or "error", []).append(line.rank)
         unfinished = [rank for rank in self.lines if rank not in {line.rank for line in ends}]

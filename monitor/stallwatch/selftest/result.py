@@ -10,7 +10,7 @@ from stallwatch.model.verdict import Verdict
 SCHEMA_VERSION = 1
 BEFORE_COLLECTIVES = ("start", "device", "store", "meeting", "init")
 
-Outcome = Literal["ok", "wrong", "error", "unsupported", "unfinished"]
+StepOutcome = Literal["ok", "wrong", "error", "unsupported", "unfinished"]
 FailureKind = Literal["absent", "stalled", "wrong", "error", "died"]
 
 
@@ -23,7 +23,7 @@ class StepResult(msgspec.Struct, frozen=True):
 
     step: str
     bytes: int | None
-    outcome: Outcome  # the worst of all ranks
+    outcome: StepOutcome  # the worst of all ranks
     ranks: tuple[int, ...]  # whose outcome it is
     seconds: float | None = None  # of the slowest rank
     bus_bytes_per_second: int | None = None  # of the slowest rank, as nccl-tests define it

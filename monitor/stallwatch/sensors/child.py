@@ -17,7 +17,7 @@ from stallwatch.model.snapshot import SENSORS
 from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.frames import Unpacker, as_child, pack, write
 from stallwatch.node.no_network import give_up_network
-from stallwatch.sensors.frames import NEWS, Answer
+from stallwatch.sensors.frames import NEWS, SensorAnswer
 from stallwatch.sensors.sensor import Options, Sensor
 
 
@@ -30,7 +30,7 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
         while not _wait(sensor, requests):
             # Once per request: a node where much happens is not asked more often for it.
             if not told:
-                write(answers, pack(msgspec.msgpack.encode(Answer(NEWS, 0.0))))
+                write(answers, pack(msgspec.msgpack.encode(SensorAnswer(NEWS, 0.0))))
             told = True
         data = os.read(requests, 1 << 16)
         if not data:
@@ -38,17 +38,19 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
         for message in unpacker.feed(data):
             request = msgspec.msgpack.decode(message, type=int)
             began = time.monotonic()
-            answer = Answer(request, 0.0)
+            answer = SensorAnswer(request, 0.0)
             try:
                 sensor = sensor or make()
                 value = encoded(sensor, sensor.read())
-                answer = Answer(request, time.monotonic() - began, value)
+                answer = SensorAnswer(request, time.monotonic() - began, value)
             except Absent as reason:
                 again = reason.seconds if isinstance(reason, Resting) else None
-                answer = Answer(request, time.monotonic() - began, error=str(reason), absent=True, again_seconds=again)
+                answer = SensorAnswer(
+                    request, time.monotonic() - began, error=str(reason), absent=True, again_seconds=again
+                )
             except Exception as error:  # noqa: BLE001 - the sensors' guard: what a sensor raises is its answer
                 reason_text = name_of(f"{type(error).__name__}: {error}")
-                answer = Answer(request, time.monotonic() - began, error=reason_text)
+                answer = SensorAnswer(request, time.monotonic() - began, error=reason_text)
             write(answers, pack(msgspec.msgpack.encode(answer)))
             if answer.absent:
                 return

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from stallwatch.formats.outside_text import path_of
 from stallwatch.model.snapshot import Heartbeat, Outputs, ProcessEnd
 from stallwatch.node import untrusted
-from stallwatch.node.aside import Aside
+from stallwatch.node.aside import OneCallAtATime
 from stallwatch.node.cgroups import events_file, memory_group, out_of_memory_kills
 from stallwatch.node.mount_roots import mount_namespace, open_root_in
 from stallwatch.node.procfs import wait_status
@@ -24,7 +24,7 @@ _PIDFD_INFO = struct.Struct("QQ11Ii")
 _ERROR_FILE_LIMIT_BYTES = 1 << 20
 _SIGKILL = 9
 # Where it lies is the job's to say, a dead file server among others: what does not answer costs no other rank's end.
-_error_files = Aside[bool]()
+_error_files = OneCallAtATime[bool]()
 _ERROR_FILE_SECONDS = 1.0
 
 

@@ -5,7 +5,7 @@ import msgspec
 NEWS = 0  # answers no request: something happened, ask soon
 
 
-class Answer(msgspec.Struct, frozen=True):
+class SensorAnswer(msgspec.Struct, frozen=True):
     """What a child says to request `request`: a value, or why there is none."""
 
     request: int

@@ -15,7 +15,7 @@ from stallwatch.formats.outside_text import name_of
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Absent, Resting
 from stallwatch.model.snapshot import GpusLook, PartStatus
-from stallwatch.node.aside import Aside, Silent
+from stallwatch.node.aside import OneCallAtATime, Silent
 from stallwatch.node.gpu_release import released
 from stallwatch.node.nvml import GpuReader, load_nvml
 from stallwatch.node.worker import GIVE_UP_SECONDS
@@ -51,7 +51,7 @@ class GpusSensor:
         self._find = find
         self._end = end
         self._reader: GpuReader | None = None
-        self._values = Aside[tuple[Gpu, ...]](monotonic)
+        self._values = OneCallAtATime[tuple[Gpu, ...]](monotonic)
         self._events = GpuEvents(find, lambda: int(monotonic() * 1e9))
         self._known: tuple[Gpu, ...] = ()
         self._is_present = False

@@ -11,7 +11,7 @@ import msgspec
 from stallwatch.formats.kernel_log import parse
 from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.snapshot import HostSample, NetworkPort
-from stallwatch.node.aside import Aside
+from stallwatch.node.aside import OneCallAtATime
 from stallwatch.sensors.kernel_messages import KernelMessages, Unreadable, open_messages
 from stallwatch.sensors.network_ports import read_ports
 from stallwatch.sensors.sensor import Options
@@ -133,7 +133,7 @@ class Ports:
     def __init__(self, sys: str, monotonic_ns: Callable[[], int]) -> None:
         self._sys = sys
         self._now_ns = monotonic_ns
-        self._aside = Aside[None](lambda: monotonic_ns() / 1e9)
+        self._aside = OneCallAtATime[None](lambda: monotonic_ns() / 1e9)
         self._value: tuple[tuple[NetworkPort, ...], int] | None = None
         self._due_ns = 0
 

@@ -3,7 +3,7 @@
 import pwd
 from collections.abc import Callable, Iterable
 
-from stallwatch.node.aside import Aside
+from stallwatch.node.aside import OneCallAtATime
 
 _ANSWER_SECONDS = 1.0
 
@@ -21,7 +21,7 @@ class Owners:
         self._look_up = look_up
         self._seconds = seconds
         self._names: dict[int, str] = {}
-        self._aside = Aside[str]()
+        self._aside = OneCallAtATime[str]()
 
     def name_of(self, uid: int) -> str:
         """A user's name; "uid N" for one that has none."""

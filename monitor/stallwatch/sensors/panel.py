@@ -26,7 +26,7 @@ from stallwatch.model.snapshot import (
 from stallwatch.node.children import Start
 from stallwatch.node.privileged_client import Privileged
 from stallwatch.node.worker import Worker
-from stallwatch.sensors.frames import NEWS, Answer
+from stallwatch.sensors.frames import NEWS, SensorAnswer
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class SupervisedSensor(Generic[T]):
         self.name = name
         self._title = title
         self._decoder = msgspec.msgpack.Decoder(answer_type)
-        self._answers = msgspec.msgpack.Decoder(Answer)
+        self._answers = msgspec.msgpack.Decoder(SensorAnswer)
         self._clock = clock
         self._required = required
         self._present = False  # the node has the thing, so that not to answer is a fault
@@ -156,7 +156,7 @@ class SupervisedSensor(Generic[T]):
             self._fail(f"{self._title}: its process cannot be started: {error.strerror}")
             self._delay(now_ns)
 
-    def _take(self, answer: Answer, late: bool) -> None:
+    def _take(self, answer: SensorAnswer, late: bool) -> None:
         self._has_news |= answer.request == NEWS
         if answer.request != self._request:
             return

@@ -13,7 +13,7 @@ from functools import partial
 
 from stallwatch.formats.outside_text import path_bytes, path_of
 from stallwatch.model.snapshot import DiskSample
-from stallwatch.node.aside import Aside
+from stallwatch.node.aside import OneCallAtATime
 
 LOOK_SECONDS = 10.0
 _LATE_SECONDS = 30.0
@@ -31,7 +31,7 @@ class RankDisks:
         self._proc = proc
         self._now_ns = monotonic_ns
         self._known: dict[_Identity, dict[int, DiskSample]] = {}  # by device number
-        self._under_way: dict[int, Aside[None]] = {}  # by user
+        self._under_way: dict[int, OneCallAtATime[None]] = {}  # by user
         self._due_ns = 0
 
     def look(self, ranks: Iterable[tuple[_Identity, int]]) -> None:
@@ -47,7 +47,7 @@ class RankDisks:
         self._known = {identity: self._known.get(identity, {}) for own in by_user.values() for identity in own}
         for uid, own in by_user.items():
             if uid not in self._under_way and len(self._under_way) < _MOST_THREADS:
-                self._under_way[uid] = Aside(lambda: self._now_ns() / 1e9)
+                self._under_way[uid] = OneCallAtATime(lambda: self._now_ns() / 1e9)
                 self._under_way[uid].begin(partial(self._look, tuple(own)))
 
     def of(self, pid: int, start_ticks: int) -> tuple[DiskSample, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.captures.as_user import Found, Request, Wanted, read_as_user
+from stallwatch.captures.as_user import Found, UserFilesRequest, Wanted, read_as_user
 from tests.builders.records import start_ticks_of
 from tests.programs.everybody import python_for_everybody
 
@@ -43,14 +43,14 @@ def test_files_are_read_as_the_ranks_own_user(process: "subprocess.Popen[bytes]"
         path.chmod(mode)
     lines = ((str(ours), 1), (str(theirs), 1))
     wanted = Wanted(3, process.pid, start_ticks_of(process.pid), lines)
-    (found,) = read_as_user(Request(NOBODY, NOBODY, (), (wanted,)), 20)
+    (found,) = read_as_user(UserFilesRequest(NOBODY, NOBODY, (), (wanted,)), 20)
     assert found.rank == 3
     assert [line.file for line in found.sources] == [str(theirs)]
     assert found.log == ("from the job",)
 
 
 def test_process_that_ended_is_said() -> None:
-    (found,) = read_as_user(Request(NOBODY, NOBODY, (), (Wanted(3, 2**22 + 1, 5, ()),)), 20)
+    (found,) = read_as_user(UserFilesRequest(NOBODY, NOBODY, (), (Wanted(3, 2**22 + 1, 5, ()),)), 20)
     assert found.log is None
     assert "has ended" in found.log_problem
 
@@ -59,13 +59,13 @@ SERVICE = 64201
 SERVICE_PROGRAM = """
 import sys
 import msgspec
-from stallwatch.captures.as_user import Request, read_as_user
-request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+from stallwatch.captures.as_user import UserFilesRequest, read_as_user
+request = msgspec.json.decode(sys.stdin.buffer.read(), type=UserFilesRequest)
 sys.stdout.buffer.write(msgspec.json.encode(read_as_user(request, 20)))
 """
 
 
-def found_by_service(request: Request, *capabilities: str) -> Found:
+def found_by_service(request: UserFilesRequest, *capabilities: str) -> Found:
     """What a service user of its own, with these capabilities and no way to become anybody, finds."""
     python = python_for_everybody() or pytest.skip("no Python here that another user may run")
     given = ",".join(f"+{name}" for name in capabilities)
@@ -96,7 +96,7 @@ def test_service_that_may_read_all_passes_on_what_the_ranks_user_could_read(
     closed.parent.chmod(0o700)  # root's: the file in it is theirs, and they cannot reach it
     (home / "link.py").symlink_to(others)
     lines = tuple((str(path), 1) for path in (theirs, others, closed, home / "link.py"))
-    request = Request(NOBODY, NOBODY, (), (Wanted(3, process.pid, start_ticks_of(process.pid), lines),))
+    request = UserFilesRequest(NOBODY, NOBODY, (), (Wanted(3, process.pid, start_ticks_of(process.pid), lines),))
     found = found_by_service(request, "dac_read_search", "sys_ptrace")
     assert [line.file for line in found.sources] == [str(theirs)]
     assert found.log == ("from the job",)
@@ -104,7 +104,7 @@ def test_service_that_may_read_all_passes_on_what_the_ranks_user_could_read(
 
 def test_log_that_the_ranks_user_may_only_write_is_not_read(process: "subprocess.Popen[bytes]", folder: Path) -> None:
     (folder / "log").chmod(0o622)
-    request = Request(NOBODY, NOBODY, (), (Wanted(3, process.pid, start_ticks_of(process.pid), ()),))
+    request = UserFilesRequest(NOBODY, NOBODY, (), (Wanted(3, process.pid, start_ticks_of(process.pid), ()),))
     found = found_by_service(request, "dac_read_search", "sys_ptrace")
     assert found.log is None
     assert "not readable" in found.log_problem
@@ -118,5 +118,5 @@ def test_service_without_the_capability_reads_what_everybody_may(
     (folder / "open.py").write_text("a = 1\n")
     (folder / "open.py").chmod(0o644)
     lines = ((str(folder / "closed.py"), 1), (str(folder / "open.py"), 1))
-    request = Request(NOBODY, NOBODY, (), (Wanted(3, process.pid, start_ticks_of(process.pid), lines),))
+    request = UserFilesRequest(NOBODY, NOBODY, (), (Wanted(3, process.pid, start_ticks_of(process.pid), lines),))
     assert [line.file for line in found_by_service(request, "sys_ptrace").sources] == [str(folder / "open.py")]

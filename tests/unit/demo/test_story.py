@@ -1,7 +1,7 @@
 import msgspec
 
 from stallwatch.demo.catalogue import find
-from stallwatch.demo.outcome import Outcome, Said
+from stallwatch.demo.outcome import DemoOutcome, Said
 from stallwatch.demo.play import unplayed
 from stallwatch.demo.story import outcome_lines
 from stallwatch.errors import StallwatchError
@@ -26,7 +26,7 @@ VERDICT = Verdict(
 )
 
 
-def outcome(agrees: bool, verdict: Verdict | None = VERDICT, causes: tuple[str, ...] = ("not_entered",)) -> Outcome:
+def outcome(agrees: bool, verdict: Verdict | None = VERDICT, causes: tuple[str, ...] = ("not_entered",)) -> DemoOutcome:
     incident = None
     if verdict is not None:
         incident = IncidentDocument(
@@ -34,7 +34,7 @@ def outcome(agrees: bool, verdict: Verdict | None = VERDICT, causes: tuple[str, 
             deadline=None, evidence_complete=True, verdicts=(verdict,), state="open", severity="warning", muted=False,
             node="node-7", opened_at="", resolved_at=None, resolution="", bundle="", findings=(), events=(),
         )  # fmt: skip
-    return Outcome(
+    return DemoOutcome(
         fault="lock",
         seed=5,
         ranks=4,

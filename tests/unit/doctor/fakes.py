@@ -10,11 +10,11 @@ import msgspec
 from stallwatch.doctor.check import Check
 from stallwatch.doctor.finding import FindingRecord
 from stallwatch.doctor.surroundings import (
+    CommandResult,
     DaemonFacts,
     Interface,
     Lookup,
     NamedEnvironment,
-    Outcome,
     Question,
     RankFacts,
     Reach,
@@ -87,11 +87,11 @@ class FakeDisks:
 
 @dataclass
 class FakeCommands:
-    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by a word of the command line
+    outcomes: dict[str, CommandResult] = field(default_factory=dict)  # by a word of the command line
 
-    def run(self, argv: Sequence[str], seconds: float) -> Known[Outcome] | Unavailable:
+    def run(self, argv: Sequence[str], seconds: float) -> Known[CommandResult] | Unavailable:
         found = next((one for word, one in self.outcomes.items() if any(word in part for part in argv)), None)
-        return Known(found, 0) if found else Known(Outcome(0, "0 0", ""), 0)
+        return Known(found, 0) if found else Known(CommandResult(0, "0 0", ""), 0)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from stallwatch.fleet.child import Request
+from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, Wish, exchange
 from stallwatch.fleet.judging import Judging
 from stallwatch.fleet.link import Link
@@ -57,7 +57,7 @@ def test_an_incident_of_which_nothing_came_is_left_and_the_jobs_next_is_another(
             link.step(int((now + step / 10) * SECOND_NS), locals_)
             with contextlib.suppress(BlockingIOError):
                 for message in unpacker.feed(theirs.recv(1 << 16)):
-                    request = msgspec.msgpack.decode(message, type=Request)
+                    request = msgspec.msgpack.decode(message, type=PlaceRequest)
                     seen = Seen()
                     if request.wish is not None:
                         asked.append(request.wish)

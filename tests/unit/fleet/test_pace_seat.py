@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from stallwatch.errors import StallwatchError
-from stallwatch.fleet.child import Request, Talker
+from stallwatch.fleet.child import PlaceRequest, Talker
 from stallwatch.fleet.judge_child import Question, answer_to
 from stallwatch.fleet.pace import PaceVerdict, believed_paces, encode_pace
 from stallwatch.fleet.pace_seat import SECOND_NS, JobPace, PaceSeat, PaceWish, exchange_pace
@@ -103,7 +103,7 @@ def test_the_childs_answer_is_over_a_real_place_and_the_judges_over_what_was_put
     settings = Settings(f"file://{tmp_path / 'meeting'}", key_file=str(tmp_path / "key"))
     for number in range(5):
         said = pace(number, waited=0.0 if number == 3 else 0.5)
-        seen = Talker().answer(Request(settings, "pace", pace=PaceWish(JOB, f"node{number}", encode_pace(said))))
+        seen = Talker().answer(PlaceRequest(settings, "pace", pace=PaceWish(JOB, f"node{number}", encode_pace(said))))
         assert seen.pace is not None, seen.problem
         assert bool(seen.pace.generation) is (number == 0), "who comes first judges"
     question = Question(settings, Key(JOB, 0), 5, SHARE, PaceVerdict())

@@ -11,7 +11,7 @@ from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import Process, World
 from stallwatch.hook.publication import Publication
 from stallwatch.hook.pulse import Pulse
-from stallwatch.hook.requests import Request
+from stallwatch.hook.requests import DumpRequest
 from stallwatch.hook.stacks import RUNG
 from stallwatch.hook.training_thread import TrainingThread
 
@@ -34,7 +34,7 @@ def test_the_record_says_why_an_answer_could_not_be_left_until_one_could(
 
     def answered(request_id: int) -> tuple[int, int]:
         assert publication.file is not None
-        thread = threading.Thread(target=pulse._answer, args=(publication.file, Request(request_id, RUNG)))
+        thread = threading.Thread(target=pulse._answer, args=(publication.file, DumpRequest(request_id, RUNG)))
         thread.start()
         thread.join()
         record = layout.decode(Path(publication.file.path).read_bytes())

@@ -13,7 +13,7 @@ import pytest
 from stallwatch.hook import layout, recorder
 from stallwatch.hook.identity import Process
 from stallwatch.hook.rank_file import RankFile
-from stallwatch.hook.requests import Request, Requests
+from stallwatch.hook.requests import DumpRequest, Requests
 
 
 @pytest.fixture
@@ -62,10 +62,10 @@ def test_a_request_is_seen_once(file: RankFile) -> None:
     requests = Requests()
     assert requests.poll(file) is None
     ask(file, {"id": 1, "rung": "active"})
-    assert requests.poll(file) == Request(1, "active")
+    assert requests.poll(file) == DumpRequest(1, "active")
     assert requests.poll(file) is None
     ask(file, {"id": 2, "rung": "stacks"})
-    assert requests.poll(file) == Request(2, "stacks")
+    assert requests.poll(file) == DumpRequest(2, "stacks")
 
 
 def test_a_moment_for_the_dump_is_waited_for_within_bounds(file: RankFile) -> None:
@@ -73,10 +73,14 @@ def test_a_moment_for_the_dump_is_waited_for_within_bounds(file: RankFile) -> No
     at_ns = time.monotonic_ns() + 3_000_000_000
     ask(file, {"id": 1, "rung": "entries", "at_ns": at_ns})
     request = requests.poll(file)
-    assert request == Request(1, "entries", at_ns)
+    assert request == DumpRequest(1, "entries", at_ns)
     assert 0 < request.delay_seconds() <= 3
-    assert Request(2, "entries", at_ns + 3600 * 10**9).delay_seconds() == 4
-    assert Request(3, "entries", at_ns - 3600 * 10**9).delay_seconds() == Request(3, "entries").delay_seconds() == 0
+    assert DumpRequest(2, "entries", at_ns + 3600 * 10**9).delay_seconds() == 4
+    assert (
+        DumpRequest(3, "entries", at_ns - 3600 * 10**9).delay_seconds()
+        == DumpRequest(3, "entries").delay_seconds()
+        == 0
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
@@ -86,9 +90,9 @@ def test_only_root_the_directory_s_owner_and_the_job_s_user_may_ask(file: RankFi
     ask(file, {"id": 1, "rung": "active"}, uid=1002)
     assert requests.poll(file) is None
     ask(file, {"id": 2, "rung": "active"}, uid=1001)
-    assert requests.poll(file) == Request(2, "active")
+    assert requests.poll(file) == DumpRequest(2, "active")
     ask(file, {"id": 3, "rung": "active"}, uid=0)
-    assert requests.poll(file) == Request(3, "active")
+    assert requests.poll(file) == DumpRequest(3, "active")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
@@ -103,7 +107,7 @@ def test_who_took_a_name_that_was_anybodys_may_not_ask(tmp_path: Path) -> None:
         ask(file, {"id": 1, "rung": "stacks"}, uid=1001)
         assert requests.poll(file) is None
         ask(file, {"id": 2, "rung": "active"}, uid=0)
-        assert requests.poll(file) == Request(2, "active")
+        assert requests.poll(file) == DumpRequest(2, "active")
 
 
 def test_links_and_pipes_are_no_requests(file: RankFile) -> None:
@@ -144,7 +148,7 @@ def test_what_is_not_understood_is_refused_once(file: RankFile, body: object) ->
 def test_both_recorders_answer_at_the_rung_that_was_asked(
     file: RankFile, torch: ModuleType, rung: str, arguments: tuple[bool, ...]
 ) -> None:
-    Requests().answer(file, Request(4, rung))
+    Requests().answer(file, DumpRequest(4, rung))
     for name in ("nccl", "gloo"):
         answer = answer_of(file, 4, name).read_bytes()
         assert pickle.loads(answer)["arguments"] == arguments  # noqa: TID251 - written by this test
@@ -152,8 +156,8 @@ def test_both_recorders_answer_at_the_rung_that_was_asked(
 
 def test_the_next_answer_takes_the_place_of_the_last(file: RankFile, torch: ModuleType) -> None:
     requests = Requests()
-    requests.answer(file, Request(4, "active"))
-    requests.answer(file, Request(5, "active"))
+    requests.answer(file, DumpRequest(4, "active"))
+    requests.answer(file, DumpRequest(5, "active"))
     assert sorted(Path(file.directory).glob("*.dump")) == sorted(
         answer_of(file, 5, name) for name in ("gloo", "nccl", "scene")
     )
@@ -162,7 +166,7 @@ def test_the_next_answer_takes_the_place_of_the_last(file: RankFile, torch: Modu
 
 
 def test_without_torch_there_is_nothing_to_answer(file: RankFile) -> None:
-    Requests().answer(file, Request(4, "active"))
+    Requests().answer(file, DumpRequest(4, "active"))
     assert list(Path(file.directory).glob("*.dump")) == []
 
 

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from stallwatch.node.aside import Aside, Silent
+from stallwatch.node.aside import OneCallAtATime, Silent
 from tests.builders.clock import FakeClock
 
 
@@ -14,7 +14,7 @@ def test_a_call_that_hangs_is_waited_for_once_and_no_second_joins_it() -> None:
         answers.wait(60)
         return "late"
 
-    aside = Aside[str]()
+    aside = OneCallAtATime[str]()
     assert [aside.call(hanging, 0.01, "nothing") for _ in range(3)] == ["nothing"] * 3
     assert calls.acquire(timeout=30)
     assert not calls.acquire(blocking=False)
@@ -22,7 +22,7 @@ def test_a_call_that_hangs_is_waited_for_once_and_no_second_joins_it() -> None:
 
 
 def test_what_comes_in_time_is_the_answer_as_often_as_it_is_asked_for() -> None:
-    aside = Aside[int]()
+    aside = OneCallAtATime[int]()
     assert aside.begin(lambda: 7)
     assert aside.answer(60) == aside.answer(60) == 7
     assert aside.call(lambda: 8, 60, 0) == 8
@@ -32,7 +32,7 @@ def test_what_it_raises_is_raised_where_it_is_asked_for_and_the_next_call_is_ano
     def fails() -> int:
         raise OSError("no route")
 
-    aside = Aside[int]()
+    aside = OneCallAtATime[int]()
     aside.begin(fails)
     with pytest.raises(OSError, match="no route"):
         aside.answer(60)
@@ -42,7 +42,7 @@ def test_what_it_raises_is_raised_where_it_is_asked_for_and_the_next_call_is_ano
 
 def test_how_long_it_is_silent_is_told_by_the_clock_that_it_was_given() -> None:
     clock, answers = FakeClock(), threading.Event()
-    aside = Aside[bool](clock.seconds)
+    aside = OneCallAtATime[bool](clock.seconds)
     assert [aside.silent_seconds] == [None]
     aside.begin(lambda: answers.wait(60))
     clock.advance(7)

@@ -9,7 +9,7 @@ import msgspec
 from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.node.atomic_file import write_atomically
-from stallwatch.outputs.delivery import Later, Outcome
+from stallwatch.outputs.delivery import DeliveryResult, Later
 from stallwatch.outputs.notifier import Notifier
 from stallwatch.outputs.rate_cap import RateCap
 from stallwatch.outputs.spool import Spool
@@ -24,12 +24,12 @@ class FakePoster:
 
     def __init__(self) -> None:
         self.attempts: queue.Queue[str] = queue.Queue()
-        self.answers: queue.Queue[Outcome] = queue.Queue()
+        self.answers: queue.Queue[DeliveryResult] = queue.Queue()
         self.cancelled = 0
         self.threads: list[str] = []
         self.prepared: queue.Queue[None] = queue.Queue()
 
-    def post(self, body: bytes, seconds: float, thread: str = "") -> Outcome:
+    def post(self, body: bytes, seconds: float, thread: str = "") -> DeliveryResult:
         self.threads.append(thread)
         self.attempts.put(body.decode())
         return self.answers.get(timeout=WAIT)
@@ -117,7 +117,7 @@ class Bench:
     def next_attempt_ns(self) -> int:
         return max(self.notifier._back_off.moments_ns())
 
-    def answer(self, outcome: Outcome) -> None:
+    def answer(self, outcome: DeliveryResult) -> None:
         self.poster.answers.put(outcome)
 
     def settled(self, **counts: int) -> None:

@@ -10,7 +10,7 @@ from stallwatch.clock import iso
 from stallwatch.model.incident import Incident, Together
 from stallwatch.model.verdict import CulpritProcess, Frame
 from stallwatch.outputs.alertmanager import AlertmanagerOutput
-from stallwatch.outputs.delivery import Delivered, Later, Outcome
+from stallwatch.outputs.delivery import Delivered, DeliveryResult, Later
 from tests.builders.clock import FakeClock
 from tests.unit.outputs.notifier_bench import WAIT, FakePoster
 from tests.unit.outputs.reports import JOB, diagnosis, incident, node_report, verdict
@@ -24,7 +24,7 @@ class Voice:
         self.output = AlertmanagerOutput([self.poster], self.clock, "warning", "west", "https://watch.example/")
         self.output.start()
 
-    def said(self, *incidents: Incident, outcome: Outcome = ARRIVED) -> list[dict[str, Any]]:
+    def said(self, *incidents: Incident, outcome: DeliveryResult = ARRIVED) -> list[dict[str, Any]]:
         """What is posted when these are published."""
         self.output.publish(node_report(*incidents))
         alerts = msgspec.json.decode(self.poster.attempts.get(timeout=WAIT), type=list[dict[str, Any]])

@@ -13,22 +13,22 @@ import psutil
 import pytest
 
 from stallwatch.outputs.delivery import ChildPoster, Delivered, Later, Refused, judge
-from stallwatch.outputs.poster import Answer, Request, post
+from stallwatch.outputs.poster import PostAnswer, PostRequest, post
 
 
 @pytest.mark.parametrize("status", [200, 201, 204])
 def test_an_accepted_message_is_delivered(status: int) -> None:
-    assert isinstance(judge(Answer(status, "ok")), Delivered)
+    assert isinstance(judge(PostAnswer(status, "ok")), Delivered)
 
 
 @pytest.mark.parametrize("status", [302, 303, 307, 408, 425, 429, 500, 502, 503, 504, None])
 def test_what_may_pass_is_tried_again(status: int | None) -> None:
-    assert isinstance(judge(Answer(status, "busy")), Later)
+    assert isinstance(judge(PostAnswer(status, "busy")), Later)
 
 
 @pytest.mark.parametrize("status", [301, 308, 400, 401, 403, 404, 410])
 def test_what_will_not_change_is_not_tried_again(status: int) -> None:
-    outcome = judge(Answer(status, "no_service"))
+    outcome = judge(PostAnswer(status, "no_service"))
     assert isinstance(outcome, Refused)
     assert outcome.reason == f"{status} no_service"
 
@@ -47,11 +47,11 @@ def test_what_will_not_change_is_not_tried_again(status: int) -> None:
     ],
 )
 def test_retry_after_is_honoured_within_reason(given: str | None, seconds: float | None) -> None:
-    assert judge(Answer(429, "", given)) == Later("429", seconds)
+    assert judge(PostAnswer(429, "", given)) == Later("429", seconds)
 
 
 def test_retry_after_may_be_a_date() -> None:
-    outcome = judge(Answer(503, "", email.utils.formatdate(time.time() + 600, usegmt=True)))
+    outcome = judge(PostAnswer(503, "", email.utils.formatdate(time.time() + 600, usegmt=True)))
     assert isinstance(outcome, Later)
     assert outcome.after_seconds is not None
     assert 500 < outcome.after_seconds <= 600
@@ -84,7 +84,7 @@ def test_a_redirect_is_not_followed(
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        answer = post(Request(kind, f"http://127.0.0.1:{server.server_port}/hook", msgspec.Raw(b"{}"), 5))
+        answer = post(PostRequest(kind, f"http://127.0.0.1:{server.server_port}/hook", msgspec.Raw(b"{}"), 5))
         server.shutdown()
     assert asked == ["POST /hook"]
     assert answer.status == status
@@ -97,13 +97,15 @@ def test_a_connection_that_breaks_off_may_have_delivered_and_one_that_is_refused
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    assert judge(Answer(None, "RemoteDisconnected", perhaps_delivered=True)) == Later("RemoteDisconnected", None, True)
-    nobody = Request("json", "http://127.0.0.1:1/secret", msgspec.Raw(b"{}"), 5)
+    assert judge(PostAnswer(None, "RemoteDisconnected", perhaps_delivered=True)) == Later(
+        "RemoteDisconnected", None, True
+    )
+    nobody = PostRequest("json", "http://127.0.0.1:1/secret", msgspec.Raw(b"{}"), 5)
     assert post(nobody).perhaps_delivered is False
     with socket.create_server(("127.0.0.1", 0)) as server:
         hangs_up = threading.Thread(target=lambda: server.accept()[0].close())
         hangs_up.start()
-        broken = post(Request("json", f"http://127.0.0.1:{server.getsockname()[1]}/secret", msgspec.Raw(b"{}"), 5))
+        broken = post(PostRequest("json", f"http://127.0.0.1:{server.getsockname()[1]}/secret", msgspec.Raw(b"{}"), 5))
         hangs_up.join(10)
     assert broken.status is None
     assert broken.perhaps_delivered is True
@@ -144,7 +146,7 @@ def posters() -> list[int]:
 def poster(server: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch) -> Iterator[ChildPoster]:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    made = ChildPoster(Request("json", server[0], msgspec.Raw(b"{}"), 0))
+    made = ChildPoster(PostRequest("json", server[0], msgspec.Raw(b"{}"), 0))
     try:
         yield made
     finally:
@@ -176,7 +178,7 @@ def test_a_child_that_waits_and_dies_costs_no_message(poster: ChildPoster, serve
 
 def test_a_server_that_is_silent_costs_its_deadline_and_its_child(poster: ChildPoster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        mute = ChildPoster(Request("json", f"http://127.0.0.1:{silent.getsockname()[1]}/", msgspec.Raw(b"{}"), 0))
+        mute = ChildPoster(PostRequest("json", f"http://127.0.0.1:{silent.getsockname()[1]}/", msgspec.Raw(b"{}"), 0))
         outcome = mute.post(b"1", 2)
         assert isinstance(outcome, Later)
         assert outcome.perhaps_delivered
@@ -185,7 +187,7 @@ def test_a_server_that_is_silent_costs_its_deadline_and_its_child(poster: ChildP
 def test_a_delivery_that_takes_its_time_keeps_no_other_waiting(poster: ChildPoster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, concurrent.futures.ThreadPoolExecutor() as pool:
         silent.settimeout(60)
-        both = ChildPoster(Request("json", f"http://127.0.0.1:{silent.getsockname()[1]}/", msgspec.Raw(b"{}"), 0))
+        both = ChildPoster(PostRequest("json", f"http://127.0.0.1:{silent.getsockname()[1]}/", msgspec.Raw(b"{}"), 0))
         posted = [pool.submit(both.post, body, 60.0) for body in (b"1", b"2")]
         connections = [silent.accept()[0] for _ in posted]  # the second, while the first is not answered
         both.cancel()

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from stallwatch.model.snapshot import JobKey
-from stallwatch.outputs.delivery import Delivered, Later, Outcome
+from stallwatch.outputs.delivery import Delivered, DeliveryResult, Later
 from stallwatch.outputs.slack_reactions import MUTE_SECONDS, SlackReactions
 from tests.builders.clock import FakeClock
 from tests.unit.outputs.notifier_bench import WAIT, FakePoster
@@ -17,7 +17,7 @@ class Reader:
         self.output = SlackReactions(self.poster, self.clock, lambda: self.threads, self.control)
         self.output.start()
 
-    def look(self, outcome: Outcome, **changes: object) -> None:
+    def look(self, outcome: DeliveryResult, **changes: object) -> None:
         """Ask once: what was answered before is obeyed by then."""
         self.poster.answers.put(outcome)
         self.clock.advance(11)

@@ -1,7 +1,7 @@
 """Lines as ranks write them."""
 
 from stallwatch.selftest.progress import Line, Progress
-from stallwatch.selftest.result import Outcome
+from stallwatch.selftest.result import StepOutcome
 
 
 def begin(rank: int, step: str, size: int | None = None, at_ns: int = 0) -> Line:
@@ -12,7 +12,7 @@ def end(
     rank: int,
     step: str,
     size: int | None = None,
-    outcome: Outcome = "ok",
+    outcome: StepOutcome = "ok",
     detail: str = "",
     at_ns: int = 0,
     **facts: int,

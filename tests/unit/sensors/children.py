@@ -11,7 +11,7 @@ import msgspec
 from stallwatch.model.reading import Absent, Resting
 from stallwatch.node.frames import pack
 from stallwatch.sensors.child import serve
-from stallwatch.sensors.frames import Answer
+from stallwatch.sensors.frames import SensorAnswer
 
 
 class Counts:
@@ -81,7 +81,7 @@ def main() -> None:
         return
     if kind == "wrong type":
         os.read(0, 100)
-        os.write(1, pack(msgspec.msgpack.encode(Answer(1, 0.0, msgspec.msgpack.encode("text")))))
+        os.write(1, pack(msgspec.msgpack.encode(SensorAnswer(1, 0.0, msgspec.msgpack.encode("text")))))
         os.read(0, 100)
         return
     kinds: dict[str, type[Counts | Raises | Missing | HangsOnce | Restless | Rests]] = {

@@ -12,7 +12,7 @@ import pytest
 from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.node import untrusted
-from stallwatch.node.aside import Aside
+from stallwatch.node.aside import OneCallAtATime
 from stallwatch.node.heartbeat_file import to_heartbeat
 from stallwatch.sensors import exits
 from stallwatch.sensors.exits import Traces, explain, note_traces
@@ -99,7 +99,7 @@ def test_zombie_of_another_user_is_unknown_and_not_zero(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def a_busy_machine_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exits, "_error_files", Aside[bool]())
+    monkeypatch.setattr(exits, "_error_files", OneCallAtATime[bool]())
     monkeypatch.setattr(exits, "_ERROR_FILE_SECONDS", 60.0)
 
 

@@ -7,7 +7,7 @@ from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs import detail_mismatch, start
 from stallwatch.diagnosis.logs.collectives import Blame, find_blame, operation_name, partition_text
-from stallwatch.diagnosis.logs.consequence import Told
+from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.detail_mismatch import mismatch_words
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.remedies_by_text import Words
@@ -138,7 +138,7 @@ def mismatch(analysis: Analysis) -> Saying:
     )
 
 
-def _of_detail(told: Sequence[Told]) -> Claim:
+def _of_detail(told: Sequence[LoggedFailure]) -> Claim:
     """Both sides as torch printed them; who is right, only a majority of more than two tells."""
     sides = detail_mismatch.by_rank(told)
     culprits, differs = detail_mismatch.minority(sides), detail_mismatch.difference(sides)
@@ -302,7 +302,7 @@ def _waited_in(analysis: Analysis) -> tuple[str | None, int | None]:
     return operation_name(name) or None, group.waited
 
 
-def _claim(analysis: Analysis, cause: Cause, told: Sequence[Told], extra: Iterable[Fact]) -> Claim:
+def _claim(analysis: Analysis, cause: Cause, told: Sequence[LoggedFailure], extra: Iterable[Fact]) -> Claim:
     first = analysis.case.logs.first
     assert first is not None
     culprits = tuple(sorted({rank for one in told for rank in _ranks(one)}))
@@ -332,7 +332,7 @@ def _claim(analysis: Analysis, cause: Cause, told: Sequence[Told], extra: Iterab
     )
 
 
-def _by_local_rank(told: Sequence[Told]) -> str:
+def _by_local_rank(told: Sequence[LoggedFailure]) -> str:
     """What is known of a rank of which the logs of several nodes tell its place on its node only."""
     event = told[0].event
     if event.local_rank is None or len({(one.event.source, one.event.local_rank) for one in told}) > 1:
@@ -340,7 +340,7 @@ def _by_local_rank(told: Sequence[Told]) -> str:
     return f"a rank known only as local rank {event.local_rank} of its node ({event.host or event.source or 'log'})"
 
 
-def _first_of(analysis: Analysis, kinds: Sequence[str]) -> list[Told]:
+def _first_of(analysis: Analysis, kinds: Sequence[str]) -> list[LoggedFailure]:
     """The first cause and its like on other ranks, if it is of these kinds and of no rank that was seen alive."""
     causes = analysis.case.logs.causes
     if not causes or causes[0].consequence or causes[0].kind not in kinds:
@@ -355,7 +355,7 @@ def _first_of(analysis: Analysis, kinds: Sequence[str]) -> list[Told]:
     return [one for one in causes if not set(_ranks(one)) & seen]
 
 
-def _ranks(one: Told) -> tuple[int, ...]:
+def _ranks(one: LoggedFailure) -> tuple[int, ...]:
     if one.rank is not None:
         return (one.rank,)
     return one.event.ranks if one.kind in _GONE else ()
@@ -366,7 +366,7 @@ def _seen(analysis: Analysis) -> set[int]:
     return {rank for rank, evidence in analysis.case.evidence.items() if evidence.processes or evidence.stacks}
 
 
-def _lines_of_others(analysis: Analysis, victim: Told) -> list[Fact]:
+def _lines_of_others(analysis: Analysis, victim: LoggedFailure) -> list[Fact]:
     """Where the other ranks stood, by their own tracebacks."""
     facts = []
     for one in analysis.case.logs.told:
@@ -390,7 +390,7 @@ def _aborted(analysis: Analysis, rank: int | None) -> bool:
     return evidence is not None and any(look.exit_signal == _SIGABRT for look in evidence.processes)
 
 
-def _source(one: Told) -> str:
+def _source(one: LoggedFailure) -> str:
     if one.event.source:
         return one.place
     return "log" if one.rank is None else f"log of rank {one.rank}"

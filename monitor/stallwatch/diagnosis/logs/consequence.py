@@ -13,7 +13,7 @@ from stallwatch.model.verdict import Frame
 # One event of a log with what it is taken as.
 
 
-class Told(NamedTuple):
+class LoggedFailure(NamedTuple):
     """One failure that logs tell."""
 
     event: LogEvent

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from stallwatch.diagnosis.logs.collectives import named_ranks, operation_name
-from stallwatch.diagnosis.logs.consequence import Told
+from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.model.evidence import SideOfMismatch
 from stallwatch.model.verdict import Mismatch
@@ -13,7 +13,7 @@ from stallwatch.model.verdict import Mismatch
 Sides = Mapping[int, SideOfMismatch]
 
 
-def by_rank(told: Iterable[Told]) -> dict[int, SideOfMismatch]:
+def by_rank(told: Iterable[LoggedFailure]) -> dict[int, SideOfMismatch]:
     """Given the wrapper's lines, return what each rank was in; the lowest number that it is said to be in."""
     sides: dict[int, SideOfMismatch] = {}
     for one in told:

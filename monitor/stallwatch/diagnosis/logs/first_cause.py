@@ -11,7 +11,7 @@ from stallwatch.diagnosis.logs.consequence import (
     RANK_WENT_ON,
     TRIED_AGAIN,
     TRIED_BEFORE,
-    Told,
+    LoggedFailure,
     is_of_training,
     meaning,
     means_nothing,
@@ -76,11 +76,13 @@ _CLEARLY_LATER_SECONDS: Final = 2.0
 _SIGKILL, _SIGTERM, _SIGABRT = 9, 15, 6
 
 
-def tell(events: Sequence[LogEvent]) -> tuple[Told, ...]:
+def tell(events: Sequence[LogEvent]) -> tuple[LoggedFailure, ...]:
     """Given events of one attempt, each with its rank, return those worth telling: the first cause first, consequences
     after it."""
     read = [
-        Told(event, event.rank, *meaning(event, kind)) for event, kind in _merged(events) if not means_nothing(event)
+        LoggedFailure(event, event.rank, *meaning(event, kind))
+        for event, kind in _merged(events)
+        if not means_nothing(event)
     ]
     told = _later_failures(_ends(_owned(_survived(_announced(_retries(_chained(read), events))))))
     worth = [one for one in told if one.kind not in _NOT_TOLD]
@@ -91,7 +93,7 @@ def tell(events: Sequence[LogEvent]) -> tuple[Told, ...]:
     return (first, *(one for one in worth if one is not first))
 
 
-def only_warned(told: Sequence[Told]) -> bool:
+def only_warned(told: Sequence[LoggedFailure]) -> bool:
     """Whether the first cause is a warning after which all may have gone well: no rank failed to meet for good."""
     return (
         bool(told)
@@ -105,7 +107,7 @@ def only_warned(told: Sequence[Told]) -> bool:
     )
 
 
-def alike(told: Sequence[Told]) -> tuple[Told, ...]:
+def alike(told: Sequence[LoggedFailure]) -> tuple[LoggedFailure, ...]:
     """The first cause, and the same failure of other ranks: neither is a consequence of the other."""
     if not told or told[0].consequence:
         return tuple(told[:1])
@@ -114,7 +116,7 @@ def alike(told: Sequence[Told]) -> tuple[Told, ...]:
     return tuple(one for one in same if one.rank is not None) or same
 
 
-def _same_failure(one: Told, other: Told) -> bool:
+def _same_failure(one: LoggedFailure, other: LoggedFailure) -> bool:
     if one.kind != other.kind or one.rank is None or one.rank == other.rank:
         return False
     if one.kind in _ENDS:
@@ -123,9 +125,9 @@ def _same_failure(one: Told, other: Told) -> bool:
     return (one.event.exception or "").rpartition(".")[2] == (other.event.exception or "").rpartition(".")[2]
 
 
-def _chained(told: list[Told]) -> list[Told]:
+def _chained(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """What was raised while an exception was handled, or because of it, is a consequence where that one is."""
-    last: dict[tuple[str, int | None], Told] = {}
+    last: dict[tuple[str, int | None], LoggedFailure] = {}
     out = []
     for one in told:
         key = one.event.source, one.rank
@@ -140,7 +142,7 @@ def _chained(told: list[Told]) -> list[Told]:
     return out
 
 
-def _retries(told: list[Told], events: Sequence[LogEvent]) -> list[Told]:
+def _retries(told: list[LoggedFailure], events: Sequence[LogEvent]) -> list[LoggedFailure]:
     """Ranks that did not meet, and met at a later try: no cause. Of several warnings of one kind and one that was
     fatal, that one is the cause."""
     fatal = {one.kind for one in told if not one.consequence and not was_tried_again(one.event, one.kind)}
@@ -158,7 +160,7 @@ def _retries(told: list[Told], events: Sequence[LogEvent]) -> list[Told]:
     return out
 
 
-def _met_later(one: Told, told: Sequence[Told], events: Sequence[LogEvent]) -> bool:
+def _met_later(one: LoggedFailure, told: Sequence[LoggedFailure], events: Sequence[LogEvent]) -> bool:
     """Whether what came after a failed meeting shows that the ranks met: what they say in collectives, an exception
     with the mark that torch gives to ranks of a group; or somebody said that he tries again, and then another thing
     failed. Not where the launcher names this failure as the first."""
@@ -175,7 +177,7 @@ def _met_later(one: Told, told: Sequence[Told], events: Sequence[LogEvent]) -> b
     return any(_is_before(event, other.event) for event in tries for other in failures)
 
 
-def _announced(told: list[Told]) -> list[Told]:
+def _announced(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """Whom a launcher said that it would end did not end by itself."""
     ended = {(one.event.source, one.event.pid) for one in told if one.kind == "terminated"}
     killing: dict[str, int] = {}  # the line from which on a launcher ends all
@@ -197,7 +199,7 @@ def _announced(told: list[Told]) -> list[Told]:
     return out
 
 
-def _survived(told: list[Told]) -> list[Told]:
+def _survived(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """An exception did not end a rank that later waited in a collective, or lost its peer, by its own word."""
     went_on: dict[tuple[str, int], int] = {}
     for one in told:
@@ -217,11 +219,11 @@ def _survived(told: list[Told]) -> list[Told]:
     ]
 
 
-def _owned(told: list[Told]) -> list[Told]:
+def _owned(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """As many exceptions that name nobody, all alike, as ranks that their launcher saw leave with an exit code: each is
     of one of these."""
     left: dict[str, set[int]] = {}
-    nobodys: dict[str, list[Told]] = {}
+    nobodys: dict[str, list[LoggedFailure]] = {}
     marked: set[str] = set()
     for one in told:
         event = one.event
@@ -240,7 +242,7 @@ def _owned(told: list[Told]) -> list[Told]:
     return [one._replace(rank=owners[id(one)]) if id(one) in owners else one for one in told]
 
 
-def _ends(told: list[Told]) -> list[Told]:
+def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """A rank that its own watchdog aborted is the first that a launcher sees to end, and only a waiting one; ranks that
     ended after it by themselves are no cause either."""
     aborts = [one for one in told if one.kind in _BEFORE_ABORT or "watchdog" in one.consequence]
@@ -248,12 +250,12 @@ def _ends(told: list[Told]) -> list[Told]:
     waited = [one for one in told if one.kind in _TIMEOUTS]
     ends = [one for one in told if one.kind in (*_ENDS, "actor_died")]
 
-    def is_of(other: Told, end: Told) -> bool:
+    def is_of(other: LoggedFailure, end: LoggedFailure) -> bool:
         if other.rank is not None and end.rank is not None:
             return other.rank == end.rank
         return other.event.local_rank in (None, end.event.local_rank) or other.rank is None
 
-    def reason(end: Told) -> str:
+    def reason(end: LoggedFailure) -> str:
         if end.consequence:
             return end.consequence
         event = end.event
@@ -276,7 +278,7 @@ def _ends(told: list[Told]) -> list[Told]:
     return out
 
 
-def _later_failures(told: list[Told]) -> list[Told]:
+def _later_failures(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """Where lines carry a time: what came clearly after a time-out, or another rank's failure, follows from it."""
     own = [one for one in told if not one.consequence and one.event.at_seconds is not None]
     first_timeout = _earliest(one for one in own if one.kind in _TIMEOUTS)
@@ -301,7 +303,7 @@ def _later_failures(told: list[Told]) -> list[Told]:
     return out
 
 
-def _earliest(told: Iterable[Told]) -> Told | None:
+def _earliest(told: Iterable[LoggedFailure]) -> LoggedFailure | None:
     """The first in time, where all that have one have it by one clock."""
     timed = [one for one in told if one.event.at_seconds is not None]
     if len({one.event.utc for one in timed}) != 1:
@@ -349,7 +351,7 @@ def _merged(events: Sequence[LogEvent]) -> list[tuple[LogEvent, str]]:
     return merged
 
 
-def _order(one: Told, causes: Sequence[Told]) -> tuple[int, int, bool, float, str, int]:
+def _order(one: LoggedFailure, causes: Sequence[LoggedFailure]) -> tuple[int, int, bool, float, str, int]:
     """Order of causes: how much the kind says; what the launcher saw first; whether it is known whose it is; then the
     time, and the place."""
     strength = _PLACE.get(one.kind, len(CAUSES))

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch.diagnosis.logs.collectives import GroupReading, read_groups
-from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, Told, means_nothing
+from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, LoggedFailure, means_nothing
 from stallwatch.diagnosis.logs.first_cause import alike, only_warned, tell
 from stallwatch.formats.log_folders import of_path
 from stallwatch.model.evidence import SHARED_LOG, LogEvent, NodeEvidence, RankEvidence
@@ -215,8 +215,10 @@ class LogReading:
     def __init__(self, by_attempt: Sequence[Sequence[LogEvent]], kernel: Sequence[LogEvent]) -> None:
         self.events: tuple[LogEvent, ...] = (*(by_attempt[-1] if by_attempt else ()), *kernel)
         self._has_attempts = len(by_attempt) > 1
-        self.told: tuple[Told, ...] = tell(self.events)
-        self.earlier: tuple[tuple[Told, ...], ...] = tuple(told for events in by_attempt[:-1] if (told := tell(events)))
+        self.told: tuple[LoggedFailure, ...] = tell(self.events)
+        self.earlier: tuple[tuple[LoggedFailure, ...], ...] = tuple(
+            told for events in by_attempt[:-1] if (told := tell(events))
+        )
 
     def of_last_attempt(self, ranks: Sequence[RankEvidence]) -> tuple[RankEvidence, ...]:
         """The ranks without what their logs tell of attempts before the last one."""
@@ -234,12 +236,12 @@ class LogReading:
         return only_warned(self.told)
 
     @property
-    def first(self) -> Told | None:
+    def first(self) -> LoggedFailure | None:
         """The first cause; None where the logs tell none, or only consequences."""
         return self.told[0] if self.told and not self.told[0].consequence else None
 
     @cached_property
-    def causes(self) -> tuple[Told, ...]:
+    def causes(self) -> tuple[LoggedFailure, ...]:
         """The first cause and the same failure of other ranks, by rank."""
         return tuple(sorted(alike(self.told), key=lambda one: -1 if one.rank is None else one.rank))
 
@@ -283,7 +285,7 @@ class LogReading:
         """Whether any line has a meaning here."""
         return bool(self.told) or any(not means_nothing(event) for event in self.events)
 
-    def of_kind(self, *kinds: str) -> list[Told]:
+    def of_kind(self, *kinds: str) -> list[LoggedFailure]:
         """The failures of these kinds, the first cause first."""
         return [one for one in self.told if one.kind in kinds]
 

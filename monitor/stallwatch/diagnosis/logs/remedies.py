@@ -2,7 +2,7 @@
 
 import re
 
-from stallwatch.diagnosis.logs.consequence import Told, shown_message
+from stallwatch.diagnosis.logs.consequence import LoggedFailure, shown_message
 from stallwatch.diagnosis.logs.detail_mismatch import by_rank, difference, mismatch_words
 from stallwatch.diagnosis.logs.remedies_by_text import (
     BY_TEXT,
@@ -272,7 +272,7 @@ _SHOWN = "mend the line that raised; if its data did it, look for the sample in 
 _OTHERWISE = Words("It belongs to the failure.", "read the lines around it")
 
 
-def words_for(told: Told) -> Words:
+def words_for(told: LoggedFailure) -> Words:
     """Meaning and remedy; a signal says more than "it ended first"."""
     signal = told.event.exit_signal
     if told.kind in ("launcher_failure", "process_failed") and signal == 9:
@@ -346,13 +346,13 @@ def _of_gloo(address: str, reached: AddressWords) -> Words:
     )
 
 
-def headline(told: Told, *, who: bool = True) -> str:
+def headline(told: LoggedFailure, *, who: bool = True) -> str:
     """Who and what, in one line; without `who` only what."""
     said = _headline(told)
     return said if who else said.removeprefix(_who(told))
 
 
-def _who(told: Told) -> str:
+def _who(told: LoggedFailure) -> str:
     if told.rank is not None:
         return f"rank {told.rank}: "
     return f"local rank {told.event.local_rank}: " if told.event.local_rank is not None else ""
@@ -362,7 +362,7 @@ def _pid(event: LogEvent) -> str:
     return f" (pid {event.pid})" if event.pid is not None else ""
 
 
-def _headline(told: Told) -> str:
+def _headline(told: LoggedFailure) -> str:
     event, who = told.event, _who(told)
     frame = f" at {event.frame.filename}:{event.frame.line}" if event.frame else ""
     if event.frame and event.frame.name:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.report.text import (
     NOTHING_ASIDE,
-    Aside,
     Culprits,
+    SentenceExtras,
     named_signal,
     of_group,
     operation_name,
@@ -20,7 +20,7 @@ _PARTS_SHOWN = 4
 _UNSEEN = "any evidence of "  # as the arbiter words what is missing
 
 
-def summary(verdict: Verdict, activities: Activities, aside: Aside = NOTHING_ASIDE) -> str:
+def summary(verdict: Verdict, activities: Activities, aside: SentenceExtras = NOTHING_ASIDE) -> str:
     """Say in one sentence what is wrong. What was observed is stated; what follows from it is "consistent with"."""
     culprits = Culprits(verdict, activities, aside)
     text = _SENTENCES[verdict.cause](verdict, culprits)
@@ -81,7 +81,7 @@ def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
     return f"{culprits.who()} entered {_operation(verdict)}{at} {differs}{tail}"
 
 
-def _parted(verdict: Verdict, aside: Aside) -> str:
+def _parted(verdict: Verdict, aside: SentenceExtras) -> str:
     said = "; ".join(
         f"{waiters(ranges, verb='')} called {shorten(operation_name(what), 60)}{' at ' + at if at else ''}"
         for ranges, what, at in aside.parts[:_PARTS_SHOWN]
@@ -287,7 +287,7 @@ def _healthy(verdict: Verdict, culprits: Culprits) -> str:
     return "nothing is wrong: every rank that was seen moves"
 
 
-def _undecided(verdict: Verdict, culprits: Culprits) -> str:
+def _undecided_sentence(verdict: Verdict, culprits: Culprits) -> str:
     if culprits.all_at_rendezvous():
         unseen = next((text.removeprefix(_UNSEEN) for text in verdict.missing if text.startswith(_UNSEEN)), "")
         for_whom = f"for {unseen}, of which nothing was seen here" if unseen else "for each other"
@@ -364,5 +364,5 @@ _SENTENCES: dict[Cause, Callable[[Verdict, Culprits], str]] = {
     "waiting": _waiting,
     "job_ended": _job_ended,
     "healthy": _healthy,
-    "undecided": _undecided,
+    "undecided": _undecided_sentence,
 }

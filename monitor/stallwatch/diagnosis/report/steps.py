@@ -183,7 +183,7 @@ def _steps(who: StepContext, activities: Mapping[int, Activity]) -> list[str]:
             if activities and all(activity.in_store_or_init for activity in activities.values()):
                 return rendezvous()
             only_logs = not activities and who.verdict.because
-            return _unknown_lines(who) if only_logs else _undecided(who)
+            return _unknown_lines(who) if only_logs else _undecided_steps(who)
 
 
 def _unknown_lines(who: StepContext) -> list[str]:
@@ -225,7 +225,7 @@ def _waiting(who: StepContext) -> list[str]:
     ]
 
 
-def _undecided(who: StepContext) -> list[str]:
+def _undecided_steps(who: StepContext) -> list[str]:
     return [
         "Take more evidence now: `stallwatch capture`, then `stallwatch analyze` on the incident.",
         *(f"Missing: {lacking}." for lacking in (text.rstrip(".") for text in who.verdict.missing[:2])),

@@ -93,7 +93,7 @@ def named_signal(number: int) -> str:
         return f"signal {number}"
 
 
-class Aside(NamedTuple):
+class SentenceExtras(NamedTuple):
     """What a sentence says and a verdict has no field for."""
 
     site: str = ""  # "file:line function" where the culprits called what is wrong, if all of them called it there
@@ -108,14 +108,16 @@ class Aside(NamedTuple):
     unnamed: str = ""  # what is known of a culprit whose rank is not
 
 
-NOTHING_ASIDE = Aside()
+NOTHING_ASIDE = SentenceExtras()
 UNNAMED = "a rank that is not named"
 
 
 class Culprits:
     """Who a verdict names, in words. Predicates are in the singular: many ranks become "each of ranks 4-5 …"."""
 
-    def __init__(self, verdict: Verdict, activities: Mapping[int, Activity], aside: Aside = NOTHING_ASIDE) -> None:
+    def __init__(
+        self, verdict: Verdict, activities: Mapping[int, Activity], aside: SentenceExtras = NOTHING_ASIDE
+    ) -> None:
         self.aside = aside
         self.ranks = verdict.culprits
         self.single = len(self.ranks) <= 1

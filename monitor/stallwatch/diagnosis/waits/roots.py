@@ -13,14 +13,14 @@ from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.job.case import Case, cleared_away
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength, in_transfer, may_hide_transfers
 
-Node = tuple[int, int]  # (rank, lane), or (_POINT, index)
+WaitNode = tuple[int, int]  # (rank, lane), or (_POINT, index)
 _POINT = -1
 
 
 class Cycle(msgspec.Struct, frozen=True):
     """Points whose waits lead back to themselves."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[WaitNode, ...]
     points: tuple[Point, ...]
 
     @property
@@ -32,7 +32,7 @@ class Cycle(msgspec.Struct, frozen=True):
 class Roots(msgspec.Struct, frozen=True):
     """Where all chains of waits end."""
 
-    absent: tuple[Node, ...]  # nodes that others wait for and that wait in nothing recorded
+    absent: tuple[WaitNode, ...]  # nodes that others wait for and that wait in nothing recorded
     cycles: tuple[Cycle, ...]
     circles: tuple[tuple[int, ...], ...]  # ranks that wait for each other in transfers that no recorder shows
     closed: tuple[Point, ...]  # every known member stands in this very operation, and it does not end
@@ -44,7 +44,7 @@ def find_roots(graph: Graph) -> Roots:
     points = sorted(graph.blockers)
     number = {point: (_POINT, index) for index, point in enumerate(points)}
     edges = {point: _relevant(graph.blockers[point]) for point in points}
-    successors: dict[Node, tuple[Node, ...]] = {
+    successors: dict[WaitNode, tuple[WaitNode, ...]] = {
         number[point]: tuple((blocker.rank, blocker.lane) for blocker in edges[point]) for point in points
     }
     for wait in graph.waits:
@@ -55,7 +55,7 @@ def find_roots(graph: Graph) -> Roots:
     _add_peers(graph, successors)
     components = _components(successors)
     component_of = {node: index for index, part in enumerate(components) for node in part}
-    absent: list[Node] = []
+    absent: list[WaitNode] = []
     cycles: list[Cycle] = []
     closed: list[Point] = []
     inner: list[Cycle] = []
@@ -92,7 +92,7 @@ def _relevant(blockers: tuple[Blocker, ...]) -> tuple[Blocker, ...]:
     return sure or blockers
 
 
-def _add_peers(graph: Graph, successors: dict[Node, tuple[Node, ...]]) -> None:
+def _add_peers(graph: Graph, successors: dict[WaitNode, tuple[WaitNode, ...]]) -> None:
     """Edges of transfers that only hooks tell of."""
     frontier = {wait.rank: (wait.rank, wait.lane) for wait in reversed(graph.waits)}
     for rank, peer in graph.peers.items():
@@ -110,13 +110,13 @@ def _strengths(edges: Iterable[tuple[Blocker, ...]], peers: Iterable[int]) -> di
     return strength
 
 
-def _components(successors: Mapping[Node, tuple[Node, ...]]) -> list[list[Node]]:
+def _components(successors: Mapping[WaitNode, tuple[WaitNode, ...]]) -> list[list[WaitNode]]:
     """Strongly connected components (Tarjan, without recursion: a chain may be thousands of ranks long)."""
-    order: dict[Node, int] = {}
-    low: dict[Node, int] = {}
-    on_stack: set[Node] = set()
-    stack: list[Node] = []
-    result: list[list[Node]] = []
+    order: dict[WaitNode, int] = {}
+    low: dict[WaitNode, int] = {}
+    on_stack: set[WaitNode] = set()
+    stack: list[WaitNode] = []
+    result: list[list[WaitNode]] = []
     for start in sorted(successors):
         if start in order:
             continue
@@ -143,7 +143,7 @@ def _components(successors: Mapping[Node, tuple[Node, ...]]) -> list[list[Node]]
             if work:
                 low[work[-1][0]] = min(low[work[-1][0]], low[node])
             if low[node] == order[node]:
-                part: list[Node] = []
+                part: list[WaitNode] = []
                 while True:
                     member = stack.pop()
                     on_stack.discard(member)
@@ -157,7 +157,7 @@ def _components(successors: Mapping[Node, tuple[Node, ...]]) -> list[list[Node]]
 # The counterfactual: let these ranks enter what the others wait in, and see whether the recorded waits end.
 
 
-_Node = tuple[int, int]  # (rank, lane)
+_RankLane = tuple[int, int]  # (rank, lane)
 
 
 def resolves(graph: Graph, culprits: Iterable[int]) -> bool:
@@ -168,18 +168,18 @@ def resolves(graph: Graph, culprits: Iterable[int]) -> bool:
     entered = set(culprits)
     if not graph.waits or any(graph.unknown.values()):
         return False
-    lacking: dict[Point, set[_Node]] = {}
-    awaited_at: dict[_Node, list[Point]] = {}
+    lacking: dict[Point, set[_RankLane]] = {}
+    awaited_at: dict[_RankLane, list[Point]] = {}
     for point, blockers in graph.blockers.items():
         lacking[point] = {(blocker.rank, blocker.lane) for blocker in blockers if blocker.rank not in entered}
         for node in lacking[point]:
             awaited_at.setdefault(node, []).append(point)
-    standing: dict[Point, list[_Node]] = {}
+    standing: dict[Point, list[_RankLane]] = {}
     for wait in graph.waits:
         standing.setdefault(wait.point, []).append((wait.rank, wait.lane))
     # A point that lacked nobody from the start does not open by anybody's entering.
     opened = sorted(point for point, blockers in graph.blockers.items() if blockers and not lacking[point])
-    moved: set[_Node] = set()
+    moved: set[_RankLane] = set()
     while opened:
         for node in standing.get(opened.pop(), ()):
             if node in moved:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.diagnosis.logs import LogReading, read_logs
-from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, Told
+from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, LoggedFailure
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.finding import Area, FindingRecord
@@ -92,7 +92,7 @@ class FailedRun:
             remedy=words.remedy,
         )  # fmt: skip
 
-    def _earlier(self, told_of: tuple[tuple[Told, ...], ...]) -> Iterator[FindingRecord]:
+    def _earlier(self, told_of: tuple[tuple[LoggedFailure, ...], ...]) -> Iterator[FindingRecord]:
         """Attempts before the last one: the run was restarted, and what ended them may be another thing."""
         last, of = told_of[-1][0], len(told_of)
         for number, told in enumerate(told_of[:-1][-_MOST_ATTEMPTS:], max(1, of - _MOST_ATTEMPTS)):
@@ -107,7 +107,7 @@ class FailedRun:
                 remedy="mend it as well" if not same else "mend the first cause",
             )  # fmt: skip
 
-    def _consequences(self, told: tuple[Told, ...]) -> Iterator[FindingRecord]:
+    def _consequences(self, told: tuple[LoggedFailure, ...]) -> Iterator[FindingRecord]:
         """One record for each kind and log: sixty ranks that lost their peer are one fact."""
         counts = Counter((one.event.source, one.kind) for one in told[1:])
         seen: set[tuple[str, str]] = set()

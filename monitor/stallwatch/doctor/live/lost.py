@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from stallwatch.doctor.surroundings import Outcome
+from stallwatch.doctor.surroundings import CommandResult
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.node.aside import Aside, Silent
+from stallwatch.node.aside import OneCallAtATime, Silent
 from stallwatch.node.run_once import run_once
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ _MAXIMUM_OUTPUT_BYTES = 4 << 20
 
 def run_child(
     argv: Sequence[str], seconds: float, *, environment: Mapping[str, str] | None = None, what: str = ""
-) -> Known[Outcome] | Unavailable:
+) -> Known[CommandResult] | Unavailable:
     """Run a command without input. One that does not end in time is killed and, when even that does not end it (a wait
     in the driver), left behind."""
     what = what or argv[0]
@@ -27,7 +27,7 @@ def run_child(
     if ended is None:
         return Unavailable(f"{what} has not answered for {seconds:g} s", time.monotonic_ns())
     texts = (part[:_MAXIMUM_OUTPUT_BYTES].decode("utf-8", "replace") for part in (ended.output, ended.errors))
-    return Known(Outcome(ended.code, *texts), time.monotonic_ns())
+    return Known(CommandResult(ended.code, *texts), time.monotonic_ns())
 
 
 class Promise(Generic[T]):
@@ -37,7 +37,7 @@ class Promise(Generic[T]):
     def __init__(self, function: Callable[[], T], seconds: float, what: str) -> None:
         self._seconds, self._what = seconds, what
         self._until = time.monotonic() + seconds
-        self._aside = Aside[Known[T]]()
+        self._aside = OneCallAtATime[Known[T]]()
         self._aside.begin(lambda: Known(function(), time.monotonic_ns()), name=what)
 
     def get(self) -> Known[T] | Unavailable:

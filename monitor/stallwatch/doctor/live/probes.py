@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from stallwatch.doctor.live.lost import Promise, run_child
-from stallwatch.doctor.surroundings import Outcome, RankFacts, Training
+from stallwatch.doctor.surroundings import CommandResult, RankFacts, Training
 from stallwatch.model.gpu import GpuState
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.node import nvml_once
@@ -25,7 +25,7 @@ _TRAINING_SECONDS = 3.5
 class ChildCommands:
     """Satisfies doctor.surroundings.Commands: each command is a child that may be lost."""
 
-    def run(self, argv: Sequence[str], seconds: float) -> Known[Outcome] | Unavailable:
+    def run(self, argv: Sequence[str], seconds: float) -> Known[CommandResult] | Unavailable:
         """Run a command; Unavailable where it cannot be started or has not ended within so many seconds."""
         return run_child(argv, seconds)
 
@@ -86,7 +86,7 @@ class WrittenVersions:
 
 
 def _decode(
-    reading: Known[Known[Outcome] | Unavailable] | Unavailable, decoder: msgspec.json.Decoder[T], what: str
+    reading: Known[Known[CommandResult] | Unavailable] | Unavailable, decoder: msgspec.json.Decoder[T], what: str
 ) -> Known[T] | Unavailable:
     inner = reading.value if isinstance(reading, Known) else reading
     if not isinstance(inner, Known):

@@ -6,7 +6,7 @@ import pytest
 
 from stallwatch.diagnosis.activity import Activity
 from stallwatch.diagnosis.report.sentences import summary
-from stallwatch.diagnosis.report.text import Aside
+from stallwatch.diagnosis.report.text import SentenceExtras
 from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, GroupRef, Mismatch, Verdict
 
 LINE = Frame("/srv/job/train.py", 88, "Loader.<locals>.load", "with self.lock:")
@@ -202,14 +202,14 @@ def test_an_accusation_that_is_not_certain_says_consistent_with(
 def test_the_call_itself_is_named_where_the_rank_has_gone_on_from_it() -> None:
     told = verdict("collective_mismatch", 2, mismatch=Mismatch("op", "all_reduce", "_all_gather_base"))
     waits = activity(2, where="gpu_sync", detail="waits for its GPU", frame=LINE, gpu_sync=True)
-    text = summary(told, {2: waits}, Aside(site="/srv/job/train.py:40 vote"))
+    text = summary(told, {2: waits}, SentenceExtras(site="/srv/job/train.py:40 vote"))
     assert "called all_gather at /srv/job/train.py:40 in vote where" in text
     assert "it now waits for its GPU at /srv/job/train.py:88" in text
 
 
 def test_who_waits_elsewhere_is_not_said_to_wait_in_the_same_operation() -> None:
     told = verdict("not_entered", 2, waiting="0-1,3", process_group=GroupRef("dp1", (2, 3)))
-    text = summary(told, {2: activity(frame=None)}, Aside(direct="3", behind="0-1"))
+    text = summary(told, {2: activity(frame=None)}, SentenceExtras(direct="3", behind="0-1"))
     assert text.endswith(
         "rank 3 waits for it in all_reduce number 12 of process group dp1, and ranks 0-1 wait behind that."
     )
@@ -218,7 +218,7 @@ def test_who_waits_elsewhere_is_not_said_to_wait_in_the_same_operation() -> None
 def test_exhausted_data_names_the_call_that_only_a_recorder_shows() -> None:
     told = verdict("data_exhausted", 2, mismatch=Mismatch("op", "all_reduce", "all_reduce_barrier"))
     waits = activity(2, where="gpu_sync", detail="waits for its GPU", gpu_sync=True)
-    text = summary(told, {2: waits}, Aside(site="/srv/job/train.py:99 main"))
+    text = summary(told, {2: waits}, SentenceExtras(site="/srv/job/train.py:99 main"))
     assert text.startswith("Rank 2 (pid 700 on node0) called barrier at /srv/job/train.py:99 in main, though ranks")
 
 

@@ -9,7 +9,7 @@ from stallwatch.doctor.host.permissions import (
     PySpyReads,
     SocketsAllowed,
 )
-from stallwatch.doctor.surroundings import DaemonFacts, Interface, Outcome, Question
+from stallwatch.doctor.surroundings import CommandResult, DaemonFacts, Interface, Question
 from tests.unit.doctor.fakes import DAEMON, STATUS, FakeCommands, FakeSockets, FakeTraining, Node, one, rank
 
 NO_PTRACE = STATUS.replace("000001ffffffffff", "000001fffff7ffff")
@@ -47,7 +47,7 @@ def test_unreadable_capabilities_are_unknown(node: Node) -> None:
 
 def test_py_spy_that_does_not_know_this_python_is_told(node: Node) -> None:
     commands = FakeCommands(
-        {"py_spy_probe": Outcome(1, "", "Error: Failed to find python version from target process")}
+        {"py_spy_probe": CommandResult(1, "", "Error: Failed to find python version from target process")}
     )
     found = one(PySpyReads().look(node.around(commands=commands)))
     assert "cannot read Python 3.11.4" in found.seen
@@ -58,7 +58,7 @@ def test_py_spy_that_does_not_know_this_python_is_told(node: Node) -> None:
 def test_py_spy_that_was_refused_leaves_it_unknown(node: Node, message: str) -> None:
     node.write("proc/self/status", NO_PTRACE)
     with pytest.raises(Undetermined):
-        PySpyReads().look(node.around(commands=FakeCommands({"py_spy_probe": Outcome(1, "", message)})))
+        PySpyReads().look(node.around(commands=FakeCommands({"py_spy_probe": CommandResult(1, "", message)})))
 
 
 def test_py_spy_needs_an_interpreter_to_try(node: Node) -> None:
@@ -95,14 +95,14 @@ def test_a_user_whose_own_jobs_alone_run_here_can_read_them_all(node: Node) -> N
 
 
 def test_a_free_clock_matters_to_several_nodes(node: Node) -> None:
-    free = FakeCommands({"clock_probe": Outcome(0, "5 64", "")})
+    free = FakeCommands({"clock_probe": CommandResult(0, "5 64", "")})
     assert one(ClockInSync().look(node.around(commands=free, question=SEVERAL))).severity == "warning"
     assert one(ClockInSync().look(node.around(commands=free))).severity == "info"
     with pytest.raises(Inapplicable):
         ClockInSync().look(node.around(commands=free, question=Question(nodes=1)))
     assert ClockInSync().look(node.around(question=SEVERAL)) == ()
     with pytest.raises(Undetermined):
-        ClockInSync().look(node.around(commands=FakeCommands({"clock_probe": Outcome(1, "", "")})))
+        ClockInSync().look(node.around(commands=FakeCommands({"clock_probe": CommandResult(1, "", "")})))
 
 
 def test_a_bridge_network_matters_to_several_nodes(node: Node) -> None:
@@ -117,7 +117,7 @@ def test_a_bridge_network_matters_to_several_nodes(node: Node) -> None:
 
 
 def test_py_spy_that_is_refused_in_spite_of_the_capability_is_told_with_the_likely_reason(node: Node) -> None:
-    refused = FakeCommands({"py_spy_probe": Outcome(1, "", "Error: Permission denied (os error 13)")})
+    refused = FakeCommands({"py_spy_probe": CommandResult(1, "", "Error: Permission denied (os error 13)")})
     assert "SELinux" in one(PySpyReads().look(node.around(commands=refused))).remedy
     node.write("proc/self/status", STATUS.replace("Seccomp:\t0", "Seccomp:\t2"))
     assert "a seccomp filter is in force" in one(PySpyReads().look(node.around(commands=refused))).seen
