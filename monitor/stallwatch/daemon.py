@@ -26,10 +26,10 @@ from stallwatch.incidents.looking import early_judgement_ns
 from stallwatch.incidents.messages import Event
 from stallwatch.incidents.tally import Tally
 from stallwatch.loop.actions import ActionRunner
-from stallwatch.loop.archive import joined, make_room, taken_over
 from stallwatch.loop.bundle_store import BundleStore
 from stallwatch.loop.control import ControlService
 from stallwatch.loop.notify import ServiceManager
+from stallwatch.loop.past_incidents import joined, make_room, taken_over
 from stallwatch.loop.protocols import SensorPanel, Shares, Starter, Store
 from stallwatch.loop.renewal import Renewal, changed, held, renews_sensors
 from stallwatch.loop.ring import SnapshotRing

@@ -20,10 +20,10 @@ import msgspec
 
 from stallwatch.diagnosis.node_summary import redacted, summarise_node
 from stallwatch.fleet.judge_child import Question
+from stallwatch.fleet.node_word import NodeWord, encode_word
 from stallwatch.fleet.place import Key, MeetingPlace
+from stallwatch.fleet.place_settings import Settings, open_place, secret_of
 from stallwatch.fleet.seal import seal
-from stallwatch.fleet.settings import Settings, open_place, secret_of
-from stallwatch.fleet.summary import NodeWord, encode_word
 from stallwatch.fleet.verdict import JobVerdict
 from stallwatch.model.evidence import Evidence, NodeEvidence, ProcessLook, RankEvidence
 from stallwatch.node.children import module_of_ours

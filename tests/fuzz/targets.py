@@ -20,9 +20,9 @@ from stallwatch.bundle import description
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis.node_summary import judge_nodes, summarise_node
 from stallwatch.errors import UsageError
+from stallwatch.fleet.node_word import NodeWord, believed, encode_word
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.seal import Broken, seal
-from stallwatch.fleet.summary import NodeWord, believed, encode_word
 from stallwatch.formats import (
     flight_recorder,
     gpus,
@@ -39,15 +39,15 @@ from stallwatch.hook import layout
 from stallwatch.incidents.store import FILE, IncidentStore
 from stallwatch.model.snapshot import JobKey
 from stallwatch.node.disk import Disk
-from stallwatch.node.frames import Unpacker, pack
 from stallwatch.node.gpu_release import released
 from stallwatch.node.heartbeat_file import to_heartbeat
+from stallwatch.node.messages import Unpacker, pack
 from stallwatch.node.privileged_process import PrivilegedProcess
 from stallwatch.node.privileged_server import Connection, PrivilegedSide
 from stallwatch.node.privileged_verbs import VERBS, NotAllowed, Verb
 from stallwatch.outputs import spool
 from stallwatch.outputs.timeline import read_timeline
-from stallwatch.sensors.frames import SensorAnswer
+from stallwatch.sensors.sensor_answer import SensorAnswer
 from tests.builders.records import record_bytes
 from tests.integration.outputs.serving import Served, served
 from tests.unit.outputs.reports import incident, node_report

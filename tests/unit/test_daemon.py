@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from stallwatch.bundle.history import read_history
+from stallwatch.bundle.past import read_history
 from stallwatch.bundle.writer import BundleWriter
 from stallwatch.config import Config
 from stallwatch.config_sections import TellSection

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import msgspec
 
+from stallwatch.bundle.bounds import MOST_CAVEATS, MOST_RANKS, is_rank, is_world
 from stallwatch.bundle.deduplicate import OF_A_LOOK, Parsed, looks_of_former_lives, older_incidents
 from stallwatch.bundle.description import Description
 from stallwatch.bundle.discovery import Found
-from stallwatch.bundle.limits import MOST_CAVEATS, MOST_RANKS, is_rank, is_world
 from stallwatch.bundle.numbered_logs import ranks_of_logs
 from stallwatch.bundle.rendezvous import others_of_job
 from stallwatch.bundle.thread_ids import as_the_node_numbers

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.bundle.limits import is_rank
+from stallwatch.bundle.bounds import is_rank
 from stallwatch.formats.tolerant import decode_json, integer, items, mapping, text
 from stallwatch.formats.unreadable import Unreadable
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from stallwatch.bundle.child import Job, ParsedParts, Part, PartAnswer
-from stallwatch.bundle.kinds import KINDS, Guess
+from stallwatch.bundle.file_kinds import KINDS, Guess
 from stallwatch.bundle.unpacked import parse_log
 from stallwatch.formats.recorder_table import RecorderTable
 from stallwatch.formats.unreadable import Unreadable

@@ -14,7 +14,7 @@ from stallwatch import diagnosis
 from stallwatch.bundle.assembly import Assembly
 from stallwatch.bundle.child import MAXIMUM_PARTS, Part
 from stallwatch.bundle.discovery import Found, readable, survey
-from stallwatch.bundle.kinds import KINDS, PackedGuess
+from stallwatch.bundle.file_kinds import KINDS, PackedGuess
 from stallwatch.bundle.workers import DEFAULT_LIMITS, FileTask, Limits, Task, parse_all
 from stallwatch.errors import UnusableInput
 from stallwatch.formats.tolerant import NOT_JSON

@@ -18,7 +18,7 @@ from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
 from stallwatch.captures.process_limits import look_around
 from stallwatch.captures.profile import ProfileCapture, UsageCapture, children_to_profile
-from stallwatch.captures.roots import refusal
+from stallwatch.captures.ranks_of_root import refusal
 from stallwatch.captures.sources import lines_of_stacks
 from stallwatch.captures.spec import KINDS, Order
 from stallwatch.captures.stacks import StackCapture

@@ -9,8 +9,8 @@ import msgspec
 from stallwatch.captures.channel import NODE, Asks, Note, Sending
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
+from stallwatch.captures.ranks_of_root import refusal
 from stallwatch.captures.ras_targets import ras_ask
-from stallwatch.captures.roots import refusal
 from stallwatch.config_sections import CaptureSection
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt

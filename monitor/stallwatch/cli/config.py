@@ -28,8 +28,8 @@ def check(file: Path | None, as_json: bool) -> None:
         split_address(settings.http.listen)
     telling(settings, cast("Control", None), SystemClock())  # made as the daemon makes them; none starts, none asks it
     if settings.fleet.url:
-        from stallwatch.fleet.settings import settings_of
-        from stallwatch.fleet.trial import try_place
+        from stallwatch.fleet.place_settings import settings_of
+        from stallwatch.fleet.try_place import try_place
 
         place = settings_of(settings.fleet)
         assert place is not None

@@ -114,7 +114,7 @@ def shared_with(config: Config, clock: Clock, told: Callable[[str], Told]) -> Sh
     """How incidents are shared with other nodes; nothing of it is imported where they are not. Raise UsageError."""
     if not config.fleet.url:
         return None
-    from stallwatch.loop.together import fleet_of
+    from stallwatch.loop.shared_incidents import fleet_of
 
     return fleet_of(config, clock, told)
 

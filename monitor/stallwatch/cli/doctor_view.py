@@ -4,8 +4,8 @@ import click
 import msgspec
 
 from stallwatch.cli.terminal import safe
+from stallwatch.doctor.check_result import Examination, FindingRecord, count, json_schema
 from stallwatch.doctor.describe import checks_table
-from stallwatch.doctor.finding import Examination, FindingRecord, count, json_schema
 from stallwatch.model.verdict import Report
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}

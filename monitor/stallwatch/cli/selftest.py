@@ -71,8 +71,8 @@ def command(
     Exit code, for a Slurm prolog: 0 all right, 10 the node is not, 64 wrong usage (no torch found), 70 the test itself
     did not work, which says nothing about the node. Several nodes: `torchrun … -m stallwatch.selftest.rank` on each.
     """
-    from stallwatch.selftest.check import Options, SelfTest
     from stallwatch.selftest.result import SelfTestReport
+    from stallwatch.selftest.self_test import Options, SelfTest
     from stallwatch.selftest.words import lines
 
     if schema:

@@ -26,7 +26,7 @@ from stallwatch.cli.terminal import (
 )
 from stallwatch.errors import StallwatchError
 from stallwatch.hook.rank_file import is_read
-from stallwatch.incidents.names import incident_id
+from stallwatch.incidents.incident_names import incident_id
 from stallwatch.model.incident import UNTOLD
 from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs.client import Client

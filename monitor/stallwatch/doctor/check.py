@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Protocol
 
-from stallwatch.doctor.finding import Area, FindingRecord, Severity
+from stallwatch.doctor.check_result import Area, FindingRecord, Severity
 from stallwatch.doctor.surroundings import Surroundings
 
 

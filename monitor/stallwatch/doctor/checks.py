@@ -6,14 +6,19 @@ from stallwatch.doctor.advice.scripts import HarmfulAdvice
 from stallwatch.doctor.advice.variables import VariablesInScripts
 from stallwatch.doctor.check import Check
 from stallwatch.doctor.environment.by_version import NotReadByThisVersion, RecorderOff
+from stallwatch.doctor.environment.combinations import Contradictions
 from stallwatch.doctor.environment.files import NamedFiles
-from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
 from stallwatch.doctor.environment.rank_directory import RankDirectory
 from stallwatch.doctor.environment.ranks import RanksDiffer
 from stallwatch.doctor.environment.syntax import WrongSyntax
-from stallwatch.doctor.environment.together import Contradictions
 from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange
-from stallwatch.doctor.failed_run.history import DecisionTree
+from stallwatch.doctor.environment.variable_names import (
+    InventedVariables,
+    RemovedVariables,
+    RenamedVariables,
+    UnknownVariables,
+)
+from stallwatch.doctor.failed_run.decision_tree import DecisionTree
 from stallwatch.doctor.failed_run.logs import FailedRun
 from stallwatch.doctor.frameworks.deepspeed import DeepSpeedSettings, DeepSpeedTimeout
 from stallwatch.doctor.frameworks.deepspeed_keys import DeepSpeedKeys
@@ -28,7 +33,6 @@ from stallwatch.doctor.frameworks.versions import (
 from stallwatch.doctor.gpu.health import DeviceAnswers, DriverAnswers, MemoryErrors, Throttled
 from stallwatch.doctor.gpu.links import FabricReady, PcieWidth, PeerRedirect, Topology
 from stallwatch.doctor.gpu.use import LeftOverProcesses, SharedGpu, VisibleDevices
-from stallwatch.doctor.host.limits import CgroupMemory, Cpus, LockedMemory, OpenFiles
 from stallwatch.doctor.host.permissions import (
     ClockInSync,
     ContainerNetwork,
@@ -37,10 +41,11 @@ from stallwatch.doctor.host.permissions import (
     PySpyReads,
     SocketsAllowed,
 )
+from stallwatch.doctor.host.resource_limits import CgroupMemory, Cpus, LockedMemory, OpenFiles
 from stallwatch.doctor.host.storage import DiskSpace, NetworkCaches, SharedMemory, StaleBuildLocks
+from stallwatch.doctor.network.host_names import AddressFamily, HostName, MasterAddress
 from stallwatch.doctor.network.interfaces import FabricPorts, InterfaceExists, Loopback
 from stallwatch.doctor.network.meeting import MeetingPlace
-from stallwatch.doctor.network.names import AddressFamily, HostName, MasterAddress
 from stallwatch.doctor.network.ports import MasterPort, RasPort
 from stallwatch.doctor.network.reach import MasterReachable
 from stallwatch.doctor.training_script.data import SamplerEpoch, UnevenShards, UnshardedLoader

@@ -7,7 +7,7 @@ from functools import partial
 from stallwatch import __version__
 from stallwatch.clock import Clock, iso
 from stallwatch.doctor.check import Check, Inapplicable, Undetermined
-from stallwatch.doctor.finding import (
+from stallwatch.doctor.check_result import (
     SCHEMA_VERSION,
     SEVERITIES,
     CheckOutcome,

@@ -11,9 +11,9 @@ from stallwatch.fleet.exchange import Seen, Wish, exchange
 from stallwatch.fleet.orders import OrdersWish, exchange_orders
 from stallwatch.fleet.pace_seat import PaceWish, exchange_pace
 from stallwatch.fleet.place import MeetingPlace
-from stallwatch.fleet.settings import Settings, open_place, secret_of
+from stallwatch.fleet.place_settings import Settings, open_place, secret_of
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.frames import answer_requests, as_child
+from stallwatch.node.messages import answer_requests, as_child
 
 
 class PlaceRequest(msgspec.Struct, frozen=True):

@@ -7,11 +7,11 @@ import sys
 
 import msgspec
 
+from stallwatch.fleet.node_word import believed
 from stallwatch.fleet.pace import PaceVerdict, believed_paces, judge_pace
 from stallwatch.fleet.pace_seat import ORDINAL
 from stallwatch.fleet.place import Key, MeetingPlace, PlaceProblem
-from stallwatch.fleet.settings import Settings, open_place, secret_of
-from stallwatch.fleet.summary import believed
+from stallwatch.fleet.place_settings import Settings, open_place, secret_of
 from stallwatch.fleet.verdict import JobVerdict, judge_job
 from stallwatch.node.capabilities import drop_unless_root
 

@@ -16,7 +16,7 @@ from stallwatch.fleet.pace import PaceVerdict
 from stallwatch.fleet.pace_link import PaceLink
 from stallwatch.fleet.pace_seat import JobPace, PaceWish
 from stallwatch.fleet.place import Key
-from stallwatch.fleet.settings import Settings
+from stallwatch.fleet.place_settings import Settings
 from stallwatch.fleet.verdict import JobVerdict
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.node.children import Start, module_of_ours, start_own

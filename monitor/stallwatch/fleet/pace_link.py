@@ -10,7 +10,7 @@ from stallwatch.fleet.judging import Judging
 from stallwatch.fleet.pace import PaceVerdict
 from stallwatch.fleet.pace_seat import ORDINAL, SECOND_NS, JobPace, PaceSeat, PaceSeen, PaceWish
 from stallwatch.fleet.place import Key
-from stallwatch.fleet.settings import Settings
+from stallwatch.fleet.place_settings import Settings
 
 _JUDGE_SECONDS: Final = 180.0  # 2,048 nodes of 8 ranks take 4 to 11 s of CPU, and nobody waits for it
 _VERDICT = msgspec.json.Decoder(PaceVerdict)

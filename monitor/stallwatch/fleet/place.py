@@ -32,7 +32,7 @@ class PlaceProblem(StallwatchError):
 class Key(msgspec.Struct, frozen=True):
     """An incident of one life of a job, the same on all of its nodes. No time of a node's clock is in it."""
 
-    job: str  # a name that is a safe file name: incidents.names
+    job: str  # a name that is a safe file name: incidents.incident_names
     ordinal: int  # given by the meeting place, from 1
 
 

@@ -8,7 +8,7 @@ from stallwatch import __version__
 from stallwatch.bundle.report import deadline
 from stallwatch.diagnosis.node_summary import judge_nodes
 from stallwatch.diagnosis.report.stack_tree import merge
-from stallwatch.fleet.summary import Believed, NodeWord
+from stallwatch.fleet.node_word import Believed, NodeWord
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.verdict import SCHEMA_VERSION, Report, Verdict
 

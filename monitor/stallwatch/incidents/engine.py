@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.incidents import ending, judged, looking, shared, silence, slowness
+from stallwatch.incidents import judged, life_cycle, looking, shared, silence, slowness
 from stallwatch.incidents.escalation import deserved, planned
+from stallwatch.incidents.incident_names import incident_id
 from stallwatch.incidents.life import Family, IncidentLife, IncidentTable, numbered
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import (
@@ -27,7 +28,6 @@ from stallwatch.incidents.messages import (
     StartCapture,
     VerdictJudged,
 )
-from stallwatch.incidents.names import incident_id
 from stallwatch.incidents.sampled import with_sampled_verdict
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import UNTOLD, Incident, IncidentEvent
@@ -72,18 +72,18 @@ class Engine:
         is_off = silence.mode_of(lives, self._config, now.at_ns) == "off"
         for job, family in dict.fromkeys((f.job, f.family) for f in now.findings if not is_off):
             confirmed = any(finding.stage == "confirmed" for finding in now.of(job, family))
-            if ending.may_open(lives, job, family, now.jobs.get(job), now.at_ns, confirmed=confirmed):
+            if life_cycle.may_open(lives, job, family, now.jobs.get(job), now.at_ns, confirmed=confirmed):
                 lives = self._open(lives, job, family, now, actions)
         kept = []
         for life in lives.active:
             lived = self._live(life, lives, now, actions)
-            end = ending.end_of(lived, now.of(lived.incident.job, lived.family), now.jobs, now.at_ns)
+            end = life_cycle.end_of(lived, now.of(lived.incident.job, lived.family), now.jobs, now.at_ns)
             # What is told now must be seen as open once, or outputs would never tell it.
             if end is None or lived.incident.severity != life.incident.severity:
                 kept.append(lived)
             else:
                 facts = now.jobs.get(lived.incident.job)
-                lives = ending.end(lives, lived, end, facts, now.at_ns, now.wall_ns, actions)
+                lives = life_cycle.end(lives, lived, end, facts, now.at_ns, now.wall_ns, actions)
         return replace(lives, active=tuple(kept)), tuple(actions)
 
     def _heard(self, lives: IncidentTable, event: Event, now: Now, actions: list[Action]) -> IncidentTable:
@@ -155,7 +155,7 @@ class Engine:
 
     def _live(self, life: IncidentLife, lives: IncidentTable, now: Now, actions: list[Action]) -> IncidentLife:
         life = _with_findings(life, now.of(life.incident.job, life.family), now.at_ns)
-        if ending.is_to_be_judged(life, now.jobs.get(life.incident.job)):
+        if life_cycle.is_to_be_judged(life, now.jobs.get(life.incident.job)):
             life = replace(life, confirmed_ns=now.at_ns)
         if silence.mode_of(lives, self._config, now.at_ns) != "off":
             life = looking.look_and_judge(life, self._config, now.at_ns, actions)

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.bundle.writer import as_json
-from stallwatch.incidents.names import is_incident_id
+from stallwatch.incidents.incident_names import is_incident_id
 from stallwatch.incidents.store import FILE, Left
 from stallwatch.model.incident import Incident
 from stallwatch.node.disk import Disk

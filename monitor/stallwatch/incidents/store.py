@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from stallwatch.bundle.writer import append_to, as_json
 from stallwatch.captures.allowance import size_of
 from stallwatch.formats.tolerant import NOT_JSON
-from stallwatch.incidents.names import is_incident_id, ordinal_of
+from stallwatch.incidents.incident_names import is_incident_id, ordinal_of
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 from stallwatch.node.atomic_file import write_atomically

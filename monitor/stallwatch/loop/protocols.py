@@ -105,7 +105,7 @@ class Store(Protocol):
 
 
 class Shares(Protocol):
-    """Incidents that other nodes see too: loop.together.Fleet. Nothing waits."""
+    """Incidents that other nodes see too: loop.shared_incidents.Fleet. Nothing waits."""
 
     @property
     def busy(self) -> bool:

@@ -1,6 +1,6 @@
 """The timeline of each incident: what came before it, and how it went on, for as long as something is noted of it."""
 
-from stallwatch.bundle.limits import LONGEST_TIMELINE_BYTES
+from stallwatch.bundle.bounds import LONGEST_TIMELINE_BYTES
 from stallwatch.bundle.writer import BundleWriter
 from stallwatch.loop.ring import SnapshotRing
 

@@ -19,12 +19,12 @@ from stallwatch.config import Config
 from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.formats.addresses import is_loopback
 from stallwatch.model.incident import NodeReport
-from stallwatch.outputs.app import Endpoints, control_app, tcp_app
 from stallwatch.outputs.connections import Places, limited
-from stallwatch.outputs.health import OutputHealth, health
+from stallwatch.outputs.endpoints import Endpoints, control_app, tcp_app
 from stallwatch.outputs.http_auth import Proxy, SocketGuard, TokenGuard
 from stallwatch.outputs.latest import Latest
 from stallwatch.outputs.output import Control, Output
+from stallwatch.outputs.output_health import OutputHealth, health
 from stallwatch.outputs.page_token import read_or_make, read_token
 from stallwatch.outputs.sessions import Sessions
 from stallwatch.outputs.sockets import SOCKET_NAME, HeldByAnother, listen_tcp, listen_unix, split_address

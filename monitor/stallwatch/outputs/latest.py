@@ -7,8 +7,8 @@ from functools import cached_property
 from stallwatch.clock import Clock
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.documents import Problem, Readiness, encoded, incident_list, rank_list, readiness
-from stallwatch.outputs.health import OutputHealth
 from stallwatch.outputs.metrics import render
+from stallwatch.outputs.output_health import OutputHealth
 from stallwatch.outputs.viewer import Viewer
 
 _STALE_TICKS = 5

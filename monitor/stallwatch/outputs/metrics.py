@@ -21,8 +21,8 @@ from stallwatch.model.reading import Known
 from stallwatch.model.sensor_spec import SensorSpec
 from stallwatch.model.snapshot import SENSORS, JobKey
 from stallwatch.model.verdict import CulpritProcess, GroupRef, Verdict
-from stallwatch.outputs.health import OutputHealth
 from stallwatch.outputs.metric_table import FAMILIES
+from stallwatch.outputs.output_health import OutputHealth
 
 log = logging.getLogger(__name__)
 

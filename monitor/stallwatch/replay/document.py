@@ -8,7 +8,7 @@ import msgspec
 
 from stallwatch import __version__
 from stallwatch import config as configuration
-from stallwatch.bundle.history import History, read_history
+from stallwatch.bundle.past import History, read_history
 from stallwatch.clock import iso
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected

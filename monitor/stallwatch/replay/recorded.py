@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch.bundle.history import History
+from stallwatch.bundle.past import History
 from stallwatch.bundle.reader import load
 from stallwatch.bundle.report import make_report
 from stallwatch.errors import StallwatchError

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from stallwatch.model.verdict import Verdict
 from stallwatch.selftest.result import NodeFinding
-from stallwatch.selftest.worker.report import NO_TORCH
+from stallwatch.selftest.worker.step_lines import NO_TORCH
 
 # Words of advice about code, and lines of it.
 _ABOUT_CODE: Final = re.compile(

@@ -12,7 +12,7 @@ import msgspec
 from stallwatch.errors import UsageError
 from stallwatch.node.run_once import run_once
 from stallwatch.selftest.result import OwnFailure
-from stallwatch.selftest.worker.report import NO_TORCH
+from stallwatch.selftest.worker.step_lines import NO_TORCH
 
 _FIND_SECONDS = 20.0
 _COUNT_SECONDS = 90.0  # imports torch, from a slow file system maybe, and starts CUDA

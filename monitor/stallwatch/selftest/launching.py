@@ -13,9 +13,9 @@ import msgspec
 
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.selftest.interpreter import link_to_package
-from stallwatch.selftest.progress import Line
 from stallwatch.selftest.result import OwnFailure
-from stallwatch.selftest.worker.report import SCHEMA_VERSION, report_name
+from stallwatch.selftest.told_so_far import Line
+from stallwatch.selftest.worker.step_lines import SCHEMA_VERSION, report_name
 
 _STOP_SECONDS = 5.0
 _LOG_TAIL_BYTES = 4000

@@ -17,11 +17,9 @@ import warnings
 from datetime import timedelta
 from typing import Any, Optional
 
-from stallwatch.selftest.worker.checks import ELEMENT_BYTES
 from stallwatch.selftest.worker.collectives import Group
-from stallwatch.selftest.worker.meeting import Absent, Meeting, first_line, ranks_text
-from stallwatch.selftest.worker.report import IMPORT, NO_TORCH, StepReport, size_text
-from stallwatch.selftest.worker.surroundings import (
+from stallwatch.selftest.worker.known_results import ELEMENT_BYTES
+from stallwatch.selftest.worker.launcher_env import (
     NotLaunched,
     Place,
     choose_backend,
@@ -30,6 +28,8 @@ from stallwatch.selftest.worker.surroundings import (
     open_device,
     place_of,
 )
+from stallwatch.selftest.worker.rank_store import Absent, Meeting, first_line, ranks_text
+from stallwatch.selftest.worker.step_lines import IMPORT, NO_TORCH, StepReport, size_text
 from stallwatch.selftest.worker.walk import Broken, Walk
 
 EXIT_OK, EXIT_NOT, EXIT_USAGE, EXIT_CRASH = 0, 10, 64, 70

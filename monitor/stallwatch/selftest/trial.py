@@ -7,11 +7,11 @@ from pathlib import Path
 
 from stallwatch.errors import StallwatchError
 from stallwatch.selftest.advice import about_the_node
-from stallwatch.selftest.evidence import Investigation, Judgement
 from stallwatch.selftest.launching import Plan, Ranks
-from stallwatch.selftest.progress import Progress, failure_at_end
 from stallwatch.selftest.result import Device, Failure, OwnFailure, TrialResult
-from stallwatch.selftest.worker.report import NO_TORCH, name_of
+from stallwatch.selftest.told_so_far import Progress, failure_at_end
+from stallwatch.selftest.why_stuck import Investigation, Judgement
+from stallwatch.selftest.worker.step_lines import NO_TORCH, name_of
 
 _POLL_SECONDS = 0.05
 # What the others have to say of a fault comes within this; NCCL's ranks may just hang.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from stallwatch.selftest.result import Bisection, SelfTestReport, StepResult, TrialResult
-from stallwatch.selftest.worker.report import name_of, size_text
+from stallwatch.selftest.worker.step_lines import name_of, size_text
 
 _MARKS = {"passes": "passes", "fails": "fails", "fails_otherwise": "fails otherwise", "not_run": "not run"}
 

@@ -14,8 +14,8 @@ from stallwatch.errors import UsageError
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.member import Local, Position
 from stallwatch.fleet.orders import News, Order
-from stallwatch.fleet.settings import Settings
-from stallwatch.fleet.trial import try_place
+from stallwatch.fleet.place_settings import Settings
+from stallwatch.fleet.try_place import try_place
 from stallwatch.model.incident import Delivered, Told
 from tests.unit.fleet.nodes import JOB, scene
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from stallwatch.fleet.place import Key, MeetingPlace, PlaceProblem
-from stallwatch.fleet.settings import Settings, open_place
-from stallwatch.fleet.trial import try_place
+from stallwatch.fleet.place_settings import Settings, open_place
+from stallwatch.fleet.try_place import try_place
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("redis-server") and shutil.which("openssl")), reason="redis-server or openssl is not installed"

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stallwatch.selftest.check import Options, SelfTest
 from stallwatch.selftest.result import SelfTestReport
+from stallwatch.selftest.self_test import Options, SelfTest
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from stallwatch.bundle.bounds import MOST_CAVEATS, MOST_RANKS
 from stallwatch.bundle.discovery import survey
-from stallwatch.bundle.limits import MOST_CAVEATS, MOST_RANKS
 from stallwatch.bundle.reader import load
 from stallwatch.bundle.report import make_report
 from stallwatch.bundle.workers import Limits

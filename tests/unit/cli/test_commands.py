@@ -21,7 +21,7 @@ from stallwatch.cli.incident_view import incident_view
 from stallwatch.cli.incidents import list_view
 from stallwatch.cli.status import status_view
 from stallwatch.cli.terminal import local_time, show, time_and_distance
-from stallwatch.incidents.names import incident_id
+from stallwatch.incidents.incident_names import incident_id
 from stallwatch.model.incident import UNTOLD, IncidentEvent, Together
 from stallwatch.model.snapshot import JobKey, SensorStatus
 from stallwatch.node.disk import DiskHangs

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stallwatch.doctor.check import Check
-from stallwatch.doctor.finding import FindingRecord
+from stallwatch.doctor.check_result import FindingRecord
 from stallwatch.doctor.surroundings import (
     CommandResult,
     DaemonFacts,

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from stallwatch.doctor.check import Inapplicable, Undetermined
+from stallwatch.doctor.check_result import FindingRecord
 from stallwatch.doctor.checks import CHECKS
-from stallwatch.doctor.finding import FindingRecord
 from stallwatch.doctor.surroundings import Interface
 from tests.unit.doctor.fakes import FakeResolver, FakeSockets, Node
 

@@ -19,8 +19,8 @@ from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.node_summary import redacted, summarise_node
 from stallwatch.fleet.exchange import Seen, Wish, exchange
 from stallwatch.fleet.member import SECOND_NS, Local, Member, Position, published
+from stallwatch.fleet.node_word import NodeWord, believed, encode_word
 from stallwatch.fleet.place import Key
-from stallwatch.fleet.summary import NodeWord, believed, encode_word
 from stallwatch.fleet.verdict import JobVerdict, judge_job
 from stallwatch.incidents.delivery_steps import covered, due, verdict_key
 from stallwatch.model.incident import Incident, Together, Told

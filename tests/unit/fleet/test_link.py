@@ -14,9 +14,9 @@ from stallwatch.fleet.judging import Judging
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.member import SECOND_NS, Local
 from stallwatch.fleet.place import Key
-from stallwatch.fleet.settings import Settings
+from stallwatch.fleet.place_settings import Settings
 from stallwatch.model.incident import Told
-from stallwatch.node.frames import Unpacker, pack
+from stallwatch.node.messages import Unpacker, pack
 from tests.unit.fleet.memory_place import MemoryPlace
 from tests.unit.fleet.nodes import JOB, scene
 

@@ -8,7 +8,7 @@ from stallwatch.fleet.judge_child import Question, answer_to
 from stallwatch.fleet.pace import PaceVerdict, believed_paces, encode_pace
 from stallwatch.fleet.pace_seat import SECOND_NS, JobPace, PaceSeat, PaceWish, exchange_pace
 from stallwatch.fleet.place import Key
-from stallwatch.fleet.settings import Settings, open_place
+from stallwatch.fleet.place_settings import Settings, open_place
 from tests.unit.fleet.memory_place import MemoryPlace
 from tests.unit.fleet.paces import SHARE
 from tests.unit.fleet.test_pace import pace

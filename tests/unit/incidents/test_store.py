@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.incidents.names import incident_id, is_incident_id, ordinal_of
+from stallwatch.incidents.incident_names import incident_id, is_incident_id, ordinal_of
 from stallwatch.incidents.store import MOST_OF_OWNER, IncidentStore, looks_in
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey

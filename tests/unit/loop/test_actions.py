@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from stallwatch.captures.run import CaptureState
 from stallwatch.config import Config
+from stallwatch.incidents.incident_names import incident_id
 from stallwatch.incidents.messages import Captured, Discard, Judge, StartCapture
-from stallwatch.incidents.names import incident_id
 from stallwatch.incidents.store import IncidentStore
 from stallwatch.loop.actions import ActionRunner
 from stallwatch.loop.bundle_store import BundleStore

@@ -18,14 +18,14 @@ import msgspec
 import pytest
 
 from stallwatch.captures.channel import FilePiece, Message, Progress, messages
-from stallwatch.captures.roots import refusal
+from stallwatch.captures.ranks_of_root import refusal
 from stallwatch.config import Config
 from stallwatch.config_sections import CaptureSection, DaemonSection
 from stallwatch.loop.privileged import settings_of
 from stallwatch.model.snapshot import Outputs, ProcessEnd, RankSample
-from stallwatch.node.frames import pack
 from stallwatch.node.known_ranks import known_file
 from stallwatch.node.memory_file import memory_file
+from stallwatch.node.messages import pack
 from stallwatch.node.privileged_client import COMMAND, Privileged, start_side
 from stallwatch.node.privileged_verbs import MOST_RANKS
 from tests.builders.records import start_ticks_of

@@ -15,9 +15,9 @@ from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import SENSORS, GroupCounter, JobKey
 from stallwatch.model.verdict import GroupRef
 from stallwatch.outputs.documents import HeldBack
-from stallwatch.outputs.health import OutputHealth
 from stallwatch.outputs.metric_table import FAMILIES, reference
 from stallwatch.outputs.metrics import OLDEST, negotiated, render
+from stallwatch.outputs.output_health import OutputHealth
 from tests.builders.node import with_beat
 from tests.unit.outputs.reports import (
     GPU,

@@ -1,7 +1,7 @@
 """Lines as ranks write them."""
 
-from stallwatch.selftest.progress import Line, Progress
 from stallwatch.selftest.result import StepOutcome
+from stallwatch.selftest.told_so_far import Line, Progress
 
 
 def begin(rank: int, step: str, size: int | None = None, at_ns: int = 0) -> Line:

@@ -9,9 +9,9 @@ import time
 import msgspec
 
 from stallwatch.model.reading import Absent, Resting
-from stallwatch.node.frames import pack
+from stallwatch.node.messages import pack
 from stallwatch.sensors.child import serve
-from stallwatch.sensors.frames import SensorAnswer
+from stallwatch.sensors.sensor_answer import SensorAnswer
 
 
 class Counts:

@@ -6,7 +6,7 @@ import sys
 import msgspec
 import pytest
 
-from stallwatch.node.frames import pack
+from stallwatch.node.messages import pack
 from stallwatch.sensors.sensor import Options
 
 

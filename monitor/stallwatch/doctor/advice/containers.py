@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Final
 
-from stallwatch.doctor.advice.documents import Line, Part, commands, parts
+from stallwatch.doctor.advice.named_files import Line, Part, commands, parts
 from stallwatch.doctor.advice.scripts import texts
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
 
 _SIZE: Final = r"[\"']?(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KkMmGgTt]?)(?:i?[Bb]?)\b"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from stallwatch.doctor.advice.documents import Line
+from stallwatch.doctor.advice.named_files import Line
 
 _LAUNCHER: Final = re.compile(
     r"(?<![\w./-])(?:[\w./-]*/)?(?P<name>torchrun|deepspeed|accelerate(?:-|\s+)launch|mpirun|mpiexec|srun|horovodrun|"

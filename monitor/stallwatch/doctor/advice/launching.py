@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Final
 
-from stallwatch.doctor.advice.documents import Part, commands, parts, statements
 from stallwatch.doctor.advice.launches import Launch, launches, pods_of_operator
+from stallwatch.doctor.advice.named_files import Part, commands, parts, statements
 from stallwatch.doctor.advice.scripts import texts
 from stallwatch.doctor.advice.settings import Setting, settings, settings_of
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.finding import Area, FindingRecord, count
+from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.formats.addresses import kind_of_address
 

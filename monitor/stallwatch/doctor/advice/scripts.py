@@ -10,10 +10,10 @@ from typing import ClassVar, Final
 import msgspec
 
 from stallwatch.doctor import data
-from stallwatch.doctor.advice.documents import commands, parts
+from stallwatch.doctor.advice.named_files import commands, parts
 from stallwatch.doctor.advice.settings import settings_of
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord, Severity
+from stallwatch.doctor.check_result import Area, FindingRecord, Severity
 from stallwatch.doctor.surroundings import Surroundings
 
 _LIMIT_BYTES = 2 << 20

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from stallwatch.doctor.advice.documents import Part, statements
+from stallwatch.doctor.advice.named_files import Part, statements
 
 _NAME: Final = r"(?P<name>[A-Za-z][A-Za-z0-9_]*_[A-Za-z0-9_]+)"
 _VALUE: Final = r"""(?P<value>"[^"]*"|'[^']*'|[^\s"'#;&|)]*)"""

@@ -8,17 +8,22 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from stallwatch.doctor.advice.documents import parts
+from stallwatch.doctor.advice.named_files import parts
 from stallwatch.doctor.advice.scripts import texts
 from stallwatch.doctor.advice.settings import Setting, settings_of
 from stallwatch.doctor.check import Check
+from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.environment.by_version import RecorderOff
-from stallwatch.doctor.environment.catalogue import catalogue
-from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
+from stallwatch.doctor.environment.combinations import Contradictions
+from stallwatch.doctor.environment.known_variables import catalogue
 from stallwatch.doctor.environment.syntax import WrongSyntax
-from stallwatch.doctor.environment.together import Contradictions
 from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.environment.variable_names import (
+    InventedVariables,
+    RemovedVariables,
+    RenamedVariables,
+    UnknownVariables,
+)
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings, Training, TrainingProbe
 from stallwatch.doctor.versions import parse_version
 from stallwatch.model.reading import Known, Unavailable

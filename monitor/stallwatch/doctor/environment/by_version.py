@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.environment.catalogue import BUFFER_SIZES, RECORDER_ON, catalogue
+from stallwatch.doctor.check_result import Area, FindingRecord
+from stallwatch.doctor.environment.known_variables import BUFFER_SIZES, RECORDER_ON, catalogue
 from stallwatch.doctor.environment.values import complaint, is_left_on
-from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.doctor.versions import in_range, parse_version
 from stallwatch.model.reading import Known

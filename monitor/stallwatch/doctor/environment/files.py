@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 from msgspec.structs import replace
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord, Severity
+from stallwatch.doctor.check_result import Area, FindingRecord, Severity
 from stallwatch.doctor.gpu.health import gpu_state
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, finding
-from stallwatch.doctor.environment.together import places_of
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.check_result import Area, FindingRecord
+from stallwatch.doctor.environment.combinations import places_of
 from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.hook.rank_file import FALLBACK_DIRECTORY, SERVICE_DIRECTORY, is_read, strangers
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.surroundings import RankFacts, Surroundings
 
 # What may differ between healthy ranks: identity, devices, files.

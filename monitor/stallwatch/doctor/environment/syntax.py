@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.environment.catalogue import catalogue
+from stallwatch.doctor.check_result import Area, FindingRecord
+from stallwatch.doctor.environment.known_variables import catalogue
 from stallwatch.doctor.environment.values import complaint, integer, is_left_on
-from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 
 _NUMBERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.environment.catalogue import Variable, catalogue
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.check_result import Area, FindingRecord
+from stallwatch.doctor.environment.known_variables import Variable, catalogue
 from stallwatch.doctor.infiniband import infiniband_ports
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 

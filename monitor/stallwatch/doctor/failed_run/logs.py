@@ -8,7 +8,7 @@ from stallwatch.diagnosis.logs import LogReading, read_logs
 from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, LoggedFailure
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.doctor.check import Inapplicable, finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
 
 _MOST_CONSEQUENCES, _MOST_ATTEMPTS = 12, 4

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stallwatch.doctor.advice.documents import parts
+from stallwatch.doctor.advice.named_files import parts
 from stallwatch.doctor.advice.scripts import texts
 from stallwatch.doctor.check import Inapplicable, finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.errors import UnusableInput
 from stallwatch.model.reading import Known

@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from stallwatch.doctor import data
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.environment.catalogue import edit_distance
-from stallwatch.doctor.finding import Area, FindingRecord, Severity
+from stallwatch.doctor.check_result import Area, FindingRecord, Severity
+from stallwatch.doctor.environment.known_variables import edit_distance
 from stallwatch.doctor.frameworks.deepspeed import SOURCE, configurations
 from stallwatch.doctor.surroundings import Surroundings
 

@@ -12,7 +12,7 @@ from stallwatch.diagnosis.logs.remedies_by_text import (
     gpu_words,
 )
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord, count
+from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.model.gpu import Gpu, GpuState
 from stallwatch.model.reading import Known

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, finding
-from stallwatch.doctor.finding import Area, FindingRecord, count
+from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.gpu.health import gpu_state, label
 from stallwatch.doctor.surroundings import Surroundings
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
+from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.environment.job_size import local_ranks
-from stallwatch.doctor.finding import Area, FindingRecord, count
 from stallwatch.doctor.gpu.health import gpu_state, label
 from stallwatch.doctor.processes import command_of, process_state
 from stallwatch.doctor.surroundings import NamedEnvironment, RankFacts, Surroundings

@@ -7,8 +7,8 @@ from typing import ClassVar
 from stallwatch.captures import stacks
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord
-from stallwatch.doctor.network.names import spans_nodes
+from stallwatch.doctor.check_result import Area, FindingRecord
+from stallwatch.doctor.network.host_names import spans_nodes
 from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.formats.addresses import kind_of_address
 from stallwatch.model.reading import Known

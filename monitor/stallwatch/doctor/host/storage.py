@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, finding
-from stallwatch.doctor.finding import Area, FindingRecord, count
+from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.processes import open_files, pids
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 from stallwatch.model.reading import Known

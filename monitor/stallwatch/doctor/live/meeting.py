@@ -15,8 +15,8 @@ class ConfiguredMeeting:
 
     def problem(self) -> tuple[str, str]:
         """Return what is wrong with the place and what to do, ("", "") where it can be used; ends within seconds."""
-        from stallwatch.fleet.settings import settings_of
-        from stallwatch.fleet.trial import try_place
+        from stallwatch.fleet.place_settings import settings_of
+        from stallwatch.fleet.try_place import try_place
 
         try:
             settings = settings_of(self._section)

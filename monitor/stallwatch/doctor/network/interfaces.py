@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, finding
-from stallwatch.doctor.environment.together import places_of
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.check_result import Area, FindingRecord
+from stallwatch.doctor.environment.combinations import places_of
 from stallwatch.doctor.infiniband import Port, infiniband_ports
-from stallwatch.doctor.network.names import spans_nodes
+from stallwatch.doctor.network.host_names import spans_nodes
 from stallwatch.doctor.surroundings import Interface, Surroundings
 from stallwatch.formats.addresses import address_words, is_loopback, kind_of_address
 

@@ -3,8 +3,8 @@
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord, count
-from stallwatch.doctor.network.names import is_own_address
+from stallwatch.doctor.check_result import Area, FindingRecord, count
+from stallwatch.doctor.network.host_names import is_own_address
 from stallwatch.doctor.network.tcp_table import LISTEN, TIME_WAIT, tcp_sockets
 from stallwatch.doctor.processes import Holder, holders_of, stat_of
 from stallwatch.doctor.surroundings import Surroundings

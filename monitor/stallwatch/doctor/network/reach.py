@@ -3,8 +3,8 @@
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord
-from stallwatch.doctor.network.names import is_own_address, spans_nodes
+from stallwatch.doctor.check_result import Area, FindingRecord
+from stallwatch.doctor.network.host_names import is_own_address, spans_nodes
 from stallwatch.doctor.surroundings import Reach, Surroundings
 from stallwatch.formats.addresses import address_words, kind_of_address
 from stallwatch.model.reading import Known

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 from stallwatch.doctor.training_script.models import Models
 from stallwatch.doctor.training_script.rank_conditions import ZERO, Condition, Ranks
+from stallwatch.doctor.training_script.script_values import Function
 from stallwatch.doctor.training_script.source import Script, calls_in, keyword
-from stallwatch.doctor.training_script.values import Function
 
 _MODULES: Final = (
     "torch.distributed", "deepspeed.comm", "deepspeed.comm.comm", "torch.distributed.distributed_c10d",

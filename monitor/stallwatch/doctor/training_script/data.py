@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.training_script.loops import WHOLE, bare, goes_over_data_again, has_backward
 from stallwatch.doctor.training_script.rank_conditions import Ranks
 from stallwatch.doctor.training_script.source import (

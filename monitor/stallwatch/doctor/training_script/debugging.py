@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.training_script.source import Script, ScriptCheck, is_false, is_true, keyword
 
 _ANOMALY: Final = ("set_detect_anomaly", "detect_anomaly")

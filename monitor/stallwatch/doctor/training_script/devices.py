@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.finding import Area, FindingRecord, count
+from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.training_script.collectives import Collectives
 from stallwatch.doctor.training_script.rank_conditions import Ranks
 from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, keyword

@@ -5,8 +5,8 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from stallwatch.doctor.training_script.script_values import Function
 from stallwatch.doctor.training_script.source import Script, keyword
-from stallwatch.doctor.training_script.values import Function
 
 Loop = ast.For | ast.AsyncFor | ast.While
 _BACKWARD: Final = "backward"

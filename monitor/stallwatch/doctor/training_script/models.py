@@ -3,8 +3,8 @@
 import ast
 from typing import Final, Literal
 
+from stallwatch.doctor.training_script.script_values import Origins
 from stallwatch.doctor.training_script.source import Script, has_open_keywords, keyword, target_name
-from stallwatch.doctor.training_script.values import Origins
 
 Wrapper = Literal["DDP", "FSDP"]
 

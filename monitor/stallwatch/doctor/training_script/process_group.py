@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.training_script.source import Script, ScriptCheck, has_open_keywords, keyword
 
 

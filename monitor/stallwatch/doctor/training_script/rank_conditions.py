@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
+from stallwatch.doctor.training_script.script_values import Function
 from stallwatch.doctor.training_script.source import Script
-from stallwatch.doctor.training_script.values import Function
 
 ZERO: Final = "0"  # the key of every condition that tells rank 0, or the main process, from the others
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.training_script.rank_conditions import ZERO, Condition, Ranks
+from stallwatch.doctor.training_script.script_values import Function
 from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, keyword, target_name
-from stallwatch.doctor.training_script.values import Function
 
 _FSDP: Final = ("FullyShardedDataParallel", "FSDP", "fully_shard")
 # Functions of torch.distributed.checkpoint, state_dict and FSDP that all ranks must call.

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from stallwatch.doctor.advice.scripts import texts
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
-from stallwatch.doctor.training_script.values import Function, Values
+from stallwatch.doctor.training_script.script_values import Function, Values
 
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 # What fragments without imports call these modules.

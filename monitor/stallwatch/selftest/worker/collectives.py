@@ -5,7 +5,7 @@
 
 from typing import Any, Callable, NamedTuple
 
-from stallwatch.selftest.worker.checks import ELEMENT_BYTES, compare, pattern, pattern_sum
+from stallwatch.selftest.worker.known_results import ELEMENT_BYTES, compare, pattern, pattern_sum
 
 
 class Group(NamedTuple):

@@ -2,9 +2,9 @@
 
 from typing import Any, Callable
 
-from stallwatch.selftest.worker.checks import ELEMENT_BYTES
 from stallwatch.selftest.worker.collectives import Group
-from stallwatch.selftest.worker.report import Wrong
+from stallwatch.selftest.worker.known_results import ELEMENT_BYTES
+from stallwatch.selftest.worker.step_lines import Wrong
 
 # All distances up to here, then powers of two: every ordered pair of a node of 16 is tried.
 _EVERY_DISTANCE = 16

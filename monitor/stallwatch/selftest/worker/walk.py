@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, Callable, Optional
 
 from stallwatch.selftest.worker.collectives import COLLECTIVES, Collective, Group, all_reduce, barrier
-from stallwatch.selftest.worker.meeting import Meeting, first_line
-from stallwatch.selftest.worker.report import StepReport, Wrong
+from stallwatch.selftest.worker.rank_store import Meeting, first_line
+from stallwatch.selftest.worker.step_lines import StepReport, Wrong
 from stallwatch.selftest.worker.transfers import (
     OBJECT_COLLECTIVES,
     distances,

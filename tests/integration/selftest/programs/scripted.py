@@ -9,7 +9,7 @@ import sys
 import threading
 
 from stallwatch.selftest import rank
-from stallwatch.selftest.worker.report import IMPORT, StepReport
+from stallwatch.selftest.worker.step_lines import IMPORT, StepReport
 
 options = rank._arguments()
 number = int(os.environ["RANK"])

@@ -5,7 +5,7 @@ import pytest
 from stallwatch.doctor.advice.containers import SharedMemorySize
 from stallwatch.doctor.advice.launching import FewerGpusThanRanks, LoopbackLaunch
 from stallwatch.doctor.check import Check
-from stallwatch.doctor.finding import FindingRecord
+from stallwatch.doctor.check_result import FindingRecord
 from stallwatch.doctor.surroundings import Question
 from tests.unit.doctor.fakes import Node
 

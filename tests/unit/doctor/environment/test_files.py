@@ -1,7 +1,7 @@
 import pytest
 
+from stallwatch.doctor.check_result import FindingRecord
 from stallwatch.doctor.environment.files import NamedFiles
-from stallwatch.doctor.finding import FindingRecord
 from tests.unit.doctor.fakes import FakeGpus, Node, gpus, one, rank
 
 

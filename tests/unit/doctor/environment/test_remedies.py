@@ -9,9 +9,9 @@ import pytest
 
 import stallwatch
 from stallwatch.doctor.check import Check, Inapplicable, Undetermined
+from stallwatch.doctor.check_result import FindingRecord
 from stallwatch.doctor.checks import CHECKS
-from stallwatch.doctor.environment.catalogue import Variable, catalogue
-from stallwatch.doctor.finding import FindingRecord
+from stallwatch.doctor.environment.known_variables import Variable, catalogue
 from tests.unit.doctor.fakes import SHELL, FakeTraining, Node, training
 
 OF_ENVIRONMENTS = [check for check in CHECKS if check.area in ("environment", "network")]

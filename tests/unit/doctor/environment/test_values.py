@@ -1,10 +1,10 @@
 import pytest
 
-from stallwatch.doctor.environment.catalogue import catalogue
+from stallwatch.doctor.check_result import count
+from stallwatch.doctor.environment.combinations import Contradictions
+from stallwatch.doctor.environment.known_variables import catalogue
 from stallwatch.doctor.environment.syntax import WrongSyntax
-from stallwatch.doctor.environment.together import Contradictions
 from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange
-from stallwatch.doctor.finding import count
 from tests.unit.doctor.fakes import Node, one
 
 

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from stallwatch.bundle.reader import read
 from stallwatch.doctor.check import Inapplicable
+from stallwatch.doctor.check_result import FindingRecord
 from stallwatch.doctor.failed_run.logs import FailedRun
-from stallwatch.doctor.finding import FindingRecord
 from stallwatch.doctor.surroundings import Question
 from stallwatch.formats import log_pieces
 from stallwatch.formats.training_log import parse

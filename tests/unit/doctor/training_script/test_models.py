@@ -2,7 +2,7 @@
 
 import pytest
 
-from stallwatch.doctor.finding import FindingRecord
+from stallwatch.doctor.check_result import FindingRecord
 from stallwatch.doctor.surroundings import Question
 from stallwatch.doctor.training_script.divergence import RankConditionalCollective
 from tests.unit.doctor.fakes import Node

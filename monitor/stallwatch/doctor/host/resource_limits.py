@@ -4,7 +4,7 @@ import re
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord, count
+from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.host.cgroup import cgroup_file, cgroup_value
 from stallwatch.doctor.infiniband import infiniband_ports
 from stallwatch.doctor.surroundings import Surroundings

@@ -10,15 +10,15 @@ from stallwatch.config_sections import FleetSection
 from stallwatch.detectors.pace import Pace
 from stallwatch.errors import UsageError
 from stallwatch.fleet.member import Local, Position
+from stallwatch.fleet.node_word import NodeWord
 from stallwatch.fleet.orders import Book, News
 from stallwatch.fleet.pace import PaceVerdict
 from stallwatch.fleet.pace_seat import JobPace
-from stallwatch.fleet.settings import settings_of
-from stallwatch.fleet.summary import NodeWord
+from stallwatch.fleet.place_settings import settings_of
+from stallwatch.incidents.incident_names import shared_name
 from stallwatch.incidents.life import IncidentLife, IncidentTable
 from stallwatch.incidents.messages import FleetSaid, Judged
-from stallwatch.incidents.names import shared_name
-from stallwatch.loop.together import Fleet
+from stallwatch.loop.shared_incidents import Fleet
 from stallwatch.model.incident import Delivered, Incident, Together, Told
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Report

@@ -16,15 +16,15 @@ from stallwatch.detectors.slow import searched_share
 from stallwatch.diagnosis.node_summary import NodeSummary
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.member import Local, Position
+from stallwatch.fleet.node_word import NodeWord, encode_word
 from stallwatch.fleet.orders import Book, News
 from stallwatch.fleet.pace import PaceVerdict, encode_pace
 from stallwatch.fleet.pace_seat import JobPace
-from stallwatch.fleet.settings import settings_of
-from stallwatch.fleet.summary import NodeWord, encode_word
+from stallwatch.fleet.place_settings import settings_of
 from stallwatch.formats.tolerant import NOT_JSON
+from stallwatch.incidents.incident_names import shared_name
 from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import Event, FleetSaid, Judged
-from stallwatch.incidents.names import shared_name
 from stallwatch.loop import fleet_orders
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident, Together, Told

@@ -1,7 +1,12 @@
 import pytest
 
-from stallwatch.doctor.environment.catalogue import catalogue
-from stallwatch.doctor.environment.names import InventedVariables, RemovedVariables, RenamedVariables, UnknownVariables
+from stallwatch.doctor.environment.known_variables import catalogue
+from stallwatch.doctor.environment.variable_names import (
+    InventedVariables,
+    RemovedVariables,
+    RenamedVariables,
+    UnknownVariables,
+)
 from tests.unit.doctor.fakes import SHELL, FakeTraining, Node, one, training
 
 

@@ -11,7 +11,7 @@ import msgspec
 from stallwatch.bundle.child import Part
 from stallwatch.bundle.description import Description
 from stallwatch.bundle.discovery import Found, readable
-from stallwatch.bundle.kinds import KINDS, Snapshots
+from stallwatch.bundle.file_kinds import KINDS, Snapshots
 from stallwatch.bundle.reader import opener
 from stallwatch.bundle.workers import DEFAULT_LIMITS, FileTask, Limits, Task, parse_all
 from stallwatch.formats.tolerant import NOT_JSON

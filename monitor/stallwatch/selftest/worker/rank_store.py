@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Optional
 
-from stallwatch.selftest.worker.surroundings import Place
+from stallwatch.selftest.worker.launcher_env import Place
 
 _PREFIX = "stallwatch-selftest"
 

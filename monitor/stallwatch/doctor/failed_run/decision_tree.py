@@ -9,7 +9,7 @@ from typing import ClassVar
 import msgspec
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
-from stallwatch.doctor.finding import Area, FindingRecord, count
+from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.model.incident import Incident
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.environment.catalogue import Variable, catalogue
-from stallwatch.doctor.environment.trial import can_be_set, is_found
-from stallwatch.doctor.finding import Area, FindingRecord
+from stallwatch.doctor.check_result import Area, FindingRecord
+from stallwatch.doctor.environment.after_change import can_be_set, is_found
+from stallwatch.doctor.environment.known_variables import Variable, catalogue
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 from stallwatch.doctor.versions import in_range
 from stallwatch.model.reading import Known

@@ -3,8 +3,8 @@
 from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, finding
+from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.environment.job_size import job_size, said_nodes
-from stallwatch.doctor.finding import Area, FindingRecord
 from stallwatch.doctor.surroundings import Lookup, NamedEnvironment, Surroundings
 from stallwatch.formats.addresses import is_loopback
 from stallwatch.model.reading import Known, Unavailable

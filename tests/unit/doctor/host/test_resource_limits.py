@@ -1,7 +1,7 @@
 import pytest
 
 from stallwatch.doctor.check import Inapplicable, Undetermined
-from stallwatch.doctor.host.limits import CgroupMemory, Cpus, LockedMemory, OpenFiles, cpus_allowed
+from stallwatch.doctor.host.resource_limits import CgroupMemory, Cpus, LockedMemory, OpenFiles, cpus_allowed
 from stallwatch.doctor.surroundings import Question
 from tests.unit.doctor.fakes import LIMITS, Node, one, rank
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, NamedTuple
 
 from stallwatch.doctor.check import finding
-from stallwatch.doctor.environment.catalogue import BUFFER_SIZES, RECORDER_ON, catalogue
+from stallwatch.doctor.check_result import Area, FindingRecord, Severity
 from stallwatch.doctor.environment.job_size import job_size, number
+from stallwatch.doctor.environment.known_variables import BUFFER_SIZES, RECORDER_ON, catalogue
 from stallwatch.doctor.environment.values import complaint
-from stallwatch.doctor.finding import Area, FindingRecord, Severity
-from stallwatch.doctor.network.names import spans_nodes
+from stallwatch.doctor.network.host_names import spans_nodes
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 
 _TRUE = frozenset(("1", "y", "yes", "t", "true", "on"))

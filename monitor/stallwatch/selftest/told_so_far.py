@@ -6,13 +6,13 @@ from typing import Any, Literal
 import msgspec
 
 from stallwatch.selftest.result import Device, Failure, StepOutcome, StepResult
-from stallwatch.selftest.worker.report import IMPORT, name_of
+from stallwatch.selftest.worker.step_lines import IMPORT, name_of
 
 _WORST_FIRST: tuple[StepOutcome, ...] = ("error", "wrong", "unfinished", "unsupported", "ok")
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of a rank's report (selftest/worker/report.py)."""
+    """One line of a rank's report (selftest/worker/step_lines.py)."""
 
     kind: Literal["begin", "end", "finished", "crash"]
     rank: int

@@ -6,7 +6,7 @@ which show a chunk that went to the wrong rank or the wrong place.
 
 from typing import Any
 
-from stallwatch.selftest.worker.report import Wrong
+from stallwatch.selftest.worker.step_lines import Wrong
 
 ELEMENT_BYTES = 4
 _PERIOD = 97

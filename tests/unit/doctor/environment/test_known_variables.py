@@ -1,6 +1,6 @@
 import pytest
 
-from stallwatch.doctor.environment.catalogue import catalogue, edit_distance
+from stallwatch.doctor.environment.known_variables import catalogue, edit_distance
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from stallwatch.doctor.check import Inapplicable
-from stallwatch.doctor.network.names import AddressFamily, HostName, MasterAddress
+from stallwatch.doctor.network.host_names import AddressFamily, HostName, MasterAddress
 from stallwatch.doctor.surroundings import Interface, Question
 from tests.unit.doctor.fakes import FakeResolver, FakeSockets, Node, one
 

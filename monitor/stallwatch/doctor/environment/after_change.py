@@ -8,8 +8,8 @@ import msgspec
 
 from stallwatch.doctor.check import Check, Inapplicable, Undetermined
 from stallwatch.doctor.environment.by_version import NotReadByThisVersion, RecorderOff
+from stallwatch.doctor.environment.combinations import Contradictions
 from stallwatch.doctor.environment.syntax import WrongSyntax
-from stallwatch.doctor.environment.together import Contradictions
 from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange
 from stallwatch.doctor.network.interfaces import InterfaceExists
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stallwatch.selftest.worker.surroundings import NotLaunched, place_of
+from stallwatch.selftest.worker.launcher_env import NotLaunched, place_of
 from stallwatch.selftest.worker.transfers import distances
 from stallwatch.selftest.worker.walk import sizes
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.selftest.progress import Line
-from stallwatch.selftest.worker.report import StepReport, name_of, report_name, size_text
+from stallwatch.selftest.told_so_far import Line
+from stallwatch.selftest.worker.step_lines import StepReport, name_of, report_name, size_text
 
 
 def test_each_step_is_two_lines_that_the_parent_understands(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What follows from the ranks' lines and exit codes."""
 
-from stallwatch.selftest.progress import Line, failure_at_end
-from stallwatch.selftest.worker.report import IMPORT
+from stallwatch.selftest.told_so_far import Line, failure_at_end
+from stallwatch.selftest.worker.step_lines import IMPORT
 from tests.unit.selftest.lines import begin, done, end, progress
 
 

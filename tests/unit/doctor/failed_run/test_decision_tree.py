@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from stallwatch.doctor.check import Inapplicable
-from stallwatch.doctor.failed_run.history import DecisionTree
+from stallwatch.doctor.failed_run.decision_tree import DecisionTree
 from stallwatch.doctor.surroundings import Question, Surroundings
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey

@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from stallwatch.bundle import description
+from stallwatch.bundle.bounds import LONGEST_TIMELINE_BYTES
 from stallwatch.bundle.guessing import guess
-from stallwatch.bundle.limits import LONGEST_TIMELINE_BYTES
 from stallwatch.formats import (
     flight_recorder,
     gpus,

@@ -2,9 +2,9 @@
 
 import msgspec
 
+from stallwatch.fleet.node_word import NodeWord, believed, encode_word
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.seal import seal
-from stallwatch.fleet.summary import NodeWord, believed, encode_word
 from stallwatch.fleet.verdict import judge_job
 from stallwatch.model.summary import SCHEMA_VERSION
 from tests.unit.fleet.nodes import JOB, SECRET, scene

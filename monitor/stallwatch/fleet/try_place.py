@@ -7,7 +7,7 @@ import msgspec
 from stallwatch.errors import UsageError
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen
-from stallwatch.fleet.settings import Settings
+from stallwatch.fleet.place_settings import Settings
 from stallwatch.node.children import module_of_ours, start_own
 from stallwatch.node.worker import Worker
 

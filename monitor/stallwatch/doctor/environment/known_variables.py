@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from stallwatch.doctor import data
-from stallwatch.doctor.finding import Severity
+from stallwatch.doctor.check_result import Severity
 
 Status = Literal["real", "renamed", "removed", "invented"]
 Kind = Literal["integer", "boolean", "choice", "tokens", "algorithms", "interfaces", "text"]
