@@ -83,6 +83,26 @@ def test_timeline_is_a_snapshot_a_line(tmp_path: Path) -> None:
     assert [msgspec.json.decode(line, type=NodeSnapshot) for line in lines] == snapshots
 
 
+def test_a_long_timeline_is_handed_to_the_disk_in_pieces(tmp_path: Path) -> None:
+    """Each is held several times over on its way there: the memory that this takes for a moment is not given back."""
+    shot = NodeSnapshot(0, 0, 0, "n", 0.0, tuple(map(sample, range(50))), Unavailable("none", 0), ())
+    snapshots = [replace(shot, tick=tick) for tick in range(90)]
+    pieces: list[int] = []
+
+    def put(path: Path, data: bytes) -> None:
+        pieces.append(len(data))
+        with path.open("ab" if len(pieces) > 1 else "wb") as file:
+            file.write(data)
+
+    writer = BundleWriter(tmp_path, "node0", write=put, append=put)
+    size = writer.write_timeline(snapshots)
+    assert size == (tmp_path / "timeline.jsonl").stat().st_size > 4 << 20
+    assert max(pieces) < 3 << 20
+    assert writer.write_timeline(snapshots[:1], goes_on=True) == pieces[-1]
+    lines = (tmp_path / "timeline.jsonl").read_bytes().splitlines()
+    assert [msgspec.json.decode(line)["tick"] for line in lines] == [*range(90), 0]
+
+
 def test_verdict_is_the_report(tmp_path: Path) -> None:
     report = Report(
         schema_version=1,
