@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests.chaos import children, disks, floods, state
+from tests.chaos import children, disks, floods, pauses, state
 from tests.chaos.node import Node, node_of
 from tests.chaos.stories import left_behind
 
@@ -26,6 +26,9 @@ SCENARIOS: dict[str, Play] = {
     "kernel-log": floods.kernel_log,
     "blocked-children": children.blocked_one_by_one,
     "all-children-blocked": children.blocked_all,
+    "blocked-side": pauses.side_blocked,
+    "suspended": pauses.suspended,
+    "daemon-stopped": pauses.daemon_alone,
     "handles": children.no_handles,
     "memory": children.no_memory,
 }
