@@ -177,7 +177,7 @@ def _read_toml(path: Path, read: Callable[[Path], bytes]) -> dict[str, Any]:
         return tomllib.loads(read(path).decode("utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", "Check the path and its permissions.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         if match := _TWICE.search(str(error)):
             raise UsageError(
                 f"{path}: [{match[1]}] stands there twice (line {match[2]})",
