@@ -111,3 +111,72 @@ def test_a_process_whose_gil_is_kept_stands_without_a_stack() -> None:
     nothing: dict[str, Any] = {"stack": None, "where": "gil"}
     assert between({"state": "S", "cpu_ticks": 7}, {"state": "S", "cpu_ticks": 7}, **nothing).answer == "stands"
     assert between({"state": "R"}, {"state": "R"}, **nothing).answer == "unknown", "it computes, perhaps"
+
+
+def test_the_answer_as_a_truth_value() -> None:
+    assert [Progress(answer).moves for answer in ("moves", "stands", "unknown")] == [True, False, None]
+
+
+def test_what_is_stopped_at_both_looks_stands_whatever_else_is_not_known() -> None:
+    for first, last in (("T", "T"), ("t", "T"), ("T", "t")):
+        told = between({"state": first}, {"state": last}, stack=None)
+        assert (told.answer, told.because[0].fact) == ("stands", "it stood stopped at both looks")
+    assert between({"state": "S"}, {"state": "T"}, stack=None).answer == "unknown", "it was stopped just now"
+    assert between({"state": "T"}, {"state": "S"}, stack=None).answer == "unknown"
+    assert between({"state": "T", "step": 1}, {"state": "T", "step": 2}, stack=None).answer == "moves"
+
+
+def test_who_sleeps_with_the_gil_stands_though_nothing_could_read_its_stack() -> None:
+    told = between({"state": "S"}, {"state": "S"}, stack=None, where="gil")
+    assert (told.answer, told.because[0].source) == ("stands", "heartbeat")
+    assert between({"state": "R"}, {"state": "S"}, stack=None, where="gil").answer == "unknown"
+    assert between({"state": "S"}, {"state": "S"}, stack=None, where="lock").answer == "unknown"
+
+
+def test_another_thread_at_work_moves() -> None:
+    told = between({}, {"stack": _LINE._replace(thread=8)})
+    assert (told.answer, told.because[0].fact) == ("moves", "another thread was at work at the second look")
+
+
+def test_lines_of_one_function_tell_nothing() -> None:
+    told = between({}, {"stack": _LINE._replace(lines=(("train.py", 11),))})
+    assert (told.answer, told.because[0].fact) == ("unknown", "it changed between neighbouring lines of one function")
+
+
+def test_the_stack_of_a_child_that_is_waited_for_tells_though_it_uses_no_cpu() -> None:
+    elsewhere = _LINE._replace(polling_way=(("load.py", "read", 0),))
+    before = {"children": (Child(9, 0, None, (_LINE,)),)}
+    told = between(before, {"children": (Child(9, 0, None, (elsewhere,)),)}, waits_for_children=True)
+    assert (told.answer, told.because[0].fact) == (
+        "moves",
+        "the stack of its child process 9 changed between the two looks",
+    )
+    same = between(before, {"children": (Child(9, 0, None, (_LINE,)),)}, waits_for_children=True)
+    assert same.answer == "stands"
+    new_thread = elsewhere._replace(thread=70)
+    assert between(before, {"children": (Child(9, 0, None, (new_thread,)),)}, waits_for_children=True).answer == "stands"
+    assert between({}, {"children": (Child(9, 0, None, (elsewhere,)),)}, waits_for_children=True).answer == "stands"
+    assert between(before, {"children": (Child(9, 0, None, (elsewhere,)),)}).answer == "stands", "not waited for"
+
+
+def test_a_wait_in_a_collective_that_ends_again_and_again_moves() -> None:
+    inside: dict[str, Any] = {"where": "collective", "in_collective": True}
+    assert between({"wakes": 10}, {"wakes": 14}, **inside).answer == "moves"
+    assert between({"wakes": 10}, {"wakes": 13}, **inside).answer == "stands", "somebody else's pauses"
+    assert between({"wakes": 10}, {"wakes": 30}, **inside).answer == "moves"
+    assert between({"wakes": 10}, {"wakes": 31}, **inside).answer == "stands", "it polls"
+    spins = {"wakes": 14, "cpu_ticks": 100}
+    assert between({"wakes": 10, "cpu_ticks": 0}, spins, **inside).answer == "stands", "it spins"
+    assert between({"wakes": 10, "cpu_ticks": 0}, {**spins, "cpu_ticks": 99}, **inside).answer == "moves"
+    assert between({"wakes": 10, "own_wakes": 1}, {"wakes": 14}, **inside).answer == "stands"
+    assert between({}, {"wakes": 14}, **inside).answer == between({"wakes": 10}, {}, **inside).answer == "stands"
+    one = {**inside, "in_collective": None}
+    assert between({"wakes": 10}, {"wakes": 14}, **one).answer == "stands", "nothing tells that it is in one"
+
+
+def test_looks_without_times_are_some_seconds_apart() -> None:
+    first = Observation(stack=_LINE, where="user_code", cpu_ticks=0)
+    for ticks, answer in ((24, "stands"), (25, "moves")):
+        assert compare(first, first._replace(cpu_ticks=ticks), None).answer == answer
+    back = first._replace(at_ns=9 * 10**9), first._replace(at_ns=3 * 10**9, cpu_ticks=25)
+    assert compare(*back, None).answer == "moves", "of clocks that go backwards nothing is believed"

@@ -1,0 +1,178 @@
+"""When a standstill is told: stages, each with its moment and why not sooner."""
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from stallwatch.config import Config, StallSection, TellSection
+from stallwatch.model.verdict import Cause, EndsByItself, Verdict
+from stallwatch.progress.patience import AT_ONCE, OPEN, STUCK, Plan, Standstill, plan
+
+SECOND = 1_000_000_000
+STANDS, KNOWN = 100 * SECOND, 110 * SECOND
+TELL = TellSection()
+CRITICAL_AFTER = StallSection().critical_after_seconds
+
+
+def standstill(cause: str, *, of_verdict: dict[str, Any] | None = None, **changes: Any) -> Standstill:
+    body = {"cause": cause, "culprits": (3,), "confidence": "likely", "summary": "", "waiting": "0-2"}
+    fixed: dict[str, Any] = {
+        "since_ns": STANDS,
+        "known_ns": KNOWN,
+        "deadline_ns": None,
+        "begun": True,
+        "hooked": True,
+        "suspended": False,
+        "in_phase": False,
+        "works": False,
+        "phase_past_seconds": 0.0,
+    }
+    return Standstill(verdict=msgspec.convert({**body, **(of_verdict or {})}, Verdict), **{**fixed, **changes})
+
+
+def stages(told: Plan) -> list[tuple[float, str]]:
+    """Seconds after the job began to stand."""
+    return [((at_ns - STANDS) / SECOND, severity) for at_ns, severity in told.stages]
+
+
+def planned(cause: str, *, of_verdict: dict[str, Any] | None = None, **changes: Any) -> list[tuple[float, str]]:
+    return stages(plan(standstill(cause, of_verdict=of_verdict, **changes), Config()))
+
+
+def test_every_cause_is_of_one_kind_or_told_by_itself() -> None:
+    """What is new must be put somewhere."""
+    others = {cause for cause in get_args(Cause) if cause not in AT_ONCE | STUCK | OPEN}
+    assert others == {"slow_rank"}
+    assert planned("slow_rank") == planned("healthy") == planned("job_ended") == []
+
+
+@pytest.mark.parametrize("cause", sorted(AT_ONCE))
+def test_what_cannot_resolve_itself_is_told_when_it_is_known(cause: str) -> None:
+    assert planned(cause) == [(10, "critical")]
+    assert planned(cause, of_verdict={"confidence": "possible"}) == [(10, "warning"), (10 + CRITICAL_AFTER, "critical")]
+
+
+@pytest.mark.parametrize("cause", sorted(STUCK - {"init_missing"}))
+def test_what_is_stuck_is_a_warning_first(cause: str) -> None:
+    assert planned(cause) == [(10, "warning"), (10 + CRITICAL_AFTER, "critical")]
+
+
+@pytest.mark.parametrize("kind", get_args(EndsByItself))
+def test_what_may_end_by_itself_waits_from_when_it_began_to_stand(kind: str) -> None:
+    seconds = getattr(TELL, f"{kind}_seconds")
+    told = plan(standstill("not_entered", of_verdict={"ends_by_itself": kind}), Config())
+    assert stages(told) == [(seconds, "warning"), (max(seconds, 10 + CRITICAL_AFTER), "critical")]
+    assert f"tell.{kind}_seconds" in told.why
+    assert planned("p2p_unmatched", of_verdict={"ends_by_itself": kind}) == [(seconds, "critical")]
+
+
+def test_a_patience_that_is_over_before_the_verdict_gives_no_reason() -> None:
+    told = plan(standstill("not_entered", of_verdict={"ends_by_itself": "storage"}, known_ns=STANDS + 200 * SECOND), Config())
+    assert stages(told)[0] == (200, "warning")
+    assert told.why == ""
+
+
+def test_a_job_that_is_suspended_as_a_whole_has_the_patience_of_what_moves() -> None:
+    told = plan(standstill("process_stopped", suspended=True), Config())
+    assert stages(told) == [(TELL.waiting_seconds, "critical")]
+    assert "suspended" in told.why
+    assert planned("rank_exited", suspended=True) == [(10, "critical")]
+
+
+def test_a_job_that_has_not_begun_waits_for_its_own_time_out_or_the_setting() -> None:
+    told = plan(standstill("not_entered", begun=False), Config())
+    assert stages(told)[0] == (TELL.start_seconds, "warning")
+    assert "tell.start_seconds" in told.why
+    told = plan(standstill("not_entered", begun=False, deadline_ns=STANDS + 1000 * SECOND), Config())
+    assert stages(told)[0] == (1000 * TELL.start_share, "warning")
+    assert "tell.start_share" in told.why
+    assert planned("init_missing")[0] == (TELL.start_seconds, "warning"), "whatever others have begun"
+    over = planned("not_entered", begun=False, deadline_ns=STANDS - SECOND)
+    assert over[0] == (TELL.start_seconds, "warning"), "a deadline that is over says nothing"
+    assert planned("rank_exited", begun=False) == [(10, "critical")], "a death is none of a start"
+
+
+@pytest.mark.parametrize("cause", ["undecided", "waiting"])
+def test_what_is_not_known_of_a_job_that_has_not_begun_tells_nobody(cause: str) -> None:
+    told = plan(standstill(cause, begun=False), Config())
+    assert told.stages == ()
+    assert "has not begun" in told.why
+
+
+@pytest.mark.parametrize(
+    ("of_verdict", "changes"),
+    [
+        ({"confidence": "possible"}, {}),
+        ({"where": "init"}, {}),
+        ({"where": "user_code"}, {"works": True}),
+        ({}, {"in_phase": True}),
+        ({}, {"hooked": False}),
+    ],
+)
+def test_a_guess_and_what_is_silent_in_health_too_must_last(of_verdict: dict[str, Any], changes: dict[str, Any]) -> None:
+    told = plan(standstill("not_entered", of_verdict=of_verdict, **changes), Config())
+    assert stages(told)[0] == (10 + TELL.settle_seconds, "warning")
+    assert "tell.settle_seconds" in told.why
+
+
+def test_what_works_elsewhere_than_in_code_of_the_job_need_not_settle() -> None:
+    assert planned("not_entered", of_verdict={"where": "lock"}, works=True)[0] == (10, "warning")
+    assert planned("not_entered", of_verdict={"where": "user_code"})[0] == (10, "warning")
+
+
+def test_without_a_hook_an_idle_server_is_told_of_by_nobody() -> None:
+    alone = {"waiting": ""}
+    for cause in ("not_entered", "undecided"):
+        for kind in ("network", "sleep", "timeout"):
+            idle = {**alone, "ends_by_itself": kind}
+            assert planned(cause, of_verdict=idle, hooked=False) == []
+            assert planned(cause, of_verdict=idle) != [], "the hook counts steps: it is a job"
+            assert planned(cause, of_verdict={"ends_by_itself": kind}, hooked=False) != [], "others wait for it"
+        assert planned(cause, of_verdict={"ends_by_itself": "request"}, hooked=False) == []
+    assert planned("not_entered", hooked=False, begun=False) == []
+    assert planned("rank_exited", hooked=False, begun=False) == [(10, "critical")]
+    assert planned("not_entered", of_verdict={**alone, "ends_by_itself": "storage"}, hooked=False) != []
+
+
+def test_undecided_is_told_when_somebody_waits_or_evidence_lacks() -> None:
+    told = plan(standstill("undecided"), Config())
+    assert stages(told) == [(TELL.undecided_seconds, "warning")]
+    assert "it is not known what holds the job up" in told.why
+    assert planned("undecided", of_verdict={"waiting": "", "missing": ["a dump"]}) == [(TELL.undecided_seconds, "warning")]
+    told = plan(standstill("undecided", of_verdict={"waiting": ""}), Config())
+    assert stages(told) == [(TELL.idle_seconds, "warning")]
+    assert "tell.idle_seconds" in told.why
+    assert planned("undecided", of_verdict={"ends_by_itself": "compile"}) == [(TELL.compile_seconds, "warning")]
+
+
+def test_undecided_without_a_hook_counts_from_the_same_answer() -> None:
+    told = plan(standstill("undecided", hooked=False), Config())
+    assert stages(told) == [(10 + TELL.undecided_seconds, "warning")]
+    assert "nothing but its stacks" in told.why
+    for of_verdict in ({"waiting": ""}, {"waiting": "", "missing": ["a dump"]}):
+        told = plan(standstill("undecided", of_verdict=of_verdict, hooked=False), Config())
+        assert told == Plan((), "nothing shows that its ranks wait")
+
+
+def test_what_moves_is_told_near_the_jobs_own_time_out() -> None:
+    told = plan(standstill("waiting"), Config())
+    assert stages(told) == [(TELL.waiting_seconds, "warning")]
+    assert "tell.waiting_seconds" in told.why
+    told = plan(standstill("waiting", deadline_ns=STANDS + 1000 * SECOND), Config())
+    assert stages(told) == [(1000 * TELL.waiting_share, "warning")]
+    assert "of the job's own time-out" in told.why
+
+
+def test_a_phase_that_always_takes_long_surprises_nobody() -> None:
+    told = plan(standstill("waiting", phase_past_seconds=2000.0), Config())
+    assert stages(told) == [(3000, "warning")]
+    assert "by what this phase took before" in told.why
+    assert planned("waiting", phase_past_seconds=10.0) == [(TELL.waiting_seconds, "warning")]
+
+
+def test_a_plan_says_what_is_reached_and_what_comes_next() -> None:
+    both = Plan(((100, "warning"), (160, "critical")))
+    assert [both.at(now) for now in (99, 100, 159, 160)] == ["none", "warning", "warning", "critical"]
+    assert [both.next_ns(now) for now in (99, 100, 159, 160)] == [100, 160, 160, None]
+    assert (Plan().at(5), Plan().next_ns(5)) == ("none", None)
