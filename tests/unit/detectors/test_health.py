@@ -5,7 +5,7 @@ import msgspec
 
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import DiskSample, HostSample, NetworkPort, NodeSnapshot, RankSample
+from stallwatch.model.snapshot import DiskSample, HostSample, JobKey, NetworkPort, NodeSnapshot, RankSample
 from tests.builders.node import GpuFields, gpu_of, with_beat
 from tests.builders.running_job import found, four, job_run, run
 
@@ -94,6 +94,34 @@ def test_error_counters_that_rise_are_told_and_those_that_stand_are_not() -> Non
     assert told(shots(1000)) == {"GPU 3: NVLink errors are rising": (3,)}
     assert not told(shots(0))
     assert not told(shots(5))
+
+
+def test_memory_rows_and_lanes_of_a_gpu_are_told_of_its_rank() -> None:
+    assert told(node(gpu1=gpu(1, remap_pending=True))) == {
+        "GPU 1 has a row remapping pending: reset it between jobs": (1,)
+    }
+    failed = gpu(1, remap_pending=True, remap_failed=True)
+    assert told(node(gpu1=failed)) == {"GPU 1 could not remap a bad memory row: replace it": (1,)}
+    narrow = gpu(1, pcie_link=(4, 8), pcie_link_maximum=(5, 16))
+    assert told(node(gpu1=narrow)) == {"GPU 1 has 8 of 16 PCIe lanes": (1,)}
+    idle = gpu(1, pcie_link=(1, 16), pcie_link_maximum=(5, 16))
+    assert not told(node(gpu1=idle)), "its generation falls by itself"
+
+
+def test_a_gpu_that_no_rank_holds_concerns_nobody() -> None:
+    assert not told(node(gpu1=gpu(1, remap_failed=True, compute_pids=(99,))))
+    assert not told(node(gpu1=gpu(1, remap_failed=True, compute_pids=None)))
+
+
+def test_what_concerns_one_job_is_not_told_of_the_other() -> None:
+    other = JobKey("other", "127.0.0.1:29501/4/0")
+
+    def two_jobs(second: float, rank: RankSample) -> RankSample:
+        unlike = with_beat(rank, differs=(("NCCL_ALGO", "Ring" if rank.rank == 1 else "not set"),))
+        return msgspec.structs.replace(unlike, job=other) if rank.rank > 1 else unlike
+
+    findings = [finding for _, finding in found(run(job_run(four(), 70, edit=two_jobs)), "health", "confirmed")]
+    assert {(finding.job.training_job, finding.ranks) for finding in findings} == {("train", (1,))}
 
 
 def test_what_concerns_the_node_concerns_every_rank() -> None:
