@@ -15,7 +15,9 @@ from tests.builders.node import four, job_run
 from tests.unit.detectors.test_health import GIB, gpu
 
 
-def seen(edit: Callable[[RankSample], RankSample] = lambda rank: rank, seconds: float = 3, **by_gpu: Any) -> NodeHistory:
+def seen(
+    edit: Callable[[RankSample], RankSample] = lambda rank: rank, seconds: float = 3, **by_gpu: Any
+) -> NodeHistory:
     """Four ranks on four GPUs after some seconds; gpu2={…} changes words of one GPU."""
     history = None
     for shot in job_run(four(), seconds, edit=lambda second, rank: edit(rank)):

@@ -68,7 +68,9 @@ def test_what_may_end_by_itself_waits_from_when_it_began_to_stand(kind: str) -> 
 
 
 def test_a_patience_that_is_over_before_the_verdict_gives_no_reason() -> None:
-    told = plan(standstill("not_entered", of_verdict={"ends_by_itself": "storage"}, known_ns=STANDS + 200 * SECOND), Config())
+    told = plan(
+        standstill("not_entered", of_verdict={"ends_by_itself": "storage"}, known_ns=STANDS + 200 * SECOND), Config()
+    )
     assert stages(told)[0] == (200, "warning")
     assert told.why == ""
 
@@ -110,7 +112,9 @@ def test_what_is_not_known_of_a_job_that_has_not_begun_tells_nobody(cause: str) 
         ({}, {"hooked": False}),
     ],
 )
-def test_a_guess_and_what_is_silent_in_health_too_must_last(of_verdict: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_a_guess_and_what_is_silent_in_health_too_must_last(
+    of_verdict: dict[str, Any], changes: dict[str, Any]
+) -> None:
     told = plan(standstill("not_entered", of_verdict=of_verdict, **changes), Config())
     assert stages(told)[0] == (10 + TELL.settle_seconds, "warning")
     assert "tell.settle_seconds" in told.why
@@ -139,7 +143,9 @@ def test_undecided_is_told_when_somebody_waits_or_evidence_lacks() -> None:
     told = plan(standstill("undecided"), Config())
     assert stages(told) == [(TELL.undecided_seconds, "warning")]
     assert "it is not known what holds the job up" in told.why
-    assert planned("undecided", of_verdict={"waiting": "", "missing": ["a dump"]}) == [(TELL.undecided_seconds, "warning")]
+    assert planned("undecided", of_verdict={"waiting": "", "missing": ["a dump"]}) == [
+        (TELL.undecided_seconds, "warning")
+    ]
     told = plan(standstill("undecided", of_verdict={"waiting": ""}), Config())
     assert stages(told) == [(TELL.idle_seconds, "warning")]
     assert "tell.idle_seconds" in told.why

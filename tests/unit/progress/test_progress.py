@@ -154,7 +154,9 @@ def test_the_stack_of_a_child_that_is_waited_for_tells_though_it_uses_no_cpu() -
     same = between(before, {"children": (Child(9, 0, None, (_LINE,)),)}, waits_for_children=True)
     assert same.answer == "stands"
     new_thread = elsewhere._replace(thread=70)
-    assert between(before, {"children": (Child(9, 0, None, (new_thread,)),)}, waits_for_children=True).answer == "stands"
+    assert (
+        between(before, {"children": (Child(9, 0, None, (new_thread,)),)}, waits_for_children=True).answer == "stands"
+    )
     assert between({}, {"children": (Child(9, 0, None, (elsewhere,)),)}, waits_for_children=True).answer == "stands"
     assert between(before, {"children": (Child(9, 0, None, (elsewhere,)),)}).answer == "stands", "not waited for"
 

@@ -1,0 +1,105 @@
+"""Who waits least, by columns of (looks at a step, of these waiting)."""
+
+import math
+
+import pytest
+
+from stallwatch.detectors.waiting import (
+    Column,
+    Least,
+    cost,
+    difference,
+    divergence,
+    is_due,
+    leads,
+    was_so,
+    who_waits_least,
+)
+
+
+def column(waited: int, looks: int = 20, ticks: int = 8) -> Column:
+    return ((ticks, waited),) * looks
+
+
+def columns(*waited: int, looks: int = 20) -> list[tuple[int, Column]]:
+    return [(rank, column(one, looks)) for rank, one in enumerate(waited)]
+
+
+def test_the_rank_that_others_wait_for_and_no_other() -> None:
+    least = who_waits_least(columns(6, 6, 0, 6), 0.1, since_ns=7)
+    assert least is not None
+    assert (least.ranks, least.looks, least.since_ns, least.share, least.peers_share) == ((2,), 20, 7, 0.0, 0.75)
+    assert who_waits_least(columns(6, 0, 0, 6, 6), 0.1).ranks == (1, 2)  # type: ignore[union-attr]
+    assert who_waits_least(columns(6, 0, 0, 6, 6), 0.1, at_most=1) is None
+    assert who_waits_least(columns(6), 0.1) is None, "alone"
+    assert who_waits_least(columns(6, 6, 6, 6), 0.1) is None
+    assert who_waits_least(columns(6, 6, 0, 6, looks=4), 0.1) is None, "four looks may be chance"
+
+
+def test_a_difference_that_is_gone_in_a_part_of_the_looks_is_no_state() -> None:
+    came_and_went: Column = ((8, 0),) * 15 + ((8, 6),) * 5
+    assert who_waits_least([*columns(6, 6, 6), (3, came_and_went)], 0.1) is None
+    lasting: Column = ((8, 0),) * 15 + ((8, 3),) * 5
+    assert who_waits_least([*columns(6, 6, 6), (3, lasting)], 0.1) is not None
+
+
+def test_half_of_the_ranks_are_named_only_where_they_were_as_fast_before() -> None:
+    halves = columns(0, 2, 2, 0)
+    assert who_waits_least(halves, 0.1) is None, "two stages of something"
+    assert who_waits_least(halves, 0.1, before=columns(2, 2, 2, 2)).ranks == (0, 3)  # type: ignore[union-attr]
+    assert who_waits_least(halves, 0.1, before=columns(2, 2, 2, 2, looks=15)) is None, "of too few looks"
+    assert who_waits_least(halves, 0.1, before=halves) is None, "they were always so"
+
+
+def test_the_difference_with_its_error() -> None:
+    assert difference(columns(6, 6, 0, 6), (2,)) == (0.75, 0.0)
+    assert difference(columns(0, 8), (0,)) == (1.0, 0.0)
+    one = difference(columns(6, 6, 0, 6, looks=1), (2,))
+    assert one == (0.75, 0.75), "one look is as unsure as it is large"
+    turns: list[tuple[int, Column]] = [(0, ((8, 4), (8, 8))), (1, ((8, 0), (8, 0)))]
+    middle, error = difference(turns, (1,))
+    assert middle == 0.75
+    assert error == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("ranks", [(), (0, 1, 2, 3), (9,)])
+def test_without_somebody_on_both_sides_there_is_no_difference(ranks: tuple[int, ...]) -> None:
+    assert difference(columns(6, 6, 0, 6), ranks) == (0.0, 0.0)
+    assert difference(columns(6, 6, 0, 6, looks=0), (2,)) == (0.0, 0.0)
+
+
+def test_whether_it_was_so_before() -> None:
+    now = Least((2,), 30.0, 20, 0, share=0.0, peers_share=0.75)
+    assert was_so(columns(6, 6, 0, 6, looks=16), now) is True
+    assert was_so(columns(6, 6, 3, 6, looks=16), now) is True, "half of it"
+    assert was_so(columns(6, 6, 4, 6, looks=16), now) is False
+    assert was_so(columns(6, 6, 0, 6, looks=15), now) is None
+    assert was_so([], now) is None
+
+
+def test_what_it_costs_has_an_interval_and_needs_a_step() -> None:
+    slowness = cost(0.3, 0.1, 2.0, 20, 60.0)
+    assert slowness is not None
+    assert (slowness.cost_seconds, slowness.step_seconds, slowness.steps, slowness.seconds) == (0.6, 2.0, 20, 60.0)
+    assert [slowness.low_seconds, slowness.high_seconds] == pytest.approx([0.208, 0.992])
+    unsure = cost(0.1, 0.9, 2.0, 20, 60.0)
+    assert unsure is not None
+    assert (unsure.low_seconds, unsure.high_seconds) == (0.0, 2.0), "no less than nothing, no more than the step"
+    assert cost(-0.1, 0.0, 2.0, 20, 60.0).cost_seconds == 0.0  # type: ignore[union-attr]
+    assert cost(0.3, 0.1, 0.0, 20, 60.0) is None
+
+
+def test_leads_need_two_and_looks() -> None:
+    assert leads([]) == leads(columns(6)) == leads(columns(6, 6, looks=0)) == {}
+    assert leads(columns(6, 6, 0)) == {0: -0.375, 1: -0.375, 2: 0.75}
+
+
+def test_a_long_window_is_judged_when_a_sixth_of_it_is_new() -> None:
+    assert [is_due(60, before, before + 1) for before in (8, 9, 10, 19)] == [False, True, False, True]
+    assert is_due(4, 3, 4), "a short one at each look"
+
+
+def test_divergence_is_none_of_equals_and_finite_at_the_ends() -> None:
+    assert divergence(0.3, 0.3) == 0.0
+    assert divergence(1.0, 0.5) == pytest.approx(math.log(2), abs=1e-6)
+    assert 19 < divergence(1.0, 0.0) < 21

@@ -1,0 +1,110 @@
+"""Whether a process without a hook works, by counters of /proc and its GPU."""
+
+from typing import Any
+
+import pytest
+
+from stallwatch.model.gpu import Gpu
+from stallwatch.model.process import ChildProcess
+from stallwatch.progress.outside import Outside, seen_from_outside
+from tests.builders.node import START, process
+
+SECOND = 1_000_000_000
+
+
+def after(*looks: dict[str, Any], gpu: Gpu | None = None, late: dict[int, int] | None = None) -> Outside:
+    """A look a second; each says what is different from nothing."""
+    seen = None
+    for second, look in enumerate(looks):
+        late_ns = (late or {}).get(second, 0) * SECOND
+        seen = seen_from_outside(seen, process(0, **look), gpu, START + second * SECOND, late_ns)
+    assert seen is not None
+    return seen
+
+
+def quiet_seconds(*looks: dict[str, Any], gpu: Gpu | None = None, late: dict[int, int] | None = None) -> float:
+    seen = after(*looks, gpu=gpu, late=late)
+    return (seen.at_ns - seen.quiet_since_ns) / SECOND
+
+
+def busy(seconds: int, ticks: int = 100, **more: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "cpu_ticks": ticks * second,
+            "main_thread_cpu_ticks": ticks * second,
+            **{k: v * second for k, v in more.items()},
+        }
+        for second in range(seconds)
+    ]
+
+
+def test_what_was_never_read_is_unknown_and_what_is_not_read_now_stays_as_it_was() -> None:
+    assert seen_from_outside(None, None, None, START, 0) is None
+    seen = after({}, {})
+    assert seen_from_outside(seen, None, None, START + 9 * SECOND, 0) is seen
+
+
+def test_a_quiet_process_is_quiet_since_it_was_seen() -> None:
+    assert quiet_seconds({}, {}, {}) == 2
+    assert quiet_seconds({}, {"cpu_ticks": 2}, {"cpu_ticks": 4}) == 2, "it polls"
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        {"cpu_ticks": 100},
+        {"read_bytes": 1 << 20},
+        {"write_bytes": 1 << 20},
+        {"state": "T"},
+        {"state": "Z"},
+        {"children": (ChildProcess(7, "R", "cc1plus", 100),)},
+    ],
+)
+def test_work_of_any_kind_ends_it(look: dict[str, Any]) -> None:
+    assert quiet_seconds({}, {}, look) == 0
+
+
+def test_a_little_work_is_work_when_it_comes_twice() -> None:
+    assert quiet_seconds({}, {"cpu_ticks": 10}) == 1, "a log line, or our own look"
+    assert quiet_seconds({}, {"cpu_ticks": 10}, {"cpu_ticks": 20}) == 0
+    assert quiet_seconds({}, {"cpu_ticks": 10}, {"cpu_ticks": 10}, {"cpu_ticks": 20}) == 3
+    assert quiet_seconds({}, {"cpu_ticks": 21}) == 0
+
+
+def test_time_in_which_we_were_late_is_no_time_of_quiet() -> None:
+    assert quiet_seconds({}, {}, {}, late={2: 2}) == 0
+    assert quiet_seconds({}, {}, {}, {}, late={2: 1}) == 2
+
+
+def test_the_main_thread_is_judged_once_it_was_seen_to_work() -> None:
+    worked = busy(12)
+    others = {"cpu_ticks": 1300, "main_thread_cpu_ticks": 1100}
+    assert quiet_seconds(*worked, others) == 1, "a metrics thread"
+    assert quiet_seconds(*worked[:5], {**others, "main_thread_cpu_ticks": 400}) == 0, "nobody knows yet who works"
+    assert after(*worked).has_worked
+    assert not after(*worked[:10]).has_worked
+
+
+def gpu(memory: int | None) -> Gpu:
+    return Gpu(index=0, uuid="GPU-0", memory_utilization_percent=memory)
+
+
+def test_a_main_thread_that_spins_for_its_gpu_does_no_work() -> None:
+    spins = busy(6, main_thread_wakes=0)
+    assert quiet_seconds(*spins, gpu=gpu(0)) == 5
+    assert quiet_seconds(*spins, gpu=gpu(None)) == 5
+    assert quiet_seconds(*spins, gpu=gpu(1)) == 5
+    assert quiet_seconds(*spins, gpu=gpu(2)) == 0, "its memory is read and written"
+    assert quiet_seconds(*busy(6, main_thread_wakes=6), gpu=gpu(0)) == 0, "it sleeps now and then: it trains"
+    assert quiet_seconds(*busy(6, main_thread_wakes=5), gpu=gpu(0)) == 5
+    assert quiet_seconds(*spins) == 0, "without a GPU it computes"
+    unknown = [{**look, "main_thread_wakes": None} for look in spins]
+    assert quiet_seconds(*unknown, gpu=gpu(0)) == 0, "how often it slept nobody knows"
+
+
+def test_a_gpu_that_the_driver_names_no_more_is_still_one() -> None:
+    seen = after(*busy(3, main_thread_wakes=0), gpu=gpu(0))
+    spins = busy(5, main_thread_wakes=0)[-1]
+    later = seen_from_outside(seen, process(0, **spins), None, START + 3 * SECOND, 0)
+    assert later is not None
+    assert (later.has_gpu, later.at_ns - later.quiet_since_ns) == (True, 3 * SECOND)
