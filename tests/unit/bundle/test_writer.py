@@ -85,7 +85,7 @@ def test_timeline_is_a_snapshot_a_line(tmp_path: Path) -> None:
 
 def test_a_long_timeline_is_handed_to_the_disk_in_pieces(tmp_path: Path) -> None:
     """Each is held several times over on its way there: the memory that this takes for a moment is not given back."""
-    shot = NodeSnapshot(0, 0, 0, "n", 0.0, tuple(map(sample, range(50))), Unavailable("none", 0), ())
+    shot = snapshot(0, [hooked(rank) for rank in range(50)])
     snapshots = [replace(shot, tick=tick) for tick in range(90)]
     pieces: list[int] = []
 

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from stallwatch.config import StallSection
+from stallwatch.config_sections import StallSection
 from stallwatch.detectors.history import RankHistory
 from stallwatch.detectors.limits import SECOND_NS, Times, learn
 from stallwatch.detectors.rank_limit import job_limits, rank_limit
-from tests.builders.node import START, heartbeat, sample
+from tests.builders.heartbeat import START_NS, heartbeat
+from tests.builders.node import sample
 
 STALL = StallSection()
 
@@ -19,7 +20,7 @@ def times(*seconds: float) -> Times:
 
 def rank(step: int | None = 50, phase: str = "", **known: Any) -> RankHistory:
     beat = heartbeat(0, step=step, phase=phase)
-    return RankHistory(sample(0, beat), START, beat, readable=True, **known)
+    return RankHistory(sample(0, beat), START_NS, beat, readable=True, **known)
 
 
 def limit(one: RankHistory) -> tuple[float, bool]:

@@ -11,7 +11,7 @@ from stallwatch.detectors.why_slow import why_slow
 from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
-from tests.builders.node import four, job_run
+from tests.builders.running_job import four, job_run
 from tests.unit.detectors.test_health import GIB, gpu
 
 

@@ -7,7 +7,8 @@ import pytest
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.process import ChildProcess
 from stallwatch.progress.outside import Outside, seen_from_outside
-from tests.builders.node import START, process
+from tests.builders.heartbeat import START_NS
+from tests.builders.node import process
 
 SECOND = 1_000_000_000
 
@@ -17,7 +18,7 @@ def after(*looks: dict[str, Any], gpu: Gpu | None = None, late: dict[int, int] |
     seen = None
     for second, look in enumerate(looks):
         late_ns = (late or {}).get(second, 0) * SECOND
-        seen = seen_from_outside(seen, process(0, **look), gpu, START + second * SECOND, late_ns)
+        seen = seen_from_outside(seen, process(0, **look), gpu, START_NS + second * SECOND, late_ns)
     assert seen is not None
     return seen
 
@@ -39,9 +40,9 @@ def busy(seconds: int, ticks: int = 100, **more: int) -> list[dict[str, Any]]:
 
 
 def test_what_was_never_read_is_unknown_and_what_is_not_read_now_stays_as_it_was() -> None:
-    assert seen_from_outside(None, None, None, START, 0) is None
+    assert seen_from_outside(None, None, None, START_NS, 0) is None
     seen = after({}, {})
-    assert seen_from_outside(seen, None, None, START + 9 * SECOND, 0) is seen
+    assert seen_from_outside(seen, None, None, START_NS + 9 * SECOND, 0) is seen
 
 
 def test_a_quiet_process_is_quiet_since_it_was_seen() -> None:
@@ -105,6 +106,6 @@ def test_a_main_thread_that_spins_for_its_gpu_does_no_work() -> None:
 def test_a_gpu_that_the_driver_names_no_more_is_still_one() -> None:
     seen = after(*busy(3, main_thread_wakes=0), gpu=gpu(0))
     spins = busy(5, main_thread_wakes=0)[-1]
-    later = seen_from_outside(seen, process(0, **spins), None, START + 3 * SECOND, 0)
+    later = seen_from_outside(seen, process(0, **spins), None, START_NS + 3 * SECOND, 0)
     assert later is not None
     assert (later.has_gpu, later.at_ns - later.quiet_since_ns) == (True, 3 * SECOND)

@@ -5,9 +5,11 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from stallwatch.config import Config, StallSection, TellSection
-from stallwatch.model.verdict import Cause, EndsByItself, Verdict
-from stallwatch.progress.patience import AT_ONCE, OPEN, STUCK, Plan, Standstill, plan
+from stallwatch.config import Config
+from stallwatch.config_sections import StallSection, TellSection
+from stallwatch.model.causes import CAUSES
+from stallwatch.model.verdict import EndsByItself, Verdict
+from stallwatch.progress.patience import Plan, Standstill, plan
 
 SECOND = 1_000_000_000
 STANDS, KNOWN = 100 * SECOND, 110 * SECOND
@@ -40,20 +42,22 @@ def planned(cause: str, *, of_verdict: dict[str, Any] | None = None, **changes: 
     return stages(plan(standstill(cause, of_verdict=of_verdict, **changes), Config()))
 
 
-def test_every_cause_is_of_one_kind_or_told_by_itself() -> None:
-    """What is new must be put somewhere."""
-    others = {cause for cause in get_args(Cause) if cause not in AT_ONCE | STUCK | OPEN}
-    assert others == {"slow_rank"}
-    assert planned("slow_rank") == planned("healthy") == planned("job_ended") == []
+def of_state(*states: str) -> list[str]:
+    return sorted(cause for cause, traits in CAUSES.items() if traits.state in states)
 
 
-@pytest.mark.parametrize("cause", sorted(AT_ONCE))
+@pytest.mark.parametrize("cause", of_state("slow", "well", "over"))
+def test_of_a_job_that_moves_or_is_over_time_tells_nobody(cause: str) -> None:
+    assert plan(standstill(cause), Config()) == Plan()
+
+
+@pytest.mark.parametrize("cause", of_state("at_once"))
 def test_what_cannot_resolve_itself_is_told_when_it_is_known(cause: str) -> None:
     assert planned(cause) == [(10, "critical")]
     assert planned(cause, of_verdict={"confidence": "possible"}) == [(10, "warning"), (10 + CRITICAL_AFTER, "critical")]
 
 
-@pytest.mark.parametrize("cause", sorted(STUCK - {"init_missing"}))
+@pytest.mark.parametrize("cause", [one for one in of_state("stuck") if one != "init_missing"])
 def test_what_is_stuck_is_a_warning_first(cause: str) -> None:
     assert planned(cause) == [(10, "warning"), (10 + CRITICAL_AFTER, "critical")]
 
