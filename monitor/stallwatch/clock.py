@@ -25,9 +25,11 @@ class SystemClock:
     """The node's own clocks."""
 
     def monotonic_ns(self) -> int:
+        """CLOCK_MONOTONIC: it stands while the machine is suspended."""
         return time.monotonic_ns()
 
     def wall_ns(self) -> int:
+        """CLOCK_REALTIME, which people and NTP may set at any moment."""
         return time.time_ns()
 
 

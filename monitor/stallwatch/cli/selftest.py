@@ -27,6 +27,7 @@ class SizeType(click.ParamType[int]):
     name = "SIZE"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Given "4096", "64K" or "256M", return bytes; fail as click does for what is no size from 8 bytes on."""
         match = _SIZE.fullmatch(str(value))
         size = int(match[1]) * _UNITS[match[2].upper()] if match else 0
         if size < 8:

@@ -59,6 +59,8 @@ class DaemonChild:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Start it with its output in the log, and wait until it has looked at the node once. Raise StallwatchError
+        where it ends before, DeadlineExceeded where it takes too long."""
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command,
@@ -89,6 +91,7 @@ class DaemonChild:
             raise StallwatchError(f"the daemon ended with exit code {code}", tail(self.log))
 
     def stop(self) -> None:
+        """End it and everything that it started, in order if it goes within seconds, else by SIGKILL."""
         if self._process is None:
             return
         below: set[psutil.Process] = set()

@@ -40,6 +40,8 @@ class Launch(Protocol):
 
 
 class TorchrunJob:
+    """One training program under `torchrun --standalone`, its output in a file."""
+
     def __init__(
         self, program: Path, arguments: Sequence[str], ranks: int, environment: Mapping[str, str], log: Path
     ) -> None:
@@ -57,6 +59,7 @@ class TorchrunJob:
         self._seen: set[psutil.Process] = set()
 
     def exit_code(self) -> int | None:
+        """That of torchrun; None while it runs."""
         self._look()
         return self._agent.poll()
 
@@ -66,6 +69,7 @@ class TorchrunJob:
             self._seen.update(psutil.Process(self._agent.pid).children(recursive=True))
 
     def stop(self) -> None:
+        """Kill the agent first, so that it restarts nothing, then all that was ever seen below it."""
         self._look()
         # The agent first, or it would report and restart what dies next.
         self._agent.kill()

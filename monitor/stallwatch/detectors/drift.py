@@ -28,9 +28,12 @@ class DriftDetector:
     name = "drift"
 
     def start(self) -> DriftState:
+        """The state before the first tick: no job has parted."""
         return DriftState()
 
     def step(self, state: DriftState, seen: NodeHistory) -> tuple[DriftState, tuple[Finding, ...]]:
+        """Given the last samples of calls, return a finding for each living job whose ranks have parted; it stays until
+        the job ends or a sample says otherwise."""
         known = {parted.job: parted for parted in state.jobs}
         for drift in seen.snapshot.drifts:
             if drift.verdicts and drift.job not in known:

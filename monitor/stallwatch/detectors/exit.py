@@ -29,9 +29,12 @@ class ExitDetector:
         self._ending_seconds = tell.ending_seconds
 
     def start(self) -> DeathsState:
+        """The state before the first tick: no end was abnormal."""
         return DeathsState()
 
     def step(self, state: DeathsState, seen: NodeHistory) -> tuple[DeathsState, tuple[Finding, ...]]:
+        """Given how processes ended, return a finding for each job with an abnormal end, as long as its ranks are
+        shown."""
         abnormal, findings = [], []
         for job, ranks in seen.jobs():
             ended = ranks_that_ended(ranks)

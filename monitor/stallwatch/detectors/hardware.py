@@ -59,9 +59,12 @@ class HardwareDetector:
     name = "hardware"
 
     def start(self) -> HardwareState:
+        """The state before the first tick: no GPU was lost."""
         return HardwareState()
 
     def step(self, state: HardwareState, seen: NodeHistory) -> tuple[HardwareState, tuple[Finding, ...]]:
+        """Given events of drivers and kernel, return a finding for each fault that stops work, with the ranks on that
+        GPU."""
         state = HardwareState(_users(state.users, seen.gpus), _lost(state.lost, seen))
         faults = [*_of_driver(state, seen), *_of_kernel(state, seen)]
         return state, tuple(self._findings(faults, seen))

@@ -79,9 +79,11 @@ class HealthDetector:
     name = "health"
 
     def start(self) -> HealthState:
+        """The state before the first tick: no condition lasts."""
         return HealthState()
 
     def step(self, state: HealthState, seen: NodeHistory) -> tuple[HealthState, tuple[Finding, ...]]:
+        """Given counters and gauges, return a finding for each condition that has lasted long enough to be told."""
         counters = tuple(_count(gpu, state.counters, seen.at_ns) for gpu in seen.gpus)
         ports = _ports(state.ports, seen.host)
         conditions = [*_of_gpus(seen, counters), *(_of_host(seen.host, ports) if seen.host else ())]

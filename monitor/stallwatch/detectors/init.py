@@ -28,9 +28,11 @@ class InitDetector:
         self._stall = stall
 
     def start(self) -> InitState:
+        """The state before the first tick: no start is suspected."""
         return InitState()
 
     def step(self, state: InitState, seen: NodeHistory) -> tuple[InitState, tuple[Finding, ...]]:
+        """Given ranks that have not begun, return a finding for each job whose start takes longer than it may."""
         suspicions, findings = [], []
         for job, ranks in seen.jobs():
             before = next((s for s in state.suspicions if s.job == job), None)

@@ -54,9 +54,11 @@ class JobPaceDetector:
     name = "slow_job"
 
     def start(self) -> PaceState:
+        """The state before the first tick: no pace is learned."""
         return PaceState()
 
     def step(self, state: PaceState, seen: NodeHistory) -> tuple[PaceState, tuple[Finding, ...]]:
+        """Given steps, return a finding for each job that is slower than it was over many steps of its own."""
         known = {pace.job: pace for pace in state.jobs}
         paces, findings = [], []
         for job, ranks in seen.jobs():

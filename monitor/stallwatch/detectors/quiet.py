@@ -30,9 +30,12 @@ class QuietDetector:
         self._stall = stall
 
     def start(self) -> QuietState:
+        """The state before the first tick: no job is quiet."""
         return QuietState()
 
     def step(self, state: QuietState, seen: NodeHistory) -> tuple[QuietState, tuple[Finding, ...]]:
+        """Given CPU, wakes and GPU counters, return a finding for each job none of whose ranks has a hook and all of
+        which have been quiet for `quiet_seconds`."""
         suspicions: list[Suspicion] = []
         findings: list[Finding] = []
         for job, every in seen.jobs():

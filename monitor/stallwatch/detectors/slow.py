@@ -116,9 +116,11 @@ class SlowDetector:
         self._searched_share = searched_share(slow)
 
     def start(self) -> SlowState:
+        """The state before the first tick: no rank is watched."""
         return SlowState()
 
     def step(self, state: SlowState, seen: NodeHistory) -> tuple[SlowState, tuple[Finding, ...]]:
+        """Given who waited for whom, return a finding for each rank that holds its job back."""
         if not self._slow.enabled:
             return state, ()
         known = {watched.job: watched for watched in state.watched}

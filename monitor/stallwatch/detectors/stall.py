@@ -33,9 +33,11 @@ class StallDetector:
         self._stall = stall
 
     def start(self) -> StallState:
+        """The state before the first tick: no stall is suspected."""
         return StallState()
 
     def step(self, state: StallState, seen: NodeHistory) -> tuple[StallState, tuple[Finding, ...]]:
+        """Given ages of steps, calls and phases, return a finding for each job with a rank beyond its limit."""
         if not self._stall.enabled:
             return state, ()
         suspicions, findings = [], []

@@ -31,9 +31,12 @@ class StoppedDetector:
     name = "stopped"
 
     def start(self) -> StoppedState:
+        """The state before the first tick: no rank stands stopped."""
         return StoppedState()
 
     def step(self, state: StoppedState, seen: NodeHistory) -> tuple[StoppedState, tuple[Finding, ...]]:
+        """Given process states, return a finding for each job with ranks that are stopped (T, t): suspect at once,
+        confirmed when it lasts."""
         before = {(r.job, r.rank, r.pid): r for r in state.ranks}
         now = []
         for rank in seen.ranks:

@@ -50,6 +50,8 @@ class DirectoryPlace:
         self._counters: dict[tuple[Key, int], int] = {}
 
     def check(self) -> None:
+        """See that the folder is its user's alone, that a file cannot be created twice, and that it can be replaced.
+        Raise PlaceProblem with what to do."""
         with self._problems():
             status = os.stat(self._root)
             if (
@@ -77,6 +79,7 @@ class DirectoryPlace:
                 probe.unlink(missing_ok=True)
 
     def join(self, job: str, node: str) -> int:
+        """The ordinal is a folder that is made with mkdir, which one node alone can do."""
         with self._problems():
             home = self._root / job
             home.mkdir(mode=0o700, exist_ok=True)
@@ -97,6 +100,7 @@ class DirectoryPlace:
         )
 
     def put(self, key: Key, node: str, summary: bytes) -> None:
+        """Replace this node's file by a rename: who reads sees the old or the new one whole."""
         with self._problems():
             folder = self._folder(key) / "summaries"
             for one in (folder.parent.parent, folder.parent, folder):
@@ -110,6 +114,7 @@ class DirectoryPlace:
             return {name: _read(folder / name) for name in _names(folder) if not name.startswith(".")}
 
     def look(self, key: Key, node: str, *, whole: bool) -> Board:
+        """Touch this node's file and read what stands in the incident's folder."""
         with self._problems():
             folder = self._folder(key)
             self._touch(key, node)
@@ -125,6 +130,7 @@ class DirectoryPlace:
             )
 
     def claim(self, key: Key, node: str) -> int:
+        """A claim is a file of the next generation, created with O_EXCL: of two nodes one succeeds."""
         with self._problems():
             generation = _last_claim(_names(self._folder(key)))
             if generation and self._holder(key, generation):
@@ -136,6 +142,8 @@ class DirectoryPlace:
             return generation + 1
 
     def renew(self, key: Key, node: str, generation: int) -> bool:
+        """Change the counter in the claim's beat, unless a later claim was made: others see that it changes, whatever
+        their clocks."""
         with self._problems():
             if _last_claim(_names(self._folder(key))) != generation:
                 return False
@@ -144,6 +152,7 @@ class DirectoryPlace:
             return True
 
     def mark(self, key: Key, generation: int, kind: Kind, data: bytes) -> bool:
+        """Replace the file of that kind unless a later claim was made; generation 0 only where there is none."""
         with self._problems():
             folder = self._folder(key)
             names = _names(folder)
@@ -153,15 +162,18 @@ class DirectoryPlace:
             return True
 
     def report(self, key: Key) -> tuple[int, bytes]:
+        """Read the verdict, with how often it changed as its revision; (0, b"") where none was written."""
         with self._problems():
             path = self._folder(key) / "report"
             return (_changes_of(path), _read(path)) if path.exists() else (0, b"")
 
     def close(self, key: Key) -> None:
+        """Create the file that says so; nobody joins this ordinal again."""
         with self._problems(), contextlib.suppress(FileExistsError):
             _create(self._folder(key) / "closed", b"")
 
     def leave(self, key: Key, node: str) -> None:
+        """Remove this node's files; the last one closes it."""
         with self._problems():
             for folder in ("members", "summaries"):
                 (self._folder(key) / folder / _file_of(node)).unlink(missing_ok=True)
@@ -169,6 +181,8 @@ class DirectoryPlace:
                 self.close(key)
 
     def post(self, name: str, data: bytes, seconds: float, *, anew: bool) -> None:
+        """Write it under its name with its seconds, by which readers leave it out once they are over. Raise
+        PlaceProblem."""
         with self._problems():
             folder = self._root / _ORDERS
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -180,6 +194,7 @@ class DirectoryPlace:
             _replace(folder / _file_of(name), f"{seconds:.0f}\n".encode() + data)
 
     def posted(self, known: str) -> tuple[str, list[Standing] | None]:
+        """By how often the folder has changed; what has run out, by the file server's clock, is left out."""
         with self._problems():
             folder = self._root / _ORDERS
             changes = _changes(folder)

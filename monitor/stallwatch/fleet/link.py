@@ -127,6 +127,7 @@ class Link:
         return self._paces.found(now_ns) if self._paces is not None else {}
 
     def close(self) -> None:
+        """Give up all incidents and judges, and end the child that talks to the meeting place."""
         if self._paces is not None:
             self._paces.close()
         for incident_id in list(self._seats):

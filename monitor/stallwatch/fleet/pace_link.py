@@ -68,6 +68,7 @@ class PaceLink:
         return {name: verdict for name, verdict in each.items() if verdict is not None}
 
     def close(self) -> None:
+        """End the judges that are under way."""
         for name in list(self._judging):
             self._end(name)
 

@@ -161,6 +161,8 @@ class RedisPlace:
         }  # fmt: skip
 
     def check(self) -> None:
+        """Claim one key twice within a second. Raise PlaceProblem where the second claim succeeds, as behind proxies
+        that split writes."""
         with self._problems():
             key = f"{PREFIX}probe"
             self._client.delete(key)
@@ -172,12 +174,16 @@ class RedisPlace:
                 )
 
     def join(self, job: str, node: str) -> int:
+        """The server runs one script, so that all nodes get the same ordinal; the next where the incident is over or
+        deserted."""
         return int(self._run("join", _of_job(job), node, int(DESERTED_SECONDS), KEPT_SECONDS, _ORDINAL_SECONDS))
 
     def put(self, key: Key, node: str, summary: bytes) -> None:
+        """Set this node's field of the incident's hash, and count it on the board."""
         self._run("put", _of(key), node, summary, KEPT_SECONDS)
 
     def summaries(self, key: Key) -> dict[str, bytes]:
+        """Read the hash in pieces: one answer of many megabytes would hold up the server for all others."""
         found: dict[str, bytes] = {}
         with self._problems():
             # In pieces: one answer of many megabytes would hold up the server for all others.
@@ -186,6 +192,7 @@ class RedisPlace:
         return found
 
     def look(self, key: Key, node: str, *, whole: bool) -> Board:
+        """One script notes this node and returns the board; `whole` costs no more here."""
         holder, (puts, generation, told, revision, closed) = self._run("look", _of(key), node)
         return Board(
             puts=int(puts or 0),
@@ -197,31 +204,39 @@ class RedisPlace:
         )
 
     def claim(self, key: Key, node: str) -> int:
+        """One script gives the claim to who asks first, for CLAIM_SECONDS."""
         return int(self._run("claim", _of(key), node, int(CLAIM_SECONDS * 1e3), KEPT_SECONDS))
 
     def renew(self, key: Key, node: str, generation: int) -> bool:
+        """One script prolongs the claim if its generation is still the last."""
         return bool(self._run("renew", _of(key), node, generation, int(CLAIM_SECONDS * 1e3)))
 
     def mark(self, key: Key, generation: int, kind: Kind, data: bytes) -> bool:
+        """One script writes unless a later generation holds the claim."""
         return bool(self._run("mark", _of(key), generation, kind, data, KEPT_SECONDS))
 
     def report(self, key: Key) -> tuple[int, bytes]:
+        """The verdict and its revision; (0, b"") where none was written."""
         with self._problems():
             revision, data = self._client.hmget(f"{_of(key)}board", "report_revision", "report")
         return int(revision or 0), bytes(data or b"")
 
     def close(self, key: Key) -> None:
+        """One script marks the incident as over; its keys run out by themselves."""
         self._run("close", _of_job(key.job), key.ordinal, "", 0, _CLOSED_SECONDS)
 
     def leave(self, key: Key, node: str) -> None:
+        """One script removes this node; the last one closes the incident."""
         self._run("close", _of_job(key.job), key.ordinal, node, int(LEFT_SECONDS), _CLOSED_SECONDS)
 
     def post(self, name: str, data: bytes, seconds: float, *, anew: bool) -> None:
+        """One script sets it with its expiry. Raise PlaceProblem where there are too many."""
         given = (name, data, int(anew), max(int(seconds), 1), MOST_ORDERS, secrets.token_hex(6))
         if not self._run("post", _ORDERS, *given):
             raise PlaceProblem(f"{self._shown}: {MOST_ORDERS} mutes and the like stand there", "Some must end first.")
 
     def posted(self, known: str) -> tuple[str, list[Standing] | None]:
+        """One script returns the orders unless the revision is the known one."""
         revision, *parts = self._run("posted", _ORDERS, known)
         if revision.decode() == known and known:
             return known, None
@@ -229,6 +244,7 @@ class RedisPlace:
         return revision.decode(), [Standing(name.decode(), data, float(left)) for name, data, left in each]
 
     def hang_up(self) -> None:
+        """Close the connection; the next call connects anew."""
         self._client.close()
         self._client.connection_pool.disconnect()
 

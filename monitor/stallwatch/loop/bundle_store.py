@@ -69,6 +69,7 @@ class BundleStore:
         return True
 
     def discard(self, incident: Incident) -> None:
+        """Remove the bundle from wherever it is, the disk or the spare folder in memory, and forget it."""
         self._unsaved.pop(incident.incident_id, None)
         if self._away.pop(incident.incident_id, None) is not None and self._spare is not None:
             self._guard.run("incidents", "spare", partial(self._spare.discard, incident.incident_id))

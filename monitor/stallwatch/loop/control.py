@@ -76,6 +76,8 @@ class ControlService:
         return self._store.newest(limit)
 
     def capture(self, training_job: str | None, owner: str | None = None) -> str:
+        """Given a job, None where there is one alone, look at it now; return the id of its incident. Raise UsageError
+        where it is not here, DeadlineExceeded where the loop does not answer."""
         job = self._job(training_job, owner)
         answer: Future[str] = Future()
         self._wishes.put(Command(CaptureWanted(job), answer))
@@ -119,6 +121,7 @@ class ControlService:
         self._wake()
 
     def judge(self, incident_id: str, judgement: Judgement, by: str) -> None:
+        """Note what a person says of a verdict. Raise UsageError where the incident is not known or has none."""
         incident = self.incident(incident_id)
         if incident is None or incident.verdict is None:
             what = "has no verdict" if incident is not None else "is not known on this node"

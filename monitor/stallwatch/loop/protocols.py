@@ -38,7 +38,8 @@ class SensorPanel(Protocol):
         """Whether something happened since the last look that should not wait for the next tick: a death, a stop."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the sensors' children."""
 
 
 class Capturing(Protocol):
@@ -131,7 +132,8 @@ class Shares(Protocol):
         """How the meeting place does."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave the meeting place."""
 
 
 class Starter(Protocol):
@@ -183,6 +185,8 @@ class RealStarter:
     def capture(
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[Gpu, ...]]
     ) -> Capturing:
+        """Begin a look of an incident at these ranks, who is suspected first. Raise OSError where no process can be
+        started."""
         bundle = Path(incident.bundle)
         # Who is suspected comes first: of many ranks not all are profiled.
         suspected = {rank for finding in incident.findings for rank in finding.ranks}
@@ -204,6 +208,7 @@ class RealStarter:
         return CaptureRun(None, targets, 1, self._config, node="", side=self._side, sampling=sampling)
 
     def judge(self, incident: Incident) -> Judging:
+        """Return a judge of this bundle, one that is warm where there is one. Raise OSError."""
         self._tidy()
         if incident.job.owner not in self._judged and self._warm:
             judge = self._warm.pop(0)
@@ -216,15 +221,18 @@ class RealStarter:
         return judge
 
     def be_ready(self) -> None:
+        """Keep as many judges warm as may be asked for next: one, and a second for another user."""
         self._tidy()
         if len(self._warm) < (2 if self._judged else 1):
             self._warm.append(self._start(self._config.diagnosis, self._clock))
 
     def configure(self, config: Config) -> None:
+        """Take new limits; judges that are warm were started with the old ones and go."""
         self._config = config
         self.close()  # they were started with the old limits
 
     def close(self) -> None:
+        """End the judges that are warm."""
         while self._warm:
             self._warm.pop().cancel()
 

@@ -41,6 +41,7 @@ class Sampler:
         self._jobs: dict[JobKey, _Job] = {}
 
     def configure(self, section: DriftSection) -> None:
+        """Take a new interval from the next sample on."""
         self._section = section
 
     def step(self, snapshot: NodeSnapshot, quiet: Collection[JobKey]) -> tuple[JobDrift, ...]:
@@ -59,6 +60,7 @@ class Sampler:
         return tuple(state.last for state in self._jobs.values() if state.last is not None)
 
     def close(self) -> None:
+        """End the samples under way, and forget what the last ones said."""
         for job in list(self._jobs):
             self._forget(job)
 

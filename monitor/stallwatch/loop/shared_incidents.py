@@ -40,23 +40,28 @@ class Meets(Protocol):
     """fleet.link.Link."""
 
     @property
-    def problem(self) -> str: ...
+    def problem(self) -> str:
+        """Why it cannot be reached, in words for people; "" while it can."""
 
     @property
-    def busy(self) -> bool: ...
+    def busy(self) -> bool:
+        """True while a call is under way that may bring news."""
 
     @property
     def book(self) -> Book:
         """What all nodes have said at the meeting place."""
 
-    def step(self, now_ns: int, locals_: Sequence[Local], paces: Sequence[JobPace] = ()) -> Mapping[str, Position]: ...
+    def step(self, now_ns: int, locals_: Sequence[Local], paces: Sequence[JobPace] = ()) -> Mapping[str, Position]:
+        """Given the incidents of this node, ask what others say of them; return where this node stands, by incident."""
 
     def slow(self, now_ns: int) -> Mapping[str, PaceVerdict]:
         """Who holds which job back, over all nodes."""
 
-    def news(self) -> Sequence[News]: ...
+    def news(self) -> Sequence[News]:
+        """What others have said since the last call."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave; what this node said goes."""
 
 
 class _Word(msgspec.Struct):
@@ -86,6 +91,7 @@ class Fleet:
 
     @property
     def busy(self) -> bool:
+        """True while a call is under way: look again soon."""
         return self._link.busy
 
     def step(self, lives: IncidentTable, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:

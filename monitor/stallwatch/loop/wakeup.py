@@ -28,5 +28,6 @@ class Wakeup:
                 pass
 
     def close(self) -> None:
+        """Close both ends; nobody can wake the loop afterwards."""
         for descriptor in (self._reading, self._writing):
             os.close(descriptor)

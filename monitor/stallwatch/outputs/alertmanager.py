@@ -105,6 +105,8 @@ class AlertmanagerOutput:
             self._due_ns = min(self._due_ns, self._clock.monotonic_ns() + int(_RETRY_SECONDS * 1e9))
 
     def notify_test(self, seconds: float) -> str:
+        """Send each Alertmanager an alert that ends by itself; return "delivered", or why the first that did not take
+        it did not."""
         wall_ns = self._clock.wall_ns()
         labels = {"alertname": "StallwatchTest", **({"cluster": self._cluster} if self._cluster else {})}
         words = {"summary": "Test from stallwatch: alerts of stalled training jobs will arrive here"}
@@ -116,6 +118,7 @@ class AlertmanagerOutput:
         return "delivered"
 
     def problem(self) -> str | None:
+        """Why an Alertmanager did not take the last alerts; None where all did."""
         return self._problem
 
     def deliveries(self) -> Mapping[str, int]:
@@ -125,9 +128,12 @@ class AlertmanagerOutput:
         return 0
 
     def held(self) -> tuple[HeldBack, ...]:
+        """Nothing is held back: Alertmanager groups by itself."""
         return ()
 
     def close(self, seconds: float) -> None:
+        """Wait at most so many seconds for alerts under way, then cancel them."""
+
         def cancel() -> None:
             for poster in self._posters:
                 poster.cancel()

@@ -33,6 +33,7 @@ class Archive:
         self._due = LatestOnlyWorker(self.name, self._keep)
 
     def start(self) -> None:
+        """Begin the thread that copies."""
         self._due.start()
 
     def publish(self, report: NodeReport) -> None:
@@ -42,9 +43,11 @@ class Archive:
             self._due.hand(due[-1])  # the oldest; the others come at the next ticks
 
     def problem(self) -> str | None:
+        """Why the last bundle was not copied; None when it was."""
         return self._problem
 
     def close(self, seconds: float) -> None:
+        """Wait at most so many seconds for a copy under way, then cancel it."""
         self._due.close(seconds, self._cancel)
 
     def _is_wanted(self, incident: Incident) -> bool:

@@ -31,6 +31,7 @@ class Deadman:
         self._signs = LatestOnlyWorker(self.name, self._send)
 
     def start(self) -> None:
+        """Begin the thread that sends."""
         self._signs.start()
 
     def publish(self, report: NodeReport) -> None:
@@ -43,9 +44,11 @@ class Deadman:
         self._signs.hand(msgspec.json.encode(sign))
 
     def problem(self) -> str | None:
+        """Why the last sign of life was not sent; None when it was."""
         return self._problem
 
     def close(self, seconds: float) -> None:
+        """Wait at most so many seconds for a sign under way, then cancel it."""
         self._signs.close(seconds, self._poster.cancel)
 
     def _send(self, sign: bytes) -> None:

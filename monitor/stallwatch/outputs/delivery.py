@@ -74,6 +74,7 @@ class ChildPoster:
         self._busy: list[_Sender] = []
 
     def post(self, body: bytes, seconds: float, thread: str = "") -> DeliveryResult:
+        """Send a body in a child that may be lost; return what came of it, within about `seconds`. Raise nothing."""
         request = msgspec.structs.replace(self._request, body=msgspec.Raw(body), seconds=seconds, thread=thread)
         with self._lock:
             sender = self._idle.pop() if self._idle else _Sender(request.kind)

@@ -74,6 +74,8 @@ class HttpOutput:
         return f"{base}/?token={self._token}"
 
     def start(self) -> None:
+        """Open the control socket and the TCP port, and serve. Raise StallwatchError where the socket cannot be opened;
+        a port that another user holds is tried again later."""
         run_directory = Path(self._config.daemon.run_directory)
         try:
             run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -115,6 +117,7 @@ class HttpOutput:
         return made
 
     def publish(self, report: NodeReport) -> None:
+        """Serve this report from now on; try a port again that was held."""
         if self._held and self._loop is not None and self._clock.monotonic_ns() >= self._again_ns:
             for opened, app in self._tcp_if_free(self._endpoints, Path(self._config.daemon.run_directory)):
                 server = WebServer(_server_config(app))

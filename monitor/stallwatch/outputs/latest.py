@@ -84,6 +84,7 @@ class Latest:
         self._changed_ns = clock.monotonic_ns()
 
     def publish(self, report: NodeReport) -> None:
+        """Keep this report in place of the last; it is rendered when somebody asks."""
         self._published = Published(report, self._outputs(), self._external_url)
         self._changed_ns = self._clock.monotonic_ns()
 

@@ -18,6 +18,7 @@ class LatestOnlyWorker(Generic[T]):
         self.closing = False
 
     def start(self) -> None:
+        """Begin its thread."""
         self._worker.start()
 
     def hand(self, value: T) -> None:

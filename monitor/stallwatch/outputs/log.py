@@ -30,6 +30,7 @@ class LogOutput:
         pass
 
     def publish(self, report: NodeReport) -> None:
+        """Write a line for each incident that took a step, and for each sensor whose state changed."""
         for status in report.snapshot.sensors:
             self._publish_sensor(status)
         said = {}

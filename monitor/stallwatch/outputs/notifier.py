@@ -97,6 +97,8 @@ class Notifier:
         self._worker: threading.Thread | None = None
 
     def start(self) -> None:
+        """Read what was told before, and begin to send; where the disk hangs, nothing is known of it. Raise UsageError
+        where the folder cannot be used."""
         try:
             self._spool = self._saved = self._file.load()
         except DiskHangs as error:
@@ -113,6 +115,7 @@ class Notifier:
         self._worker.start()
 
     def publish(self, report: NodeReport) -> None:
+        """Note the incidents that have taken a step to be told; sending is a thread's."""
         with self._changed:
             for incident in report.incidents:
                 known = incident.incident_id

@@ -105,6 +105,7 @@ class SlackWords:
         return self._to
 
     def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
+        """Given a step of an incident, return the blocks of its message; of a bot, with what reactions do."""
         if step == "acknowledged" and not self._to:
             return slack_acknowledged(incident, self._external_url)
         whole = slack_message(incident, step, self._external_url, report)
@@ -115,10 +116,13 @@ class SlackWords:
         return {**self._where(incident), **slack_answer(incident, step), "root": whole}
 
     def line(self, incident: Incident, step: Step) -> str:
+        """One line of mrkdwn, for a digest."""
         return slack_line(incident, step, self._external_url)
 
     def digest(self, lines: Sequence[str]) -> Mapping[str, object]:
+        """Several lines in one message, when there are too many to tell each."""
         return {**self._to, **slack_digest(lines)}
 
     def test(self) -> Mapping[str, object]:
+        """What `stallwatch notify-test` sends."""
         return {**self._to, **slack_test_message(socket.gethostname(), self._external_url)}

@@ -59,9 +59,11 @@ class SlackReactions:
         self._questions = LatestOnlyWorker(self.name, self._ask_all)
 
     def start(self) -> None:
+        """Begin the thread that asks."""
         self._questions.start()
 
     def publish(self, report: NodeReport) -> None:
+        """Ask for reactions under messages of open incidents, when it is time again."""
         now_ns = self._clock.monotonic_ns()
         if now_ns < self._due_ns:
             return
@@ -93,6 +95,7 @@ class SlackReactions:
         return None  # messages arrive all the same; what is missing is in the log
 
     def close(self, seconds: float) -> None:
+        """Wait at most so many seconds for a question under way, then cancel it."""
         self._questions.close(seconds, self._poster.cancel)
 
     def _ask_all(self, wanted: tuple[_Asked, ...]) -> None:

@@ -155,15 +155,19 @@ class FarSpoolFile:
         self._disk = Disk(str(path.parent), seconds)
 
     def load(self) -> Spool:
+        """Read what was told, in a child; a file that holds no spool is put aside, and the spool is empty. Raise
+        DiskHangs where no answer comes, OSError where it cannot be read."""
         try:
             return self._load()
         finally:
             self.rest()
 
     def be_ready(self) -> None:
+        """Start the child before there is something to write."""
         self._disk.be_ready()
 
     def rest(self) -> None:
+        """End the child until it is needed."""
         self._disk.close()
 
     def _load(self) -> Spool:
@@ -180,4 +184,5 @@ class FarSpoolFile:
         return Spool()
 
     def save(self, spool: Spool) -> None:
+        """Write it through to the disk. Raise OSError or DiskHangs."""
         self._disk.call("write_through", str(self.path), msgspec.json.encode(spool))

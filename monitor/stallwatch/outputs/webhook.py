@@ -89,6 +89,7 @@ class WebhookWords:
     """Messages of a webhook."""
 
     def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
+        """A CloudEvent of the incident's step, whose id rises with each."""
         event = _event(
             # Each step is an event of the incident, so the number of these rises with it.
             f"{incident.shared_id}/{len(incident.events)}",
@@ -99,14 +100,17 @@ class WebhookWords:
         return event.builtins()
 
     def line(self, incident: Incident, step: Step) -> str:
+        """Its id and the step, for a digest."""
         return f"{incident.incident_id}: {step}"
 
     def digest(self, lines: Sequence[str]) -> Mapping[str, object]:
+        """A CloudEvent of type digest with the lines of many incidents."""
         now = datetime.now(UTC)
         node = socket.gethostname()
         return _event(f"digest/{now.timestamp():.6f}", node, Data("digest", __version__, lines=tuple(lines))).builtins()
 
     def test(self) -> Mapping[str, object]:
+        """A CloudEvent of type test, without an incident."""
         now = datetime.now(UTC)
         return _event(f"test/{now.timestamp():.6f}", socket.gethostname(), Data("test", __version__)).builtins()
 

@@ -75,6 +75,8 @@ class RecordedWitness:
         self.caveats: dict[str, None] = {}
 
     def captured(self, incident: Incident, look: int, at_ns: int) -> tuple[int, Captured] | None:
+        """Given a look that was begun, return when it was complete and what it had, as the bundle tells; None: it holds
+        no such look."""
         recorded = self._answer(incident, look, at_ns)
         if recorded is None:
             return None
@@ -84,6 +86,7 @@ class RecordedWitness:
         return begun_ns + recorded.takes_ns, Captured(incident.incident_id, look, complete=True, done=True)
 
     def judged(self, incident: Incident, look: int, at_ns: int) -> tuple[int, Judged] | None:
+        """Given a look that was taken, return when its verdict is there and what it is; None where it was not taken."""
         recorded = self._answered.get((incident.incident_id, look))
         if recorded is None:
             return None

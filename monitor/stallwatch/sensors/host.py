@@ -53,6 +53,8 @@ class HostSensor:
         self._ports = Ports(sys, monotonic_ns)
 
     def read(self) -> HostSample:
+        """Return the node's state at this tick. What cannot be read is in `missing`, with the reason; it raises nothing
+        of that."""
         missing: dict[str, str] = {}
         self._follow_log(missing)
         oldest_ns = self._now_ns() - int(_KEPT_SECONDS * 1e9)

@@ -37,6 +37,7 @@ class KmsgMessages:
             raise Unreadable(f"{path}: {error.strerror}") from error
 
     def read(self) -> Iterator[tuple[float | None, str]]:
+        """Lines since the last call, each with its seconds since the boot; a bounded number of them."""
         return islice(self._kmsg.records(), _MOST_LINES)
 
 
@@ -53,6 +54,8 @@ class JournalMessages:
         self._buffer = b""
 
     def read(self) -> Iterator[tuple[float | None, str]]:
+        """Lines since the last call, each with its seconds since the boot, None where it has none. Raise Unreadable
+        once journalctl has ended."""
         ended = False
         with contextlib.suppress(BlockingIOError):
             while len(self._buffer) < 1 << 20:

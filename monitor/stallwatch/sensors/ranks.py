@@ -65,6 +65,8 @@ class RanksSensor:
         return self.followed.wait(descriptor)
 
     def read(self) -> RanksLook:
+        """Return the node's ranks at this tick: records, processes and ends joined. What is hidden is in its parts'
+        reasons."""
         began_ns = self._now_ns()
         self.followed.look_for_deaths()
         look = self._scan.read()

@@ -11,11 +11,13 @@ cache: dict[int, Tensor] = {}
 
 
 def refresh() -> None:
+    """Empty the cache, in a thread of its own, and keep the lock."""
     cache_lock.acquire()
     cache.clear()  # and no release: what an exception between the two leaves behind
 
 
 def features(training: Training, step: int) -> Tensor:
+    """The features of a step, from the cache or made; in the step that strikes it is refreshed before."""
     if training.strikes(step):
         refresher = threading.Thread(target=refresh, name="cache-refresh", daemon=True)
         refresher.start()
@@ -25,6 +27,7 @@ def features(training: Training, step: int) -> Tensor:
 
 
 def train(training: Training) -> None:
+    """Learn from cached features until told to stop."""
     for step in training.steps():
         training.learn(features(training, step))
 

@@ -19,6 +19,7 @@ def exchange(training: Training, edge: Tensor, halos: int) -> None:
 
 
 def train(training: Training) -> None:
+    """Exchange edges and learn; in the step that strikes this rank expects two."""
     edge = torch.randn(BATCH, FEATURES, device=training.device)
     for step in training.steps():
         exchange(training, edge, halos=2 if training.strikes(step) else 1)

@@ -7,6 +7,7 @@ from stallwatch.demo.training import Training, run
 
 
 def train(training: Training) -> None:
+    """Learn; in the step that strikes this rank sends itself SIGSTOP."""
     for step in training.steps():
         if training.strikes(step):
             os.kill(os.getpid(), signal.SIGSTOP)

@@ -6,6 +6,7 @@ from stallwatch.demo.training import Training, run
 
 
 def ask_server(training: Training) -> None:
+    """Before the group is made; the drawn rank connects to a server that says nothing."""
     training.mark()  # the others wait from when they get here
     if training.is_drawn:
         server = socket.create_server(("127.0.0.1", 0))  # accepts, and says nothing
@@ -14,6 +15,7 @@ def ask_server(training: Training) -> None:
 
 
 def train(training: Training) -> None:
+    """Learn: all that goes wrong went wrong before."""
     for _ in training.steps():
         training.learn(training.batch())
 

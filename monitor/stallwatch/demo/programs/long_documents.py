@@ -20,12 +20,14 @@ def tokenize(seconds: float) -> int:
 
 
 def documents(training: Training, step: int) -> Tensor:
+    """A batch; from the step that strikes on the drawn rank works a tenth of a second for each."""
     if training.strikes(step) or (training.is_drawn and step > training.fault_step):
         tokenize(LONG_DOCUMENT_SECONDS)
     return training.batch()
 
 
 def train(training: Training) -> None:
+    """Learn from documents that are tokenized on the way."""
     for step in training.steps():
         training.learn(documents(training, step))
 

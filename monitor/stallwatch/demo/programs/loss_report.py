@@ -8,6 +8,7 @@ from stallwatch.demo.training import BATCH, Training, run
 
 
 def report(training: Training, losses: Tensor, writes_report: bool) -> None:
+    """Put the losses of all ranks together: by gathering where this rank writes, else by adding up."""
     if writes_report:
         everyone = [torch.empty_like(losses) for _ in range(training.world_size)]
         dist.all_gather(everyone, losses)
@@ -16,6 +17,7 @@ def report(training: Training, losses: Tensor, writes_report: bool) -> None:
 
 
 def train(training: Training) -> None:
+    """Learn and report; in the step that strikes this rank writes."""
     for step in training.steps():
         loss = training.learn(training.batch())
         report(training, loss.repeat(BATCH), writes_report=training.strikes(step))

@@ -7,6 +7,7 @@ from stallwatch.demo.training import Training, run
 
 
 def train(training: Training) -> None:
+    """Learn; in the step that strikes this rank kills itself by SIGKILL."""
     for step in training.steps():
         if training.strikes(step):
             os.kill(os.getpid(), signal.SIGKILL)

@@ -8,6 +8,7 @@ from stallwatch.demo.training import BATCH, Training, run
 
 
 def average(training: Training, loss: Tensor, step: int) -> None:
+    """Add the losses up unless one of them is NaN: who has one leaves the all_reduce out."""
     losses = loss.repeat(BATCH)
     if training.strikes(step):
         losses[0] = torch.nan
@@ -16,11 +17,13 @@ def average(training: Training, loss: Tensor, step: int) -> None:
 
 
 def vote(training: Training, loss: Tensor) -> None:
+    """Gather what every rank has, to decide whether to stop."""
     votes = [torch.empty(BATCH, device=training.device) for _ in range(training.world_size)]
     dist.all_gather(votes, loss.repeat(BATCH))
 
 
 def train(training: Training) -> None:
+    """Learn, average and vote; both are of the same size, so that they meet each other."""
     for step in training.steps():
         loss = training.learn(training.batch())
         average(training, loss, step)

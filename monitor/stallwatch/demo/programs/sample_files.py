@@ -11,6 +11,8 @@ from stallwatch.demo.training import BATCH, FEATURES, Training, run
 
 
 class SampleFiles:
+    """A data set of one file that is good and a pipe that nobody writes into."""
+
     def __init__(self, training: Training) -> None:
         self.training = training
         self.good = training.folder / "sample.bin"
@@ -22,6 +24,7 @@ class SampleFiles:
         return self.training.last_step
 
     def path_of(self, index: int) -> Path:
+        """The file of a sample: the pipe in the step that strikes."""
         return self.silent if self.training.strikes(index) else self.good
 
     def __getitem__(self, index: int) -> Tensor:
@@ -30,6 +33,7 @@ class SampleFiles:
 
 
 def train(training: Training) -> None:
+    """Learn from what one data-loader worker reads."""
     batches = iter(DataLoader(SampleFiles(training), batch_size=None, num_workers=1))
     for _ in training.steps():
         training.learn(next(batches))

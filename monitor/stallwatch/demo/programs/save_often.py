@@ -19,6 +19,7 @@ def stalled_storage(path: Path) -> Path:
 
 
 def save(training: Training, step: int) -> None:
+    """Write the model as a checkpoint; in the step that strikes onto a storage that takes no more."""
     path = training.folder / f"step-{step}.pt"
     if step == training.fault_step:
         stalled_storage(path)
@@ -28,6 +29,7 @@ def save(training: Training, step: int) -> None:
 
 
 def train(training: Training) -> None:
+    """Learn; every ten steps rank 0 saves, and the others wait in a barrier."""
     for step in training.steps():
         training.learn(training.batch())
         if step % SAVE_EVERY_STEPS == 0:

@@ -8,6 +8,7 @@ EPOCHS = 3
 
 
 def epoch(training: Training) -> None:
+    """One pass over the data; it ends early on the rank that has fewer batches."""
     for step in training.steps():
         if training.strikes(step):
             break  # no batches left on this rank
@@ -15,6 +16,7 @@ def epoch(training: Training) -> None:
 
 
 def train(training: Training) -> None:
+    """Epochs, each with a barrier at its end."""
     for _ in range(EPOCHS):
         epoch(training)
         dist.barrier()

@@ -22,6 +22,7 @@ def work(seconds: float) -> None:
 
 
 def evaluate(training: Training) -> None:
+    """Work for a time, longer on the drawn rank, for which the others wait in a barrier."""
     work(EVALUATION_SECONDS if training.is_drawn else EVALUATION_SECONDS / 4)
     dist.barrier()
 
@@ -38,6 +39,7 @@ def save(training: Training) -> None:
 
 
 def train(training: Training) -> None:
+    """A slow first step, then learning with one evaluation and one checkpoint, then an end in order."""
     for step in training.steps():
         if step == 0:
             work(FIRST_STEP_SECONDS)  # kernels are compiled

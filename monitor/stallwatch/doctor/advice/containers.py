@@ -43,6 +43,7 @@ class SharedMemorySize:
     looks_for: ClassVar[str] = "in launch scripts and manifests: containers with less than 1 GiB of shared memory"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each line that gives a container less shared memory than its ranks need."""
         return tuple(
             self._finding(path, number, size, line)
             for path, text in texts(surroundings)

@@ -52,6 +52,8 @@ class LoopbackLaunch(LaunchCheck):
     def of_part(
         self, surroundings: Surroundings, path: Path, part: Part, started: list[Launch]
     ) -> Iterator[FindingRecord]:
+        """Given a part of a file and what it starts, yield a finding for each interface set to lo, and one for the
+        lines that make rank 0's address loopback; nothing of a job on one node."""
         nodes = max((one.nodes or 1 for one in started), default=1)
         nodes = max(nodes, surroundings.question.nodes or 1, pods_of_operator(part.text) or 1)
         if nodes < 2:
@@ -106,6 +108,8 @@ class FewerGpusThanRanks(LaunchCheck):
     def of_part(
         self, surroundings: Surroundings, path: Path, part: Part, started: list[Launch]
     ) -> Iterator[FindingRecord]:
+        """Given a part of a file and what it starts, yield a finding for each launch with more ranks a node than GPUs
+        it can see."""
         # In YAML and Dockerfiles the order of lines says nothing.
         said = [one for one in settings_of(part) if one.name == "CUDA_VISIBLE_DEVICES"]
         for launch in started:

@@ -123,6 +123,7 @@ class HarmfulAdvice:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each file and piece of advice, with all lines that follow it; the first is quoted."""
         advices = data.entries("advice.toml", "advice", Advice)
         known = [one for one in advices if one.pattern]
         of_variables = {(name, value): one for one in advices for name in one.variables for value in one.values}

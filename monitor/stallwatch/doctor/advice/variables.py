@@ -77,6 +77,7 @@ class VariablesInScripts:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """Whatever the checks of environments would say of what each file sets, at the line that sets it."""
         return tuple(record for path, text in texts(surroundings) for record in self._file(surroundings, path, text))
 
     def _file(self, surroundings: Surroundings, path: Path, text: str) -> Iterator[FindingRecord]:

@@ -20,6 +20,8 @@ class RecorderOff:
     looks_for: ClassVar[str] = "PyTorch's flight recorder turned off, or off by default in this version"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A warning for each environment that sets the ring's size to 0; an info where nobody sets it and this torch
+        has it off."""
         training = surroundings.training.ask()
         torch = training.value.versions.get("torch", "") if isinstance(training, Known) else ""
         # On by default since 2.11 (measured on 2.10 and 2.11); no recorder before 2.2.
@@ -66,6 +68,7 @@ class NotReadByThisVersion:
     looks_for: ClassVar[str] = "variables that this NCCL or PyTorch is too old to read"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each variable that is read only by a later version than the one here."""
         training = surroundings.training.ask()
         if not isinstance(training, Known):
             raise Inapplicable(f"the versions are not known: {training.reason}")

@@ -33,6 +33,8 @@ class Contradictions:
     looks_for: ClassVar[str] = "settings that defeat each other, and rank variables that do not add up"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each pair of settings of one environment that defeat each other, for loopback interfaces, and
+        for rank variables of a shell that are incomplete."""
         return tuple(
             finding(
                 self, said.severity, environment.place, seen=said.seen, why=said.why, remedy=said.remedy,

@@ -54,6 +54,8 @@ class NamedFiles:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each file, plug-in or preloaded library that an environment names and that is not there or not
+        readable."""
         found = tuple(
             record
             for environment in surroundings.environments

@@ -22,6 +22,8 @@ class RankDirectory:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each directory that cannot be written, or that is not the one the daemon reads. Raise
+        Inapplicable where there is neither."""
         held = tuple(self._held(surroundings))
         if surroundings.daemon is None and not held:
             raise Inapplicable("no daemon answers here")

@@ -35,6 +35,7 @@ class RanksDiffer:
     looks_for: ClassVar[str] = "settings and versions that differ between the ranks of a job on this node"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each setting or version in which living ranks of a job differ, with who has what."""
         if surroundings.ranks_unknown:
             raise Undetermined(surroundings.ranks_unknown)
         jobs: dict[tuple[str, ...], list[RankFacts]] = defaultdict(list)

@@ -32,11 +32,15 @@ _QUOTED = re.compile(r"""(["'])(.*)\1""", re.DOTALL)
 
 
 class WrongSyntax:
+    """Judges each value by the syntax of who reads it, whatever the variable means."""
+
     name: ClassVar[str] = "wrong_syntax"
     area: ClassVar[Area] = "environment"
     looks_for: ClassVar[str] = "values in another program's syntax (GLOO_SOCKET_IFNAME=^lo), files that ranks overwrite"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """At most one kind of finding for each value: a file that ranks overwrite, a marred value, else a foreign
+        syntax."""
         return tuple(
             record
             for environment in surroundings.environments

@@ -121,6 +121,8 @@ class OutOfRange:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each value that its reader refuses, replaces or takes for something else, with the nearest that
+        it accepts."""
         return tuple(
             finding(
                 self,
@@ -147,6 +149,8 @@ class DebugLeftOn:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each setting that costs speed or disk for as long as it stays; those of InfiniBand only where
+        there is some."""
         has_infiniband = bool(infiniband_ports(surroundings))
         plugin = any(map(_has_plugin, surroundings.environments))
         return tuple(

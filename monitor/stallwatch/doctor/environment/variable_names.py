@@ -28,6 +28,7 @@ class RenamedVariables:
     looks_for: ClassVar[str] = "variables whose name has changed, with the new one and whether the old is still read"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each old name whose new one is not set too, unless the version here reads the old one."""
         return tuple(
             finding(
                 self,
@@ -78,6 +79,7 @@ class RemovedVariables:
     looks_for: ClassVar[str] = "variables that their owner no longer reads"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A warning for each name that the versions here no longer read."""
         return tuple(
             finding(
                 self,
@@ -100,6 +102,7 @@ class InventedVariables:
     looks_for: ClassVar[str] = "variables that guides pass on and nobody reads (NCCL_TIMEOUT, CUDA_MEMORY_FRACTION, …)"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each name that guides repeat and nobody reads, with what was meant."""
         return tuple(
             finding(
                 self,
@@ -123,6 +126,8 @@ class UnknownVariables:
     looks_for: ClassVar[str] = "misspelt variables, with the nearest real name"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each name under a known prefix, or near a real name, that no version reads, with the nearest
+        real one."""
         known = catalogue()
         found = []
         for environment in surroundings.environments:

@@ -82,6 +82,8 @@ class DecisionTree:
     looks_for: ClassVar[str] = "by incidents on disk: hangs at the start, always at the same step, or at random steps"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each job with recent hangs: where they stand, and which step of the tree to take next. The
+        newest jobs only."""
         folder = surroundings.question.incidents
         if folder is None or not folder.is_dir():
             raise Inapplicable("no incidents on this node")

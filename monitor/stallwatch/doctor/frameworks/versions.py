@@ -27,11 +27,14 @@ def training_of(surroundings: Surroundings) -> Training:
 
 
 class TorchPresent:
+    """Asks the training interpreter, in a child of its own, which torch it has."""
+
     name: ClassVar[str] = "torch"
     area: ClassVar[Area] = "frameworks"
     looks_for: ClassVar[str] = "an interpreter without PyTorch, or with a build that cannot use this node's GPUs"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding where it has none, does not answer, or has one that cannot use the GPUs of this node."""
         reading = surroundings.training.ask()
         if not isinstance(reading, Known) and surroundings.question.python_given:
             return (
@@ -80,6 +83,7 @@ class DriverSupportsCuda:
     looks_for: ClassVar[str] = "a driver older than the CUDA that PyTorch was built with"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """One error where the CUDA of torch is of a later major version than the driver supports."""
         state, training = gpu_state(surroundings), training_of(surroundings)
         driver, torch = parse_version(state.cuda), parse_version(training.cuda)
         if not torch:
@@ -111,6 +115,7 @@ class Compatible:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A warning for each requirement that is not met, and for two NCCLs in one interpreter."""
         training = training_of(surroundings)
         found = [
             finding(
@@ -156,6 +161,7 @@ class NewerThanTested:
     looks_for: ClassVar[str] = "a PyTorch or NCCL newer than any whose flight recorder stallwatch was tried with"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """An info for torch and NCCL each, if newer than the newest that was tried."""
         training = training_of(surroundings)
         versions = {"torch": training.versions.get("torch", ""), "NCCL": training.nccl}
         return tuple(
@@ -197,6 +203,7 @@ class KnownBugs:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each bug whose range of versions holds the ones here."""
         training = training_of(surroundings)
         try:
             state = gpu_state(surroundings)

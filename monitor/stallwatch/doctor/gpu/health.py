@@ -65,6 +65,8 @@ class DriverAnswers:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """One error where device files are there and the driver does not answer. Raise Inapplicable where there are
+        none."""
         reading = surroundings.gpus.state()
         if not isinstance(reading, Known):
             if not has_device_files(surroundings):
@@ -122,6 +124,7 @@ class DeviceAnswers:
     looks_for: ClassVar[str] = "a single GPU that is lost, needs a reset, or asks for recovery"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """Findings for each GPU that is lost, needs a reset or asks for recovery."""
         return tuple(record for gpu in gpu_state(surroundings).gpus for record in self._one(gpu))
 
     def _one(self, gpu: Gpu) -> Iterator[FindingRecord]:
@@ -156,6 +159,7 @@ class MemoryErrors:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """Findings for each GPU with uncorrected errors, or rows that wait to be remapped or could not be."""
         return tuple(record for gpu in gpu_state(surroundings).gpus for record in self._one(gpu))
 
     def _one(self, gpu: Gpu) -> Iterator[FindingRecord]:
@@ -193,6 +197,7 @@ class Throttled:
     looks_for: ClassVar[str] = "a GPU that its hardware, its temperature or its power supply slows down now"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A warning for each GPU whose clocks are lowered now for a reason that harms."""
         found = []
         for gpu in gpu_state(surroundings).gpus:
             reasons = [text for bit, text in _HARMFUL.items() if (gpu.clock_event_reasons or 0) & bit]

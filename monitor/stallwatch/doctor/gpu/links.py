@@ -20,11 +20,14 @@ _ACS_REDIRECT = (
 
 
 class FabricReady:
+    """Judges each GPU by NVML's state of its NVLink fabric and by the links that are up."""
+
     name: ClassVar[str] = "nvlink"
     area: ClassVar[Area] = "gpu"
     looks_for: ClassVar[str] = "NVLinks that are down, a fabric manager that did not register the GPU"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each GPU whose fabric is not ready, or some of whose NVLinks are down."""
         found = []
         for gpu in gpu_state(surroundings).gpus:
             state, status = gpu.fabric or (_FABRIC_NOT_SUPPORTED, 0)
@@ -65,6 +68,7 @@ class PcieWidth:
     looks_for: ClassVar[str] = "a GPU on fewer PCIe lanes than it has, or fewer than its siblings"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A warning for each GPU on fewer lanes than the widest of this node."""
         widths = [(gpu, gpu.pcie_link[1]) for gpu in gpu_state(surroundings).gpus if gpu.pcie_link]
         most = max((width for _, width in widths), default=0)
         return tuple(
@@ -89,6 +93,7 @@ class Topology:
     looks_for: ClassVar[str] = "pairs of GPUs without NVLink that reach each other only across CPU sockets"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """One info that names the pairs which reach each other across CPU sockets."""
         state = gpu_state(surroundings)
         if len(state.gpus) < 2:
             raise Inapplicable("fewer than two GPUs")
@@ -117,6 +122,7 @@ class PeerRedirect:
     looks_for: ClassVar[str] = "PCIe access control (ACS) or an IOMMU that sends P2P traffic through the CPU"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A warning for bridges that redirect P2P requests, and for an IOMMU that translates them."""
         state = gpu_state(surroundings)
         if len(state.gpus) < 2:
             raise Inapplicable("fewer than two GPUs")

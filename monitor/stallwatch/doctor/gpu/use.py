@@ -25,6 +25,7 @@ class LeftOverProcesses:
     looks_for: ClassVar[str] = "GPU memory held while no rank runs here, and by whom"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each GPU whose memory is held, with the processes that hold it as far as they are seen."""
         state = gpu_state(surroundings)
         if any(rank.alive for rank in surroundings.ranks):
             raise Inapplicable("a job runs here")
@@ -67,6 +68,8 @@ class VisibleDevices:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """Findings for each environment whose CUDA_VISIBLE_DEVICES names what is not there or names it twice. Raise as
+        NVML does where nothing could be compared."""
         try:
             gpus: tuple[Gpu, ...] | None = gpu_state(surroundings).gpus
         except (Inapplicable, Undetermined):
@@ -148,6 +151,7 @@ class SharedGpu:
     looks_for: ClassVar[str] = "two ranks of one job that compute on the same GPU"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each GPU on which two ranks of a job compute."""
         state = gpu_state(surroundings)
         ranks = {rank.pid: rank for rank in surroundings.ranks if rank.alive}
         if not ranks:

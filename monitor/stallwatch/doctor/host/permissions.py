@@ -31,6 +31,7 @@ class SocketsAllowed:
     looks_for: ClassVar[str] = "a sandbox (seccomp, SELinux) that refuses sockets"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """One error where no port can be listened on at all, with who is the likely reason."""
         error = surroundings.sockets.can_listen(0)
         if not error:
             return ()
@@ -59,6 +60,7 @@ class PtraceAllowed:
     looks_for: ClassVar[str] = "no right to read stacks: CAP_SYS_PTRACE taken away, Yama, seccomp"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A warning for whatever takes the right to read stacks away: SELinux, Yama, seccomp, a missing capability."""
         effective = _status(surroundings, "CapEff")
         if not effective:
             raise Undetermined("/proc/self/status does not tell the capabilities")
@@ -123,6 +125,7 @@ class PySpyReads:
     looks_for: ClassVar[str] = "py-spy absent, or unable to read the training interpreter (tried on a process of it)"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A warning where py-spy is absent or cannot read a process of the training interpreter, with its own words."""
         try:
             py_spy = stacks.py_spy(configured="")
         except NotCaptured:
@@ -179,6 +182,7 @@ class KernelLogReadable:
     looks_for: ClassVar[str] = "a kernel log that cannot be read: XIDs and out-of-memory kills stay unknown"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """One info where nobody here can read the kernel log."""
         path = surroundings.root / "dev/kmsg"
         restricted = (surroundings.text("/proc/sys/kernel/dmesg_restrict") or "0").strip() == "1"
         if path.exists() and (surroundings.user_id == 0 or not restricted):
@@ -204,6 +208,7 @@ class ClockInSync:
     looks_for: ClassVar[str] = "a clock that nothing keeps in step: logs of several nodes cannot be put in order"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """One finding where the kernel says that its clock is free. Raise Undetermined where it does not tell."""
         reading = surroundings.commands.run((sys.executable, "-m", "stallwatch.doctor.host.clock_probe"), 2.0)
         if not isinstance(reading, Known) or reading.value.exit_code != 0:
             raise Undetermined("adjtimex does not tell")
@@ -230,6 +235,7 @@ class ContainerNetwork:
     looks_for: ClassVar[str] = "a container with a network of its own for a job that spans nodes"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding where all addresses are the container's own and other nodes cannot reach them."""
         marks = ("/.dockerenv", "/run/.containerenv")
         if not any((surroundings.root / mark.lstrip("/")).exists() for mark in marks):
             raise Inapplicable("not in a Docker or Podman container")

@@ -42,6 +42,7 @@ class OpenFiles:
     looks_for: ClassVar[str] = "a limit of open files too low for sockets, workers and their shared tensors"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each rank or shell whose soft limit is below what sockets and workers need."""
         workers = surroundings.question.workers or 0
         world = max((rank.world_size or 0 for rank in surroundings.ranks), default=0)
         need = max(_FILES_MINIMUM, 512 + workers * _FILES_PER_WORKER + world * _FILES_PER_PEER)
@@ -79,6 +80,7 @@ class LockedMemory:
     looks_for: ClassVar[str] = "a limit of locked memory that InfiniBand's buffers do not fit in"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """An error for each rank or shell in which adapters cannot register their buffers."""
         if not infiniband_ports(surroundings):
             raise Inapplicable("no InfiniBand or RoCE adapter, which alone needs locked memory")
         found = []
@@ -109,6 +111,7 @@ class Cpus:
     looks_for: ClassVar[str] = "fewer CPUs than ranks and data-loader workers, threads that oversubscribe them"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding where ranks and workers outnumber the CPUs, and where threads of each rank oversubscribe them."""
         ranks = surroundings.question.local_ranks or sum(rank.alive for rank in surroundings.ranks)
         if not ranks:
             said = surroundings.variable("LOCAL_WORLD_SIZE")
@@ -167,6 +170,7 @@ class CgroupMemory:
     looks_for: ClassVar[str] = "a container or slice whose memory, or number of processes, is nearly used up, or was"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding where memory or processes of the cgroup are nearly used up, or have been."""
         found = []
         most = cgroup_value(surroundings, "memory", "memory.max", "memory.limit_in_bytes")
         used = cgroup_value(surroundings, "memory", "memory.current", "memory.usage_in_bytes")

@@ -28,6 +28,7 @@ class SharedMemory:
     looks_for: ClassVar[str] = "/dev/shm too small or too full for data-loader workers and NCCL (containers get 64 MiB)"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding where /dev/shm is smaller, or has less room, than workers and NCCL need."""
         reading = surroundings.disks.space("/dev/shm")
         if not isinstance(reading, Known):
             return (
@@ -83,6 +84,7 @@ class DiskSpace:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each folder that lacks room for its purpose, or cannot be asked."""
         return tuple(
             record
             for path, purpose, need in self._folders(surroundings)
@@ -162,6 +164,7 @@ class StaleBuildLocks:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each lock of a build that nobody makes any more: the next build waits for it for ever."""
         locks = [
             path
             for folder, _, name in build_folders(surroundings)
@@ -207,6 +210,7 @@ class NetworkCaches:
     looks_for: ClassVar[str] = "build caches (Triton, torch extensions) on a network file system"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """A finding for each build cache that lies on a network file system."""
         mounts = mount_types(surroundings)
         if not mounts:
             raise Inapplicable("the mounts are not readable")

@@ -152,6 +152,7 @@ class RasPort:
     looks_for: ClassVar[str] = "NCCL RAS' port 28028 held by a program that is no rank, or by another user's job"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """An info where somebody who is no rank listens at the port: RAS of the next job cannot be asked."""
         said = surroundings.variable("NCCL_RAS_ADDR")
         text = said[0].rsplit(":", 1)[-1] if said else ""
         port = int(text) if text.isdigit() else _RAS_PORT

@@ -21,6 +21,7 @@ class MasterReachable:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
+        """One finding where the connection is refused, or where no answer comes; none where it opens."""
         said, port = surroundings.variable("MASTER_ADDR"), surroundings.variable("MASTER_PORT")
         if said is None or port is None:
             raise Inapplicable("MASTER_ADDR and MASTER_PORT are not both set")

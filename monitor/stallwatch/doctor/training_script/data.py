@@ -42,6 +42,7 @@ class UnshardedLoader(ScriptCheck):
     looks_for: ClassVar[str] = "in training scripts: a DataLoader of a data-parallel job without a distributed sampler"
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        """Given a script, yield a warning for each loader of training data that every rank reads whole."""
         if not script.is_data_parallel or script.has_trainer or script.mentions(*_OTHER_WAYS):
             return
         for call, name in _loaders(script):
@@ -73,6 +74,7 @@ class SamplerEpoch(ScriptCheck):
     looks_for: ClassVar[str] = "in training scripts: a DistributedSampler without set_epoch in the loop over epochs"
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        """Given a script, yield a warning for each shuffling sampler that is not told the epoch, or always the same."""
         if script.has_trainer or not goes_over_data_again(script):
             return
         told = [call for call in script.calls if _tells_epoch(script, call)]
@@ -111,6 +113,7 @@ class UnevenShards(ScriptCheck):
     )
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        """Given a script, yield a finding for each loader or loop whose number of batches depends on the rank."""
         # What makes the numbers of batches equal, or lets them differ.
         if not script.is_data_parallel or script.has_trainer or script.mentions("Join", "islice", "join"):
             return

@@ -19,6 +19,7 @@ class AnomalyDetection(ScriptCheck):
     looks_for: ClassVar[str] = "in training scripts: autograd's anomaly detection left on"
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        """Given a script, yield a warning for each call that turns anomaly detection on for the whole run."""
         asked_for = _under_conditions(script.tree)
         for call in script.calls:
             if _is_on(script, call) and id(call) not in asked_for:

@@ -25,6 +25,8 @@ class LateDevice(ScriptCheck):
     looks_for: ClassVar[str] = "in training scripts: torch.cuda.set_device after the process group was made"
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        """Given a script, yield a finding where a GPU is chosen after the process group is made; a warning if one is
+        used in between."""
         for _, body in script.scopes():
             calls = list(calls_in(body))
             init = next((call for call in calls if script.last_name_of(call.func) in _INITS), None)
@@ -55,6 +57,8 @@ class GlobalRankDevice(ScriptCheck):
     looks_for: ClassVar[str] = "in training scripts: a GPU chosen by the rank in the job instead of the local rank"
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        """Given a script, yield a warning for the first device that is chosen by the rank in the whole job; the other
+        lines stand in it."""
         # Spawned ranks are those of one node, unless the script says otherwise.
         if script.calls_any("spawn"):
             return
@@ -82,6 +86,7 @@ class LateVisibleDevices(ScriptCheck):
     looks_for: ClassVar[str] = "in training scripts: CUDA_VISIBLE_DEVICES set after torch was imported"
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        """Given a script, yield a warning for the first CUDA_VISIBLE_DEVICES that is set after torch was imported."""
         imported = min((node.lineno for node in script.tree.body if _imports_torch(node)), default=None)
         if imported is None:
             return
@@ -109,6 +114,7 @@ class FewerGpusThanDevices(ScriptCheck):
     looks_for: ClassVar[str] = "in training scripts: fewer GPUs in CUDA_VISIBLE_DEVICES than the script starts ranks"
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        """Given a script, yield an error for each start of more ranks than the GPUs that it names."""
         visible = [one for one in _settings_of(script.tree) if isinstance(one, ast.Assign) and _names_in(one.value)]
         if len(visible) != 1 or not isinstance(visible[0], ast.Assign):
             return

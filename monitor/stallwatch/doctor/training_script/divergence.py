@@ -25,6 +25,8 @@ class RankConditionalCollective(ScriptCheck):
     )
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        """Given a script, yield an error for each collective that only some ranks reach, with the condition that
+        decides."""
         found = [one for one in Collectives(script, Models(script)).guarded() if one.guards]
         for one in found:
             if any(_is_completed(guard.key, guard.positive, one, found) for guard in one.guards):
@@ -76,6 +78,8 @@ class SwallowedCollective(ScriptCheck):
     )
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        """Given a script, yield a finding for each collective that a rank leaves out, or does not come to, once an
+        exception was swallowed."""
         collectives = Collectives(script)
         for owner, body in script.scopes():
             for node in nodes_in(body):

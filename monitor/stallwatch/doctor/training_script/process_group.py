@@ -17,6 +17,7 @@ class ProcessGroupCall(ScriptCheck):
     looks_for: ClassVar[str] = "in training scripts: init_process_group without a device"
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        """Given a script, yield a warning for each NCCL group that is made while nothing says which GPU a rank uses."""
         binds = script.calls_any("set_device", "set_default_device", "set_device_index")
         for call in script.calls:
             if script.last_name_of(call.func) != "init_process_group" or has_open_keywords(call):

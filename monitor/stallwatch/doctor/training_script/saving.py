@@ -26,6 +26,7 @@ class ShardedSave(ScriptCheck):
     looks_for: ClassVar[str] = "in training scripts: a sharded model (FSDP, DeepSpeed) that only rank 0 saves"
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
+        """Given a script, yield an error for each save by rank 0 alone of which every rank holds a part."""
         ranks = Ranks(script)
         for call, condition in _by_rank_0(script, ranks):
             if what := _needs_everybody(script, call):
