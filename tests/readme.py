@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stallwatch import config
 from stallwatch.captures import evidence_table
-from stallwatch.doctor.describe import checks_table
+from stallwatch.doctor.checks import checks_table
 from stallwatch.model import causes
 from stallwatch.outputs import metric_table, webhook
 

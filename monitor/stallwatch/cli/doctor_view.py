@@ -5,7 +5,7 @@ import msgspec
 
 from stallwatch.cli.terminal import safe
 from stallwatch.doctor.check_result import Examination, FindingRecord, count, json_schema
-from stallwatch.doctor.describe import checks_table
+from stallwatch.doctor.checks import checks_table
 from stallwatch.model.verdict import Report
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}

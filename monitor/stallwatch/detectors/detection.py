@@ -1,7 +1,7 @@
 """Every detector over every snapshot: the list of them, the step of all, the guard around each, and ranks as people see
 them (state, ages, the limit in force with its reason)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -11,7 +11,6 @@ from stallwatch.config import Config
 from stallwatch.config_sections import StallSection
 from stallwatch.detectors.detector import Detector
 from stallwatch.detectors.drift import DriftDetector
-from stallwatch.detectors.due import next_due
 from stallwatch.detectors.exit import ExitDetector, is_ending
 from stallwatch.detectors.hardware import HardwareDetector
 from stallwatch.detectors.health import HealthDetector
@@ -21,7 +20,7 @@ from stallwatch.detectors.job_facts import JobFacts, job_facts
 from stallwatch.detectors.job_pace import JobPaceDetector
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.quiet import QuietDetector
-from stallwatch.detectors.rank_limit import rank_limit
+from stallwatch.detectors.rank_limit import job_limits, rank_limit
 from stallwatch.detectors.shares import Shares
 from stallwatch.detectors.slow import SlowDetector, SlowState
 from stallwatch.detectors.stall import StallDetector
@@ -186,3 +185,24 @@ def _state(rank: RankHistory, at_ns: int, findings: tuple[Finding, ...], ending:
     if rank.pending and at_ns - rank.progress_since_ns > _WAITING_NS:
         return "waiting"
     return "stepping"
+
+
+# When the next look at the node would change a finding: the loop comes then, not up to a whole tick later.
+
+
+def next_due(findings: Sequence[Finding], seen: NodeHistory, stall: StallSection) -> int | None:
+    """Return the earliest moment (CLOCK_MONOTONIC) at which a suspicion is confirmed or a limit passed."""
+    moments = [finding.due_ns for finding in findings if finding.stage == "suspect"]
+    standing = {finding.job for finding in findings if finding.detector in ("stall", "init")}
+    for job, ranks in seen.jobs():
+        if job not in standing and (passes_ns := _limit_passes(ranks, seen.at_ns, stall)) is not None:
+            moments.append(passes_ns)
+    return min((moment for moment in moments if moment > seen.at_ns), default=None)
+
+
+def _limit_passes(ranks: tuple[RankHistory, ...], at_ns: int, stall: StallSection) -> int | None:
+    watched = [rank for rank in ranks if rank.alive and rank.readable and rank.has_words]
+    if not watched or any(at_ns - rank.progress_since_ns < SECOND_NS for rank in watched):
+        return None  # it moves: nothing is near
+    limits = job_limits(watched, stall)
+    return max(r.progress_since_ns + int(limit.seconds * SECOND_NS) for r, limit in zip(watched, limits, strict=True))

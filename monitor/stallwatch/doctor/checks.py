@@ -78,3 +78,9 @@ CHECKS: tuple[Check, ...] = (
     FewerGpusThanDevices(),
     HarmfulAdvice(), SharedMemorySize(), VariablesInScripts(), LoopbackLaunch(), FewerGpusThanRanks(),
 )  # fmt: skip
+
+
+def checks_table() -> str:
+    """Return a Markdown table of all checks: name, area, what each looks for."""
+    rows = [f"| `{check.name}` | {check.area} | {check.looks_for} |" for check in CHECKS]
+    return "\n".join(("| check | area | finds |", "|---|---|---|", *rows)) + "\n"

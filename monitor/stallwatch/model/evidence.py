@@ -10,8 +10,6 @@ from stallwatch.model.process import ChildProcess as ChildProcess
 from stallwatch.model.process import Process
 from stallwatch.model.rendezvous import NO_MEETING, Rendezvous
 from stallwatch.model.snapshot import Heartbeat
-from stallwatch.model.source_line import SourceBlock as SourceBlock
-from stallwatch.model.source_line import SourceLine as SourceLine
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import Slowness
 
@@ -273,6 +271,23 @@ class KernelLog(msgspec.Struct, frozen=True):
 
     lines: tuple[str, ...]
     events: tuple[KernelEvent, ...]
+
+
+class SourceBlock(msgspec.Struct, frozen=True):
+    """A block that a line stands in, within its function."""
+
+    kind: str  # for, while, if, elif, else, except, finally
+    line: int  # of its header
+    text: str  # its header
+
+
+class SourceLine(msgspec.Struct, frozen=True):
+    """The text of a line that a stack names, and the blocks around it."""
+
+    file: str
+    line: int
+    text: str
+    blocks: tuple[SourceBlock, ...] | None = None  # outermost first; None: not looked for
 
 
 class RankEvidence(msgspec.Struct, frozen=True):

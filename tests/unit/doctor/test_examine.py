@@ -7,8 +7,7 @@ import msgspec
 from stallwatch.clock import SystemClock
 from stallwatch.doctor.check import Check, Inapplicable, Undetermined, finding
 from stallwatch.doctor.check_result import Area, Examination, FindingRecord, Severity, json_schema
-from stallwatch.doctor.checks import CHECKS
-from stallwatch.doctor.describe import checks_table
+from stallwatch.doctor.checks import CHECKS, checks_table
 from stallwatch.doctor.examine import examine
 from stallwatch.doctor.surroundings import Surroundings
 from tests.unit.doctor.fakes import FakeGpus, Node, gpus
