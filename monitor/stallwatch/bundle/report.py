@@ -19,7 +19,7 @@ def make_report(evidence: Evidence) -> Report:
 
 def report_of(evidence: Evidence, judgement: diagnosis.Judgement) -> Report:
     """Given the evidence of one incident and the judgement of it, return the report."""
-    stacks = {rank: activity.stack for rank, activity in judgement.activities.items() if activity.stack}
+    stacks = {rank: activity.place.stack for rank, activity in judgement.activities.items() if activity.place.stack}
     captured = [rank.captured_at_ns for rank in evidence.ranks if rank.captured_at_ns is not None]
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -40,7 +40,7 @@ def _is_complete(evidence: Evidence, judgement: diagnosis.Judgement) -> bool:
     """No further look could add anything: the job may be ended without loss of evidence. Not that nothing is missing:
     who is gone, or was asked and did not answer, has said all that it will; ranks of other nodes are theirs to ask."""
     observed = {rank.rank for rank in evidence.ranks if rank.recorders or rank.stacks or rank.processes}
-    gone = {rank for rank, activity in judgement.activities.items() if activity.gone}
+    gone = {rank for rank, activity in judgement.activities.items() if activity.end.gone}
     asked = {
         rank.rank for rank in evidence.ranks if {"flight_recorder", "stacks"} <= {one.what for one in rank.attempts}
     }

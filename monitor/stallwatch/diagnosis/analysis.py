@@ -108,8 +108,8 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
             rank
             for rank in self.case.observed
             if (activity := self.case.activity(rank)).known
-            and activity.in_collective is False
-            and activity.moving is False
+            and activity.call.in_collective is False
+            and activity.progress.moving is False
         ]
         return bool(apart) and len(perhaps) > len(apart)
 

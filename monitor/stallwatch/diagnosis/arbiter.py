@@ -98,7 +98,7 @@ def missing(analysis: Analysis) -> tuple[str, ...]:
     texts: list[str] = []
     if case.unobserved:
         texts.append(f"any evidence of {named(case.unobserved)}")
-    silent = [rank for rank in case.observed if not case.recorded(rank) and not case.activity(rank).gone]
+    silent = [rank for rank in case.observed if not case.recorded(rank) and not case.activity(rank).end.gone]
     if silent:
         texts.append(f"a flight recorder dump of {named(silent)}")
     blind = [rank for rank in case.observed if not case.activity(rank).known]

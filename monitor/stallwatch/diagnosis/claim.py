@@ -95,7 +95,9 @@ def operation_of(analysis: Analysis, wait: Wait) -> str:
 
 def unrecorded_operation(analysis: Analysis, culprits: Iterable[int]) -> str | None:
     """What the stacks of the waiting ranks call it, where no recorder shows what they wait in."""
-    names = {analysis.case.activity(rank).collective for rank in analysis.graph.unrecorded if rank not in set(culprits)}
+    names = {
+        analysis.case.activity(rank).call.collective for rank in analysis.graph.unrecorded if rank not in set(culprits)
+    }
     if len(names) == 1:
         return names.pop()
     transfers = all(any(part in (name or "") for part in ("send", "recv", "p2p")) for name in names)
@@ -182,7 +184,7 @@ def _about(rank: int, fact: Fact) -> Fact:
 
 def common_where(analysis: Analysis, ranks: Iterable[int]) -> Where | None:
     """Where most of the ranks stand; "unknown" where nothing tells of any; None of no ranks."""
-    places = [analysis.case.activity(rank).where for rank in ranks]
+    places = [analysis.case.activity(rank).place.where for rank in ranks]
     counts: dict[Where, int] = {}
     for place in sorted(places):
         if place != "unknown":

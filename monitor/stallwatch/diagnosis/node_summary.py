@@ -1,6 +1,6 @@
 """One node's evidence reduced to what a verdict over all nodes needs, and the verdict from many of them.
 
-Raw dumps, stacks and logs stay on the node; what a rank does (its Activity) is read where its evidence lies.
+Raw dumps, stacks and logs stay on the node; what a rank does (its activity) is read where its evidence lies.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.activity.flat import FlatActivity, flatten, unflatten
 from stallwatch.diagnosis.activity.threads import is_of_group
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.job.case import Case
@@ -41,7 +41,7 @@ class RankDigest(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What other nodes get of one rank: summary and activity, and the few raw facts that a verdict asks for."""
 
     summary: RankSummary
-    activity: Activity
+    activity: FlatActivity
     processes: tuple[ProcessLook, ...] = ()  # without their threads, but for the main one and one of a group
     log_events: tuple[LogEvent, ...] = ()
     has_log: bool = False
@@ -109,7 +109,7 @@ def judge_nodes(summaries: Sequence[NodeSummary]) -> Judgement:
     loose = [event for summary in summaries for event in summary.log_events]
     case = Case(
         [digest.summary for digest in ranks],
-        {digest.summary.rank: digest.activity for digest in ranks},
+        {digest.summary.rank: unflatten(digest.activity) for digest in ranks},
         max((summary.world_size for summary in summaries if summary.world_size), default=None),
         nodes,
         evidence,
@@ -147,7 +147,7 @@ def _runs(ranks: tuple[int, ...]) -> tuple[Run, ...]:
 
 
 def _digest(rank: RankEvidence, judgement: Judgement, table: dict[tuple[int, ...], int]) -> RankDigest:
-    summary, activity = judgement.summaries[rank.rank], judgement.activities[rank.rank]
+    summary, activity = judgement.summaries[rank.rank], flatten(judgement.activities[rank.rank])
     streams = tuple(
         msgspec.structs.replace(stream, ranks=(-table.setdefault(stream.ranks, len(table)) - 1,))
         if stream.ranks
@@ -271,7 +271,7 @@ def _redacted_digest(digest: RankDigest, detail: Detail) -> RankDigest:
     )
 
 
-def _activity(activity: Activity) -> Activity:
+def _activity(activity: FlatActivity) -> FlatActivity:
     """Without source lines and without the job's own words."""
     words = [text for text in (activity.exception, activity.logged_beside) if text and text != _kind(text)]
 
@@ -296,14 +296,14 @@ def _activity(activity: Activity) -> Activity:
     )
 
 
-def _headless(activity: Activity) -> tuple[tuple[str, str, SourceBlock], ...] | None:
+def _headless(activity: FlatActivity) -> tuple[tuple[str, str, SourceBlock], ...] | None:
     """Blocks without the text of their headers: which loops ranks are in, and whether over data or stages."""
     if activity.blocks is None:
         return None
     return tuple((file, name, replace(block, text=told_by(block.text))) for file, name, block in activity.blocks)
 
 
-def _nowhere(activity: Activity) -> Activity:
+def _nowhere(activity: FlatActivity) -> FlatActivity:
     """Without any place in the code. Stacks become tokens: which ranks stand at one place can be told, not where."""
     return replace(
         activity,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from stallwatch.diagnosis import arbiter
-from stallwatch.diagnosis.activity import Activity, read_activity
+from stallwatch.diagnosis.activity import RankActivity, read_activity
 from stallwatch.diagnosis.activity.rank_activity import with_transfer
 from stallwatch.diagnosis.analysis import Analysis, analyze_job
 from stallwatch.diagnosis.claim import Claim, doubtful
@@ -49,7 +49,7 @@ class Judgement(msgspec.Struct, frozen=True):
     """What was found, and what each rank was reduced to on the way: worked out once, for whoever reports it."""
 
     verdicts: tuple[Verdict, ...]  # the primary one first
-    activities: dict[int, Activity]  # by rank: what it does
+    activities: dict[int, RankActivity]  # by rank: what it does
     summaries: dict[int, RankSummary]  # by rank: what its recorders say
     ranks: tuple[RankEvidence, ...] = ()  # as they were judged: without what logs tell of lives and attempts before
 
@@ -112,15 +112,15 @@ def _ends_by_itself(analysis: Analysis, claim: Claim) -> EndsByItself | None:
     if claim.ends_by_itself is not None or ends_with == "nothing":
         return claim.ends_by_itself
     if ends_with == "everybody":
-        here = [activity for activity in analysis.case.activities.values() if not activity.gone]
-        found = of_all([activity.ends_by_itself for activity in here])
+        here = [activity for activity in analysis.case.activities.values() if not activity.end.gone]
+        found = of_all([activity.progress.ends_by_itself for activity in here])
         return found if found in _HOLDS_ALL else None
     computes: EndsByItself | None = "compute" if claim.where == "busy_loop" else None
-    return of_all([computes or analysis.case.activity(rank).ends_by_itself for rank in claim.culprits])
+    return of_all([computes or analysis.case.activity(rank).progress.ends_by_itself for rank in claim.culprits])
 
 
 def _verdict(
-    analysis: Analysis, claim: Claim, rejected: tuple[Rejected, ...], activities: dict[int, Activity]
+    analysis: Analysis, claim: Claim, rejected: tuple[Rejected, ...], activities: dict[int, RankActivity]
 ) -> Verdict:
     case = analysis.case
     group = case.groups[claim.group] if claim.group is not None else None
@@ -179,9 +179,9 @@ def _called_at(analysis: Analysis, ranks: Sequence[int], site: str = "") -> str:
     recorded = frame_of(site)
     for rank in ranks:
         activity = analysis.case.activity(rank)
-        same = recorded is None or (activity.frame and activity.frame.line == recorded.line)
-        if activity.frame and activity.in_collective and same:
-            return format_location(activity.frame)  # with its text
+        same = recorded is None or (activity.place.frame and activity.place.frame.line == recorded.line)
+        if activity.place.frame and activity.call.in_collective and same:
+            return format_location(activity.place.frame)  # with its text
     return format_location(recorded)
 
 
@@ -190,7 +190,11 @@ def _stands_at(analysis: Analysis, rank: int, site: str) -> str:
     called = _called_at(analysis, (rank,), site)
     if called:
         return f"called at {called}"
-    return f"standing at {format_location(activity.frame)}" if activity.gpu_sync and activity.frame else ""
+    return (
+        f"standing at {format_location(activity.place.frame)}"
+        if activity.place.gpu_sync and activity.place.frame
+        else ""
+    )
 
 
 def _others_at(analysis: Analysis, claim: Claim, waiting: Sequence[int]) -> str:
@@ -213,6 +217,6 @@ def _process(analysis: Analysis, rank: int, claim: Claim) -> CulpritProcess:
         host=activity.host or next((node.host for node in analysis.case.nodes if rank in node.ranks), None),
         pid=activity.pid,
         gpu_uuid=gpu.uuid if gpu else None,
-        where=claim.where if claim.profiled else activity.where if activity.known else None,
-        frame=claim.frame if claim.profiled else activity.frame,
+        where=claim.where if claim.profiled else activity.place.where if activity.known else None,
+        frame=claim.frame if claim.profiled else activity.place.frame,
     )

@@ -39,7 +39,7 @@ def judge_job(
     absent = [rank for rank in range(world) if rank not in known]
     if absent and verdict.traits.state not in ("well", "over"):
         verdict = _without(verdict, absent, homes())
-    stacks = {rank: activity.stack for rank, activity in judgement.activities.items() if activity.stack}
+    stacks = {rank: activity.place.stack for rank, activity in judgement.activities.items() if activity.place.stack}
     report = Report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,

@@ -3,7 +3,7 @@ that it waits for."""
 
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from stallwatch.diagnosis.activity.blocking_location import (
     STRONG_ROLES,
@@ -12,7 +12,7 @@ from stallwatch.diagnosis.activity.blocking_location import (
     kernel_wait,
     locate,
 )
-from stallwatch.diagnosis.activity.rank_activity import Activity
+from stallwatch.diagnosis.activity.rank_activity import HelperChild, HelperThread, RankActivity
 from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, is_service, main_thread, thread_look
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, hint, job_frame, source_text
 from stallwatch.diagnosis.frames.meaning import meaning
@@ -28,10 +28,10 @@ from stallwatch.progress.observation import Calls, Child, Lines, Observation, St
 _EXECUTORS = ("concurrent.futures.", "multiprocessing.pool")
 
 
-def with_awaited_thread(activity: Activity, look: RankLook, sources: tuple[SourceLine, ...]) -> Activity:
+def with_awaited_thread(activity: RankActivity, look: RankLook, sources: tuple[SourceLine, ...]) -> RankActivity:
     """Given what a rank does, follow it to the thread of its own process that it waits for, where one alone can be
     meant: the only one of an executor that is at work, else the only one that runs the job's code at all."""
-    found = awaited_threads(activity.stack, activity.os_thread_id, look)
+    found = awaited_threads(activity.place.stack, activity.place.os_thread_id, look)
     thread = found[0] if len(found) == 1 else None
     frame = job_frame(thread.frames, sources) if thread else None
     if thread is None or frame is None:
@@ -42,13 +42,8 @@ def with_awaited_thread(activity: Activity, look: RankLook, sources: tuple[Sourc
         f"{frame.function}",
         "py-spy",
     )
-    return msgspec.structs.replace(
-        activity,
-        awaited_frame=frame,
-        awaited_detail=detail,
-        awaited_stack=thread.frames,
-        why=(*activity.why, fact),
-    )
+    awaited = HelperThread(frame, detail, thread.frames)
+    return replace(activity, helpers=replace(activity.helpers, awaited=awaited), why=(*activity.why, fact))
 
 
 # Ways to wait for what another thread of the process gives back, sets or puts.
@@ -57,17 +52,19 @@ _FROM_A_THREAD = ("waits for a lock", "waits for an event", "waits for a conditi
 _FROM_OTHERS = ("process", "file")  # "a lock shared with other processes", "a lock file"
 
 
-def with_thread_beside(activity: Activity, look: RankLook, sources: tuple[SourceLine, ...]) -> Activity:
+def with_thread_beside(activity: RankActivity, look: RankLook, sources: tuple[SourceLine, ...]) -> RankActivity:
     """Given a rank that waits for a lock or an event, find the line of the one that may hold it, or is to set it, where
     only one other thread runs the job's code. Which it is, no stack tells."""
-    from_a_thread = activity.detail.startswith(_FROM_A_THREAD) and not any(w in activity.detail for w in _FROM_OTHERS)
-    others = _others(activity.os_thread_id, look) if activity.where == "lock" and from_a_thread else []
+    place = activity.place
+    from_a_thread = place.detail.startswith(_FROM_A_THREAD) and not any(w in place.detail for w in _FROM_OTHERS)
+    others = _others(place.os_thread_id, look) if place.where == "lock" and from_a_thread else []
     frame = job_frame(others[0].frames, sources) if len(others) == 1 else None
     if frame is None:
         return activity
     detail = locate(others[0].frames, _around(others[0], look, sources)).detail
     fact = Fact(f"its only other thread is at {frame.file}:{frame.line} in {frame.function}", "py-spy")
-    return msgspec.structs.replace(activity, beside_frame=frame, beside_detail=detail, why=(*activity.why, fact))
+    beside = HelperThread(frame, detail)
+    return replace(activity, helpers=replace(activity.helpers, beside=beside), why=(*activity.why, fact))
 
 
 def awaited_threads(stack: tuple[CodeFrame, ...], own_id: int | None, look: RankLook) -> list[ThreadStack]:
@@ -129,7 +126,7 @@ def _is_pooled(thread: ThreadStack) -> bool:
 # Descent into the child processes that a rank waits for: loader workers, compilers, pools.
 
 
-def with_child(activity: Activity, look: RankLook, sources: tuple[SourceLine, ...]) -> Activity:
+def with_child(activity: RankActivity, look: RankLook, sources: tuple[SourceLine, ...]) -> RankActivity:
     """Descend: the worker that is at work on something, not one that waits for the next index."""
     for pid, threads in look.children:
         thread = main_thread(threads, pid)
@@ -146,9 +143,8 @@ def with_child(activity: Activity, look: RankLook, sources: tuple[SourceLine, ..
         standing = locate(own, around)
         frame = job_frame(own, sources)
         fact = Fact(f"its child process {pid} is at {frame.file}:{frame.line}" if frame else f"child {pid}", "py-spy")
-        return msgspec.structs.replace(
-            activity, child_pid=pid, child_frame=frame, child_detail=standing.detail, why=(*activity.why, fact)
-        )
+        child_at_work = HelperChild(pid, frame, standing.detail)
+        return replace(activity, helpers=replace(activity.helpers, child=child_at_work), why=(*activity.why, fact))
     return activity
 
 
@@ -156,17 +152,23 @@ def with_child(activity: Activity, look: RankLook, sources: tuple[SourceLine, ..
 _MAY_WAIT: frozenset[Where] = frozenset({"lock", "socket", "filesystem", "dataloader", "checkpoint"})
 
 
-def with_stopped_child(activity: Activity, seen: tuple[RankLook, ...]) -> Activity:
+def with_stopped_child(activity: RankActivity, seen: tuple[RankLook, ...]) -> RankActivity:
     """A child that was stopped at each look goes on with nothing until somebody lets it."""
     processes = [look.process for look in seen if look.process]
-    if activity.gone or not processes or not (activity.waits_for_children or activity.where in _MAY_WAIT):
+    may_wait = activity.helpers.waits_for_children or activity.place.where in _MAY_WAIT
+    if activity.end.gone or not processes or not may_wait:
         return activity
     stopped = set.intersection(*({child.pid for child in one.children if child.state == "T"} for one in processes))
     if not stopped:
         return activity
     pid = min(stopped)
     fact = Fact(f"its child process {pid} is stopped (state T)", "/proc")
-    return msgspec.structs.replace(activity, stopped_child=pid, ends_by_itself=None, why=(*activity.why, fact))
+    return replace(
+        activity,
+        helpers=replace(activity.helpers, stopped_child=pid),
+        progress=replace(activity.progress, ends_by_itself=None),
+        why=(*activity.why, fact),
+    )
 
 
 def _child(look: RankLook, pid: int) -> ChildProcess | None:

@@ -1,7 +1,9 @@
-"""The value that says what one rank does, and what its recorder, its own hook and the source around its lines add to
-it."""
+"""What one rank does, a value for each question: where it stands, in which call, whether it moves, for which of its own
+threads and children it waits, what it raised, how its process is and how it ended; and what its recorder, its own hook
+and the source around its lines add."""
 
 import msgspec
+from msgspec.structs import replace
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.logs.consequence import as_raised, is_consequence
@@ -12,75 +14,157 @@ from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import EndsByItself, Fact, Frame, Where
 
 
-class Activity(msgspec.Struct, frozen=True):
+class Place(msgspec.Struct, frozen=True):
+    """Where the judged thread stands, at the last look that has its stack."""
+
+    where: Where = "unknown"
+    detail: str = ""  # what it does, a predicate: "waits for a lock"; "" when unknown
+    frame: Frame | None = None  # the line of the job's code to show a person
+    stack: tuple[CodeFrame, ...] = ()  # innermost first
+    thread: str = ""  # name of the thread that was judged, "" when there is no stack
+    os_thread_id: int | None = None
+    in_teardown: bool = False  # destroy_process_group, atexit, threads joined at the end
+    gpu_guessed: bool = False  # waits for its GPU, or computes in native code: nothing says which
+    # (file, function, block) around the lines of its stack, outermost first; None: its source was not read.
+    blocks: tuple[tuple[str, str, SourceBlock], ...] | None = None
+    polls: str = ""  # the loop in which it sleeps and looks again: "while not path.exists():"
+
+    @property
+    def gpu_sync(self) -> bool:
+        """Waits for its GPU: under NCCL this is how a waiting rank looks."""
+        return self.where == "gpu_sync"
+
+    @property
+    def in_store_or_init(self) -> bool:
+        """Rendezvous, store, new_group, creation of a communicator."""
+        return self.where in ("init", "store")
+
+
+class CommunicationCall(msgspec.Struct, frozen=True):
+    """What of torch.distributed the judged thread is in."""
+
+    # Blocked in a torch.distributed call, a Work.wait or the autograd engine. None: waits in C at a line that does not
+    # tell a lock from a Work.wait; its place is then "lock" though it may be "collective".
+    in_collective: bool | None = False
+    collective: str | None = None  # its public name, where the stack tells it: "all_reduce"
+    named_call: NamedCall | None = None  # as its hook saw it, with the rank that it names
+
+
+class RankProgress(msgspec.Struct, frozen=True):
+    """Whether it moves over two looks, and whether what it does ends by itself."""
+
+    moving: bool | None = None  # None: one look, or they do not tell (a busy loop)
+    cpu_share: float | None = None  # cores used by the judged thread between the looks
+    io_known: bool = False  # what it read and wrote between the looks is known
+    ends_by_itself: EndsByItself | None = None  # what it does is of this kind
+
+
+class HelperThread(msgspec.Struct, frozen=True):
+    """Another thread of its process, on which its wait may depend."""
+
+    frame: Frame | None  # its line of the job's code
+    detail: str = ""
+    stack: tuple[CodeFrame, ...] = ()  # innermost first
+
+
+class HelperChild(msgspec.Struct, frozen=True):
+    """A child process that is at work, and whose stack was read."""
+
+    pid: int
+    frame: Frame | None  # its line of the job's code
+    detail: str = ""
+
+
+class Helpers(msgspec.Struct, frozen=True):
+    """For which of its own threads and children it waits, as far as that shows."""
+
+    awaited: HelperThread | None = None  # the thread whose result or end it waits for
+    beside: HelperThread | None = None  # its only other thread, where it waits for what a thread gives back or sets
+    waits_for_children: bool = False
+    child_pids: tuple[int, ...] = ()
+    child: HelperChild | None = None
+    stopped_child: int | None = None  # that somebody stopped, and for which it may wait
+
+
+class RaisedException(msgspec.Struct, frozen=True):
+    """An exception that left its code."""
+
+    text: str  # "RuntimeError: …", from its hook or its log
+    frame: Frame | None = None  # line of the job's code that raised it
+    is_consequence: bool = False  # it says only that a peer went away: never the first cause
+    swallowed: bool = False  # the rank lives on outside teardown though its log shows the exception
+
+
+class Exceptions(msgspec.Struct, frozen=True):
+    """What was raised in it, or beside it."""
+
+    raised: RaisedException | None = None
+    handled: Handled | None = None  # the exception on whose account it is where it is, by its hook
+    logged_beside: str | None = None  # the traceback that ends a log which it shares: some rank's
+
+    @property
+    def text(self) -> str | None:
+        """What it raised: "RuntimeError: …"; None: nothing is known to have been."""
+        return self.raised.text if self.raised else None
+
+    @property
+    def tell_of_a_peer(self) -> bool:
+        """What it raised says only that a peer went away."""
+        return self.raised is not None and self.raised.is_consequence
+
+
+class ProcessState(msgspec.Struct, frozen=True):
+    """Its process, by the kernel's and its hook's word."""
+
+    stopped: bool = False  # state T or t
+    tracer_pid: int | None = None  # a debugger is attached
+    uninterruptible: bool = False  # state D of the thread that blocks
+    uses_gpu: bool = False
+    joined: bool | None = None  # it has a process group; False: asked, and it has none, or none any more
+    phase: str = ""  # as the job told it
+
+
+class End(msgspec.Struct, frozen=True):
+    """Whether and how its process ended. A launcher may tell how before anybody saw that it is gone."""
+
+    gone: bool = False  # no process any more, or a zombie
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    out_of_memory: bool | None = None  # ended by the kernel because memory ran out; None: not known
+
+
+class RankActivity(msgspec.Struct, frozen=True):
     """What a rank does at the last look, judged on the thread that blocks. None means that nothing tells."""
 
     rank: int
     host: str | None = None
     pid: int | None = None
-    where: Where = "unknown"
-    frame: Frame | None = None  # the line of the job's code to show a person
-    detail: str = ""  # what it does, a predicate: "waits for a lock"; "" when unknown
-    thread: str = ""  # name of the thread that was judged, "" when there is no stack
-    os_thread_id: int | None = None
-    stack: tuple[CodeFrame, ...] = ()  # of that thread at the last look that has one, innermost first
-    # Blocked in a torch.distributed call, a Work.wait or the autograd engine. None: waits in C at a line that does not
-    # tell a lock from a Work.wait; `where` is then "lock" though it may be "collective".
-    in_collective: bool | None = False
-    collective: str | None = None  # its public name, where the stack tells it: "all_reduce"
-    gpu_sync: bool = False  # waits for its GPU: under NCCL this is how a waiting rank looks
-    gpu_guessed: bool = False  # or computes in native code: nothing says which
-    in_store_or_init: bool = False  # rendezvous, store, new_group, creation of a communicator
-    in_teardown: bool = False  # destroy_process_group, atexit, threads joined at the end
-    exception: str | None = None  # "RuntimeError: …", from its hook or its log
-    exception_frame: Frame | None = None  # line of the job's code that raised it
-    exception_is_consequence: bool = False  # it says only that a peer went away: never the first cause
-    exception_swallowed: bool = False  # the rank lives on outside teardown though its log shows the exception
-    handled: Handled | None = None  # the exception on whose account it is where it is, by its hook
-    logged_beside: str | None = None  # the traceback that ends a log which it shares: some rank's
-    named_call: NamedCall | None = None  # the call of torch.distributed that it stands in, with the rank that it names
-    # (file, function, block) around the lines of its stack, outermost first; None: its source was not read.
-    blocks: tuple[tuple[str, str, SourceBlock], ...] | None = None
-    ends_by_itself: EndsByItself | None = None  # what it does is of this kind
-    awaited_frame: Frame | None = None  # of the thread of its own process that it waits for
-    awaited_detail: str = ""
-    awaited_stack: tuple[CodeFrame, ...] = ()  # innermost first
-    beside_frame: Frame | None = None  # of its only other thread, where it waits for what a thread gives back or sets
-    beside_detail: str = ""
-    polls: str = ""  # the loop in which it sleeps and looks again: "while not path.exists():"
-    moving: bool | None = None  # over two looks; None: one look, or they do not tell (a busy loop)
-    io_known: bool = False  # what it read and wrote between the looks is known
-    cpu_share: float | None = None  # cores used by the judged thread between the looks
-    waits_for_children: bool = False
-    child_pids: tuple[int, ...] = ()
-    child_pid: int | None = None  # the child that is not idle, where its stack was read
-    child_frame: Frame | None = None  # and its line of the job's code
-    child_detail: str = ""
-    stopped_child: int | None = None  # that somebody stopped, and for which it may wait
-    uses_gpu: bool = False
-    stopped: bool = False  # state T or t
-    tracer_pid: int | None = None  # a debugger is attached
-    uninterruptible: bool = False  # state D of the thread that blocks
-    gone: bool = False  # no process any more, or a zombie
-    exit_code: int | None = None
-    exit_signal: int | None = None
-    out_of_memory: bool | None = None  # ended by the kernel because memory ran out; None: not known
-    joined: bool | None = None  # it has a process group; False: asked, and it has none, or none any more
-    phase: str = ""  # as the job told it
+    place: Place = Place()
+    call: CommunicationCall = CommunicationCall()
+    progress: RankProgress = RankProgress()
+    helpers: Helpers = Helpers()
+    exceptions: Exceptions = Exceptions()
+    process: ProcessState = ProcessState()
+    end: End = End()
     why: tuple[Fact, ...] = ()
 
     @property
     def path(self) -> tuple[tuple[str, str], ...]:
         """The functions of the job's own code, (file, function), outermost first, through which it came to where it
         stands: by the thread that it waits for where that is known."""
-        frames = self.awaited_stack or self.stack
-        own = [frame for frame in frames if code_origin(frame.filename).origin is Origin.JOB]
+        own = [frame for frame in self.deepest_stack if code_origin(frame.filename).origin is Origin.JOB]
         return tuple((frame.filename, frame.name) for frame in reversed(own))
+
+    @property
+    def deepest_stack(self) -> tuple[CodeFrame, ...]:
+        """The stack of the thread that it waits for where that is known, else its own; innermost first."""
+        return (self.helpers.awaited.stack if self.helpers.awaited else ()) or self.place.stack
 
     @property
     def known(self) -> bool:
         """False: nothing is known of what the rank does; it must not be accused by what it does."""
-        return self.where != "unknown" or self.stopped or self.gone or self.frame is not None
+        place = self.place
+        return place.where != "unknown" or self.process.stopped or self.end.gone or place.frame is not None
 
 
 # A Work.wait that the recorder explains: gloo records every collective and no transfer, so a wait for communication
@@ -90,14 +174,19 @@ class Activity(msgspec.Struct, frozen=True):
 UNNAMED_TRANSFER = "p2p"
 
 
-def with_transfer(activity: Activity, summary: RankSummary) -> Activity:
+def with_transfer(activity: RankActivity, summary: RankSummary) -> RankActivity:
     """Given what a rank does and what its recorders say, name the wait where only both together tell."""
-    waits = bool(activity.in_collective) and not activity.collective and not activity.in_store_or_init
+    place, call = activity.place, activity.call
+    waits = bool(call.in_collective) and not call.collective and not place.in_store_or_init
     if not waits or summary.backends != ("gloo",) or not summary.streams or summary.pending:
         return activity
-    if activity.detail and activity.detail != "waits for a collective":
+    if place.detail and place.detail != "waits for a collective":
         return activity  # a pipeline stage, the backward pass: the stack has said more already
-    return msgspec.structs.replace(activity, collective=UNNAMED_TRANSFER, detail="waits for a send or receive")
+    return replace(
+        activity,
+        place=replace(place, detail="waits for a send or receive"),
+        call=replace(call, collective=UNNAMED_TRANSFER),
+    )
 
 
 # What its own hook and the source around its lines add to what a rank does.
@@ -109,42 +198,39 @@ _SLEEPS = "sleeps"  # as activity.standing words it
 _LAST_LINES = 12  # of a log: what ranks that stand print no more
 
 
-def with_scene(activity: Activity, rank: RankEvidence, ident: str) -> Activity:
+def with_scene(activity: RankActivity, rank: RankEvidence, ident: str) -> RankActivity:
     """Given what a rank does and the ident of the thread that was judged, add what is told beside its stack."""
-    blocks = _blocks(activity.stack, rank.sources)
-    activity = msgspec.structs.replace(
+    blocks = _blocks(activity.place.stack, rank.sources)
+    activity = replace(
         activity,
-        blocks=blocks,
-        polls=_polls(activity, blocks or ()),
-        logged_beside=None if activity.gone else _logged_beside(rank),
+        place=replace(activity.place, blocks=blocks, polls=_polls(activity.place, blocks or ())),
+        exceptions=replace(activity.exceptions, logged_beside=None if activity.end.gone else _logged_beside(rank)),
     )
     scene = max(rank.scenes, key=lambda scene: (scene.look, scene.source), default=None)
-    if scene is None or activity.gone:
+    if scene is None or activity.end.gone:
         return activity
-    call = _call_of(scene, ident) if activity.in_collective else None
+    call = _call_of(scene, ident) if activity.call.in_collective else None
     if call is not None:
-        activity = msgspec.structs.replace(activity, named_call=call, why=(*activity.why, _names(call)))
+        activity = replace(activity, call=replace(activity.call, named_call=call), why=(*activity.why, _names(call)))
     return _with_handled(activity, scene)
 
 
-def _with_handled(activity: Activity, scene: HookReport) -> Activity:
+def _with_handled(activity: RankActivity, scene: HookReport) -> RankActivity:
     handled = scene.handled
     if handled is None:
         return activity
     frame = next((f for f in handled.frames if code_origin(f.filename).origin is Origin.JOB), None)
     at = f", raised at {frame.filename}:{frame.line} in {frame.name}" if frame else ""
-    activity = msgspec.structs.replace(
-        activity, handled=handled, why=(*activity.why, Fact(f"it handles {handled.kind}{at}", "its hook"))
-    )
+    raised = activity.exceptions.raised
     # What torch.distributed raised itself is a peer's fault as likely as its own; its text is not told.
     inner = handled.frames[0].filename if handled.frames else ""
-    if activity.exception or handled.kind in _ORDERLY or is_consequence(handled.kind) or _is_of_torch(inner):
-        return activity
-    return msgspec.structs.replace(
+    if not (raised or handled.kind in _ORDERLY or is_consequence(handled.kind) or _is_of_torch(inner)):
+        line = Frame(frame.filename, frame.line, frame.name) if frame else None
+        raised = RaisedException(handled.kind, line, swallowed=not activity.place.in_teardown)
+    return replace(
         activity,
-        exception=handled.kind,
-        exception_frame=Frame(frame.filename, frame.line, frame.name) if frame else None,
-        exception_swallowed=not activity.in_teardown,
+        exceptions=replace(activity.exceptions, raised=raised, handled=handled),
+        why=(*activity.why, Fact(f"it handles {handled.kind}{at}", "its hook")),
     )
 
 
@@ -180,11 +266,11 @@ def _blocks(
     return tuple((frame.filename, frame.name, block) for frame, blocks in reversed(known) for block in blocks or ())
 
 
-def _polls(activity: Activity, blocks: tuple[tuple[str, str, SourceBlock], ...]) -> str:
+def _polls(place: Place, blocks: tuple[tuple[str, str, SourceBlock], ...]) -> str:
     """The header of the loop around a sleep: what it sleeps for stands there, not in the line of the sleep."""
-    own = [block for file, name, block in blocks if activity.stack and (file, name) == _function(activity.stack[0])]
+    own = [block for file, name, block in blocks if place.stack and (file, name) == _function(place.stack[0])]
     loop = own[-1] if own and own[-1].kind in ("for", "while") else None
-    return loop.text.strip() if loop is not None and activity.detail == _SLEEPS else ""
+    return loop.text.strip() if loop is not None and place.detail == _SLEEPS else ""
 
 
 def _function(frame: CodeFrame) -> tuple[str, str]:

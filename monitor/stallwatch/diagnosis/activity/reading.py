@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from stallwatch.diagnosis.activity.blocking_location import (
     BlockingLocation,
@@ -23,7 +23,17 @@ from stallwatch.diagnosis.activity.observed import (
     with_stopped_child,
     with_thread_beside,
 )
-from stallwatch.diagnosis.activity.rank_activity import Activity, with_scene
+from stallwatch.diagnosis.activity.rank_activity import (
+    CommunicationCall,
+    End,
+    Helpers,
+    Place,
+    ProcessState,
+    RaisedException,
+    RankActivity,
+    RankProgress,
+    with_scene,
+)
 from stallwatch.diagnosis.activity.threads import (
     RankLook,
     blocking_thread,
@@ -95,7 +105,7 @@ def with_gil(now: Moment, seen: tuple[RankLook, ...]) -> tuple[BlockingLocation,
 T = TypeVar("T")
 
 
-def read_activity(rank: RankEvidence) -> Activity:
+def read_activity(rank: RankEvidence) -> RankActivity:
     """Given everything known of one rank, say what it does. Never raise; order of threads and looks is irrelevant."""
     seen = looks(rank)
     gpu = uses_gpu(rank)
@@ -103,7 +113,7 @@ def read_activity(rank: RankEvidence) -> Activity:
     with_stack = [moment for moment in moments if moment.thread and moment.thread.frames]
     raised = _raised(rank)
     if not moments:
-        blank = Activity(rank=rank.rank, host=rank.host, pid=rank.pid)
+        blank = RankActivity(rank=rank.rank, host=rank.host, pid=rank.pid)
         return _with_exception(_with_logged_end(blank, rank), raised)
     now = (with_stack or moments)[-1]
     process = next((look.process for look in reversed(seen) if look.process), None)
@@ -118,59 +128,75 @@ def read_activity(rank: RankEvidence) -> Activity:
         if before is not now
         else Progress("unknown")
     )
-    stack = now.thread.frames if now.thread else ()
     gone = _is_gone(process, seen)
-    ended = sorted(rank.processes, key=lambda process: process.look)
-    activity = Activity(
+    activity = RankActivity(
         rank=rank.rank,
         host=rank.host,
         pid=rank.pid if rank.pid is not None else (process.pid if process else None),
-        where=standing.where,
-        frame=_shown_frame(now, stack, rank.sources),
-        detail=standing.detail,
-        thread=now.thread.name or "" if now.thread else "",
-        os_thread_id=now.thread.os_thread_id if now.thread else None,
-        stack=stack,
-        in_collective=False if gone else standing.in_collective,
-        collective=standing.collective,
-        gpu_sync=standing.where == "gpu_sync",
-        gpu_guessed=standing.gpu_guessed,
-        in_store_or_init=standing.where in ("init", "store"),
-        in_teardown=standing.where == "teardown"
-        or "teardown" in standing.roles | standing.context
-        or _past_main(now, _pid(now.look, rank)),
-        moving=moved.moves,
-        io_known=all(look.process and look.process.read_bytes is not None for look in (before.look, now.look)),
-        cpu_share=moved.cpu_share,
-        waits_for_children=standing.waits_for_children,
-        child_pids=tuple(sorted(child.pid for child in process.children)) if process else (),
-        uses_gpu=gpu,
-        stopped=bool(process and process.state in ("T", "t")),
-        tracer_pid=process.tracer_pid or None if process else None,
-        uninterruptible=now.kernel.state == "D",
-        gone=gone,
-        exit_code=_exit_code(rank) if gone else None,
-        exit_signal=_last(process.exit_signal for process in ended),
-        out_of_memory=_last(process.out_of_memory for process in ended),
-        joined=has_joined(rank),
-        phase=next((look.heartbeat.phase for look in reversed(seen) if look.heartbeat), ""),
+        place=_place(now, standing, rank),
+        call=CommunicationCall(False if gone else standing.in_collective, standing.collective),
+        progress=RankProgress(
+            moving=moved.moves,
+            cpu_share=moved.cpu_share,
+            io_known=all(look.process and look.process.read_bytes is not None for look in (before.look, now.look)),
+            ends_by_itself=None if gone else kind_of(_doing(now, standing, rank.sources)),
+        ),
+        helpers=Helpers(
+            waits_for_children=standing.waits_for_children,
+            child_pids=tuple(sorted(child.pid for child in process.children)) if process else (),
+        ),
+        process=ProcessState(
+            stopped=bool(process and process.state in ("T", "t")),
+            tracer_pid=process.tracer_pid or None if process else None,
+            uninterruptible=now.kernel.state == "D",
+            uses_gpu=gpu,
+            joined=has_joined(rank),
+            phase=next((look.heartbeat.phase for look in reversed(seen) if look.heartbeat), ""),
+        ),
+        end=_end(rank, gone=gone),
         why=_why(now, standing, process) + gil_facts + moved.because,
-        ends_by_itself=None if gone else kind_of(_doing(now, standing, rank.sources)),
     )
     if standing.waits_for_children or standing.where == "dataloader":
         activity = with_child(activity, now.look, rank.sources)
-        if activity.ends_by_itself is None and "process_queue" in standing.roles and _are_at_work(activity, process):
-            activity = msgspec.structs.replace(activity, ends_by_itself="child")
+        works = "process_queue" in standing.roles and _are_at_work(activity.helpers, process)
+        if activity.progress.ends_by_itself is None and works:
+            activity = replace(activity, progress=replace(activity.progress, ends_by_itself="child"))
     activity = with_awaited_thread(activity, now.look, rank.sources)
     activity = with_stopped_child(with_thread_beside(activity, now.look, rank.sources), seen[-2:])
     activity = _with_exception(_with_logged_end(activity, rank), raised)
     return with_scene(activity, rank, ident)
 
 
-def _are_at_work(activity: Activity, process: ProcessLook | None) -> bool:
+def _place(now: Moment, standing: BlockingLocation, rank: RankEvidence) -> Place:
+    stack = now.thread.frames if now.thread else ()
+    return Place(
+        where=standing.where,
+        detail=standing.detail,
+        frame=_shown_frame(now, stack, rank.sources),
+        stack=stack,
+        thread=now.thread.name or "" if now.thread else "",
+        os_thread_id=now.thread.os_thread_id if now.thread else None,
+        in_teardown=standing.where == "teardown"
+        or "teardown" in standing.roles | standing.context
+        or _past_main(now, _pid(now.look, rank)),
+        gpu_guessed=standing.gpu_guessed,
+    )
+
+
+def _end(rank: RankEvidence, *, gone: bool) -> End:
+    ended = sorted(rank.processes, key=lambda process: process.look)
+    return End(
+        gone=gone,
+        exit_code=_exit_code(rank) if gone else None,
+        exit_signal=_last(process.exit_signal for process in ended),
+        out_of_memory=_last(process.out_of_memory for process in ended),
+    )
+
+
+def _are_at_work(helpers: Helpers, process: ProcessLook | None) -> bool:
     """Whether processes that deliver to it run, or stand in code that they were asked to run."""
     children = process.children if process else ()
-    return activity.child_frame is not None or any(child.state in ("R", "D") for child in children)
+    return bool(helpers.child and helpers.child.frame) or any(child.state in ("R", "D") for child in children)
 
 
 def _doing(now: Moment, standing: BlockingLocation, sources: tuple[SourceLine, ...]) -> Doing:
@@ -294,29 +320,27 @@ def _raised(rank: RankEvidence) -> Raised | None:
     return logged
 
 
-def _with_logged_end(activity: Activity, rank: RankEvidence) -> Activity:
+def _with_logged_end(activity: RankActivity, rank: RankEvidence) -> RankActivity:
     """How it ended by its launcher's word, where nobody saw the process itself; and its pid and host."""
-    event = logged_end(rank.log_events, rank.rank)
-    if event is None or activity.exit_code is not None or activity.exit_signal is not None:
+    event, end = logged_end(rank.log_events, rank.rank), activity.end
+    if event is None or end.exit_code is not None or end.exit_signal is not None:
         return activity
-    return msgspec.structs.replace(
+    return replace(
         activity,
-        exit_code=event.exit_code,
-        exit_signal=event.exit_signal,
+        end=replace(end, exit_code=event.exit_code, exit_signal=event.exit_signal),
         pid=activity.pid if activity.pid is not None else event.pid,
         host=activity.host or event.host,
     )
 
 
-def _with_exception(activity: Activity, raised: Raised | None) -> Activity:
+def _with_exception(activity: RankActivity, raised: Raised | None) -> RankActivity:
     if raised is None:
         return activity
-    return msgspec.structs.replace(
+    lives = activity.known and not activity.end.gone and not activity.place.in_teardown
+    told = RaisedException(raised.text, raised.frame, raised.consequence, swallowed=lives)
+    return replace(
         activity,
-        exception=raised.text,
-        exception_frame=raised.frame,
-        exception_is_consequence=raised.consequence,
-        exception_swallowed=activity.known and not activity.gone and not activity.in_teardown,
+        exceptions=replace(activity.exceptions, raised=told),
         why=(*activity.why, Fact(f"it raised {raised.text}", "log")),
     )
 

@@ -116,7 +116,7 @@ def _loop_facts(
 
 def _other_readings(analysis: Analysis, culprits: tuple[int, ...]) -> tuple[str, ...]:
     """Leaving a loop looks the same whatever the reason was."""
-    if any(analysis.case.activity(rank).handled for rank in culprits):
+    if any(analysis.case.activity(rank).exceptions.handled for rank in culprits):
         return ()
     way = "a `finally` that runs with an exception as well" if cleans_up(analysis.case, culprits[0]) else "no stack"
     return (
@@ -346,7 +346,7 @@ def _roots(analysis: Analysis, point: Point) -> dict[int, int]:
     """Which root each waiting rank names in what it waits in there."""
     roots: dict[int, int] = {}
     for wait in analysis.graph.waits:
-        said = analysis.case.activity(wait.rank).named_call
+        said = analysis.case.activity(wait.rank).call.named_call
         call = analysis.case.call(wait.rank, wait.pending)
         if wait.point != point or said is None or said.is_transfer or said.rank is None or call is None:
             continue
@@ -359,7 +359,7 @@ def _claim(analysis: Analysis, point: Point, roots: dict[int, int]) -> Claim:
     expected = _right(roots)
     culprits = tuple(sorted(rank for rank, root in roots.items() if root != expected))
     sure = expected is not None
-    operation = analysis.case.activity(culprits[0]).named_call
+    operation = analysis.case.activity(culprits[0]).call.named_call
     assert operation is not None
     found = roots[culprits[0]]
     facts = tuple(

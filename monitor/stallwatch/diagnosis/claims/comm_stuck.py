@@ -19,7 +19,7 @@ def claim(analysis: Analysis) -> Saying:
     hidden = set(analysis.graph.unrecorded) | set(analysis.graph.perhaps)  # their own waits may end here, too
     if any(rank not in hidden for rank, _ in analysis.roots.absent) or analysis.roots.cycles:
         return Rejected("comm_stuck", "other waits end at ranks that have not entered")
-    moving = [rank for rank, activity in analysis.case.activities.items() if activity.moving]
+    moving = [rank for rank, activity in analysis.case.activities.items() if activity.progress.moving]
     if many_move(moving, analysis.case.observed):
         return Rejected("comm_stuck", f"{named(moving)} make progress: what is entered will end")
     stuck = {wait.point for wait in analysis.graph.waits if wait.stuck}
@@ -58,7 +58,7 @@ def claim(analysis: Analysis) -> Saying:
 
 def _one_root(analysis: Analysis, waits: list[Wait]) -> bool:
     """True when all that wait are known to name one root; calls without a root have no such trouble."""
-    calls = [analysis.case.activity(wait.rank).named_call for wait in waits]
+    calls = [analysis.case.activity(wait.rank).call.named_call for wait in waits]
     return all(call is not None and call.rank is not None for call in calls) and len({c.rank for c in calls if c}) == 1
 
 

@@ -113,7 +113,7 @@ def _claim(
 ) -> Saying:
     if not faults:
         return Rejected(cause, ignored[0]) if ignored else None
-    gone = any(activity.gone for activity in analysis.case.activities.values())
+    gone = any(activity.end.gone for activity in analysis.case.activities.values())
     seen = any(
         evidence.processes or evidence.stacks or evidence.heartbeat for evidence in analysis.case.evidence.values()
     )
@@ -304,7 +304,9 @@ def _facts(analysis: Analysis, culprits: list[int]) -> list[Fact]:
 def _host_may_wait_for_gpu(analysis: Analysis, rank: int) -> bool:
     """The thread is in a device synchronisation, or spins in a native call below a line of the job's own code."""
     activity = analysis.case.activity(rank)
-    return activity.gpu_sync or (activity.where in ("busy_loop", "user_code", "unknown") and _spins(analysis, rank))
+    return activity.place.gpu_sync or (
+        activity.place.where in ("busy_loop", "user_code", "unknown") and _spins(analysis, rank)
+    )
 
 
 def _spins(analysis: Analysis, rank: int) -> bool:

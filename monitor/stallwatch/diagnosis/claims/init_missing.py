@@ -41,13 +41,15 @@ def claim(analysis: Analysis) -> Saying:
         return _claim(analysis, without, _proof(analysis, without))
     if analysis.graph.waits or any(case.recorded(rank) and case.summaries[rank].streams for rank in case.observed):
         return None
-    waiting = [rank for rank, activity in case.activities.items() if activity.in_store_or_init and not activity.gone]
+    waiting = [
+        rank for rank, activity in case.activities.items() if activity.place.in_store_or_init and not activity.end.gone
+    ]
     if not waiting:
         return None
     culprits = [
         rank
         for rank, activity in case.activities.items()
-        if rank not in waiting and activity.known and not activity.in_collective and not activity.moving
+        if rank not in waiting and activity.known and not activity.call.in_collective and not activity.progress.moving
     ]
     if not culprits:
         return _elsewhere(analysis, waiting) or Rejected("init_missing", "every rank that was seen is in rendezvous")
@@ -87,18 +89,18 @@ def _apart(analysis: Analysis, waiting: list[int]) -> Claim:
 def _without_group(analysis: Analysis) -> list[int]:
     """Ranks that have no process group, while others have one, wait, and have not communicated."""
     case = analysis.case
-    joined = [rank for rank in analysis.waiting if case.recorded(rank) and case.activity(rank).joined]
+    joined = [rank for rank in analysis.waiting if case.recorded(rank) and case.activity(rank).process.joined]
     if not (joined and analysis.hangs):
         return []
     threads_are_named = any(not has_no_group_thread(case.evidence[rank]) for rank in joined if rank in case.evidence)
     found = []
     for rank, activity in case.activities.items():
-        if rank in analysis.waiting or activity.gone or activity.moving or not activity.known:
+        if rank in analysis.waiting or activity.end.gone or activity.progress.moving or not activity.known:
             continue
-        if activity.joined is None and threads_are_named and rank in case.evidence:
+        if activity.process.joined is None and threads_are_named and rank in case.evidence:
             lacks = has_no_group_thread(case.evidence[rank])
         else:
-            lacks = activity.joined is False
+            lacks = activity.process.joined is False
         if lacks:
             found.append(rank)
     return found
@@ -141,8 +143,8 @@ def group_not_made(analysis: Analysis) -> Saying:
     calls = calls if is_made else {_connects(case, rank) for rank in inside}
     if len(calls) != 1 or "" in calls or {*waits, *inside} != set(case.world) or len(waits) >= len(inside):
         return None
-    still = all(case.activity(rank).moving is False for rank in inside)
-    if any(case.activity(rank).moving for rank in inside) or not (is_made or still):
+    still = all(case.activity(rank).progress.moving is False for rank in inside)
+    if any(case.activity(rank).progress.moving for rank in inside) or not (is_made or still):
         return None
     call, wait = calls.pop(), main_wait(analysis, inside)
     if wait is None:
@@ -177,16 +179,18 @@ def group_not_made(analysis: Analysis) -> Saying:
 
 
 def _at(case: Case, inside: list[int]) -> str:
-    frame = case.activity(inside[0]).frame
+    frame = case.activity(inside[0]).place.frame
     return f" at {frame.file}:{frame.line} in {frame.function}" if frame else ""
 
 
 def _makes(case: Case, rank: int) -> str:
     """The call that makes a group, in which the rank stands; "" where it stands in none."""
     activity = case.activity(rank)
-    if activity.where != "init":
+    if activity.place.where != "init":
         return ""
-    torch = [frame for frame in activity.stack if code_origin(frame.filename).module.startswith("torch.distributed")]
+    torch = [
+        frame for frame in activity.place.stack if code_origin(frame.filename).module.startswith("torch.distributed")
+    ]
     return next((name for frame in reversed(torch) if (name := function(frame.name)) in _MAKES), "")
 
 
@@ -194,4 +198,8 @@ def _connects(case: Case, rank: int) -> str:
     """The collective in which the rank stands, by its stack, that NCCL's recorder does not hold; "" where none is."""
     activity = case.activity(rank)
     by_nccl = any(recorder.backend == "nccl" and recorder.operations for recorder in case.evidence[rank].recorders)
-    return (activity.collective or "") if activity.where == "collective" and activity.in_collective and by_nccl else ""
+    return (
+        (activity.call.collective or "")
+        if activity.place.where == "collective" and activity.call.in_collective and by_nccl
+        else ""
+    )

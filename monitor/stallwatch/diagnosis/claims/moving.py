@@ -44,7 +44,7 @@ def _awaited_and_moving(analysis: Analysis) -> list[int]:
     case = analysis.case
     if analysis.hangs and (absent := list(analysis.absent)):
         return absent if all(goes_on(case, rank) for rank in absent) else []
-    alive = [rank for rank in case.observed if not case.activity(rank).gone]
+    alive = [rank for rank in case.observed if not case.activity(rank).end.gone]
     moving = [rank for rank in alive if _moved(case, rank)]
     still = [rank for rank in alive if rank not in moving]
     # Nobody is known to be elsewhere: whose turn has just come may be what the others wait for.
@@ -61,12 +61,12 @@ def healthy(analysis: Analysis) -> Saying:
     case = analysis.case
     if any(summary.outran for summary in case.summaries.values()):
         return Rejected("healthy", "something has not completed that the ring has lost")
-    ended = [rank for rank, activity in case.activities.items() if activity.gone]
+    ended = [rank for rank, activity in case.activities.items() if activity.end.gone]
     if any(exit_code(end_of(analysis, rank)) != 0 for rank in ended):
         return None
     if ended and len(ended) == len(case.observed):
         return Claim("healthy", (), "likely", (Fact("every process ended with exit code 0", "/proc"),))
-    still = [rank for rank in case.observed if not (case.activity(rank).gone or _moved(case, rank))]
+    still = [rank for rank in case.observed if not (case.activity(rank).end.gone or _moved(case, rank))]
     if still or not case.observed:
         verb = "was" if len(still) == 1 else "were"
         return Rejected("healthy", f"{named(still)} {verb} not seen to move between two looks" if still else "no rank")
@@ -77,7 +77,7 @@ def healthy(analysis: Analysis) -> Saying:
 
 
 def _moved(case: Case, rank: int) -> bool:
-    return bool(case.activity(rank).moving) or _calls_end(case, rank)
+    return bool(case.activity(rank).progress.moving) or _calls_end(case, rank)
 
 
 def _how_sure(case: Case) -> Confidence:
@@ -94,4 +94,6 @@ def _calls_end(case: Case, rank: int) -> bool:
 
 
 def _steps(case: Case, rank: int) -> bool:
-    return bool(case.activity(rank).moving) and any(fact.source == "heartbeat" for fact in case.activity(rank).why)
+    return bool(case.activity(rank).progress.moving) and any(
+        fact.source == "heartbeat" for fact in case.activity(rank).why
+    )

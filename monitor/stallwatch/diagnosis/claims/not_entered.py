@@ -75,15 +75,15 @@ def _where(analysis: Analysis, found: list[int]) -> Where | None:
     works = [
         gpu is not None and is_busy(gpu)
         for rank in found
-        for gpu in [(own if analysis.case.activity(rank).gpu_guessed else analysis.gpus).get(rank)]
+        for gpu in [(own if analysis.case.activity(rank).place.gpu_guessed else analysis.gpus).get(rank)]
     ]
     return "busy_loop" if not all(works) and all(_spins(analysis, rank) for rank in found) else where
 
 
 def _spins(analysis: Analysis, rank: int) -> bool:
     activity = analysis.case.activity(rank)
-    runs = activity.cpu_share is None or activity.cpu_share > _RUNS
-    return runs and bool(activity.stack) and code_origin(activity.stack[0].filename).origin is Origin.JOB
+    runs = activity.progress.cpu_share is None or activity.progress.cpu_share > _RUNS
+    return runs and bool(activity.place.stack) and code_origin(activity.place.stack[0].filename).origin is Origin.JOB
 
 
 def _confidence(analysis: Analysis, found: list[int], resolved: bool) -> Confidence:
@@ -91,7 +91,7 @@ def _confidence(analysis: Analysis, found: list[int], resolved: bool) -> Confide
     worst = max(strengths)
     # A rank that its own stack shows inside communication waits for somebody, too: only at its start is that its fault.
     contradicted = any(
-        analysis.case.activity(rank).in_collective and not analysis.case.activity(rank).in_store_or_init
+        analysis.case.activity(rank).call.in_collective and not analysis.case.activity(rank).place.in_store_or_init
         for rank in found
     )
     if any(_may_read_on(analysis, rank) or rank in analysis.graph.perhaps for rank in found):
@@ -109,8 +109,8 @@ def _confidence(analysis: Analysis, found: list[int], resolved: bool) -> Confide
     plain = worst == Strength.RECORDED or all(_plainly_elsewhere(analysis, rank) for rank in found)
     if worst <= Strength.HOST and plain and not contradicted and (analysis.proven_stuck or not analysis.dated):
         return "likely"
-    still = all(analysis.case.activity(rank).moving is False for rank in analysis.case.observed)
-    still = still and all(analysis.case.activity(rank).thread in ("", _MAIN_THREAD) for rank in found)
+    still = all(analysis.case.activity(rank).progress.moving is False for rank in analysis.case.observed)
+    still = still and all(analysis.case.activity(rank).place.thread in ("", _MAIN_THREAD) for rank in found)
     if not analysis.graph.waits and not analysis.case.unobserved and still:
         return "likely"  # stacks alone, of every rank, and the same twice
     return "possible"
@@ -119,7 +119,11 @@ def _confidence(analysis: Analysis, found: list[int], resolved: bool) -> Confide
 def _may_read_on(analysis: Analysis, rank: int) -> bool:
     """It reads or writes where it did before, and nothing tells whether bytes flow: a slow storage looks the same."""
     activity = analysis.case.activity(rank)
-    return activity.where in _READS and bool(activity.stack) and not (activity.io_known or activity.stopped)
+    return (
+        activity.place.where in _READS
+        and bool(activity.place.stack)
+        and not (activity.progress.io_known or activity.process.stopped)
+    )
 
 
 def _may_be_in_transfer(analysis: Analysis, rank: int) -> bool:
@@ -130,14 +134,14 @@ def _may_be_in_transfer(analysis: Analysis, rank: int) -> bool:
 def _is_in_the_dark(analysis: Analysis, rank: int) -> bool:
     """Neither a dump to its end nor a stack was read: that it sleeps says nothing of where."""
     case = analysis.case
-    return not (case.recorded(rank) or case.activity(rank).stack or case.launches_behind(rank))
+    return not (case.recorded(rank) or case.activity(rank).place.stack or case.launches_behind(rank))
 
 
 def _plainly_elsewhere(analysis: Analysis, rank: int) -> bool:
     """A line of the job's own code, with nothing known of the thread, may be a device synchronisation."""
     if analysis.case.recorded(rank) or analysis.case.launches_behind(rank):
         return True
-    if analysis.case.activity(rank).where not in ("user_code", "busy_loop", "unknown"):
+    if analysis.case.activity(rank).place.where not in ("user_code", "busy_loop", "unknown"):
         return True
     evidence = analysis.case.evidence.get(rank)
     return evidence is not None and any(look.state in ("S", "D", "T", "t", "Z") for look in evidence.processes)
@@ -238,7 +242,7 @@ def behind_a_lock(analysis: Analysis) -> Saying:
     if not analysis.hangs or not absent:
         return None
     beside = {wait.rank: wait for wait in analysis.graph.waits if wait.rank in absent}
-    if any(rank not in beside or analysis.case.activity(rank).where != "lock" for rank in absent):
+    if any(rank not in beside or analysis.case.activity(rank).place.where != "lock" for rank in absent):
         return None
     points = {wait.point for wait in beside.values()}
     if len(points) != 1:

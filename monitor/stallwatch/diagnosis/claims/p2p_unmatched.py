@@ -256,7 +256,7 @@ def unrecorded(analysis: Analysis) -> Saying:
             *activity_facts(analysis, transfers),
         ),
         where="collective",
-        operation=analysis.case.activity(transfers[0]).collective,
+        operation=analysis.case.activity(transfers[0]).call.collective,
         missing=() if connects else (unknown,),
         ends_by_itself="first_use" if connects else None,
         steps=() if both or len(transfers) > 1 else (_look_first(analysis, transfers[0]),),
@@ -265,7 +265,7 @@ def unrecorded(analysis: Analysis) -> Saying:
 
 def _look_first(analysis: Analysis, rank: int) -> str:
     """Where the only transfer is: its own rank may have one too many, or its peer one too few."""
-    frame = analysis.case.activity(rank).frame
+    frame = analysis.case.activity(rank).place.frame
     at = f" at {frame.file}:{frame.line} in {frame.function}" if frame else ""
     return (
         f"Look at rank {rank}'s sends and receives{at}: it has one too many, or the rank that it exchanges with there "
@@ -285,7 +285,7 @@ def _connects(analysis: Analysis, rank: int) -> bool:
 
 def _circle(analysis: Analysis, ranks: tuple[int, ...]) -> Claim:
     """Their hooks tell whom each waits for, and it is one of them."""
-    calls = [(rank, analysis.case.activity(rank).named_call) for rank in ranks]
+    calls = [(rank, analysis.case.activity(rank).call.named_call) for rank in ranks]
     facts = tuple(
         Fact(f"rank {rank} stands in {call.function} with rank {call.rank}", f"hook of rank {rank}")
         for rank, call in calls
@@ -297,7 +297,7 @@ def _circle(analysis: Analysis, ranks: tuple[int, ...]) -> Claim:
         confidence="likely",
         because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, ranks)),
         where="collective",
-        operation=analysis.case.activity(ranks[0]).collective,
+        operation=analysis.case.activity(ranks[0]).call.collective,
     )
 
 

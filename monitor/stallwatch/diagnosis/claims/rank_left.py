@@ -2,7 +2,7 @@
 rank hit an exception and hangs in its teardown, or swallowed it and left the others waiting; or it has left the loop
 that the others are in, where stacks alone tell."""
 
-from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import (
     Claim,
@@ -39,7 +39,7 @@ _CLEARLY_LATER_NS = 300_000_000  # a peer's end is felt by the others within les
 
 def exited(analysis: Analysis) -> Saying:
     """A process is gone: the first to end by itself; or the whole job was ended from outside."""
-    gone = {rank: activity for rank, activity in analysis.case.activities.items() if activity.gone}
+    gone = {rank: activity for rank, activity in analysis.case.activities.items() if activity.end.gone}
     if not gone:
         return None
     ends = {rank: end_of(analysis, rank) for rank in gone}
@@ -76,7 +76,7 @@ def exited(analysis: Analysis) -> Saying:
     )
 
 
-def _ended_alike(analysis: Analysis, gone: dict[int, Activity], ends: dict[int, ProcessLook | None]) -> Saying:
+def _ended_alike(analysis: Analysis, gone: dict[int, RankActivity], ends: dict[int, ProcessLook | None]) -> Saying:
     """The whole job was ended from outside: by one signal within a second, or asked to end (SIGTERM) and left in order.
 
     Nothing that a job dies of by itself may be seen: a kill for memory, a fault of a GPU, an exception, another first
@@ -86,7 +86,7 @@ def _ended_alike(analysis: Analysis, gone: dict[int, Activity], ends: dict[int, 
     known = [end for end in ends.values() if end is not None]
     if not whole or any(_has_fault(node, known) for node in analysis.case.nodes):
         return None
-    raised = any(activity.exception is not None for activity in gone.values())
+    raised = any(activity.exceptions.text is not None for activity in gone.values())
     if len(known) < len(gone) or raised or any(end.out_of_memory for end in known):
         return None
     signals = {_signal(end) for end in known}
@@ -138,7 +138,7 @@ def _signal(end: ProcessLook) -> int | None:
     return end.exit_code - _SHELL_SIGNAL if shell and end.exit_code is not None else None
 
 
-def _is_last_cause(analysis: Analysis, gone: dict[int, Activity]) -> bool:
+def _is_last_cause(analysis: Analysis, gone: dict[int, RankActivity]) -> bool:
     """Their logs speak of a peer that went away, and no such peer is seen: every rank of the job is, and of those that
     live nobody stands where others wait for him."""
     living = set(analysis.case.observed) - set(gone)
@@ -147,7 +147,7 @@ def _is_last_cause(analysis: Analysis, gone: dict[int, Activity]) -> bool:
     return not any(rank in living for rank, _ in analysis.roots.absent)
 
 
-def _confidence(analysis: Analysis, gone: dict[int, Activity], culprits: list[int], kind: int) -> Confidence:
+def _confidence(analysis: Analysis, gone: dict[int, RankActivity], culprits: list[int], kind: int) -> Confidence:
     """A kill, or an exception of its own, speaks for itself; a bare exit code may be the end of a chain."""
     if kind == _CONSEQUENCE:
         return "possible"
@@ -156,15 +156,15 @@ def _confidence(analysis: Analysis, gone: dict[int, Activity], culprits: list[in
     others_live = all(activity.known for rank, activity in analysis.case.activities.items() if rank not in gone)
     if len(gone) == 1 and others_live and not analysis.case.unobserved and kind in (_FAILED, _ENDED):
         return "certain"
-    told = all(analysis.case.activity(rank).exception for rank in culprits)
+    told = all(analysis.case.activity(rank).exceptions.text for rank in culprits)
     if kind == _FAILED and told and not analysis.case.unobserved:
         return "certain" if len(culprits) == 1 else "likely"
     logs = all((evidence := analysis.case.evidence.get(rank)) is not None and evidence.log for rank in culprits)
     return "likely" if logs and not analysis.case.unobserved and len(culprits) == 1 else "possible"
 
 
-def _class(analysis: Analysis, activity: Activity, end: ProcessLook | None) -> int:
-    if activity.exception is not None and activity.exception_is_consequence:
+def _class(analysis: Analysis, activity: RankActivity, end: ProcessLook | None) -> int:
+    if activity.exceptions.tell_of_a_peer:
         return _CONSEQUENCE
     evidence = analysis.case.evidence.get(activity.rank)
     if evidence is not None and any(event.kind == "gloo_size_mismatch" for event in evidence.log_events):
@@ -172,7 +172,7 @@ def _class(analysis: Analysis, activity: Activity, end: ProcessLook | None) -> i
     signal = _signal(end) if end is not None else None
     if signal is not None and signal not in (_SIGABRT, _SIGTERM, _SIGINT, _SIGHUP):
         return _KILLED
-    if activity.exception is not None:
+    if activity.exceptions.text is not None:
         return _FAILED
     if signal == _SIGABRT:
         return _ABORTED
@@ -201,7 +201,7 @@ def _outlived_victims(analysis: Analysis, classes: dict[int, int], ends: dict[in
 
 def _alike(analysis: Analysis, ranks: list[int]) -> bool:
     """Several ranks that raised the same by themselves: none is a consequence of another."""
-    raised = {(analysis.case.activity(rank).exception or "").partition(":")[0] for rank in ranks}
+    raised = {(analysis.case.activity(rank).exceptions.text or "").partition(":")[0] for rank in ranks}
     return len(ranks) > 1 and len(raised) == 1 and raised != {""}
 
 
@@ -233,13 +233,13 @@ def _seen_by(end: ProcessLook | None) -> str:
 
 def stopped(analysis: Analysis) -> Saying:
     """A process is in state T, by a signal or under a debugger."""
-    stopped = sorted(rank for rank, activity in analysis.case.activities.items() if activity.stopped)
+    stopped = sorted(rank for rank, activity in analysis.case.activities.items() if activity.process.stopped)
     if not stopped:
         return None
     facts = [
         Fact(
             f"rank {rank} is stopped, traced by process {tracer}"
-            if (tracer := analysis.case.activity(rank).tracer_pid)
+            if (tracer := analysis.case.activity(rank).process.tracer_pid)
             else f"rank {rank} is stopped by a signal, nobody traces it",
             "/proc",
         )
@@ -267,14 +267,16 @@ def raised(analysis: Analysis) -> Saying:
     suspects = {rank for rank, _ in analysis.roots.absent} | set(analysis.graph.unrecorded) | set(_parted(analysis))
     raised, tearing = [], []
     for rank, activity in analysis.case.activities.items():
-        if activity.gone:
+        if activity.end.gone:
             continue
         if raised_alone(analysis.case, rank):
             # Who works on while it handles one may be trying again, or compile: that kind of program lives in `except`.
-            parted = activity.exception_swallowed and (activity.handled is None or bool(activity.in_collective))
-            if activity.in_teardown or (rank in suspects and parted):
+            raised_in = activity.exceptions.raised
+            swallowed = raised_in is not None and raised_in.swallowed
+            parted = swallowed and (activity.exceptions.handled is None or bool(activity.call.in_collective))
+            if activity.place.in_teardown or (rank in suspects and parted):
                 raised.append(rank)
-        elif activity.in_teardown and rank in suspects:
+        elif activity.place.in_teardown and rank in suspects:
             tearing.append(rank)
     culprits = raised or tearing
     if not culprits:
@@ -282,8 +284,8 @@ def raised(analysis: Analysis) -> Saying:
     if len(culprits) == len(analysis.case.observed):
         return Rejected("rank_raised", "every rank is in its teardown")
     facts = [
-        Fact(f"rank {rank} raised {analysis.case.activity(rank).exception}", _raised_by(analysis, rank))
-        if analysis.case.activity(rank).exception
+        Fact(f"rank {rank} raised {analysis.case.activity(rank).exceptions.text}", _raised_by(analysis, rank))
+        if analysis.case.activity(rank).exceptions.text
         else Fact(f"rank {rank} is in its teardown while others are in the loop", "py-spy")
         for rank in culprits
     ]
@@ -297,7 +299,7 @@ def _raised_claim(analysis: Analysis, culprits: list[int], facts: list[Fact], co
         culprits=tuple(culprits),
         confidence=confidence,
         because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, culprits)),
-        where="teardown" if any(analysis.case.activity(rank).in_teardown for rank in culprits) else None,
+        where="teardown" if any(analysis.case.activity(rank).place.in_teardown for rank in culprits) else None,
         group=wait.point.group if wait else None,
         operation=operation_of(analysis, wait) if wait else None,
         seq=wait.point.seq or None if wait else None,
@@ -305,7 +307,7 @@ def _raised_claim(analysis: Analysis, culprits: list[int], facts: list[Fact], co
 
 
 def _raised_by(analysis: Analysis, rank: int) -> str:
-    return "its hook" if analysis.case.activity(rank).handled else f"log of rank {rank}"
+    return "its hook" if analysis.case.activity(rank).exceptions.handled else f"log of rank {rank}"
 
 
 def _parted(analysis: Analysis) -> tuple[int, ...]:
@@ -332,7 +334,7 @@ def _logged_beside(analysis: Analysis) -> Claim | None:
     if len(parted) != 1:
         return None
     case = analysis.case
-    told = case.activity(parted[0]).logged_beside
+    told = case.activity(parted[0]).exceptions.logged_beside
     others = [rank for rank in case.observed if rank != parted[0]]
     left = have_left(case, parted, others)
     divergence = analysis.divergence
@@ -356,11 +358,11 @@ def left_the_loop(analysis: Analysis) -> Saying:
     stands = set(analysis.graph.unrecorded)
     if not analysis.hangs or analysis.graph.waits or case.unobserved or stands != set(case.observed):
         return None
-    if any(case.recorded(rank) or case.activity(rank).moving is not False for rank in case.observed):
+    if any(case.recorded(rank) or case.activity(rank).progress.moving is not False for rank in case.observed):
         return None
     lines: dict[tuple[str, int], list[int]] = {}
     for rank in case.observed:
-        frame = case.activity(rank).frame
+        frame = case.activity(rank).place.frame
         if frame is None:
             return None
         lines.setdefault((frame.file, frame.line), []).append(rank)
@@ -382,5 +384,5 @@ def left_the_loop(analysis: Analysis) -> Saying:
             *activity_facts(analysis, left),
         ),
         missing=("what each rank called last: stallwatch.attach() lets the flight recorder be read",),
-        operation=case.activity(most[0]).collective,
+        operation=case.activity(most[0]).call.collective,
     )

@@ -131,7 +131,7 @@ class _Who:
 
 
 def _trained(analysis: Analysis, ranks: Sequence[RankEvidence]) -> list[list[SampledStack]]:
-    return [training_stacks(rank, analysis.case.activity(rank.rank).os_thread_id) for rank in ranks]
+    return [training_stacks(rank, analysis.case.activity(rank.rank).place.os_thread_id) for rank in ranks]
 
 
 def _values(ranks: Sequence[RankEvidence], value: Callable[[Usage], float | None]) -> list[float]:

@@ -29,7 +29,7 @@ _RAISED = (
 def ended(analysis: Analysis) -> Saying:
     """A process that ended by itself, by its launcher's word, where no process was seen to end."""
     told = [] if analysis.case.logs.ended_together else _first_of(analysis, _GONE)
-    if any(activity.gone for activity in analysis.case.activities.values()):
+    if any(activity.end.gone for activity in analysis.case.activities.values()):
         return None
     ended_too = {one.rank for one in analysis.case.logs.told if one.kind in _ENDS and one.rank is not None}
     raised = _first_of(analysis, _RAISED)

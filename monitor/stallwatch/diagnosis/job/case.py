@@ -11,7 +11,7 @@ from statistics import median_low
 
 import msgspec
 
-from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.job.groups import (
     _DEFAULT_DESCRIPTIONS,
     Group,
@@ -38,18 +38,20 @@ _LATER_NS = 30_000_000  # between two ends of which one may be the other's cause
 def cleared_away(case: "Case") -> frozenset[int]:
     """Ranks that were ended by a signal after the first of their node had ended because it had waited in vain: they
     lived and did not come, and their launcher cleared them away."""
-    ends = {rank: end for rank in case.observed if case.activity(rank).gone and (end := _end(case, rank)) is not None}
+    ends = {
+        rank: end for rank in case.observed if case.activity(rank).end.gone and (end := _end(case, rank)) is not None
+    }
     first: dict[str | None, int] = {}
     for rank, (at_ns, signal) in ends.items():
         activity = case.activity(rank)
-        waited = activity.exception_is_consequence and _TIMED_OUT.search(activity.exception or "")
+        waited = activity.exceptions.tell_of_a_peer and _TIMED_OUT.search(activity.exceptions.text or "")
         if waited and signal is None:
             first[activity.host] = min(at_ns, first.get(activity.host, at_ns))
     return frozenset(
         rank
         for rank, (at_ns, signal) in ends.items()
         if signal in _CLEARED_BY
-        and not case.activity(rank).out_of_memory
+        and not case.activity(rank).end.out_of_memory
         and at_ns > first.get(case.activity(rank).host, at_ns) + _LATER_NS
     )
 
@@ -127,7 +129,7 @@ class Case:
     def __init__(
         self,
         summaries: Sequence[RankSummary],
-        activities: Mapping[int, Activity],
+        activities: Mapping[int, RankActivity],
         world_size: int | None,
         nodes: Sequence[NodeEvidence] = (),
         evidence: Mapping[int, RankEvidence] | None = None,
@@ -171,7 +173,7 @@ class Case:
                 self._pairs[(rank, group.index, *ends)] = pair
         prove(self)
         self._waiting_stacks = {
-            self.activity(rank).stack for rank, summary in self.summaries.items() if summary.pending
+            self.activity(rank).place.stack for rank, summary in self.summaries.items() if summary.pending
         }
         self._behind = ranks_behind(self.nodes, self._own_pids())
         tables: dict[tuple[Call, ...], int] = {}
@@ -205,18 +207,18 @@ class Case:
         known = set(self.observed)
         return tuple(rank for rank in self.world if rank not in known)
 
-    def activity(self, rank: int) -> Activity:
+    def activity(self, rank: int) -> RankActivity:
         """What a rank does; one that says nothing where it was not read."""
-        return self.activities.get(rank) or Activity(rank=rank)
+        return self.activities.get(rank) or RankActivity(rank=rank)
 
     def is_elsewhere(self, rank: int) -> bool:
         """True when a stack shows the rank outside of communication, of waiting for its GPU, and of the very place
         where ranks stand that are known to wait; or when it keeps the GIL, which torch's communication gives back."""
         activity = self.activity(rank)
-        if activity.where == "gil" and not activity.stack:
+        if activity.place.where == "gil" and not activity.place.stack:
             return True
-        outside = bool(activity.stack) and activity.in_collective is False and not activity.gpu_sync
-        return outside and activity.stack not in self._waiting_stacks
+        outside = bool(activity.place.stack) and activity.call.in_collective is False and not activity.place.gpu_sync
+        return outside and activity.place.stack not in self._waiting_stacks
 
     def recorded(self, rank: int) -> bool:
         """True when a dump of the rank was read, and to its end."""

@@ -49,7 +49,7 @@ def _is_before(case: Case, rank: int, other: int) -> bool:
     mine, theirs = _loops(case, rank), _loops(case, other)
     if mine is None or theirs is None or set(mine) & set(theirs):
         return False
-    pairs = zip(reversed(case.activity(rank).stack), reversed(case.activity(other).stack), strict=False)
+    pairs = zip(reversed(case.activity(rank).place.stack), reversed(case.activity(other).place.stack), strict=False)
     here, there = next(((a, b) for a, b in pairs if a != b), (None, None))
     if here is None or there is None:
         return False
@@ -58,13 +58,13 @@ def _is_before(case: Case, rank: int, other: int) -> bool:
 
 def _is_in(case: Case, ranks: Iterable[int], loop: _Loop) -> bool:
     """True when all of them stand in the function that holds the loop."""
-    return all(any((f.filename, f.name) == loop[:2] for f in case.activity(rank).stack) for rank in ranks)
+    return all(any((f.filename, f.name) == loop[:2] for f in case.activity(rank).place.stack) for rank in ranks)
 
 
 def _is_called_by_library(case: Case, ranks: Iterable[int]) -> bool:
     """True when the job's own code is called back from a framework, whose own loops nobody has read."""
     for rank in ranks:
-        origins = [code_origin(frame.filename).origin for frame in case.activity(rank).stack]
+        origins = [code_origin(frame.filename).origin for frame in case.activity(rank).place.stack]
         own = [index for index, origin in enumerate(origins) if origin is Origin.JOB]
         if own and any(origin is Origin.LIBRARY for origin in origins[own[0] : own[-1]]):
             return True
@@ -73,24 +73,24 @@ def _is_called_by_library(case: Case, ranks: Iterable[int]) -> bool:
 
 def handles(case: Case, rank: int) -> bool:
     """True when the rank stands in code that runs because of an exception: in an `except`."""
-    return any(block.kind == "except" for _, _, block in case.activity(rank).blocks or ())
+    return any(block.kind == "except" for _, _, block in case.activity(rank).place.blocks or ())
 
 
 def cleans_up(case: Case, rank: int) -> bool:
     """True when the rank stands in a `finally`, which runs with an exception and without."""
-    return any(block.kind == "finally" for _, _, block in case.activity(rank).blocks or ())
+    return any(block.kind == "finally" for _, _, block in case.activity(rank).place.blocks or ())
 
 
 def raised_alone(case: Case, rank: int) -> bool:
     """True when an exception of its own is known, and no other rank handles the same: a program may spend its life in
     an `except ImportError`."""
-    activity = case.activity(rank)
-    if not activity.exception or activity.exception_is_consequence:
+    exceptions = case.activity(rank).exceptions
+    if not exceptions.text or exceptions.tell_of_a_peer:
         return False
-    handled = activity.handled
+    handled = exceptions.handled
     return handled is None or not any(
-        other.handled is not None
-        and (other.handled.kind, other.handled.frames[:1]) == (handled.kind, handled.frames[:1])
+        other.exceptions.handled is not None
+        and (other.exceptions.handled.kind, other.exceptions.handled.frames[:1]) == (handled.kind, handled.frames[:1])
         for number, other in case.activities.items()
         if number != rank
     )
@@ -104,7 +104,7 @@ def told_by(header: str) -> str:
 
 def _loops(case: Case, rank: int) -> list[_Loop] | None:
     """Outermost first; None where its source was not read."""
-    blocks = case.activity(rank).blocks
+    blocks = case.activity(rank).place.blocks
     if blocks is None:
         return None
     return [(file, name, block.line, block.text) for file, name, block in blocks if block.kind in _LOOPS]

@@ -8,7 +8,7 @@ from math import sqrt
 from statistics import median, stdev
 from typing import NamedTuple
 
-from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.summary import Pending
@@ -155,17 +155,18 @@ class Pace:
         advanced = [summary.advanced for summary in case.summaries.values() if summary.advanced is not None]
         if any(advanced):
             return True
-        known = [activity for activity in case.activities.values() if activity.moving is not None]
-        moving = [activity for activity in known if activity.moving]
+        known = [activity for activity in case.activities.values() if activity.progress.moving is not None]
+        moving = [activity for activity in known if activity.progress.moving]
         if moving and (many_move(moving, case.observed) or not self._wait(known)):
             return True
         return False if advanced or known else None
 
-    def _wait(self, known: Sequence[Activity]) -> bool:
+    def _wait(self, known: Sequence[RankActivity]) -> bool:
         """All but those that move stand still in communication: they wait for them, and the job does not move."""
-        still = [activity for activity in known if activity.moving is False]
+        still = [activity for activity in known if activity.progress.moving is False]
         return bool(still) and all(
-            activity.in_collective or activity.in_store_or_init or activity.gpu_sync for activity in still
+            activity.call.in_collective or activity.place.in_store_or_init or activity.place.gpu_sync
+            for activity in still
         )
 
     def slowest(self) -> Late | None:

@@ -161,7 +161,7 @@ def _lacks_somebody(case: Case, rank: int, issued: Pending) -> bool:
     """True when it cannot end: somebody whom it needs has not issued it. Others may end without, by their kind; of
     these only a rank that stands in communication shows that it waits."""
     activity = case.activity(rank)
-    waits = bool(activity.in_collective or activity.gpu_sync)
+    waits = bool(activity.call.in_collective or activity.place.gpu_sync)
     if issued.transfers:
         needed = [transfer for transfer in issued.transfers if waits or not transfer.outgoing]
         return any(_lacks_peer(case, rank, issued, transfer) for transfer in needed)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.report.text import (
     NOTHING_ASIDE,
     Culprits,
@@ -15,7 +15,7 @@ from stallwatch.diagnosis.report.text import (
 )
 from stallwatch.model.verdict import Cause, Verdict, cost_of
 
-Activities = Mapping[int, Activity]
+Activities = Mapping[int, RankActivity]
 _PARTS_SHOWN = 4
 _UNSEEN = "any evidence of "  # as the arbiter words what is missing
 
@@ -103,7 +103,7 @@ def _parted(verdict: Verdict, aside: SentenceExtras) -> str:
 def _data_exhausted(verdict: Verdict, culprits: Culprits) -> str:
     doing = culprits.doing() or f"{culprits.who()} {culprits.has()} left the training loop"
     first = culprits.first
-    if verdict.mismatch is not None and not (first and first.in_collective):
+    if verdict.mismatch is not None and not (first and first.call.in_collective):
         doing = f"{culprits.who()} called {operation_name(verdict.mismatch.found)}{culprits.call_site()}"
     waits = f"{_others_wait(verdict)} in {_operation(verdict)}{_others_at(culprits)}"
     rest = waits if verdict.waiting else "the other ranks still train"
@@ -112,7 +112,7 @@ def _data_exhausted(verdict: Verdict, culprits: Culprits) -> str:
 
 def _group_order(verdict: Verdict, culprits: Culprits) -> str:
     stands = culprits.doing(again=not culprits.single)
-    if stands and culprits.first and culprits.first.gpu_sync:
+    if stands and culprits.first and culprits.first.place.gpu_sync:
         stands += culprits.call_site(", for a call made at ")
     if culprits.single:
         rest = f", while {_others_wait(verdict)} for it in {_operation(verdict)}" if verdict.waiting else ""
@@ -173,38 +173,40 @@ def _rank_exited(verdict: Verdict, culprits: Culprits) -> str:
     return f"{culprits.who()} {_ended(first, culprits)}{waits}{_hedge(verdict, culprits)}"
 
 
-def _ended(first: Activity | None, culprits: Culprits) -> str:
+def _ended(first: RankActivity | None, culprits: Culprits) -> str:
     was, is_ = ("was", "is") if culprits.single else ("were", "are")
     if first is None and culprits.aside.told:
         return f"{is_} gone: {shorten(culprits.aside.told, 200)}"
     if first is None:
         return f"{is_} gone; how the process ended is not known"
-    raised = f" after {shorten(first.exception, 120)}" if first.exception and not first.exception_is_consequence else ""
-    if not raised and culprits.aside.told and first.exit_signal is None and first.exit_code is None:
+    exceptions = first.exceptions
+    told = exceptions.text if not exceptions.tell_of_a_peer else None
+    raised = f" after {shorten(told, 120)}" if told else ""
+    if not raised and culprits.aside.told and first.end.exit_signal is None and first.end.exit_code is None:
         return f"{is_} gone: {shorten(culprits.aside.told, 200)}"
-    if first.out_of_memory:
+    if first.end.out_of_memory:
         return f"{was} killed by the kernel because memory ran out"
-    if first.exit_signal is not None:
-        unknown = ", sender not known" if first.exit_signal in (9, 15) else ""
-        return f"{was} ended by {named_signal(first.exit_signal)}{unknown}{raised}"
-    if first.exit_code == 0:
+    if first.end.exit_signal is not None:
+        unknown = ", sender not known" if first.end.exit_signal in (9, 15) else ""
+        return f"{was} ended by {named_signal(first.end.exit_signal)}{unknown}{raised}"
+    if first.end.exit_code == 0:
         return "ended without an error while other ranks still ran"
-    if first.exit_code is not None:
-        return f"exited with code {first.exit_code}{raised}"
+    if first.end.exit_code is not None:
+        return f"exited with code {first.end.exit_code}{raised}"
     return f"{is_} gone{raised}" if raised else f"{is_} gone; how the process ended is not known"
 
 
 def _rank_raised(verdict: Verdict, culprits: Culprits) -> str:
     first = culprits.first
-    told = (first.exception or first.logged_beside) if first else None
-    beside = " (by the end of the log that ranks share)" if first and told != first.exception else ""
+    told = (first.exceptions.text or first.exceptions.logged_beside) if first else None
+    beside = " (by the end of the log that ranks share)" if first and told != first.exceptions.text else ""
     if not told and culprits.aside.told:
         waits = f"; {_others_wait(verdict)} for {culprits.them()}" if verdict.waiting else ""
         said = shorten(culprits.aside.told, 220)
         return f"{culprits.who()} failed: {said}{waits}{_hedge(verdict, culprits)}"
     raised = (shorten(told, 160) or "an exception") + beside
     it = culprits.it() if culprits.single or not first else f"rank {first.rank}"
-    then = f"; {it} now {first.detail}" if first and first.detail else ""
+    then = f"; {it} now {first.place.detail}" if first and first.place.detail else ""
     inside = f" in {_operation(verdict)}" if verdict.operation else ""
     waits = f"; {_others_wait(verdict)} for {culprits.them()}{inside}" if verdict.waiting else ""
     return f"{culprits.who()} raised {raised}{culprits.raised_at()}{then}{waits}{_hedge(verdict, culprits)}"
@@ -212,7 +214,11 @@ def _rank_raised(verdict: Verdict, culprits: Culprits) -> str:
 
 def _process_stopped(verdict: Verdict, culprits: Culprits) -> str:
     first = culprits.first
-    by = f"by the debugger with pid {first.tracer_pid}" if first and first.tracer_pid else "by a stop signal (SIGSTOP)"
+    by = (
+        f"by the debugger with pid {first.process.tracer_pid}"
+        if first and first.process.tracer_pid
+        else "by a stop signal (SIGSTOP)"
+    )
     verb = "is" if culprits.single else "are"
     waits = f"; {_wait_for(verdict, culprits)}" if verdict.waiting else ""
     return f"{culprits.who()} {verb} held {by}{waits}"

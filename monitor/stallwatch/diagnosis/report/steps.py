@@ -7,7 +7,7 @@ blocking wait on, switches a firewall or SELinux off, or kills by name.
 from collections.abc import Mapping
 from typing import Protocol
 
-from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.report.steps_by_cause import (
     UNKNOWN_PID,
@@ -84,7 +84,7 @@ _GIVE_ALL = (
 )
 
 
-def by_line(who: StepContext, words: Words, activities: Mapping[int, Activity]) -> list[str]:
+def by_line(who: StepContext, words: Words, activities: Mapping[int, RankActivity]) -> list[str]:
     """Given the words of the line that tells the cause, return its steps."""
     match who.verdict.cause:
         case "job_ended":
@@ -97,7 +97,7 @@ def by_line(who: StepContext, words: Words, activities: Mapping[int, Activity]) 
             return [words.remedy, _then(who, words)]
 
 
-def anybody_seen(activities: Mapping[int, Activity]) -> bool:
+def anybody_seen(activities: Mapping[int, RankActivity]) -> bool:
     """Whether a process or a stack of any rank was looked at: else there are logs alone."""
     return any(activity.known for activity in activities.values())
 
@@ -130,7 +130,7 @@ def _then(who: StepContext, words: Words) -> str:
 MAXIMUM_STEPS = 4
 
 
-def next_steps(verdict: Verdict, activities: Mapping[int, Activity], words: Words | None = None) -> tuple[str, ...]:
+def next_steps(verdict: Verdict, activities: Mapping[int, RankActivity], words: Words | None = None) -> tuple[str, ...]:
     """Given a verdict and what the ranks do, return one to four steps, the most telling first. `words`: of the line of
     a log that tells the cause, which knows more than what holds for every such cause."""
     who = step_context(verdict, activities)
@@ -143,10 +143,11 @@ def next_steps(verdict: Verdict, activities: Mapping[int, Activity], words: Word
     return tuple(steps[:MAXIMUM_STEPS])
 
 
-def _steps(who: StepContext, activities: Mapping[int, Activity]) -> list[str]:
+def _steps(who: StepContext, activities: Mapping[int, RankActivity]) -> list[str]:
     match who.verdict.cause:
-        case "not_entered" | "slow_rank" if who.activity and who.activity.tracer_pid:
-            return [f"On {who.host} a debugger (pid {who.activity.tracer_pid}) holds pid {who.pid}: let it continue."]
+        case "not_entered" | "slow_rank" if who.activity and who.activity.process.tracer_pid:
+            debugger = who.activity.process.tracer_pid
+            return [f"On {who.host} a debugger (pid {debugger}) holds pid {who.pid}: let it continue."]
         case "not_entered":
             return _not_entered(who)
         case "collective_mismatch":
@@ -180,7 +181,7 @@ def _steps(who: StepContext, activities: Mapping[int, Activity]) -> list[str]:
         case "healthy" | "job_ended":
             return []
         case "undecided":
-            if activities and all(activity.in_store_or_init for activity in activities.values()):
+            if activities and all(activity.place.in_store_or_init for activity in activities.values()):
                 return rendezvous()
             only_logs = not activities and who.verdict.because
             return _unknown_lines(who) if only_logs else _undecided_steps(who)
@@ -192,19 +193,19 @@ def _unknown_lines(who: StepContext) -> list[str]:
 
 
 def _not_entered(who: StepContext) -> list[str]:
-    if who.activity and who.activity.moving:
+    if who.activity and who.activity.progress.moving:
         return ran_past(who)  # what moves and is told as absent has gone past the call
-    where = who.process.where or (who.activity.where if who.activity else None) or who.verdict.where or "unknown"
-    frame = who.process.frame or (who.activity.frame if who.activity else None)
+    where = who.process.where or (who.activity.place.where if who.activity else None) or who.verdict.where or "unknown"
+    frame = who.process.frame or (who.activity.place.frame if who.activity else None)
     return stuck_steps(where, who.host, who.pid, who.name, frame, who.activity)
 
 
 def _init_missing(who: StepContext) -> list[str]:
-    where = who.process.where or (who.activity.where if who.activity else None)
+    where = who.process.where or (who.activity.place.where if who.activity else None)
     ranks = rank_ranges(who.verdict.culprits)
     missing = f"ranks {ranks}" if len(who.verdict.culprits) > 1 else who.name
     if who.activity and who.activity.known and where and where not in ("unknown", "init", "store"):
-        frame = who.process.frame or who.activity.frame
+        frame = who.process.frame or who.activity.place.frame
         return stuck_steps(where, who.host, who.pid, who.name, frame, who.activity)
     return [
         f"Check that {missing} started at all: the launcher's log on that node, and `--nnodes`, `--node-rank` and "

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.logs.remedies_by_text import LOST, is_lost
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.report.text import format_location, named_signal
@@ -24,7 +24,7 @@ class StepContext(NamedTuple):
     rank: int | None
     host: str
     pid: str
-    activity: Activity | None
+    activity: RankActivity | None
     process: CulpritProcess
 
     @property
@@ -43,7 +43,7 @@ class StepContext(NamedTuple):
         return f" -i {self.process.gpu_uuid}" if self.process.gpu_uuid else ""
 
 
-def step_context(verdict: Verdict, activities: Mapping[int, Activity]) -> StepContext:
+def step_context(verdict: Verdict, activities: Mapping[int, RankActivity]) -> StepContext:
     """Given a verdict and what ranks do, return what its steps refer to."""
     rank = verdict.culprits[0] if verdict.culprits else None
     known = {process.rank: process for process in verdict.culprit_processes}
@@ -158,10 +158,10 @@ def ran_past(who: StepContext) -> list[str]:
 def exited(who: StepContext) -> list[str]:
     """Steps for a process that ended, by how it ended."""
     activity = who.activity
-    number = activity.exit_signal if activity else None
+    number = activity.end.exit_signal if activity else None
     last = f"Read the last lines of {who.name}'s log for what it did before the end."
     restart = "Stop the other ranks and start the job from its last checkpoint: they cannot go on without it."
-    if activity and activity.out_of_memory:
+    if activity and activity.end.out_of_memory:
         return [
             f"On {who.host} read who took the memory: `dmesg -T | grep -A 20 -i 'killed process {who.pid}'`.",
             "Lower what the rank holds in host memory (loader workers × prefetch_factor, pinned memory, checkpoint "
@@ -185,18 +185,15 @@ def exited(who: StepContext) -> list[str]:
             "Start again with PYTHONFAULTHANDLER=1 and TORCH_SHOW_CPP_STACKTRACES=1 to get the line if it comes back.",
             restart,
         ]
-    if activity and activity.exit_code == 0:
+    if activity and activity.end.exit_code == 0:
         return [
             f"Find out why {who.name} ended without an error before the others: sys.exit, an early return, a "
             "shorter data shard.",
             last,
             "Let all ranks decide together when to end, for example by an all_reduce of a flag.",
         ]
-    where = (
-        f" It was raised at {format_location(activity.exception_frame)}."
-        if activity and activity.exception_frame
-        else ""
-    )
+    raised = activity.exceptions.raised if activity else None
+    where = f" It was raised at {format_location(raised.frame)}." if raised and raised.frame else ""
     return [
         f"Read the traceback of {who.name}: it is the first to end, later errors of others are consequences.{where}",
         "If there is none, decorate main with torch.distributed.elastic.multiprocessing.errors.record, which keeps it.",
@@ -207,13 +204,14 @@ def exited(who: StepContext) -> list[str]:
 def raised(who: StepContext) -> list[str]:
     """Steps for a rank that raised."""
     activity = who.activity
-    where = f" at {format_location(activity.exception_frame)}" if activity and activity.exception_frame else ""
-    what = activity.exception if activity and activity.exception else "the exception"
+    told = activity.exceptions.raised if activity else None
+    where = f" at {format_location(told.frame)}" if told and told.frame else ""
+    what = told.text if told and told.text else "the exception"
     victims = f"; ranks {who.verdict.waiting} wait for it" if who.verdict.waiting else ""
     return [
         f"Mend what raised {what}{where} on {who.name}{victims}.",
         # Only where the rank was seen there.
-        *([_OUT_OF_FINALLY] if activity and (activity.in_teardown or activity.exception_swallowed) else []),
+        *([_OUT_OF_FINALLY] if (activity and activity.place.in_teardown) or (told and told.swallowed) else []),
         f"Stop the job now: {who.name} cannot come back into the step.",
     ]
 
@@ -227,10 +225,10 @@ _OUT_OF_FINALLY = (
 def stopped(who: StepContext) -> list[str]:
     """Steps for a process that is stopped, by a debugger or a signal."""
     activity = who.activity
-    if activity and activity.tracer_pid:
+    if activity and activity.process.tracer_pid:
         return [
-            f"On {who.host} see who debugs it: `ps -o pid,user,args -p {activity.tracer_pid}`; let it continue or "
-            f"detach.",
+            f"On {who.host} see who debugs it: `ps -o pid,user,args -p {activity.process.tracer_pid}`; let it "
+            "continue or detach.",
             "If nobody knows it, stop that debugger: the rank goes on by itself.",
         ]
     return [
@@ -308,7 +306,7 @@ def slow(who: StepContext) -> list[str]:
     return [
         *(
             [f"On {who.host} look for throttling: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE{who.gpu}`."]
-            if who.process.gpu_uuid or (who.activity and who.activity.uses_gpu)
+            if who.process.gpu_uuid or (who.activity and who.activity.process.uses_gpu)
             else []
         ),
         f"Look for others on its cores: `top -H -p {who.pid}`, `ps -eo pid,psr,pcpu,args --sort=-pcpu | head`.",

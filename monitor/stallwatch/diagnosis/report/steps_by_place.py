@@ -1,6 +1,6 @@
 """Steps for a rank that is stuck in its own code, by what it does there, and by what the wait is for."""
 
-from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.report.text import format_location
 from stallwatch.model.verdict import Frame, Where
 
@@ -10,17 +10,17 @@ from stallwatch.model.verdict import Frame, Where
 _CHILDREN_SHOWN = 6
 
 
-def steps_by_wait(host: str, pid: str, line: str, activity: Activity) -> list[str] | None:
+def steps_by_wait(host: str, pid: str, line: str, activity: RankActivity) -> list[str] | None:
     """Given what a rank does, return the steps that fit this very wait; None where `where` alone tells them."""
-    if activity.stopped_child is not None:
-        return _stopped(host, activity.stopped_child, line)
-    if activity.waits_for_children and activity.where in ("user_code", "lock"):
+    if activity.helpers.stopped_child is not None:
+        return _stopped(host, activity.helpers.stopped_child, line)
+    if activity.helpers.waits_for_children and activity.place.where in ("user_code", "lock"):
         return _child(host, pid, line, activity)
-    if "pipe" in activity.detail and activity.where == "filesystem":
-        return _pipe(host, pid, line, writes=activity.detail.startswith("writes"))
-    if activity.detail == "waits for a database":
+    if "pipe" in activity.place.detail and activity.place.where == "filesystem":
+        return _pipe(host, pid, line, writes=activity.place.detail.startswith("writes"))
+    if activity.place.detail == "waits for a database":
         return _database(host, pid, line)
-    if activity.detail == "waits for input from a person":
+    if activity.place.detail == "waits for input from a person":
         return [
             f"On {host} see what it reads: `ls -l /proc/{pid}/fd/0`; it asks at {line}, and in a job nobody answers.",
             "Take the question out, answer it by a flag, or start the job with `</dev/null`, so that it fails at once.",
@@ -38,8 +38,9 @@ def _gone(name: str, line: str) -> list[str]:
     ]
 
 
-def _beside(activity: Activity | None) -> str:
-    at = format_location(activity.beside_frame) if activity else ""
+def _beside(activity: RankActivity | None) -> str:
+    beside = activity.helpers.beside if activity else None
+    at = format_location(beside.frame) if beside else ""
     return f". Its only other thread is at {at}: if that one holds it, or is to set it, mend its wait" if at else ""
 
 
@@ -53,14 +54,14 @@ def _stopped(host: str, child: int, line: str) -> list[str]:
     ]
 
 
-def _child(host: str, pid: str, line: str, activity: Activity) -> list[str]:
-    if activity.child_pid is not None:
-        at = format_location(activity.child_frame) or "a line that was not read"
-        see = f"On {host} its child process {activity.child_pid} is at {at}: `py-spy dump --pid {activity.child_pid}`."
+def _child(host: str, pid: str, line: str, activity: RankActivity) -> list[str]:
+    if child := activity.helpers.child:
+        at = format_location(child.frame) or "a line that was not read"
+        see = f"On {host} its child process {child.pid} is at {at}: `py-spy dump --pid {child.pid}`."
     else:
         see = f"On {host} see what its children do: `ps -o pid,stat,wchan:32,etime,args --ppid {pid}`."
-        if activity.child_pids:
-            shown = " ".join(str(child) for child in activity.child_pids[:_CHILDREN_SHOWN])
+        if activity.helpers.child_pids:
+            shown = " ".join(str(child) for child in activity.helpers.child_pids[:_CHILDREN_SHOWN])
             see += f" They are {shown}."
     return [
         f"{see} The rank waits for it at {line}.",
@@ -101,20 +102,20 @@ def _database(host: str, pid: str, line: str) -> list[str]:
 
 
 def stuck_steps(
-    where: Where, host: str, pid: str, name: str, frame: Frame | None, activity: Activity | None
+    where: Where, host: str, pid: str, name: str, frame: Frame | None, activity: RankActivity | None
 ) -> list[str]:
     """Given where a rank stands, say what to look at on its host and what mends it."""
     line = format_location(frame) or "a line that was not read"
     stacks = f"On {host} see all its threads: `py-spy dump --pid {pid}`"
-    if activity and activity.gone:
+    if activity and activity.end.gone:
         return _gone(name, line)
-    if activity and activity.uninterruptible:
+    if activity and activity.process.uninterruptible:
         return _uninterruptible(host, pid, line)
-    if activity and where == activity.where and (special := steps_by_wait(host, pid, line, activity)):
+    if activity and where == activity.place.where and (special := steps_by_wait(host, pid, line, activity)):
         return special
     match where:
         case "lock":
-            if activity and "lock file" in activity.detail:
+            if activity and "lock file" in activity.place.detail:
                 return _lock_file(host, pid, line)
             return [
                 f"{stacks}; it waits at {line}: look for the thread that should release or signal what it waits for"
@@ -224,22 +225,19 @@ def _lock_file(host: str, pid: str, line: str) -> list[str]:
     ]
 
 
-def _loader(host: str, pid: str, line: str, activity: Activity | None) -> list[str]:
-    if activity and activity.stack and not activity.waits_for_children:
+def _loader(host: str, pid: str, line: str, activity: RankActivity | None) -> list[str]:
+    if activity and activity.place.stack and not activity.helpers.waits_for_children:
         return [
             f"On {host} see all its threads: `py-spy dump --pid {pid}`; its data set's own code stands at {line}.",
             "Give what that code waits for (a queue, a download, a file) a time-out that raises, so that the rank "
             "fails instead of waiting for ever.",
             f"Check storage and network of {host}: `dmesg -T | tail -50`, `ss -tanp | grep pid={pid},`.",
         ]
-    child = activity.child_pid if activity else None
-    children = activity.child_pids if activity else ()
-    if child is not None and activity is not None:
-        first = (
-            f"On {host} its worker {child} is at "
-            f"{format_location(activity.child_frame) or 'a line that was not read'}: "
-            f"`py-spy dump --pid {child}`."
-        )
+    child = activity.helpers.child if activity else None
+    children = activity.helpers.child_pids if activity else ()
+    if child is not None:
+        at = format_location(child.frame) or "a line that was not read"
+        first = f"On {host} its worker {child.pid} is at {at}: `py-spy dump --pid {child.pid}`."
     elif children:
         listed = " ".join(str(pid) for pid in children[:6])
         first = f"On {host} see where its workers stand: `for p in {listed}; do py-spy dump --pid $p; done`."

@@ -4,7 +4,8 @@ import signal
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.activity import RankActivity
+from stallwatch.diagnosis.activity.rank_activity import Helpers
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.verdict import CulpritProcess, Frame, GroupRef, Verdict, Where
 
@@ -116,7 +117,7 @@ class Culprits:
     """Who a verdict names, in words. Predicates are in the singular: many ranks become "each of ranks 4-5 …"."""
 
     def __init__(
-        self, verdict: Verdict, activities: Mapping[int, Activity], aside: SentenceExtras = NOTHING_ASIDE
+        self, verdict: Verdict, activities: Mapping[int, RankActivity], aside: SentenceExtras = NOTHING_ASIDE
     ) -> None:
         self.aside = aside
         self.ranks = verdict.culprits
@@ -126,7 +127,7 @@ class Culprits:
         self._activities = activities
 
     @property
-    def first(self) -> Activity | None:
+    def first(self) -> RankActivity | None:
         """What the first culprit does of whom anything is known."""
         return next((self._activities[rank] for rank in self.ranks if rank in self._activities), None)
 
@@ -195,26 +196,26 @@ class Culprits:
         if rank is None:
             return self.call_site(), ""
         frame, activity = self._frame(rank), self._activities.get(rank)
-        if activity is None or activity.in_collective or frame != activity.frame:
+        if activity is None or activity.call.in_collective or frame != activity.place.frame:
             return f" at {format_location(frame)}", ""
         return self.call_site(), f"; {'it' if self.single else f'rank {rank}'} now {self._predicate(rank)}"
 
     def raised_at(self) -> str:
         """ " at file:line" where the exception was raised, "" where it is not known."""
-        first = self.first
-        return f" at {format_location(first.exception_frame)}" if first and first.exception_frame else ""
+        raised = self.first.exceptions.raised if self.first else None
+        return f" at {format_location(raised.frame)}" if raised and raised.frame else ""
 
     def all_at_rendezvous(self) -> bool:
         """Whether everybody who was seen waits in init_process_group or for the store, and somebody was."""
         seen = [activity for activity in self._activities.values() if activity.known]
-        return bool(seen and self._verdict.waiting) and all(activity.in_store_or_init for activity in seen)
+        return bool(seen and self._verdict.waiting) and all(activity.place.in_store_or_init for activity in seen)
 
     def followers_gone(self) -> str:
         """Ranks that ended with an exception which only tells that a peer was gone."""
         gone = [
             rank
             for rank, activity in self._activities.items()
-            if rank not in self.ranks and activity.gone and activity.exception_is_consequence
+            if rank not in self.ranks and activity.end.gone and activity.exceptions.tell_of_a_peer
         ]
         return waiters(rank_ranges(gone), verb="") if gone else ""
 
@@ -244,8 +245,8 @@ class Culprits:
             process.host or activity.host,
             process.pid if process.pid is not None else activity.pid,
             process.gpu_uuid,
-            process.where or activity.where,
-            process.frame or activity.frame,
+            process.where or activity.place.where,
+            process.frame or activity.place.frame,
         )
 
     def _frame(self, rank: int) -> Frame | None:
@@ -253,22 +254,29 @@ class Culprits:
 
     def _predicate(self, rank: int) -> str:
         process, activity = self._process(rank), self._activities.get(rank)
-        same = activity is not None and activity.where == process.where
-        doing = (activity.detail if activity and same else "") or DOING[process.where or "unknown"]
+        same = activity is not None and activity.place.where == process.where
+        doing = (activity.place.detail if activity and same else "") or DOING[process.where or "unknown"]
         at = format_location(process.frame)
         if not doing:
             return f"stands at {at}" if at else ""
         text = f"{doing} at {at}" if at else doing
-        if activity and same and activity.polls:
-            text += f", again and again in `{shorten(activity.polls, _SOURCE_LIMIT)}`"
-        if activity and activity.awaited_frame:
-            text += f" (that thread {activity.awaited_detail or 'is'} at {format_location(activity.awaited_frame)})"
-        if activity and activity.beside_frame:
-            doing = activity.beside_detail or "stands"
-            text += f" (its only other thread in the job's code {doing} at {format_location(activity.beside_frame)})"
-        if activity and activity.stopped_child is not None:
-            text += f" (its child process {activity.stopped_child} is stopped)"
-        elif activity and activity.child_frame and activity.child_pid is not None:
-            doing = activity.child_detail or "is"
-            text += f" (its child process {activity.child_pid} {doing} at {format_location(activity.child_frame)})"
-        return text
+        if activity and same and activity.place.polls:
+            text += f", again and again in `{shorten(activity.place.polls, _SOURCE_LIMIT)}`"
+        return text + (_helpers(activity.helpers) if activity else "")
+
+
+def _helpers(helpers: Helpers) -> str:
+    """Where its own threads and children stand on which its wait depends, in brackets; "" where nothing shows."""
+    text = ""
+    if helpers.awaited and helpers.awaited.frame:
+        doing, at = helpers.awaited.detail or "is", format_location(helpers.awaited.frame)
+        text += f" (that thread {doing} at {at})"
+    if helpers.beside and helpers.beside.frame:
+        doing, at = helpers.beside.detail or "stands", format_location(helpers.beside.frame)
+        text += f" (its only other thread in the job's code {doing} at {at})"
+    if helpers.stopped_child is not None:
+        text += f" (its child process {helpers.stopped_child} is stopped)"
+    elif helpers.child and helpers.child.frame:
+        doing, at = helpers.child.detail or "is", format_location(helpers.child.frame)
+        text += f" (its child process {helpers.child.pid} {doing} at {at})"
+    return text

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import Group, family
 from stallwatch.diagnosis.job.pace import Pace
@@ -117,7 +117,7 @@ def build(case: Case, pace: Pace) -> Graph:
 
 def _peers(case: Case, unrecorded: tuple[int, ...]) -> dict[int, int]:
     """Whom each waits for in a send or receive of which only its hook tells, unless the other is inside it as well."""
-    calls = {rank: call for rank in unrecorded if (call := case.activity(rank).named_call) and call.is_transfer}
+    calls = {rank: call for rank in unrecorded if (call := case.activity(rank).call.named_call) and call.is_transfer}
     found = {}
     for rank, call in calls.items():
         if call.rank is None or call.rank == rank:
@@ -137,22 +137,22 @@ def _is_inside_call(case: Case, rank: int, lane: int) -> bool:
 def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
     """True when the stack shows a wait in communication that the recorder does not hold."""
     activity = case.activity(rank)
-    if rank in waiting or activity.gone or activity.stopped or activity.moving:
+    if rank in waiting or activity.end.gone or activity.process.stopped or activity.progress.moving:
         return False
     if not case.recorded(rank):
-        return bool(activity.in_collective or activity.gpu_sync or activity.in_store_or_init)
-    if activity.in_store_or_init:
+        return bool(activity.call.in_collective or activity.place.gpu_sync or activity.place.in_store_or_init)
+    if activity.place.in_store_or_init:
         return True
-    if not activity.in_collective:
+    if not activity.call.in_collective:
         return False
     if any(stream.cut_short for stream in case.summaries[rank].streams):
         return True  # what it stands in may be among the entries that the file has lost
     if not case.summaries[rank].streams:
         return True  # an NCCL communicator is made before its first operation is recorded
-    name = activity.collective or ""
+    name = activity.call.collective or ""
     if any(part in name.lower() for part in _TRANSFERS) and not case.summaries[rank].pairs:
         return True
-    if case.untold.intersection(case.summaries[rank].backends) and activity.moving is not False:
+    if case.untold.intersection(case.summaries[rank].backends) and activity.progress.moving is not False:
         return False  # it may be in what it issued, and that may end
     unnamed = not name or any(part in name.lower() for part in _UNRECORDED)
     return unnamed and may_hide_transfers(case.summaries[rank])
@@ -162,7 +162,9 @@ def _may_wait(case: Case, rank: int, waiting: set[int]) -> bool:
     """gloo's Work.wait is a native call below a line of the job's own: nothing tells it from another lock."""
     activity = case.activity(rank)
     hidden = not case.recorded(rank) or may_hide_transfers(case.summaries[rank])
-    return bool(hidden and rank not in waiting and activity.in_collective is None and activity.moving is False)
+    return bool(
+        hidden and rank not in waiting and activity.call.in_collective is None and activity.progress.moving is False
+    )
 
 
 def may_hide_transfers(summary: RankSummary) -> bool:
@@ -234,7 +236,7 @@ def _unused(
         shown = group.backend in case.summaries[rank].backends
         strength = Strength.RECORDED if shown else Strength.SUPPOSED
         blockers.append(Blocker(rank, _own_lane(case, rank, frontiers), strength))
-    elif activity.gone or activity.stopped:
+    elif activity.end.gone or activity.process.stopped:
         blockers.append(Blocker(rank, 0, Strength.HOST))
     elif case.launches_behind(rank):
         blockers.append(Blocker(rank, 0, Strength.RECORDED))
@@ -244,30 +246,30 @@ def _unused(
         unknown.append(rank)
 
 
-def _is_in_collective(activity: Activity) -> bool:
+def _is_in_collective(activity: RankActivity) -> bool:
     """True when its stack shows the training thread in a collective, as that of another thread may be."""
-    return bool(activity.in_collective) and not in_transfer(activity)
+    return bool(activity.call.in_collective) and not in_transfer(activity)
 
 
 def _own_lane(case: Case, rank: int, frontiers: dict[tuple[int, int], Wait]) -> int:
     """The lane of the training thread, as far as it shows: of a rank whose stack stands in communication the one that
     waits, if no other does."""
     waiting = [lane for lane in range(_LANES) if (rank, lane) in frontiers]
-    inside = case.activity(rank).in_collective
+    inside = case.activity(rank).call.in_collective
     return waiting[0] if len(waiting) == 1 and inside else 0
 
 
-def in_transfer(activity: Activity) -> bool:
+def in_transfer(activity: RankActivity) -> bool:
     """True when its stack shows the rank in a send or receive.
 
     gloo's host stands in the call itself: in a send or receive it is not in the collective that others wait in.
     """
-    return any(part in (activity.collective or "").lower() for part in _TRANSFERS)
+    return any(part in (activity.call.collective or "").lower() for part in _TRANSFERS)
 
 
 def _is_away(case: Case, rank: int) -> bool:
     activity = case.activity(rank)
-    return activity.gone or activity.stopped or case.launches_behind(rank) or case.is_elsewhere(rank)
+    return activity.end.gone or activity.process.stopped or case.launches_behind(rank) or case.is_elsewhere(rank)
 
 
 def _supposed(case: Case, group: Group) -> tuple[list[int], list[int]]:
@@ -297,15 +299,15 @@ def _on_their_way(case: Case, group: Group, frontiers: dict[tuple[int, int], Wai
     left may be one."""
     left, dark = _supposed(case, group)
     waiting = {rank for rank, _ in frontiers}
-    left = [rank for rank in left if rank not in waiting and case.activity(rank).moving is False]
+    left = [rank for rank in left if rank not in waiting and case.activity(rank).progress.moving is False]
     inside = [case.activity(rank) for rank in group.ranks]
     callers = {activity.path for activity in inside if activity.path}
-    places = {activity.awaited_stack or activity.stack for activity in inside}
+    places = {activity.deepest_stack for activity in inside}
     near = [
         rank
         for rank in left
-        if (activity := case.activity(rank)).in_collective is False
-        and (activity.awaited_stack or activity.stack) not in places
+        if (activity := case.activity(rank)).call.in_collective is False
+        and activity.deepest_stack not in places
         and any(activity.path[: len(path)] == path for path in callers)
     ]
     if near:

@@ -199,7 +199,7 @@ def goes_on(case: Case, rank: int) -> bool:
     """True when it was seen to move, or its calls end and it stands in the next, be it at the same line."""
     activity, summary = case.activity(rank), case.summaries.get(rank)
     calls_end = case.recorded(rank) and summary is not None and bool(summary.advanced)
-    return bool(activity.moving) or (calls_end and bool(activity.in_collective))
+    return bool(activity.progress.moving) or (calls_end and bool(activity.call.in_collective))
 
 
 def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
@@ -210,14 +210,14 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
         absent |= {rank for rank in case.observed if rank not in graph.waiting and _elsewhere(case, rank)}
     # Who is gone enters nothing; that is rank_exited, or the consequence of what the living did. Who was cleared away
     # when the others had waited in vain did not enter while it lived.
-    gone = {rank for rank in absent if case.activity(rank).gone} - cleared_away(case)
+    gone = {rank for rank in absent if case.activity(rank).end.gone} - cleared_away(case)
     absent = {rank for rank in absent - gone if not _awaits_gpu(case, rank)}
     absent = {rank for rank in absent if not _may_wait_in_what_it_issued(case, graph, rank)}
     doubtful = absent - stands if graph.waits else set()
     if doubtful & perhaps and len([rank for rank in perhaps if case.recorded(rank)]) > 1:
         doubtful = set()  # each may wait for a message of another: who began it, is nowhere
     for found in (absent - stands - perhaps, doubtful):
-        seen = {rank for rank in found if case.activity(rank).stack}
+        seen = {rank for rank in found if case.activity(rank).place.stack}
         if stands and seen:
             return sorted(seen)  # gloo records no transfers: without its stack a rank may stand in one
         if (stands or perhaps) and any(_may_stand_in_transfer(case, rank) for rank in found - seen):
@@ -225,10 +225,10 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
         if found:
             return sorted(found)
     if graph.waits and not roots.closed:
-        inside = sorted(rank for rank in absent & stands if not case.activity(rank).gpu_sync)
+        inside = sorted(rank for rank in absent & stands if not case.activity(rank).place.gpu_sync)
         # Who stands in communication waits for somebody: of several in transfers each for the next, perhaps, and one
         # alone for whoever is not seen to wait elsewhere. Who began it is nowhere. At its start a rank waits for all.
-        waits = [rank for rank in inside if not case.activity(rank).in_store_or_init]
+        waits = [rank for rank in inside if not case.activity(rank).place.in_store_or_init]
         transfers = [rank for rank in waits if in_transfer(case.activity(rank))]
         others = set(case.world) - {wait.rank for wait in graph.waits} - set(inside)
         return [] if len(transfers) > 1 or (waits and others) else inside
@@ -245,12 +245,12 @@ def _may_wait_in_what_it_issued(case: Case, graph: Graph, rank: int) -> bool:
     """It stands as in communication, and none of its recorders tells whether what it issued has ended."""
     if not case.recorded(rank) or not case.untold.issuperset(case.summaries[rank].backends):
         return False
-    return bool(case.activity(rank).in_collective) or rank in graph.perhaps
+    return bool(case.activity(rank).call.in_collective) or rank in graph.perhaps
 
 
 def _elsewhere(case: Case, rank: int) -> bool:
     """Seen outside of communication: for ranks that no recorder tells of."""
-    return case.is_elsewhere(rank) and not case.activity(rank).moving
+    return case.is_elsewhere(rank) and not case.activity(rank).progress.moving
 
 
 def _awaits_gpu(case: Case, rank: int) -> bool:
@@ -259,6 +259,6 @@ def _awaits_gpu(case: Case, rank: int) -> bool:
     A thread that merely spins below a line of the job's own code is elsewhere, whatever it spins in.
     """
     activity = case.activity(rank)
-    if not (case.recorded(rank) and activity.gpu_sync):
+    if not (case.recorded(rank) and activity.place.gpu_sync):
         return False
-    return not activity.stack or code_origin(activity.stack[0].filename).origin is not Origin.JOB
+    return not activity.place.stack or code_origin(activity.place.stack[0].filename).origin is not Origin.JOB

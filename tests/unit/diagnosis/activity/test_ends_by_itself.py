@@ -35,7 +35,7 @@ WANDB = "/v/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
     ],
 )
 def test_the_stack_and_the_kernel_tell_the_kind(frames: Frames, wchan: str, kind: str | None) -> None:
-    assert read_activity(rank(frames, "S", wchan)).ends_by_itself == kind
+    assert read_activity(rank(frames, "S", wchan)).progress.ends_by_itself == kind
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_stack_and_the_kernel_tell_the_kind(frames: Frames, wchan: str, kind
 def test_a_wait_with_a_time_out_of_its_own_may_end_by_itself(text: str, wchan: str, kind: str | None) -> None:
     frames = stack("load@JOB:4", MODULE)
     sources = (SourceLine(frames[0].filename, 4, text),)
-    assert read_activity(rank(frames, "S", wchan, sources=sources)).ends_by_itself == kind
+    assert read_activity(rank(frames, "S", wchan, sources=sources)).progress.ends_by_itself == kind
 
 
 GETS = stack("Condition.wait@PY/threading.py:327", "Queue.get@PY/queue.py:171", "advance@JOB:4", MODULE)
@@ -74,7 +74,7 @@ def test_who_delivers_may_be_another_thread(beside: Frames, kind: str | None) ->
         stacks=(stacks(thread(GETS), thread(beside, name="Thread-1", tid=701)),),
         processes=(process("S", "futex_wait_queue", threads=threads),),
     )
-    assert read_activity(waits).ends_by_itself == kind
+    assert read_activity(waits).progress.ends_by_itself == kind
 
 
 HOLDS = stack("wait@TORCH/distributed/distributed_c10d.py:4", "fetch@JOB:40", *STARTED)
@@ -110,7 +110,7 @@ def test_a_result_may_come_from_threads_that_sleep_between_two_tries(waits: Fram
         stacks=(stacks(thread(waits), *pool),),
         processes=(process("S", "futex_wait_queue", threads=threads),),
     )
-    assert read_activity(seen).ends_by_itself == kind
+    assert read_activity(seen).progress.ends_by_itself == kind
 
 
 @pytest.mark.parametrize(("state", "kind"), [("R", "child"), ("D", "child"), ("S", None)])
@@ -122,7 +122,7 @@ def test_a_pool_whose_processes_work_may_deliver(state: str, kind: str | None) -
     )  # fmt: skip
     worker = ChildProcess(801, state, "python", 64)
     seen = rank(frames, processes=(process("S", "futex_wait_queue", children=(worker,)),))
-    assert read_activity(seen).ends_by_itself == kind
+    assert read_activity(seen).progress.ends_by_itself == kind
 
 
 @pytest.mark.parametrize(("again", "stopped"), [("T", 801), ("S", None)])
@@ -136,8 +136,8 @@ def test_a_child_that_was_stopped_delivers_nothing_by_itself(again: str, stopped
         ),
     )
     activity = read_activity(seen)
-    assert activity.stopped_child == stopped
-    assert activity.ends_by_itself == (None if stopped else "data")
+    assert activity.helpers.stopped_child == stopped
+    assert activity.progress.ends_by_itself == (None if stopped else "data")
     others = evidence(*WAITING)
     fourth = msgspec.structs.replace(seen, rank=3)
     verdict = judge(msgspec.structs.replace(others, ranks=(*others.ranks, fourth))).verdicts[0]
@@ -164,7 +164,7 @@ def test_the_workers_of_an_executor_are_those_that_its_result_comes_from(beside:
 
     both = [look(1), look(2)]
     activity = read_activity(rank(stacks=tuple(a for a, _ in both), processes=tuple(b for _, b in both)))
-    assert activity.moving is moving
+    assert activity.progress.moving is moving
 
 
 def test_a_loader_that_polls_its_workers_waits_for_no_request() -> None:
@@ -174,7 +174,7 @@ def test_a_loader_that_polls_its_workers_waits_for_no_request() -> None:
         "get@PY/multiprocessing/queues.py:113", f"_try_get_data@{loader}:1290", f"__next__@{loader}:708",
         "train@JOB:4", MODULE,
     )  # fmt: skip
-    assert read_activity(rank(frames, "S", "do_poll")).ends_by_itself == "data"
+    assert read_activity(rank(frames, "S", "do_poll")).progress.ends_by_itself == "data"
 
 
 def test_what_computes_with_the_gil_may_end_and_what_sleeps_with_it_does_not() -> None:
@@ -182,9 +182,9 @@ def test_what_computes_with_the_gil_may_end_and_what_sleeps_with_it_does_not() -
     still = (heartbeat(2, pulse_count=9, pulse_ns=10**9), heartbeat(2, pulse_count=9, pulse_ns=10**9))
     computes = rank(frames, "R", None, active=True, owns_gil=True, heartbeat=still)
     sleeps = rank(frames, "S", "hrtimer_nanosleep", owns_gil=True, heartbeat=still)
-    assert read_activity(computes).ends_by_itself == "compute"
-    assert read_activity(sleeps).where == "gil"
-    assert read_activity(sleeps).ends_by_itself is None
+    assert read_activity(computes).progress.ends_by_itself == "compute"
+    assert read_activity(sleeps).place.where == "gil"
+    assert read_activity(sleeps).progress.ends_by_itself is None
 
 
 def test_a_verdict_carries_the_kind_of_its_culprits_and_is_not_certain() -> None:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from stallwatch.diagnosis.activity import Activity
-from stallwatch.diagnosis.activity.rank_activity import with_transfer
+from stallwatch.diagnosis.activity import RankActivity
+from stallwatch.diagnosis.activity.rank_activity import CommunicationCall, Place, with_transfer
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.summary import RankSummary
 from tests.builders.job import Rank, loop, world
 
 STEPS = loop(world(2), 3)
-WAITS = Activity(rank=0, where="collective", detail="waits for a collective", in_collective=True)
+WAITS = RankActivity(0, place=Place("collective", "waits for a collective"), call=CommunicationCall(True))
 
 
 def _summary(rank: Rank) -> RankSummary:
@@ -17,7 +17,7 @@ def _summary(rank: Rank) -> RankSummary:
 
 
 def test_gloo_with_nothing_unfinished_waits_in_a_transfer() -> None:
-    assert with_transfer(WAITS, _summary(Rank(0, STEPS, backend="gloo"))).detail == "waits for a send or receive"
+    assert with_transfer(WAITS, _summary(Rank(0, STEPS, backend="gloo"))).place.detail == "waits for a send or receive"
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def test_otherwise_the_wait_stays_what_the_stack_says(rank: Rank) -> None:
 
 
 def test_a_named_call_keeps_its_name() -> None:
-    named = Activity(rank=0, detail="waits in recv", in_collective=True, collective="recv")
+    named = RankActivity(0, place=Place("collective", "waits in recv"), call=CommunicationCall(True, "recv"))
     assert with_transfer(named, _summary(Rank(0, STEPS, backend="gloo"))) == named

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from stallwatch.diagnosis.activity import Activity, read_activity
+from stallwatch.diagnosis.activity import RankActivity, read_activity
 from stallwatch.diagnosis.activity.blocking_location import kernel_wait
 from stallwatch.diagnosis.frames.code_origin import hint
 from stallwatch.diagnosis.logs.consequence import last_exception
@@ -91,27 +91,27 @@ def heartbeat(**fields: Unpack[HeartbeatFields]) -> Heartbeat:
     ],
 )  # fmt: skip
 def test_where_a_rank_stands(frames: tuple[str, ...], state: str, wchan: str, where: str) -> None:
-    assert read_activity(rank(stack(*frames), state, wchan)).where == where
+    assert read_activity(rank(stack(*frames), state, wchan)).place.where == where
 
 
 def test_a_look_at_nothing_is_unknown() -> None:
     activity = read_activity(RankEvidence(4, None, None))
-    assert activity == Activity(rank=4)
+    assert activity == RankActivity(rank=4)
     assert not activity.known
 
 
 def test_the_shown_line_carries_its_source() -> None:
     activity = read_activity(rank(stack(*STEP), "S", "futex_do_wait", sources=source(20, "    with table_lock:\n")))
-    assert activity.frame is not None
-    assert (activity.frame.file, activity.frame.line, activity.frame.function) == (JOB, 20, "step")
-    assert activity.frame.source == "with table_lock:"
-    assert (activity.where, activity.in_collective) == ("lock", False)
+    assert activity.place.frame is not None
+    assert (activity.place.frame.file, activity.place.frame.line, activity.place.frame.function) == (JOB, 20, "step")
+    assert activity.place.frame.source == "with table_lock:"
+    assert (activity.place.where, activity.call.in_collective) == ("lock", False)
 
 
 def test_a_wait_in_c_at_a_line_that_does_not_tell_may_be_a_collective() -> None:
-    assert read_activity(rank(stack(*STEP), "S", "futex_do_wait")).in_collective is None
+    assert read_activity(rank(stack(*STEP), "S", "futex_do_wait")).call.in_collective is None
     told = read_activity(rank(stack(*STEP), "S", "futex_do_wait", sources=source(20, "work.wait()")))
-    assert (told.where, told.in_collective) == ("collective", True)
+    assert (told.place.where, told.call.in_collective) == ("collective", True)
 
 
 @pytest.mark.parametrize(
@@ -154,15 +154,15 @@ def test_the_text_of_a_line_tells_the_call_in_c(line: str, kind: str | None) -> 
 )  # fmt: skip
 def test_what_a_wait_in_c_is_for(line: str, wchan: str, where: str, doing: str) -> None:
     activity = read_activity(rank(stack(*STEP), "S", wchan, sources=source(20, line)))
-    assert (activity.where, activity.detail, activity.in_collective) == (where, doing, False)
+    assert (activity.place.where, activity.place.detail, activity.call.in_collective) == (where, doing, False)
 
 
 def test_a_collective_is_named_and_its_line_shown() -> None:
     activity = read_activity(rank(stack(f"all_reduce@{C10D}:1", f"wrapper@{C10D}:2", *STEP), "S", "futex_do_wait"))
-    assert (activity.in_collective, activity.collective) == (True, "all_reduce")
-    assert activity.detail == "waits in all_reduce"
-    assert activity.frame is not None
-    assert activity.frame.line == 20
+    assert (activity.call.in_collective, activity.call.collective) == (True, "all_reduce")
+    assert activity.place.detail == "waits in all_reduce"
+    assert activity.place.frame is not None
+    assert activity.place.frame.line == 20
 
 
 def test_the_jobs_code_called_back_from_torch_is_not_in_the_collective() -> None:
@@ -170,7 +170,7 @@ def test_the_jobs_code_called_back_from_torch_is_not_in_the_collective() -> None
         "Condition.wait@PY/threading.py:1", "hook@JOB:5", "all_reduce@" + C10D + ":1", "train@JOB:20", MODULE
     )
     activity = read_activity(rank(frames, "S", "futex_do_wait"))
-    assert (activity.where, activity.in_collective) == ("lock", False)
+    assert (activity.place.where, activity.call.in_collective) == ("lock", False)
 
 
 GPU_THREADS = (ThreadState(PID, "python", "R"), ThreadState(PID + 1, "cuda-EvtHandlr", "S"))
@@ -178,24 +178,24 @@ GPU_THREADS = (ThreadState(PID, "python", "R"), ThreadState(PID + 1, "cuda-EvtHa
 
 def test_a_thread_that_spins_without_the_gil_waits_for_its_gpu() -> None:
     spinning = rank(stack(*STEP), "R", active=True, processes=(process("R", threads=GPU_THREADS),))
-    assert read_activity(spinning).gpu_sync
+    assert read_activity(spinning).place.gpu_sync
     computing = rank(stack(*STEP), "R", active=True, owns_gil=True, processes=(process("R", threads=GPU_THREADS),))
-    assert read_activity(computing).where == "busy_loop"
+    assert read_activity(computing).place.where == "busy_loop"
     without_gpu = rank(stack(*STEP), "R", active=True)
-    assert read_activity(without_gpu).where == "busy_loop"
+    assert read_activity(without_gpu).place.where == "busy_loop"
 
 
 def test_the_empty_recorder_of_a_build_for_gpus_makes_no_gpu_rank() -> None:
     empty = recorded(0, ())
     computing = rank(stack(*STEP), "R", active=True, recorders=(empty,))
-    assert read_activity(computing).where == "busy_loop"
+    assert read_activity(computing).place.where == "busy_loop"
     used = rank(stack(*STEP), "R", active=True, recorders=(recorded(2, (Call(world(3)),)),))
-    assert read_activity(used).gpu_sync
+    assert read_activity(used).place.gpu_sync
 
 
 def test_synchronize_is_a_gpu_wait() -> None:
     activity = read_activity(rank(stack("synchronize@TORCH/cuda/__init__.py:1", *STEP), "R", active=True))
-    assert (activity.where, activity.gpu_sync, activity.in_collective) == ("gpu_sync", True, False)
+    assert (activity.place.where, activity.place.gpu_sync, activity.call.in_collective) == ("gpu_sync", True, False)
 
 
 _FUTURE = (
@@ -218,10 +218,12 @@ def test_a_future_is_followed_to_the_line_of_the_thread_that_works_on_it() -> No
     calls = (recorder(1, (0, "11")),)  # the thread that waits is the one that calls collectives
     look = stacks(main, at_work, idle)
     activity = read_activity(rank(stacks=(look,), processes=(process("S", "futex_do_wait"),), recorders=calls))
-    assert activity.frame is not None
-    assert activity.frame.line != 77
-    assert activity.awaited_frame is not None
-    assert (activity.awaited_frame.line, activity.awaited_frame.function) == (77, "put")
+    assert activity.place.frame is not None
+    assert activity.place.frame.line != 77
+    awaited = activity.helpers.awaited
+    assert awaited is not None
+    assert awaited.frame is not None
+    assert (awaited.frame.line, awaited.frame.function) == (77, "put")
     assert any("which is at /srv/job/train.py:77" in fact.fact for fact in activity.why)
 
 
@@ -229,7 +231,7 @@ def test_of_several_threads_at_work_nothing_tells_which_is_awaited() -> None:
     main = thread(stack(*_FUTURE))
     working = [_pooled("put@JOB:77", tid=702), _pooled("put@JOB:78", tid=703)]
     activity = read_activity(rank(stacks=(stacks(main, *working),), processes=(process("S", "futex_do_wait"),)))
-    assert activity.awaited_frame is None
+    assert activity.helpers.awaited is None
 
 
 def test_a_thread_beside_one_that_waits_for_a_lock_is_not_followed() -> None:
@@ -237,18 +239,18 @@ def test_a_thread_beside_one_that_waits_for_a_lock_is_not_followed() -> None:
     activity = read_activity(
         rank(stacks=(stacks(main, _pooled("put@JOB:77", tid=702)),), processes=(process("S", "futex_do_wait"),))
     )
-    assert activity.awaited_frame is None
+    assert activity.helpers.awaited is None
 
 
 def test_a_sleeping_owner_of_the_gil_holds_it() -> None:
     activity = read_activity(rank(stack(*STEP), "S", "hrtimer_nanosleep", owns_gil=True))
-    assert activity.where == "gil"
+    assert activity.place.where == "gil"
 
 
 def test_a_stopped_owner_of_the_gil_is_stopped_and_no_more() -> None:
     activity = read_activity(rank(stack(*STEP), "T", "do_signal_stop", owns_gil=True))
-    assert activity.stopped
-    assert activity.where != "gil"
+    assert activity.process.stopped
+    assert activity.place.where != "gil"
     assert not any("GIL" in fact.fact for fact in activity.why)
 
 
@@ -260,38 +262,38 @@ def test_the_state_of_a_thread_that_is_gone_is_no_reason(state: str) -> None:
 def test_a_checkpoint_that_holds_the_gil_stays_a_checkpoint() -> None:
     frames = stack("save@TORCH/serialization.py:1", *STEP)
     activity = read_activity(rank(frames, "S", "wait_for_partner", owns_gil=True))
-    assert activity.where == "checkpoint"
-    assert "GIL" in activity.detail
+    assert activity.place.where == "checkpoint"
+    assert "GIL" in activity.place.detail
 
 
 def test_a_pulse_that_goes_on_clears_the_gil() -> None:
     beats = (heartbeat(pulse_count=5), heartbeat(pulse_count=8))
     activity = read_activity(rank(stack(*STEP), "S", "hrtimer_nanosleep", owns_gil=True, heartbeat=beats))
-    assert activity.where == "user_code"
+    assert activity.place.where == "user_code"
 
 
 def test_without_a_stack_a_pulse_that_stands_still_means_the_gil() -> None:
     looks = (process("S", "futex_do_wait", look=1, at_seconds=10), process("S", "futex_do_wait", look=2, at_seconds=15))
     beats = (heartbeat(pulse_ns=4 * 10**9), heartbeat(pulse_ns=4 * 10**9))
-    assert read_activity(rank(processes=looks, heartbeat=beats)).where == "gil"
+    assert read_activity(rank(processes=looks, heartbeat=beats)).place.where == "gil"
     dumping = tuple(msgspec.structs.replace(beat, dump_started_ns=1) for beat in beats)
-    assert read_activity(rank(processes=looks, heartbeat=dumping)).where == "unknown"
+    assert read_activity(rank(processes=looks, heartbeat=dumping)).place.where == "unknown"
     stopped = tuple(msgspec.structs.replace(look, state="T") for look in looks)
     activity = read_activity(rank(processes=stopped, heartbeat=beats))
-    assert (activity.stopped, activity.where) == (True, "unknown")
+    assert (activity.process.stopped, activity.place.where) == (True, "unknown")
 
 
 def test_the_phase_a_job_told_says_what_a_file_wait_is_for() -> None:
     beat = (heartbeat(phase="checkpoint"),)
-    assert read_activity(rank(stack(*STEP), "D", "nfs_file_fsync", heartbeat=beat)).where == "checkpoint"
-    assert read_activity(rank((), "D", "nfs_file_fsync", heartbeat=beat)).where == "checkpoint"
-    assert read_activity(rank(stack(*STEP), "S", "futex_do_wait", heartbeat=beat)).where == "lock"
+    assert read_activity(rank(stack(*STEP), "D", "nfs_file_fsync", heartbeat=beat)).place.where == "checkpoint"
+    assert read_activity(rank((), "D", "nfs_file_fsync", heartbeat=beat)).place.where == "checkpoint"
+    assert read_activity(rank(stack(*STEP), "S", "futex_do_wait", heartbeat=beat)).place.where == "lock"
 
 
 # Which thread
 
 
-def activity_of(*threads: ThreadStack, **fields: Any) -> Activity:
+def activity_of(*threads: ThreadStack, **fields: Any) -> RankActivity:
     return read_activity(rank(stacks=(stacks(*threads),), **fields))
 
 
@@ -312,41 +314,41 @@ def test_service_threads_are_never_judged() -> None:
     main = thread(stack("Event.wait@PY/threading.py:1", *STEP))
     for order in ((main, *SERVICES), (*SERVICES, main)):
         activity = activity_of(*order)
-        assert (activity.thread, activity.where) == ("MainThread", "lock")
+        assert (activity.place.thread, activity.place.where) == ("MainThread", "lock")
 
 
 def test_a_training_loop_in_a_thread_is_judged_when_main_only_waits() -> None:
     trains = thread(stack(f"all_reduce@{C10D}:1", "loop@JOB:5", *THREAD_START), name="trainer", tid=9)
     joins = thread(stack("Thread.join@PY/threading.py:1", "main@JOB:90", MODULE))
     activity = activity_of(joins, trains, *SERVICES)
-    assert (activity.thread, activity.in_collective) == ("trainer", True)
+    assert (activity.place.thread, activity.call.in_collective) == ("trainer", True)
 
 
 def test_a_background_thread_in_a_collective_does_not_hide_a_stuck_main_thread() -> None:
     saver = thread(stack(f"all_reduce@{C10D}:1", "saver@JOB:5", *THREAD_START), name="saver", tid=9, ident=77)
     stuck = thread(stack("Condition.wait@PY/threading.py:1", *STEP), ident=55)
-    assert activity_of(stuck, saver).thread == "MainThread"
+    assert activity_of(stuck, saver).place.thread == "MainThread"
 
 
 def test_the_recorder_tells_which_thread_issues_the_collectives() -> None:
     waits = thread(stack("Condition.wait@PY/threading.py:1", "main@JOB:90", MODULE), ident=55)
     loop = thread(stack(f"all_reduce@{C10D}:1", "loop@JOB:5", *THREAD_START), name="loop", tid=9, ident=77)
-    assert activity_of(waits, loop, recorders=(recorder(1, (1, "77")),)).thread == "loop"
-    assert activity_of(waits, loop, recorders=(recorder(1, (1, "77"), (2, "55")),)).thread == "MainThread"
+    assert activity_of(waits, loop, recorders=(recorder(1, (1, "77")),)).place.thread == "loop"
+    assert activity_of(waits, loop, recorders=(recorder(1, (1, "77"), (2, "55")),)).place.thread == "MainThread"
 
 
 def test_python_run_by_the_autograd_engine_is_judged_instead_of_main() -> None:
     main = thread(stack("_engine_run_backward@TORCH/autograd/graph.py:1", *STEP))
     engine = thread(stack("Condition.wait@PY/threading.py:1", "my_hook@JOB:7"), name="", tid=9)
     activity = activity_of(main, engine)
-    assert (activity.where, activity.os_thread_id) == ("lock", 9)
+    assert (activity.place.where, activity.place.os_thread_id) == ("lock", 9)
 
 
 def test_the_thread_that_keeps_the_gil_is_judged() -> None:
     main = thread(stack(*STEP))
     owner = thread(stack("compress@JOB:7", *THREAD_START), name="packer", tid=9, owns_gil=True)
     activity = activity_of(main, owner)
-    assert (activity.where, activity.thread) == ("gil", "packer")
+    assert (activity.place.where, activity.place.thread) == ("gil", "packer")
 
 
 def test_our_own_pulse_holding_the_gil_for_a_moment_is_not_the_thread_that_blocks() -> None:
@@ -356,21 +358,21 @@ def test_our_own_pulse_holding_the_gil_for_a_moment_is_not_the_thread_that_block
     looks = (stacks(main), stacks(main, pulse, look=2))
     processes = tuple(process("S", "futex_do_wait", look=look, ticks=14, at_seconds=3 * look) for look in (1, 2))
     activity = read_activity(rank(stacks=looks, processes=processes))
-    assert (activity.where, activity.thread, activity.moving) == ("lock", "MainThread", False)
+    assert (activity.place.where, activity.place.thread, activity.progress.moving) == ("lock", "MainThread", False)
 
 
 def test_an_ending_main_thread_shows_the_line_of_the_thread_it_waits_for() -> None:
     main = thread(stack("_shutdown@PY/threading.py:1"))
     other = thread(stack("serve@JOB:7", *THREAD_START), name="server", tid=9)
     activity = activity_of(main, other)
-    assert (activity.where, activity.in_teardown) == ("teardown", True)
-    assert activity.frame is not None
-    assert activity.frame.function == "serve"
+    assert (activity.place.where, activity.place.in_teardown) == ("teardown", True)
+    assert activity.place.frame is not None
+    assert activity.place.frame.function == "serve"
 
 
 def test_exit_handlers_are_told_by_a_main_thread_that_no_longer_runs_a_module() -> None:
-    assert activity_of(thread(stack("Event.wait@PY/threading.py:1", "cleanup@JOB:3"))).in_teardown
-    assert not activity_of(thread(stack("Event.wait@PY/threading.py:1", "cleanup@JOB:3", MODULE))).in_teardown
+    assert activity_of(thread(stack("Event.wait@PY/threading.py:1", "cleanup@JOB:3"))).place.in_teardown
+    assert not activity_of(thread(stack("Event.wait@PY/threading.py:1", "cleanup@JOB:3", MODULE))).place.in_teardown
 
 
 # Children
@@ -397,10 +399,12 @@ def test_a_loader_is_followed_into_the_worker_that_is_at_work() -> None:
         sources=source(55, "with self.lock:"),
     )
     activity = read_activity(evidence)
-    assert (activity.where, activity.waits_for_children, activity.child_pids) == ("dataloader", True, (801, 802))
-    assert (activity.child_pid, activity.child_detail) == (802, "waits for a lock")
-    assert activity.child_frame is not None
-    assert activity.child_frame.line == 55
+    helpers = activity.helpers
+    assert (activity.place.where, helpers.waits_for_children, helpers.child_pids) == ("dataloader", True, (801, 802))
+    assert helpers.child is not None
+    assert (helpers.child.pid, helpers.child.detail) == (802, "waits for a lock")
+    assert helpers.child.frame is not None
+    assert helpers.child.frame.line == 55
 
 
 # Motion
@@ -416,7 +420,7 @@ def looks(
     before: Mapping[str, Any] = MappingProxyType({}),
     after: Mapping[str, Any] = MappingProxyType({}),
     **fields: Any,
-) -> Activity:
+) -> RankActivity:
     """Two looks five seconds apart; `before` and `after` are fields of the process looks."""
     return read_activity(
         rank(
@@ -437,65 +441,69 @@ WAITS = ("Condition.wait@PY/threading.py:327", "load@JOB:7", *STEP)
 
 
 def test_one_look_cannot_tell_motion() -> None:
-    assert read_activity(rank(stack(*WAITS), "S", "futex_do_wait")).moving is None
+    assert read_activity(rank(stack(*WAITS), "S", "futex_do_wait")).progress.moving is None
 
 
 def test_the_same_stack_twice_stands_still() -> None:
-    assert looks(WAITS, WAITS).moving is False
+    assert looks(WAITS, WAITS).progress.moving is False
 
 
 def test_another_stack_moves() -> None:
-    assert looks(WAITS, ("store@JOB:40", *STEP)).moving is True
+    assert looks(WAITS, ("store@JOB:40", *STEP)).progress.moving is True
 
 
 def test_another_line_of_a_caller_moves() -> None:
-    assert looks(WAITS, ("Condition.wait@PY/threading.py:327", "load@JOB:7", "step@JOB:21", MODULE)).moving is True
+    assert (
+        looks(WAITS, ("Condition.wait@PY/threading.py:327", "load@JOB:7", "step@JOB:21", MODULE)).progress.moving
+        is True
+    )
 
 
 def test_a_poll_inside_a_wait_does_not_move() -> None:
     poll = ("get@PY/multiprocessing/queues.py:113", f"_try_get_data@{LOADER}:1290", f"__next__@{LOADER}:1", *STEP)
     again = (f"_try_get_data@{LOADER}:1310", f"_get_data@{LOADER}:1480", f"__next__@{LOADER}:1", *STEP)
-    assert looks(poll, again, wchan="do_poll").moving is False
+    assert looks(poll, again, wchan="do_poll").progress.moving is False
 
 
 def test_a_loop_that_polls_between_two_lines_is_not_judged() -> None:
     assert (
-        looks(("wait_for_file@JOB:7", *STEP), ("wait_for_file@JOB:8", *STEP), wchan="hrtimer_nanosleep").moving is None
+        looks(("wait_for_file@JOB:7", *STEP), ("wait_for_file@JOB:8", *STEP), wchan="hrtimer_nanosleep").progress.moving
+        is None
     )
 
 
 def test_a_busy_loop_is_not_judged_by_being_busy() -> None:
     activity = looks(STEP, STEP, state="R", wchan=None, ticks=(100, 590))
-    assert (activity.where, activity.moving) == ("busy_loop", None)
-    assert activity.cpu_share == pytest.approx(0.98)
+    assert (activity.place.where, activity.progress.moving) == ("busy_loop", None)
+    assert activity.progress.cpu_share == pytest.approx(0.98)
 
 
 def test_cpu_of_the_blocking_thread_moves_and_of_other_threads_does_not() -> None:
     checkpoint = ("save@TORCH/serialization.py:1", *STEP)
-    assert looks(checkpoint, checkpoint, wchan="io_schedule", ticks=(100, 200)).moving is True
+    assert looks(checkpoint, checkpoint, wchan="io_schedule", ticks=(100, 200)).progress.moving is True
     spinning = {"cpu_ticks": 9000}
-    assert looks(WAITS, WAITS, ticks=(100, 101), after=spinning).moving is False
+    assert looks(WAITS, WAITS, ticks=(100, 101), after=spinning).progress.moving is False
 
 
 def test_a_spinning_wait_for_the_gpu_does_not_move() -> None:
     sync = ("synchronize@TORCH/cuda/__init__.py:1", *STEP)
-    assert looks(sync, sync, state="R", wchan=None, ticks=(100, 600)).moving is False
+    assert looks(sync, sync, state="R", wchan=None, ticks=(100, 600)).progress.moving is False
 
 
 def test_written_bytes_move_a_checkpoint_but_not_a_collective() -> None:
     first, second = {"write_bytes": 0}, {"write_bytes": 300 << 20}
     checkpoint = ("save@TORCH/serialization.py:1", *STEP)
-    assert looks(checkpoint, checkpoint, wchan="io_schedule", before=first, after=second).moving is True
+    assert looks(checkpoint, checkpoint, wchan="io_schedule", before=first, after=second).progress.moving is True
     collective = (f"all_reduce@{C10D}:1", *STEP)
-    assert looks(collective, collective, before=first, after=second).moving is False
+    assert looks(collective, collective, before=first, after=second).progress.moving is False
 
 
 def test_working_children_move_a_rank_that_waits_for_them() -> None:
     first = {"children": (ChildProcess(801, "R", "ninja", 10),)}
     second = {"children": (ChildProcess(801, "R", "ninja", 400),)}
     compiles = ("communicate@PY/subprocess.py:1", "_run_ninja_build@TORCH/utils/cpp_extension.py:2", *STEP)
-    assert looks(compiles, compiles, wchan="pipe_read", before=first, after=second).moving is True
-    assert looks(WAITS, WAITS, before=first, after=second).moving is False
+    assert looks(compiles, compiles, wchan="pipe_read", before=first, after=second).progress.moving is True
+    assert looks(WAITS, WAITS, before=first, after=second).progress.moving is False
 
 
 WORKER = ("fetch@TORCH/utils/data/_utils/fetch.py:1", "_worker_loop@TORCH/utils/data/_utils/worker.py:2")
@@ -533,11 +541,11 @@ def test_a_worker_busy_at_the_same_lines_of_the_job_proves_no_work(
             for look in (1, 2)
         ),
     )  # fmt: skip
-    assert read_activity(evidence).moving is moving
+    assert read_activity(evidence).progress.moving is moving
 
 
 def test_a_step_between_the_looks_moves() -> None:
-    assert looks(WAITS, WAITS, heartbeat=(heartbeat(step=4), heartbeat(step=5))).moving is True
+    assert looks(WAITS, WAITS, heartbeat=(heartbeat(step=4), heartbeat(step=5))).progress.moving is True
 
 
 def operation(record_id: int, thread_id: str) -> Operation:
@@ -555,9 +563,9 @@ def recorder(look: int, *operations: tuple[int, str], backend: str = "gloo") -> 
 
 def test_new_operations_move_the_thread_that_issued_them_only() -> None:
     recorders = (recorder(1, (1, "55"), (2, "77")), recorder(2, (1, "55"), (2, "77"), (3, "77")))
-    assert looks(WAITS, WAITS, recorders=recorders).moving is False
+    assert looks(WAITS, WAITS, recorders=recorders).progress.moving is False
     alone = (recorder(1, (1, "55")), recorder(2, (1, "55"), (2, "55")))
-    assert looks(WAITS, WAITS, recorders=alone).moving is True
+    assert looks(WAITS, WAITS, recorders=alone).progress.moving is True
 
 
 def test_what_had_ended_before_a_dump_of_active_calls_is_not_new() -> None:
@@ -567,7 +575,7 @@ def test_what_had_ended_before_a_dump_of_active_calls_is_not_new() -> None:
             Recorder(f"{look}", look, "nccl", "2.10", (), (GroupStatus(0, number, -1, 3),), tuple(known))
             for look, number, known in ((1, enqueued[0], ()), (2, enqueued[1], ended))
         )
-        return looks(WAITS, WAITS, recorders=(first, last)).moving
+        return looks(WAITS, WAITS, recorders=(first, last)).progress.moving
 
     assert seen(3, 3) is False
     assert seen(2, 3) is True
@@ -576,7 +584,7 @@ def test_what_had_ended_before_a_dump_of_active_calls_is_not_new() -> None:
 def test_a_stopped_process_stands_still() -> None:
     evidence = rank(processes=(process("T", "do_signal_stop", look=1), process("T", "do_signal_stop", look=2)))
     activity = read_activity(evidence)
-    assert (activity.stopped, activity.moving) == (True, False)
+    assert (activity.process.stopped, activity.progress.moving) == (True, False)
 
 
 # Ends and exceptions
@@ -584,13 +592,13 @@ def test_a_stopped_process_stands_still() -> None:
 
 def test_a_zombie_is_gone_with_its_signal() -> None:
     activity = read_activity(rank(processes=(process("Z", exit_signal=9, out_of_memory=True),)))
-    assert (activity.gone, activity.exit_signal, activity.out_of_memory) == (True, 9, True)
-    assert activity.in_collective is False
+    assert (activity.end.gone, activity.end.exit_signal, activity.end.out_of_memory) == (True, 9, True)
+    assert activity.call.in_collective is False
 
 
 def test_a_hook_that_said_its_last_word_does_not_bury_a_live_process() -> None:
-    assert not read_activity(rank(heartbeat=(heartbeat(ended=True),))).gone
-    assert read_activity(RankEvidence(2, None, PID, heartbeat=(heartbeat(ended=True),))).gone
+    assert not read_activity(rank(heartbeat=(heartbeat(ended=True),))).end.gone
+    assert read_activity(RankEvidence(2, None, PID, heartbeat=(heartbeat(ended=True),))).end.gone
 
 
 LOG = (
@@ -617,8 +625,8 @@ def test_a_traceback_that_names_nobody_in_a_file_of_several_ranks_is_nobodys() -
     assert last_exception(logged(*anybody), 2, shared=True) is None
     assert last_exception(logged(*LOG), 2, shared=True) is not None
     attempts = (Attempt("log", 1, 0, True, SHARED_LOG),)
-    assert read_activity(rank(log=anybody, attempts=attempts)).exception is None
-    assert read_activity(rank(log=LOG, attempts=attempts)).exception == "ValueError: bad shard"
+    assert read_activity(rank(log=anybody, attempts=attempts)).exceptions.text is None
+    assert read_activity(rank(log=LOG, attempts=attempts)).exceptions.text == "ValueError: bad shard"
 
 
 @pytest.mark.parametrize(
@@ -636,15 +644,19 @@ def test_an_exception_about_a_lost_peer_is_a_consequence(last: str) -> None:
 
 
 def test_an_exception_of_a_live_rank_is_swallowed_unless_it_is_ending() -> None:
-    assert read_activity(rank(stack(*WAITS), "S", "futex_do_wait", log=LOG)).exception_swallowed
+    waits = read_activity(rank(stack(*WAITS), "S", "futex_do_wait", log=LOG)).exceptions.raised
+    assert waits is not None
+    assert waits.swallowed
     ending = stack(f"destroy_process_group@{C10D}:1", "main@JOB:3", MODULE)
     activity = read_activity(rank(ending, "S", "futex_do_wait", log=LOG))
-    assert (activity.in_teardown, activity.exception_swallowed) == (True, False)
+    assert activity.place.in_teardown
+    assert activity.exceptions.raised is not None
+    assert not activity.exceptions.raised.swallowed
 
 
 def test_the_hooks_word_on_an_exception_comes_before_the_log() -> None:
     activity = read_activity(rank(stack(*WAITS), heartbeat=(heartbeat(exception="KeyError"),)))
-    assert activity.exception == "KeyError"
+    assert activity.exceptions.text == "KeyError"
 
 
 @pytest.mark.parametrize(
@@ -707,12 +719,12 @@ def test_odd_evidence_never_raises_and_order_is_irrelevant(evidence: RankEvidenc
 def test_a_rank_that_was_still_starting_at_the_first_look_has_stood_since_the_second() -> None:
     starting, waiting = thread(stack("to@JOB:3", MODULE)), thread(stack(*WAITS))
     seen = (stacks(starting), stacks(waiting, look=2), stacks(waiting, look=3))
-    assert read_activity(rank(stacks=seen[:2])).moving is True
-    assert read_activity(rank(stacks=seen)).moving is False
+    assert read_activity(rank(stacks=seen[:2])).progress.moving is True
+    assert read_activity(rank(stacks=seen)).progress.moving is False
 
 
 def test_operations_issued_before_the_last_two_looks_move_nobody() -> None:
     waiting = thread(stack(*WAITS))
     seen = tuple(stacks(waiting, look=look) for look in (1, 2, 3))
     recorders = (recorder(1, (1, "55")), recorder(2, (1, "55"), (2, "55")), recorder(3, (1, "55"), (2, "55")))
-    assert read_activity(rank(stacks=seen, recorders=recorders)).moving is False
+    assert read_activity(rank(stacks=seen, recorders=recorders)).progress.moving is False

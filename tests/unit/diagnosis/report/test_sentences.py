@@ -4,7 +4,8 @@ from typing import Any, get_args
 
 import pytest
 
-from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.activity import RankActivity
+from stallwatch.diagnosis.activity.flat import FlatActivity, unflatten
 from stallwatch.diagnosis.report.sentences import summary
 from stallwatch.diagnosis.report.text import SentenceExtras
 from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, GroupRef, Mismatch, Verdict
@@ -22,14 +23,14 @@ def verdict(cause: Cause, *culprits: int, confidence: str = "certain", **fields:
     return Verdict(cause, culprits, confidence, "", **(values | fields))  # type: ignore[arg-type]
 
 
-def activity(rank: int = 2, **fields: Any) -> Activity:
+def activity(rank: int = 2, **fields: Any) -> RankActivity:
     values: dict[str, Any] = {
         "host": "node0", "pid": 700, "where": "lock", "detail": "waits for a lock", "frame": LINE,
     }  # fmt: skip
-    return Activity(rank=rank, **(values | fields))
+    return unflatten(FlatActivity(rank=rank, **(values | fields)))
 
 
-def say(told: Verdict, *activities: Activity) -> str:
+def say(told: Verdict, *activities: RankActivity) -> str:
     return summary(told, {one.rank: one for one in activities})
 
 

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from stallwatch.diagnosis.activity import Activity
+from stallwatch.diagnosis.activity.flat import FlatActivity, unflatten
 from stallwatch.diagnosis.report.steps import next_steps
 from stallwatch.model.verdict import Cause, Confidence, CulpritProcess, Frame, Mismatch, Verdict, Where
 
@@ -21,7 +21,7 @@ def steps(cause: Cause, *culprits: int, **fields: Any) -> tuple[str, ...]:
     values: dict[str, Any] = {"host": "node7", "pid": 4711, "where": "lock", "frame": LINE, "detail": "waits"} | fields
     mismatch = values.pop("mismatch", None)
     missing = values.pop("missing", ())
-    activities = {rank: Activity(rank=rank, **values) for rank in culprits}
+    activities = {rank: unflatten(FlatActivity(rank=rank, **values)) for rank in culprits}
     processes = tuple(
         CulpritProcess(rank, values["host"], values["pid"], None, values["where"], values["frame"]) for rank in culprits
     )
