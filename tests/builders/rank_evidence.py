@@ -1,24 +1,32 @@
 """Evidence of one rank, written short: stacks as "function@path:line" lines, innermost first."""
 
-from typing import Any
+from typing import Any, Unpack
 
 from stallwatch.formats.training_log import parse
 from stallwatch.model.evidence import (
     CodeFrame,
     LogEvent,
+    Operation,
     ProcessLook,
     RankEvidence,
+    Recorder,
     SourceLine,
     Stacks,
     ThreadStack,
     ThreadState,
 )
+from stallwatch.model.snapshot import Heartbeat
+from tests.builders.heartbeat import HeartbeatFields, heartbeat
 
 PID = 700
 STDLIB = "/usr/lib/python3.11"
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 JOB = "/srv/job/train.py"
 MODULE = f"<module>@{JOB}:99"
+C10D = "TORCH/distributed/distributed_c10d.py"
+LOADER = "TORCH/utils/data/dataloader.py"
+STEP = ("step@JOB:20", MODULE)
+WAITS = ("Condition.wait@PY/threading.py:327", "load@JOB:7", *STEP)
 
 Frames = tuple[CodeFrame, ...]
 
@@ -76,6 +84,13 @@ def process(
     return ProcessLook(**(values | fields))
 
 
+def own_record(**fields: Unpack[HeartbeatFields]) -> Heartbeat:
+    """The record of the one rank that is looked at; its pulse has begun."""
+    words: HeartbeatFields = {"pid": PID, "pulse_count": 5}
+    words.update(fields)
+    return heartbeat(2, **words)
+
+
 def stacks(*threads: ThreadStack, look: int = 1, source: str = "stacks.json", pid: int = PID) -> Stacks:
     return Stacks(source, look, pid, threads)
 
@@ -111,3 +126,18 @@ def logged(*lines: str) -> tuple[LogEvent, ...]:
 
 def source(line: int, text: str) -> tuple[SourceLine, ...]:
     return (SourceLine(JOB, line, text),)
+
+
+def operation_of(record_id: int, thread_id: str) -> Operation:
+    """An all_reduce of gloo's that this thread issued and that has not ended; all its numbers are `record_id`."""
+    return Operation(
+        record_id, 0, "0", "default_pg", record_id, 0, record_id, "all_reduce", "gloo", "scheduled", False, False,
+        (), (), (), (), None, None, None, None, thread_id=thread_id,
+    )  # fmt: skip
+
+
+def issued_by(look: int, *operations: tuple[int, str], backend: str = "gloo") -> Recorder:
+    """A recorder of one look with these operations, each (record id, ident of the thread that issued it)."""
+    return Recorder(
+        f"fr-{look}.pickle", look, backend, "2.10", (), (), tuple(operation_of(record, by) for record, by in operations)
+    )

@@ -1,0 +1,205 @@
+"""Whether a rank moves between two looks."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import pytest
+
+from stallwatch.diagnosis.activity import RankActivity, read_activity
+from stallwatch.model.evidence import (
+    ChildProcess,
+    GroupStatus,
+    Recorder,
+)
+from tests.builders.rank_evidence import (
+    C10D,
+    LOADER,
+    MODULE,
+    STEP,
+    WAITS,
+    issued_by,
+    operation_of,
+    own_record,
+    process,
+    rank,
+    stack,
+    stacks,
+    thread,
+)
+
+
+def looks(
+    first: tuple[str, ...],
+    second: tuple[str, ...],
+    *,
+    state: str = "S",
+    wchan: str | None = "futex_do_wait",
+    ticks: tuple[int | None, int | None] = (None, None),
+    before: Mapping[str, Any] = MappingProxyType({}),
+    after: Mapping[str, Any] = MappingProxyType({}),
+    **fields: Any,
+) -> RankActivity:
+    """Two looks five seconds apart; `before` and `after` are fields of the process looks."""
+    return read_activity(
+        rank(
+            stacks=(
+                stacks(thread(stack(*first), active=state == "R")),
+                stacks(thread(stack(*second), active=state == "R"), look=2, source="stacks-2.json"),
+            ),
+            processes=(
+                process(state, wchan, look=1, ticks=ticks[0], at_seconds=10, **before),
+                process(state, wchan, look=2, ticks=ticks[1], at_seconds=15, **after),
+            ),
+            **fields,
+        )
+    )
+
+
+def test_one_look_cannot_tell_motion() -> None:
+    assert read_activity(rank(stack(*WAITS), "S", "futex_do_wait")).progress.moving is None
+
+
+def test_the_same_stack_twice_stands_still() -> None:
+    assert looks(WAITS, WAITS).progress.moving is False
+
+
+def test_another_stack_moves() -> None:
+    assert looks(WAITS, ("store@JOB:40", *STEP)).progress.moving is True
+
+
+def test_another_line_of_a_caller_moves() -> None:
+    assert (
+        looks(WAITS, ("Condition.wait@PY/threading.py:327", "load@JOB:7", "step@JOB:21", MODULE)).progress.moving
+        is True
+    )
+
+
+def test_a_poll_inside_a_wait_does_not_move() -> None:
+    poll = ("get@PY/multiprocessing/queues.py:113", f"_try_get_data@{LOADER}:1290", f"__next__@{LOADER}:1", *STEP)
+    again = (f"_try_get_data@{LOADER}:1310", f"_get_data@{LOADER}:1480", f"__next__@{LOADER}:1", *STEP)
+    assert looks(poll, again, wchan="do_poll").progress.moving is False
+
+
+def test_a_loop_that_polls_between_two_lines_is_not_judged() -> None:
+    assert (
+        looks(("wait_for_file@JOB:7", *STEP), ("wait_for_file@JOB:8", *STEP), wchan="hrtimer_nanosleep").progress.moving
+        is None
+    )
+
+
+def test_a_busy_loop_is_not_judged_by_being_busy() -> None:
+    activity = looks(STEP, STEP, state="R", wchan=None, ticks=(100, 590))
+    assert (activity.place.where, activity.progress.moving) == ("busy_loop", None)
+    assert activity.progress.cpu_share == pytest.approx(0.98)
+
+
+def test_cpu_of_the_blocking_thread_moves_and_of_other_threads_does_not() -> None:
+    checkpoint = ("save@TORCH/serialization.py:1", *STEP)
+    assert looks(checkpoint, checkpoint, wchan="io_schedule", ticks=(100, 200)).progress.moving is True
+    spinning = {"cpu_ticks": 9000}
+    assert looks(WAITS, WAITS, ticks=(100, 101), after=spinning).progress.moving is False
+
+
+def test_a_spinning_wait_for_the_gpu_does_not_move() -> None:
+    sync = ("synchronize@TORCH/cuda/__init__.py:1", *STEP)
+    assert looks(sync, sync, state="R", wchan=None, ticks=(100, 600)).progress.moving is False
+
+
+def test_written_bytes_move_a_checkpoint_but_not_a_collective() -> None:
+    first, second = {"write_bytes": 0}, {"write_bytes": 300 << 20}
+    checkpoint = ("save@TORCH/serialization.py:1", *STEP)
+    assert looks(checkpoint, checkpoint, wchan="io_schedule", before=first, after=second).progress.moving is True
+    collective = (f"all_reduce@{C10D}:1", *STEP)
+    assert looks(collective, collective, before=first, after=second).progress.moving is False
+
+
+def test_working_children_move_a_rank_that_waits_for_them() -> None:
+    first = {"children": (ChildProcess(801, "R", "ninja", 10),)}
+    second = {"children": (ChildProcess(801, "R", "ninja", 400),)}
+    compiles = ("communicate@PY/subprocess.py:1", "_run_ninja_build@TORCH/utils/cpp_extension.py:2", *STEP)
+    assert looks(compiles, compiles, wchan="pipe_read", before=first, after=second).progress.moving is True
+    assert looks(WAITS, WAITS, before=first, after=second).progress.moving is False
+
+
+WORKER = ("fetch@TORCH/utils/data/_utils/fetch.py:1", "_worker_loop@TORCH/utils/data/_utils/worker.py:2")
+
+
+@pytest.mark.parametrize(
+    ("worker", "again", "moving"),
+    [
+        (("decode@JOB:60", "__getitem__@JOB:55", *WORKER), ("decode@JOB:60", "__getitem__@JOB:55", *WORKER), None),
+        (("decode@JOB:60", "__getitem__@JOB:55", *WORKER), ("scale@JOB:70", "__getitem__@JOB:56", *WORKER), True),
+        # Its own loop, at work on what it was given between two looks.
+        (WORKER, WORKER, True),
+    ],
+)
+def test_a_worker_busy_at_the_same_lines_of_the_job_proves_no_work(
+    worker: tuple[str, ...], again: tuple[str, ...], moving: bool | None
+) -> None:
+    queue = ("poll@PY/selectors.py:1", "get@PY/multiprocessing/queues.py:3")
+    waits = (*queue, f"_try_get_data@{LOADER}:4", f"__next__@{LOADER}:5", *STEP)
+    children = [
+        msgspec.structs.replace(thread(stack(*frames), tid=801, active=True), pid=801) for frames in (worker, again)
+    ]
+    evidence = rank(
+        stacks=tuple(
+            part
+            for look in (1, 2)
+            for part in (
+                stacks(thread(stack(*waits)), look=look),
+                stacks(children[look - 1], source=f"stacks.child-801-{look}.json", pid=801, look=look),
+            )
+        ),
+        processes=tuple(
+            process("S", "do_poll", look=look, at_seconds=5 * look,
+                    children=(ChildProcess(801, "R", "python", 400 * look),))
+            for look in (1, 2)
+        ),
+    )  # fmt: skip
+    assert read_activity(evidence).progress.moving is moving
+
+
+def test_a_step_between_the_looks_moves() -> None:
+    assert looks(WAITS, WAITS, heartbeat=(own_record(step=4), own_record(step=5))).progress.moving is True
+
+
+def test_new_operations_move_the_thread_that_issued_them_only() -> None:
+    recorders = (issued_by(1, (1, "55"), (2, "77")), issued_by(2, (1, "55"), (2, "77"), (3, "77")))
+    assert looks(WAITS, WAITS, recorders=recorders).progress.moving is False
+    alone = (issued_by(1, (1, "55")), issued_by(2, (1, "55"), (2, "55")))
+    assert looks(WAITS, WAITS, recorders=alone).progress.moving is True
+
+
+def test_what_had_ended_before_a_dump_of_active_calls_is_not_new() -> None:
+    def seen(*enqueued: int) -> bool | None:
+        ended = [msgspec.structs.replace(operation_of(number, "55"), retired=True) for number in (1, 2, 3)]
+        first, last = (
+            Recorder(f"{look}", look, "nccl", "2.10", (), (GroupStatus(0, number, -1, 3),), tuple(known))
+            for look, number, known in ((1, enqueued[0], ()), (2, enqueued[1], ended))
+        )
+        return looks(WAITS, WAITS, recorders=(first, last)).progress.moving
+
+    assert seen(3, 3) is False
+    assert seen(2, 3) is True
+
+
+def test_a_stopped_process_stands_still() -> None:
+    evidence = rank(processes=(process("T", "do_signal_stop", look=1), process("T", "do_signal_stop", look=2)))
+    activity = read_activity(evidence)
+    assert (activity.process.stopped, activity.progress.moving) == (True, False)
+
+
+def test_a_rank_that_was_still_starting_at_the_first_look_has_stood_since_the_second() -> None:
+    starting, waiting = thread(stack("to@JOB:3", MODULE)), thread(stack(*WAITS))
+    seen = (stacks(starting), stacks(waiting, look=2), stacks(waiting, look=3))
+    assert read_activity(rank(stacks=seen[:2])).progress.moving is True
+    assert read_activity(rank(stacks=seen)).progress.moving is False
+
+
+def test_operations_issued_before_the_last_two_looks_move_nobody() -> None:
+    waiting = thread(stack(*WAITS))
+    seen = tuple(stacks(waiting, look=look) for look in (1, 2, 3))
+    recorders = (issued_by(1, (1, "55")), issued_by(2, (1, "55"), (2, "55")), issued_by(3, (1, "55"), (2, "55")))
+    assert read_activity(rank(stacks=seen, recorders=recorders)).progress.moving is False
