@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.captures.run import CaptureRun
+from stallwatch.captures.capture_run import CaptureRun
 from stallwatch.config import Config
 from stallwatch.config_sections import CaptureSection
 from stallwatch.model.evidence import Attempt

@@ -39,9 +39,9 @@ from stallwatch.hook import layout
 from stallwatch.incidents.store import FILE, IncidentStore
 from stallwatch.model.snapshot import JobKey
 from stallwatch.node.disk import Disk
+from stallwatch.node.framing import Unpacker, pack
 from stallwatch.node.gpu_release import released
 from stallwatch.node.heartbeat_file import to_heartbeat
-from stallwatch.node.messages import Unpacker, pack
 from stallwatch.node.privileged_process import PrivilegedProcess
 from stallwatch.node.privileged_server import Connection, PrivilegedSide
 from stallwatch.node.privileged_verbs import VERBS, NotAllowed, Verb

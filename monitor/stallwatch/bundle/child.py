@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from stallwatch.node.messages import Unpacker, pack
+from stallwatch.node.framing import Unpacker, pack
 
 MAXIMUM_PARTS: Final = 200  # descriptors in one message; the kernel takes 253
 READY: Final = b""  # no answer is empty

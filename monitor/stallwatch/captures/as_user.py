@@ -16,7 +16,7 @@ from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import SourceLine
 from stallwatch.node import capabilities
 from stallwatch.node.children import module_of_ours
-from stallwatch.node.messages import as_child
+from stallwatch.node.framing import as_child
 from stallwatch.node.mount_roots import open_root_in
 from stallwatch.node.permission import Person
 from stallwatch.node.procfs import ProcessDirectory

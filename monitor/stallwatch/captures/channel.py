@@ -1,5 +1,5 @@
 """What a capture on the privileged side sends to the daemon's side, which writes it down, and the one thing that it is
-told: each message in msgpack, framed by node.messages."""
+told: each message in msgpack, framed by node.framing."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from stallwatch.captures.process import OwnBytes
 from stallwatch.captures.spec import CaptureState
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt
-from stallwatch.node.messages import Unpacker, pack, write
+from stallwatch.node.framing import Unpacker, pack, write
 
 NODE = -1  # the place of what belongs to no rank
 _PIECE_BYTES = 8 << 20

@@ -39,7 +39,7 @@ from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt, ProcessLook
 from stallwatch.node.atomic_file import write_atomically
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.messages import as_child, pack
+from stallwatch.node.framing import as_child, pack
 from stallwatch.node.no_network import give_up_network
 from stallwatch.node.scratch import scratch_folder
 

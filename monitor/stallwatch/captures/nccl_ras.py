@@ -16,7 +16,7 @@ import msgspec
 
 from stallwatch.formats.addresses import is_loopback
 from stallwatch.node import capabilities
-from stallwatch.node.messages import as_child
+from stallwatch.node.framing import as_child
 from stallwatch.node.no_network import give_up_network
 
 _CONNECT_SECONDS = 1.0

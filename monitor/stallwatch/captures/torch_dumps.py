@@ -21,7 +21,7 @@ from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node import untrusted
 from stallwatch.node.children import module_of_ours
-from stallwatch.node.messages import as_child
+from stallwatch.node.framing import as_child
 from stallwatch.node.permission import check_file
 from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.node.run_once import RunOnce

@@ -13,7 +13,7 @@ from stallwatch.fleet.pace_seat import PaceWish, exchange_pace
 from stallwatch.fleet.place import MeetingPlace
 from stallwatch.fleet.place_settings import Settings, open_place, secret_of
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.messages import answer_requests, as_child
+from stallwatch.node.framing import answer_requests, as_child
 
 
 class PlaceRequest(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from stallwatch.captures.run import CaptureRun, CaptureState
+from stallwatch.captures.capture_run import CaptureRun, CaptureState
 from stallwatch.captures.spec import Sampling
 from stallwatch.clock import Clock
 from stallwatch.config import Config
@@ -43,7 +43,7 @@ class SensorPanel(Protocol):
 
 
 class Capturing(Protocol):
-    """A look under way: captures.run.CaptureRun."""
+    """A look under way: captures.capture_run.CaptureRun."""
 
     def poll(self) -> CaptureState:
         """How far it has come; never waits."""

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.messages import answer_requests, as_child
+from stallwatch.node.framing import answer_requests, as_child
 
 SIGNATURE = "Stallwatch-Signature"
 KEEP_SECONDS = 60.0  # without a message, then it ends

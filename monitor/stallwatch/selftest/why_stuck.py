@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.bundle.writer import BundleWriter
-from stallwatch.captures.run import CaptureRun
+from stallwatch.captures.capture_run import CaptureRun
 from stallwatch.clock import SystemClock
 from stallwatch.config import Config
 from stallwatch.errors import StallwatchError

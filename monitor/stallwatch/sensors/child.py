@@ -15,7 +15,7 @@ from stallwatch.formats.outside_text import name_of
 from stallwatch.model.reading import Absent, Resting
 from stallwatch.model.snapshot import SENSORS
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.messages import Unpacker, as_child, pack, write
+from stallwatch.node.framing import Unpacker, as_child, pack, write
 from stallwatch.node.no_network import give_up_network
 from stallwatch.sensors.sensor import Options, Sensor
 from stallwatch.sensors.sensor_answer import NEWS, SensorAnswer

@@ -1,4 +1,4 @@
-"""What a sensor's child says to the panel, each in a message of node.messages."""
+"""What a sensor's child says to the panel, each in a message of node.framing."""
 
 import msgspec
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from stallwatch.captures.run import CaptureRun, CaptureState
+from stallwatch.captures.capture_run import CaptureRun, CaptureState
 from stallwatch.captures.spec import Compared, Sampling
 from stallwatch.config import Config
 from stallwatch.config_sections import CaptureSection

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from stallwatch.bundle.reader import load
-from stallwatch.captures.run import CaptureRun, CaptureState
+from stallwatch.captures.capture_run import CaptureRun, CaptureState
 from stallwatch.config import Config
 from stallwatch.config_sections import CaptureSection
 from stallwatch.diagnosis.activity.threads import main_thread

@@ -27,7 +27,7 @@ def test_a_report_reads_each_recorder_and_each_rank_once(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         "stallwatch.diagnosis.recorder.reduce.read_recorded_calls", counted("recorder", read_recorded_calls)
     )
-    monkeypatch.setattr("stallwatch.diagnosis.activity.reading.looks", counted("rank", looks))
+    monkeypatch.setattr("stallwatch.diagnosis.activity.rank_reading.looks", counted("rank", looks))
     make_report(JOB)
     assert read.count("rank") == 3
     assert read.count("recorder") == sum(len(rank.recorders) for rank in JOB.ranks) == 6

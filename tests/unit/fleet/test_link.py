@@ -16,7 +16,7 @@ from stallwatch.fleet.member import SECOND_NS, Local
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.place_settings import Settings
 from stallwatch.model.incident import Told
-from stallwatch.node.messages import Unpacker, pack
+from stallwatch.node.framing import Unpacker, pack
 from tests.unit.fleet.memory_place import MemoryPlace
 from tests.unit.fleet.nodes import JOB, scene
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.captures.run import CaptureState
+from stallwatch.captures.capture_run import CaptureState
 from stallwatch.config import Config
 from stallwatch.daemon import Daemon
 from stallwatch.incidents.store import IncidentStore

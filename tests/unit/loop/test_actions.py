@@ -4,7 +4,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from stallwatch.captures.run import CaptureState
+from stallwatch.captures.capture_run import CaptureState
 from stallwatch.config import Config
 from stallwatch.incidents.incident_names import incident_id
 from stallwatch.incidents.messages import Captured, Discard, Judge, StartCapture

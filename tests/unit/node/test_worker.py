@@ -14,7 +14,7 @@ import pytest
 
 from stallwatch.node import worker
 from stallwatch.node.children import OwnChild, Start, start_own
-from stallwatch.node.messages import LIMIT_BYTES, pack
+from stallwatch.node.framing import LIMIT_BYTES, pack
 from stallwatch.node.worker import GIVE_UP_SECONDS, Worker
 
 SOON = 30.0

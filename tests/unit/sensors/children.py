@@ -9,7 +9,7 @@ import time
 import msgspec
 
 from stallwatch.model.reading import Absent, Resting
-from stallwatch.node.messages import pack
+from stallwatch.node.framing import pack
 from stallwatch.sensors.child import serve
 from stallwatch.sensors.sensor_answer import SensorAnswer
 

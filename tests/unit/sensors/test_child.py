@@ -6,7 +6,7 @@ import sys
 import msgspec
 import pytest
 
-from stallwatch.node.messages import pack
+from stallwatch.node.framing import pack
 from stallwatch.sensors.sensor import Options
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.logs.consequence import as_raised, is_consequence
-from stallwatch.diagnosis.logs.reading import shares_its_log
+from stallwatch.diagnosis.logs.log_reading import shares_its_log
 from stallwatch.model.evidence import CodeFrame, RankEvidence, SourceBlock, SourceLine
 from stallwatch.model.hook_report import Handled, HookReport, NamedCall
 from stallwatch.model.summary import RankSummary

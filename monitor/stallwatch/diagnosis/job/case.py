@@ -21,7 +21,7 @@ from stallwatch.diagnosis.job.groups import (
     first_difference,
 )
 from stallwatch.diagnosis.job.untold import doubt, prove, take_back, untold_backends
-from stallwatch.diagnosis.logs.reading import NOTHING_READ, LogReading
+from stallwatch.diagnosis.logs.log_reading import NOTHING_READ, LogReading
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.evidence import HeldBack, NodeEvidence, RankEvidence, RasCommunicator
 from stallwatch.model.rendezvous import NO_MEETING, Rendezvous

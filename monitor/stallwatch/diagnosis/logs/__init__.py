@@ -3,6 +3,6 @@
 `formats` turns lines into events; `read_logs` is the one reading of them, which the claims and `doctor --log` ask.
 """
 
-from stallwatch.diagnosis.logs.reading import LogReading as LogReading
-from stallwatch.diagnosis.logs.reading import of_this_life as of_this_life
-from stallwatch.diagnosis.logs.reading import read_logs as read_logs
+from stallwatch.diagnosis.logs.log_reading import LogReading as LogReading
+from stallwatch.diagnosis.logs.log_reading import of_this_life as of_this_life
+from stallwatch.diagnosis.logs.log_reading import read_logs as read_logs

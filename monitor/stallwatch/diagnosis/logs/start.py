@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from stallwatch.diagnosis.logs.reading import LogReading
+from stallwatch.diagnosis.logs.log_reading import LogReading
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import LogEvent
 

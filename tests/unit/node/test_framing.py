@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from stallwatch.node.messages import LIMIT_BYTES, Unpacker, pack
+from stallwatch.node.framing import LIMIT_BYTES, Unpacker, pack
 
 
 def test_messages_come_whole_however_they_are_cut() -> None:
@@ -19,7 +19,7 @@ def test_length_that_no_child_sends_is_refused() -> None:
 
 
 def answered(program: str, said: bytes) -> "subprocess.CompletedProcess[bytes]":
-    head = "from stallwatch.node.messages import answer_requests, as_child\n"
+    head = "from stallwatch.node.framing import answer_requests, as_child\n"
     return subprocess.run([sys.executable, "-c", head + program], input=said, capture_output=True, timeout=60)
 
 
@@ -29,7 +29,7 @@ def test_a_child_answers_each_request_and_ends_with_them() -> None:
 
 
 def test_a_child_that_nobody_asks_any_more_ends() -> None:
-    program = "from stallwatch.node.messages import answer_requests\nanswer_requests(bytes.upper, 0.01)"
+    program = "from stallwatch.node.framing import answer_requests\nanswer_requests(bytes.upper, 0.01)"
     child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
     try:
         assert child.wait(60) == 0

@@ -58,7 +58,7 @@ from stallwatch.diagnosis.frames.code_origin import (
 )
 from stallwatch.diagnosis.frames.meaning import meaning
 from stallwatch.diagnosis.logs.consequence import Raised, is_consequence, last_exception, logged_end
-from stallwatch.diagnosis.logs.reading import shares_its_log
+from stallwatch.diagnosis.logs.log_reading import shares_its_log
 from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
 from stallwatch.model.verdict import Fact, Frame
 from stallwatch.progress.kinds import Doing, kind_of
