@@ -197,8 +197,8 @@ def resolves(graph: Graph, culprits: Iterable[int]) -> bool:
 
 def goes_on(case: Case, rank: int) -> bool:
     """True when it was seen to move, or its calls end and it stands in the next, be it at the same line."""
-    activity, summary = case.activity(rank), case.summaries.get(rank)
-    calls_end = case.recorded(rank) and summary is not None and bool(summary.advanced)
+    activity = case.activity(rank)
+    calls_end = case.recorded(rank) and bool(case.summaries[rank].advanced)
     return bool(activity.progress.moving) or (calls_end and bool(activity.call.in_collective))
 
 

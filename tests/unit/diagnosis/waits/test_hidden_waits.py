@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.recorder.signature import is_transfer
 from stallwatch.model.evidence import CodeFrame
-from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, world
+from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, transfer, world
 
 W4 = world(4)
 STEPS = loop(W4, 6)
@@ -110,3 +110,23 @@ def test_stages_that_share_no_embedding_run_another_program_than_those_that_do()
         calls[rank] += step(rank, embedding=False)
     verdict = judge(evidence(*(Rank(r, own, len(own) - 1, backend="gloo") for r, own in calls.items()))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("group_order", (3,))
+
+
+def test_absent_ranks_are_named_whether_their_stacks_were_read_or_not() -> None:
+    """Nobody stands in what no recorder shows: the dumps alone decide."""
+    waiting = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), frames=IN_REDUCE) for r in (0, 3)]
+    ranks = [*waiting, Rank(1, STEPS, frames=SLEEPS), Rank(2, STEPS, frames=())]
+    verdict = judge(evidence(*ranks, world_size=4)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (1, 2))
+
+
+def test_beside_a_transfer_that_no_recorder_shows_only_who_was_seen_elsewhere_is_named() -> None:
+    """Rank 2's build records transfers, and it may still stand in one of another group's: no stack tells."""
+    sends = transfer(W4, ("send", 3))
+    ranks = [
+        *_waiting(0),
+        Rank(1, STEPS, backend="gloo", frames=SLEEPS),
+        Rank(2, (*STEPS, sends), backend="gloo", frames=()),
+        Rank(3, STEPS, backend="gloo", frames=IN_RECV),
+    ]
+    assert judge(evidence(*ranks, world_size=4)).verdicts[0].culprits == (1,)

@@ -1,9 +1,14 @@
 """Sinks of the graph of waits."""
 
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
 from msgspec.structs import replace
 
+from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength, Wait
-from stallwatch.diagnosis.waits.roots import find_roots
+from stallwatch.diagnosis.waits.roots import find_roots, goes_on
 from stallwatch.model.summary import Pending
 
 
@@ -49,3 +54,38 @@ def test_a_supposed_wait_counts_only_where_nothing_surer_is_known() -> None:
 
 def test_a_point_that_lacks_nobody_is_closed() -> None:
     assert find_roots(_graph({0: []})).closed == (Point(0, 1),)
+
+
+def test_a_deadlock_beside_somebody_absent_is_an_end_of_its_own() -> None:
+    roots = find_roots(_graph({0: _on(1), 1: _on(0), 2: _on(3)}))
+    assert [cycle.ranks for cycle in roots.cycles] == [(0, 1)]
+    assert roots.absent == ((3, 0),)
+
+
+class _CaseOf:
+    """What is asked of a case about one rank."""
+
+    def __init__(self, *, moving: bool | None, inside: bool | None, advanced: bool, recorded: bool) -> None:
+        self.summaries = {0: SimpleNamespace(advanced=(1,) if advanced else ())}
+        self._activity, self._recorded = SimpleNamespace(
+            progress=SimpleNamespace(moving=moving), call=SimpleNamespace(in_collective=inside)
+        ), recorded
+
+    def activity(self, rank: int) -> SimpleNamespace:
+        return self._activity
+
+    def recorded(self, rank: int) -> bool:
+        return self._recorded
+
+
+@pytest.mark.parametrize("advanced", [True, False])
+@pytest.mark.parametrize("inside", [True, False, None])
+@pytest.mark.parametrize("moving", [True, False, None])
+def test_a_rank_goes_on_when_it_moves_or_its_calls_end_and_it_stands_in_the_next(
+    moving: bool | None, inside: bool | None, advanced: bool
+) -> None:
+    """Calls that end, and a stack outside of them, may be its last ones."""
+    case = _CaseOf(moving=moving, inside=inside, advanced=advanced, recorded=True)
+    assert goes_on(cast(Case, case), 0) is (moving is True or (advanced and inside is True))
+    unread = _CaseOf(moving=moving, inside=inside, advanced=advanced, recorded=False)
+    assert goes_on(cast(Case, unread), 0) is (moving is True), "of a dump that broke off nothing is believed"
