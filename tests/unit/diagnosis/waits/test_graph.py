@@ -1,0 +1,89 @@
+"""Who waits for whom, point by point: what is shown, what is supposed, and of whom nothing is known."""
+
+from stallwatch.diagnosis.activity import read_activity
+from stallwatch.diagnosis.analysis import analyze_job
+from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.recorder.reduce import reduce_rank
+from stallwatch.diagnosis.waits.graph import Blocker, Graph, Strength
+from stallwatch.model.evidence import CodeFrame
+from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, loop, transfer, world
+
+W3, W4 = world(3), world(4)
+STEPS = loop(W4, 6)
+_TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+IN_REDUCE = (CodeFrame("all_reduce", _TORCH, 3000), CodeFrame("step", "/srv/job/train.py", 10), SLEEPS[-1])
+
+
+def graph_of(*ranks: Rank, world_size: int = 4) -> Graph:
+    told = [rank.evidence() for rank in ranks]
+    activities = {rank.rank: read_activity(rank) for rank in told}
+    case = Case([reduce_rank(rank) for rank in told], activities, world_size, (), {rank.rank: rank for rank in told}, 2)
+    return analyze_job(case).graph
+
+
+def blockers(graph: Graph) -> list[tuple[Blocker, ...]]:
+    return [found for _, found in sorted(graph.blockers.items())]
+
+
+def test_a_call_that_its_recorder_would_show_is_no_hidden_wait() -> None:
+    """Its dump is older than its stack, or the call has ended."""
+    named = Rank(3, STEPS, backend="gloo", frames=IN_REDUCE)
+    assert graph_of(*(Rank(rank, STEPS, backend="gloo") for rank in range(3)), named).unrecorded == ()
+    receives = Rank(3, (*STEPS, transfer(W4, ("send", 0))), frames=IN_RECV)
+    assert graph_of(*(Rank(rank, STEPS) for rank in range(3)), receives).unrecorded == (), "NCCL records transfers"
+    hidden = Rank(3, STEPS, backend="gloo", frames=IN_RECV)
+    assert graph_of(*(Rank(rank, STEPS, backend="gloo") for rank in range(3)), hidden).unrecorded == (3,)
+
+
+def test_who_never_used_a_group_is_awaited_by_the_thread_that_stands_in_communication() -> None:
+    late, other = Group("1", "late", (0, 3), 1), Group("2", "other", (2, 3), 2)
+    second = Call(other, thread="2")
+
+    def awaited(calls: tuple[Call, ...], done: int, frames: tuple[CodeFrame, ...]) -> tuple[Blocker, ...]:
+        ranks = [
+            Rank(0, (*STEPS, Call(late)), len(STEPS), frames=IN_REDUCE),
+            *(Rank(rank, STEPS) for rank in (1, 2)),
+            Rank(3, calls, done, frames=frames),
+        ]
+        graph = graph_of(*ranks)
+        (point,) = {wait.point for wait in graph.waits if wait.rank == 0}
+        return graph.blockers[point]
+
+    assert awaited((*STEPS, second), len(STEPS), IN_REDUCE) == (Blocker(3, 1, Strength.RECORDED),)
+    assert awaited((*STEPS, second), len(STEPS), SLEEPS) == (Blocker(3, 0, Strength.RECORDED),)
+    assert awaited(STEPS, len(STEPS), IN_REDUCE) == (Blocker(3, 0, Strength.RECORDED),)
+    both = (*STEPS, Call(other), second)
+    assert awaited(both, len(STEPS), IN_REDUCE) == (Blocker(3, 0, Strength.RECORDED),), "two threads wait"
+
+
+def of_unknown_members(*inside: int, others: tuple[Rank, ...], world_size: int) -> list[tuple[Blocker, ...]]:
+    """All that were seen in a group whose members nobody wrote down stand in its next call."""
+    group = Group("1", "mine", inside, 1)
+    steps = (Call(group),) * 4
+    waiting = (Rank(rank, steps, 3, frames=IN_REDUCE, members_known=False) for rank in inside)
+    return blockers(graph_of(*waiting, *others, world_size=world_size))
+
+
+def test_the_only_rank_that_is_left_may_be_the_member_that_lacks() -> None:
+    own = (Call(Group("9", "own", (2,), 9)),)
+    away = Rank(2, own, frames=SLEEPS, members_known=False)
+    assert of_unknown_members(0, 1, others=(away,), world_size=3) == [(Blocker(2, 0, Strength.SUPPOSED),)]
+    inside = Rank(2, own, frames=IN_REDUCE, members_known=False)
+    assert of_unknown_members(0, 1, others=(inside,), world_size=3) == [()], "it stands in another call"
+    assert of_unknown_members(0, 1, others=(away,), world_size=4) == [()], "a fourth, of which nothing is known"
+    fourth = Rank(3, (Call(Group("8", "own", (3,), 8)),), frames=SLEEPS, members_known=False)
+    assert of_unknown_members(0, 1, others=(away, fourth), world_size=4) == [()], "either of two"
+
+
+def test_a_transfer_knows_nothing_of_a_peer_without_a_dump_and_waits_for_none_that_is_inside() -> None:
+    receives = Rank(0, (*STEPS, transfer(W4, ("recv", 1))), len(STEPS), frames=IN_RECV)
+    rest = [Rank(rank, STEPS) for rank in (2, 3)]
+    dark = graph_of(receives, Rank(1, STEPS).lost(), *rest)
+    assert (blockers(dark), list(dark.unknown.values())) == ([()], [(1,)])
+    away = graph_of(receives, Rank(1, STEPS, dumped=False, frames=SLEEPS), *rest)
+    assert (blockers(away), list(away.unknown.values())) == ([(Blocker(1, 0, Strength.HOST),)], [()])
+    sends = Rank(1, (*STEPS, transfer(W4, ("send", 0))), len(STEPS), frames=IN_RECV)
+    both = graph_of(receives, sends, *rest)
+    assert (blockers(both), list(both.unknown.values())) == ([(), ()], [(), ()])
+    absent = graph_of(receives, Rank(1, STEPS, frames=SLEEPS), *rest)
+    assert (blockers(absent), list(absent.unknown.values())) == ([(Blocker(1, 0, Strength.RECORDED),)], [()])
