@@ -1,5 +1,9 @@
 """Who waits for whom, point by point: what is shown, what is supposed, and of whom nothing is known."""
 
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
 from stallwatch.diagnosis.activity import read_activity
 from stallwatch.diagnosis.analysis import analyze_job
 from stallwatch.diagnosis.job.case import Case
@@ -14,8 +18,9 @@ _TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c
 IN_REDUCE = (CodeFrame("all_reduce", _TORCH, 3000), CodeFrame("step", "/srv/job/train.py", 10), SLEEPS[-1])
 
 
-def graph_of(*ranks: Rank, world_size: int = 4) -> Graph:
+def graph_of(*ranks: Rank, world_size: int = 4, captured_ns: Mapping[int, int] | None = None) -> Graph:
     told = [rank.evidence() for rank in ranks]
+    told = [replace(rank, captured_at_ns=(captured_ns or {}).get(rank.rank, rank.captured_at_ns)) for rank in told]
     activities = {rank.rank: read_activity(rank) for rank in told}
     case = Case([reduce_rank(rank) for rank in told], activities, world_size, (), {rank.rank: rank for rank in told}, 2)
     return analyze_job(case).graph
@@ -87,3 +92,20 @@ def test_a_transfer_knows_nothing_of_a_peer_without_a_dump_and_waits_for_none_th
     assert (blockers(both), list(both.unknown.values())) == ([(), ()], [(), ()])
     absent = graph_of(receives, Rank(1, STEPS, frames=SLEEPS), *rest)
     assert (blockers(absent), list(absent.unknown.values())) == ([(Blocker(1, 0, Strength.RECORDED),)], [()])
+
+
+def test_a_dump_that_is_older_than_a_wait_shows_who_has_entered_and_not_who_has_not() -> None:
+    """Rank 3's was taken before rank 2 made its second call."""
+    other = Group("2", "other", (2, 3), 2)
+    entered, first, second = (*STEPS, STEPS[0]), Call(W4, line=10), Call(other, thread="2")
+    waiting = [Rank(rank, entered, len(STEPS), frames=IN_REDUCE) for rank in (0, 1)]
+    waiting.append(Rank(2, (*STEPS, first, second), len(STEPS), frames=IN_REDUCE))
+    long_ago = {3: 1}
+    inside = graph_of(*waiting, Rank(3, entered, len(STEPS), frames=SLEEPS), captured_ns=long_ago)
+    assert blockers(inside) == [(), ()]
+    assert list(inside.unknown.values()) == [(), (3,)], "it has entered the one; of the other its dump tells nothing"
+    nowhere = graph_of(*waiting, Rank(3, STEPS, frames=()), captured_ns=long_ago)
+    assert blockers(nowhere) == [(), ()]
+    assert list(nowhere.unknown.values()) == [(3,), (3,)]
+    now = graph_of(*waiting, Rank(3, STEPS, frames=()))
+    assert [one.strength for found in blockers(now) for one in found] == [Strength.RECORDED] * 2
