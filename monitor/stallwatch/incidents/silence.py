@@ -37,13 +37,20 @@ def heard(lives: IncidentTable, event: MuteWanted | ModeWanted | MaintenanceWant
 
 def mode_of(lives: IncidentTable, config: Config, now_ns: int) -> Mode:
     """Return the mode that holds now."""
-    return lives.mode.mode if lives.mode is not None and lives.mode.until_ns > now_ns else config.fleet.mode
+    said = _said_mode(lives, now_ns)
+    return said.mode if said is not None else config.fleet.mode
+
+
+def _said_mode(lives: IncidentTable, now_ns: int) -> ModeSet | None:
+    """What somebody said, while it holds."""
+    return lives.mode if lives.mode is not None and lives.mode.until_ns > now_ns else None
 
 
 def silence(lives: IncidentTable, incident: Incident, facts: JobFacts | None, config: Config, now_ns: int) -> str:
     """Return why nobody may be told about this incident now, "" when people may."""
     if (mode := mode_of(lives, config, now_ns)) != "tell":
-        return f"the mode is {mode}{_by(lives.mode.by) if lives.mode is not None else ' (fleet.mode)'}"
+        said = _said_mode(lives, now_ns)
+        return f"the mode is {mode}{_by(said.by) if said is not None else ' (fleet.mode)'}"
     job = incident.job
     for one in lives.maintenance:
         if one.until_ns > now_ns and (one.node == incident.node or job.name in one.jobs):
@@ -74,7 +81,7 @@ def _said(lives: IncidentTable, config: Config, now_ns: int) -> Iterator[str]:
     mode = mode_of(lives, config, now_ns)
     if mode != "tell":
         what = "no rank is looked at, and nobody is told" if mode == "off" else "nobody is told"
-        set_by = lives.mode if lives.mode is not None and lives.mode.until_ns > now_ns else None
+        set_by = _said_mode(lives, now_ns)
         whose = f"{_by(set_by.by)}{_left(set_by.until_ns, now_ns)}" if set_by is not None else " (fleet.mode)"
         yield f"mode {mode}{whose}: {what}"
     worked_on = [one for one in lives.maintenance if one.until_ns > now_ns]

@@ -3,11 +3,12 @@
 import pytest
 
 from stallwatch.config import Config
-from stallwatch.config_sections import FleetSection
+from stallwatch.config_sections import DaemonSection, FleetSection, TellSection
+from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import silence
 from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import CaptureWanted, MaintenanceWanted, ModeWanted, MuteWanted, StartCapture
-from tests.unit.incidents.stories import JOB, SECOND, START, Story, of, stall
+from tests.unit.incidents.stories import JOB, SECOND, START, Story, facts, of, stall
 
 LATER = START + 1_000 * SECOND
 
@@ -92,3 +93,66 @@ def test_people_are_shown_what_holds_and_for_how_long() -> None:
     configured = silence.shown(IncidentTable(), Config(fleet=FleetSection(mode="off")), START)
     assert configured.silences == ("mode off (fleet.mode): no rank is looked at, and nobody is told",)
     assert silence.shown(lives, Config(), START + 700 * SECOND).mode == "tell"
+
+
+def why_silent(lives: IncidentTable, config: Config | None = None, job: JobFacts | None = None, at: float = 0) -> str:
+    story = Story()
+    story.hang("collective_mismatch")
+    return silence.silence(lives, story.incident, job, config or Config(), START + int(at * SECOND))
+
+
+def test_a_mute_of_this_job_and_owner_and_for_its_time() -> None:
+    lives = silence.heard(IncidentTable(), MuteWanted(JOB.training_job, START + 60 * SECOND, JOB.owner), START)
+    assert why_silent(lives) == "the job is muted"
+    assert why_silent(lives, at=60) == ""
+    others = silence.heard(IncidentTable(), MuteWanted(JOB.training_job, LATER, "somebody else"), START)
+    assert why_silent(others) == ""
+    over = silence.heard(lives, MuteWanted(JOB.training_job, 0, JOB.owner), START)
+    assert why_silent(over) == "", "a time in the past ends it"
+
+
+def test_of_a_job_that_is_not_seen_any_more_only_what_people_said_counts() -> None:
+    assert why_silent(IncidentTable(), job=None) == ""
+    assert why_silent(IncidentTable(), job=facts(opted_out=True)) == (
+        "the job asked for silence (STALLWATCH_NOTIFY=off)"
+    )
+
+
+def test_small_jobs_terminals_and_debuggers_are_quiet_by_configuration() -> None:
+    small = Config(daemon=DaemonSection(minimum_world_size=5))
+    assert why_silent(IncidentTable(), small, facts()) == ("the job has fewer than 5 ranks (daemon.minimum_world_size)")
+    assert why_silent(IncidentTable(), Config(daemon=DaemonSection(minimum_world_size=4)), facts()) == ""
+    terminal = facts(in_terminal=True)
+    loud = Config(tell=TellSection(terminals=True))
+    assert why_silent(IncidentTable(), job=terminal) == "the job runs in a terminal session (tell.terminals)"
+    assert why_silent(IncidentTable(), loud, terminal) == ""
+    assert why_silent(IncidentTable(), job=facts(debugged=(2, 3))) == "rank 2 is being debugged"
+    assert why_silent(IncidentTable(), loud, facts(debugged=(2,))) == ""
+
+
+def test_who_set_a_mode_that_is_over_is_not_named_for_the_one_that_holds() -> None:
+    shadow = Config(fleet=FleetSection(mode="shadow"))
+    lives = silence.heard(IncidentTable(), ModeWanted("tell", START + 60 * SECOND, "anna"), START)
+    assert why_silent(lives, shadow) == ""
+    assert why_silent(lives, shadow, at=60) == "the mode is shadow (fleet.mode)"
+    assert silence.shown(lives, shadow, START + 60 * SECOND).silences == ("mode shadow (fleet.mode): nobody is told",)
+
+
+def test_what_is_said_is_bounded_for_each_user_and_in_all_and_the_latest_stays() -> None:
+    lives = IncidentTable()
+    for number in range(300):
+        lives = silence.heard(lives, MuteWanted(f"job{number}", LATER, "anna"), START)
+    lives = silence.heard(lives, MuteWanted("job", LATER, "ben"), START)
+    names = [mute.name for mute in lives.mutes]
+    assert len(names) == 257
+    assert names[0] == ("anna", "job44")
+    assert names[-1] == ("ben", "job")
+    nodes = IncidentTable()
+    for number in range(1_100):
+        nodes = silence.heard(nodes, MaintenanceWanted(f"node{number}", LATER), START)
+    assert [one.node for one in nodes.maintenance] == [f"node{number}" for number in range(76, 1_100)]
+    again = silence.heard(nodes, MaintenanceWanted("node80", LATER, by="ben"), START)
+    assert len(again.maintenance) == 1_024, "said again, not added"
+    said = silence.shown(lives, Config(), START).silences
+    assert len(said) == 21
+    assert said[-1] == "and 237 more silences"

@@ -86,6 +86,6 @@ def test_a_rank_goes_on_when_it_moves_or_its_calls_end_and_it_stands_in_the_next
 ) -> None:
     """Calls that end, and a stack outside of them, may be its last ones."""
     case = _CaseOf(moving=moving, inside=inside, advanced=advanced, recorded=True)
-    assert goes_on(cast(Case, case), 0) is (moving is True or (advanced and inside is True))
+    assert goes_on(cast("Case", case), 0) is (moving is True or (advanced and inside is True))
     unread = _CaseOf(moving=moving, inside=inside, advanced=advanced, recorded=False)
-    assert goes_on(cast(Case, unread), 0) is (moving is True), "of a dump that broke off nothing is believed"
+    assert goes_on(cast("Case", unread), 0) is (moving is True), "of a dump that broke off nothing is believed"
