@@ -87,7 +87,7 @@ def test_who_died_of_what_was_found_is_told_once_nothing_looks_at_it_any_more() 
     )
     waits = Plan((), "it is still looked at how the job ended")
     for looks in ({"capturing": True}, {"judging": True}, {"next_look_ns": NOW_NS}):
-        assert plan_of(replace(dead, **looks), gone) == waits  # type: ignore[arg-type]
+        assert plan_of(replace(dead, **looks), gone) == waits
     assert plan_of(replace(dead, next_look_ns=NOW_NS + 1), gone).stages, "a look that is far off is none"
 
 

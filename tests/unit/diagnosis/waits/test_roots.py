@@ -67,9 +67,10 @@ class _CaseOf:
 
     def __init__(self, *, moving: bool | None, inside: bool | None, advanced: bool, recorded: bool) -> None:
         self.summaries = {0: SimpleNamespace(advanced=(1,) if advanced else ())}
-        self._activity, self._recorded = SimpleNamespace(
-            progress=SimpleNamespace(moving=moving), call=SimpleNamespace(in_collective=inside)
-        ), recorded
+        self._activity, self._recorded = (
+            SimpleNamespace(progress=SimpleNamespace(moving=moving), call=SimpleNamespace(in_collective=inside)),
+            recorded,
+        )
 
     def activity(self, rank: int) -> SimpleNamespace:
         return self._activity
