@@ -92,6 +92,7 @@ class Daemon:
         self._actions = ActionRunner(config, bundles, self._ring, starter, self._guard, clock.monotonic_ns)
         self._detection, self._remembered, self._detected = Detection(config), DetectionState(), Detected((), (), ())
         self._engine, self._lives, self._took_over = Engine(config), IncidentTable(), False
+        self._room_tick = _ROOM_TICKS - 1  # of the next look at the store's size
         self._tally = Tally()
         self._cost = Cost()
         self._outputs: tuple[Output, ...] = ()
@@ -156,9 +157,12 @@ class Daemon:
         self._guard.run("incidents", "catch_up", self._actions.catch_up)
         if not self._took_over and tick % _TAKE_OVER_TICKS == _TAKE_OVER_TICKS - 1:
             self._take_over()
-        if tick % _ROOM_TICKS == _ROOM_TICKS - 1:
+        if tick >= self._room_tick:
             limits, wall_ns = self._config.incidents, self._clock.wall_ns()
-            self._guard.run("incidents", "retention", lambda: make_room(self._store, self._lives, limits, wall_ns))
+            more = self._guard.run(
+                "incidents", "retention", lambda: make_room(self._store, self._lives, limits, wall_ns)
+            )
+            self._room_tick = tick + (1 if more else _ROOM_TICKS)
         return True
 
     def _sample(self, snapshot: NodeSnapshot) -> tuple[JobDrift, ...]:

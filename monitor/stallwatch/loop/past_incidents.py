@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from stallwatch.config_sections import IncidentSection
 from stallwatch.incidents.engine import adopt
 from stallwatch.incidents.life import IncidentTable
+from stallwatch.incidents.store import MOST_REMOVED
 from stallwatch.loop.protocols import Store
 
 log = logging.getLogger("stallwatch.incidents")
@@ -34,8 +35,10 @@ def joined(ours: IncidentTable, left: IncidentTable) -> IncidentTable:
     return replace(ours, active=(*ours.active, *active), past=(*ours.past, *past), ordinals=tuple(ordinals.items()))
 
 
-def make_room(store: Store, lives: IncidentTable, limits: IncidentSection, wall_ns: int) -> None:
-    """Remove what is older or more than is kept; never what is open."""
+def make_room(store: Store, lives: IncidentTable, limits: IncidentSection, wall_ns: int) -> bool:
+    """Remove what is older or more than is kept; never what is open. Return whether there is more to remove."""
     keep = {life.incident.incident_id for life in lives.active}
-    for name in store.retain(limits.keep_bytes, wall_ns - int(limits.keep_seconds * 1e9), keep):
+    names = store.retain(limits.keep_bytes, wall_ns - int(limits.keep_seconds * 1e9), keep)
+    for name in names:
         log.info("incident=%s removed: older or more than is kept (incidents.keep_*)", name)
+    return len(names) >= MOST_REMOVED

@@ -4,8 +4,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallwatch.config_sections import IncidentSection
 from stallwatch.incidents.incident_names import incident_id, is_incident_id, ordinal_of
+from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.store import MOST_OF_OWNER, IncidentStore, looks_in
+from stallwatch.loop.past_incidents import make_room
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 from tests.unit.incidents.stories import JOB, Story, facts
@@ -100,9 +103,19 @@ def test_of_a_user_with_many_small_incidents_the_latest_are_kept_and_of_others_a
     kept(store, "annas-1", 1, 9_000, owner="anna")
     for number in range(MOST_OF_OWNER + 20):
         kept(store, f"bens-{number}", 1, 8_000 - number, owner="ben")
-    gone = store.retain(1 << 40, 0, {"bens-0"})
-    assert gone == tuple(f"bens-{number}" for number in range(1, 21))
+    gone = [*store.retain(1 << 40, 0, {"bens-0"}), *store.retain(1 << 40, 0, {"bens-0"})]
+    assert gone == [f"bens-{number}" for number in range(1, 21)]
+    assert store.retain(1 << 40, 0, {"bens-0"}) == ()
     assert store.load("annas-1") is not None
+
+
+def test_room_is_made_in_steps_of_which_none_takes_the_disk_for_long(store: IncidentStore) -> None:
+    """While they are removed nothing else is written."""
+    for number in range(40):
+        kept(store, f"bens-{number}", 100_000, number)
+    lives, limits = IncidentTable(), IncidentSection(keep_bytes=150_000)
+    assert [make_room(store, lives, limits, 1) for _ in range(3)] == [True, True, False]
+    assert sorted(path.name for path in store.folder.iterdir()) == ["bens-0"]
 
 
 def test_what_small_files_take_is_counted_in_blocks(store: IncidentStore) -> None:
