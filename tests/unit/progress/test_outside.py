@@ -109,3 +109,50 @@ def test_a_gpu_that_the_driver_names_no_more_is_still_one() -> None:
     later = seen_from_outside(seen, process(0, **spins), None, START_NS + 3 * SECOND, 0)
     assert later is not None
     assert (later.has_gpu, later.at_ns - later.quiet_since_ns) == (True, 3 * SECOND)
+
+
+def test_what_is_house_keeping_and_what_is_work() -> None:
+    """Three ticks of a hundredth of a second, 64 KiB: a heartbeat, a log line."""
+    assert quiet_seconds({}, {"cpu_ticks": 3}, {"cpu_ticks": 6}) == 2
+    assert quiet_seconds({}, {"cpu_ticks": 4}, {"cpu_ticks": 8}) == 0
+    assert quiet_seconds({}, {"cpu_ticks": 20}) == 1
+    assert quiet_seconds({}, {"read_bytes": 64 << 10}) == 1
+    assert quiet_seconds({}, {"read_bytes": (64 << 10) + 1}) == 0
+    assert quiet_seconds({}, {"read_bytes": 40 << 10, "write_bytes": 40 << 10}) == 0
+
+
+def test_what_it_had_done_before_is_no_work_now() -> None:
+    compiler = (ChildProcess(7, "S", "cc1plus", 100),)
+    done = {"read_bytes": 1 << 30, "write_bytes": 1 << 30, "cpu_ticks": 9_000, "children": compiler}
+    assert quiet_seconds(done, done, done) == 2
+
+
+def test_ten_ticks_of_work_make_a_process_and_a_thread_that_worked() -> None:
+    assert [after(*busy(looks)).has_worked for looks in (10, 11)] == [False, True]
+    assert after(*[{"cpu_ticks": 4 * second} for second in range(11)]).has_worked, "little, and again and again"
+    for looks, seconds in ((10, 0), (11, 1)):
+        others = {"cpu_ticks": 100 * looks, "main_thread_cpu_ticks": 100 * (looks - 1)}
+        assert quiet_seconds(*busy(looks), others) == seconds
+
+
+def test_one_that_trained_and_spins_now_is_quiet() -> None:
+    trained = busy(12, main_thread_wakes=50)
+    spins = [{"cpu_ticks": ticks, "main_thread_cpu_ticks": ticks, "main_thread_wakes": 550} for ticks in (1200, 1300)]
+    assert quiet_seconds(*trained, *spins, gpu=gpu(0)) == 2
+    assert quiet_seconds(*trained, *spins) == 0
+
+
+def test_one_whose_main_thread_rests_is_no_spinner() -> None:
+    rests = [{"cpu_ticks": 100 * second, "main_thread_wakes": 0} for second in range(4)]
+    assert quiet_seconds(*rests, gpu=gpu(0)) == 0, "its other threads work"
+    assert not after({}, {"main_thread_wakes": 0}).worked_ticks
+    known_now = [{}, {"cpu_ticks": 100, "main_thread_cpu_ticks": 100, "main_thread_wakes": 3}]
+    assert quiet_seconds(*known_now, gpu=gpu(0)) == 0, "how often it slept before nobody knows"
+    assert (
+        quiet_seconds(
+            known_now[1] | {"cpu_ticks": 0, "main_thread_cpu_ticks": 0},
+            known_now[0] | {"cpu_ticks": 100, "main_thread_cpu_ticks": 100},
+            gpu=gpu(0),
+        )
+        == 0
+    )
