@@ -76,7 +76,7 @@ class Allowance:
         return ""
 
     def add(self, rank: int | None, size: int) -> None:
-        """Count what was written."""
+        """Count bytes that were written, in whole blocks, against all bounds; `rank`: None of no rank."""
         size = -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
         self._small += size if size <= SMALL_BYTES else 0
         if self._taken is not None:

@@ -51,7 +51,7 @@ class Folder:
         self._sending.send(Removal(self._place, name_of_look(name, self.look)))
 
     def note(self, what: str, asked_at_ns: int | None, answered: bool, detail: str = "") -> None:
-        """Add an attempt."""
+        """Add to the incident that something was asked, when (CLOCK_MONOTONIC), and whether and what it answered."""
         self._sending.send(Note(self._place, Attempt(what, self.look, asked_at_ns, answered, text_of(detail))))
 
     @contextlib.contextmanager

@@ -91,7 +91,7 @@ class RankHistory(msgspec.Struct, frozen=True):
 
     @property
     def moved(self) -> bool:
-        """At this tick."""
+        """Whether it stepped, changed its phase or made calls of its own since the last tick."""
         return self.ticks.moved
 
     def works(self, at_ns: int) -> bool:

@@ -93,7 +93,8 @@ def _undecided_claim(analysis: Analysis) -> Claim:
 
 
 def missing(analysis: Analysis) -> tuple[str, ...]:
-    """What evidence would decide."""
+    """Given an analysis that decides nothing, return what evidence would decide, each as a noun phrase: "a stack of
+    rank 3"."""
     case = analysis.case
     texts: list[str] = []
     if case.unobserved:

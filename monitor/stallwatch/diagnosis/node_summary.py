@@ -209,7 +209,7 @@ Detail = Literal["none", "functions", "lines"]
 
 
 def as_detail(text: str) -> Detail:
-    """Raise ValueError (msgspec's)."""
+    """Given what a person wrote, return it if it is a Detail. Raise ValueError (msgspec's), which names the choices."""
     found: Detail = msgspec.convert(text, Detail)
     return found
 

@@ -19,11 +19,12 @@ class Judging(Protocol):
         """What came of it; None while it works. Never waits."""
 
     def end(self) -> None:
-        """End it."""
+        """Kill it; nothing comes of it any more."""
 
 
 def start_judge(question: Question) -> Judging:
-    """Raise OSError."""
+    """Given what nodes say, start a child that judges it, bounded in memory and output. Raise OSError where none can be
+    started."""
     return RunOnce(
         module_of_ours("stallwatch.fleet.judge_child"),
         msgspec.json.encode(question),

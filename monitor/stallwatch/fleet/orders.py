@@ -45,7 +45,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Posting(msgspec.Struct, frozen=True):
-    """An order to give."""
+    """An order that this node gives to all, for how long, and whether it replaces one of its name."""
 
     order: Order
     seconds: float

@@ -56,7 +56,8 @@ def settings_of(section: FleetSection) -> Settings | None:
 
 
 def secret_of(settings: Settings) -> bytes:
-    """Raise PlaceProblem."""
+    """Read the key with which nodes sign what they say. Raise PlaceProblem where the file cannot be read or is too
+    short."""
     secret = _read(settings.key_file, "fleet.key_file", Path.read_bytes).strip()
     if len(secret) < LEAST_KEY_BYTES:
         raise PlaceProblem(

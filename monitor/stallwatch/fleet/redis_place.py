@@ -326,5 +326,5 @@ def _host_and_port(netloc: str, port: int) -> tuple[str, int]:
 
 
 def password_in(file: str) -> str | None:
-    """Raise OSError."""
+    """The password that a file holds, without the line break; None where no file is named. Raise OSError."""
     return Path(file).read_text(encoding="utf-8").strip() if file else None

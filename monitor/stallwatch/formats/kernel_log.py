@@ -101,7 +101,8 @@ class Reading:
         self._gpu_line = 0
 
     def feed(self, line: str, number: int) -> None:
-        """Take the next line."""
+        """Given the log's next line and its number, note the event that it tells, if any; some events take several
+        lines."""
         if not may_tell(line):
             return
         line = line_of(strip_colours(line))[:_MAXIMUM_LINE]

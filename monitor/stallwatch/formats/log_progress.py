@@ -37,7 +37,7 @@ class Progress:
         self._last: tuple[int, Line, str] | None = None  # that holds anything
 
     def feed(self, line: Line, raw: str, number: int) -> None:
-        """Take the next line."""
+        """Given a log's next line, decoded and as it stood, with its number, note the step or the bar that it tells."""
         shown = raw.rsplit("\r", 1)[-1] if "\r" in raw else raw
         if match := _STEP.search(shown):
             step = int(match[1] or match[2])

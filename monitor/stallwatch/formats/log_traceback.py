@@ -58,7 +58,7 @@ class Traceback:
         self._lines = 0
 
     def feed(self, text: str) -> None:
-        """Take its next line."""
+        """Given the next line of this traceback, take its frame, or the exception that ends it."""
         self._lines += 1
         if match := _FRAME.match(text.removeprefix(">")) or _BOX_FRAME.match(text):
             self.frames.append(CodeFrame(match["name"] or "", match["file"], int(match["line"])))

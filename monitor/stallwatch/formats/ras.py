@@ -97,5 +97,5 @@ def parse_text(data: bytes) -> tuple[RasCommunicator, ...]:
 
 
 def parse(data: bytes) -> tuple[RasCommunicator, ...]:
-    """Either form. Raise Unreadable."""
+    """Given what NCCL RAS answered, as JSON or as text, return its communicators. Raise Unreadable."""
     return parse_json(data) if data.lstrip()[:1] in (b"{", b"[") else parse_text(data)

@@ -49,7 +49,8 @@ class CallKind(msgspec.Struct, frozen=True):
 
 
 class RecorderTable(msgspec.Struct):
-    """A recorder as columns."""
+    """A flight recorder as columns: entries that are alike share one description, so that a full ring is small on a
+    pipe."""
 
     source: str
     look: int
@@ -92,7 +93,7 @@ class TableBuilder:
         return self._kinds.setdefault(kind, len(self._kinds))
 
     def add(self, kind: int, numbers: Iterable[int], duration_ms: float | None = None) -> None:
-        """Add an entry."""
+        """Given the index of its kind, its numbers in their fixed order and how long it took, add an entry."""
         if duration_ms is not None:
             self._durations[len(self.kind_of)] = duration_ms
         self.kind_of.append(kind)

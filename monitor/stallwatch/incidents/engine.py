@@ -54,7 +54,7 @@ class Now:
 
 
 class Engine:
-    """Holds only the configuration."""
+    """Events in, actions out: a pure step over the table of incidents; it keeps nothing but the configuration."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -44,7 +44,7 @@ class FarStore:
         self._disk.write(path, data)
 
     def append(self, path: Path, data: bytes) -> None:
-        """Append to a file."""
+        """Append to a file, in the child. Raise OSError, DiskHangs where no answer comes."""
         self._disk.call("append", str(path), data)
 
     def problem(self) -> str:

@@ -45,7 +45,7 @@ class Mute(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> tuple[str, str]:
-        """As JobKey.name."""
+        """(owner, training_job), as JobKey.name has it: whose job is muted, in all its lives."""
         return self.owner, self.training_job
 
 
@@ -77,7 +77,7 @@ class Cooldown(msgspec.Struct, frozen=True):
 
 
 class IncidentTable(msgspec.Struct, frozen=True):
-    """The engine's whole state."""
+    """The engine's whole state: incidents, open and past, and what people have asked for."""
 
     active: tuple[IncidentLife, ...] = ()
     past: tuple[Incident, ...] = ()  # resolved lately, newest first

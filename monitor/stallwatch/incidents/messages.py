@@ -63,7 +63,7 @@ class MaintenanceWanted(msgspec.Struct, frozen=True):
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
-    """Somebody is on it."""
+    """A person has said that somebody is on this incident."""
 
     incident_id: str
     by: str
@@ -107,7 +107,7 @@ Event = (
 
 
 class StartCapture(msgspec.Struct, frozen=True):
-    """Begin a look."""
+    """Begin look number `look` at the ranks of this incident."""
 
     incident: Incident
     look: int

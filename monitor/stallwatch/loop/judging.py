@@ -46,7 +46,7 @@ class JudgeRun:
 
     @property
     def alive(self) -> bool:
-        """Whether the child runs."""
+        """Whether the child still runs: a warm one may have been killed meanwhile."""
         return self._run.alive
 
     def begin(self, bundle: Path) -> None:

@@ -22,7 +22,8 @@ class SnapshotRing:
         self._snapshots: deque[NodeSnapshot] = deque(maxlen=max(int(seconds / tick_seconds), 2))
 
     def add(self, snapshot: NodeSnapshot) -> None:
-        """Add the newest."""
+        """Add the newest; the one before it is thinned, since whole ones of many ranks would take the memory of the
+        node."""
         if self._snapshots:
             self._snapshots[-1] = _thinned(self._snapshots[-1])
         self._snapshots.append(snapshot)
@@ -33,7 +34,7 @@ class SnapshotRing:
         return self._snapshots[-1] if self._snapshots else None
 
     def all(self) -> Sequence[NodeSnapshot]:
-        """Oldest first."""
+        """All that are kept, oldest first; only the newest is whole."""
         return tuple(self._snapshots)
 
     def last_ranks_of(self, job: JobKey) -> Sequence[RankSample]:

@@ -37,7 +37,7 @@ _SUMMARY = msgspec.msgpack.Decoder(NodeSummary)
 
 
 class Meets(Protocol):
-    """fleet.link.Link."""
+    """What the loop asks of the meeting place of a job's nodes: fleet.link.Link."""
 
     @property
     def problem(self) -> str:

@@ -182,7 +182,7 @@ class HostSample(msgspec.Struct, frozen=True):
 
     @property
     def problem(self) -> str:
-        """What it cannot see."""
+        """Every source that it cannot see with the reason, in one line; "" where it sees all."""
         return "; ".join(f"{source}: {why}" for source, why in self.missing)
 
 

@@ -22,14 +22,14 @@ class Child(Protocol):
         """Its exit code, negative for a signal; None while it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raise subprocess.TimeoutExpired."""
+        """Its exit code, once it has ended. Raise subprocess.TimeoutExpired after so many seconds."""
         ...
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send it SIGTERM."""
 
     def kill(self) -> None:
-        """End it."""
+        """Send it SIGKILL."""
 
 
 class Talking(Protocol):
@@ -37,11 +37,11 @@ class Talking(Protocol):
 
     @property
     def child(self) -> Child:
-        """The process."""
+        """Its process, to be polled and ended."""
 
     @property
     def channel(self) -> socket.socket:
-        """The socket to it."""
+        """Our end of the socket; blocking, unless its owner made it otherwise."""
 
 
 # Raise OSError when it cannot be started.

@@ -36,7 +36,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class DiskAnswer(msgspec.Struct, frozen=True):
-    """What it answers."""
+    """What the child that touches the disk answers to one call: a value, or the error that it raised there."""
 
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
     failed: Failed | None = None

@@ -14,7 +14,8 @@ _INIT = 1
 
 
 def mount_namespace(process: ProcessDirectory) -> str:
-    """Raise OSError."""
+    """The mount namespace of a process as the kernel names it: "mnt:[4026531841]". Raise OSError where it may not be
+    seen."""
     return os.readlink("ns/mnt", dir_fd=process.descriptor)
 
 

@@ -121,7 +121,7 @@ class Privileged:
         self.say({"verb": "renew"})
 
     def say(self, message: Mapping[str, Any]) -> None:
-        """What is not answered."""
+        """Send a message that gets no answer; where the side is gone nothing is sent, and nothing raised."""
         if not self.lost:
             with contextlib.suppress(OSError):  # it has gone, which is heard
                 self._socket.send(json.dumps(message).encode())
@@ -148,7 +148,7 @@ class Privileged:
             self._take(json.loads(data), descriptors)
 
     def wait(self, seconds: float | None) -> None:
-        """Until it says something."""
+        """Return once it says something, or after so many seconds (None: no bound)."""
         if self.lost:
             return
         poll = select.poll()

@@ -15,7 +15,7 @@ from stallwatch.node.capabilities import drop_unless_root
 
 
 class Order(msgspec.Struct, frozen=True):
-    """One bundle to archive."""
+    """One bundle to copy into the archive, and what it is called there."""
 
     archive: str
     options_file: str

@@ -29,7 +29,7 @@ class Delivers(Protocol):
         ...
 
     def queued(self) -> int:
-        """Messages that wait."""
+        """How many messages wait to be sent."""
         ...
 
     def held(self) -> tuple[HeldBack, ...]:
@@ -38,7 +38,8 @@ class Delivers(Protocol):
 
 
 def health(output: Output) -> OutputHealth:
-    """How an output does."""
+    """Given an output, return whether it delivers, what it counts, and what waits; of one that sends nothing, its
+    problem alone."""
     if isinstance(output, Delivers):
         return OutputHealth(
             output.name, output.problem(), output.deliveries(), output.queued(), output.tells_people, output.held()

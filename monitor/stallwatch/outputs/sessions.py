@@ -31,7 +31,7 @@ class Sessions:
         return self._ends_ns.get(_digest(name), 0) > self._clock.monotonic_ns()
 
     def end(self, name: str) -> None:
-        """End it."""
+        """Forget the session of that name; one that is not known is none."""
         self._ends_ns.pop(_digest(name), None)
 
 

@@ -86,7 +86,7 @@ def webhook(config: Config, clock: Clock) -> Notifier | None:
 
 
 class WebhookWords:
-    """Messages of a webhook."""
+    """Messages of a webhook, each a CloudEvent in JSON."""
 
     def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
         """A CloudEvent of the incident's step, whose id rises with each."""

@@ -45,7 +45,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """The job that failed."""
+    """The job that failed, as far as a smaller one may differ from it."""
 
     backend: str
     ranks: int

@@ -24,7 +24,7 @@ _LAUNCHERS = ("TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "SLURM_PROCI
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One job."""
+    """One job of ranks: who runs them, on what, which steps, and how long each may take."""
 
     python: str
     ranks: int

@@ -52,7 +52,7 @@ class FollowedRank:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Pid and start ticks."""
+        """(pid, start ticks): the process, also once its pid is another's."""
         return self.watch.pid, self.watch.start_ticks
 
     @property

@@ -138,7 +138,7 @@ class SupervisedSensor(Generic[T]):
         return self._result
 
     def status(self) -> SensorStatus:
-        """How it does."""
+        """Whether its last answer was a value, else why not, with its time and how many errors there were."""
         reason = self._result.reason if isinstance(self._result, Unavailable) else ""
         required = self._required or self._present
         return SensorStatus(

@@ -27,7 +27,7 @@ class Unseen:
         return moved and not heartbeat.ended and now_ns - heartbeat.pulse_ns < self._silent_ns
 
     def keep(self, paths: Collection[str]) -> None:
-        """Forget all others."""
+        """Given the paths of records that are still there, forget what was noted of all others."""
         self._first_pulses = {path: pulse_ns for path, pulse_ns in self._first_pulses.items() if path in paths}
 
 

@@ -25,7 +25,7 @@ _LEFT_OUT = frozenset(("node_modules", "__pycache__", "venv", "env", "site-packa
 
 
 class Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry of data/advice.toml."""
+    """One entry of data/advice.toml: advice that is followed in scripts and does harm, and how it is recognised."""
 
     what: str
     severity: Severity
