@@ -15,13 +15,18 @@ from stallwatch.progress.minority import minorities, stand_apart
 def test_the_late_ones_are_never_more_than_the_others(ranks: list[int], found: list[tuple[int, ...]]) -> None:
     assert [slow for slow, _ in minorities(ranks)] == found
     assert all(sorted((*slow, *rest)) == sorted(ranks) for slow, rest in minorities(ranks))
+    assert [slow for slow, _ in minorities(ranks, 1)] == found[:1]
+    assert [slow for slow, _ in minorities(ranks, 9)] == found
 
 
 @pytest.mark.parametrize(
     ("late", "others", "distance", "gap", "began", "apart"),
     [
         (1, 3, 0.2, 0.2, False, True),
+        (1, 3, 0.1, 0.1, False, True),
         (1, 3, 0.05, 0.05, False, False),  # too little
+        (1, 3, 1.0, 0.7, False, True),
+        (1, 3, 1.0, 0.69, False, False),
         (1, 3, 0.2, 0.1, False, False),  # the others are spread, too
         (1, 1, 0.2, 0.2, False, False),  # of two, one may be later by design
         (1, 1, 0.4, 0.4, False, True),
