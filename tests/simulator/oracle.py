@@ -18,7 +18,7 @@ def is_decidable(case: Case, engine: Engine, seen: Seen) -> bool:
     world = set(range(engine.program.mesh.world))
     waiting_seen = seen.dumps | seen.stacks
     if truth.cause == "healthy":
-        return world <= waiting_seen  # of every rank something must show that it moved
+        return world <= seen.dumps  # stacks alone may show the same line of the loop's next round
     if truth.cause == "comm_stuck":
         reached = truth.only_where_all_entered
         return world <= seen.dumps and (engine.program.backend == "nccl" or _shares_out(engine, reached))
@@ -57,7 +57,8 @@ def _shares_out(engine: Engine, reached: tuple[str, int] | None) -> bool:
     groups = engine.program.mesh.groups
     kind = next(group.description for group in groups if group.name == name).rstrip("0123456789")
     alike = [group for group in groups if group.description.rstrip("0123456789") == kind]
-    return name == "0" or sum(len(group.ranks) for group in alike) == engine.program.mesh.world
+    used = all(engine.ranks[rank].count_of_group[group.name] for group in alike for rank in group.ranks)
+    return name == "0" or (used and sum(len(group.ranks) for group in alike) == engine.program.mesh.world)
 
 
 def _never_used(engine: Engine, culprits: set[int], group: str) -> bool:

@@ -134,7 +134,7 @@ class RankSummary(msgspec.Struct, frozen=True, gc=False):
     advanced_lanes: tuple[int, ...] = ()  # host threads that recorded something between the last two looks
     captured_at_ns: int | None = None  # wall clock
     cut_short: bool = False  # a dump of it broke off: what is not in it may have been called
-    outran: bool = False  # something has not completed by pg_status, and its entry is no longer in the ring
+    outran: bool = False  # something has not completed by pg_status, and its entry is not, or no longer, in the dump
     completion: tuple[str, ...] = ()  # how each of `backends` tells that something has ended: recorder/operations
     groupless: tuple[str, ...] = ()  # of `backends`: their recorders know of no group
     # The newest operations of recorders that may tell of no end, ended or not; by lane and order of recording.

@@ -62,7 +62,7 @@ def find_departures(case: Case, ranks: Iterable[int]) -> tuple[SequenceBreak, ..
                 votes.setdefault(here.key, Counter())[after.token] += 1
                 nexts.setdefault(here.key, {})[after.token] = after.call
         for rank in mates:
-            departure = _first_departure(rank, steps[rank], votes, nexts)
+            departure = _first_departure(rank, steps[rank], votes, nexts, _met_all(case, rank, steps[rank]))
             if departure is not None:
                 found.append(departure)
     return tuple(sorted(found, key=lambda departure: departure.rank))
@@ -73,6 +73,7 @@ def _first_departure(
     steps: Sequence[_Step],
     votes: Mapping[Hashable, Counter[Hashable]],
     nexts: Mapping[Hashable, Mapping[Hashable, Call]],
+    met: int,
 ) -> SequenceBreak | None:
     calls = [step.call for step in steps]
     for place in range(1, len(steps)):
@@ -96,13 +97,26 @@ def _first_departure(
                 return SequenceBreak(
                     rank, place, here.seq, here.call, tuple(loop)
                 )  # it waits at the end, its peers go round again
-        if place < _MIN_HISTORY:
+        if place < max(_MIN_HISTORY, met):
             continue
         own = followers(calls, place)
         if own and here.call not in own and not _recurs(calls, place):
             seen = {call for call in own if isinstance(call, Call)}
             return SequenceBreak(rank, place, here.seq, here.call, tuple(sorted(seen, key=_order)))
     return None
+
+
+def _met_all(case: Case, rank: int, steps: Sequence[_Step]) -> int:
+    """The place of the newest call in which the rank met the whole world, and which has ended: had its own way been
+    another one before, it would not have come there. A habit that is broken once looks broken in earlier steps, too."""
+    summary = case.summaries[rank]
+    for place in range(len(steps) - 1, 0, -1):
+        call, stream = steps[place].call, summary.streams[steps[place].call.stream]
+        group = case.groups[case.group_of[rank, call.stream]]
+        ended = 0 < steps[place].seq <= stream.completed and signature.is_synchronising(call.operation)
+        if ended and group.members_known and len(group.ranks) == len(case.world):
+            return place
+    return 0
 
 
 def _is_start(calls: Sequence[Call], place: int) -> bool:

@@ -218,7 +218,7 @@ def unrecorded(analysis: Analysis) -> Saying:
     stands = set(analysis.graph.unrecorded)
     if analysis.hangs and analysis.roots.circles:
         return _circle(analysis, max(analysis.roots.circles, key=lambda ranks: (len(ranks), ranks)))
-    if not analysis.hangs or not stands or analysis.roots.cycles or analysis.roots.closed:
+    if not analysis.hangs or not stands or analysis.roots.cycles or _closed(analysis):
         return None
     # Whose stack was not read may stand in a transfer, too.
     unseen = {
@@ -228,20 +228,24 @@ def unrecorded(analysis: Analysis) -> Saying:
     }
     roots = {rank for rank, _ in analysis.roots.absent} - unseen if analysis.graph.waits else stands
     others = set(analysis.case.observed) - set(analysis.waiting) - unseen
-    if not roots or not roots <= stands or others:
+    perhaps = set(analysis.graph.perhaps)
+    if not roots or not roots <= stands | perhaps or others:
         return None
     transfers = sorted(rank for rank in roots if in_transfer(analysis.case.activity(rank)))
-    if not transfers or len(transfers) != len(roots):
+    if not transfers or not roots - set(transfers) <= perhaps:
         return None
     left = tuple(sorted({departure.rank for departure in analysis.departures}))
     few = 2 * len(left) < len(analysis.case.observed) or not set(left) & set(transfers)
     if left and len(left) < len(analysis.case.observed) and few:
         return _departed(analysis, left, transfers)
-    if unseen:
+    if unseen or roots & perhaps:
         return None
     # A message has two ends, and two that stand in one alone, for both of whom all others wait, may be these. Where
     # others wait for one of them only, the other may wait for one of those; of many each may wait for the next.
-    held_up = [{blocker.rank for blocker in analysis.graph.blockers[wait.point]} for wait in analysis.graph.waits]
+    held_up = [
+        {blocker.rank for blocker in analysis.graph.blockers[wait.point] if blocker.strength < Strength.SUPPOSED}
+        for wait in analysis.graph.waits
+    ]
     elsewhere = set(analysis.case.world) - {wait.rank for wait in analysis.graph.waits} - set(transfers)
     both = len(transfers) == 2 and all(held >= set(transfers) for held in held_up) and not elsewhere
     connects = all(_connects(analysis, rank) for rank in transfers)
@@ -261,6 +265,11 @@ def unrecorded(analysis: Analysis) -> Saying:
         ends_by_itself="first_use" if connects else None,
         steps=() if both or len(transfers) > 1 else (_look_first(analysis, transfers[0]),),
     )
+
+
+def _closed(analysis: Analysis) -> bool:
+    """Some collective has all its members, none of them unknown, and does not end."""
+    return any(not analysis.graph.unknown[point] for point in analysis.roots.closed)
 
 
 def _look_first(analysis: Analysis, rank: int) -> str:

@@ -363,4 +363,18 @@ def has_outrun(recorder: Recorder, nodes: Sequence[RecordedCall]) -> bool:
     return any(status.enqueued > status.completed >= 0 and status.pg_id not in held for status in recorder.status)
 
 
+def has_lost_pending(recorder: Recorder, nodes: Sequence[RecordedCall]) -> bool:
+    """True when pg_status, which lies before the entries, names a group's newest call as one that has not completed,
+    and it is among the entries that the file has lost. Where transfers were recorded the numbers may be theirs."""
+    newest: dict[int, int] = {}
+    for node in nodes:
+        newest[node.pg_id] = max(newest.get(node.pg_id, 0), node.seq)
+    mixed = {node.pg_id for node in nodes if node.transfers}
+    return any(
+        status.enqueued > max(status.completed, newest.get(status.pg_id, 0)) and status.completed >= 0
+        for status in recorder.status
+        if status.pg_id not in mixed
+    )
+
+
 OPEN = "open batch"  # in the name of a batch without its closing entry

@@ -21,6 +21,7 @@ from stallwatch.diagnosis.recorder.operations import (
     by_backend,
     completion_of,
     first_of_lanes,
+    has_lost_pending,
     has_outrun,
     latest_of,
     reaches_its_end,
@@ -100,7 +101,8 @@ class _Reduction:
             groups.setdefault(node.pg_id, []).append(node)
         for group in groups.values():
             self._add_group(recorder, group, before, whole, completion)
-        self.outran = self.outran or (not whole and has_outrun(recorder, nodes))
+        lost = recorder.cut_short and has_lost_pending(recorder, nodes)
+        self.outran = self.outran or lost or (not whole and has_outrun(recorder, nodes))
 
     def _before(
         self, recorder: Recorder, nodes: Sequence[RecordedCall], earlier: Sequence[Recorder], completion: Completion

@@ -140,13 +140,17 @@ def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
     if rank in waiting or activity.end.gone or activity.process.stopped or activity.progress.moving:
         return False
     if not case.recorded(rank):
-        return bool(activity.call.in_collective or activity.place.gpu_sync or activity.place.in_store_or_init)
+        summary = case.summaries.get(rank)
+        lost = summary is not None and summary.outran and not activity.known  # it waits in what the file has lost
+        return lost or bool(activity.call.in_collective or activity.place.gpu_sync or activity.place.in_store_or_init)
     if activity.place.in_store_or_init:
         return True
     if not activity.call.in_collective:
         return False
     if any(stream.cut_short for stream in case.summaries[rank].streams):
         return True  # what it stands in may be among the entries that the file has lost
+    if rank in case.outdated:
+        return True  # it has called it since its dump was taken
     if not case.summaries[rank].streams:
         return True  # an NCCL communicator is made before its first operation is recorded
     name = activity.call.collective or ""

@@ -220,8 +220,9 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
         seen = {rank for rank in found if case.activity(rank).place.stack}
         if stands and seen:
             return sorted(seen)  # gloo records no transfers: without its stack a rank may stand in one
-        if (stands or perhaps) and any(_may_stand_in_transfer(case, rank) for rank in found - seen):
-            return sorted(seen - perhaps)  # it, or whom it waits for
+        hidden = any(_may_stand_in_transfer(case, rank) for rank in found - seen)
+        if hidden and (stands or perhaps or seen - perhaps):
+            return sorted(seen - perhaps)  # it, or whom it waits for: one of those that are seen elsewhere
         if found:
             return sorted(found)
     if graph.waits and not roots.closed:
@@ -236,7 +237,7 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
 
 
 def _may_stand_in_transfer(case: Case, rank: int) -> bool:
-    """Its dump is all that is known of it, and its back end records no transfers: others stand in some."""
+    """Its dump is all that is known of it, and its back end records no transfers."""
     summary = case.summaries.get(rank)
     return summary is not None and may_hide_transfers(summary)
 
