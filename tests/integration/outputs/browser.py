@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.integration.outputs.serving import Served
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDE, PHONE = (1200, 900), (390, 844)
 
@@ -45,3 +47,17 @@ def opened(browser: Any, url: str, size: tuple[int, int] = WIDE, theme: str = "l
         yield made
     finally:
         context.close()
+
+
+def address(node: Served) -> str:
+    """The URL of the page, with its token."""
+    url = node.client.page_url()
+    assert url is not None
+    return url
+
+
+def accuse(page: Any) -> list[str]:
+    """What axe finds, as "rule: element"."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+    found = axe.run(page).response["violations"]
+    return [f"{rule['id']}: {node['html'][:120]}" for rule in found for node in rule["nodes"]]
