@@ -114,7 +114,11 @@ class BundleWriter:
                     tracer_pid=seen.tracer_pid,
                     at_ns=rank.process.at_ns,
                 )
-                self._write_json(f"ranks/{rank.rank}/process.json", look)
+                self.write_process(rank.rank, look)
+
+    def write_process(self, rank: int, look: ProcessLook, name: str = "process.json") -> None:
+        """Write what is known of a rank's process without a look of the captures."""
+        self._write_json(f"ranks/{rank}/{name}", look)
 
     def write_timeline(self, snapshots: Sequence[NodeSnapshot], *, goes_on: bool = False) -> int:
         """Write timeline.jsonl: the snapshots around the incident, oldest first, one a line; what `goes_on` is added to

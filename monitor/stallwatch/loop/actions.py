@@ -8,6 +8,8 @@ from functools import partial
 from typing import NamedTuple
 
 from stallwatch.bundle.writer import BundleWriter
+from stallwatch.captures.folder import name_of_look
+from stallwatch.captures.process import ended
 from stallwatch.config import Config
 from stallwatch.incidents import slowness
 from stallwatch.incidents.messages import (
@@ -168,11 +170,19 @@ class ActionRunner:
             self._news += [moved] if moved is not None else []
             capture = self._starter.capture(incident, look, targets, self._ring.gpus())
         except Exception as error:
+            self._guard.run("bundle", "ends", partial(self._write_ends, incident, look, targets))
             problem = f"look {look} could not be started: {error}"
             self._news.append(Captured(incident.incident_id, look, complete=False, done=True, problem=problem))
             raise
         lasts = slowness.profile_seconds(incident, look) > 0
         self._looks[incident.incident_id] = _Look(look, capture, incident.job.owner, self._now_ns(), lasts=lasts)
+
+    def _write_ends(self, incident: Incident, look: int, targets: Sequence[RankSample]) -> None:
+        """Who has ended, and how, needs no look: it is told though the privileged side stands for ever."""
+        writer = self._bundles.writer(incident)
+        for sample in targets:
+            if sample.end is not None:
+                writer.write_process(sample.rank, ended(sample, look), name_of_look("process.json", look))
 
     def _describe(self, incident: Incident, targets: Sequence[RankSample], look: int, writer: BundleWriter) -> None:
         if look == 1:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from stallwatch.bundle.reader import load
+from stallwatch.bundle.report import make_report
 from stallwatch.captures.capture_run import CaptureState
 from stallwatch.config import Config
 from stallwatch.incidents.incident_names import incident_id
@@ -16,8 +18,11 @@ from stallwatch.loop.ring import SnapshotRing
 from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.loop.turns import Turns
 from stallwatch.model.incident import Incident
-from stallwatch.model.snapshot import JobKey
+from stallwatch.model.snapshot import JobKey, ProcessEnd
 from tests.builders.clock import FakeClock
+from tests.builders.heartbeat import JOB, START_NS, heartbeat
+from tests.builders.node import sample as rank
+from tests.builders.node import snapshot
 from tests.unit.incidents.stories import Story, facts, finding, stall
 from tests.unit.loop.fakes import FakeCapture, FakeStarter, node_clock
 
@@ -29,10 +34,16 @@ def of_user(owner: str, number: int, folder: Path) -> Incident:
     return replace(story.incident, incident_id=name, bundle=str(folder / "incidents" / name))
 
 
-def hands_with(starter: FakeStarter, folder: Path, clock: FakeClock | None = None, cores: int = 64) -> ActionRunner:
+def hands_with(
+    starter: FakeStarter,
+    folder: Path,
+    clock: FakeClock | None = None,
+    cores: int = 64,
+    ring: SnapshotRing | None = None,
+) -> ActionRunner:
     guard, now_ns = StageGuard(), (clock or node_clock()).monotonic_ns
     bundles = BundleStore(IncidentStore(folder), None, guard)
-    return ActionRunner(Config(), bundles, SnapshotRing(60, 1), starter, guard, now_ns, Turns(now_ns, cores))
+    return ActionRunner(Config(), bundles, ring or SnapshotRing(60, 1), starter, guard, now_ns, Turns(now_ns, cores))
 
 
 def test_a_users_many_incidents_are_looked_at_two_at_a_time_and_delay_no_look_at_anothers(tmp_path: Path) -> None:
@@ -159,3 +170,22 @@ def test_judgements_of_who_has_had_many_lately_wait_for_anothers_too(tmp_path: P
     hands.poll()
     assert len(starter.judgements) == 6
     hands.close()
+
+
+def test_a_death_is_judged_though_no_look_can_be_started(tmp_path: Path) -> None:
+    """The process that holds the capabilities stands for ever; how the rank ended the sensor had seen before."""
+    gone = ProcessEnd(START_NS, None, 9, "zombie")
+    ranks = [rank(0, heartbeat(0, world_size=2)), rank(1, heartbeat(1, world_size=2), end=gone)]
+    ring, starter = SnapshotRing(60, 1), FakeStarter(broken=True)
+    ring.add(snapshot(0, ranks))
+    hands = hands_with(starter, tmp_path, ring=ring)
+    story = Story()
+    story.at(6, finding("exit", resolvable=False), jobs=[facts()])
+    folder = tmp_path / "incidents" / story.incident.incident_id
+    dead = replace(story.incident, job=JOB, bundle=str(folder))
+    for look, name in ((1, "process.json"), (2, "process-2.json")):
+        hands.do([StartCapture(dead, look)])
+        assert (folder / "ranks" / "1" / name).exists()
+    assert [path.name for path in (folder / "ranks").iterdir()] == ["1"], "of who lives nothing was looked at"
+    verdict = make_report(load([folder])).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (1,))
