@@ -97,13 +97,16 @@ def _tail(path: Path) -> list[bytes]:
 
 
 def drawn(incident_id: str, job: JobKey, lines: Iterable[bytes]) -> TimelineDocument:
-    """Given the lines of a timeline.jsonl, oldest first, return what to draw of one job. A cut line is left out."""
-    looks = []
+    """Given the lines of a timeline.jsonl, oldest first, return what to draw of one job. A line that is cut, or of a
+    time that no calendar has, is left out."""
+    looks, at = [], []
     for line in lines:
         try:
-            looks.append(_LINE.decode(line))
-        except NOT_JSON:
+            look = _LINE.decode(line)
+            at.append(iso(look.wall_ns))
+        except (*NOT_JSON, OverflowError, ValueError, OSError):
             continue
+        looks.append(look)
     of_rank = [{rank.rank: rank for rank in look.ranks if rank.job == job} for look in looks]
     ranks = sorted({rank for look in of_rank for rank in look})
     of_gpu = [{gpu.uuid: gpu for gpu in look.gpus.value} for look in looks]
@@ -111,7 +114,7 @@ def drawn(incident_id: str, job: JobKey, lines: Iterable[bytes]) -> TimelineDocu
     return TimelineDocument(
         1,
         incident_id,
-        tuple(iso(look.wall_ns) for look in looks),
+        tuple(at),
         tuple(
             RankBand(rank, _band([look.get(rank) for look in of_rank], [look.wall_ns for look in looks]))
             for rank in ranks
