@@ -182,3 +182,56 @@ def test_looks_without_times_are_some_seconds_apart() -> None:
         assert compare(first, first._replace(cpu_ticks=ticks), None).answer == answer
     back = first._replace(at_ns=9 * 10**9), first._replace(at_ns=3 * 10**9, cpu_ticks=25)
     assert compare(*back, None).answer == "moves", "of clocks that go backwards nothing is believed"
+
+
+def apart(seconds: float, first: dict[str, Any], last: dict[str, Any], **both: Any) -> str:
+    fixed = {"stack": _LINE, "where": "socket", **both}
+    one, other = Observation(**{**fixed, **first, "at_ns": 10**9}), Observation(**{**fixed, **last})
+    return compare(one, other._replace(at_ns=10**9 + int(seconds * 10**9)), None).answer
+
+
+def test_what_was_done_before_the_first_look_is_no_work_between_them() -> None:
+    before: dict[str, Any] = {"cpu_ticks": 9_000, "read_bytes": 1 << 30, "write_bytes": 1 << 30, "step": 5}
+    assert between(before, before, where="user_code").answer == "stands"
+
+
+def test_work_is_five_per_cent_of_a_core_of_whoever_it_is() -> None:
+    in_numpy = _LINE._replace(is_in_job=False)
+    for ticks, answer in ((9, "stands"), (10, "moves")):
+        assert between({"cpu_ticks": 0}, {"cpu_ticks": ticks}, where="user_code").answer == answer
+        awaited = {"awaited": (Child(8, 0, in_numpy),)}, {"awaited": (Child(8, ticks, in_numpy),)}
+        assert between(*awaited, where="lock").answer == answer
+        children = {"children": (Child(9, 0),)}, {"children": (Child(9, ticks),)}
+        assert between(*children, waits_for_children=True).answer == answer
+        loads = {"children": (Child(9, 0, _LINE),)}, {"children": (Child(9, ticks, _LINE),)}
+        assert between(*loads, where="dataloader").answer == ("unknown" if ticks == 10 else "stands")
+
+
+def test_of_a_thread_or_child_without_a_stack_at_both_looks_its_lines_say_nothing() -> None:
+    busy = Child(8, 90, _LINE._replace(is_in_job=False))
+    for first, last in ((Child(8, 0), busy), (busy._replace(cpu_ticks=0), Child(8, 90))):
+        assert between({"awaited": (first,)}, {"awaited": (last,)}, where="lock").answer == "stands"
+        batch = {"children": (first,)}, {"children": (last,)}
+        assert between(*batch, where="dataloader", waits_for_children=True).answer == "moves"
+
+
+def test_bytes_flow_when_some_come_each_other_second() -> None:
+    for seconds, woke, answer in ((2, 2, "stands"), (2, 3, "moves"), (10, 4, "stands"), (10, 5, "moves")):
+        assert apart(seconds, {"wakes": 0}, {"wakes": woke}, receives=True) == answer
+    for receives in ({"receives": True}, {"receives": False}):
+        other = {"receives": not receives["receives"]}
+        assert apart(2, {"wakes": 0, **receives}, {"wakes": 50, **other}) == "stands"
+
+
+def test_waits_of_a_collective_end_now_and_then_and_not_all_the_time() -> None:
+    inside: dict[str, Any] = {"where": "collective", "in_collective": True}
+    for woke, answer in ((4, "stands"), (5, "moves"), (100, "moves"), (101, "stands")):
+        assert apart(10, {"wakes": 0}, {"wakes": woke}, **inside) == answer
+    assert apart(2, {"wakes": 0, "in_collective": False}, {"wakes": 4, "in_collective": True}) == "stands"
+    assert apart(2, {"wakes": 0, "in_collective": True}, {"wakes": 4, "in_collective": False}) == "stands"
+
+
+def test_two_looks_at_one_moment_are_no_division_by_nothing() -> None:
+    assert apart(0, {"cpu_ticks": 0}, {"cpu_ticks": 24}, where="user_code") == "stands", "they are five seconds apart"
+    assert apart(0, {"cpu_ticks": 0}, {"cpu_ticks": 25}, where="user_code") == "moves"
+    assert apart(0.05, {"cpu_ticks": 0}, {"cpu_ticks": 1}, where="user_code") == "moves"
