@@ -3,7 +3,7 @@
 from stallwatch.bundle.numbered_logs import ranks_of_logs
 from stallwatch.formats.training_log import parse
 from stallwatch.model.evidence import LogTail
-from tests.unit.diagnosis.logs.texts import RAISED, timed_out
+from tests.builders.texts import RAISED, timed_out
 
 
 def _log(text: str) -> LogTail:

@@ -6,7 +6,7 @@ import pytest
 
 from stallwatch.formats.log_lines import as_utf8, encoding_of, uncut, whole_lines
 from stallwatch.formats.training_log import parse
-from tests.unit.diagnosis.logs.texts import LAUNCHERS, RAISED, marked, timed_out
+from tests.builders.texts import LAUNCHERS, RAISED, marked, timed_out
 
 _BAR = "Epoch 2:  {0}%|###   | {0}/100 [00:{0:02d}<01:00,  1.37it/s, loss=2.6, v_num=0]"
 _COUNTED = "{0}it [00:{0:02d}, 3.91it/s]"

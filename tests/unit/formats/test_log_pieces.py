@@ -8,7 +8,7 @@ import pytest
 from stallwatch.formats import log_pieces
 from stallwatch.formats.log_pieces import parse_pieces
 from stallwatch.formats.training_log import parse
-from tests.unit.diagnosis.logs.texts import AGENT, KILL, RAISED, ranked, timed_out
+from tests.builders.texts import AGENT, KILL, RAISED, ranked, timed_out
 
 _KERNEL = "[ 9000.1] NVRM: Xid (PCI:0000:61:00): 79, pid=42, name=python, GPU has fallen off the bus.\n"
 

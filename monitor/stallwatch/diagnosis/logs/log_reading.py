@@ -22,6 +22,8 @@ from stallwatch.model.kernel import KernelEvent
 
 # Written by the agent once an attempt of its ranks has failed; its header names the agent's process.
 _AGENT = re.compile(r"^\[?[EWIF]\d{3,4} \S+ (?P<pid>\d+) ")
+# To start ranks again takes an agent longer: they import torch and meet. Agents in containers may have one pid.
+_ONE_ATTEMPT_SECONDS = 3.0
 
 
 def attempts(events: Sequence[LogEvent]) -> list[list[LogEvent]]:
@@ -48,14 +50,23 @@ def attempts(events: Sequence[LogEvent]) -> list[list[LogEvent]]:
 def _ends(events: Sequence[LogEvent]) -> list[int]:
     """Lines after which another attempt begins, in order."""
     restarts = [event.line for event in events if event.kind == "restarting"]
-    lines: dict[str, list[int]] = {}
+    said: dict[str, list[LogEvent]] = {}
     for event in events:
         if event.kind == "process_failed" and (agent := _AGENT.match(event.text)):
-            lines.setdefault(agent["pid"], []).append(event.line)
+            name = agent["pid"]
+            while name in said and _of_one_attempt(said[name][-1], event):
+                name += " of another container"
+            said.setdefault(name, []).append(event)
+    lines = {name: [event.line for event in own] for name, own in said.items()}
     most = max(map(len, lines.values()), default=0)
     # Agents of several nodes may write one log: an attempt has ended when the last of them has said so.
     by_agents = [max(of[-1 - before] for of in lines.values() if len(of) > before) for before in range(most - 1, 0, -1)]
     return by_agents if len(by_agents) >= len(restarts) else restarts
+
+
+def _of_one_attempt(event: LogEvent, later: LogEvent) -> bool:
+    timed = event.at_seconds is not None and later.at_seconds is not None and event.utc == later.utc
+    return timed and (later.at_seconds or 0.0) - (event.at_seconds or 0.0) < _ONE_ATTEMPT_SECONDS
 
 
 # What kernels' logs tell, as events among those of other logs. Their clock is no measure for other logs' times.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.diagnosis.logs.texts import (
+from tests.builders.texts import (
     ABORTED,
     AGENT,
     RAISED,

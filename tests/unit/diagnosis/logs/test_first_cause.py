@@ -10,7 +10,7 @@ from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.logs import read_logs
 from stallwatch.doctor.failed_run.logs import FailedRun
 from stallwatch.model.verdict import Verdict
-from tests.unit.diagnosis.logs.texts import (
+from tests.builders.texts import (
     AGENT,
     DETAIL,
     KILL,

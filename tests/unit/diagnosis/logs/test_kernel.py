@@ -3,7 +3,7 @@
 import pytest
 
 from stallwatch.diagnosis import judge
-from tests.unit.diagnosis.logs.texts import marked, of_logs, ranked, timed_out, told, verdict
+from tests.builders.texts import marked, of_logs, ranked, timed_out, told, verdict
 
 XID = "NVRM: Xid (PCI:0000:61:00): {}, pid={}, name=python3, {}"
 

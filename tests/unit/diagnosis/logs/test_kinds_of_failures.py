@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.diagnosis.logs.texts import PEER_LOST, RAISED, dump_signal, marked, ranked, timed_out, verdict
+from tests.builders.texts import PEER_LOST, RAISED, dump_signal, marked, ranked, timed_out, verdict
 
 Accepted = tuple[tuple[str, tuple[int, ...]], ...]
 UNDECIDED: Accepted = (("undecided", ()),)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.diagnosis.logs.texts import RAISED, dump_signal, marked, ranked, timed_out, verdict
+from tests.builders.texts import RAISED, dump_signal, marked, ranked, timed_out, verdict
 
 UNDECIDED: tuple[str, tuple[int, ...]] = ("undecided", ())
 STUCK: tuple[str, tuple[int, ...]] = ("comm_stuck", ())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.diagnosis.logs.texts import RAISED, marked, ranked, timed_out, verdict
+from tests.builders.texts import RAISED, marked, ranked, timed_out, verdict
 
 Accepted = tuple[tuple[str, tuple[int, ...]], ...]
 UNDECIDED: tuple[str, tuple[int, ...]] = ("undecided", ())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.diagnosis.logs.texts import (
+from tests.builders.texts import (
     ABORTED,
     AGENT,
     LAUNCHERS,
@@ -13,6 +13,7 @@ from tests.unit.diagnosis.logs.texts import (
     marked,
     ranked,
     timed_out,
+    told,
     verdict,
 )
 
@@ -177,3 +178,23 @@ def test_a_processs_end_is_told_by_its_signal_and_place_whoever_tells_it() -> No
     for run in ("Open MPI 5 in two lines", "a process manager of MPI"):
         found = verdict(RUNS[run][0])
         assert any("ended with signal" in fact.fact and "on n" in fact.fact for fact in found.because), found
+
+
+def test_agents_of_one_pid_in_several_containers_end_one_attempt() -> None:
+    """All ranks of two pods lost a peer; each pod's agent has pid 1, and says so in the same second."""
+
+    def failed(rank: int, at: str) -> str:
+        return (
+            f"E1128 21:20:0{at} 1 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) "
+            + (f"local_rank: {rank % 8} (pid: {5000 + rank}) of binary: /env/bin/python\n")
+            + SUMMARY.format(rank=rank, code=1, pid=5000 + rank, traceback="To enable traceback see: torch")
+        )
+
+    lost = ranked(PEER_LOST, 4) + ranked(PEER_LOST, 13)
+    assert told(lost + failed(13, "0.100000") + failed(4, "1.200000"))[1] == ()
+
+
+def test_a_crash_without_a_rank_is_that_of_the_only_one_that_died_of_such_a_signal() -> None:
+    crash = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f (most recent call first):\n"
+    end = SUMMARY.format(rank=2, code=-11, pid=5002, traceback="Signal 11 (SIGSEGV) received by PID 5002")
+    assert told(crash + ranked(PEER_LOST, 1) + end) == ("rank_exited", (2,))

@@ -7,7 +7,7 @@ import pytest
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
 from stallwatch.model.verdict import Verdict
-from tests.unit.diagnosis.logs.texts import AGENT, RAISED, marked, verdict
+from tests.builders.texts import AGENT, RAISED, marked, verdict
 
 _DEEPSPEED = "[2026-11-03 04:10:00,120] [INFO] [launch.py:152:main] nnodes=2, num_local_procs=4, node_rank={0}\n"
 _FAILED = (

@@ -1,6 +1,6 @@
 """Starts of jobs, and sides of a mismatch, as logs tell them."""
 
-from tests.unit.diagnosis.logs.texts import DETAIL, RAISED, ranked, told, verdict
+from tests.builders.texts import DETAIL, RAISED, ranked, told, verdict
 
 
 def test_the_one_that_all_wait_for_at_the_start_is_named() -> None:
