@@ -13,7 +13,7 @@ TIMEOUT_MS = 600_000
 _THREADING = "/usr/lib/python3.11/threading.py"
 
 
-def _shapes(call: Call, world: int) -> tuple[list[list[int]], list[list[int]]]:
+def shapes(call: Call, world: int) -> tuple[list[list[int]], list[list[int]]]:
     size = len(call.group.ranks) if call.group else world
     n = call.numel
     by_operation = {
@@ -97,7 +97,7 @@ def _entry_of(
 ) -> dict[str, Any]:
     call, group = issued.call, issued.call.group
     assert group is not None
-    inputs, outputs = _shapes(call, world)
+    inputs, outputs = shapes(call, world)
     created = START_NS + issued.created * 1_000_000 + rng.randrange(500_000)
     return {
         "pg_id": pg_id,

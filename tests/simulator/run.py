@@ -25,7 +25,12 @@ from tests.simulator.mesh import random_mesh
 from tests.simulator.oracle import hides, is_decidable, is_right, is_whole_cycle
 from tests.simulator.program import random_program
 from tests.simulator.semantics import SEMANTICS, TELLING, rewritten
+from tests.simulator.text_case import TextOutcome
+from tests.simulator.text_case import play as play_text
+from tests.simulator.texts import FAULTS as TEXT_FAULTS
 
+TEXTS = "texts"  # as a fault: any of those that are told by logs
+_SHARE_OF_TEXTS = 0.2
 QUIET = {"healthy", "waiting", "undecided"}
 
 
@@ -77,8 +82,9 @@ class Score(NamedTuple):
     calls_healthy: bool
 
     @classmethod
-    def of(cls, o: Outcome) -> "Score":
-        of_case = (o.case.program.backend, o.case.fault, o.decidable, o.right)
+    def of(cls, o: Outcome | TextOutcome) -> "Score":
+        fault = f"text {o.kind}" if isinstance(o, TextOutcome) else o.case.fault
+        of_case = (o.case.program.backend, fault, o.decidable, o.right)
         return cls(*of_case, o.accuses_innocent, o.suspects_innocent, o.calls_hang_healthy)
 
 
@@ -117,8 +123,24 @@ def _line(o: Outcome) -> str:
 
 def _scored(seed: int, largest: int, semantics: str, fault: str) -> tuple[Score, str] | None:
     """What is counted of a seed's case, and its line where it failed."""
+    kind = fault.partition(" ")[2] if fault.startswith("text ") else ""
+    by_text = bool(kind) or fault == TEXTS
+    if by_text or (not (fault or semantics) and random.Random(f"by text {seed}").random() < _SHARE_OF_TEXTS):
+        told = play_text(seed, kind)
+        return None if told is None else (Score.of(told), _text_line(told) if told.failed else "")
     outcome = play(seed, largest, semantics, fault)
     return None if outcome is None else (Score.of(outcome), _line(outcome) if outcome.failed else "")
+
+
+def _text_line(o: TextOutcome) -> str:
+    program, (cause, culprits) = o.case.program, o.said
+    kind = "innocent" if o.accuses_innocent else "named" if o.suspects_innocent else "wrong"
+    how = f"{o.folder.launcher}, torch {o.folder.version}{', dumps' if o.folder.dumps else ''}"
+    return (
+        f"{kind:9}seed {o.seed} {program.backend} text {o.kind} ({how}) world {program.mesh.world}: truth "
+        f"{o.case.truth.cause} {list(o.case.truth.culprits)} said {cause} {list(culprits)} "
+        f"{o.verdict.confidence if o.verdict else ''}"
+    )
 
 
 def _all_scored(first: int, jobs: int, largest: int, semantics: str, fault: str) -> Iterator[tuple[Score, str]]:
@@ -140,7 +162,8 @@ def main() -> int:
     parser.add_argument("--semantics", choices=tuple(SEMANTICS), default="", help="as another recorder would write")
     parser.add_argument("--show", type=int, default=40, help="failures to list")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--fault", default="", help="of this kind alone")
+    kinds = ", ".join(TEXT_FAULTS)
+    parser.add_argument("--fault", default="", help=f"of this kind alone; {TEXTS}: logs; text KIND: one of {kinds}")
     options = parser.parse_args()
     began = time.monotonic()
     scores: list[Score] = []
