@@ -1,0 +1,142 @@
+"""How a rank moves from tick to tick, by the words of its record and the CPU of its main thread."""
+
+from itertools import pairwise
+from typing import Unpack
+
+from stallwatch.model.process import ChildProcess
+from stallwatch.model.snapshot import GroupCounter, Heartbeat, ProcessSample
+from stallwatch.progress.ticks import (
+    Moment,
+    Ticks,
+    advanced,
+    counts_steps,
+    first_seen,
+    has_changed_phase,
+    unread,
+    without_late_time,
+)
+from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import START_NS, HeartbeatFields, heartbeat
+from tests.builders.node import process
+
+
+def beat(**fields: Unpack[HeartbeatFields]) -> Heartbeat:
+    return heartbeat(0, **fields)
+
+
+def at(second: float) -> int:
+    return START_NS + int(second * SECOND_NS)
+
+
+def after(*looks: Heartbeat, processes: dict[int, ProcessSample] | None = None) -> Ticks:
+    """A look a second, the first at second 0."""
+    ticks = first_seen(looks[0], at(0))
+    for second, (old, new) in enumerate(pairwise(looks), 1):
+        moment = Moment(at(second), at(second - 1), 0)
+        ticks = advanced(ticks, old, new, (processes or {}).get(second), moment)
+    return ticks
+
+
+def counted(number: int, *, step: int | None, frame_changes: int | None) -> Heartbeat:
+    groups = (GroupCounter("nccl", 0, number, number),)
+    return beat(groups=groups, step=step, frame_changes=frame_changes)
+
+
+def test_a_rank_that_is_met_in_the_middle_of_a_hang_stands_since_its_record_says() -> None:
+    known = first_seen(beat(step=7, last_step_ns=at(-90)), at(0))
+    assert (known.step_since_ns, known.counters_since_ns, known.phase_since_ns) == (at(-90), at(-90), at(-90))
+    assert (known.frames_since_ns, known.pulse_since_ns) == (at(0), at(0))
+    for beyond in (beat(step=7, last_step_ns=at(1)), beat(step=7, last_step_ns=None), beat(step=7, last_step_ns=0)):
+        assert first_seen(beyond, at(0)).step_since_ns == at(0)
+    started = first_seen(beat(step=None, last_step_ns=at(-90)), at(0))
+    assert (started.step_since_ns, started.counters_since_ns) == (at(0), at(0))
+    saves = first_seen(beat(step=7, last_step_ns=at(-90), phase="save", phase_since_ns=at(-30)), at(0))
+    assert (saves.phase_since_ns, saves.steps_since_ns) == (at(-30), at(-30))
+
+
+def test_a_step_moves_and_is_dated_by_the_record_between_the_looks_that_saw_it() -> None:
+    one, two = beat(step=1), beat(step=2, last_step_ns=at(0.4))
+    ticks = after(one, two)
+    assert (ticks.moved, ticks.stepped, ticks.step_since_ns) == (True, True, at(0.4))
+    for last_step_ns in (at(-0.1), at(1.1), None):
+        assert after(one, beat(step=2, last_step_ns=last_step_ns)).step_since_ns == at(1)
+    assert not after(one, two, two).moved
+
+
+def test_counters_of_a_long_step_move_once_they_are_more_than_what_the_step_left() -> None:
+    looks = [counted(number, step=3, frame_changes=number) for number in range(5)]
+    assert [after(*looks[:count]).moved for count in (2, 3, 4, 5)] == [False, False, True, True]
+    assert after(*looks).progress_since_ns(looks[-1]) == at(4)
+    assert after(*looks[:3]).progress_since_ns(looks[2]) == at(0)
+    without = [counted(number, step=None, frame_changes=number) for number in range(2)]
+    assert after(*without).moved, "nobody counts steps: each collective is progress"
+    assert after(*looks, counted(5, step=4, frame_changes=5)).counter_changes == 0
+
+
+def test_counters_that_go_on_while_the_training_thread_stands_are_another_threads() -> None:
+    looks = [counted(number, step=None, frame_changes=7) for number in range(6)]
+    ticks = after(*looks)
+    assert not ticks.moved
+    assert ticks.counters_since_ns == at(1), "its frames stood at the look before: they are seen a moment later"
+    unknown = [counted(number, step=None, frame_changes=None) for number in range(6)]
+    assert after(*unknown).moved, "a hook that does not count frames"
+
+
+def test_a_phase_moves_when_it_begins_ends_or_begins_anew() -> None:
+    none, saves = beat(), beat(phase="save", phase_since_ns=at(1))
+    again = beat(phase="save", phase_since_ns=at(2))
+    assert [has_changed_phase(*pair) for pair in ((none, saves), (saves, again), (saves, none), (saves, saves))] == [
+        True, True, True, False
+    ]  # fmt: skip
+    assert after(none, saves).phase_since_ns == at(1)
+    assert after(none, saves).moved
+    assert not after(none, saves, saves).moved
+
+
+def test_a_pulse_is_seen_and_is_no_progress() -> None:
+    ticks = after(beat(pulse_count=1), beat(pulse_count=2))
+    assert (ticks.pulsed, ticks.moved, ticks.pulse_since_ns) == (True, False, at(1))
+    assert not unread(ticks).pulsed
+    assert unread(ticks).pulse_since_ns == at(1)
+    assert counts_steps(beat(step=1))
+    assert not any(map(counts_steps, (None, beat(step=0), beat(step=None))))
+
+
+def working(ticks_a_second: int, seconds: int, *, child: bool = False, step: int = 3) -> bool:
+    """Whether it works while it stands, by a CPU that goes on at this rate."""
+    processes = {}
+    for second in range(1, seconds + 1):
+        used = ticks_a_second * second
+        children = (ChildProcess(7, "R", "convert", used),) if child else ()
+        processes[second] = process(0, main_thread_cpu_ticks=0 if child else used, children=children)
+    looks = [beat(step=step, last_step_ns=at(0))] * (seconds + 1)
+    return after(*looks, processes=processes).works(processes[seconds], at(seconds))
+
+
+def test_what_computes_now_and_then_while_it_stands_works() -> None:
+    assert working(100, 5)
+    assert working(100, 5, child=True)
+    assert working(1, 10), "a hundredth of a core"
+    assert not working(0, 10)
+    assert not working(100, 4), "it has stood still for two seconds since its step, and three more must tell"
+
+
+def test_what_moved_or_is_not_read_says_nothing_of_work() -> None:
+    assert not Ticks().works(process(0, main_thread_cpu_ticks=900), at(9))
+    still = after(*[beat(step=3, last_step_ns=at(0))] * 6, processes={n: process(0) for n in range(1, 6)})
+    assert still.still == (at(2), 0)
+    assert not still.works(None, at(9))
+    moved = advanced(still, beat(step=3), beat(step=4), process(0), Moment(at(6), at(5), 0))
+    assert moved.still is None
+    unseen = advanced(still, beat(step=3), beat(step=3), None, Moment(at(6), at(5), 0))
+    assert unseen.still is None
+
+
+def test_time_in_which_we_were_late_is_not_counted() -> None:
+    ticks = Ticks(at(1), at(2), 3, at(4), at(5), at(6))
+    later = without_late_time(ticks, at(10), 3 * SECOND_NS)
+    assert (later.step_since_ns, later.counters_since_ns, later.counter_changes) == (at(4), at(5), 3)
+    assert (later.phase_since_ns, later.frames_since_ns, later.pulse_since_ns) == (at(7), at(8), at(9))
+    most = without_late_time(ticks, at(10), 20 * SECOND_NS)
+    assert most == Ticks(at(10), at(10), 3, at(10), at(10), at(10))
+    assert without_late_time(ticks, at(10), 0) is ticks
