@@ -21,7 +21,8 @@ _EARLY_BYTES, _LATE_BYTES = 6 << 20, 6 << 20
 _END_BYTES: Final = 64 << 10  # of the log, picked whatever stands there
 _MOST_EVENTS: Final = 20_000
 _AFTER_LINES: Final = 200  # a traceback and, between its lines, those of other ranks
-_DIGITS: Final = b"0123456789"
+# Those of addresses and hashes in hexadecimal too: what is left of such lines is alike.
+_DIGITS: Final = b"0123456789abcdef"
 _MOST_SHAPES_BYTES: Final = 4 << 20  # of lines without digits that are remembered
 NEEDLES: Final = tuple(
     sorted(
