@@ -19,6 +19,7 @@ from stallwatch.diagnosis.job.groups import (
     completed,
     family,
     first_difference,
+    named_ends,
 )
 from stallwatch.diagnosis.job.untold import doubt, prove, take_back, untold_backends
 from stallwatch.diagnosis.logs.log_reading import NOTHING_READ, LogReading
@@ -164,13 +165,19 @@ class Case:
         for group in self.groups:
             if group.members_known:
                 self._sizes.setdefault(family(group.description), set()).add(len(group.ranks))
-        self._places: dict[int, dict[int, int]] = {}
+        self._places = {g.index: {member: place for place, member in enumerate(g.ranks)} for g in self.groups}
+        self._by_rank = {  # groups in which a member's transfers name it by its rank in the job, not by its place
+            group.index
+            for rank, group, pair in self._recorded_pairs()
+            if pair.outgoing is not None
+            and (pair.source if pair.outgoing else pair.destination)
+            == rank
+            != self._places[group.index].get(rank, rank)
+        }
         self._pairs: dict[tuple[int, int, int, int], PairCount] = {}
-        for rank, summary in self.summaries.items():
-            for pair in summary.pairs:
-                group = self.groups[self.group_of[rank, pair.stream]]
-                ends = self._global_ends(group, rank, pair.source, pair.destination, pair.outgoing)
-                self._pairs[(rank, group.index, *ends)] = pair
+        for rank, group, pair in self._recorded_pairs():
+            ends = self._global_ends(group, rank, pair.source, pair.destination, pair.outgoing)
+            self._pairs[(rank, group.index, *ends)] = pair
         prove(self)
         self._waiting_stacks = {
             self.activity(rank).place.stack for rank, summary in self.summaries.items() if summary.pending
@@ -247,6 +254,10 @@ class Case:
         member = self.streams[group].get(rank)
         return member is not None and not member.stream.cut_short and member.stream.last_seq < self._proven[group]
 
+    def _recorded_pairs(self) -> list[tuple[int, Group, PairCount]]:
+        of_ranks = self.summaries.items()
+        return [(rank, self.groups[self.group_of[rank, p.stream]], p) for rank, s in of_ranks for p in s.pairs]
+
     def _global_ends(
         self, group: Group, rank: int, source: int, destination: int, outgoing: bool | None
     ) -> tuple[int, int]:
@@ -254,19 +265,9 @@ class Case:
         wrapper or another back end may name global ones: the rank's own end tells which."""
         if ANY in (source, destination):
             return (rank, ANY) if outgoing else (ANY, rank)
-        if group.index not in self._places:
-            self._places[group.index] = {member: place for place, member in enumerate(group.ranks)}
-        places = self._places[group.index]
-        members = group.ranks
         own = {source, destination} if outgoing is None else {source if outgoing else destination}
-        if places.get(rank) in own and max(source, destination) < len(members):
-            return members[source], members[destination]
-        if rank in own and source in places and destination in places:
-            return source, destination
-        return (
-            members[source] if source < len(members) else source,
-            members[destination] if destination < len(members) else destination,
-        )
+        places, by_rank = self._places[group.index], group.index in self._by_rank
+        return named_ends(group.ranks, places, rank, (source, destination), own, by_rank=by_rank)
 
     def usual_size(self, group: Group) -> int:
         """How many members a group has; of one whose members nobody wrote down, as many as its sisters; 0: unknown."""

@@ -96,6 +96,19 @@ def all_alike(members: Mapping[int, GroupStream]) -> bool:
     return longest is None or all(_same_bytes(longest, member, tables) for member in members.values())
 
 
+def named_ends(
+    members: Sequence[int], places: Mapping[int, int], rank: int, ends: tuple[int, int], own: set[int], *, by_rank: bool
+) -> tuple[int, int]:
+    """Given members with their places and the ends of a transfer as a rank named them, of which one of `own` is its
+    own, return global ranks: they are places in the group, or ranks, as its own end tells. The first member may have
+    both alike: then as the group's others do (`by_rank`)."""
+    ranks = rank in own and all(end in places for end in ends)
+    if ranks and (by_rank or places[rank] not in own or max(ends) >= len(members)):
+        return ends
+    source, destination = (members[end] if end < len(members) else end for end in ends)
+    return source, destination
+
+
 # Groups of one kind (dp0, dp1, …) whose members nobody wrote down: how they share out the world tells the members.
 
 

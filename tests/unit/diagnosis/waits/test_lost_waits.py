@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.calls.sequences import find_departures
 from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.job.groups import named_ends
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import CodeFrame, GroupStatus, RankEvidence
 from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, transfer, world
@@ -91,3 +92,13 @@ def test_a_habit_that_was_broken_is_not_found_broken_in_the_steps_before() -> No
     case = Case(ranks, {}, 2)
     found = find_departures(case, (0, 1))
     assert [(d.rank, [call.operation.split()[0] for call in d.expected]) for d in found] == [(1, ["recv"])]
+
+
+def test_transfers_that_name_ranks_of_the_job_do_so_for_the_first_member_too() -> None:
+    """Ranks 0, 2, 4, 6: of "recv 0<-2" both readings fit rank 0; rank 2 names itself 2, where its place is 1."""
+    members = (0, 2, 4, 6)
+    places = {member: place for place, member in enumerate(members)}
+    assert named_ends(members, places, 0, (2, 0), {0}, by_rank=True) == (2, 0)
+    assert named_ends(members, places, 0, (2, 0), {0}, by_rank=False) == (4, 0)
+    assert named_ends(members, places, 2, (4, 2), {2}, by_rank=False) == (4, 2)
+    assert named_ends(members, places, 2, (2, 1), {1}, by_rank=False) == (4, 2)
