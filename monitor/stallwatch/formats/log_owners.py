@@ -67,7 +67,11 @@ class Owners:
         if match := _NODE.search(line.text):
             self._nodes = max(self._nodes, int(match["nodes"]))
             first, size = int(match["node"]) * int(match["locals"]), min(int(match["locals"]), _MOST_LOCAL)
-            self._of_local[line.host or ""] = {local: first + local for local in range(size)}
+            ranks_of = {local: first + local for local in range(size)}
+            before = self._of_local.get(line.host or "", ranks_of)
+            self._of_local[line.host or ""] = (
+                ranks_of if before == ranks_of else {}
+            )  # two nodes that nothing tells apart
         elif match := _NODES.match(line.text):
             self._nodes = max(self._nodes, int(match["nodes"]))
         elif match := _LOCAL_RANKS.match(line.text):

@@ -293,8 +293,9 @@ def _silent(
     spoke: frozenset[int],
 ) -> Blame | None:
     """Members that printed nothing, where all others wait in one operation. A rank whose log was not given is no silent
-    one: it must have one of its own, or the log of those that wait must be one that it writes to."""
-    waited = group.waited
+    one: it must have one of its own, or the log of those that wait must be one that it writes to. Nor where nothing
+    names the group: torch up to 2.1, which does not, aborts at once, and others are cleared away before they speak."""
+    waited = group.waited if group.key != ("", "") else None
     at = [w for w in group.waiters.values() if w.seq == waited]
     behind_root = [w for w in group.waiters.values() if w.seq != waited]
     if waited is None or (behind_root and not all(w.operation.strip("_") in _ROOTED for w in at)):

@@ -149,3 +149,9 @@ def test_a_call_of_another_vendors_library_that_failed_accuses_nobody() -> None:
         "error code is 6",
     )
     assert verdict(ranked(raised, 1) + ranked(raised, 2)).culprits == ()
+
+
+def test_silence_shows_nothing_where_the_first_that_waited_aborts_at_once() -> None:
+    """torch 2.0 names no group and waits for nobody's dump: who was cleared away first said nothing, either."""
+    log = "".join(timed_out("2.0", rank, 8) for rank in (0, 2, 3))
+    assert verdict(log).culprits == ()

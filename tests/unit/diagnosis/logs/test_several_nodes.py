@@ -59,3 +59,11 @@ def test_deepspeeds_nodes_have_their_ranks_one_after_the_other() -> None:
     log = marked(_DEEPSPEED.format(0), "n0: ") + marked(_DEEPSPEED.format(1), "n1: ") + marked(_FAILED, "n1: ")
     assert verdict(log).culprits == (5,)
     assert verdict(_DEEPSPEED.format(1) + _FAILED).culprits == (5,)
+
+
+def test_local_ranks_of_two_launchers_that_nothing_tells_apart_are_nobodys(tmp_path: Path) -> None:
+    """Two DeepSpeed launchers wrote into one log, without a host before their lines."""
+    starts = "".join(f"[INFO] [launch.py:164:main] nnodes=2, num_local_procs=8, node_rank={node}\n" for node in (0, 1))
+    ended = "[ERROR] [launch.py:325:sigkill_handler] ['python', '-u', 'train.py', '--local_rank=0'] exits with return "
+    (tmp_path / "job.log").write_text(starts + ended + "code = -9\n")
+    assert judge(load([tmp_path])).verdicts[0].culprits == ()
