@@ -51,10 +51,11 @@ def _ends(events: Sequence[LogEvent]) -> list[int]:
     """Lines after which another attempt begins, in order."""
     restarts = [event.line for event in events if event.kind == "restarting"]
     said: dict[str, list[LogEvent]] = {}
+    failures = [event.line for event in events if event.exception and event.rank is not None]
     for event in events:
         if event.kind == "process_failed" and (agent := _AGENT.match(event.text)):
             name = agent["pid"]
-            while name in said and _of_one_attempt(said[name][-1], event):
+            while name in said and _of_one_attempt(said[name][-1], event, failures):
                 name += " of another container"
             said.setdefault(name, []).append(event)
     lines = {name: [event.line for event in own] for name, own in said.items()}
@@ -64,7 +65,10 @@ def _ends(events: Sequence[LogEvent]) -> list[int]:
     return by_agents if len(by_agents) >= len(restarts) else restarts
 
 
-def _of_one_attempt(event: LogEvent, later: LogEvent) -> bool:
+def _of_one_attempt(event: LogEvent, later: LogEvent, failures: Sequence[int]) -> bool:
+    """Two agents' words on one end: no time to start again in between, and no rank has failed anew."""
+    if any(event.line < line < later.line for line in failures):
+        return False
     timed = event.at_seconds is not None and later.at_seconds is not None and event.utc == later.utc
     return timed and (later.at_seconds or 0.0) - (event.at_seconds or 0.0) < _ONE_ATTEMPT_SECONDS
 
