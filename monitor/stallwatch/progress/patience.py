@@ -26,6 +26,7 @@ class Standstill(NamedTuple):
     in_phase: bool  # one of the culprits
     works: bool  # one of the culprits stands still and computes now and then
     phase_past_seconds: float  # the longest that the phases of its ranks have lasted before, 0 where they are new
+    elsewhere: bool  # ranks of the job are on nodes that nobody asks: what they do is not known here
 
 
 class Plan(NamedTuple):
@@ -122,6 +123,9 @@ def _undecided_wait(standstill: Standstill, config: Config) -> _Wait | None:
     verdict, tell = standstill.verdict, config.tell
     if verdict.ends_by_itself is not None:
         return _kind(standstill, config)
+    if standstill.elsewhere and (verdict.waiting or verdict.missing):
+        # All that is here may wait for a checkpoint that a rank on another node writes: its own node sees who stands.
+        return _until_own_time(standstill, config, "ranks on other nodes are not seen from here")
     if verdict.waiting or (standstill.hooked and verdict.missing):
         seconds = tell.undecided_seconds
         if not standstill.hooked:  # each look must say the same: its stacks are all there is
@@ -140,16 +144,19 @@ def _undecided_wait(standstill: Standstill, config: Config) -> _Wait | None:
 
 
 def _moving(standstill: Standstill, config: Config) -> _Wait:
-    own = _share_of_own_time(standstill, config.tell.waiting_share)
-    seconds, setting = config.tell.waiting_seconds, "tell.waiting_seconds"
-    wait = (
-        _Wait(own, f"the culprit makes progress ({config.tell.waiting_share:.0%} of the job's own time-out)")
-        if own is not None
-        else _after(standstill, seconds, f"the culprit makes progress ({seconds:g} s, {setting})")
-    )
+    wait = _until_own_time(standstill, config, "the culprit makes progress")
     past = _AS_LONG_AGAIN * standstill.phase_past_seconds
     habit = _after(standstill, past, f"the culprit makes progress ({past:g} s, by what this phase took before)")
     return max(wait, habit)
+
+
+def _until_own_time(standstill: Standstill, config: Config, why: str) -> _Wait:
+    """What ends well is told shortly before torch ends the job, whatever the reason."""
+    tell = config.tell
+    own = _share_of_own_time(standstill, tell.waiting_share)
+    if own is not None:
+        return _Wait(own, f"{why} ({tell.waiting_share:.0%} of the job's own time-out)")
+    return _after(standstill, tell.waiting_seconds, f"{why} ({tell.waiting_seconds:g} s, tell.waiting_seconds)")
 
 
 def _share_of_own_time(standstill: Standstill, share: float) -> int | None:

@@ -160,6 +160,13 @@ def test_a_job_that_stands_for_reasons_unknown_is_told_in_the_end() -> None:
     assert told_after("undecided", 300) == "warning"
 
 
+def test_what_ranks_on_nodes_that_nobody_asks_may_do_is_waited_for_as_long_as_torch_waits() -> None:
+    part = [facts(world_size=8192)]
+    assert told_after("undecided", 890, part, waiting="0-3") == "none", "rank 4000 may write a checkpoint"
+    assert told_after("undecided", 900, part, waiting="0-3") == "warning"
+    assert told_after("not_entered", 0, part) == "warning", "who has not entered is here"
+
+
 def test_health_is_never_told() -> None:
     assert told_after("healthy", 2000) == "none"
 
