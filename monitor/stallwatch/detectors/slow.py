@@ -1,6 +1,7 @@
 """Ranks that hold a moving job back: those that wait least among their peers, or whose steps fall behind."""
 
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 
 import msgspec
@@ -15,7 +16,9 @@ from stallwatch.detectors.waiting import (
     LEAST_LOOKS,
     SPAN_NS,
     WINDOWS,
+    Column,
     Least,
+    Peers,
     cost,
     difference,
     is_due,
@@ -146,38 +149,46 @@ class SlowDetector:
         looks = looked(before.looks, alive)
         by_window, shares = before.by_window, before.shares if looks.members else ()
         if looks.count != before.looks.count:
-            shortest = max(LEAST_LOOKS, looks.within(SPAN_NS))
             begun_anew = looks.count < before.looks.count
-            by_window = (
-                self._least(looks, shortest, before.anew_ns),
-                *(
-                    least
-                    if window > shortest and not begun_anew and not is_due(window, before.looks.count, looks.count)
-                    else self._least(looks, window if window > shortest else 0, before.anew_ns)
-                    for window, least in zip(WINDOWS, by_window[1:], strict=True)
-                ),
-            )
+            by_window = self._by_window(before, looks)
             if begun_anew or not shares or is_due(_SHOWN_LOOKS, before.looks.count, looks.count):
                 shares = shares_of(looks, _SHOWN_LOOKS)
         lagging = _lags(before.lagging, alive)
         first_mark = before.first_mark if before.looks.count and looks.count >= before.looks.count else looks.mark
         return _Watched(before.job, looks, lagging, by_window, shares, first_mark, before.anew_ns)
 
-    def _least(self, looks: Looks, window: int, anew_ns: int) -> Least | None:
-        if not window or len(looks.looks) < window or looks.since_ns(window) < anew_ns:
-            return None
-        found = (
-            self._least_of(looks, peers, window, surely=surely)
-            for peers in peers_of(looks.members)
-            for surely in ((False, True) if looks.nccl else (True,))
-        )
-        return max((least for least in found if least), key=lambda least: (least.sure, least.nats), default=None)
+    def _by_window(self, before: _Watched, looks: Looks) -> tuple[Least | None, ...]:
+        """What each window says; a long one, of which hardly a look is new, still what it said."""
+        shortest = max(LEAST_LOOKS, looks.within(SPAN_NS))
+        begun_anew = looks.count < before.looks.count
+        old = dict(zip(WINDOWS, before.by_window[1:], strict=True))
+        windows = (shortest, *(window for window in WINDOWS if window > shortest))
+        due = [
+            window
+            for window in windows
+            if window == shortest or begun_anew or is_due(window, before.looks.count, looks.count)
+        ]
+        seen = [w for w in due if w <= len(looks.looks) and looks.since_ns(w) >= before.anew_ns]
+        new = dict.fromkeys(due) | (self._leasts(looks, seen) if seen else {})
+        return new[shortest], *((new if w in new else old)[w] if w > shortest else None for w in WINDOWS)
 
-    def _least_of(self, looks: Looks, peers: Sequence[Member], window: int, *, surely: bool) -> Least | None:
-        columns = [(peer.rank, looks.column(peer, window, surely=surely)) for peer in peers]
-        before = [(peer.rank, looks.column_before(peer, window)) for peer in peers] if len(peers) % 2 == 0 else []
-        least = who_waits_least(columns, self._searched_share, looks.since_ns(window), before)
-        return least if least is None or surely else msgspec.structs.replace(least, sure=False)
+    def _leasts(self, looks: Looks, windows: Sequence[int]) -> dict[int, Least | None]:
+        """Who waits least, by each of these windows."""
+        found: dict[int, list[Least]] = {window: [] for window in windows}
+        for members in peers_of(looks.members):
+            if len(members) < 2:
+                continue
+            for surely in (False, True) if looks.nccl else (True,):
+                peers = Peers([(m.rank, looks.column(m, max(windows), surely=surely)) for m in members])
+                for window in windows:
+                    before, since_ns = partial(_before, looks, members, window), looks.since_ns(window)
+                    least = who_waits_least(peers, window, self._searched_share, before, since_ns)
+                    if least is not None:
+                        found[window].append(least if surely else msgspec.structs.replace(least, sure=False))
+        return {
+            window: max(leasts, key=lambda least: (least.sure, least.nats), default=None)
+            for window, leasts in found.items()
+        }
 
     def _judge(
         self, watched: _Watched, alive: list[RankHistory], before: _Slow | None, seen: NodeHistory
@@ -281,6 +292,10 @@ def _by_steps(watched: _Watched, alive: Sequence[RankHistory], before: _Slow | N
     )
     since_ns = before.since_ns if before and same else seen.at_ns - _LAG_LOOKS * SECOND_NS
     return _Slow(watched.job, ranks, since_ns, same, reason)
+
+
+def _before(looks: Looks, members: Sequence[Member], window: int) -> list[tuple[int, Column]]:
+    return [(member.rank, looks.column_before(member, window)) for member in members]
 
 
 def _difference(looks: Looks, ranks: Sequence[int], window: int) -> tuple[float, float]:

@@ -2,7 +2,8 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median, stdev
 
 import msgspec
@@ -50,40 +51,58 @@ def is_due(window: int, before: int, looks: int) -> bool:
     return looks // part != before // part
 
 
+class Peers:
+    """Given (rank, column) of peers over the same looks: what windows of the last of them say. Several are judged at
+    one look, so that what they ask of each look is computed once."""
+
+    def __init__(self, columns: Sequence[tuple[int, Column]]) -> None:
+        self._columns = dict(columns)
+        self._shares = {rank: [waited / ticks for ticks, waited in column] for rank, column in columns}
+
+    def shares(self, window: int) -> dict[int, float]:
+        """`waited_share` of each rank in the last looks, which are as many at least."""
+        return {rank: sum(shares[-window:]) / window for rank, shares in self._shares.items()}
+
+    def column(self, rank: int, window: int) -> Column:
+        """One rank's last looks."""
+        return self._columns[rank][-window:]
+
+
 def who_waits_least(
-    columns: Sequence[tuple[int, Column]],
+    peers: Peers,
+    window: int,
     minimum_share: float,
+    before: Callable[[], Sequence[tuple[int, Column]]],
     since_ns: int = 0,
-    before: Sequence[tuple[int, Column]] = (),
     at_most: int | None = None,
 ) -> Least | None:
-    """Given (rank, column) of peers over the same looks, return those that wait least if that is no chance: one rank,
-    or a minority of them alike. `since_ns`: when the first of the looks was made; `before`: the same of earlier looks;
+    """Return those that wait least in the last `window` looks if that is no chance: one of the peers, or a minority of
+    them alike. `before` gives (rank, column) of earlier looks, `since_ns`: when the first of the looks was made;
     `at_most`: of how many ranks this is asked at most, where there are thousands.
 
     The looks of peers are of the same moments: what the job as a whole does is the same for all of them, and only
     those in which some wait and others do not say anything.
     """
-    if len(columns) < 2:
-        return None
-    known = dict(columns)
-    share = {rank: waited_share(column) for rank, column in columns}
+    share = peers.shares(window)
     for slow, rest in minorities(sorted(share, key=lambda rank: (share[rank], rank)), at_most):
         most, typical = share[slow[-1]], share[rest[len(rest) // 2]]
-        began = _began(before, slow, typical - most) if len(slow) == len(rest) else False
-        if not stand_apart(len(slow), len(rest), typical - most, share[rest[0]] - most, minimum_share, began=began):
+        apart = partial(stand_apart, len(slow), len(rest), typical - most, share[rest[0]] - most, minimum_share)
+        # Earlier looks are asked last, and only where they decide: that costs the most.
+        began = len(slow) == len(rest) and not apart() and apart(began=True) and _began(before(), slow, typical - most)
+        if not apart(began=began):
             continue
-        ranks, others = tuple(sorted(slow)), [known[rank] for rank in rest]
-        nats = min(_evidence(known[rank], others, minimum_share) for rank in ranks)
-        if nats >= SUSPECT_NATS and all(_lasts(known[rank], others) for rank in ranks):
-            return Least(ranks, nats, len(columns[0][1]), since_ns, most, typical)
+        ranks, others = tuple(sorted(slow)), [peers.column(rank, window) for rank in rest]
+        columns = [peers.column(rank, window) for rank in ranks]
+        nats = min(_evidence(column, others, minimum_share) for column in columns)
+        if nats >= SUSPECT_NATS and all(_lasts(column, others) for column in columns):
+            return Least(ranks, nats, window, since_ns, most, typical)
     return None
 
 
 def _began(before: Sequence[tuple[int, Column]], slow: Sequence[int], less: float) -> bool:
     """Whether these ranks were seen not to wait less than the others by so much, earlier."""
     enough = all(len(column) >= _EARLIER_LOOKS for _, column in before) and bool(before)
-    return enough and difference(before, slow)[0] < _OF_WHOLE * less
+    return enough and _mean(_differences(before, slow)) < _OF_WHOLE * less
 
 
 def leads(columns: Sequence[tuple[int, Column]]) -> dict[int, float]:
@@ -124,16 +143,25 @@ def waited_share(column: Column) -> float:
 def difference(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> tuple[float, float]:
     """Given (rank, column) of peers and those among them that are slow, return by which share of the time these wait
     less than the others, and its standard error over the looks."""
+    each = _differences(columns, ranks)
+    middle = _mean(each)
+    return middle, stdev(each) / math.sqrt(len(each)) if len(each) > 1 else abs(middle)
+
+
+def _differences(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> list[float]:
+    """Look by look, by which share of the time these ranks wait less than the median of the others."""
     slow = [column for rank, column in columns if rank in ranks]
     rest = [column for rank, column in columns if rank not in ranks]
-    if not slow or not rest or not slow[0]:
-        return 0.0, 0.0
-    each = []
-    for place in range(len(slow[0])):
-        others = median(column[place][1] / column[place][0] for column in rest)
-        each.append(others - sum(column[place][1] / column[place][0] for column in slow) / len(slow))
-    middle = sum(each) / len(each)
-    return middle, stdev(each) / math.sqrt(len(each)) if len(each) > 1 else abs(middle)
+    if not slow or not rest:
+        return []
+    return [
+        median([waited / ticks for ticks, waited in others]) - sum([waited / ticks for ticks, waited in own]) / len(own)
+        for own, others in zip(zip(*slow, strict=True), zip(*rest, strict=True), strict=True)
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
 
 
 def was_so(earlier: Sequence[tuple[int, Column]], least: Least) -> bool | None:
@@ -141,7 +169,7 @@ def was_so(earlier: Sequence[tuple[int, Column]], least: Least) -> bool | None:
     where the looks are too few to say."""
     if not earlier or len(earlier[0][1]) < _EARLIER_LOOKS:
         return None
-    return difference(earlier, least.ranks)[0] >= _ALWAYS * (least.peers_share - least.share)
+    return _mean(_differences(earlier, least.ranks)) >= _ALWAYS * (least.peers_share - least.share)
 
 
 def cost(share: float, error: float, step_seconds: float, looks: int, seconds: float) -> Slowness | None:

@@ -3,6 +3,7 @@ waiting), over the ranks of all. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import median, median_low
 from typing import Final
 
@@ -16,6 +17,7 @@ from stallwatch.detectors.waiting import (
     LEAST_LOOKS,
     Column,
     Least,
+    Peers,
     cost,
     difference,
     was_so,
@@ -138,13 +140,12 @@ def _was_always(peers: Sequence[tuple[int, Column]], least: Least, pace: Pace) -
 
 def _least(peers: Sequence[tuple[int, Column]], minimum_share: float) -> Least | None:
     """Who waits least in the window that tells it best, unless such differences come and go in this job."""
-    blocks = len(peers[0][1]) if peers else 0
+    blocks, columns = len(peers[0][1]) if peers else 0, Peers(peers)
     found = []
     for window in _WINDOWS:
         if window <= blocks:
-            earlier = [(rank, column[-2 * window : -window]) for rank, column in peers] if blocks > window else []
-            before = earlier if len(peers) % 2 == 0 else []
-            least = who_waits_least(_last(peers, window), minimum_share, before=before, at_most=_MOST_SLOW)
+            before = partial(_before, peers, window)
+            least = who_waits_least(columns, window, minimum_share, before, at_most=_MOST_SLOW)
             if least is not None and not is_usual(peers, least.ranks, window, least.peers_share - least.share):
                 found.append(least)
     return max(found, key=lambda one: one.nats, default=None)
@@ -152,6 +153,10 @@ def _least(peers: Sequence[tuple[int, Column]], minimum_share: float) -> Least |
 
 def _last(peers: Sequence[tuple[int, Column]], window: int) -> list[tuple[int, Column]]:
     return [(rank, column[-window:]) for rank, column in peers]
+
+
+def _before(peers: Sequence[tuple[int, Column]], window: int) -> list[tuple[int, Column]]:
+    return [(rank, column[-2 * window : -window]) for rank, column in peers]
 
 
 def _peers(beside: Mapping[str, Pace]) -> list[list[tuple[int, Column]]]:
