@@ -136,7 +136,23 @@ def load(
         config = msgspec.convert(merged, Config, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path or 'configuration'}: {error}", "See `stallwatch config example`.") from error
-    return config, [f"{path}: unknown key {key} is ignored" for key in unknown]
+    return config, [*(f"{path}: unknown key {key} is ignored" for key in unknown), *_silent_slack(config)]
+
+
+def slack_speaks(config: Config) -> bool:
+    """Whether Slack is told by the daemon itself. Where there is an Alertmanager, that is the voice, and its routes may
+    lead to Slack: people would hear of each incident twice."""
+    return not config.alertmanager.urls or config.slack.also
+
+
+def _silent_slack(config: Config) -> Iterator[str]:
+    slack = config.slack
+    is_set = any((slack.webhook_url, slack.webhook_url_file, slack.bot_token, slack.bot_token_file))
+    if is_set and not slack_speaks(config):
+        yield (
+            "[slack] is silent, for [alertmanager] tells, and people hear of each incident once: "
+            "remove [slack], or set slack.also = true, and both tell"
+        )
 
 
 def own_defaults(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -267,6 +267,13 @@ class SlackSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages_per_hour: Annotated[
         int, _key("Of each user; more than these wait and arrive as one digest.", ge=1, le=1000)
     ] = 20
+    also: Annotated[
+        bool,
+        _key(
+            "Tell Slack although alertmanager.urls is set. Without it Slack hears of incidents by Alertmanager's "
+            "routes alone, so that people are told once."
+        ),
+    ] = False
 
 
 class WebhookSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -23,7 +23,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the effective configuration as JSON, without secrets.")
 def check(file: Path | None, as_json: bool) -> None:
     """Refuse (exit 64) an unknown key, a wrong value or an unusable address in FILE and in STALLWATCH_* variables."""
-    settings, _ = config.load(file, config.current_environment(), strict=True)
+    settings, warnings = config.load(file, config.current_environment(), strict=True)
     if settings.http.listen:
         split_address(settings.http.listen)
     telling(settings, cast("Control", None), SystemClock())  # made as the daemon makes them; none starts, none asks it
@@ -38,6 +38,8 @@ def check(file: Path | None, as_json: bool) -> None:
         echo_json(config.without_secrets(settings))
     else:
         click.echo(f"{file or 'environment and defaults'}: ok")
+        for warning in warnings:
+            click.echo(warning, err=True)
 
 
 @command.command()

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -43,6 +43,9 @@ def may_open(
     return not (over and any(past.job == job and _exited(past.findings) for past in lives.past))
 
 
+JOB_ENDED: Final = "the job ended"
+
+
 class End(NamedTuple):
     """How an incident ends, and why."""
 
@@ -68,7 +71,7 @@ def end_of(
         if _is_owed(life, findings, at_ns):
             return None
         again = any(o.job.name == job.name and o.job != job and o.alive for o in jobs.values())
-        return End("ended", "the job was restarted" if again else "the job ended")
+        return End("ended", "the job was restarted" if again else JOB_ENDED)
     if findings or life.family == "drift":
         return None  # what a job has computed since it drifted stays wrong
     if adopted_seconds is not None and adopted_seconds < _ADOPTED_SECONDS and not facts.moved:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.clock import Clock
-from stallwatch.config import Config
+from stallwatch.config import Config, slack_speaks
 from stallwatch.config_sections import SlackSection
 from stallwatch.errors import UsageError
 from stallwatch.incidents.delivery_steps import Step
@@ -37,7 +37,7 @@ _HOUR_SECONDS = 3600.0
 def slack(config: Config, clock: Clock) -> Notifier | None:
     """The output, or None where nothing is configured. Raise UsageError for what cannot be used."""
     request = _request(config.slack)
-    if request is None:
+    if request is None or not slack_speaks(config):
         return None
     return Notifier(
         "slack",

@@ -11,6 +11,7 @@ from typing import Any
 from stallwatch.clock import iso
 from stallwatch.diagnosis.report.stack_tree import render
 from stallwatch.incidents.delivery_steps import LAST, Step
+from stallwatch.incidents.life_cycle import JOB_ENDED
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.reading import Known
@@ -45,7 +46,7 @@ def slack_message(
     """
     title = _clip(_headline(incident, step), _HEADER_CHARACTERS)
     blocks = [{"type": "header", "text": {"type": "plain_text", "text": title}}]
-    blocks += _resolved(incident) if step in LAST else _standing(incident, _gpus(report))
+    blocks += _resolved(incident) if step in LAST else _standing(incident, step, _gpus(report))
     blocks.append(_context(_footer(incident, external_url)))
     message: dict[str, Any] = {"text": _notification(incident, step), "blocks": blocks}
     if step not in (*LAST, "escalated") and incident.report is not None:  # why has been said, and is what it was
@@ -143,8 +144,9 @@ def _now(incident: Incident, step: Step) -> str:
 
 
 def _resolved(incident: Incident) -> Iterator[Block]:
-    was = f"\nIt was: {_prose(incident.verdict.summary)}" if incident.verdict is not None else ""
-    yield _section(f"{_prose(_ending(incident))}{was}")
+    was = f"It was: {_prose(incident.verdict.summary)}" if incident.verdict is not None else ""
+    ending = "" if was and incident.resolution == JOB_ENDED else _prose(_ending(incident))  # its headline says that
+    yield _section("\n".join(filter(None, (ending, was))))
 
 
 def _ending(incident: Incident) -> str:
@@ -170,13 +172,16 @@ def _stacks(verdict: Verdict | None, tree: StackNode | None) -> list[dict[str, A
     return [{"text": _clip(text, _TEXT_CHARACTERS), "mrkdwn_in": ["text"]} for text in parts]
 
 
-def _standing(incident: Incident, gpus: Mapping[str, Gpu]) -> Iterator[Block]:
-    """The sentence says who, where, and who waits: only what it does not say follows."""
+def _standing(incident: Incident, step: Step, gpus: Mapping[str, Gpu]) -> Iterator[Block]:
+    """The sentence says who, where, and who waits: only what it does not say follows; of an escalation nothing else,
+    for the rest stands a minute above."""
     verdict = incident.verdict
     yield _section(_prose(sentence(incident)) or "_No sentence yet._")
     if verdict is None:
         return
     yield _context(_facts(incident, verdict))  # what to do with the job is asked first, and a phone folds what is below
+    if step == "escalated":
+        return
     unsaid = [process for process in verdict.culprit_processes if not _is_said(process, verdict)]
     if places := [_culprit(process, verdict, gpus) for process in unsaid[:_MOST_CULPRITS]]:
         more = len(unsaid) - len(places)

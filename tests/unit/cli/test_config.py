@@ -24,6 +24,12 @@ def test_a_right_file_is_ok(tmp_path: Path, capsys: Capture) -> None:
     assert "ok" in capsys.readouterr().out
 
 
+def test_what_is_right_and_yet_says_nothing_is_told(tmp_path: Path, capsys: Capture) -> None:
+    both = '[slack]\nwebhook_url = "https://hooks.slack.com/x"\n[alertmanager]\nurls = "http://am:9093"\n'
+    assert check(tmp_path, both) == 0
+    assert "[slack] is silent" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -324,3 +325,35 @@ def test_rules_for_channels_that_cannot_work_are_refused(settings: dict[str, str
     configured, _ = config.load(overrides={("slack", key): text for key, text in settings.items()})
     with pytest.raises(UsageError, match=said):
         slack(configured, SystemClock())
+
+
+HOOK, OTHERS = ("slack", "webhook_url"), ("alertmanager", "urls")
+
+
+@pytest.mark.parametrize(
+    ("keys", "speaks"),
+    [
+        ({}, True),
+        ({OTHERS: "http://am:9093"}, False),
+        ({OTHERS: "http://am:9093", ("slack", "also"): True}, True),
+    ],
+)
+def test_where_alertmanager_is_the_voice_slack_is_silent_unless_both_are_wanted(
+    tmp_path: Path, keys: dict[tuple[str, str], object], speaks: bool
+) -> None:
+    keys = {HOOK: "https://hooks.slack.com/x", ("daemon", "state_directory"): str(tmp_path), **keys}
+    configured, warnings = config.load(overrides=keys)
+    assert (slack(configured, SystemClock()) is not None) is speaks
+    assert [words for words in warnings if "[slack] is silent" in words and "slack.also" in words] == warnings
+    assert bool(warnings) is not speaks
+
+
+def test_what_a_channel_has_read_a_minute_ago_is_not_said_again() -> None:
+    told, still = (texts(slack_message(incident(severity="critical"), step)) for step in ("told", "escalated"))
+    assert ("What to do" in told, "What to do" in still) == (True, False)
+    assert "Rank 2 never entered" in still  # whoever reads only this one knows whom it is about
+    over = slack_message(incident(state="ended", resolution="the job ended"), "ended")
+    assert over["blocks"][0]["text"]["text"] == "⚫ llama-7b: the job is over, it was rank 2: not_entered"
+    assert texts(over).count("ended") == 0
+    again = slack_message(incident(state="ended", resolution="the job was restarted"), "ended")
+    assert "The job was restarted." in texts(again)
