@@ -25,7 +25,7 @@ from stallwatch.cli.terminal import (
     time_and_distance,
 )
 from stallwatch.errors import StallwatchError
-from stallwatch.hook.rank_file import is_read
+from stallwatch.hook.rank_directory import is_read
 from stallwatch.incidents.incident_names import incident_id
 from stallwatch.model.incident import UNTOLD
 from stallwatch.model.snapshot import JobKey

@@ -1,4 +1,15 @@
-"""What is published about this process, and its one file: made, kept alive, moved, closed."""
+"""What is published about this process, and its one file: made, kept alive, moved, closed.
+
+A record is written whole by `pwrite`, never through a mapping. A store into a mapped file that somebody truncated, or
+that a full tmpfs cannot back, kills the process with SIGBUS, and no `try` catches that; the directory belongs to
+others, so nothing prevents it (tried: mode 0444 and leases do not bind root, seals exist only on nameless memfds). The
+step therefore counts in private memory (beat.py) and the pulse thread publishes: truncation, unlinking and full disks
+are then ordinary errors of one thread, and the training thread never touches a file system. The price: what a reader
+sees is at most layout.PUBLISH_NS (a quarter of a second) old, which are the steps that a SIGKILL takes with it.
+
+The file is opened anew for each write: a descriptor that is kept could be closed by the job (daemonising libraries
+close all they did not open) and its number be given to a file of the job's.
+"""
 
 import os
 from time import monotonic_ns
@@ -9,11 +20,73 @@ from stallwatch.hook.beat import Phases
 from stallwatch.hook.ending import uncaught_exception
 from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import Process, World
-from stallwatch.hook.rank_file import RankFile, choose_directory, is_read, strangers
+from stallwatch.hook.rank_directory import CREATE, choose_directory, is_read, strangers
 from stallwatch.hook.training_thread import TrainingThread
 
 RETRY_NS = 2_000_000_000  # a missing directory or a full disk is tried again this often
 LOCK_SECONDS = 2.0  # the end of the process waits no longer for a thread that a dead file system holds
+
+
+class RankFile:
+    """One process' record, and the place of its other files."""
+
+    def __init__(self, directory: str, rank: int, process: Process) -> None:
+        """Create the file with its space reserved. Raise OSError."""
+        self.directory = directory
+        self.rank = rank
+        self._process = process
+        # A pid is not enough: containers that share a directory have the same small ones, and anybody may hold a name.
+        self.key = f"{process.pid}-{layout.new_mark()}"
+        self.path = self.path_of(layout.record_name(rank, self.key))
+        self.facts_path = self.path_of(layout.facts_name(rank, self.key, layout.new_mark()))
+        # Everybody may read it: the daemon's sensor has no rights over other users' files.
+        descriptor = os.open(self.path, CREATE, 0o644)
+        try:
+            os.fchmod(descriptor, 0o644)
+            os.posix_fallocate(descriptor, 0, layout.RECORD_BYTES)
+            self._inode = _inode(os.fstat(descriptor))
+        except OSError:
+            os.unlink(self.path)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def write(self, image: bytes) -> None:
+        """Write the whole record. Raise FileNotFoundError when the file is no longer the one we made, or not ours any
+        more, OSError when it cannot be written."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except PermissionError:
+            raise FileNotFoundError(f"{self.path} was given to another user") from None
+        try:
+            if _inode(os.fstat(descriptor)) != self._inode or self._is_of_another(descriptor):
+                raise FileNotFoundError(f"{self.path} was replaced")
+            written = os.pwrite(descriptor, image, 0)
+        finally:
+            os.close(descriptor)
+        if written != len(image):
+            raise OSError(f"only {written} of {len(image)} bytes fit into {self.path}")
+
+    def _is_of_another(self, descriptor: int) -> bool:
+        """Disks reuse inode numbers at once: the same number does not prove the same file."""
+        names = layout.writer_of(os.pread(descriptor, 64, 0))
+        return names is not None and names != self._process[:3]
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a file of this name beside the record."""
+        return os.path.join(self.directory, name)
+
+    def remove(self) -> None:
+        """Remove the record and the facts beside it."""
+        for path in (self.path, self.facts_path):
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+
+
+def _inode(status: os.stat_result) -> "tuple[int, int]":
+    return status.st_dev, status.st_ino
 
 
 class Publication:

@@ -13,8 +13,8 @@ from stallwatch.hook import ending, facts, layout, native, recorder
 from stallwatch.hook.group_names import GroupNames
 from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import world_of
-from stallwatch.hook.publication import Publication
-from stallwatch.hook.rank_file import RankFile, remove_stale_files, write_private
+from stallwatch.hook.publication import Publication, RankFile
+from stallwatch.hook.rank_directory import remove_stale_files, write_private
 from stallwatch.hook.requests import DumpRequest, Requests
 
 LOOKS_PER_PULSE = 4

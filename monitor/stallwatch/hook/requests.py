@@ -6,7 +6,8 @@ import time
 from typing import NamedTuple, Optional
 
 from stallwatch.hook.layout import answer_name, new_mark, request_path
-from stallwatch.hook.rank_file import RankFile, trusted_owner, write_private
+from stallwatch.hook.publication import RankFile
+from stallwatch.hook.rank_directory import trusted_owner, write_private
 from stallwatch.hook.recorder import RUNGS, dump
 from stallwatch.hook.scene import NAME as SCENE
 from stallwatch.hook.scene import scene_json

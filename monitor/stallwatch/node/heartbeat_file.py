@@ -100,7 +100,7 @@ _held: dict[tuple[int, int], int] = {}  # a descriptor of each folder of ours, f
 
 
 def _hold(parent: int, identity: tuple[int, int]) -> None:
-    """Let hooks see that somebody reads here (hook/rank_file.is_read): a lock ends with its process, however that
+    """Let hooks see that somebody reads here (hook/rank_directory.is_read): a lock ends with its process, however that
     ends."""
     if identity in _held:
         return

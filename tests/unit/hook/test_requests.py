@@ -12,7 +12,7 @@ import pytest
 
 from stallwatch.hook import layout, recorder
 from stallwatch.hook.identity import Process
-from stallwatch.hook.rank_file import RankFile
+from stallwatch.hook.publication import RankFile
 from stallwatch.hook.requests import DumpRequest, Requests
 
 

@@ -146,7 +146,7 @@ def test_the_request_folder_of_another_user_is_refused_where_the_directory_is_no
 def test_a_hook_that_asks_while_the_daemon_starts_does_not_hide_it_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stallwatch.hook.rank_file import is_read
+    from stallwatch.hook.rank_directory import is_read
 
     refusals, real = [BlockingIOError(11, "a hook asks"), BlockingIOError(11, "another hook asks")], fcntl.flock
 

@@ -7,7 +7,7 @@ from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.environment.combinations import places_of
 from stallwatch.doctor.surroundings import Surroundings
-from stallwatch.hook.rank_file import FALLBACK_DIRECTORY, SERVICE_DIRECTORY, is_read, strangers
+from stallwatch.hook.rank_directory import FALLBACK_DIRECTORY, SERVICE_DIRECTORY, is_read, strangers
 
 
 class RankDirectory:
