@@ -101,7 +101,7 @@ def step_to_sample(folder: Path) -> list[Call]:
     settings, _ = config.load(overrides={**given, ("http", "listen"): "127.0.0.1:0"})
     clock, store = SystemClock(), IncidentStore(folder)
     store.prepare()
-    watch = Watch(STEPS, STEPS_IN_BYTES, "Endpoints.metrics")
+    watch = Watch(STEPS, STEPS_IN_BYTES, "OpenEndpoints.metrics")
     with watched_threads(watch):
         beat = stallwatch.attach()
         panel = SensorSet(settings, clock, OnlyRanks(str(records)))  # type: ignore[arg-type]

@@ -30,8 +30,7 @@ from stallwatch.outputs.bodies import (
 from stallwatch.outputs.bundle_archive import archive
 from stallwatch.outputs.documents import encoded, incident_document, incident_list
 from stallwatch.outputs.http_auth import Endpoint, HostCheck, SecurityHeaders, SocketGuard, TokenGuard
-from stallwatch.outputs.latest import Latest, Published
-from stallwatch.outputs.metrics import negotiated
+from stallwatch.outputs.latest import Latest, OpenEndpoints, Published
 from stallwatch.outputs.output import Control
 from stallwatch.outputs.peers import Peer
 from stallwatch.outputs.timeline import read_timeline
@@ -54,16 +53,7 @@ class Endpoints:
         self._control = control
         self._page = page
         self._page_url = page_url
-        # Of its own: what waits for a disk holds the others.
-        self._renderers = anyio.CapacityLimiter(1)
-
-    def open_routes(self) -> list[Route]:
-        """Return the routes that nobody needs a token for: metrics, health, readiness."""
-        return [
-            Route("/metrics", self.metrics, methods=["GET"]),
-            Route("/healthz", self.healthz, methods=["GET"]),
-            Route("/readyz", self.readyz, methods=["GET"]),
-        ]
+        self.open = OpenEndpoints(latest)
 
     def private_routes(self, guard: TokenGuard | SocketGuard | None) -> list[Route]:
         """Return page and API, which name jobs and code; without a guard whoever reaches them may ask."""
@@ -95,28 +85,6 @@ class Endpoints:
             Route("/control/notify-test", members(self.notify_test), methods=["POST"]),
             Route("/control/page", members(self.page_address), methods=["GET"]),
         ]
-
-    async def metrics(self, request: Request) -> Response:
-        """Answer with the metrics in the format that was asked for; 503 before the first look at the node."""
-        published = self._latest.get()
-        if published is None:
-            return _refusal(503, "nothing has been published yet", "Ask again in a second.")
-        content_type = negotiated(request.headers.get("accept", ""))
-        text = published.text(content_type)
-        if text is None:
-            text = await anyio.to_thread.run_sync(published.render, content_type, limiter=self._renderers)
-        # Not as media_type, to which a charset would be added a second time.
-        return Response(text, headers={"content-type": content_type, "vary": "Accept"})
-
-    async def healthz(self, request: Request) -> Response:
-        """Answer 200 while the daemon's loop lives, else 503 with the reason."""
-        problem = self._latest.loop_problem()
-        return JSONResponse({"healthy": problem is None, "reason": problem or ""}, 200 if problem is None else 503)
-
-    async def readyz(self, request: Request) -> Response:
-        """Answer 200 when the daemon does its work, else 503; which part does not is in the body."""
-        ready = self._latest.ready()
-        return _json(encoded(ready), 200 if ready.ready else 503)
 
     async def page(self, request: Request) -> Response:
         """Answer with the status page, which then asks the API."""
@@ -306,7 +274,7 @@ def tcp_app(endpoints: Endpoints, guard: TokenGuard, *, loopback: bool, external
     checked as well."""
     check = [Middleware(HostCheck, external_url=external_url)] if loopback else []
     routes = [
-        *endpoints.open_routes(),
+        *endpoints.open.routes(),
         *endpoints.private_routes(guard),
         Route("/logout", guard.leave, methods=["POST"]),
     ]
@@ -315,7 +283,7 @@ def tcp_app(endpoints: Endpoints, guard: TokenGuard, *, loopback: bool, external
 
 def control_app(endpoints: Endpoints, guard: SocketGuard | None = None) -> Starlette:
     """Without a guard the socket's own mode decides who may."""
-    routes = [*endpoints.open_routes(), *endpoints.private_routes(guard), *endpoints.control_routes(guard)]
+    routes = [*endpoints.open.routes(), *endpoints.private_routes(guard), *endpoints.control_routes(guard)]
     return _application(routes, [])
 
 

@@ -1,13 +1,20 @@
-"""What was published last, what people asked of it, and whether it is recent. Nothing is made that nobody asks for."""
+"""What was published last, what people asked of it, and whether it is recent; and what is answered of that to whoever
+asks. Nothing is made that nobody asks for."""
 
 import threading
 from collections.abc import Callable
 from functools import cached_property
 
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
 from stallwatch.clock import Clock
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.documents import Problem, Readiness, encoded, incident_list, rank_list, readiness
-from stallwatch.outputs.metrics import render
+from stallwatch.outputs.metrics import negotiated, render
 from stallwatch.outputs.output_health import OutputHealth
 from stallwatch.outputs.viewer import Viewer
 
@@ -108,3 +115,42 @@ class Latest:
         if problem is None:
             return known
         return Readiness(ready=False, problems=(Problem("loop", "loop", problem, required=True), *known.problems))
+
+
+class OpenEndpoints:
+    """What nobody needs a token for: metrics, health, readiness."""
+
+    def __init__(self, latest: Latest) -> None:
+        self._latest = latest
+        # Of its own: what waits for a disk holds the others.
+        self._renderers = anyio.CapacityLimiter(1)
+
+    def routes(self) -> list[Route]:
+        """Return their routes."""
+        return [
+            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/healthz", self.healthz, methods=["GET"]),
+            Route("/readyz", self.readyz, methods=["GET"]),
+        ]
+
+    async def metrics(self, request: Request) -> Response:
+        """Answer with the metrics in the format that was asked for; 503 before the first look at the node."""
+        published = self._latest.get()
+        if published is None:
+            return JSONResponse({"error": "nothing has been published yet", "help": "Ask again in a second."}, 503)
+        content_type = negotiated(request.headers.get("accept", ""))
+        text = published.text(content_type)
+        if text is None:
+            text = await anyio.to_thread.run_sync(published.render, content_type, limiter=self._renderers)
+        # Not as media_type, to which a charset would be added a second time.
+        return Response(text, headers={"content-type": content_type, "vary": "Accept"})
+
+    async def healthz(self, request: Request) -> Response:
+        """Answer 200 while the daemon's loop lives, else 503 with the reason."""
+        problem = self._latest.loop_problem()
+        return JSONResponse({"healthy": problem is None, "reason": problem or ""}, 200 if problem is None else 503)
+
+    async def readyz(self, request: Request) -> Response:
+        """Answer 200 when the daemon does its work, else 503; which part does not is in the body."""
+        ready = self._latest.ready()
+        return Response(encoded(ready), 200 if ready.ready else 503, media_type="application/json")
