@@ -7,7 +7,7 @@ from stallwatch.clock import iso
 from stallwatch.diagnosis.report.stack_tree import merge
 from stallwatch.model.evidence import Evidence
 from stallwatch.model.summary import RankSummary
-from stallwatch.model.verdict import SCHEMA_VERSION, Report
+from stallwatch.model.verdict import SCHEMA_VERSION, Report, Verdict
 
 _ASKED = {"flight_recorder", "stacks"}  # of a rank, in a whole look
 
@@ -19,20 +19,44 @@ def make_report(evidence: Evidence) -> Report:
 
 def report_of(evidence: Evidence, judgement: diagnosis.Judgement) -> Report:
     """Given the evidence of one incident and the judgement of it, return the report."""
-    stacks = {rank: activity.place.stack for rank, activity in judgement.activities.items() if activity.place.stack}
     captured = [rank.captured_at_ns for rank in evidence.ranks if rank.captured_at_ns is not None]
-    return Report(
-        schema_version=SCHEMA_VERSION,
-        tool_version=__version__,
+    return judged(
+        judgement,
+        judgement.verdicts,
+        captured_at=_iso(max(captured)) if captured else None,
+        evidence_complete=_is_complete(evidence, judgement),
         incident_id=evidence.incident_id,
         training_job=evidence.training_job,
         epoch=evidence.epoch,
-        captured_at=_iso(max(captured)) if captured else None,
-        deadline=deadline(judgement.summaries.values()),
-        evidence_complete=_is_complete(evidence, judgement),
-        verdicts=judgement.verdicts,
-        stacks=merge(stacks),
         caveats=evidence.caveats,
+    )
+
+
+def judged(
+    judgement: diagnosis.Judgement,
+    verdicts: tuple[Verdict, ...],
+    *,
+    captured_at: str | None,
+    evidence_complete: bool,
+    incident_id: str | None = None,
+    training_job: str | None = None,
+    epoch: str | None = None,
+    caveats: tuple[str, ...] = (),
+) -> Report:
+    """Given a judgement, of a node or of all of a job's, and the verdicts that are told of it, return the report."""
+    stacks = {rank: activity.place.stack for rank, activity in judgement.activities.items() if activity.place.stack}
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
+        incident_id=incident_id,
+        training_job=training_job,
+        epoch=epoch,
+        captured_at=captured_at,
+        deadline=deadline(judgement.summaries.values()),
+        evidence_complete=evidence_complete,
+        verdicts=verdicts,
+        stacks=merge(stacks),
+        caveats=caveats,
     )
 
 

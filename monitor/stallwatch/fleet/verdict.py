@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from stallwatch import __version__
-from stallwatch.bundle.report import deadline
+from stallwatch.bundle.report import judged
 from stallwatch.diagnosis.node_summary import judge_nodes
-from stallwatch.diagnosis.report.stack_tree import merge
 from stallwatch.fleet.node_word import Believed, NodeWord
 from stallwatch.formats.rank_ranges import rank_ranges
-from stallwatch.model.verdict import SCHEMA_VERSION, Report, Verdict
+from stallwatch.model.verdict import Report, Verdict
 
 _MOST_NAMED = 8
 
@@ -39,18 +38,11 @@ def judge_job(
     absent = [rank for rank in range(world) if rank not in known]
     if absent and verdict.traits.state not in ("well", "over"):
         verdict = _without(verdict, absent, homes())
-    stacks = {rank: activity.place.stack for rank, activity in judgement.activities.items() if activity.place.stack}
-    report = Report(
-        schema_version=SCHEMA_VERSION,
-        tool_version=__version__,
-        incident_id=None,
-        training_job=None,
-        epoch=None,
+    report = judged(
+        judgement,
+        (verdict, *judgement.verdicts[1:]),
         captured_at=max((word.captured_at for word in words), default="") or None,
-        deadline=deadline(judgement.summaries.values()),
         evidence_complete=not absent and all(word.complete for word in words),
-        verdicts=(verdict, *judgement.verdicts[1:]),
-        stacks=merge(stacks),
         caveats=(*believed.caveats, *_versions(words)),
     )
     return JobVerdict(report, len(words), len(known))

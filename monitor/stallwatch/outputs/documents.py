@@ -7,6 +7,7 @@ import msgspec
 
 from stallwatch import __version__
 from stallwatch.clock import iso
+from stallwatch.incidents.sampled import report_of_incident
 from stallwatch.model.finding import Finding, RankState
 from stallwatch.model.incident import (
     OVER,
@@ -135,7 +136,7 @@ class Readiness(msgspec.Struct, frozen=True):
 
 def incident_document(incident: Incident, *, with_stacks: bool = True) -> IncidentDocument:
     """An incident as the API shows it; `with_stacks`: with the merged tree."""
-    report = incident.report or _no_report(incident)
+    report = incident.report or report_of_incident(incident)
     said = {name: getattr(report, name) for name in Report.__struct_fields__}
     said |= {
         "incident_id": incident.incident_id,
@@ -215,18 +216,3 @@ def _holdable(value: Any) -> Any:
     if isinstance(value, dict):
         return {_holdable(key): _holdable(one) for key, one in value.items()}
     return [_holdable(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def _no_report(incident: Incident) -> Report:
-    job = incident.job
-    return Report(
-        schema_version=SCHEMA_VERSION,
-        tool_version=__version__,
-        incident_id=incident.incident_id,
-        training_job=job.training_job,
-        epoch=job.epoch,
-        captured_at=None,
-        deadline=None,
-        evidence_complete=False,
-        verdicts=(),
-    )
