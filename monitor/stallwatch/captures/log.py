@@ -9,10 +9,10 @@ from functools import partial
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.formats.log_prefix import strip_colours
 from stallwatch.formats.outside_text import line_of, name_of, path_bytes
+from stallwatch.hook.secrets import scrubbed
 from stallwatch.node import untrusted
 from stallwatch.node.permission import Person, check_file, check_open_file
 from stallwatch.node.procfs import ProcessDirectory
-from stallwatch.node.secrets import scrub
 
 _TAIL_BYTES = 128 << 10
 _LINE_CHARACTERS = 4000
@@ -105,7 +105,7 @@ def _lines(descriptor: int) -> list[str]:
         text = os.pread(descriptor, _TAIL_BYTES, start).decode("utf-8", "surrogateescape")
     finally:
         os.close(descriptor)
-    lines = scrub(text).splitlines()
+    lines = scrubbed(text).splitlines()
     return [line_of(strip_colours(line))[:_LINE_CHARACTERS] for line in (lines[1:] if start else lines)]
 
 

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from stallwatch.captures.source_blocks import blocks_around
 from stallwatch.formats.outside_text import line_of
 from stallwatch.formats.tolerant import integer, items, mapping, text
+from stallwatch.hook.secrets import scrubbed
 from stallwatch.model.evidence import SourceLine
 from stallwatch.node import untrusted
 from stallwatch.node.permission import Person, check_file
 from stallwatch.node.procfs import ProcessDirectory
-from stallwatch.node.secrets import scrub
 
 _MOST_LINES = 600
 _FILE_LIMIT_BYTES = 8 << 20
@@ -69,10 +69,10 @@ def read_lines(
 
 
 def _line(file: str, lines: list[str], number: int) -> SourceLine:
-    line = line_of(scrub(lines[number - 1].strip()))[:_LINE_CHARACTERS]
+    line = line_of(scrubbed(lines[number - 1].strip()))[:_LINE_CHARACTERS]
     if _INSTALLED.search(file):
         return SourceLine(file, number, line)
-    blocks = (replace(block, text=line_of(scrub(block.text))) for block in blocks_around(lines, number))
+    blocks = (replace(block, text=line_of(scrubbed(block.text))) for block in blocks_around(lines, number))
     return SourceLine(file, number, line, tuple(blocks))
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from stallwatch.hook.secrets import scrubbed_argv
 from stallwatch.node.procfs import Stat, parse_stat
-from stallwatch.node.secrets import scrub_argv
 
 _LIMIT_BYTES = 1 << 20
 
@@ -58,7 +58,7 @@ def command_of(proc: Path, pid: int) -> str:
     """The command line for people, without secrets; a zombie has none but its name."""
     data = read(proc / str(pid) / "cmdline")
     if data:
-        return scrub_argv([part.decode("utf-8", "replace") for part in data.split(b"\0") if part])
+        return " ".join(scrubbed_argv([part.decode("utf-8", "replace") for part in data.split(b"\0") if part]))
     stat = stat_of(proc, pid)
     return f"[{stat.command}]" if stat else ""
 

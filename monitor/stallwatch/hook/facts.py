@@ -2,9 +2,10 @@
 line. Everything is scrubbed here, before it leaves the process."""
 
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
+
+from stallwatch.hook.secrets import HIDDEN, is_secret, scrubbed_argv, scrubbed_value
 
 # Prefixes of variables that configure communication, launchers and the recorder; nothing else of the environment is
 # written.
@@ -25,23 +26,6 @@ _LIBRARIES = (
     *("pytorch_lightning", "ray", "torchdata", "transformer_engine", "transformers", "triton", "trl", "vllm"),
 )
 
-_SECRET_WORD = re.compile(
-    r"token(?!i[sz]|s)|secret|passw|passphrase|(?:api|access|private)[-_]?key|credential|webhook|auth(?!or)",
-    re.IGNORECASE,
-)
-_ASSIGNMENT = re.compile(r"^(?P<name>[^=\s]+)=(?P<value>.*)$", re.DOTALL)
-_URL_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-_URL_QUERY = re.compile(
-    r"(?P<name>[?&][^=&\s]*(?:token|sig|secret|key|passw|auth|credential)[^=&\s]*)=[^&\s]+", re.IGNORECASE
-)
-_SLACK_HOOK = re.compile(r"https://hooks\.slack\.com/\S+")
-# Secrets known by their shape: Hugging Face, GitHub, Slack, AWS, OpenAI style, JSON web tokens, 40 hex digits (W&B).
-_SHAPED = re.compile(
-    r"\b(hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}|"
-    r"sk-[A-Za-z0-9_-]{20,}|github_pat_\w{12,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*|[0-9a-f]{40})\b"
-)
-HIDDEN = "(redacted)"
-
 
 def collect(environment: "Mapping[str, str]", argv: "Sequence[str]", recorder_set_by_us: bool) -> "dict[str, object]":
     """Facts of this process as JSON values."""
@@ -61,37 +45,10 @@ def collect(environment: "Mapping[str, str]", argv: "Sequence[str]", recorder_se
 def chosen_environment(environment: "Mapping[str, str]") -> "dict[str, str]":
     """The variables worth comparing between ranks, scrubbed."""
     return {
-        name: HIDDEN if _SECRET_WORD.search(name) else scrubbed(value)
+        name: HIDDEN if is_secret(name) else scrubbed_value(value)
         for name, value in sorted(environment.items())
         if name in _NAMES or name.startswith(_PREFIXES)
     }
-
-
-def scrubbed_argv(argv: "Sequence[str]") -> "list[str]":
-    """A command line without secrets: `--api-key X`, `--api-key=X`, `TOKEN=X`, `-p` of no known name stays."""
-    clean: list[str] = []
-    hides_next = False
-    for argument in argv:
-        if hides_next and not argument.startswith("-"):
-            clean.append(HIDDEN)
-            hides_next = False
-            continue
-        pair = _ASSIGNMENT.match(argument)
-        if pair and _SECRET_WORD.search(pair["name"]):
-            clean.append(pair["name"] + "=" + HIDDEN)
-            hides_next = False
-        else:
-            clean.append(scrubbed(argument))
-            hides_next = argument.startswith("-") and bool(_SECRET_WORD.search(argument))
-    return clean
-
-
-def scrubbed(text: str) -> str:
-    """Text without credentials in URLs and without strings that are secrets by their shape."""
-    text = _SLACK_HOOK.sub(HIDDEN, text)
-    text = _URL_CREDENTIALS.sub(HIDDEN, text)
-    text = _URL_QUERY.sub(lambda match: match["name"] + "=" + HIDDEN, text)
-    return _SHAPED.sub(HIDDEN, text)
 
 
 def _working_directory() -> str:

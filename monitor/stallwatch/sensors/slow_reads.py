@@ -11,8 +11,8 @@ from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from stallwatch.formats.outside_text import name_of
+from stallwatch.hook.secrets import scrubbed_argv
 from stallwatch.node.procfs import ProcessDirectory
-from stallwatch.node.secrets import scrub_argv
 from stallwatch.sensors.environ import parse_environment
 from stallwatch.sensors.hookless import FoundRank, HooklessSearch
 
@@ -122,7 +122,7 @@ def read_facts(pid: int, start_ticks: int, proc: str = "/proc") -> SlowFacts:
         with ProcessDirectory(pid, proc) as directory:
             if directory.stat().start_ticks == start_ticks:
                 argv = [name_of(word) for word in directory.read("cmdline").split(b"\0") if word]
-                command = scrub_argv(argv)[:_COMMAND_CHARACTERS]
+                command = " ".join(scrubbed_argv(argv))[:_COMMAND_CHARACTERS]
                 environment = parse_environment(directory.read("environ", _ENVIRONMENT_LIMIT_BYTES))
     except (OSError, ValueError):
         pass  # it ended, or is another user's

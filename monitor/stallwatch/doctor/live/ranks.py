@@ -10,8 +10,8 @@ from typing import Any
 
 from stallwatch.doctor.processes import ancestors, environment_of, pids, process_state, read, uid_of
 from stallwatch.doctor.surroundings import NamedEnvironment, RankFacts
+from stallwatch.hook.secrets import HIDDEN, is_secret, scrubbed_argv, scrubbed_value
 from stallwatch.node import untrusted
-from stallwatch.node.secrets import scrub, scrub_argv
 from stallwatch.sensors.environ import rank_names
 from stallwatch.sensors.hookless import is_launcher
 
@@ -114,10 +114,12 @@ def _by_environment(proc: Path, pid: int) -> RankFacts | None:
         local_rank=names.local_rank,
         world_size=names.world_size,
         environment={
-            name: scrub(value) for name, value in values.items() if name in _NAMES or name.startswith(_PREFIXES)
+            name: HIDDEN if is_secret(name) else scrubbed_value(value)
+            for name, value in values.items()
+            if name in _NAMES or name.startswith(_PREFIXES)
         },
         versions={},
-        argv=tuple(scrub_argv(argv).split()),
+        argv=tuple(scrubbed_argv(argv)),
         working_directory=_link(proc / str(pid) / "cwd"),
         executable=_interpreter(argv, values, _link(proc / str(pid) / "exe")),
         alive=True,
