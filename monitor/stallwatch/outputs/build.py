@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from stallwatch.clock import Clock
-from stallwatch.config import Config, marked
+from stallwatch.config import Config, marked, slack_speaks
 from stallwatch.outputs.alertmanager import alertmanager
 from stallwatch.outputs.archive import archive
 from stallwatch.outputs.deadman import deadman
@@ -35,6 +35,7 @@ class Row(NamedTuple):
     """Starts nothing yet; None where the configuration does not ask for it. Raise UsageError where it cannot work."""
     settings: str = ""  # how the keys that concern it begin
     asked_by: tuple[str, ...] = ()  # of one that tells: the keys of its section that ask for it, each or its _file twin
+    speaks: Callable[[Config], bool] = lambda _: True  # whether another that is asked for does not tell in its place
 
     @property
     def section(self) -> str:
@@ -44,12 +45,13 @@ class Row(NamedTuple):
     def is_asked_for(self, config: Config) -> bool:
         """Whether the configuration wants one that tells. Nothing secret is read."""
         section = getattr(config, self.section)
-        return any(getattr(section, key) or getattr(section, f"{key}_file", "") for key in self.asked_by)
+        wanted = any(getattr(section, key) or getattr(section, f"{key}_file", "") for key in self.asked_by)
+        return wanted and self.speaks(config)
 
 
 OUTPUTS = (
     Row("log", "shows", lambda g: LogOutput()),
-    Row("slack", "tells", lambda g: slack(g.config, g.clock), "slack.", ("webhook_url", "bot_token")),
+    Row("slack", "tells", lambda g: slack(g.config, g.clock), "slack.", ("webhook_url", "bot_token"), slack_speaks),
     Row("slack_reactions", "sends", lambda g: _reactions(g), "slack."),
     Row("webhook", "tells", lambda g: webhook(g.config, g.clock), "webhook.", ("url",)),
     Row("alertmanager", "tells", lambda g: alertmanager(g.config, g.clock), "alertmanager.", ("urls",)),

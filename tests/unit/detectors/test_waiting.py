@@ -1,12 +1,14 @@
 """Who waits least, by columns of (looks at a step, of these waiting)."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
 from stallwatch.detectors.waiting import (
     Column,
     Least,
+    Peers,
     cost,
     difference,
     divergence,
@@ -25,30 +27,40 @@ def columns(*waited: int, looks: int = 20) -> list[tuple[int, Column]]:
     return [(rank, column(one, looks)) for rank, one in enumerate(waited)]
 
 
+def least_of(
+    of: list[tuple[int, Column]],
+    before: Sequence[tuple[int, Column]] = (),
+    since_ns: int = 0,
+    at_most: int | None = None,
+) -> Least | None:
+    """Of all their looks, with a minimum share of a tenth."""
+    return who_waits_least(Peers(of), len(of[0][1]), 0.1, lambda: before, since_ns, at_most)
+
+
 def test_the_rank_that_others_wait_for_and_no_other() -> None:
-    least = who_waits_least(columns(6, 6, 0, 6), 0.1, since_ns=7)
+    least = least_of(columns(6, 6, 0, 6), since_ns=7)
     assert least is not None
     assert (least.ranks, least.looks, least.since_ns, least.share, least.peers_share) == ((2,), 20, 7, 0.0, 0.75)
-    assert who_waits_least(columns(6, 0, 0, 6, 6), 0.1).ranks == (1, 2)  # type: ignore[union-attr]
-    assert who_waits_least(columns(6, 0, 0, 6, 6), 0.1, at_most=1) is None
-    assert who_waits_least(columns(6), 0.1) is None, "alone"
-    assert who_waits_least(columns(6, 6, 6, 6), 0.1) is None
-    assert who_waits_least(columns(6, 6, 0, 6, looks=4), 0.1) is None, "four looks may be chance"
+    assert least_of(columns(6, 0, 0, 6, 6)).ranks == (1, 2)  # type: ignore[union-attr]
+    assert least_of(columns(6, 0, 0, 6, 6), at_most=1) is None
+    assert least_of(columns(6)) is None, "alone"
+    assert least_of(columns(6, 6, 6, 6)) is None
+    assert least_of(columns(6, 6, 0, 6, looks=4)) is None, "four looks may be chance"
 
 
 def test_a_difference_that_is_gone_in_a_part_of_the_looks_is_no_state() -> None:
     came_and_went: Column = ((8, 0),) * 15 + ((8, 6),) * 5
-    assert who_waits_least([*columns(6, 6, 6), (3, came_and_went)], 0.1) is None
+    assert least_of([*columns(6, 6, 6), (3, came_and_went)]) is None
     lasting: Column = ((8, 0),) * 15 + ((8, 3),) * 5
-    assert who_waits_least([*columns(6, 6, 6), (3, lasting)], 0.1) is not None
+    assert least_of([*columns(6, 6, 6), (3, lasting)]) is not None
 
 
 def test_half_of_the_ranks_are_named_only_where_they_were_as_fast_before() -> None:
     halves = columns(0, 2, 2, 0)
-    assert who_waits_least(halves, 0.1) is None, "two stages of something"
-    assert who_waits_least(halves, 0.1, before=columns(2, 2, 2, 2)).ranks == (0, 3)  # type: ignore[union-attr]
-    assert who_waits_least(halves, 0.1, before=columns(2, 2, 2, 2, looks=15)) is None, "of too few looks"
-    assert who_waits_least(halves, 0.1, before=halves) is None, "they were always so"
+    assert least_of(halves) is None, "two stages of something"
+    assert least_of(halves, before=columns(2, 2, 2, 2)).ranks == (0, 3)  # type: ignore[union-attr]
+    assert least_of(halves, before=columns(2, 2, 2, 2, looks=15)) is None, "of too few looks"
+    assert least_of(halves, before=halves) is None, "they were always so"
 
 
 def test_the_difference_with_its_error() -> None:

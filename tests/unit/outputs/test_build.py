@@ -42,7 +42,7 @@ def everything(tmp_path: Path) -> Config:
         config,
         daemon=DaemonSection(state_directory=str(tmp_path), run_directory=str(tmp_path)),
         incidents=IncidentSection(archive=str(tmp_path / "kept")),
-        slack=SlackSection(bot_token="xoxb-1", channel="#alerts", minimum_severity="critical"),
+        slack=SlackSection(bot_token="xoxb-1", channel="#alerts", minimum_severity="critical", also=True),
     )
 
 
@@ -59,6 +59,8 @@ def test_those_that_tell_are_those_that_can_be_tested(tmp_path: Path) -> None:
     tell = [output.name for output in made_of(everything(tmp_path)) if isinstance(output, Notifies)]
     assert tell == [row.name for row in OUTPUTS if row.kind == "tells"]
     assert tell == [voice.name for voice in voices(everything(tmp_path))]
+    silent = replace(everything(tmp_path), slack=replace(everything(tmp_path).slack, also=False))
+    assert [voice.name for voice in voices(silent)] == [name for name in tell if name != "slack"], "as it is told"
     assert voices(everything(tmp_path))[0].minimum == "critical"
     assert [voice.name for voice in voices(Config())] == ["page and log"]
 

@@ -29,6 +29,7 @@ def standstill(cause: str, *, of_verdict: dict[str, Any] | None = None, **change
         "in_phase": False,
         "works": False,
         "phase_past_seconds": 0.0,
+        "elsewhere": False,
     }
     return Standstill(verdict=msgspec.convert({**body, **(of_verdict or {})}, Verdict), **{**fixed, **changes})
 
