@@ -50,6 +50,7 @@ class _Lagging(msgspec.Struct, frozen=True):
     rank: int
     pid: int
     lags: tuple[int, ...] = ()  # steps behind the median, newest last
+    steps: tuple[int, ...] = ()  # its own, at the same looks
 
 
 class _Watched(msgspec.Struct, frozen=True):
@@ -255,14 +256,16 @@ class SlowDetector:
 
 
 def _lags(before: Sequence[_Lagging], alive: Sequence[RankHistory]) -> tuple[_Lagging, ...]:
-    known = {(one.rank, one.pid): one.lags for one in before}
+    known = {(one.rank, one.pid): one for one in before}
     steps = sorted(rank.heartbeat.step for rank in alive if rank.heartbeat and rank.heartbeat.step is not None)
     lagging = []
     for rank in alive:
-        lags = known.get((rank.sample.rank, rank.sample.pid), ())
+        pid = rank.sample.pid
+        one = known.get((rank.sample.rank, pid)) or _Lagging(rank.sample.rank, pid)
         if rank.readable and rank.heartbeat and rank.heartbeat.step is not None and not rank.phase:
-            lags = (*lags, steps[len(steps) // 2] - rank.heartbeat.step)[-_LAG_LOOKS:]
-        lagging.append(_Lagging(rank.sample.rank, rank.sample.pid, lags))
+            lags = (*one.lags, steps[len(steps) // 2] - rank.heartbeat.step)[-_LAG_LOOKS:]
+            one = _Lagging(one.rank, pid, lags, (*one.steps, rank.heartbeat.step)[-_LAG_LOOKS:])
+        lagging.append(one)
     return tuple(lagging)
 
 
@@ -373,12 +376,15 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _who_lags(lagging: Sequence[_Lagging]) -> _Lagging | None:
-    """Return the one rank whose step number falls further and further behind the median of its job."""
+    """Return the one rank whose steps fall further and further behind the median of its job. One that counts no step
+    any more is not slow: it stands, or its data are at an end and it takes part in the others' collectives (DDP's
+    join)."""
     late = [
         one
         for one in lagging
         if len(one.lags) >= _LAG_LOOKS
         and one.lags[-1] >= _LAG_STEPS
+        and one.steps[-1] > one.steps[0]
         and all(a < b for a, b in zip(one.lags, one.lags[1:], strict=False))
     ]
     return late[0] if len(late) == 1 and len(lagging) >= 3 else None

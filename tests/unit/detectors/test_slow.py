@@ -52,6 +52,11 @@ def test_an_asynchronous_rank_that_falls_further_behind_is_named() -> None:
     assert "behind the median" in findings[0][1].reason
 
 
+def test_a_rank_whose_data_are_at_an_end_and_that_shadows_the_others_is_not_slow() -> None:
+    ranks = [SimulatedRank(0, stuck_at=15), *(SimulatedRank(rank) for rank in (1, 2, 3))]
+    assert not found(run(job_run(ranks, 25)), "slow")
+
+
 def test_a_steady_distance_is_no_falling_behind() -> None:
     ranks = [*four()[:3], SimulatedRank(3, begins_at=3)]
     late = found(run(job_run(ranks, 60)), "slow")
