@@ -103,8 +103,10 @@ def _start(standstill: Standstill, config: Config) -> _Wait | None:
     if own is not None:
         why = f"the job has not begun to step ({config.tell.start_share:.0%} of its own time-out, tell.start_share)"
         return _Wait(own, why)
+    # Since it is known: before, they may have loaded weights for an hour in calls that no record shows to move.
     seconds = config.tell.start_seconds
-    return _after(standstill, seconds, f"the job has not begun to step ({seconds:g} s, tell.start_seconds)")
+    until_ns = standstill.known_ns + int(seconds * _SECOND_NS)
+    return _Wait(until_ns, f"the job has not begun to step ({seconds:g} s, tell.start_seconds)")
 
 
 def _settling(standstill: Standstill, config: Config) -> _Wait | None:

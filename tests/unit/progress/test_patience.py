@@ -88,16 +88,19 @@ def test_a_job_that_is_suspended_as_a_whole_has_the_patience_of_what_moves() -> 
 
 
 def test_a_job_that_has_not_begun_waits_for_its_own_time_out_or_the_setting() -> None:
+    known = (KNOWN - STANDS) / SECOND
     told = plan(standstill("not_entered", begun=False), Config())
-    assert stages(told)[0] == (TELL.start_seconds, "warning")
+    assert stages(told)[0] == (known + TELL.start_seconds, "warning")
     assert "tell.start_seconds" in told.why
     told = plan(standstill("not_entered", begun=False, deadline_ns=STANDS + 1000 * SECOND), Config())
     assert stages(told)[0] == (1000 * TELL.start_share, "warning")
     assert "tell.start_share" in told.why
-    assert planned("init_missing")[0] == (TELL.start_seconds, "warning"), "whatever others have begun"
+    assert planned("init_missing")[0] == (known + TELL.start_seconds, "warning"), "whatever others have begun"
+    late = planned("init_missing", known_ns=STANDS + 3300 * SECOND)
+    assert late[0] == (3300 + TELL.start_seconds, "warning"), "they loaded weights for most of an hour before"
     for over_ns in (STANDS - SECOND, STANDS):
         over = planned("not_entered", begun=False, deadline_ns=over_ns)
-        assert over[0] == (TELL.start_seconds, "warning"), "a deadline that is over says nothing"
+        assert over[0] == (known + TELL.start_seconds, "warning"), "a deadline that is over says nothing"
     assert planned("rank_exited", begun=False) == [(10, "critical")], "a death is none of a start"
 
 
