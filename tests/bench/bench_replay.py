@@ -1,8 +1,11 @@
 """A thousand job-hours of generated healthy behaviour, and the same kind of jobs with a fault: who was told what.
 
     python tests/bench/bench_replay.py [--hours 1000] [--faults 200] [--processes 2] [--seed 0] [--json replay.json]
+    python tests/bench/bench_replay.py --long --hours 2700 --faults 0
 
-The generator and where its numbers come from: tests/replay/healthy.py. A simulated clock: no figure here depends on the
+`--long`: nothing but what takes long, starts, saves, evaluations, one rank alone, one after the other, and the quiet
+stepping between cut to a minute (tests/replay/long_events.py). Each generator says where its numbers come from
+(tests/replay/healthy.py). A simulated clock: no figure here depends on the
 machine. Exit code 0 when nobody was told in health, no rank was called slow, and every fault was found.
 """
 
@@ -18,21 +21,24 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
+from tests.replay import long_events
 from tests.replay.healthy import moments
 from tests.replay.replaying import Played, play
 
 JOB_HOURS = 4.0
+LONG_HOURS = 8.0
 FAULTY_HOURS = 1.0
 
 
 def main() -> int:
     options = _options()
-    jobs = max(1, round(options.hours / JOB_HOURS))
+    hours_each, healthy_job = (LONG_HOURS, _long) if options.long else (JOB_HOURS, _healthy)
+    jobs = max(1, round(options.hours / hours_each))
     healthy = range(options.seed, options.seed + jobs)
     faulty = range(options.seed + jobs, options.seed + jobs + options.faults)
     with ProcessPoolExecutor(options.processes) as pool:
         quiet = {}
-        for seed, played in zip(healthy, pool.map(_healthy, healthy), strict=True):
+        for seed, played in zip(healthy, pool.map(healthy_job, healthy), strict=True):
             quiet[seed] = played
             if len(quiet) % 25 == 0:
                 so_far, said = sum(p.hours for p in quiet.values()), sum(len(p.told) for p in quiet.values())
@@ -49,7 +55,11 @@ def main() -> int:
             print(f"{what}: seed {seed}: {one}")
     hours = sum(played.hours for played in quiet.values())
     suspicions = sum(played.suspicions for played in quiet.values())
-    print(f"healthy: {hours:.0f} job-hours, told {len(told)}, called slow {len(slow)}, looked at {suspicions} times")
+    events = sum(played.events for played in quiet.values())
+    print(
+        f"healthy: {hours:.0f} job-hours with {events} stretches that were no steps, told {len(told)}, "
+        f"called slow {len(slow)}, looked at {suspicions} times"
+    )
     for doing in ("hang", "death", "stop"):
         _line(doing, [played for played in struck.values() if played.fault and played.fault.doing == doing])
     if options.json:
@@ -59,6 +69,10 @@ def main() -> int:
 
 def _healthy(seed: int) -> Played:
     return play(moments(seed, JOB_HOURS))
+
+
+def _long(seed: int) -> Played:
+    return play(long_events.moments(seed, LONG_HOURS))
 
 
 def _faulty(seed: int) -> Played:
@@ -78,6 +92,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=1000.0, help="job-hours of health")
     parser.add_argument("--faults", type=int, default=200, help="jobs with a fault")
+    parser.add_argument("--long", action="store_true", help="what takes long, one event after the other")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)

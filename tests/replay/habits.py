@@ -41,6 +41,8 @@ class Habits(NamedTuple):
     batches: float  # log-spread of the ranks' shares of one step's work
     pace: tuple[float, ...]  # each rank's own, for good
     recorder: str
+    world: int = 0  # ranks of the whole job, most of them on nodes that are not seen; 0: all are here
+    time_out_seconds: float | None = None  # torch's own, which such a job needs; None: nobody asked for it
 
 
 def habits(rng: random.Random) -> Habits:
@@ -66,3 +68,16 @@ def habits(rng: random.Random) -> Habits:
         tuple(rng.lognormvariate(0, 0.01) for _ in range(ranks)),
         rng.choice(("gloo", "nccl")),
     )
+
+
+def long_habits(rng: random.Random) -> Habits:
+    """Draw a job in which one thing after the other takes long: sources in tests/replay/long_events.py."""
+    job = habits(rng)
+    ranks = rng.choice((2, 4, 8, 8))
+    world = rng.choice((ranks, ranks, 64, 512, 1024, 8192))
+    drawn = [rng.lognormvariate(0, 0.01) for _ in range(ranks)]
+    waits = (job.waits[0],) * ranks
+    return job._replace(
+        ranks=ranks, world=world, pace=tuple(drawn), waits=waits, step_seconds=min(job.step_seconds, 5.0),
+        long_share=0.0, rollouts=False,
+    )  # fmt: skip

@@ -5,7 +5,7 @@ A job is a row of stretches; every rank goes through the same ones. Where the nu
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -18,11 +18,12 @@ from tests.builders.heartbeat import heartbeat
 from tests.builders.node import process
 from tests.replay.habits import LONGEST_ALONE_SECONDS, Habits, habits
 
-Doing = Literal["start", "step", "evaluate", "alone", "storage", "idle", "hang", "death", "stop"]
+Doing = Literal["load", "start", "step", "evaluate", "alone", "storage", "idle", "hang", "death", "stop"]
 START_NS = 100_000 * SECOND_NS
 EPOCH_GAP_SECONDS = 15.0
 WATCHDOG_SECONDS = 0.1
 LOOKS_PER_SECOND = 4
+ELSEWHERE = 1_000_000  # a culprit on a node that is not seen
 FAULTS: tuple[Doing, ...] = ("hang", "death", "stop")
 
 
@@ -45,6 +46,7 @@ class Moment(NamedTuple):
     snapshot: NodeSnapshot
     stretch: Stretch
     fault: Fault | None  # that has struck and lasts
+    deadline_ns: int | None = None  # when torch would end the job
 
 
 def stretches(rng: random.Random, job: Habits) -> Iterator[Stretch]:
@@ -84,9 +86,11 @@ def stretches(rng: random.Random, job: Habits) -> Iterator[Stretch]:
 class _Life:
     """One life of a job on the clock."""
 
-    def __init__(self, rng: random.Random, job: Habits, key: JobKey, began_ns: int, pid: int) -> None:
+    def __init__(
+        self, rng: random.Random, job: Habits, key: JobKey, began_ns: int, pid: int, plan: Iterator[Stretch]
+    ) -> None:
         self.rng, self.job, self.key = rng, job, key
-        self.plan = stretches(rng, job)
+        self.plan = plan
         self.stretch = next(self.plan)
         self.since_ns, self.step, self.phase_since_ns = began_ns, 0, 0
         self.durations: tuple[int, ...] = ()
@@ -99,8 +103,9 @@ class _Life:
         self.pulses = [0] * job.ranks
         self.looks: list[tuple[CounterLook, ...]] = [()] * job.ranks
         self.ends: dict[int, ProcessEnd] = {}
+        world = job.world or job.ranks
         self.beats = [
-            heartbeat(rank, pid=pid + rank, training_job=key.training_job, epoch=key.epoch, world_size=job.ranks)
+            heartbeat(rank, pid=pid + rank, training_job=key.training_job, epoch=key.epoch, world_size=world)
             for rank in range(job.ranks)
         ]
         self.processes = [process(rank, pid=pid + rank) for rank in range(job.ranks)]
@@ -122,7 +127,7 @@ class _Life:
 
     def look(self, at_ns: int) -> None:
         """Every hook looks at its counters, if it comes to it."""
-        if self.stretch.doing == "start" or self.stretch.phase:
+        if self.stretch.doing in ("load", "start") or self.stretch.phase:
             return
         recorder = self.job.recorder
         for rank in range(self.job.ranks):
@@ -174,6 +179,11 @@ class _Life:
     def end(self, rank: int, at_ns: int, code: int | None, killed_by: int | None) -> None:
         self.ends[rank] = ProcessEnd(at_ns, code, killed_by, "hook" if code is not None else "zombie")
 
+    @property
+    def deadline_ns(self) -> int | None:
+        seconds = self.job.time_out_seconds
+        return self.since_ns + int(seconds * SECOND_NS) if seconds and self.stretch.culprit is not None else None
+
     def samples(self, at_ns: int) -> list[RankSample]:
         return [self._sample(rank, at_ns) for rank in range(self.job.ranks)]
 
@@ -183,7 +193,7 @@ class _Life:
             pulsed = self.rng.random() < 0.97 and not (stretch.doing == "stop" and rank == stretch.culprit)
             self.pulses[rank] += pulsed
             groups = beat.groups
-            if pulsed and stretch.doing != "start":
+            if pulsed and stretch.doing not in ("load", "start"):
                 pending, recorder = self._pending(rank, at_ns), self.job.recorder
                 groups = (GroupCounter(recorder, 0, self.done + pending, self.noted[rank]),)
                 if self.job.waits[rank] < max(self.job.waits):  # a stage with a program of its own
@@ -201,6 +211,8 @@ class _Life:
                 looks=self.looks[rank],
             )
         state = self.processes[rank]
+        if stretch.doing == "load":  # weights come from a disk
+            state = msgspec.structs.replace(state, read_bytes=at_ns, cpu_ticks=at_ns // 50_000_000)
         if stretch.doing == "stop" and rank == stretch.culprit:
             state = msgspec.structs.replace(state, state="T")
         end = self.ends.get(rank)
@@ -208,7 +220,7 @@ class _Life:
             job=self.key,
             rank=rank,
             local_rank=rank,
-            world_size=self.job.ranks,
+            world_size=self.job.world or self.job.ranks,
             pid=self.pid + rank,
             start_ticks=5,
             heartbeat=Known(beat, at_ns),
@@ -222,25 +234,37 @@ class _Life:
             return False
         if stretch.culprit is not None:
             return rank != stretch.culprit
-        if stretch.doing == "start":
+        if stretch.doing in ("load", "start"):
             return False
         share = (at_ns - self.since_ns) / (stretch.seconds * SECOND_NS) * self.job.collectives
         return share - math.floor(share) >= self.arrives[rank]
 
 
 def moments(seed: int, hours: float, *, with_fault: bool = False) -> Iterator[Moment]:
-    """Yield one job's node, tick by tick, for so long; with a fault, its last life ends in one.
+    """Yield one job's node, tick by tick, for so long; with a fault, its last life ends in one."""
+    return moments_of(seed, hours, habits, stretches, with_fault=with_fault)
+
+
+def moments_of(
+    seed: int,
+    hours: float,
+    draw: Callable[[random.Random], Habits],
+    plan: Callable[[random.Random, Habits], Iterator[Stretch]],
+    *,
+    with_fault: bool = False,
+) -> Iterator[Moment]:
+    """Given how a job is drawn and what it does, yield its node, tick by tick.
 
     Lives follow each other: a restart (SIGTERM to all, a new epoch after a while), and at last a planned end with exit
     code 0, in which ranks leave one after the other and the files go.
     """
     rng = random.Random(seed)
-    job, at_ns, tick, number = habits(rng), START_NS, 0, 0
+    job, at_ns, tick, number = draw(rng), START_NS, 0, 0
     until_ns = START_NS + int(hours * 3600 * SECOND_NS)
     while at_ns < until_ns:
         lasts_ns = min(int(rng.uniform(0.3, 6) * 3600 * SECOND_NS), until_ns - at_ns)
         last = at_ns + lasts_ns >= until_ns
-        life = _Life(rng, job, JobKey(f"job-{seed}", f"epoch-{number}"), at_ns, 1000 + 100 * number)
+        life = _Life(rng, job, JobKey(f"job-{seed}", f"epoch-{number}"), at_ns, 1000 + 100 * number, plan(rng, job))
         fault = _draw_fault(rng, job, lasts_ns / SECOND_NS) if with_fault and last else None
         number, began_ns, struck = number + 1, at_ns, None
         while at_ns < began_ns + lasts_ns:
@@ -254,7 +278,7 @@ def moments(seed: int, hours: float, *, with_fault: bool = False) -> Iterator[Mo
             if fault and struck is None and at_ns >= began_ns + fault.at_seconds * SECOND_NS and life.step > 50:
                 struck = Fault(fault.doing, fault.rank, (at_ns - START_NS) / SECOND_NS)
                 life.strike(fault, at_ns)
-            yield Moment(_snapshot(tick, at_ns, life.samples(at_ns), rng), life.stretch, struck)
+            yield Moment(_snapshot(tick, at_ns, life.samples(at_ns), rng), life.stretch, struck, life.deadline_ns)
         if struck:
             return
         for leaving in _leave(rng, life, at_ns, planned=last):

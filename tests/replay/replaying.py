@@ -1,6 +1,7 @@
 """Plays generated jobs through the real detectors and the real incident engine, with a judge that knows the truth."""
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
@@ -13,11 +14,12 @@ from stallwatch.model.verdict import Report, Verdict, Where
 from stallwatch.progress.kinds import Doing, kind_of
 from stallwatch.replay.playing import play as replayed
 from tests.builders.clock import SECOND_NS
-from tests.replay.healthy import START_NS, Fault, Moment, Stretch
+from tests.replay.healthy import ELSEWHERE, START_NS, Fault, Moment
 
 # What the diagnosis says of a job in which this is done, at best and at worst: storage that stands cannot be told from
 # storage that is stuck, and a rank that computes not from one that spins.
 SAYS: dict[str, tuple[str, str | None]] = {
+    "load": ("healthy", None),
     "start": ("init_missing", "init"),
     "step": ("healthy", None),
     "evaluate": ("healthy", None),
@@ -44,6 +46,7 @@ class Played(NamedTuple):
     fault: Fault | None
     found_after_seconds: float | None  # from the fault to a verdict that names its rank
     told_after_seconds: float | None
+    events: int = 0  # stretches that were no steps
     slow: tuple[str, ...] = ()  # confirmed findings of a rank that is not slow
 
 
@@ -63,7 +66,7 @@ class _KnowsTheTruth:
         return at_ns + SECOND_NS, Captured(incident.incident_id, look, complete=True, done=True)
 
     def judged(self, incident: Incident, look: int, at_ns: int) -> tuple[int, Judged]:
-        report = judged(incident, self.moment.stretch)
+        report = judged(incident, self.moment)
         return at_ns + SECOND_NS, Judged(incident.incident_id, look, report)
 
 
@@ -73,11 +76,14 @@ def play(moments: Iterable[Moment], config: Config | None = None) -> Played:
     told: dict[str, Told] = {}
     slow: set[str] = set()
     suspicions, found_ns, told_ns, last, fault = 0, None, None, START_NS, None
+    events, doing = 0, None
     for played in replayed(config or Config(), witness.snapshots(), witness):
         if played.snapshot is None:
             continue  # what is under way when the moments end
         moment, at_ns = witness.moment, played.at_ns
         last = at_ns
+        events += moment.stretch.doing != "step" and moment.stretch is not doing
+        doing = moment.stretch
         assert not played.detected.errors, played.detected.errors
         suspicions += sum(isinstance(action, StartCapture) and action.look == 1 for action in played.actions)
         fault = moment.fault or fault
@@ -101,18 +107,30 @@ def play(moments: Iterable[Moment], config: Config | None = None) -> Played:
         fault,
         _since(fault, found_ns),
         _since(fault, told_ns),
+        events,
         tuple(sorted(slow)),
     )
 
 
-def judged(incident: Incident, stretch: Stretch) -> Report:
+def judged(incident: Incident, moment: Moment) -> Report:
     """What the diagnosis would say of this job now."""
-    cause, where = SAYS[stretch.doing]
+    stretch = moment.stretch
+    cause, where = SAYS[stretch.doing] if stretch.culprit != ELSEWHERE else ("undecided", None)
     culprits = () if stretch.culprit is None or cause in ("healthy", "undecided") else (stretch.culprit,)
-    body = {"cause": cause, "culprits": culprits, "confidence": "certain", "summary": cause, "where": where}
+    body: dict[str, object] = {
+        "cause": cause,
+        "culprits": culprits,
+        "confidence": "certain",
+        "summary": cause,
+        "where": where,
+    }
+    if stretch.culprit == ELSEWHERE:
+        body |= {"waiting": "all that are here", "missing": ("any evidence of ranks elsewhere",)}
     kind = kind_of(Doing(msgspec.convert(where or "unknown", Where)))
     verdict = msgspec.convert({**body, "ends_by_itself": kind if cause == "not_entered" else None}, Verdict)
-    return Report(1, "0", incident.incident_id, None, None, None, None, True, (verdict,))
+    deadline = None if moment.deadline_ns is None else datetime.fromtimestamp(moment.deadline_ns // SECOND_NS, UTC)
+    told = deadline.isoformat() if deadline else None
+    return Report(1, "0", incident.incident_id, None, None, None, told, True, (verdict,))
 
 
 def _since(fault: Fault | None, at_ns: int | None) -> float | None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.replay.healthy import FAULTS, moments
+from tests.replay import long_events
+from tests.replay.healthy import ELSEWHERE, FAULTS, moments
 from tests.replay.replaying import play
 
 HEALTHY_SEEDS = (1, 3, 4, 9)
@@ -15,6 +16,14 @@ def test_nobody_is_told_about_a_healthy_job(seed: int) -> None:
     assert not played.told
     assert not played.slow
     assert played.hours >= 1
+
+
+def test_nobody_is_told_of_what_takes_long() -> None:
+    played = play(long_events.moments(2, 1.5))
+    assert not played.told
+    assert not played.slow
+    assert played.events >= 4
+    assert any(moment.stretch.culprit == ELSEWHERE for moment in long_events.moments(2, 1.5)), "on another node"
 
 
 @pytest.mark.parametrize("seed", FAULTY_SEEDS)
