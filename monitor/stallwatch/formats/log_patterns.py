@@ -23,6 +23,13 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         r", Timeout\(ms\)=(?P<timeout_ms>\d+)\)(?: ran for (?P<ran_ms>\d+) milliseconds| timed out in blocking wait)",
     ),
     pattern(
+        "collective_broke",
+        "async exception",
+        r"(?:\[Rank (?P<group_rank>\d+)\] )?Collective Work\w+\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<operation>\w+)"
+        r"(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?, Timeout\(ms\)=(?P<timeout_ms>\d+)\)"
+        r" raised the following async exception",
+    ),
+    pattern(
         "group_status",
         "ast enqueued",
         r"(?:work(?: sequence id)?: (?P<seq>-?\d+)\b.{0,40}?)?"

@@ -41,6 +41,7 @@ class GroupReading:
         self.places: dict[int, set[int]] = defaultdict(set)  # rank within the group: global ranks that said so
         self.sources: dict[str, set[int]] = defaultdict(set)
         self.comparable = True
+        self.broke = False  # by an error of a communicator: at once, and for each rank in its own time
 
     @property
     def is_default(self) -> bool:
@@ -76,7 +77,7 @@ def read_groups(events: Sequence[LogEvent]) -> tuple[GroupReading, ...]:
     groups: dict[tuple[str, str], GroupReading] = {}
     stacks = _stacks(events)
     for place, event in enumerate(events):
-        if event.kind not in ("collective_timeout", "group_status"):
+        if event.kind not in ("collective_timeout", "collective_broke", "group_status"):
             continue
         rank = event.rank
         if rank is None:
@@ -85,6 +86,7 @@ def read_groups(events: Sequence[LogEvent]) -> tuple[GroupReading, ...]:
         key = (named.group_id or "", named.group or "") if named is not None else ("", "")
         group = groups.setdefault(key, GroupReading(key[1], key))
         group.sources[event.source].add(rank)
+        group.broke |= event.kind == "collective_broke"
         group_rank = event.group_rank if event.group_rank is not None else (named.group_rank if named else None)
         if group_rank is not None:
             group.places[group_rank].add(rank)
@@ -294,8 +296,9 @@ def _silent(
 ) -> Blame | None:
     """Members that printed nothing, where all others wait in one operation. A rank whose log was not given is no silent
     one: it must have one of its own, or the log of those that wait must be one that it writes to. Nor where nothing
-    names the group: torch up to 2.1, which does not, aborts at once, and others are cleared away before they speak."""
-    waited = group.waited if group.key != ("", "") else None
+    names the group: torch up to 2.1, which does not, aborts at once, and others are cleared away before they speak;
+    as they are where a communicator broke."""
+    waited = group.waited if group.key != ("", "") and not group.broke else None
     at = [w for w in group.waiters.values() if w.seq == waited]
     behind_root = [w for w in group.waiters.values() if w.seq != waited]
     if waited is None or (behind_root and not all(w.operation.strip("_") in _ROOTED for w in at)):

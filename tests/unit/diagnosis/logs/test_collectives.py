@@ -48,6 +48,28 @@ def test_another_operation_or_size_at_one_number_is_a_mismatch(version: str) -> 
         assert told(others + timed_out(version, 7, 31, size=4000)) == ("collective_mismatch", (7,))
 
 
+def _broke(rank: int, size: int, why: str = "remote process exited or there was a network error") -> str:
+    """What a rank of torch 2.11 prints where NCCL gives up a communicator, not where time is over."""
+    return (
+        f"{header('2.6', rank)}[Rank {rank}] Collective WorkNCCL(SeqNum=81, OpType=ALLREDUCE, NumelIn={size}, "
+        f"NumelOut={size}, Timeout(ms)=600000) raised the following async exception: NCCL error: {why}, NCCL version "
+        f"2.28.9\n{header('2.6', rank)}{group('2.6', rank)} failure detected by watchdog at work sequence id: 81 PG "
+        "status: last enqueued work: 81, last completed work: 80\n"
+    )
+
+
+def test_sizes_are_compared_where_a_communicator_broke() -> None:
+    """As that of sockets does, which sees a message that is too long. The launcher ends the rest before they speak."""
+    log = _broke(0, 4096) + _broke(2, 4096) + _broke(3, 64, "invalid usage (run with NCCL_DEBUG=WARN for details)")
+    found = verdict(log)
+    assert (found.cause, found.culprits) == ("collective_mismatch", (3,))
+    assert "64 elements" in found.summary
+
+
+def test_who_printed_nothing_where_a_communicator_broke_is_not_to_blame() -> None:
+    assert told(_broke(0, 64) + _broke(2, 64) + _broke(3, 64))[1] == ()
+
+
 @pytest.mark.parametrize("operation", ["ALLTOALL_BASE", "COALESCED", "ALLGATHER", "GATHER", "SCATTER"])
 def test_sizes_that_differ_in_health_are_no_mismatch(operation: str) -> None:
     log = "".join(timed_out("2.6", rank, 31, operation, size=100 + rank, out=800 + rank) for rank in range(4))
