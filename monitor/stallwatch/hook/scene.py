@@ -12,6 +12,7 @@ from typing import Any, Optional
 NAME = "scene"
 _MOST_FRAMES = 64
 _MOST_CALLS = 16
+_MOST_MEMBERS = 4096  # ranks of a group: more would make the answer long, and are all of them as a rule
 _C10D = "torch.distributed.distributed_c10d"
 _TRANSFERS = frozenset({"send", "isend", "recv", "irecv", "send_object_list", "recv_object_list"})
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
@@ -22,7 +23,9 @@ def scene_json() -> bytes:
     this Python (before 3.10) cannot say."""
     import json
 
-    return json.dumps({"can_tell_handling": _can_tell(), "handling": _handling(), "calls": _calls()}).encode("utf-8")
+    return json.dumps(
+        {"can_tell_handling": _can_tell(), "handling": _handling(), "calls": _calls(), "inside": _inside()}
+    ).encode("utf-8")
 
 
 def _can_tell() -> bool:
@@ -72,6 +75,38 @@ def _call_of(frame: "Optional[FrameType]") -> "Optional[dict[str, object]]":
             return {"function": function, "rank": _named_rank(frame), "is_transfer": function in _TRANSFERS}
         frame = frame.f_back
     return None
+
+
+def _inside() -> "list[dict[str, object]]":
+    """Of each thread the members of the group that its innermost call of torch.distributed was given. A group's first
+    call is recorded once its members are connected, and a dump lists groups that were used: nothing else tells who is
+    waited for until then."""
+    calls: list[dict[str, object]] = []
+    for ident, frame in list(sys._current_frames().items()):
+        members = _members_of(frame)
+        if members is not None and len(calls) < _MOST_CALLS:
+            calls.append({"thread_id": ident, "members": members})
+    return calls
+
+
+def _members_of(frame: "Optional[FrameType]") -> "Optional[list[int]]":
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        if frame.f_globals.get("__name__") == _C10D and "group" in frame.f_code.co_varnames:
+            return _members(frame)
+        frame = frame.f_back
+    return None
+
+
+def _members(frame: FrameType) -> "Optional[list[int]]":
+    given = frame.f_globals
+    try:
+        group = frame.f_locals.get("group") or given["_get_default_group"]()
+        ranks = sorted(int(rank) for rank in given["get_process_group_ranks"](group))
+    except Exception:  # functions of torch's: their absence, or a group that is gone, only costs the members
+        return None
+    return ranks if len(ranks) <= _MOST_MEMBERS else None
 
 
 def _named_rank(frame: FrameType) -> "Optional[int]":

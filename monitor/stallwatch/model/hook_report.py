@@ -27,6 +27,13 @@ class NamedCall(msgspec.Struct, frozen=True):
     thread: str  # Python's ident
 
 
+class GroupCall(msgspec.Struct, frozen=True):
+    """A call of torch.distributed, and the group that it was given."""
+
+    members: tuple[int, ...]  # global ranks, ascending
+    thread: str  # Python's ident
+
+
 class HookReport(msgspec.Struct, frozen=True):
     """What the hook answers beside a dump: the exception in flight, and the calls that threads stand in."""
 
@@ -34,3 +41,4 @@ class HookReport(msgspec.Struct, frozen=True):
     look: int
     handled: Handled | None
     calls: tuple[NamedCall, ...]
+    inside: tuple[GroupCall, ...] = ()  # from hooks that tell it

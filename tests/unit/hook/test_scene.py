@@ -78,12 +78,16 @@ def all_reduce(blocked, group=None):
 
 def get_process_group_ranks(group):
     return group
+
+def _get_default_group():
+    return [0, 1, 2]
 """
     exec(code, module.__dict__)
     return module
 
 
-def _within(call: Callable[..., None], **arguments: object) -> list[dict[str, Any]]:
+def _within(call: Callable[..., None], **arguments: object) -> tuple[list[dict[str, Any]], list[list[int]]]:
+    """The calls that name a rank, and the members of each call's group."""
     entered, leave = threading.Event(), threading.Event()
 
     def blocked() -> None:
@@ -93,10 +97,12 @@ def _within(call: Callable[..., None], **arguments: object) -> list[dict[str, An
     thread = threading.Thread(target=call, args=(blocked,), kwargs=arguments)
     thread.start()
     assert entered.wait(30)
-    calls = [call for call in _told()["calls"] if call["thread_id"] == thread.ident]
+    told = _told()
+    calls = [call for call in told["calls"] if call["thread_id"] == thread.ident]
+    inside = [call["members"] for call in told["inside"] if call["thread_id"] == thread.ident]
     leave.set()
     thread.join()
-    return calls
+    return calls, inside
 
 
 @pytest.mark.parametrize(
@@ -113,12 +119,21 @@ def _within(call: Callable[..., None], **arguments: object) -> list[dict[str, An
 def test_a_call_tells_the_global_rank_that_it_names(
     c10d: ModuleType, function: str, arguments: dict[str, object], rank: int | None, is_transfer: bool
 ) -> None:
-    (call,) = _within(getattr(c10d, function), **arguments)
+    (call,), _ = _within(getattr(c10d, function), **arguments)
     assert (call["function"], call["rank"], call["is_transfer"]) == (function, rank, is_transfer)
 
 
 def test_a_call_that_names_nobody_is_not_told(c10d: ModuleType) -> None:
-    assert _within(c10d.all_reduce) == []
+    calls, inside = _within(c10d.all_reduce)
+    assert calls == []
+    assert inside == [[0, 1, 2]], "of the default group"
+
+
+def test_a_call_tells_the_members_of_the_group_that_it_was_given(c10d: ModuleType) -> None:
+    _, inside = _within(c10d.all_reduce, group=[7, 5])
+    assert inside == [[5, 7]]
+    _, inside = _within(c10d.all_reduce, group=["a group that is gone"])
+    assert inside == []
 
 
 def test_the_answer_reads_back() -> None:

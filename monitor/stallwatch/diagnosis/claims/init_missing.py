@@ -143,6 +143,9 @@ def group_not_made(analysis: Analysis) -> Saying:
     calls = calls if is_made else {_connects(case, rank) for rank in inside}
     if len(calls) != 1 or "" in calls or {*waits, *inside} != set(case.world) or len(waits) >= len(inside):
         return None
+    members = [case.activity(rank).call.members for rank in inside]
+    if not is_made and any(known is not None and not set(waits) & set(known) for known in members):
+        return None  # those who went on are no members: those who stand wait for each other
     still = all(case.activity(rank).progress.moving is False for rank in inside)
     if any(case.activity(rank).progress.moving for rank in inside) or not (is_made or still):
         return None

@@ -5,6 +5,7 @@ import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Attempt, CodeFrame, Evidence, RankEvidence, ThreadState
+from stallwatch.model.hook_report import GroupCall, HookReport
 from stallwatch.model.rendezvous import Apart, Rendezvous
 from stallwatch.model.verdict import Verdict
 from tests.builders.job import SLEEPS, Rank, evidence, loop, world
@@ -197,6 +198,39 @@ def test_the_first_collective_of_a_group_waits_for_members_that_went_on(
     assert (verdict.cause, verdict.culprits, verdict.confidence) == (cause, culprits, "possible")
     assert verdict.ends_by_itself == "first_use"
     assert "new_group" in verdict.next_steps[0] and "train.py:61" in verdict.next_steps[0]
+
+
+@pytest.mark.parametrize(
+    ("members", "cause", "culprits"),
+    [((0, 1, 2, 3), "collective_mismatch", (3,)), ((0, 1, 2), "not_entered", (0, 1, 2))],
+)
+def test_who_went_on_is_not_to_blame_for_a_group_in_which_it_is_not(
+    members: tuple[int, ...], cause: str, culprits: tuple[int, ...]
+) -> None:
+    """Groups of two in a ring: each enters first the one that its neighbour enters last, and rank 3 is in none."""
+    ranks = [Rank(rank, STEPS, len(STEPS), frames=BARRIER, state="R", wchan=None) for rank in range(3)]
+    found = evidence(*ranks, Rank(3, (*STEPS, STEPS[0]), len(STEPS)))
+    told = tuple(_told_by_hook(rank, members) if rank.rank < 3 else rank for rank in found.ranks)
+    verdict = judge(msgspec.structs.replace(found, ranks=told)).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == (cause, culprits, "possible")
+
+
+def _told_by_hook(rank: RankEvidence, members: tuple[int, ...]) -> RankEvidence:
+    stacks = tuple(
+        msgspec.structs.replace(
+            look, threads=tuple(msgspec.structs.replace(thread, ident=77) for thread in look.threads)
+        )
+        for look in rank.stacks
+    )
+    scene = HookReport("scene-2.json", 2, None, (), (GroupCall(members, "77"),))
+    return msgspec.structs.replace(rank, stacks=stacks, scenes=(scene,))
+
+
+def test_who_stands_elsewhere_is_awaited_in_the_first_call_of_a_group() -> None:
+    """No recorder holds the call of the others: with NCCL none does before the group is connected."""
+    ranks = [Rank(rank, STEPS, len(STEPS), frames=BARRIER, state="R", wchan=None) for rank in (0, 1, 3)]
+    verdict = judge(evidence(*ranks, Rank(2, STEPS, len(STEPS), frames=SLEEPS))).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (2,), "likely")
 
 
 def test_one_look_accuses_none_of_those_that_stand_in_it() -> None:
