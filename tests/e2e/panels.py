@@ -35,6 +35,10 @@ EXPLAINED = {
 }
 
 
+# Steps enough for what is told of eight looks of a moving job, four of which are made in a second.
+OPTIONS = ("--backend=gloo", "--fault-step=100")
+
+
 def panel_expressions() -> dict[str, str]:
     """ "dashboard: panel (ref)" to its expression, with every variable at "All"."""
     found = {}
@@ -89,7 +93,7 @@ def main() -> int:
             with prometheus_server(address, folder) as prometheus:
                 environment = job_environment(os.environ, daemon.rank_directory, folder / "mark", folder, "panels")
                 changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
-                jobs.launch(PROGRAMS / f"{fault.program}.py", ["--seed=1", "--backend=gloo"], 4, changed)
+                jobs.launch(PROGRAMS / f"{fault.program}.py", [*OPTIONS, "--seed=1"], 4, changed)
                 until(lambda: prometheus.query("stallwatch_culprit"), "no culprit in Prometheus")
                 return tell(prometheus)
         finally:

@@ -24,7 +24,7 @@ from stallwatch.outputs.build import build
 from stallwatch.outputs.http import HttpOutput
 from tests.bench.jobs import Server
 from tests.e2e.alertmanager import DEPLOYED, alertmanager_server, needs_alertmanager
-from tests.e2e.panels import EXPLAINED, every_expression_has_data
+from tests.e2e.panels import EXPLAINED, OPTIONS, every_expression_has_data
 from tests.e2e.prometheus import needs_prometheus, prometheus_server, until
 from tests.e2e.webhook import Webhook
 from tests.integration.outputs.serving import served
@@ -277,7 +277,7 @@ def test_a_real_fault_is_one_message_with_culprit_and_code_line_and_another_when
             environment = job_environment(os.environ, daemon.rank_directory, tmp_path / "mark", tmp_path, "am-job")
             changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
             program = PROGRAMS / f"{fault.program}.py"
-            job = job_server.launch(program, [f"--seed={seed}", "--backend=gloo"], ranks, changed, tmp_path / "job.log")
+            job = job_server.launch(program, [*OPTIONS, f"--seed={seed}"], ranks, changed, tmp_path / "job.log")
             messages = slack.wait(1, SECONDS)
             assert messages, daemon.log.read_text()[-2000:]
             every_expression_has_data(prometheus, EXPLAINED)
