@@ -318,11 +318,10 @@ def _is_from_start(watched: _Watched, least: Least) -> bool:
     if watched.first_mark > _FIRST_STEPS:
         return False
     earlier = len(looks.looks) - least.looks
-    if earlier < _EARLIER_LOOKS:
-        return looks.count - least.looks < _EARLIER_LOOKS
     peers = _peers(looks, least.ranks)
     columns = [(peer.rank, looks.column(peer, len(looks.looks))[:earlier]) for peer in peers]
-    return bool(was_so(columns, least))
+    so = was_so(columns, least)
+    return looks.count - least.looks < _EARLIER_LOOKS if so is None else so
 
 
 def _is_usual(looks: Looks, least: Least) -> bool:

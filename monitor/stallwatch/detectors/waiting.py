@@ -27,6 +27,7 @@ _BLOCKS = 4  # the effect must be there in each part of the window: what came an
 _OF_WHOLE = 0.35  # as much of it in each part, at least
 
 _EARLIER_LOOKS = 16  # that show what was before
+_SOME_LOOKS = 4  # the same, if they differ so much
 _ALWAYS = 0.5  # of the difference now
 _SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
 
@@ -166,10 +167,14 @@ def _mean(values: Sequence[float]) -> float:
 
 def was_so(earlier: Sequence[tuple[int, Column]], least: Least) -> bool | None:
     """Given (rank, column) of the looks before those of `least`, return whether its ranks waited less then too; None
-    where the looks are too few to say."""
-    if not earlier or len(earlier[0][1]) < _EARLIER_LOOKS:
+    where the looks are too few to say: some are enough where they surely show that it was not so."""
+    each = _differences(earlier, least.ranks)
+    part = _ALWAYS * (least.peers_share - least.share)
+    if len(each) >= _EARLIER_LOOKS:
+        return _mean(each) >= part
+    if len(each) < _SOME_LOOKS:
         return None
-    return _mean(_differences(earlier, least.ranks)) >= _ALWAYS * (least.peers_share - least.share)
+    return False if _mean(each) + stdev(each) / math.sqrt(len(each)) < part else None
 
 
 def cost(share: float, error: float, step_seconds: float, looks: int, seconds: float) -> Slowness | None:

@@ -8,6 +8,7 @@ from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
 from tests.builders.node import with_beat
 from tests.builders.running_job import SimulatedRank, found, four, job_run, run
+from tests.replay.stragglers import Job, play
 
 
 def held_back(waits: list[float], onset: float = 0) -> list[SimulatedRank]:
@@ -148,6 +149,17 @@ def test_a_rank_that_is_slow_from_the_first_step_is_told_apart_from_one_that_bec
     assert "rank 2 holds the others back since the first steps: in the last" in always[0][1].reason
     later = found(run([*calm, *job_run(slow, 120)[len(calm) :]]), "slow")
     assert {(finding.ranks, finding.from_start) for _, finding in later} == {((2,), False)}
+
+
+def test_a_rank_that_becomes_slow_after_a_dozen_long_steps_was_not_so_from_the_first() -> None:
+    """Of rank 0 that would be taken for what the program gives it, and nobody would be told."""
+
+    def from_start(onset_seconds: float) -> bool:
+        job = Job("sleep", 4, 1.0, 0, onset_seconds, step_scale=5.0)
+        return found(run(play(job, onset_seconds + 40, 1)), "slow")[-1][1].from_start
+
+    assert not from_start(15.0)
+    assert from_start(0.0)
 
 
 def test_a_daemon_that_comes_later_does_not_know_how_the_job_began() -> None:

@@ -86,6 +86,8 @@ def test_whether_it_was_so_before() -> None:
     assert was_so(columns(6, 6, 3, 6, looks=16), now) is True, "half of it"
     assert was_so(columns(6, 6, 4, 6, looks=16), now) is False
     assert was_so(columns(6, 6, 0, 6, looks=15), now) is None
+    assert was_so(columns(6, 6, 6, 6, looks=4), now) is False, "some looks, if they are so clear"
+    assert was_so(columns(6, 6, 6, 6, looks=3), now) is None
     assert was_so([], now) is None
 
 
