@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,10 +64,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end by then, whatever is left to run")
 
 
-def part_of(runs: Sequence[Run], lane: str) -> list[Run]:
-    """This lane's runs: each lane gets some of every part of the list, since neighbours take equally long."""
+def part_of(runs: Sequence[Run], lane: str, seconds_of: Callable[[Run], float] = lambda _: 1.0) -> list[Run]:
+    """This lane's runs, in their order: each goes to the lane that has the least to do so far."""
     number, lanes = map(int, lane.split("/"))
-    return list(runs[number::lanes])
+    busy, mine = [0.0] * lanes, []
+    for run in runs:
+        least = busy.index(min(busy))
+        busy[least] += seconds_of(run)
+        if least == number:
+            mine.append(run)
+    return mine
 
 
 def read_lines(paths: Sequence[Path]) -> tuple[list[str], list[Line]]:

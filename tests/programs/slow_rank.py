@@ -5,8 +5,8 @@
 By sleep, CPU work, the GPU, a data loader whose worker needs longer, another process on the rank's only CPU (beside),
 or by little more and more (creep). Or it is uneven by design.
 
-Prints a JSON line when it has settled, one when ranks become slow and one when they are as fast as the others again,
-with CLOCK_MONOTONIC and the step.
+Prints a JSON line when it has settled, when ranks become slow, when they are as fast as the others again, and at its
+end, with CLOCK_MONOTONIC and the step. "fast" or "end" in the file --control has the next of these be now.
 """
 
 import argparse
@@ -31,6 +31,7 @@ BY = ("sleep", "cpu", "loader", "gpu", "beside", "creep")
 # always (logs), another rank every few steps (wander), one rank that gets what the others lose (surge).
 BY_DESIGN = ("logs", "evaluates", "saves", "uneven", "experts", "wander", "surge")
 SETTLED = 8  # steps
+AGREE_SECONDS = 2.0  # how often, by steps of their usual length
 LOGGING = 0.05  # of a step
 
 
@@ -46,7 +47,27 @@ def options() -> argparse.Namespace:
     parser.add_argument("--healthy-seconds", type=float, default=15.0)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long it is slow")
     parser.add_argument("--after-seconds", type=float, default=30.0, help="how long the job goes on after that")
+    parser.add_argument("--control", type=Path, help="a file that somebody may write while it runs")
     return parser.parse_args()
+
+
+class Plan:
+    """When ranks are slow and when the job ends: rank 0's clock, and what is written for it."""
+
+    def __init__(self, chosen: argparse.Namespace) -> None:
+        self._chosen = chosen
+        self._began = time.monotonic()
+        self._over: float | None = None
+
+    def now(self) -> tuple[float, float]:
+        """Return how far into its slowness the job is, as a part of it (below 0: not yet; above 1: not any more), and
+        whether it ends."""
+        age = time.monotonic() - self._began - self._chosen.healthy_seconds
+        told = self._chosen.control.read_text() if self._chosen.control and self._chosen.control.exists() else ""
+        if self._over is None and age > 0 and (told or age > self._chosen.seconds):
+            self._over = age
+        ends = self._over is not None and (told == "end" or age > self._over + self._chosen.after_seconds)
+        return (2.0 if self._over is not None else age / self._chosen.seconds), float(ends)
 
 
 def compute(seconds: float) -> None:
@@ -112,29 +133,27 @@ def main() -> None:
     decodes = chosen.by == "loader"
     cpus = sorted(os.sched_getaffinity(0))
     beside = Beside(cpus[rank % len(cpus)]) if chosen.by == "beside" and rank in chosen.slow_rank else None
-    began, slow, step, agreed = time.monotonic(), False, 0, torch.zeros(1)
-    settled = (began, 0)
+    plan, slow, step, agreed = Plan(chosen), False, 0, torch.zeros(2)
+    settled = (time.monotonic(), 0)
+    share = -1.0  # of the time in which it is slow
     while True:
         if step == SETTLED:
-            settled = (time.monotonic(), step)
-            if rank == 0:
-                print(json.dumps({"settled": True, "at": settled[0], "step": step}), flush=True)
+            settled = mark(rank, "settled", step)
         # All leave at the same step, and see the same clock: rank 0's.
-        agreed[0] = time.monotonic() - began
-        if step % 10 == 0:
+        if step % max(1, round(AGREE_SECONDS / chosen.step_seconds)) == 0:
+            agreed[:] = torch.tensor(plan.now())
             clock = agreed.to(device)
             dist.broadcast(clock, 0)
-            age = clock.item()
-        if age > chosen.healthy_seconds + chosen.seconds + chosen.after_seconds:
-            break
+            share, ends = clock.tolist()
+            if ends:
+                break
         work = chosen.step_seconds
-        now_slow = chosen.healthy_seconds < age < chosen.healthy_seconds + chosen.seconds
+        now_slow = 0 < share <= 1
         culprits = [draw_same(step, dist.get_world_size())] if chosen.by == "wander" else chosen.slow_rank
         mine = rank in culprits
         if now_slow != slow:
             slow = now_slow
-            if rank == 0:
-                print(json.dumps({"slow": slow, "at": time.monotonic(), "step": step}), flush=True)
+            mark(rank, "slow" if slow else "over", step)
             if decodes and mine:
                 # Its worker decodes while the rank talks to the others: to be slow it must need longer than a step.
                 usual = (time.monotonic() - settled[0]) / (step - settled[1]) if step > settled[1] else work
@@ -150,7 +169,7 @@ def main() -> None:
             work = max(0.0, work - chosen.step_seconds * chosen.extra * len(chosen.slow_rank) / others)
         extra = chosen.step_seconds * chosen.extra if slow and mine else 0.0
         if chosen.by == "creep":
-            extra *= (age - chosen.healthy_seconds) / chosen.seconds
+            extra *= share
         if chosen.by == "beside":
             # All compute as much; whose CPU is shared needs twice as long for it.
             extra, work = chosen.step_seconds * chosen.extra, work * (1 - chosen.extra)
@@ -181,11 +200,20 @@ def main() -> None:
         loss.item()
         beat.step()
         step += 1
+    mark(rank, "ended", step)
     if beside is not None:
         beside.be(False)
     dist.barrier()
     dist.destroy_process_group()
     pace.unlink()
+
+
+def mark(rank: int, what: str, step: int) -> tuple[float, int]:
+    """Tell whoever watches, once for all ranks, that this step is the first of something."""
+    at = time.monotonic()
+    if rank == 0:
+        print(json.dumps({"mark": what, "at": at, "step": step}), flush=True)
+    return at, step
 
 
 def by_design(kind: str, rank: int, step: int, draw: random.Random) -> float:
