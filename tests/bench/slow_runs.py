@@ -194,8 +194,8 @@ def _number(value: float | None) -> str:
 
 
 _COLUMNS = (
-    "back end", "ranks", "by", "slower", "step", "n", "truly, median", "right", "rank right", "once", "taken back", "told: median s",
-    "worst", "over after: median s", "worst", "figures within 15 %", "why right",
+    "back end", "ranks", "by", "slower", "step", "n", "truly, median", "right", "rank right", "once", "taken back",
+    "told: median s", "worst", "over after: median s", "worst", "figures within 15 %", "why right",
 )  # fmt: skip
 
 
