@@ -1,6 +1,6 @@
 """What captures do to ranks: none may stay stopped, whatever ends a capture; what a look costs; how soon it has what.
 
-    python -m tests.bench.bench_captures [--captures 1000] [--seed 7] [--no-torch]
+    python -m tests.bench.bench_captures [--captures 1000] [--seed 7] [--no-torch] [--backend nccl]
     python -m tests.bench.bench_captures --sets 4 --captures 250        4 sets side by side, with seeds 7, 8, 9, 10
 
 Prints figures, after SIGTERM those so far; exits 1 when a rank was left stopped or traced. Costs are CPU time of the
@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,6 +33,8 @@ from stallwatch.node.heartbeat_file import prepare, read_heartbeat
 from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.sensors.ranks import RanksSensor
 from stallwatch.sensors.sensor import Options
+from tests.bench.bench_footprint import has_gpu
+from tests.bench.figures import Figure
 from tests.programs.privileged import side_that_knows
 
 ENDING = threading.Event()  # SIGTERM has come
@@ -50,18 +53,26 @@ while True:
     time.sleep(0.003)
 """
 RING = """
-import sys, threading
+import os, sys, threading
 import torch, torch.distributed as dist
 import stallwatch
 beat = stallwatch.attach()
-dist.init_process_group("gloo")
+rank, backend, device = int(os.environ["RANK"]), os.environ["BENCH_BACKEND"], "cpu"
+if backend == "nccl":
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    if torch.cuda.device_count() < int(os.environ["WORLD_SIZE"]):
+        os.environ["NCCL_HOSTID"] = f"node{rank}"
+dist.init_process_group(backend)
 torch.set_num_threads(1)
-tensor = torch.ones(1)
+tensor = torch.ones(1, device=device)
 def deep(level, count):
     if level:
         return deep(level - 1, count)
     for _ in range(count):
         dist.all_reduce(tensor)
+        if backend == "nccl":
+            torch.cuda.synchronize()
         beat.step()
 deep(60, 2_100)
 if dist.get_rank() == 3:
@@ -232,13 +243,23 @@ def side_by_side(sets: int, captures: int, seed: int) -> Figures:
     return together
 
 
-def full_rings(folder: Path) -> None:
-    """8 ranks whose rings are full of entries with 60-frame stacks, one of them not in the collective."""
+class Looked(NamedTuple):
+    """When a look had what, in seconds after it was begun."""
+
+    first_stack: float
+    complete: float
+    done: float
+
+
+def full_rings(folder: Path, backend: str = "gloo") -> list[Looked]:
+    """8 ranks whose rings are full of entries with 60-frame stacks, one of them not in the collective: three looks."""
+    looked = []
+    os.environ["BENCH_BACKEND"] = backend
     with ranks(RING, 8, folder / "rings") as samples, side_that_knows(*samples) as side:
         deadline = time.monotonic() + 300
         while min(work(rank)[1] for rank in samples) < 2_100:
             if ENDING.is_set():
-                return
+                return []
             if time.monotonic() > deadline:
                 raise SystemExit("the rings did not fill")
             time.sleep(0.5)
@@ -269,6 +290,20 @@ def full_rings(folder: Path) -> None:
                     name = f"{attempt.what} {attempt.detail.split(':')[0]}"
                     slowest[name] = max(slowest.get(name, 0.0), asked)
             print("  asked at most this late: " + "; ".join(f"{name} {at:.1f} s" for name, at in slowest.items()))
+            looked.append(Looked(first or done, complete or done, done))
+    return looked
+
+
+def figures(quick: bool) -> list[Figure]:
+    """Full rings, of NCCL where there is a GPU."""
+    backend = "nccl" if has_gpu() else "gloo"
+    with tempfile.TemporaryDirectory() as name:
+        first, *others = full_rings(Path(name), backend)
+    return [
+        Figure("first stack", first.first_stack, "s", detail=f"8 {backend} ranks"),
+        Figure("evidence complete", first.complete, "s"),
+        Figure("stacks of the whole ring", max(one.done for one in others), "s", detail="at the third look"),
+    ]
 
 
 def main() -> int:
@@ -277,12 +312,13 @@ def main() -> int:
     parser.add_argument("--sets", type=int, default=1, help="side by side, each with ranks of its own")
     parser.add_argument("--seed", type=int, default=7, help="of the first set: when captures are ended")
     parser.add_argument("--no-torch", action="store_true", help="without the full rings")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo", help="of the full rings")
     parser.add_argument("--figures", action="store_true", help="print the set's figures as JSON")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: ENDING.set())
     with tempfile.TemporaryDirectory() as name:
         if not arguments.no_torch:
-            full_rings(Path(name))
+            full_rings(Path(name), arguments.backend)
         if not arguments.captures:
             return 0
         if arguments.sets > 1:

@@ -28,11 +28,12 @@ from stallwatch.demo.outcome import DemoOutcome
 from stallwatch.demo.play import play
 from stallwatch.errors import StallwatchError
 from tests.bench import jobs
+from tests.bench.figures import Figure
 
 AT_ONCE = ("killed", "stopped")
 OTHER_STEPS = {0.5: ("lock", "dataloader", "skip", "killed"), 5.0: ("sleep", "stopped")}
-GOALS = {0.05: 12.0, 0.5: 15.0, 5.0: 30.0}  # seconds to the verdict, 95th percentile
-GOAL_AT_ONCE = 2.0
+GOALS = {0.05: 9.0, 0.5: 15.0, 5.0: 30.0}  # seconds to the verdict, 95th percentile
+GOAL_AT_ONCE = 1.5
 # Long steps take long to be a rhythm; a limit is learned from six of them.
 FAULT_STEPS = {0.05: 100, 0.5: 24, 5.0: 10}
 
@@ -59,6 +60,20 @@ def main() -> int:
     steps = dict.fromkeys(one.step_seconds for one in measured)
     kept = [_summary(measured, step_seconds, at_once) for step_seconds in steps for at_once in (False, True)]
     return 0 if all(kept) else 1
+
+
+def figures(quick: bool) -> list[Figure]:
+    """Every fault of the demo at steps of 50 ms, twice."""
+    measured = _all(_options(["--steps", "0.05", "--runs", "1" if quick else "2"]))
+    print(table(measured))
+    found = []
+    for what, at_once in (("stalls", False), ("deaths and stops", True)):
+        mine = [one for one in measured if (one.fault in AT_ONCE) == at_once]
+        verdicts = [one.verdict_seconds for one in mine if one.verdict_seconds is not None]
+        spread = f"p50 {statistics.median(verdicts):.1f}, worst {max(verdicts):.1f} s of {len(mine)}"
+        found.append(Figure(f"{what}: p95", _p95(verdicts), "s", detail=spread))
+    wrong = [f"{one.fault}: {one.said}" for one in measured if not one.agrees]
+    return [*found, Figure("right", 1 - len(wrong) / len(measured), "share", detail="; ".join(wrong))]
 
 
 def _all(options: argparse.Namespace) -> list[Measured]:
@@ -164,18 +179,22 @@ def _summary(measured: list[Measured], step_seconds: float, at_once: bool) -> bo
         return True
     goal = GOAL_AT_ONCE if at_once else GOALS[step_seconds]
     right = sum(m.agrees for m in mine)
-    p95 = statistics.quantiles(verdicts, n=20, method="inclusive")[-1] if len(verdicts) > 1 else max(verdicts or [0])
+    p95 = _p95(verdicts)
     spread = f"p50 {statistics.median(verdicts or [0]):.1f}, p95 {p95:.1f}, max {max(verdicts or [0]):.1f} s"
     what = "deaths and stops" if at_once else "stalls"
     print(f"{what:16} at {step_seconds} s steps: right {right}/{len(mine)}; verdict {spread}; goal {goal} s")
     return right == len(mine) and len(verdicts) == len(mine) and p95 <= goal
 
 
+def _p95(verdicts: list[float]) -> float:
+    return statistics.quantiles(verdicts, n=20, method="inclusive")[-1] if len(verdicts) > 1 else max(verdicts or [0])
+
+
 def _show(seconds: float | None) -> str:
     return "never" if seconds is None else f"{seconds:.1f} s"
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=float, action="append", default=[], help="step lengths: 0.05, 0.5, 5")
@@ -183,7 +202,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--lane", default="0/1", help="which part of the runs: I/N")
     parser.add_argument("--merge", type=Path, nargs="+", default=[], help="results of lanes: no run, one table")
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.steps = options.steps or list(GOALS)
     return options
 

@@ -1,8 +1,8 @@
 """For how long a look holds ranks that communicate, measured in the ranks: no more than 50 ms before anything is told.
 
-    python tests/bench/bench_look_pauses.py [--ranks 8] [--seconds 120] [--captures 10] [--every 5] [--cores 0-15]
+    python tests/bench/bench_look_pauses.py [--ranks 8] [--seconds 120] [--captures 10] [--every 5] [--backend nccl]
 
-A job of gloo ranks under a daemon in its default configuration. It moves all the time and is looked at on demand
+A job of ranks under a daemon in its default configuration. It moves all the time and is looked at on demand
 (`stallwatch capture`), as any look before a verdict does; every so often rank 0 stands still for some seconds, so that
 the job is suspected, and goes on. Each rank notes when one of its threads, woken a thousand times a second, did not
 run, and which steps took long (tests/programs/communicating.py). A machine with less than two free cores a rank makes
@@ -31,6 +31,8 @@ from stallwatch.demo.daemon_child import DaemonChild
 from stallwatch.errors import StallwatchError
 from stallwatch.model.evidence import Attempt
 from tests.bench import jobs
+from tests.bench.bench_footprint import has_gpu
+from tests.bench.figures import Figure, percentile
 from tests.bench.lanes import cores_of
 
 PROGRAM = Path(__file__).parents[1] / "programs/communicating.py"
@@ -49,10 +51,43 @@ class Gap(NamedTuple):
     rank: int
 
 
+class Pauses(NamedTuple):
+    """Gaps of threads and steps, what was asked of ranks when, and how often people were told."""
+
+    gaps: list[Gap]
+    looks: list[tuple[float, str]]
+    told: int
+
+    def of(self, kind: str) -> tuple[list[Gap], list[Gap]]:
+        """Return the gaps of this kind while ranks were looked at, and the others, the longest first."""
+        some = sorted((gap for gap in self.gaps if gap.kind == kind), key=lambda gap: -gap.seconds)
+        beside = [gap for gap in some if _beside(gap, self.looks)]
+        return beside, [gap for gap in some if gap not in beside]
+
+
 def main() -> int:
     options = _options()
     if options.cores:
         os.sched_setaffinity(0, cores_of(options.cores))
+    return _show(_measure(options))
+
+
+def figures(quick: bool) -> list[Figure]:
+    """8 ranks, of NCCL where there is a GPU."""
+    options = _options(["--backend", "nccl" if has_gpu() else "gloo", *(["--seconds", "60"] if quick else [])])
+    pauses = _measure(options)
+    _show(pauses)
+    found = []
+    for what, kind in (("pause", "thread"), ("step", "step")):
+        during, alone = (sorted(gap.seconds * 1e3 for gap in some) for some in pauses.of(kind))
+        beside = f"{len(during)} over 20 ms; while nobody looks {max(alone, default=0):.0f} ms at most, of {len(alone)}"
+        found.append(Figure(f"longest {what} while looked at", max(during, default=0.0), "ms", detail=beside))
+        if during:
+            found.append(Figure(f"{what} while looked at, p99.9 of those over 20 ms", percentile(during, 0.999), "ms"))
+    return found
+
+
+def _measure(options: argparse.Namespace) -> Pauses:
     with tempfile.TemporaryDirectory(prefix="stallwatch-") as name, jobs.server() as server:
         folder = Path(name)
         daemon = DaemonChild(
@@ -64,18 +99,18 @@ def main() -> int:
                 PROGRAM,
                 [str(folder), str(options.seconds), "pause"],
                 options.ranks,
-                {"STALLWATCH_DIR": str(daemon.rank_directory), "STALLWATCH_JOB": JOB, **_source()},
+                {"STALLWATCH_DIR": str(daemon.rank_directory), "STALLWATCH_JOB": JOB, **_environment(options.backend)},
                 folder / "job.log",
             )
             _look_now_and_then(daemon, options)
-            if job.wait(options.seconds + 60) != 0:
-                print((folder / "job.log").read_text(errors="replace")[-3000:])
-                return 1
+            if job.wait(options.seconds + 120) != 0:
+                raise RuntimeError((folder / "job.log").read_text(errors="replace")[-3000:])
             looks = list(_attempts(folder / "state/incidents"))
             said = [one for one in daemon.client.incidents().incidents if one.training_job == JOB]
         finally:
             daemon.stop()
-        return _show(_gaps(folder, options.ranks), looks, [one.severity for one in said])
+        told = sum(one.severity != "none" for one in said)
+        return Pauses(_gaps(folder, options.ranks), looks, told)
 
 
 def _look_now_and_then(daemon: DaemonChild, options: argparse.Namespace) -> None:
@@ -104,18 +139,15 @@ def _gaps(folder: Path, ranks: int) -> list[Gap]:
     ]
 
 
-def _show(gaps: list[Gap], looks: list[tuple[float, str]], told: list[str]) -> int:
-    threads = sorted((gap for gap in gaps if gap.kind == "thread"), key=lambda gap: -gap.seconds)
-    beside = {gap: near for gap in threads if (near := _beside(gap, looks))}
-    during = [gap for gap in threads if gap in beside]
-    alone = [gap for gap in threads if gap not in beside]
-    print(f"{len(looks)} things asked of ranks; told: {len(told) - told.count('none')}; load {os.getloadavg()[0]:.1f}")
+def _show(pauses: Pauses) -> int:
+    during, alone = pauses.of("thread")
+    print(f"{len(pauses.looks)} things asked of ranks; told: {pauses.told}; load {os.getloadavg()[0]:.1f}")
     for name, some in (("while looked at", during), ("else", alone)):
         over = sum(gap.seconds > MOST_SECONDS for gap in some)
         longest = ", ".join(f"{gap.seconds * 1e3:.0f} ms (rank {gap.rank})" for gap in some[:5])
         print(f"{name:16}: {len(some)} gaps over 20 ms, {over} over 50 ms; longest {longest or 'none'}")
     for gap in during[:5]:
-        print(f"  {gap.seconds * 1e3:.0f} ms on rank {gap.rank} beside: {', '.join(beside[gap][:6])}")
+        print(f"  {gap.seconds * 1e3:.0f} ms on rank {gap.rank} beside: {', '.join(_beside(gap, pauses.looks)[:6])}")
     usual = max((gap.seconds for gap in alone), default=0.0)
     longest_seconds = max((gap.seconds for gap in during), default=0.0)
     return 0 if longest_seconds <= max(MOST_SECONDS, usual) + WAKE_SECONDS else 1
@@ -127,19 +159,21 @@ def _beside(gap: Gap, looks: list[tuple[float, str]]) -> list[str]:
     return sorted({what for at, what in looks if at <= end and gap.at <= at + ATTEMPT_SECONDS})
 
 
-def _source() -> dict[str, str]:
-    return {"PYTHONPATH": str(Path(__file__).parents[2] / "monitor"), "OMP_NUM_THREADS": "1"}
+def _environment(backend: str) -> dict[str, str]:
+    source = str(Path(__file__).parents[2] / "monitor")
+    return {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "COMMUNICATING_BACKEND": backend}
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--captures", type=int, default=10)
     parser.add_argument("--every", type=float, default=5.0, help="seconds between captures")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--cores", default="", help="0-15; default: all that we may use")
     parser.add_argument("--no-pause", action="store_true", help="capture.pause_for_stacks = false")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

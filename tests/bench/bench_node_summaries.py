@@ -3,8 +3,8 @@
     python tests/bench/bench_node_summaries.py [--ranks 16384] [--calls 2000]
 
 Every rank has the world, a tensor- and a data-parallel group, and `--calls` calls in its ring; one has not entered.
-Prints the bytes of all summaries, seconds to decode and to judge, and the largest resident size of the process that
-does it. The goal is 5 s and 1 GB; nothing is asserted.
+Prints the bytes of all summaries, seconds (of processor) to decode and to judge, and the largest resident size of the
+process that does it. Nothing is asserted.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import msgspec
 from stallwatch.diagnosis.node_summary import NodeSummary, judge_nodes, summarise_node
 from stallwatch.model.evidence import Evidence, NodeEvidence, ProcessLook, RankEvidence
 from stallwatch.model.summary import Call, Pending, RankSummary, Stream
+from tests.bench.figures import Figure, beside_yardstick, median_of
 
 PER_NODE = 8
 TIMEOUT_MS = 600_000
@@ -83,18 +84,62 @@ def write(folder: Path, ranks: int, calls: int, absent: int) -> int:
     return total
 
 
-def judge(folder: Path) -> str:
-    began = time.perf_counter()
+class Judged(msgspec.Struct, frozen=True):
+    """Seconds of processor, and MB of the process that did it."""
+
+    decode_seconds: float
+    judge_seconds: float
+    megabytes: float
+    said: str
+
+
+def judge(folder: Path) -> Judged:
+    began = time.process_time()
     decoder = msgspec.msgpack.Decoder(NodeSummary)
     summaries = [decoder.decode(path.read_bytes()) for path in sorted(folder.iterdir())]
-    decoded = time.perf_counter()
+    decoded = time.process_time()
     verdict = judge_nodes(summaries).verdicts[0]
-    judged = time.perf_counter()
+    judged = time.process_time()
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return (
-        f"decode {decoded - began:.1f} s  judge {judged - decoded:.1f} s  {megabytes:.0f} MB resident  "
-        f"{verdict.cause} {list(verdict.culprits)} {verdict.confidence}"
+    said = f"{verdict.cause} {list(verdict.culprits)} {verdict.confidence}"
+    return Judged(decoded - began, judged - decoded, megabytes, said)
+
+
+def judged_by_a_child(folder: Path) -> Judged:
+    """Judge in a process of its own: its peak is not that of writing, which holds one node at a time."""
+    here, there = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(there, msgspec.json.encode(judge(folder)))
+        os._exit(0)
+    os.close(there)
+    with os.fdopen(here, "rb") as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    return msgspec.json.decode(said, type=Judged)
+
+
+def figures(quick: bool) -> list[Figure]:
+    """16,384 ranks; seconds of processor, of which one is used."""
+    judged: list[Judged] = []
+
+    def work() -> float:
+        judged.append(judged_by_a_child(Path(name)))
+        return judged[-1].decode_seconds + judged[-1].judge_seconds
+
+    with tempfile.TemporaryDirectory() as name:
+        ranks = 2048 if quick else 16_384
+        mebibytes = write(Path(name), ranks, 2_000, ranks // 2 + 3) / 2**20
+        took, ratios = beside_yardstick(work, 3 if quick else 7)
+    least = min(judged, key=lambda one: one.decode_seconds + one.judge_seconds)
+    detail = (
+        f"{ranks} ranks, {mebibytes:.0f} MiB; decoded {least.decode_seconds:.2f} s, judged {least.judge_seconds:.2f} s"
     )
+    return [
+        Figure("decode and judge", took, "s", detail=detail),
+        median_of("decode and judge, in yardsticks", ratios, "×"),
+        Figure("largest process", least.megabytes, "MB", detail=least.said),
+    ]
 
 
 def main() -> int:
@@ -105,11 +150,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         total = write(Path(name), options.ranks, options.calls, options.ranks // 2 + 3)
         print(f"{options.ranks} ranks, {total / 2**20:.0f} MiB of summaries", flush=True)
-        child = os.fork()  # its peak is then its own and not that of writing, which holds one node at a time
-        if child == 0:
-            print(judge(Path(name)), flush=True)
-            os._exit(0)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(judged_by_a_child(Path(name)))
+    return 0
 
 
 if __name__ == "__main__":

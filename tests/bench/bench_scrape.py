@@ -17,6 +17,7 @@ import msgspec
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.outputs.metrics import render
+from tests.bench.figures import Figure, beside_yardstick, median_of, percentile
 from tests.integration.outputs.page_reports import stalled_node
 from tests.integration.outputs.serving import served
 from tests.unit.outputs.reports import GPU, incident, sample, with_snapshot
@@ -47,7 +48,7 @@ def scrape(port: int, seconds: float) -> tuple[list[float], int]:
     return taken, size
 
 
-def measure(ranks: int) -> tuple[list[float], int, float]:
+def measure(ranks: int, seconds: float) -> tuple[list[float], int, float]:
     """Seconds of each scrape, bytes of the last, and CPU seconds of one publication."""
     reports, stopped, spent = [node_of(ranks, pulse) for pulse in range(16)], threading.Event(), []
     with served(reports[0]) as node:
@@ -63,7 +64,7 @@ def measure(ranks: int) -> tuple[list[float], int, float]:
         daemon = threading.Thread(target=publish)
         daemon.start()
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as prometheus:  # it does not share our GIL
-            taken, size = prometheus.submit(scrape, node.port, SECONDS).result()
+            taken, size = prometheus.submit(scrape, node.port, seconds).result()
         stopped.set()
         daemon.join()
     return taken, size, statistics.median(spent)
@@ -80,14 +81,22 @@ def rendered(ranks: int) -> float:
     return statistics.median(spent)
 
 
-if __name__ == "__main__":
+def figures(quick: bool) -> list[Figure]:
+    """8 and 1,024 ranks."""
+    found = []
     for ranks in (8, 1024):
-        taken, size, publication = measure(ranks)
-        p99 = sorted(taken)[int(len(taken) * 0.99)]
-        rendering = rendered(ranks)
-        print(
-            f"{ranks} ranks: {len(taken)} scrapes of {size / 1000:.0f} kB; "
-            f"a publication {publication * 1e3:.3f} ms CPU, a rendering {rendering * 1e3:.1f} ms: "
-            f"{(publication + rendering / SCRAPED_EVERY_SECONDS) * 1e3:.2f} ms of CPU a second"
-        )
-        print(f"  median {statistics.median(taken) * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms")
+        taken, size, publication = measure(ranks, 5.0 if quick else SECONDS)
+        _, ratios = beside_yardstick(lambda ranks=ranks: rendered(ranks), 3 if quick else 9)  # type: ignore[misc]
+        cpu = publication + rendered(ranks) / SCRAPED_EVERY_SECONDS
+        spread = f"median {statistics.median(taken) * 1e3:.1f} ms of {len(taken)} scrapes of {size / 1000:.0f} kB"
+        found += [
+            Figure(f"{ranks} ranks: p99", percentile(taken, 0.99) * 1e3, "ms", detail=spread),
+            Figure(f"{ranks} ranks: processor a second", cpu * 1e3, "ms", detail="published each second"),
+            median_of(f"{ranks} ranks: a rendering, in yardsticks", ratios, "×"),
+        ]
+    return found
+
+
+if __name__ == "__main__":
+    for figure in figures(quick=False):
+        print(figure)

@@ -1,12 +1,16 @@
 """Merging the stacks of 16,384 ranks: `python -m pytest tests/bench/bench_stacktree.py -s`, or run as a script."""
 
+import functools
+import gc
 import random
 import time
+from collections.abc import Callable
 
 import pytest
 
 from stallwatch.diagnosis.report.stack_tree import merge, render
 from stallwatch.model.evidence import CodeFrame
+from tests.bench.figures import Figure, beside_yardstick, median_of
 
 RANKS = 16_384
 DEPTH = 40
@@ -24,15 +28,26 @@ def stacks(different: int) -> dict[int, tuple[CodeFrame, ...]]:
     return {rank: kinds[draw.randrange(different)] for rank in range(RANKS)}
 
 
-def seconds(different: int) -> float:
+def seconds(different: int, clock: Callable[[], float] = time.perf_counter) -> float:
     ready = stacks(different)
-    begin = time.perf_counter()
+    gc.collect()
+    begin = clock()
     tree = merge(ready)
-    took = time.perf_counter() - begin
+    took = clock() - begin
     assert tree is not None
     assert tree.count == RANKS
     render(tree)
     return took
+
+
+def figures(quick: bool) -> list[Figure]:
+    """All stacks different, and four kinds of them; in seconds of processor, of which one is used."""
+    found = []
+    for label, different in (("all different", RANKS), ("4 kinds", 4)):
+        took, ratios = beside_yardstick(functools.partial(seconds, different, time.process_time), 3 if quick else 9)
+        found.append(Figure(f"merged, {label}", took, "s", detail="of processor"))
+        found.append(median_of(f"merged, {label}, in yardsticks", ratios, "×"))
+    return found
 
 
 @pytest.mark.bench

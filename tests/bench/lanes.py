@@ -108,12 +108,12 @@ def main() -> int:
     options = _options()
     options.out.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + options.seconds
-    own_processes = () if options.shared_processes or not _may_have_own_processes() else (*_OWN_PROCESSES, *_SHELL)
-    if not own_processes:
+    begun_with = () if options.shared_processes else own_processes()
+    if not begun_with:
         print("lanes share one process namespace: each daemon sees the others' ranks as ranks without a hook")
     paths = [options.out / f"lane-{number}.jsonl" for number in range(options.lanes)]
     with contextlib.ExitStack() as stack:
-        lanes = [stack.enter_context(_lane(options, number, path, own_processes)) for number, path in enumerate(paths)]
+        lanes = [stack.enter_context(_lane(options, number, path, begun_with)) for number, path in enumerate(paths)]
         for lane in lanes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 lane.wait(max(0.0, until - time.monotonic()))
@@ -127,13 +127,13 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _lane(
-    options: argparse.Namespace, number: int, lines: Path, own_processes: Sequence[str]
+    options: argparse.Namespace, number: int, lines: Path, begun_with: Sequence[str]
 ) -> "Iterator[subprocess.Popen[bytes]]":
     module, *arguments = options.bench
     cores = cores_of(options.cores)
     share = set(cores[number :: options.lanes]) or set(cores)
     command = [
-        *own_processes, sys.executable, "-m", module, *arguments, f"--lane={number}/{options.lanes}",
+        *begun_with, sys.executable, "-m", module, *arguments, f"--lane={number}/{options.lanes}",
         f"--lines={lines.resolve()}", f"--seconds={max(1.0, options.seconds - _LAST_SECONDS)}",
     ]  # fmt: skip
     scratch = tempfile.mkdtemp(prefix="lane-")  # short: a unix socket's path may have 107 bytes
@@ -164,10 +164,13 @@ def _gpu_of(lane: int, gpus: int) -> Mapping[str, str]:
     return {"CUDA_VISIBLE_DEVICES": str(lane % gpus)} if gpus else {}
 
 
-def _may_have_own_processes() -> bool:
+def own_processes() -> Sequence[str]:
+    """Return what a command is begun with to have processes of its own: a daemon there sees nobody else's ranks.
+    Nothing where the kernel does not let us."""
     with contextlib.suppress(OSError):
-        return subprocess.run([*_OWN_PROCESSES, "true"], capture_output=True, check=False).returncode == 0
-    return False
+        if subprocess.run([*_OWN_PROCESSES, "true"], capture_output=True, check=False).returncode == 0:
+            return (*_OWN_PROCESSES, *_SHELL)
+    return ()
 
 
 def cores_of(text: str) -> list[int]:
