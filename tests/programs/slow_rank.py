@@ -15,6 +15,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -127,7 +128,7 @@ def main() -> None:
     dist.init_process_group(chosen.backend)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    pace = Path(f"/tmp/pace-{os.getpid()}")
+    pace = Path(tempfile.mkstemp(prefix="pace-")[1])  # lanes have process numbers of their own: these come twice
     pace.write_text("0")
     loader = iter(torch.utils.data.DataLoader(Slowly(pace), batch_size=None, num_workers=1, prefetch_factor=2))
     decodes = chosen.by == "loader"
