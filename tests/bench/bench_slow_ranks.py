@@ -34,7 +34,7 @@ from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.client import DaemonUnreachable
 from stallwatch.outputs.documents import IncidentDocument
 from tests.bench import jobs, lanes
-from tests.bench.slow_runs import PROGRAM, Cell, Run, cells_of, line_of, played, table
+from tests.bench.slow_runs import PROGRAM, Cell, Run, cells_of, line_of, places, played, table
 
 SOURCE = str(Path(__file__).parents[2] / "monitor")
 POLL_SECONDS = 0.5
@@ -180,6 +180,7 @@ def _play(
         "STALLWATCH_DIR": str(watch.daemon.rank_directory),
         "STALLWATCH_JOB": name,
     }
+    run.places = sorted(places(cell.by))
     job = server.launch(PROGRAM, _arguments(cell, control, options), cell.ranks, environment, log)
     under_way = _Played(run, name, log, control)
     while job.exit_code() is None:

@@ -98,6 +98,7 @@ class Run(msgspec.Struct):
     cost_true: float | None = None  # by the steps of the job itself
     step_true: float | None = None
     lines: list[tuple[float, str]] = msgspec.field(default_factory=list)  # (after, the place that is named)
+    places: list[str] = msgspec.field(default_factory=list)  # where the time goes, in the program as it was
     where: str = ""
     sentence: str = ""
     because: list[str] = msgspec.field(default_factory=list)
@@ -143,7 +144,7 @@ class Run(msgspec.Struct):
             return self.where == "dataloader"
         if self.cell.by == "beside":
             return "no CPU to run on" in self.sentence and "on which also runs pid" in self.sentence
-        return bool(self.lines) and self.lines[-1][1] in places(self.cell.by)
+        return bool(self.lines) and self.lines[-1][1] in self.places
 
     @property
     def true_share(self) -> float | None:

@@ -14,7 +14,7 @@ def right(**fields: object) -> Run:
     run = Run(
         Cell("sleep", 0.3, 0.2), 0, [2], told=[(18.0, [2], "Rank 2")], slow_seconds=50.0, resolved=[62.0],
         over_after=12.0, cost_told=0.062, cost_true=0.06, step_told=0.27, step_true=0.26,
-        lines=[(18.0, min(places("sleep")))],
+        lines=[(18.0, "slow_rank.py:9 main")], places=["slow_rank.py:9 main"],
     )  # fmt: skip
     return msgspec.structs.replace(run, **fields)
 
@@ -48,6 +48,7 @@ def test_figures_and_reason_are_held_against_the_truth() -> None:
     assert right().why_right is True
     assert right(lines=[(18.0, ""), (30.0, "slow_rank.py:1 main")]).why_right is False
     assert right(told=[]).why_right is None
+    assert all(places(by) for by in ("sleep", "cpu", "loader", "gpu", "beside"))
 
 
 def test_what_was_played_is_read_back_and_counted_by_cell(tmp_path: Path) -> None:

@@ -98,11 +98,12 @@ def test_a_look_that_sees_some_seconds_is_not_cut_short_by_the_next_one() -> Non
     story.at(20, finding("slow", "suspect"), jobs=[facts(moved=True)])
     story.looked(done=False)
     assert not of(story.at(25, finding("slow")), StartCapture)  # confirmed: a second look is due
+    assert not of(story.at(38, finding("slow")), StartCapture)  # on a busy node it lasts
     done = story.looked()
     assert of(done, Judge)
     assert not of(done, StartCapture)
     story.judged(slow_report((0, 1, 2, 3), 0.06, 6.0))
-    assert of(story.at(30, finding("slow")), StartCapture)
+    assert of(story.at(43, finding("slow")), StartCapture)
 
 
 def test_a_look_at_a_slow_rank_that_does_not_end_gives_way_to_the_next() -> None:

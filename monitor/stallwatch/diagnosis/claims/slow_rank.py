@@ -8,6 +8,7 @@ from typing import NamedTuple
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named
 from stallwatch.diagnosis.frames.code_origin import code_origin, source_text
+from stallwatch.diagnosis.job.pace import Late
 from stallwatch.diagnosis.job.time_spent import LEAST_SAMPLES, Spent, child_stacks, compared, training_stacks
 from stallwatch.diagnosis.report.text import DOING, format_location
 from stallwatch.formats.rank_ranges import rank_ranges
@@ -33,6 +34,7 @@ class Reasons(NamedTuple):
     told: str = ""  # of the facts what a sentence says
     steps: tuple[str, ...] = ()
     explained: bool = False  # something outside of its code slows it
+    peers_without_cpu: float = 0.0  # of the time in which their peers were ready to run and had no CPU
 
     @property
     def where(self) -> Where | None:
@@ -74,6 +76,7 @@ def reasons(analysis: Analysis, slow: Sequence[int], cost: Slowness | None) -> R
         "; ".join(say.fact.fact for say in found if say.told),
         tuple(steps or who.to_look_for()),
         any(say.explains for say in found),
+        median(_values(peers, _without_cpu) or [0.0]),
     )
 
 
@@ -142,6 +145,10 @@ def _values(ranks: Sequence[RankEvidence], value: Callable[[Usage], float | None
         if seconds := sum(seconds for seconds, _ in known):
             found.append(sum(seconds * number for seconds, number in known) / seconds)
     return found
+
+
+def _without_cpu(usage: Usage) -> float | None:
+    return usage.runnable_share
 
 
 def _a_second(value: Callable[[Usage], int | None]) -> Callable[[Usage], float | None]:
@@ -219,7 +226,7 @@ def _workers(who: _Who, spent: Spent | None) -> _Say | None:
 
 
 def _contention(who: _Who) -> _Say | None:
-    shares = who.both(lambda usage: usage.runnable_share)
+    shares = who.both(_without_cpu)
     if shares is None or shares[0] - shares[1] < max(_CONTENDED, _OF_COST * who.cost_share):
         return None
     fact = f"{who.its} main thread had no CPU to run on {shares[0]:.0%} of the time, {who.its} peers {shares[1]:.0%}"
@@ -313,7 +320,7 @@ def slow_rank(analysis: Analysis) -> Saying:
         where=why.where if why.profiled else common_where(analysis, slow.ranks),
         group=slow.group,
         slowness=cost,
-        by_design=_by_design(analysis, slow.ranks, why, slow.eased_seconds),
+        by_design=_by_design(analysis, slow.ranks, why, _moved_seconds(analysis, slow, why)),
         profiled=why.profiled,
         frame=why.frame,
         told=why.told,
@@ -341,14 +348,22 @@ def measured_slow(analysis: Analysis, held_back: HeldBack) -> Claim:
     )
 
 
-def _by_design(analysis: Analysis, slow: Sequence[int], why: Reasons, eased_seconds: float) -> str:
+def _moved_seconds(analysis: Analysis, slow: Late, why: Reasons) -> float:
+    """By how much the others have less to do in each step since these ranks are slow; 0.0: nothing that says so. A CPU
+    that is not theirs alone makes their own time vary as work does: others' programs end, and all ranks are faster."""
+    others = max(len(analysis.case.evidence) - len(slow.ranks), 1)
+    each = slow.eased_seconds / others / slow.slowness.step_seconds
+    return slow.eased_seconds if why.peers_without_cpu < _OF_COST * each else 0.0
+
+
+def _by_design(analysis: Analysis, slow: Sequence[int], why: Reasons, moved_seconds: float) -> str:
     """Why this is work that the program gives these ranks and not the others, "" where nothing says so. What goes with
     contention or page faults is none."""
     if why.explained:
         return ""
-    if eased_seconds:
+    if moved_seconds:
         return (
-            f"since then the others together have {eased_seconds:.2g} s less to do in each step: work has moved to "
+            f"since then the others together have {moved_seconds:.2g} s less to do in each step: work has moved to "
             f"{named(slow)}, as experts and dynamic batches move it"
         )
     spent, held_back = why.spent, analysis.case.held_back

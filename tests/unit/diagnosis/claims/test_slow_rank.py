@@ -188,3 +188,32 @@ def test_else_nothing_says_that_a_slow_rank_is_so_by_design(
 ) -> None:
     usage = msgspec.structs.replace(QUIET, runnable_share=runnable)
     assert verdict(stacks, usage, rank=rank, from_start=from_start).by_design == ""
+
+
+def moved(peers_runnable: float) -> Verdict:
+    """Of a job whose rank 2 gets 60 ms in each step, of which the three others lose 20 each, halfway."""
+    own, began, arrivals = {}, 0, []
+    for call in range(78):
+        since, first = call >= 40, call % 2 == 0
+        own = {rank: STEP_NS + (first and since) * (60_000_000 if rank == 2 else -20_000_000) for rank in range(4)}
+        arrivals.append({rank: began + own[rank] for rank in range(4)})
+        began = max(arrivals[-1].values())
+    ranks = []
+    for number in range(4):
+        rank = _rank(number, (), msgspec.structs.replace(QUIET, runnable_share=0.0 if number == 2 else peers_runnable))
+        (recorder,) = rank.recorders
+        begins = recorder.operations[0].created_ns or 0
+        came = tuple(
+            msgspec.structs.replace(one, created_ns=begins + at[number])
+            for one, at in zip(recorder.operations, arrivals, strict=False)
+        )
+        recorders = (msgspec.structs.replace(recorder, operations=came),)
+        ranks.append(msgspec.structs.replace(rank, recorders=recorders, captured_at_ns=begins + began + STEP_NS // 2))
+    (found,) = judge(Evidence(4, "gloo", tuple(ranks), (), ())).verdicts
+    assert (found.cause, found.culprits) == ("slow_rank", (2,))
+    return found
+
+
+def test_work_that_has_moved_is_by_design_and_a_machine_that_has_become_less_busy_is_none() -> None:
+    assert "work has moved to rank 2" in moved(0.0).by_design
+    assert moved(0.15).by_design == ""
