@@ -153,6 +153,16 @@ _BOUNDED = re.compile(
 )
 
 
+# Where torch.distributed hands an operation to its group; what it waits for afterwards is `work.wait()`. torch 2.1 to
+# 2.13: `work = group.allreduce([tensor], opts)`, `pg.broadcast(…)`.
+_HANDS_OVER = re.compile(r"(?:^|=\s*|\breturn\s+)(?:\w*group|\w*pg)\.[a-z_]+\s*\(")
+
+
+def hands_over(text: str | None) -> bool:
+    """Whether the line hands an operation to its process group: who stands there has not issued it yet."""
+    return bool(text and _HANDS_OVER.search(text))
+
+
 def is_bounded(text: str | None) -> bool:
     """Whether the wait that the line makes has a time-out, as far as it says."""
     return bool(text and _BOUNDED.search(text))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch.diagnosis.activity import RankActivity
+from stallwatch.diagnosis.frames.code_origin import code_origin, hands_over, source_text
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import Group, family
 from stallwatch.diagnosis.job.pace import Pace
@@ -158,11 +159,23 @@ def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
         return True
     if case.untold.intersection(case.summaries[rank].backends) and activity.progress.moving is not False:
         return False  # it may be in what it issued, and that may end
+    if activity.progress.moving is False and _has_not_issued_it(case, rank):
+        return True
     is_collective = not in_transfer(activity)
     if is_collective and activity.progress.moving is False and "nccl" in case.summaries[rank].backends:
         return True  # all that is recorded has completed: it makes another communicator, which comes before the record
     unnamed = not name or any(part in name.lower() for part in _UNRECORDED)
     return unnamed and may_hide_transfers(case.summaries[rank])
+
+
+def _has_not_issued_it(case: Case, rank: int) -> bool:
+    """True when it stands where the operation is handed to its group: torch compares the ranks' calls first, in a group
+    of its own and by messages that no recorder holds, where TORCH_DISTRIBUTED_DEBUG is DETAIL."""
+    stack = case.activity(rank).place.stack
+    evidence = case.evidence.get(rank)
+    if not stack or evidence is None or not code_origin(stack[0].filename).module.startswith("torch.distributed"):
+        return False
+    return hands_over(source_text(evidence.sources, stack[0]))
 
 
 def _may_wait(case: Case, rank: int, waiting: set[int]) -> bool:

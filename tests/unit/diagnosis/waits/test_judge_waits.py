@@ -1,9 +1,10 @@
 """Verdicts about who waits for whom, from literal jobs."""
 
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.evidence import CodeFrame, SourceLine
 from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, recorder, transfer, world
 
 W4 = world(4)
@@ -66,6 +67,26 @@ def test_a_barrier_that_gloo_does_not_record_is_a_wait() -> None:
     verdict = judge(evidence(*ranks, Rank(3, STEPS, frames=SLEEPS, backend="gloo"))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
     assert verdict.operation == "monitored_barrier"
+
+
+@pytest.mark.parametrize(
+    ("text", "culprits"),
+    [("work = group.allreduce([tensor], opts)", (3,)), ("return pg.reduce_scatter(*args)", (3,)), ("work.wait()", ())],
+)
+def test_who_stands_where_a_call_is_handed_to_its_group_waits_in_what_is_not_recorded(
+    text: str, culprits: tuple[int, ...]
+) -> None:
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL: calls are compared first, and all that gloo's recorders hold has ended."""
+    inside = (CodeFrame("all_reduce", IN_RECV[0].filename, 3245), *SLEEPS[1:])
+    line = SourceLine(inside[0].filename, inside[0].line, text)
+    job = evidence(
+        *(Rank(r, STEPS, frames=inside, wchan="futex_do_wait", backend="gloo") for r in (0, 1, 2)),
+        Rank(3, STEPS, frames=SLEEPS, backend="gloo"),
+    )
+    ranks = tuple(replace(rank, sources=(line,)) for rank in job.ranks)
+    verdict = judge(replace(job, ranks=ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered" if culprits else "undecided", culprits)
+    assert verdict.confidence != "certain"
 
 
 def test_opposite_order_of_two_groups_is_a_cycle() -> None:
