@@ -19,7 +19,7 @@ from stallwatch.diagnosis.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.frames.code_origin import code_origin, function
-from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.job.case import Case, cleared_away, ended_at_the_start
 from stallwatch.model.verdict import Fact, Mismatch, Rejected
 
 # What every rank of the job must call, members or not, and not the start of the job itself.
@@ -41,19 +41,30 @@ def claim(analysis: Analysis) -> Saying:
         return _claim(analysis, without, _proof(analysis, without))
     if analysis.graph.waits or any(case.recorded(rank) and case.summaries[rank].streams for rank in case.observed):
         return None
+    waited, cleared = ended_at_the_start(case), cleared_away(case)
     waiting = [
-        rank for rank, activity in case.activities.items() if activity.place.in_store_or_init and not activity.end.gone
+        rank
+        for rank, activity in case.activities.items()
+        if activity.place.in_store_or_init and (not activity.end.gone or rank in waited or rank in cleared)
     ]
     if not waiting:
         return None
     culprits = [
         rank
         for rank, activity in case.activities.items()
-        if rank not in waiting and activity.known and not activity.call.in_collective and not activity.progress.moving
+        if rank not in waiting and activity.known and not activity.call.in_collective
+        # Who still loaded when the others' time-out ended the job had not come, either.
+        if (rank in cleared or not activity.end.gone) and (waited or not activity.progress.moving)
     ]
     if not culprits:
         return _elsewhere(analysis, waiting) or Rejected("init_missing", "every rank that was seen is in rendezvous")
-    return _claim(analysis, culprits, (Fact(f"{named(waiting)} wait in rendezvous or store", "py-spy"),))
+    facts = [Fact(f"{named(waiting)} {'waited' if waited else 'wait'} in rendezvous or store", "py-spy")]
+    if waited:
+        facts.append(Fact(f"{named(waited)} ended there, as a time-out ends them", "/proc"))
+    claim_ = _claim(analysis, culprits, tuple(facts))
+    # An error of their own that nobody wrote down would look the same.
+    unsure = any(case.activity(rank).exceptions.text is None for rank in waited)
+    return msgspec.structs.replace(claim_, confidence="possible") if unsure else claim_
 
 
 def _elsewhere(analysis: Analysis, waiting: list[int]) -> Claim | None:

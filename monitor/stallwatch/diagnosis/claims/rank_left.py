@@ -15,7 +15,7 @@ from stallwatch.diagnosis.claim import (
     operation_of,
     waiting_facts,
 )
-from stallwatch.diagnosis.job.case import cleared_away
+from stallwatch.diagnosis.job.case import cleared_away, ended_at_the_start
 from stallwatch.diagnosis.job.leaving import handles, have_left, raised_alone
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.formats.xid import FOLLOW_ON
@@ -55,7 +55,11 @@ def exited(analysis: Analysis) -> Saying:
     classes = {rank: _class(analysis, activity, ends[rank]) for rank, activity in gone.items()}
     classes |= dict.fromkeys(_outlived_victims(analysis, classes, ends), _CONSEQUENCE)
     classes |= dict.fromkeys(cleared_away(analysis.case), _CONSEQUENCE)
+    at_start = ended_at_the_start(analysis.case)
+    classes |= dict.fromkeys(at_start, _CONSEQUENCE)
     first = min(classes.values())
+    if first == _CONSEQUENCE and at_start:
+        return Rejected("rank_exited", f"{named(at_start)} ended where others were waited for at the job's start")
     if first == _CONSEQUENCE and not _is_last_cause(analysis, gone):
         return Rejected("rank_exited", f"the logs of {named(gone)} say that a peer went away first")
     failed = [rank for rank, kind in classes.items() if kind == first]

@@ -1,5 +1,7 @@
 """Who never joined: in rendezvous with gloo, in the creation of the communicator with NCCL, or a group."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -8,6 +10,7 @@ from stallwatch.model.evidence import Attempt, CodeFrame, Evidence, RankEvidence
 from stallwatch.model.hook_report import GroupCall, HookReport
 from stallwatch.model.rendezvous import Apart, Rendezvous
 from stallwatch.model.verdict import Verdict
+from tests.builders.clock import SECOND_NS
 from tests.builders.job import SLEEPS, Rank, evidence, loop, world
 
 _UTILS = "/opt/venv/lib/python3.11/site-packages/torch/distributed/utils.py"
@@ -72,6 +75,49 @@ def test_with_gloo_the_others_stand_in_the_rendezvous() -> None:
     waiting = [Rank(rank, dumped=False, frames=JOINS, wchan="do_poll").evidence() for rank in range(3)]
     told = judge(_job(*waiting, Rank(3, dumped=False, frames=SLEEPS).evidence())).verdicts[0]
     assert (told.cause, told.culprits, told.waiting) == ("init_missing", (3,), "0-2")
+
+
+_TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "/srv/job/train.py", line 60, in <module>',
+    "    dist.init_process_group()",
+)
+TIMED_OUT = (
+    *_TRACEBACK,
+    "torch.distributed.DistStoreError: wait timeout after 30000ms, keys: /default_pg/0//0//cpu//0",
+)
+OWN_ERROR = (*_TRACEBACK, "ValueError: no interface eth7")
+
+
+@pytest.mark.parametrize(
+    ("log", "cause", "culprits", "confidence"),
+    [
+        (TIMED_OUT, "init_missing", (3,), "likely"),
+        ((), "init_missing", (3,), "possible"),
+        (OWN_ERROR, "rank_exited", (1,), "certain"),
+    ],
+)
+def test_a_time_out_at_the_start_is_no_cause(
+    log: tuple[str, ...], cause: str, culprits: tuple[int, ...], confidence: str
+) -> None:
+    """Ranks 1 and 2 die of it, in a traceback that names nobody; their launcher then ends those that are left."""
+    at_rendezvous: dict[str, Any] = {"dumped": False, "frames": JOINS, "wchan": "do_poll", "state": "X"}
+    ended = [
+        Rank(1, exit_code=1, ended_ns=SECOND_NS, log=log, **at_rendezvous),
+        Rank(2, exit_code=1, ended_ns=SECOND_NS * 11 // 10, log=TIMED_OUT, **at_rendezvous),
+        Rank(0, exit_signal=15, ended_ns=SECOND_NS * 3 // 2, **at_rendezvous),
+    ]
+    late = Rank(3, dumped=False, frames=SLEEPS, state="X", exit_signal=15, ended_ns=SECOND_NS * 3 // 2)
+    told = judge(evidence(*ended, late)).verdicts[0]
+    assert (told.cause, told.culprits, told.confidence) == (cause, culprits, confidence)
+
+
+def test_who_ended_by_itself_before_it_came_is_the_cause_of_the_others_time_out() -> None:
+    at_rendezvous: dict[str, Any] = {"dumped": False, "frames": JOINS, "wchan": "do_poll", "state": "X"}
+    ended = [Rank(r, exit_code=1, ended_ns=SECOND_NS * 30, log=TIMED_OUT, **at_rendezvous) for r in range(3)]
+    first = Rank(3, dumped=False, frames=SLEEPS, state="X", exit_code=1, ended_ns=SECOND_NS)
+    told = judge(evidence(*ended, first)).verdicts[0]
+    assert (told.cause, told.culprits) == ("rank_exited", (3,))
 
 
 def test_all_in_the_rendezvous_accuse_nobody() -> None:
