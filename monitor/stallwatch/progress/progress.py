@@ -12,6 +12,7 @@ from stallwatch.progress.observation import Child, Observation, Stack
 # than one per cent; work takes much more, also on a shared core.
 _WORKING_SHARE = 0.05
 _SPINNING_SHARE = 0.5  # of a thread that asks again without a pause, on a core that it shares
+_OF_WORK_SHARE = 0.01  # of one of several processes that work together; who polls for the others takes less
 CLOCK_TICKS_PER_SECOND = 100  # sysconf(_SC_CLK_TCK) of every Linux that runs torch
 _ASSUMED_SECONDS = 5.0  # between looks that carry no times
 _PROGRESS_BYTES = 1 << 20
@@ -137,6 +138,8 @@ def _children(first: Observation, last: Observation, seconds: float) -> Fact | N
         share = _share_of(before.get(child.pid), child, seconds)
         if share is not None and share >= _WORKING_SHARE and not _spins(before.get(child.pid), child, last):
             return Fact(f"its child process {child.pid} used {share:.0%} of a core between the two looks", "/proc")
+    if (together := _together(first, last, seconds)) >= _WORKING_SHARE:
+        return Fact(f"its child processes used {together:.0%} of a core between the two looks", "/proc")
     for child in last.children:
         known = before.get(child.pid)
         old = {stack.thread: stack for stack in known.threads} if known else {}
@@ -145,6 +148,16 @@ def _children(first: Observation, last: Observation, seconds: float) -> Fact | N
             if was and was.polling_way != stack.polling_way:
                 return Fact(f"the stack of its child process {child.pid} changed between the two looks", "py-spy")
     return None
+
+
+def _together(first: Observation, last: Observation, seconds: float) -> float:
+    """Shares of all children that work: a launcher, a shell or a pool leaves the work to processes of its own, which
+    may have been started since the first look."""
+    before = {child.pid: child for child in first.children}
+    if not before or last.where == "dataloader":
+        return 0.0
+    shares = [_share_of(before.get(child.pid, Child(child.pid, 0)), child, seconds) or 0.0 for child in last.children]
+    return sum(share for share in shares if share >= _OF_WORK_SHARE)
 
 
 def _awaited(first: Observation, last: Observation, seconds: float) -> Fact | None:

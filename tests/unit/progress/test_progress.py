@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from stallwatch.progress.observation import Child, Observation, Stack
 from stallwatch.progress.progress import Progress, compare
 
@@ -141,6 +143,16 @@ def test_another_thread_at_work_moves() -> None:
 def test_lines_of_one_function_tell_nothing() -> None:
     told = between({}, {"stack": _LINE._replace(lines=(("train.py", 11),))})
     assert (told.answer, told.because[0].fact) == ("unknown", "it changed between neighbouring lines of one function")
+
+
+@pytest.mark.parametrize(("ticks", "answer"), [((3, 4, 4), "moves"), ((3, 4), "stands"), ((1,) * 40, "stands")])
+def test_children_that_work_together_count_together(ticks: tuple[int, ...], answer: str) -> None:
+    """A launcher and the processes that it started since the first look, each with some per cent of a core."""
+    first = {"children": (Child(9, 0),)}
+    last = {"children": tuple(Child(9 + place, used) for place, used in enumerate(ticks))}
+    assert between(first, last, waits_for_children=True).answer == answer
+    assert between(first, last).answer == "stands", "not waited for"
+    assert between({}, last, waits_for_children=True).answer == "stands", "they may be older"
 
 
 def test_the_stack_of_a_child_that_is_waited_for_tells_though_it_uses_no_cpu() -> None:
