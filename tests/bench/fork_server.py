@@ -112,6 +112,7 @@ def run_program(program: str) -> int:
     except SystemExit as exit_:
         code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except BaseException:  # as the interpreter itself: told, then exit code 1
+        sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()  # what the hook's last words go by
         sys.excepthook(*sys.exc_info())
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]

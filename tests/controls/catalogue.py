@@ -19,11 +19,12 @@ PROGRAMS = tuple(
         "trainers",
         "training_loops",
         "training_services",
+        "training_frameworks",
     )
 )
 HANGS = tuple(
     Path(__file__).with_name(f"{name}.py")
-    for name in ("hangs_of_one", "hangs_together", "hangs_of_systems", "hangs_of_loops")
+    for name in ("hangs_of_one", "hangs_together", "hangs_of_systems", "hangs_of_loops", "hangs_of_frameworks")
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only
 # Done from outside to a job that only trains.
@@ -73,4 +74,6 @@ def situations(*, on_gpus: bool = False) -> dict[str, str]:
     programs = (*PROGRAMS, ON_GPUS) if on_gpus else PROGRAMS
     of_programs = {name: what for path in programs for name, what in situations_of(path).items()}
     of_programs = {name: what for name, what in of_programs.items() if name not in hangs(on_gpus=on_gpus)}
-    return {name: what for name, what in of_programs.items() if name != "restarts_itself"} | DONE_TO_IT
+    return {
+        name: what for name, what in of_programs.items() if name not in ("restarts_itself", "small_job")
+    } | DONE_TO_IT
