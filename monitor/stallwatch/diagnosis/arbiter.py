@@ -36,6 +36,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     told_by_logs.mismatch,
     p2p_unmatched.cycle_of_waits,
     p2p_unmatched.unrecorded,
+    init_missing.groups_differ,
     init_missing.group_not_made,
     comm_stuck.claim,
     not_entered.skipped,

@@ -15,6 +15,7 @@ _MOST_CALLS = 16
 _MOST_MEMBERS = 4096  # ranks of a group: more would make the answer long, and are all of them as a rule
 _C10D = "torch.distributed.distributed_c10d"
 _TRANSFERS = frozenset({"send", "isend", "recv", "irecv", "send_object_list", "recv_object_list"})
+_MAKES_GROUP = "_new_group_with_tag"  # what new_group and its siblings call, with `ranks`, in torch 2.1 to 2.13
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 
 
@@ -78,9 +79,9 @@ def _call_of(frame: "Optional[FrameType]") -> "Optional[dict[str, object]]":
 
 
 def _inside() -> "list[dict[str, object]]":
-    """Of each thread the members of the group that its innermost call of torch.distributed was given. A group's first
-    call is recorded once its members are connected, and a dump lists groups that were used: nothing else tells who is
-    waited for until then."""
+    """Of each thread the members of the group that its innermost call of torch.distributed was given, or makes. A
+    group's first call is recorded once its members are connected, and a dump lists groups that were used: nothing else
+    tells who is waited for until then."""
     calls: list[dict[str, object]] = []
     for ident, frame in list(sys._current_frames().items()):
         members = _members_of(frame)
@@ -93,10 +94,21 @@ def _members_of(frame: "Optional[FrameType]") -> "Optional[list[int]]":
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
-        if frame.f_globals.get("__name__") == _C10D and "group" in frame.f_code.co_varnames:
-            return _members(frame)
+        if frame.f_globals.get("__name__") == _C10D:
+            if frame.f_code.co_name == _MAKES_GROUP:
+                return _made_of(frame)
+            if "group" in frame.f_code.co_varnames:
+                return _members(frame)
         frame = frame.f_back
     return None
+
+
+def _made_of(frame: FrameType) -> "Optional[list[int]]":
+    """The members that a group which is being made was given."""
+    ranks = frame.f_locals.get("ranks")
+    if not isinstance(ranks, (list, tuple)) or len(ranks) > _MOST_MEMBERS:
+        return None
+    return sorted(rank for rank in ranks if isinstance(rank, int))
 
 
 def _members(frame: FrameType) -> "Optional[list[int]]":

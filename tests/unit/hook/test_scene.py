@@ -76,6 +76,12 @@ def broadcast(blocked, src=None, group=None, group_src=None):
 def all_reduce(blocked, group=None):
     blocked()
 
+def _new_group_with_tag(blocked, ranks=None):
+    _new_process_group_helper(blocked, len(ranks or ()))
+
+def _new_process_group_helper(blocked, group_size):
+    blocked()
+
 def get_process_group_ranks(group):
     return group
 
@@ -134,6 +140,14 @@ def test_a_call_tells_the_members_of_the_group_that_it_was_given(c10d: ModuleTyp
     assert inside == [[5, 7]]
     _, inside = _within(c10d.all_reduce, group=["a group that is gone"])
     assert inside == []
+
+
+@pytest.mark.parametrize(("ranks", "inside"), [([3, 0], [[0, 3]]), (None, [])])
+def test_the_making_of_a_group_tells_of_whom(
+    c10d: ModuleType, ranks: list[int] | None, inside: list[list[int]]
+) -> None:
+    _, told = _within(c10d._new_group_with_tag, ranks=ranks)
+    assert told == inside
 
 
 def test_the_answer_reads_back() -> None:

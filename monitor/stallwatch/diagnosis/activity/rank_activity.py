@@ -48,7 +48,7 @@ class CommunicationCall(msgspec.Struct, frozen=True):
     in_collective: bool | None = False
     collective: str | None = None  # its public name, where the stack tells it: "all_reduce"
     named_call: NamedCall | None = None  # as its hook saw it, with the rank that it names
-    members: tuple[int, ...] | None = None  # of the group that the call was given, by its hook; None: not told
+    members: tuple[int, ...] | None = None  # of the group that it was given, or makes, by its hook; None: not told
 
 
 class RankProgress(msgspec.Struct, frozen=True):
@@ -210,10 +210,11 @@ def with_scene(activity: RankActivity, rank: RankEvidence, ident: str) -> RankAc
     scene = max(rank.scenes, key=lambda scene: (scene.look, scene.source), default=None)
     if scene is None or activity.end.gone:
         return activity
+    if activity.call.in_collective or activity.place.where == "init":
+        members = next((call.members for call in scene.inside if call.thread == ident), None)
+        activity = replace(activity, call=replace(activity.call, members=members))
     if not activity.call.in_collective:
         return _with_handled(activity, scene)
-    members = next((call.members for call in scene.inside if call.thread == ident), None)
-    activity = replace(activity, call=replace(activity.call, members=members))
     call = _call_of(scene, ident)
     if call is not None:
         activity = replace(activity, call=replace(activity.call, named_call=call), why=(*activity.why, _names(call)))

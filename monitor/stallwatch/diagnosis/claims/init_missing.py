@@ -192,6 +192,46 @@ def group_not_made(analysis: Analysis) -> Saying:
     )
 
 
+# Members wait for each other in the making of different groups: they make them in different orders, or of different
+# ranks. No recorder holds a group before it is made; the members that the call was given are told by the hooks.
+
+
+def groups_differ(analysis: Analysis) -> Saying:
+    """Two ranks make two groups, each with the other among its members: neither comes to the other's."""
+    case = analysis.case
+    given = {
+        rank: members
+        for rank in case.observed
+        if _makes(case, rank) and case.activity(rank).progress.moving is False
+        if (members := case.activity(rank).call.members) is not None
+    }
+    apart = {given[r] for r in given if any(o in given[r] and r in given[o] != given[r] for o in given if o != r)}
+    if not analysis.hangs or not apart:
+        return None
+    parts = {members: [rank for rank in given if given[rank] == members] for members in sorted(apart)}
+    most = max(parts.values(), key=len)
+    makers = sorted(rank for ranks in parts.values() for rank in ranks)
+    few = 2 * len(most) > len(makers)
+    culprits = tuple(rank for rank in makers if not few or rank not in most)
+    facts = tuple(
+        Fact(f"{named(ranks)} {'makes' if len(ranks) == 1 else 'make'} a group of {named(members)}", "hooks")
+        for members, ranks in parts.items()
+    )
+    call = _makes(case, makers[0])
+    return Claim(
+        cause="group_order",
+        culprits=culprits,
+        confidence="likely",
+        because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, culprits)),
+        where="init",
+        operation=call,
+        steps=(
+            f"Let every rank of the job call {call} for the same groups in the same order, members or not: "
+            f"{'; '.join(fact.fact for fact in facts)}.",
+        ),
+    )
+
+
 def _at(case: Case, inside: list[int]) -> str:
     frame = case.activity(inside[0]).place.frame
     return f" at {frame.file}:{frame.line} in {frame.function}" if frame else ""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.activity.rank_activity import Helpers
+from stallwatch.diagnosis.frames.code_origin import function
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.verdict import CulpritProcess, Frame, GroupRef, Verdict, Where
 
@@ -206,9 +207,12 @@ class Culprits:
         return f" at {format_location(raised.frame)}" if raised and raised.frame else ""
 
     def all_at_rendezvous(self) -> bool:
-        """Whether everybody who was seen waits in init_process_group or for the store, and somebody was."""
+        """Whether everybody who was seen waits in init_process_group or for the store, and somebody was. Who makes a
+        group in mid-training has found the others long ago."""
         seen = [activity for activity in self._activities.values() if activity.known]
-        return bool(seen and self._verdict.waiting) and all(activity.place.in_store_or_init for activity in seen)
+        makes = any(function(frame.name) == "new_group" for activity in seen for frame in activity.place.stack)
+        at_start = all(activity.place.in_store_or_init for activity in seen) and not makes
+        return bool(seen and self._verdict.waiting) and at_start
 
     def followers_gone(self) -> str:
         """Ranks that ended with an exception which only tells that a peer was gone."""

@@ -272,6 +272,31 @@ def _told_by_hook(rank: RankEvidence, members: tuple[int, ...]) -> RankEvidence:
     return msgspec.structs.replace(rank, stacks=stacks, scenes=(scene,))
 
 
+@pytest.mark.parametrize(
+    ("given", "cause", "culprits"),
+    [
+        (((0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3), (0, 3)), "group_order", (3,)),  # makes its second group first
+        (((0, 1, 2, 3), (0, 1, 2, 3), (0, 2, 3), (0, 2, 3)), "group_order", (0, 1, 2, 3)),  # as many as others
+        (((0, 1), (0, 1), (2, 3), (2, 3)), "undecided", ()),  # each its own: what they lack is nowhere
+        (((0, 1), (1, 2), (2, 3), (2, 3)), "undecided", ()),  # rank 1 is awaited by 0, and awaits another
+        ((None, None, None, (0, 3)), "undecided", ()),
+    ],
+)
+def test_ranks_that_make_each_other_s_groups_in_different_orders(
+    given: tuple[tuple[int, ...] | None, ...], cause: str, culprits: tuple[int, ...]
+) -> None:
+    found = evidence(*(_inside(rank) for rank in range(4)))
+    ranks = tuple(
+        rank if members is None else _told_by_hook(rank, members)
+        for rank, members in zip(found.ranks, given, strict=True)
+    )
+    verdict = judge(msgspec.structs.replace(found, ranks=ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == (cause, culprits)
+    assert "rendezvous" not in verdict.summary, "the job had communicated"
+    if culprits:
+        assert verdict.operation == "new_group" and "same order" in verdict.next_steps[0]
+
+
 def test_who_stands_elsewhere_is_awaited_in_the_first_call_of_a_group() -> None:
     """No recorder holds the call of the others: with NCCL none does before the group is connected."""
     ranks = [Rank(rank, STEPS, len(STEPS), frames=BARRIER, state="R", wchan=None) for rank in (0, 1, 3)]
