@@ -280,7 +280,17 @@ def training_thread_has_died() -> None:
             continue
 
 
-@hang(causes=("not_entered", "collective_mismatch", "init_missing", "group_order"), culprits=(3,))
+@hang(culprits=(2,), where=("lock",))
+def stands_after_its_first_seconds() -> None:
+    """Nobody counts steps, and rank 2 is stuck after two seconds: no rhythm was learned."""
+    for number in range(100):
+        time.sleep(STEP_SECONDS)
+        if RANK == 2 and number == 40:
+            _STUCK.wait()  # here
+        dist.all_reduce(torch.ones(1024, device=DEVICE))
+
+
+@hang(causes=("group_order", "collective_mismatch"), culprits=(3,))
 def groups_are_made_in_another_order() -> None:
     """Rank 3 makes the two new groups in reversed order."""
     train(WARM_UP)

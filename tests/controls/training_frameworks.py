@@ -101,11 +101,10 @@ def next_save_waits_for_torch_s_last() -> None:
     group = dist.new_group(backend="gloo")
     train(WARM_UP)
     for number in range(2):
-        state, folder = {"weight": torch.ones(64)}, _JOB_FOLDER / f"{number}"
-        if number:
-            last.result()  # noqa: F821
-        last = checkpoint.async_save(state, storage_writer=Storage(folder), process_group=group)  # noqa: F841
+        state, writer = {"weight": torch.ones(64)}, Storage(_JOB_FOLDER / f"{number}")
+        saving = checkpoint.async_save(state, storage_writer=writer, process_group=group)
         train(20)
+        saving.result()
     train(60)
 
 
@@ -128,7 +127,7 @@ def loader_is_made_anew(seconds: float) -> None:
     loader = torch.utils.data.DataLoader(_Dataset(0.0), batch_size=None, num_workers=2, persistent_workers=True)
     try:
         for _ in loader:
-            os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)  # type: ignore[union-attr]
+            os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
     except RuntimeError as error:
         print(f"trying again: {error}")
     for _ in torch.utils.data.DataLoader(_Dataset(seconds), batch_size=None, num_workers=2):

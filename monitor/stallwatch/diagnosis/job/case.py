@@ -69,9 +69,8 @@ def cleared_away(case: "Case") -> frozenset[int]:
     at_start = ended_at_the_start(case)
     for rank, (at_ns, signal) in ends.items():
         activity = case.activity(rank)
-        waited = activity.exceptions.tell_of_a_peer and _TIMED_OUT.search(activity.exceptions.text or "")
-        waited = waited or rank in at_start
-        if waited and signal is None:
+        timed_out = activity.exceptions.tell_of_a_peer and _TIMED_OUT.search(activity.exceptions.text or "")
+        if (timed_out or rank in at_start) and signal is None:
             first[activity.host] = min(at_ns, first.get(activity.host, at_ns))
     return frozenset(
         rank
