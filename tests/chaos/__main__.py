@@ -3,6 +3,7 @@
 python -m tests.chaos kills --kills 500 --seconds 2100 [--seed N]   daemon, privileged side, children killed
 python -m tests.chaos soak --seconds 3600                           nothing is broken: does anything of ours grow?
 python -m tests.chaos scenarios [NAME …]                            disks, clocks, floods, corrupt state, …
+python -m tests.chaos fleet --incidents 1000 [--place redis]        nodes that die, are late, cut off, say things twice
 """
 
 import argparse
@@ -10,8 +11,10 @@ import random
 import signal
 import sys
 from pathlib import Path
+from typing import get_args
 
-from tests.chaos import kills, scenarios, soak
+from tests.chaos import fleet, kills, scenarios, soak
+from tests.chaos.fleet_places import PlaceKind
 
 
 def end(*_: object) -> None:
@@ -33,10 +36,17 @@ def main(argv: list[str]) -> int:
     soaking.add_argument("--ranks", type=int, default=soak.RANKS)
     playing = commands.add_parser("scenarios", help=", ".join(scenarios.SCENARIOS))
     playing.add_argument("names", nargs="*", metavar="NAME", help="all without one")
+    meeting = commands.add_parser("fleet", help="simulated incidents of whole fleets, by seeds from --seed on")
+    meeting.add_argument("--incidents", type=int, default=1000)
+    meeting.add_argument("--place", choices=get_args(PlaceKind), default="memory", help="redis needs a C compiler")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, end)
     if options.command == "scenarios":
         return scenarios.run(options.names, options.seed, options.keep)
+    if options.command == "fleet":
+        count = fleet.incidents(options.incidents, options.seed, options.place)
+        print("\n".join(count.lines()))
+        return 0 if count.good else 1
     result = (
         kills.run(options.kills, options.seconds, options.seed, options.keep)
         if options.command == "kills"

@@ -78,7 +78,7 @@ class DirectoryPlace:
             finally:
                 probe.unlink(missing_ok=True)
 
-    def join(self, job: str, node: str) -> int:
+    def join(self, job: str, node: str, past: int = 0) -> int:
         """The ordinal is a folder that is made with mkdir, which one node alone can do."""
         with self._problems():
             home = self._root / job
@@ -89,7 +89,7 @@ class DirectoryPlace:
                     key = Key(job, ordinals[-1])
                     self._touch(key, node)
                     return key.ordinal
-                key = Key(job, ordinals[-1] + 1 if ordinals else 1)
+                key = Key(job, max(past, *ordinals[-1:], 0) + 1)
                 with contextlib.suppress(FileExistsError):  # another was faster: join that
                     self._folder(key).mkdir(mode=0o700)
                     self._tidy(home, key.ordinal)
@@ -113,10 +113,20 @@ class DirectoryPlace:
             folder = self._folder(key) / "summaries"
             return {name: _read(folder / name) for name in _names(folder) if not name.startswith(".")}
 
+    def ages(self, key: Key) -> dict[str, float]:
+        """By the file server's clock: how old each node's file is."""
+        with self._problems():
+            folder = self._folder(key) / "summaries"
+            names = [name for name in _names(folder) if not name.startswith(".")]
+            now = self._server_seconds() if names else 0.0
+            return {name: max(now - _modified(folder / name), 0.0) for name in names}
+
     def look(self, key: Key, node: str, *, whole: bool) -> Board:
         """Touch this node's file and read what stands in the incident's folder."""
         with self._problems():
             folder = self._folder(key)
+            if not folder.is_dir():
+                return Board(member=False)
             self._touch(key, node)
             names = _names(folder)
             generation = _last_claim(names)

@@ -103,11 +103,11 @@ def _exchange(place: MeetingPlace, secret: bytes, wish: Wish) -> Seen:
 
 def _joined(place: MeetingPlace, wish: Wish) -> int:
     """What nodes said in a standstill that is over for one of them says nothing of the next: a job moves as a whole."""
-    ordinal = place.join(wish.job, wish.node)
+    ordinal = place.join(wish.job, wish.node, wish.past)
     if ordinal != wish.past or place.look(Key(wish.job, ordinal), wish.node, whole=False).told:
         return ordinal
     place.close(Key(wish.job, ordinal))
-    return place.join(wish.job, wish.node)
+    return place.join(wish.job, wish.node, wish.past)
 
 
 def _opened(sealed: bytes, secret: bytes, kind: str, key: Key) -> tuple[bytes, str]:

@@ -9,10 +9,10 @@ import msgspec
 
 from stallwatch.fleet.node_word import believed
 from stallwatch.fleet.pace import PaceVerdict, believed_paces, judge_pace
-from stallwatch.fleet.pace_seat import ORDINAL
+from stallwatch.fleet.pace_seat import ORDINAL, SILENT_SECONDS
 from stallwatch.fleet.place import Key, MeetingPlace, PlaceProblem
 from stallwatch.fleet.place_settings import Settings, open_place, secret_of
-from stallwatch.fleet.verdict import JobVerdict, judge_job
+from stallwatch.fleet.verdict import Home, JobVerdict, judge_job
 from stallwatch.node.capabilities import drop_unless_root
 
 
@@ -32,10 +32,14 @@ def answer_to(question: Question, place: MeetingPlace, secret: bytes) -> JobVerd
         paces = believed_paces(place.summaries(question.key), secret, question.key)
         return judge_pace(paces, question.minimum_share, question.before)
 
-    def homes() -> dict[int, str]:
+    def homes() -> dict[int, Home]:
         key = Key(question.key.job, ORDINAL)
-        paces = believed_paces(place.summaries(key), secret, key)
-        return {rank.rank: node for node, pace in paces.items() for rank in pace.ranks}
+        paces, ages = believed_paces(place.summaries(key), secret, key), place.ages(key)
+        return {
+            rank.rank: Home(node, ages.get(node, 0.0) > SILENT_SECONDS)
+            for node, pace in paces.items()
+            for rank in pace.ranks
+        }
 
     return judge_job(believed(place.summaries(question.key), secret, question.key), question.world_size, homes)
 

@@ -276,4 +276,4 @@ class Link:
         except (ValueError, *NOT_JSON) as error:
             self._problem = f"what nodes say could not be judged: {error}"
             return
-        seat.member.merged(msgspec.structs.replace(verdict, puts=seat.judged_puts))
+        seat.member.merged(msgspec.structs.replace(verdict, puts=seat.judged_puts), now_ns)

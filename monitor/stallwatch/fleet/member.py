@@ -1,8 +1,8 @@
 """What this node wants of the meeting place about one incident, and whether it speaks for the job. Pure: time is given.
 
 Nodes whose own evidence proves a culprit claim first, then those of the lowest ranks. Who holds the claim merges,
-judges and tells; others watch that it is renewed. Where the meeting place does not answer, a node with a proven
-culprit, else that of rank 0, speaks for itself.
+judges and tells; others watch that it is renewed. Where the meeting place does not answer, who held the claim goes on
+with what it had merged; else a node that finds a rank of its own at fault, and that of rank 0, speak for themselves.
 """
 
 from typing import Final
@@ -25,6 +25,11 @@ _POLL_SECONDS: Final = 1.0
 _CALM_SECONDS: Final = 3.0  # between looks once the incident is old
 _OLD_SECONDS: Final = 120.0
 _RENEW_SECONDS: Final = 3.0
+# While the meeting place is away, who had claimed tells; should it have died at the same time, others do after this.
+_HOLDER_SECONDS: Final = 60.0
+# When the meeting place is back, who told of it alone notes that first: a request may still be on its way for seconds.
+_BACK_SECONDS: Final = 6.0
+_JUDGE_AGAIN_SECONDS: Final = 15.0  # while a node is missing
 _MARGIN_SECONDS: Final = 1.0  # our clock may run a little slower than the claim's
 _FIRST_CLAIM_SECONDS: Final = 2.0  # so that who has a proof comes first
 _STEP_SECONDS: Final = 0.5  # between candidates
@@ -48,6 +53,8 @@ class Local(msgspec.Struct, frozen=True):
     proven: bool  # its own evidence proves a culprit, which runs here
     told: Told  # by this node's outputs
     over: bool = False
+    past: int = 0  # ordinal of the job's last incident that is over, as far as this node has taken part
+    suspects: bool = False  # its own verdict names ranks that run here, however sure it is
     conclusive: bool = False  # proven, and nothing that another node sees could be the cause of it
 
 
@@ -61,6 +68,8 @@ class Position(msgspec.Struct, frozen=True):
     nodes: int = 0  # that it rests on
     told: Told | None = None  # by whoever spoke before
     away: str = ""  # the meeting place does not answer: a sentence
+    silent: tuple[str, ...] = ()  # nodes of the job from which nothing comes any more
+    expected: int = 1  # the ordinal that it will have, where the place has not said yet
 
 
 class Member:
@@ -74,18 +83,21 @@ class Member:
         self._ordinal = ordinal
         self._joined_ns: int | None = None
         self._answered_ns: int | None = None  # the last time; at first when there was something to ask
+        self._back_ns: int | None = None  # when it answered again after it had been away
         self._asked_ns: int | None = None
         self._not_before_ns = now_ns
         self._problem = ""
         self._put = 0  # of the node's judgements, the last that was put
         self._board = Board()
-        self._told: Told | None = None
+        self._told: Told | None = None  # by whoever has told
+        self._noted: Told | None = None  # of it, what the place had at the last look: one that was restarted has none
         self._unnoted: Told | None = None  # another had told already: ours is not noted over it
         self._generation = 0
         self._until_ns = 0  # our claim is in force, by our clock
         self._renewed_ns = 0
         self._vacant_ns: int | None = None  # since when nobody is seen to hold a claim
         self._verdict: JobVerdict | None = None  # of ours, as the one who merges
+        self._merged_ns = 0
         self._published: bytes = b""
         self._report: Report | None = None  # of another who merged
         self._report_nodes = 0
@@ -113,7 +125,7 @@ class Member:
             job=local.job,
             node=self._node,
             ordinal=self._ordinal,
-            past=self._past,
+            past=max(self._past, local.past),
             summary=b"" if self._put == local.judged or ends else local.summary,
             claims=self._may_claim(now_ns, local),
             generation=self._generation,
@@ -130,6 +142,8 @@ class Member:
         if seen.problem:
             self.failed(seen.problem, now_ns)
             return
+        if self._away(now_ns):
+            self._back_ns = now_ns
         self._answered_ns, self._asked_ns, self._problem = now_ns, None, seen.caveat
         if wish.leaves:
             self.left = True
@@ -141,6 +155,7 @@ class Member:
         self._board = seen.board
         if wish.summary:
             self._put = judged
+        self._noted = seen.told
         if seen.told is not None:
             self._told = seen.told
         self._unnoted = wish.told if wish.told is not None and not seen.told_noted else None
@@ -159,6 +174,16 @@ class Member:
             self._report, self._known_report = report, seen.board.report_revision
         vacant = not seen.board.holder and not self._generation
         self._vacant_ns = (self._vacant_ns or now_ns) if vacant else None
+        if not seen.board.member and not seen.board.closed:
+            self._join_again()
+            self.left = self._over_ns is not None and self._told is None
+
+    def _join_again(self) -> None:
+        """The place does not know this node any more: it was restarted with nothing, or this node was away for long.
+        All who stood there join again, and meet in the same incident; what people were told is noted again."""
+        self._past = max(self._past, self._ordinal - 1)
+        self._ordinal, self._put, self._known_report = 0, 0, 0
+        self._generation, self._verdict, self._published, self._vacant_ns = 0, None, b"", None
 
     def failed(self, problem: str, now_ns: int) -> None:
         """There was no answer, and why."""
@@ -169,16 +194,20 @@ class Member:
         """Whether the summaries that there are are to be merged now."""
         if not self._holds(now_ns) or self._over_ns is not None or self._board.puts == 0:
             return False
-        return self._verdict is None or self._verdict.puts != self._board.puts
+        if self._verdict is None or self._verdict.puts != self._board.puts:
+            return True
+        # From whom nothing has come may have been heard of a moment before: that it is silent shows by time alone.
+        seconds = (now_ns - self._merged_ns) / SECOND_NS
+        return not (self._verdict.is_whole or self._verdict.silent) and seconds >= _JUDGE_AGAIN_SECONDS
 
     @property
     def puts(self) -> int:
         """How many summaries the place had at the last look."""
         return self._board.puts
 
-    def merged(self, verdict: JobVerdict) -> None:
+    def merged(self, verdict: JobVerdict, now_ns: int) -> None:
         """Take in the verdict over what there was to be merged."""
-        self._verdict = verdict
+        self._verdict, self._merged_ns = verdict, now_ns
         self._published = msgspec.json.encode(_Published(verdict.report, verdict.nodes))
 
     def position(self, now_ns: int, local: Local) -> Position:
@@ -188,7 +217,9 @@ class Member:
         away = self._away(now_ns)
         report, nodes = self._job_report()
         speaks, why = self._voice(now_ns, local, away=bool(away))
-        return Position(self._ordinal, speaks, why, report, nodes, self._told, away)
+        silent = self._verdict.silent if self._verdict is not None else ()
+        expected = self._ordinal or max(self._past, local.past) + 1
+        return Position(self._ordinal, speaks, why, report, nodes, self._told, away, silent, expected)
 
     def _voice(self, now_ns: int, local: Local, *, away: bool) -> tuple[bool, str]:
         if self._holds(now_ns):
@@ -197,15 +228,33 @@ class Member:
             ranks = self._verdict.ranks if self._verdict else 0
             return False, f"what the job's other nodes see is being gathered ({ranks} of {local.world_size} ranks)"
         if away:
-            if local.proven or 0 in local.ranks:
-                return True, ""
-            return False, "the meeting place does not answer: the node of rank 0 tells, or one with a proven culprit"
+            return self._voice_alone(now_ns, local)
         if self._board.holder and self._board.holder != self._node:
             return False, f"{self._board.holder} tells of it"
         return False, NOT_AGREED
 
+    def _voice_alone(self, now_ns: int, local: Local) -> tuple[bool, str]:
+        """Nobody can be asked who tells: as few as possible, and never nobody."""
+        here = local.proven or local.suspects
+        if self._generation and (here or self._is_enough(now_ns, local)):
+            return True, ""  # nobody can have claimed after this node, unless it alone is cut off
+        holder = self._board.holder if self._board.holder != self._node else ""
+        if self._told is not None and not local.over:
+            return False, f"it was told before the meeting place went away{f', by {holder}' if holder else ''}"
+        if not here and 0 not in local.ranks:
+            return False, (
+                "the meeting place does not answer, and no rank of this node is seen to be at fault: a node that finds "
+                "one of its own at fault tells, and that of rank 0"
+            )
+        left = _HOLDER_SECONDS + AWAY_SECONDS - (now_ns - (self._answered_ns or now_ns)) / SECOND_NS
+        if holder and left > 0:
+            return False, f"{holder} was to tell of it when the meeting place went away; this node waits for it"
+        return True, ""
+
     def _is_enough(self, now_ns: int, local: Local) -> bool:
         if self._verdict is None:
+            return False
+        if self._told is None and self._back_ns is not None and now_ns - self._back_ns < _BACK_SECONDS * SECOND_NS:
             return False
         if local.conclusive:
             return True
@@ -258,16 +307,16 @@ class Member:
         return now_ns - self._vacant_ns >= seconds * SECOND_NS
 
     def _news(self, local: Local) -> Told | None:
-        """What this node has told and the meeting place does not know; None where it knows all."""
-        known = self._told.outputs if self._told else {}
-        outputs = dict(known)
+        """What is known here to have been told and is not noted in the meeting place; None where it knows all."""
+        known = self._noted.outputs if self._noted else {}
+        outputs = dict(self._told.outputs) if self._told else {}
         for name, own in local.told.outputs.items():
-            before = known.get(name, Delivered())
+            before = outputs.get(name, Delivered())
             if set(own.steps) - set(before.steps) or (own.steps and own.verdict != before.verdict and self._generation):
                 outputs[name] = Delivered(
                     tuple(dict.fromkeys((*before.steps, *own.steps))), own.verdict, own.thread or before.thread
                 )
-        news = Told(outputs)
+        news = Told(outputs, self._told.incident_id if self._told else local.told.incident_id)
         return news if outputs != known and (news != self._unnoted or self._generation) else None
 
     def _is_last(self, told: Told) -> bool:

@@ -14,6 +14,7 @@ from stallwatch.fleet.seal import Broken, seal, unseal
 
 SECOND_NS: Final = 1_000_000_000
 PUT_SECONDS: Final = 10.0
+SILENT_SECONDS: Final = 2.5 * PUT_SECONDS  # a node that has put nothing for so long is down, or cut off
 _RENEW_SECONDS: Final = 4.0
 _JUDGE_SECONDS: Final = 10.0  # from one judgement to the next; longer where it takes long
 _REST: Final = 5  # times what the last one took

@@ -45,6 +45,7 @@ class Board(msgspec.Struct, frozen=True):
     told: bytes = b""  # what was told to people; b"": nothing
     report_revision: int = 0  # of the job's verdict; 0: there is none
     closed: bool = False
+    member: bool = True  # the node that looks has joined; False: the place has lost it, or holds that it has left
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -62,8 +63,9 @@ class MeetingPlace(Protocol):
         """Try that it can be read and written, and that two cannot claim one thing."""
         ...
 
-    def join(self, job: str, node: str) -> int:
-        """Join the open incident of a job, or open the next; return its ordinal. Atomic: all nodes get the same."""
+    def join(self, job: str, node: str, past: int = 0) -> int:
+        """Join the open incident of a job, or open the next, whose ordinal is larger than `past`, also where the place
+        has lost what it knew; return its ordinal. Atomic: all nodes get the same."""
         ...
 
     def put(self, key: Key, node: str, summary: bytes) -> None:
@@ -72,6 +74,10 @@ class MeetingPlace(Protocol):
 
     def summaries(self, key: Key) -> dict[str, bytes]:
         """Return all summaries, by node."""
+        ...
+
+    def ages(self, key: Key) -> dict[str, float]:
+        """Return for how many seconds each node has put nothing, by the place's own clock; of those that ever did."""
         ...
 
     def look(self, key: Key, node: str, *, whole: bool) -> Board:

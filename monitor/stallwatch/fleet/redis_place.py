@@ -46,6 +46,7 @@ if n > 0 then
   if redis.call('ZCOUNT', p..n..':members', now - deserted, '+inf') == 0 then n = 0 end
 end
 if n == 0 then
+  if tonumber(redis.call('GET', p..'last') or '0') < tonumber(ARGV[6]) then redis.call('SET', p..'last', ARGV[6]) end
   n = redis.call('INCR', p..'last')
   redis.call('SET', p..'open', n)
 end
@@ -59,15 +60,21 @@ _PUT = """
 local p, node, kept = ARGV[1], ARGV[2], ARGV[4]
 redis.call('HSET', p..'summaries', node, ARGV[3])
 redis.call('HINCRBY', p..'board', 'puts', 1)
+redis.call('ZADD', p..'put_at', tonumber(redis.call('TIME')[1]), node)
+redis.call('EXPIRE', p..'put_at', kept)
 redis.call('EXPIRE', p..'summaries', kept)
 redis.call('EXPIRE', p..'board', kept)
 return 1
 """
+_AGES = """
+return {redis.call('TIME')[1], redis.call('ZRANGE', ARGV[1]..'put_at', 0, -1, 'WITHSCORES')}
+"""
 _LOOK = """
 local p = ARGV[1]
+local member = redis.call('ZSCORE', p..'members', ARGV[2]) and 1 or 0
 redis.call('ZADD', p..'members', 'XX', tonumber(redis.call('TIME')[1]), ARGV[2])
 return {redis.call('GET', p..'claim') or '',
-        redis.call('HMGET', p..'board', 'puts', 'generation', 'told', 'report_revision', 'closed')}
+        redis.call('HMGET', p..'board', 'puts', 'generation', 'told', 'report_revision', 'closed'), member}
 """
 _CLAIM = """
 local p, node, kept = ARGV[1], ARGV[2], ARGV[4]
@@ -107,7 +114,7 @@ if node ~= '' then
 end
 redis.call('HSET', q..'board', 'closed', 1)
 if redis.call('GET', p..'open') == n then redis.call('DEL', p..'open') end
-for _, key in ipairs({'board', 'summaries', 'members'}) do redis.call('EXPIRE', q..key, ARGV[5]) end
+for _, key in ipairs({'board', 'summaries', 'members', 'put_at'}) do redis.call('EXPIRE', q..key, ARGV[5]) end
 return 1
 """
 _POST = """
@@ -155,7 +162,7 @@ class RedisPlace:
         self._scripts = {
             name: client.register_script(text)
             for name, text in (
-                ("join", _JOIN), ("put", _PUT), ("look", _LOOK), ("claim", _CLAIM), ("renew", _RENEW),
+                ("join", _JOIN), ("put", _PUT), ("ages", _AGES), ("look", _LOOK), ("claim", _CLAIM), ("renew", _RENEW),
                 ("mark", _MARK), ("close", _CLOSE), ("post", _POST), ("posted", _POSTED),
             )
         }  # fmt: skip
@@ -173,10 +180,11 @@ class RedisPlace:
                     "It must be one server, or one with replicas behind Sentinel, and no proxy that splits writes.",
                 )
 
-    def join(self, job: str, node: str) -> int:
+    def join(self, job: str, node: str, past: int = 0) -> int:
         """The server runs one script, so that all nodes get the same ordinal; the next where the incident is over or
         deserted."""
-        return int(self._run("join", _of_job(job), node, int(DESERTED_SECONDS), KEPT_SECONDS, _ORDINAL_SECONDS))
+        given = (node, int(DESERTED_SECONDS), KEPT_SECONDS, _ORDINAL_SECONDS, past)
+        return int(self._run("join", _of_job(job), *given))
 
     def put(self, key: Key, node: str, summary: bytes) -> None:
         """Set this node's field of the incident's hash, and count it on the board."""
@@ -191,9 +199,15 @@ class RedisPlace:
                 found[node.decode("utf-8", "replace")] = summary
         return found
 
+    def ages(self, key: Key) -> dict[str, float]:
+        """By the server's own clock, which noted each put."""
+        now, (*parts,) = self._run("ages", _of(key))
+        each = zip(parts[::2], parts[1::2], strict=True)
+        return {node.decode("utf-8", "replace"): max(float(now) - float(at), 0.0) for node, at in each}
+
     def look(self, key: Key, node: str, *, whole: bool) -> Board:
         """One script notes this node and returns the board; `whole` costs no more here."""
-        holder, (puts, generation, told, revision, closed) = self._run("look", _of(key), node)
+        holder, (puts, generation, told, revision, closed), member = self._run("look", _of(key), node)
         return Board(
             puts=int(puts or 0),
             holder=holder.decode("utf-8", "replace"),
@@ -201,6 +215,7 @@ class RedisPlace:
             told=told or b"",
             report_revision=int(revision or 0),
             closed=bool(closed),
+            member=bool(member),
         )
 
     def claim(self, key: Key, node: str) -> int:

@@ -22,7 +22,7 @@ from stallwatch.fleet.pace import PaceVerdict, encode_pace
 from stallwatch.fleet.pace_seat import JobPace
 from stallwatch.fleet.place_settings import settings_of
 from stallwatch.formats.tolerant import NOT_JSON
-from stallwatch.incidents.incident_names import shared_name
+from stallwatch.incidents.incident_names import ordinal_of, shared_name
 from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import Event, FleetSaid, Judged
 from stallwatch.loop import fleet_orders
@@ -32,6 +32,7 @@ from stallwatch.model.snapshot import JobKey, SensorStatus
 from stallwatch.model.verdict import Report, Verdict
 
 _PACED_NS = 5_000_000_000  # between reckonings of what this node says of its jobs' pace
+_START_IT = "Start the meeting place again (fleet.url), and they are judged together."
 _LINGER_NS = 90_000_000_000  # after its end an incident may still be this node's to tell
 _SUMMARY = msgspec.msgpack.Decoder(NodeSummary)
 
@@ -74,6 +75,7 @@ class _Word(msgspec.Struct):
     world_size: int = 0
     over_ns: int | None = None
     said: FleetSaid | None = None
+    known_as: str = ""  # the incident, by people whom this node told of it
 
 
 class Fleet:
@@ -112,7 +114,7 @@ class Fleet:
         locals_ = [
             local
             for one in shared
-            if (local := self._local(one, facts, reports.get(one.incident_id), at_ns)) is not None
+            if (local := self._local(one, facts, reports.get(one.incident_id), _past(lives, one), at_ns)) is not None
         ]
         present = {one.incident_id for one in shared}
         self._words = {known: word for known, word in self._words.items() if known in present}
@@ -157,7 +159,7 @@ class Fleet:
         self._link.close()
 
     def _local(
-        self, incident: Incident, facts: Mapping[JobKey, JobFacts], judged: Judged | None, at_ns: int
+        self, incident: Incident, facts: Mapping[JobKey, JobFacts], judged: Judged | None, past: int, at_ns: int
     ) -> Local | None:
         word = self._words.setdefault(incident.incident_id, _Word())
         here = facts.get(incident.job)
@@ -166,6 +168,7 @@ class Fleet:
         if judged is not None:
             word.judged, word.report = word.judged + 1, judged.report or word.report
             word.summary = self._word_of(word, judged) or word.summary
+            word.said = None  # what this node has judged by itself now stands in the place of what was said
         if incident.is_over and word.over_ns is None:
             word.over_ns = at_ns
         if word.over_ns is not None and at_ns - word.over_ns > _LINGER_NS:
@@ -173,6 +176,10 @@ class Fleet:
         if incident.is_over and word.judged == 0:
             return None
         adopted = word.judged == 0 and incident.report is not None
+        told = self._told(incident.incident_id)
+        if incident.severity != "none" and incident.together is not None and incident.together.speaks:
+            word.known_as = word.known_as or incident.shared_id
+        told = replace(told, incident_id=word.known_as or incident.shared_id) if told.outputs else told
         return Local(
             incident_id=incident.incident_id,
             job=shared_name(incident.job),
@@ -182,7 +189,9 @@ class Fleet:
             report=word.report or incident.report,
             summary=word.summary,
             proven=_is_proven(word.report, word.ranks),
-            told=self._told(incident.incident_id),
+            past=past,
+            suspects=_accuses_own(word.report, word.ranks),
+            told=told,
             over=incident.is_over,
             conclusive=_is_proven(word.report, word.ranks, at_once=True),
         )
@@ -204,7 +213,10 @@ class Fleet:
         if report is None and position.away and local.report is not None:
             report = _alone(local.report, position.away)
         shared_id = f"{local.job}-{position.ordinal}" if position.ordinal else ""
-        together = Together(position.speaks, position.why, shared_id, nodes, position.told)
+        if position.speaks and not shared_id:
+            shared_id = f"{local.job}-{position.expected}"  # as others will call it, or do
+        known_as = (position.told.incident_id if position.told is not None else "") or word.known_as
+        together = Together(position.speaks, position.why, known_as or shared_id, nodes, position.silent, position.told)
         said = FleetSaid(local.incident_id, together, report)
         before = word.said
         if before is not None and (before.together, _gist(before.report)) == (together, _gist(report)):
@@ -227,6 +239,12 @@ def _slow_here(job: JobKey, here: tuple[int, ...], verdict: PaceVerdict, at_ns: 
     )
 
 
+def _past(lives: IncidentTable, incident: Incident) -> int:
+    """The ordinal of the last incident of this job that was over before this one began."""
+    shared = (one for one in lives.incidents() if one.job == incident.job and one.is_over and one is not incident)
+    return max((ordinal_of(one.together.incident_id) for one in shared if one.together is not None), default=0)
+
+
 def _gist(report: Report | None) -> tuple[object, ...] | None:
     """What of a report is news: how long something has not answered is none."""
     return None if report is None else tuple(replace(verdict, missing=()) for verdict in report.verdicts)
@@ -234,22 +252,38 @@ def _gist(report: Report | None) -> tuple[object, ...] | None:
 
 def _alone(report: Report, why: str) -> Report:
     """This node's own verdict, which says that it is."""
-    said = tuple(
-        replace(verdict, missing=(f"what the job's other nodes see: {why}", *verdict.missing))
-        for verdict in report.verdicts
-    )
-    return replace(report, verdicts=said, evidence_complete=False)
+    return replace(report, verdicts=tuple(_alone_verdict(one, why) for one in report.verdicts), evidence_complete=False)
+
+
+def _alone_verdict(verdict: Verdict, why: str) -> Verdict:
+    unheard, steps = "The job's other nodes could not be heard.", verdict.next_steps
+    if verdict.waiting and not verdict.traits.accuses:
+        unheard = f"What holds them up is on another node, or unknown: {unheard[0].lower()}{unheard[1:]}"
+        steps = (f"See on the job's other nodes what they found: stallwatch incidents. {_START_IT}", *steps)
+    missing = (f"what the job's other nodes see: {why}", *verdict.missing)
+    return replace(verdict, summary=f"{verdict.summary} {unheard}", missing=missing, next_steps=steps)
 
 
 def _is_proven(report: Report | None, ranks: Sequence[int], *, at_once: bool = False) -> bool:
     """Whether what this node sees is proven without the others; `at_once`: before all have said what they see."""
     verdict: Verdict | None = report.verdicts[0] if report is not None and report.verdicts else None
-    if verdict is None or not verdict.traits.accuses or not verdict.culprits or not set(verdict.culprits) <= set(ranks):
+    if verdict is None or not _accuses_own(report, ranks):
         return False
     by = verdict.traits.proven_by
     if at_once and by != "its_node_at_once":
         return False
     return verdict.confidence == "certain" or (verdict.confidence == "likely" and by != "all_nodes")
+
+
+def _accuses_own(report: Report | None, ranks: Sequence[int]) -> bool:
+    """Whether this node alone finds something wrong that lies with ranks that run here, and with them alone."""
+    verdict: Verdict | None = report.verdicts[0] if report is not None and report.verdicts else None
+    return (
+        verdict is not None
+        and verdict.traits.accuses
+        and bool(verdict.culprits)
+        and set(verdict.culprits) <= set(ranks)
+    )
 
 
 def fleet_of(config: Config, clock: Clock, told: Callable[[str], Told]) -> Fleet | None:

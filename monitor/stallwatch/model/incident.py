@@ -45,6 +45,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was told of an incident, by output; whoever speaks next edits, and never adds."""
 
     outputs: dict[str, Delivered] = {}
+    incident_id: str = ""  # by which people know it: it stays the same, whoever tells of it then
 
 
 class Together(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,6 +55,7 @@ class Together(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str = ""  # who else does, or why nobody does yet
     incident_id: str = ""  # the same on all nodes; "" until they have agreed
     nodes: int = 0  # that the verdict rests on; 0: it is this node's alone
+    silent: tuple[str, ...] = ()  # nodes of the job from which nothing comes any more
     told: Told | None = None  # by whoever spoke before
 
 

@@ -10,6 +10,7 @@ from stallwatch.progress.kinds import patience_with
 _SECOND_NS = 1_000_000_000
 # What a rank does that waits for requests, for messages of an actor or for a person; nobody else waits then.
 _IDLE: frozenset[EndsByItself] = frozenset({"network", "sleep", "timeout"})
+_MOST_NAMED = 4
 _AS_LONG_AGAIN = 1.5  # times the longest of a phase's past: a checkpoint that always takes 20 min surprises nobody
 
 
@@ -26,6 +27,7 @@ class Standstill(NamedTuple):
     in_phase: bool  # one of the culprits
     works: bool  # one of the culprits stands still and computes now and then
     phase_past_seconds: float  # the longest that the phases of its ranks have lasted before, 0 where they are new
+    silent: tuple[str, ...]  # nodes of the job from which nothing comes any more
     elsewhere: bool  # ranks of the job are on nodes that nobody asks: what they do is not known here
 
 
@@ -125,6 +127,11 @@ def _undecided_wait(standstill: Standstill, config: Config) -> _Wait | None:
     verdict, tell = standstill.verdict, config.tell
     if verdict.ends_by_itself is not None:
         return _kind(standstill, config)
+    if standstill.silent and verdict.waiting:
+        # Whoever stands is there, or their link is: nobody else of the job is left whom these could wait for.
+        until_ns = standstill.known_ns + int(tell.settle_seconds * _SECOND_NS)
+        named = ", ".join(standstill.silent[:_MOST_NAMED])
+        return _Wait(until_ns, f"nothing comes any more from {named} ({tell.settle_seconds:g} s, tell.settle_seconds)")
     if standstill.elsewhere and (verdict.waiting or verdict.missing):
         # All that is here may wait for a checkpoint that a rank on another node writes: its own node sees who stands.
         return _until_own_time(standstill, config, "ranks on other nodes are not seen from here")

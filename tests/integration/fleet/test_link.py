@@ -13,13 +13,15 @@ import pytest
 from stallwatch.errors import UsageError
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.member import Local, Position
+from stallwatch.fleet.node_word import encode_word
 from stallwatch.fleet.orders import News, Order
 from stallwatch.fleet.place_settings import Settings
 from stallwatch.fleet.try_place import try_place
 from stallwatch.model.incident import Delivered, Told
-from tests.unit.fleet.nodes import JOB, scene
+from tests.chaos.fleet_story import scene, word_of
 
 SECONDS = 60.0
+JOB = "train-0a1b2c3d"
 
 
 @pytest.fixture
@@ -32,8 +34,8 @@ def settings(tmp_path: Path) -> Settings:
 class Node:
     def __init__(self, number: int, settings: Settings) -> None:
         self.link = Link(settings, f"node{number}")
-        report, summary, proven = scene(2, 3, "stopped")[number]
-        self.local = Local(f"{JOB}-1", JOB, 4, (2 * number, 2 * number + 1), 1, report, summary, proven, Told())
+        report, summary = scene(2, 3, "stopped")[number][0], encode_word(word_of(2, 3, "stopped", number))
+        self.local = Local(f"{JOB}-1", JOB, 4, (2 * number, 2 * number + 1), 1, report, summary, number == 1, Told())
 
     def step(self) -> Position:
         return self.link.step(time.monotonic_ns(), [self.local])[self.local.incident_id]

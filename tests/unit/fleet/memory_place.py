@@ -20,6 +20,7 @@ from stallwatch.fleet.place import (
 @dataclass
 class _Incident:
     summaries: dict[str, bytes] = field(default_factory=dict)
+    put_at: dict[str, float] = field(default_factory=dict)
     members: dict[str, float] = field(default_factory=dict)
     puts: int = 0
     generation: int = 0
@@ -54,11 +55,11 @@ class MemoryPlace:
     def check(self) -> None:
         self._at(Key("probe", 0))
 
-    def join(self, job: str, node: str) -> int:
+    def join(self, job: str, node: str, past: int = 0) -> int:
         self.check()
         open_ = self._open.get(job, 0)
         if not open_ or not self._living(self._at(Key(job, open_)), DESERTED_SECONDS):
-            self._last[job] += 1
+            self._last[job] = max(self._last[job], past) + 1
             open_ = self._open[job] = self._last[job]
         self._at(Key(job, open_)).members[node] = self._seconds()
         return open_
@@ -66,10 +67,14 @@ class MemoryPlace:
     def put(self, key: Key, node: str, summary: bytes) -> None:
         incident = self._at(key)
         incident.summaries[node] = summary
+        incident.put_at[node] = self._seconds()
         incident.puts += 1
 
     def summaries(self, key: Key) -> dict[str, bytes]:
         return dict(self._at(key).summaries)
+
+    def ages(self, key: Key) -> dict[str, float]:
+        return {node: self._seconds() - at for node, at in self._at(key).put_at.items()}
 
     def look(self, key: Key, node: str, *, whole: bool) -> Board:
         incident = self._at(key)
@@ -83,6 +88,7 @@ class MemoryPlace:
             incident.kept.get("told", b""),
             incident.revision,
             incident.closed,
+            node in incident.members,
         )
 
     def claim(self, key: Key, node: str) -> int:
@@ -126,6 +132,9 @@ class MemoryPlace:
 
     def lose_everything(self) -> None:
         self._orders, self._posts, self._life = {}, 0, self._life + 1
+        self._incidents.clear()
+        self._last.clear()
+        self._open.clear()
 
     def post(self, name: str, data: bytes, seconds: float, *, anew: bool) -> None:
         self.check()

@@ -17,8 +17,10 @@ from stallwatch.fleet.place import Key
 from stallwatch.fleet.place_settings import Settings
 from stallwatch.model.incident import Told
 from stallwatch.node.framing import Unpacker, pack
+from tests.chaos.fleet_story import scene
 from tests.unit.fleet.memory_place import MemoryPlace
-from tests.unit.fleet.nodes import JOB, scene
+
+JOB = "train-0a1b2c3d"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ def test_an_incident_of_which_nothing_came_is_left_and_the_jobs_next_is_another(
                         seen = exchange(place, b"sixteen bytes or more", request.wish)
                     theirs.sendall(pack(msgspec.msgpack.encode(seen)))
 
-    report, summary, _ = scene(2, 3, "sleeps")[0]
+    report, summary = scene(2, 3, "sleeps")[0]
     one = Local("a-1", JOB, 4, (0, 1), 1, report, summary, False, Told())
     try:
         run(0, one)

@@ -5,16 +5,17 @@ import msgspec
 from stallwatch.fleet.node_word import NodeWord, believed, encode_word
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.seal import seal
-from stallwatch.fleet.verdict import judge_job
+from stallwatch.fleet.verdict import Home, judge_job
 from stallwatch.model.summary import SCHEMA_VERSION
-from tests.unit.fleet.nodes import JOB, SECRET, scene
+from tests.chaos.fleet import SECRET
+from tests.chaos.fleet_story import Fault, word_of
 
-KEY = Key(JOB, 1)
+KEY = Key("train-0a1b2c3d", 1)
 NODES, CULPRIT = 3, 3  # two ranks a node
 
 
-def word(node: int, fault: str = "sleeps") -> NodeWord:
-    return msgspec.msgpack.decode(scene(NODES, CULPRIT, fault)[node][1], type=NodeWord)
+def word(node: int, fault: Fault = "sleeps") -> NodeWord:
+    return word_of(NODES, CULPRIT, fault, node)
 
 
 def sealed(said: NodeWord, name: str | None = None) -> bytes:
@@ -50,21 +51,30 @@ def test_a_node_that_has_said_nothing_is_named_by_its_ranks_and_not_accused() ->
     assert not job.report.evidence_complete
 
 
-def test_a_node_that_was_there_while_the_job_moved_and_is_not_now_is_named_and_where_nothing_is_proved_looked_at() -> (
-    None
-):
+def test_a_node_from_which_nothing_comes_any_more_is_named_and_where_nothing_is_proved_looked_at() -> None:
     others = fleet(*(word(node, "killed") for node in (0, 2)))
-    homes = {rank: f"node{rank // 2}" for rank in range(6)}
+    homes = {rank: Home(f"node{rank // 2}", is_silent=True) for rank in range(6)}
     job = judge_job(believed(others, SECRET, KEY), 6, lambda: homes)
     assert job is not None
     verdict = job.report.verdicts[0]
-    assert verdict.missing[0].startswith("what node1 (ranks 2-3) sees: nothing has come from there")
+    assert verdict.missing[0].startswith("what node1 (ranks 2-3) sees: nothing comes from there any more")
     assert (not verdict.traits.accuses) == ("Look at node1" in verdict.next_steps[0])
-    assert (not verdict.traits.accuses) == ("Nothing has come from node1" in verdict.summary)
+    assert (not verdict.traits.accuses) == ("Nothing comes any more from node1" in verdict.summary)
     assert not set(verdict.culprits) & {0, 1, 4, 5}
+    assert job.silent == (() if verdict.traits.accuses else ("node1",))
+    assert not job.is_whole
     unknown = judge_job(believed(others, SECRET, KEY), 8, lambda: homes)
     assert unknown is not None
     assert "ranks 6-7" in unknown.report.verdicts[0].missing[1]
+
+
+def test_a_node_whose_daemon_is_there_and_finds_nothing_is_not_said_to_be_silent() -> None:
+    homes = {rank: Home(f"node{rank // 2}", is_silent=False) for rank in range(6)}
+    job = judge_job(believed(fleet(word(0), word(2)), SECRET, KEY), 6, lambda: homes)
+    assert job is not None
+    assert job.silent == ()
+    assert "its daemon is there" in job.report.verdicts[0].missing[0]
+    assert "Nothing comes" not in job.report.verdicts[0].summary
 
 
 def test_the_job_is_safe_to_kill_when_every_node_has_said_that_nothing_more_comes() -> None:

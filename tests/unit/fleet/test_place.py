@@ -120,6 +120,28 @@ def test_the_last_who_leaves_ends_it(place: MeetingPlace, job: str) -> None:
     assert place.join(job, "node0") == 2
 
 
+def test_a_place_that_has_lost_all_gives_no_ordinal_that_was_there_before(place: MeetingPlace, job: str) -> None:
+    assert place.join(job, "node0", 4) == 5
+    assert place.join(job, "node1", 4) == 5
+    place.close(Key(job, 5))
+    assert place.join(job, "node0", 2) == 6
+
+
+def test_who_looks_without_having_joined_is_told_so(place: MeetingPlace, job: str) -> None:
+    key = Key(job, place.join(job, "node0"))
+    assert place.look(key, "node0", whole=False).member
+    lost = Key(job, 7) if isinstance(place, DirectoryPlace) else key
+    assert not place.look(lost, "node1", whole=False).member
+
+
+def test_how_long_a_node_has_put_nothing_is_told_by_the_places_own_clock(place: MeetingPlace, job: str) -> None:
+    key = Key(job, 0)
+    assert place.ages(key) == {}
+    place.put(key, "node0", b"pace")
+    assert set(place.ages(key)) == {"node0"}
+    assert 0.0 <= place.ages(key)["node0"] < 60.0
+
+
 def test_a_summary_replaces_the_one_before_and_is_counted(place: MeetingPlace, job: str) -> None:
     key = Key(job, place.join(job, "node0"))
     place.put(key, "node0", b"first")

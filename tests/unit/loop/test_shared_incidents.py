@@ -23,13 +23,13 @@ from stallwatch.model.incident import Delivered, Incident, Together, Told
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Report
 from tests.builders.clock import FakeClock
-from tests.unit.fleet.nodes import scene
+from tests.chaos.fleet_story import scene
 from tests.unit.fleet.test_pace import pace
 from tests.unit.incidents.stories import SECOND, START, facts, report, stall
 from tests.unit.outputs.reports import incident
 
 SHARED = Together(why="not agreed")
-SUMMARY = msgspec.msgpack.encode(msgspec.msgpack.decode(scene(2, 3, "sleeps")[0][1], type=NodeWord).summary)
+SUMMARY = scene(2, 3, "sleeps")[0][1]
 
 
 class FakeLink:

@@ -29,6 +29,7 @@ def standstill(cause: str, *, of_verdict: dict[str, Any] | None = None, **change
         "in_phase": False,
         "works": False,
         "phase_past_seconds": 0.0,
+        "silent": (),
         "elsewhere": False,
     }
     return Standstill(verdict=msgspec.convert({**body, **(of_verdict or {})}, Verdict), **{**fixed, **changes})
@@ -132,6 +133,13 @@ def test_a_guess_and_what_is_silent_in_health_too_must_last(
 def test_what_works_elsewhere_than_in_code_of_the_job_need_not_settle() -> None:
     assert planned("not_entered", of_verdict={"where": "lock"}, works=True)[0] == (10, "warning")
     assert planned("not_entered", of_verdict={"where": "user_code"})[0] == (10, "warning")
+
+
+def test_where_nothing_comes_any_more_from_a_node_that_others_wait_for_it_is_told_once_it_has_settled() -> None:
+    assert planned("undecided", of_verdict={"culprits": ()}) == [(TELL.undecided_seconds, "warning")]
+    told = plan(standstill("undecided", of_verdict={"culprits": ()}, silent=("node7",)), Config())
+    assert stages(told) == [(10 + TELL.settle_seconds, "warning")]
+    assert "nothing comes any more from node7" in told.why
 
 
 def test_without_a_hook_an_idle_server_is_told_of_by_nobody() -> None:

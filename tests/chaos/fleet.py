@@ -1,0 +1,275 @@
+"""A thousand incidents of whole fleets, with the clock in our hand: daemons die, are late, are cut off and say things
+twice; the policy, their link, the spool and the verdict are the real ones.
+
+fleet_places has the meeting places, fleet_story what befalls a fleet, fleet_daemon a node.
+"""
+
+import heapq
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+from stallwatch.fleet.child import PlaceRequest
+from stallwatch.fleet.exchange import Seen, exchange
+from stallwatch.fleet.judge_child import Question
+from stallwatch.fleet.node_word import believed
+from stallwatch.fleet.orders import exchange_orders
+from stallwatch.fleet.pace_seat import SILENT_SECONDS
+from stallwatch.fleet.place import Key, MeetingPlace, PlaceProblem
+from stallwatch.fleet.verdict import Home, judge_job
+from stallwatch.incidents.incident_names import shared_name
+from stallwatch.node.run_once import Ended
+from tests.chaos.fleet_daemon import JOB, Daemon, Kept, Sent
+from tests.chaos.fleet_places import MakePlaces, PlaceKind, in_memory, places_of
+from tests.chaos.fleet_story import Story, host, random_story
+
+SECRET = b"sixteen bytes or more"
+_TICK, _LATER_TICK, _LATER = 1.0, 2.0, 70.0
+_AFTER = 40.0  # it goes on after the end
+_TIME_OUT = 3.0  # of a request that nobody answers
+_JUDGING = 0.5
+
+
+class _Judging:
+    def __init__(self, world: "FleetRun", ended: Ended) -> None:
+        self._world, self._ended, self._at = world, ended, world.now + _JUDGING
+
+    def poll(self) -> Ended | None:
+        return self._ended if self._world.now >= self._at else None
+
+    def end(self) -> None:
+        return
+
+
+class FleetRun:
+    """One story."""
+
+    def __init__(self, story: Story, rng: random.Random, make: MakePlaces = in_memory) -> None:
+        self.story, self.rng, self.now = story, rng, 0.0
+        self._places = make(lambda: self.now)
+        self._places.set_time(0.0)
+        self._opened: dict[int, MeetingPlace] = {}
+        self.daemons = [Daemon(number, self) for number in range(story.nodes)]
+        self.sent: list[Sent] = []
+        self.noted_at: float | None = None  # the place knows that people were told
+        self.heard_at: dict[int, list[float]] = {number: [] for number in range(story.nodes)}
+        self.died: set[int] = set()
+        self._kept: dict[int, Kept] = {}
+        self._again: list[tuple[float, int, int, PlaceRequest]] = []
+        self._wiped = False
+        if story.past and not story.wiped:
+            self._advance(story.past)
+
+    def _advance(self, past: int) -> None:
+        """The place knows of the job's incidents before."""
+        place = self._place(0)
+        place.close(Key(shared_name(JOB), place.join(shared_name(JOB), host(0), past - 1)))
+
+    def run(self) -> list[Sent]:
+        """Let it happen; return what people got."""
+        story = self.story
+        while self.now < story.resolved_at + _AFTER:
+            self.now += _TICK if self.now < _LATER else _LATER_TICK
+            self._places.set_time(self.now)
+            if story.wiped and not self._wiped and self.now >= story.away[1]:
+                self._places.wipe()
+                self._wiped, self.noted_at = True, None
+            while self._again and self._again[0][0] <= self.now:
+                _, _, number, request = heapq.heappop(self._again)
+                if not self._is_away(number):
+                    self._do(number, request)
+            for number in range(story.nodes):
+                self._live(number)
+        for daemon in self.daemons:
+            daemon.die()
+        return self.sent
+
+    def _live(self, number: int) -> None:
+        story, daemon = self.story, self.daemons[number]
+        if daemon.alive and story.dies.get(number, 1e9) <= self.now:
+            story.dies.pop(number)
+            daemon.alive = False
+        if daemon.alive:
+            daemon.step()
+        if not daemon.alive and number not in self._kept:
+            self._kept[number] = daemon.kept
+            self.died.add(number)
+            daemon.die()
+            if number in story.back_after:
+                story.back_after[number] += self.now
+        if not daemon.alive and story.back_after.get(number, 1e9) <= self.now:
+            story.back_after.pop(number)
+            self.daemons[number] = Daemon(number, self, self._kept.pop(number))
+
+    def _is_away(self, number: int) -> bool:
+        spans = (self.story.away, self.story.cut.get(number, (0.0, 0.0)))
+        return any(first <= self.now < last for first, last in spans)
+
+    def ask(self, node: int, request: PlaceRequest) -> tuple[float, Seen | None]:
+        """Do what a node wants of the place, where it reaches it."""
+        if self._is_away(node):
+            if self.rng.random() < 0.5:
+                return self.now + 0.1, Seen(problem="redis://place: connection refused", advice="Is it up?")
+            return self.now + _TIME_OUT, Seen(problem="redis://place: timed out", advice="Is it up?")
+        seen = self._do(node, request)
+        if self.rng.random() < self.story.twice:
+            self._again_later(node, request)
+        if self.rng.random() < self.story.lost:
+            return self.now + _TIME_OUT, Seen(problem="redis://place: connection reset by peer")
+        return self.now + self.rng.expovariate(1 / self.story.latency), seen
+
+    def _again_later(self, node: int, request: PlaceRequest) -> None:
+        heapq.heappush(self._again, (self.now + self.rng.uniform(0, 5), len(self._again), node, request))
+
+    def _do(self, node: int, request: PlaceRequest) -> Seen:
+        try:
+            place = self._place(node)
+            if request.orders is not None:
+                return Seen(orders=exchange_orders(place, SECRET, request.orders))
+            if request.wish is None:
+                place.check()
+                return Seen()
+        except PlaceProblem as error:
+            return Seen(problem=str(error), advice=error.help)
+        seen = exchange(place, SECRET, request.wish)
+        if not seen.problem:
+            self.heard_at[node].append(self.now)
+        if seen.told_noted and self.noted_at is None:
+            self.noted_at = self.now
+        return seen
+
+    def _place(self, node: int) -> MeetingPlace:
+        if node not in self._opened:
+            self._opened[node] = self._places.of_node(node)
+        return self._opened[node]
+
+    def judge(self, node: int, question: Question) -> _Judging:
+        """Judge what stands in the place now, as the child does."""
+        if self._is_away(node):
+            return _Judging(self, Ended(1, b"", b"redis://place: connection refused"))
+        found = self._place(node).summaries(question.key)
+        verdict = _verdict(self.story, found, question, self._homes())
+        if verdict is None:
+            return _Judging(self, Ended(1, b"", b"nothing that could be believed has been put yet"))
+        return _Judging(self, Ended(0, verdict, b""))
+
+    def _homes(self) -> dict[int, Home]:
+        """Where ranks run, as paces tell it; a daemon that is dead or cut off puts none any more."""
+        gone = {n for n, one in enumerate(self.daemons) if not one.alive or self._silent_seconds(n) > SILENT_SECONDS}
+        size, per_node = self.story.nodes * self.story.per_node, self.story.per_node
+        return {r: Home(host(r // per_node), r // per_node in gone) for r in range(size)} if self.story.paced else {}
+
+    def _silent_seconds(self, number: int) -> float:
+        return self.now - max(self.heard_at[number], default=0.0)
+
+
+_VERDICTS: dict[tuple[object, ...], bytes | None] = {}
+
+
+def _verdict(story: Story, found: dict[str, bytes], question: Question, homes: dict[int, Home]) -> bytes | None:
+    """Judging is pure, and the same nodes say the same: once for each set of them."""
+    names = frozenset(found)
+    about = (story.nodes, story.per_node, story.culprit, story.fault, names, tuple(homes.items()))
+    if about not in _VERDICTS:
+        verdict = judge_job(believed(found, SECRET, question.key), question.world_size, lambda: homes)
+        _VERDICTS[about] = None if verdict is None else msgspec.json.encode(verdict)
+    return _VERDICTS[about]
+
+
+# Why people may be told a second time.
+
+
+def why_again(run: FleetRun, first: Sent, again: Sent) -> str:
+    """Given a first message and one more of the same step, return why it could not be helped; "" where it could."""
+    if again.node == first.node or not first.noted:
+        return "its sender died between the send and the note" if not first.noted else ""
+    heard = [at for at in run.heard_at[again.node] if run.noted_at is not None and run.noted_at <= at]
+    if heard and min(heard) < again.queued_at - _TICK - 8 * run.story.latency:
+        return ""  # it had been said to this node, which told all the same
+    if run.story.disturbed(again.node, 0.0, again.at) or run.story.disturbed(first.node, 0.0, again.at):
+        return "a partition"
+    if first.node in run.died:
+        return "its sender died before it was noted"
+    return "a fail-over" if run.story.latency > 0.1 else ""
+
+
+@dataclass
+class Count:
+    """What many incidents came to."""
+
+    seed: int
+    seconds: float = 0.0
+    count: Counter[str] = field(default_factory=Counter)
+    twice: Counter[str] = field(default_factory=Counter)
+    bad: list[str] = field(default_factory=list)
+    after: list[float] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return not self.bad
+
+    def lines(self) -> list[str]:
+        after = sorted(self.after) or [0.0]
+        told = self.count["told once"] + self.twice.total()
+        return [
+            f"seed {self.seed}: {self.count['incidents']} incidents in {self.seconds:.0f} s, {told} told, "
+            f"{self.count['not told']} not told, {self.count['wrong culprits']} with a wrong culprit",
+            f"told after {after[len(after) // 2]:.0f} s (median), {after[int(0.95 * len(after))]:.0f} s (95 %), "
+            f"{after[-1]:.0f} s (most); {self.count['named']} named the culprit at once",
+            f"told once {self.count['told once']}; twice: "
+            + (", ".join(f"{count} {why}" for why, count in self.twice.most_common()) or "none"),
+            f"two keys {self.count['two keys']}; ends told {self.count['ends']}, twice {self.count['ends twice']}",
+            *self.bad,
+            "verdict: " + ("nothing lost" if self.good else "SOMETHING WAS LOST"),
+        ]
+
+
+def note(count: Count, seed: int, run: FleetRun) -> None:
+    """Add one story to the count."""
+    told = [one for one in run.sent if one.step == "told"]
+    count.count["incidents"] += 1
+    if any(set(one.culprits) & run.story.innocent for one in run.sent):
+        count.count["wrong culprits"] += 1
+        count.bad.append(f"WRONG CULPRIT seed {seed}: {run.story} {run.sent}")
+    if not told:
+        count.count["not told"] += 1
+        count.bad.append(f"NOT TOLD seed {seed}: {run.story}")
+        return
+    count.after.append(told[0].at)
+    count.count["named"] += run.story.culprit in told[0].culprits
+    keys = {one.key for one in told}
+    if len(keys) > 1:
+        count.count["two keys"] += 1
+        count.bad.append(f"TWO KEYS seed {seed}: {run.story} {told}")
+    whys = [why_again(run, told[0], one) for one in told[1:]]
+    for why in whys:
+        if not why:
+            count.bad.append(f"TWICE seed {seed}: {run.story} {told}, noted at {run.noted_at}")
+    if whys:
+        count.twice[min(whys) or "for no reason"] += 1
+    else:
+        count.count["told once"] += 1
+    ends = [one for one in run.sent if one.step in ("resolved", "ended")]
+    count.count["ends"] += bool(ends)
+    count.count["ends twice"] += len(ends) > 1
+
+
+def play(seed: int, make: MakePlaces = in_memory) -> FleetRun:
+    """One story by its seed."""
+    rng = random.Random(seed)
+    run = FleetRun(random_story(rng), rng, make)
+    run.run()
+    return run
+
+
+def incidents(number: int, seed: int, kind: PlaceKind = "memory") -> Count:
+    """So many incidents, each by a seed of its own."""
+    count, began = Count(seed), time.monotonic()
+    with places_of(kind) as make:
+        for one in range(seed, seed + number):
+            note(count, one, play(one, make))
+    count.seconds = time.monotonic() - began
+    return count
