@@ -91,6 +91,20 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
             default=None,
         )
 
+    @cached_property
+    def by_stacks_alone(self) -> dict[tuple[str, int], list[int]]:
+        """Where no recorder was read and every rank of the job stands still in communication: the ranks by the line of
+        the job's own code, those of most ranks first; empty where that is not so."""
+        case, lines = self.case, dict[tuple[str, int], list[int]]()
+        if self.graph.waits or case.unobserved or set(self.graph.unrecorded) != set(case.observed):
+            return {}
+        for rank in case.observed:
+            frame = case.activity(rank).place.frame
+            if case.recorded(rank) or case.activity(rank).progress.moving is not False or frame is None:
+                return {}
+            lines.setdefault((frame.file, frame.line), []).append(rank)
+        return dict(sorted(lines.items(), key=lambda item: -len(item[1])))
+
     @property
     def hangs(self) -> bool:
         """True when somebody waits, is not known to have moved on, and the job is not known to move."""

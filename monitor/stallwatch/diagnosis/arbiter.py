@@ -5,6 +5,7 @@ from collections.abc import Callable
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named, waiting_facts
 from stallwatch.diagnosis.claims import (
+    called_elsewhere,
     collective_mismatch,
     comm_stuck,
     gpu,
@@ -44,6 +45,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     moving.waiting,
     not_entered.claim,
     rank_left.left_the_loop,
+    called_elsewhere.claim,
     told_by_logs.barrier,
     told_by_logs.watchdog,
     told_by_logs.communicator,

@@ -359,20 +359,9 @@ def _logged_beside(analysis: Analysis) -> Claim | None:
 def left_the_loop(analysis: Analysis) -> Saying:
     """By stacks alone: fewer than half stand outside of the loop that all others are in."""
     case = analysis.case
-    stands = set(analysis.graph.unrecorded)
-    if not analysis.hangs or analysis.graph.waits or case.unobserved or stands != set(case.observed):
-        return None
-    if any(case.recorded(rank) or case.activity(rank).progress.moving is not False for rank in case.observed):
-        return None
-    lines: dict[tuple[str, int], list[int]] = {}
-    for rank in case.observed:
-        frame = case.activity(rank).place.frame
-        if frame is None:
-            return None
-        lines.setdefault((frame.file, frame.line), []).append(rank)
-    most = max(lines.values(), key=len)
-    left = tuple(sorted(stands - set(most)))
-    if not left or 2 * len(most) <= len(stands) or not have_left(case, left, most):
+    most = next(iter(analysis.by_stacks_alone.values()), [])
+    left = tuple(sorted(set(case.observed) - set(most)))
+    if not analysis.hangs or not left or len(most) <= len(left) or not have_left(case, left, most):
         return None
     return Claim(
         cause="data_exhausted",
