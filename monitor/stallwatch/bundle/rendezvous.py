@@ -12,13 +12,17 @@ _LOOPBACK: Final = ("127.", "localhost", "::1", "[::1]")
 
 
 def others_of_job(samples: Sequence[RankSample], training_job: str | None, epoch: str, world_size: int) -> Rendezvous:
-    """Given a node's ranks and the name of one job's life, return where its ranks were told to meet."""
+    """Given a node's ranks and the name of one job's life, return where its ranks were told to meet. Of a life that is
+    over, where those were told that lived as its first rank ended: a time-out at the start ends them all."""
     place = meeting_place(epoch)
-    alive = [s for s in samples if s.end is None and s.job.training_job == training_job and s.world_size == world_size]
-    own = {sample.rank for sample in alive if sample.job.epoch == epoch}
+    of_job = [s for s in samples if s.job.training_job == training_job and s.world_size == world_size]
+    ends = [sample.end for sample in of_job if sample.job.epoch == epoch]
+    first_ns = min((end.at_ns for end in ends if end is not None), default=0) if None not in ends else None
+    lived = [s for s in of_job if s.end is None or (first_ns is not None and s.end.at_ns >= first_ns)]
+    own = {sample.rank for sample in lived if sample.job.epoch == epoch}
     apart = {
         sample.rank: Apart(sample.rank, there)
-        for sample in alive
+        for sample in lived
         if sample.rank not in own and (there := meeting_place(sample.job.epoch)) != place
     }
     ended = {sample.rank for sample in samples if sample.end is not None and sample.job.training_job == training_job}

@@ -134,6 +134,7 @@ def _claim(analysis: Analysis, culprits: list[int], proof: tuple[Fact, ...]) -> 
         because=(*proof, *activity_facts(analysis, culprits)),
         where=common_where(analysis, culprits),
         operation="init_process_group",
+        told_waiting=tuple(sorted(ended_at_the_start(analysis.case))),
     )
 
 

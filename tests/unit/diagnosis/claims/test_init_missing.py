@@ -177,6 +177,20 @@ def test_a_rank_that_has_no_process_where_alone_it_can_be_never_came() -> None:
     assert (told.cause, told.culprits, told.confidence, told.waiting) == ("init_missing", (2,), "likely", "0-1,3")
 
 
+@pytest.mark.parametrize(
+    "meeting",
+    [
+        Rendezvous("127.0.0.1:29500", never_seen=(2,)),
+        Rendezvous("127.0.0.1:29500", apart=(Apart(2, "127.0.0.1:29501"),)),
+    ],
+)
+def test_who_met_elsewhere_or_nowhere_is_the_cause_of_the_others_time_out(meeting: Rendezvous) -> None:
+    at_rendezvous: dict[str, Any] = {"dumped": False, "frames": JOINS, "wchan": "do_poll", "state": "X"}
+    ended = [Rank(r, exit_code=1, ended_ns=SECOND_NS * (9 + r) // 9, log=TIMED_OUT, **at_rendezvous) for r in (0, 1, 3)]
+    told = judge(msgspec.structs.replace(evidence(*ended), world_size=4, meeting=meeting)).verdicts[0]
+    assert (told.cause, told.culprits, told.waiting) == ("init_missing", (2,), "0-1,3")
+
+
 def test_where_the_others_may_be_on_other_nodes_nobody_is_named() -> None:
     assert _meeting(Rendezvous("10.0.0.1:29500"), 0, 1, 3).cause == "undecided"
 
