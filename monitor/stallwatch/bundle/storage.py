@@ -10,12 +10,15 @@ import tarfile
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from stallwatch.errors import UsageError
 
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+# Stores of objects have no folders: to make that of a misspelt bucket is to make a bucket.
+_OBJECTS: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss"})
+_COMMITS: Final = frozenset({"s3", "s3a", "gs", "gcs"})  # of these, who can hold an object back until it is complete
 _MOST_FILES: Final = 4096
 _MOST_BYTES: Final = 4 << 30
 
@@ -26,17 +29,32 @@ def put(archive: str, options: dict[str, Any], incident_id: str, node: str, fold
     storage, root = _storage(archive, options)
     day = datetime.fromtimestamp(wall_ns / 1e9, UTC).date().isoformat()
     target = f"{root}/{day}/{_safe(incident_id)}/{_safe(node)}.tar.gz"
-    storage.makedirs(target.rpartition("/")[0], exist_ok=True)
+    kinds = {storage.protocol} if isinstance(storage.protocol, str) else set(storage.protocol)
+    if not kinds & _OBJECTS:
+        storage.makedirs(target.rpartition("/")[0], exist_ok=True)
     # What a reader sees is whole: an object appears when it is complete, a file by its new name.
-    by_name = "file" in (storage.protocol if isinstance(storage.protocol, tuple) else (storage.protocol,))
-    written = f"{target}.part" if by_name else target
-    with storage.open(written, "wb") as file, tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as tar:
+    if kinds & _COMMITS:
+        file = storage.open(target, "wb", autocommit=False)
+        try:
+            with file:
+                _pack(file, _safe(incident_id), folder)
+        except BaseException:
+            file.discard()
+            raise
+        file.commit()
+        return target
+    written = f"{target}.part"
+    with storage.open(written, "wb") as file:
+        _pack(file, _safe(incident_id), folder)
+    storage.mv(written, target)
+    return target
+
+
+def _pack(file: IO[bytes], name: str, folder: Path) -> None:
+    with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as tar:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.is_symlink():  # a link could name anything that the daemon can read
-                tar.add(path, f"{_safe(incident_id)}/{path.relative_to(folder)}", recursive=False, filter=_anonymous)
-    if by_name:
-        storage.mv(written, target)
-    return target
+                tar.add(path, f"{name}/{path.relative_to(folder)}", recursive=False, filter=_anonymous)
 
 
 def retain(archive: str, options: dict[str, Any], days: int, wall_ns: int) -> list[str]:

@@ -4,6 +4,7 @@ import io
 import tarfile
 import uuid
 from pathlib import Path
+from typing import ClassVar
 
 import fsspec
 import pytest
@@ -51,6 +52,65 @@ def test_it_may_be_put_again_and_no_half_of_one_is_left(archive: str, bundle: Pa
     (tmp_path / "got").mkdir()
     (folder,) = fetch(archive if "://" in archive else f"file://{file}", {}, tmp_path / "got")
     assert (folder / "later.json").exists()
+
+
+class Objects:
+    """A store of objects: what is opened appears at its commit; to make a folder is to make a bucket."""
+
+    protocol = "s3"
+    stored: ClassVar[dict[str, bytes]] = {}
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        raise AssertionError(f"a bucket was made for {path}")
+
+    def open(self, path: str, mode: str = "rb", autocommit: bool = True, **_: object) -> "Object":
+        return Object(self.stored, path, autocommit)
+
+
+class Object(io.BytesIO):
+    def __init__(self, stored: dict[str, bytes], path: str, autocommit: bool) -> None:
+        super().__init__()
+        self._stored, self._path, self._autocommit = stored, path, autocommit
+        self.closed_with = b""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed_with = self.getvalue()
+        super().close()
+        if self._autocommit:
+            self.commit()
+
+    def commit(self) -> None:
+        self._stored[self._path] = self.closed_with
+
+    def discard(self) -> None:
+        self.closed_with = b""
+
+
+@pytest.fixture
+def objects(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    monkeypatch.setattr(Objects, "stored", {})
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda address, **_: (Objects(), address.removeprefix("s3://")))
+    return Objects.stored
+
+
+def test_no_bucket_is_made_for_an_address_that_is_misspelt(objects: dict[str, bytes], bundle: Path) -> None:
+    where = put("s3://bucket/x", {}, "train-1", "n1", bundle, NOW)
+    assert list(objects) == [where]
+    with tarfile.open(fileobj=io.BytesIO(objects[where])) as tar:
+        assert tar.getnames()
+
+
+def test_an_object_that_could_not_be_written_to_its_end_does_not_appear(
+    objects: dict[str, bytes], bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(tarfile.TarFile, "add", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        put("s3://bucket/x", {}, "train-1", "n1", bundle, NOW)
+    assert objects == {}
 
 
 def test_days_that_are_longer_ago_than_is_kept_go_and_nothing_else(archive: str, bundle: Path) -> None:
