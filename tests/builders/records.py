@@ -5,6 +5,9 @@ import time
 from pathlib import Path
 
 from stallwatch.hook import layout
+from stallwatch.hook.publication import encode
+from stallwatch.model.snapshot import Heartbeat
+from stallwatch.node.heartbeat_file import decode
 from stallwatch.node.procfs import ProcessDirectory
 
 OWN_NAMESPACE = os.stat("/proc/self/ns/pid").st_ino
@@ -33,7 +36,12 @@ def record_bytes(rank: int, pid: int, start_ticks: int, *, epoch: str = "epoch",
     }
     ring = tuple(time.monotonic_ns() if slot <= 5 else 0 for slot in range(layout.RING_SLOTS))
     strings = {"node": "n", "training_job": "job", "epoch": epoch}
-    return layout.encode({**words, **changes}, ring, (("gloo", 0, 5, 4),), strings)
+    return encode({**words, **changes}, ring, (("gloo", 0, 5, 4),), strings)
+
+
+def decoded(data: bytes) -> Heartbeat:
+    """A record's bytes as the daemon reads them."""
+    return decode(data, "path", os.getuid())
 
 
 def write_record(

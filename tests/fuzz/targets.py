@@ -41,7 +41,7 @@ from stallwatch.model.snapshot import JobKey
 from stallwatch.node.disk import Disk
 from stallwatch.node.framing import Unpacker, pack
 from stallwatch.node.gpu_release import released
-from stallwatch.node.heartbeat_file import to_heartbeat
+from stallwatch.node.heartbeat_file import LayoutError, decode
 from stallwatch.node.privileged_process import PrivilegedProcess
 from stallwatch.node.privileged_server import Connection, PrivilegedSide
 from stallwatch.node.privileged_verbs import VERBS, NotAllowed, Verb
@@ -80,7 +80,7 @@ def _record(data: bytes) -> None:
     place = layout.WORD["checksum"] * 8
     image[place : place + 8] = bytes(8)
     struct.pack_into("<q", image, place, zlib.crc32(bytes(image)))
-    msgspec.msgpack.encode(to_heartbeat(layout.decode(bytes(image)), "/run/x", 0))
+    msgspec.msgpack.encode(decode(bytes(image), "/run/x", 0))
 
 
 def _log(data: bytes) -> None:
@@ -298,9 +298,7 @@ Root Cause (first observed failure):
 
 
 TARGETS: dict[str, Target] = {
-    "record": Target(
-        _record, lambda: [record_bytes(1, 4242, 17), record_bytes(63, 1, 1, step=-1)], (layout.LayoutError,)
-    ),
+    "record": Target(_record, lambda: [record_bytes(1, 4242, 17), record_bytes(63, 1, 1, step=-1)], (LayoutError,)),
     "dump": Target(
         lambda data: flight_recorder.parse(data, "x"),
         captured("*/ranks/*/flight_recorder*.pickle", "*/ranks/*/flight_recorder*.json"),

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stallwatch.hook import layout
+from stallwatch.hook.publication import encode
 
 STEPS = Path(__file__).with_name("steps.py")
 RING = (0,) * layout.RING_SLOTS
@@ -46,7 +47,7 @@ def record(rank: int, pid: int, job: str = "bobs-job", **words: int) -> bytes:
         "errors": 0,
         "attached_ns": now,
     }
-    return layout.encode(claimed | words, RING, (), {"node": "n", "training_job": job, "epoch": "e"})
+    return encode(claimed | words, RING, (), {"node": "n", "training_job": job, "epoch": "e"})
 
 
 def ranks(count: int, job: str, world: int = 8, **more: object) -> list["subprocess.Popen[bytes]"]:

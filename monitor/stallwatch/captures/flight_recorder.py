@@ -15,7 +15,7 @@ from stallwatch.model.evidence import ANSWERED_WITHOUT_DUMP, REFUSED
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import Heartbeat, RankSample
 from stallwatch.node import rank_files, untrusted
-from stallwatch.node.heartbeat_file import read_heartbeat, request_body
+from stallwatch.node.heartbeat_file import LayoutError, read_heartbeat, request_body
 from stallwatch.node.procfs import ProcessDirectory
 
 # A ring of 2,000 entries with 40-frame stacks took 437 KB; rings are configurable.
@@ -110,7 +110,7 @@ class RecorderRequest:
     def _answered(path: Path) -> Heartbeat | None:
         try:
             return read_heartbeat(path)
-        except (OSError, StallwatchError, layout.LayoutError):
+        except (OSError, StallwatchError, LayoutError):
             return None  # met in mid-write, or gone; the deadline ends the waiting
 
     def _check_hope(self, heartbeat: Heartbeat | None, asked: float, deadline: float) -> None:

@@ -22,12 +22,11 @@ from stallwatch.captures.ranks_of_root import refusal
 from stallwatch.captures.sources import lines_of_stacks
 from stallwatch.captures.spec import KINDS, Order
 from stallwatch.captures.stacks import StackCapture
-from stallwatch.hook.layout import LayoutError
 from stallwatch.model.evidence import ChildProcess, ProcessLook
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node import untrusted
-from stallwatch.node.heartbeat_file import read_heartbeat
+from stallwatch.node.heartbeat_file import LayoutError, read_heartbeat
 from stallwatch.node.procfs import Stat
 
 _PIPE_LOOKS = 2  # a byte into the user's dump pipe costs the job a dump with stacks

@@ -1,4 +1,5 @@
-"""The record of one process, byte by byte: the only definition, used by the writer in training and by every reader.
+"""The record of one process, byte by byte: the only definition, used by the writer in training (publication.py) and by
+every reader (node/heartbeat_file.py).
 
 A record is RECORD_BYTES long, little-endian, and always written whole:
 
@@ -16,7 +17,6 @@ Standard library only, Python 3.9+: the daemon imports this module and nothing e
 import os
 import re
 import struct
-from binascii import crc32
 from typing import NamedTuple, Optional, Union
 
 MAGIC = int.from_bytes(b"STALLWCH", "little")
@@ -83,17 +83,10 @@ STRING_OFFSET = GROUP_OFFSET + GROUP_CAPACITY * 32
 RECORD_BYTES = 8192
 LOOK_OFFSET = RECORD_BYTES - LOOK_SLOTS * 56  # at the end: strings may be appended
 
-_ALL_WORDS = struct.Struct(f"<{len(WORDS)}q")
-_ALL_SLOTS = struct.Struct(f"<{RING_SLOTS}q")
-_LOOK = struct.Struct("<7q")
-
-
-class LayoutError(ValueError):
-    """These bytes are no record that this reader understands; the text says why and what to do."""
-
-
-class TornRecord(LayoutError):
-    """The record was read while it was written: read it again."""
+ALL_WORDS = struct.Struct(f"<{len(WORDS)}q")
+ALL_SLOTS = struct.Struct(f"<{RING_SLOTS}q")
+ONE_GROUP = struct.Struct("<4q")
+ONE_LOOK = struct.Struct("<7q")
 
 
 class Look(NamedTuple):
@@ -108,101 +101,6 @@ class Look(NamedTuple):
     gloo_completed: int
 
 
-class Record(NamedTuple):
-    """A decoded record. Times are CLOCK_MONOTONIC nanoseconds of the node, None is "never" or "not known"."""
-
-    pid: int
-    start_ticks: int
-    pid_namespace: int
-    rank: int
-    local_rank: int
-    world_size: int
-    node: str
-    training_job: str
-    epoch: str
-    restart_count: int
-    is_child: bool
-    notify: bool
-    step: Optional[int]
-    last_step_ns: Optional[int]
-    step_durations_ns: tuple[int, ...]  # newest last
-    phase: str
-    phase_since_ns: int
-    pulse_count: int
-    pulse_ns: int
-    dump_started_ns: Optional[int]
-    answered_request: int
-    ended: bool
-    exit_code: Optional[int]
-    ended_ns: Optional[int]
-    groups: tuple[tuple[str, int, int, int], ...]  # recorder, pg_id, enqueued, completed
-    groups_dropped: int
-    attached_ns: int
-    exception: str  # type of the uncaught exception that is ending the process
-    errors: int
-    looks: tuple[Look, ...]  # oldest first
-    training_ident: Optional[int]  # None: a hook of version 1, or no such thread
-    training_tid: Optional[int]
-    frame_changes: Optional[int]
-    refused_errno: int = 0  # of the answer to the last request: the directory is full, or closed to its process
-
-
-def encode(
-    words: "dict[str, int]",
-    ring: "tuple[int, ...]",
-    groups: "tuple[tuple[str, int, int, int], ...]",
-    strings: "dict[str, str]",
-    looks: "tuple[Look, ...]" = (),
-) -> bytes:
-    """Given the words by name (magic, version, checksum and group counts are filled in here), return a whole record."""
-    kept = groups[:GROUP_CAPACITY]
-    filled = {
-        "refused_errno": 0,
-        **words,
-        "magic": MAGIC,
-        "version": VERSION,
-        "checksum": 0,
-        "group_count": len(kept),
-        "groups_dropped": len(groups) - len(kept),
-    }
-    image = bytearray(RECORD_BYTES)
-    _ALL_WORDS.pack_into(image, 0, *(filled.get(name, UNKNOWN) for name, _ in WORDS))
-    _ALL_SLOTS.pack_into(image, RING_OFFSET, *ring)
-    for index, (recorder, pg_id, enqueued, completed) in enumerate(kept):
-        struct.pack_into("<4q", image, GROUP_OFFSET + index * 32, RECORDERS.index(recorder), pg_id, enqueued, completed)
-    offset = STRING_OFFSET
-    for name, size, _ in STRINGS:
-        text = fitting(strings.get(name, ""), size)
-        image[offset : offset + len(text)] = text
-        offset += size
-    for look in looks:
-        _LOOK.pack_into(image, LOOK_OFFSET + look.number % LOOK_SLOTS * _LOOK.size, *look)
-    struct.pack_into("<q", image, WORD["checksum"] * 8, crc32(image))
-    return bytes(image)
-
-
-def decode(data: bytes) -> Record:
-    """Given the bytes of a record, return its values. Raise LayoutError with a sentence, TornRecord when a second
-    read will do."""
-    if len(data) < RECORD_BYTES:
-        raise LayoutError(f"{len(data)} bytes are no record of {RECORD_BYTES}: it was truncated, or is none")
-    data = data[:RECORD_BYTES]
-    magic, version, checksum = struct.unpack_from("<3q", data)
-    if magic == 0:
-        raise TornRecord("the record is still empty: its process has not written it yet")
-    if magic != MAGIC:
-        raise LayoutError("not a record of stallwatch: its first bytes are foreign")
-    if version not in READABLE_VERSIONS:
-        raise LayoutError(
-            f"the record has version {version}, this reader takes {READABLE_VERSIONS[0]} to {VERSION}: "
-            "bring stallwatch in training and on the node to neighbouring versions"
-        )
-    place = WORD["checksum"] * 8
-    if crc32(data[:place] + bytes(8) + data[place + 8 :]) != checksum:
-        raise TornRecord("the record's checksum is wrong: it is being written, or was damaged")
-    return _values(data, version)
-
-
 def writer_of(head: bytes) -> "Optional[tuple[int, int, int]]":
     """Given the first 64 bytes of a record, return pid, start ticks and pid namespace of its writer, whatever its
     checksum says; None when these bytes begin no record."""
@@ -210,101 +108,6 @@ def writer_of(head: bytes) -> "Optional[tuple[int, int, int]]":
         return None
     pid, start_ticks, pid_namespace = struct.unpack_from("<3q", head, WORD["pid"] * 8)
     return pid, start_ticks, pid_namespace
-
-
-def _values(data: bytes, version: int) -> Record:
-    values = _ALL_WORDS.unpack_from(data)
-    word = {name: value if since <= version else UNKNOWN for (name, since), value in zip(WORDS, values)}
-    text = _texts(data, version)
-    count = word["group_count"]
-    if not 0 <= count <= GROUP_CAPACITY:
-        raise LayoutError(f"the record counts {count} process groups and has room for {GROUP_CAPACITY}: damaged")
-    ended = word["ended"] == 1
-    step = word["step"]
-    times = _step_times(_ALL_SLOTS.unpack_from(data, RING_OFFSET), step)
-    return Record(
-        pid=word["pid"],
-        start_ticks=word["start_ticks"],
-        pid_namespace=word["pid_namespace"],
-        rank=word["rank"],
-        local_rank=word["local_rank"],
-        world_size=word["world_size"],
-        node=text["node"],
-        training_job=text["training_job"],
-        epoch=text["epoch"],
-        restart_count=word["restart_count"],
-        is_child=word["is_child"] == 1,
-        notify=word["notify"] != 0,
-        step=step if step >= 0 else None,
-        last_step_ns=times[-1] if times else None,
-        step_durations_ns=tuple(after - before for before, after in zip(times, times[1:])),
-        phase=text["phase"],
-        phase_since_ns=word["phase_since_ns"],
-        pulse_count=word["pulse_count"],
-        pulse_ns=word["pulse_ns"],
-        dump_started_ns=word["dump_started_ns"] if word["dump_started_ns"] > 0 else None,
-        answered_request=word["answered_request"],
-        ended=ended,
-        exit_code=word["exit_code"] if ended and word["exit_code"] >= 0 else None,
-        ended_ns=word["ended_ns"] if ended else None,
-        groups=tuple(_group(data, index) for index in range(count)),
-        groups_dropped=max(0, word["groups_dropped"]),
-        attached_ns=word["attached_ns"],
-        exception=text["exception"],
-        errors=max(0, word["errors"]),
-        looks=_looks(data),
-        training_ident=_known(word["training_ident"]),
-        training_tid=_known(word["training_tid"]),
-        frame_changes=_known(word["frame_changes"]),
-        refused_errno=max(0, word["refused_errno"]),
-    )
-
-
-def _known(word: int) -> Optional[int]:
-    return word if word >= 0 else None
-
-
-def _step_times(ring: "tuple[int, ...]", step: int) -> "list[int]":
-    """Times of the recent steps, oldest first. One slot less than the ring has: the writer may be filling the next."""
-    first = max(1, step - (RING_SLOTS - 2))
-    times = [ring[number % RING_SLOTS] for number in range(first, step + 1)]
-    newest_run = len(times)
-    while newest_run > 1 and 0 < times[newest_run - 2] <= times[newest_run - 1]:
-        newest_run -= 1
-    return times[max(0, newest_run - 1) :]
-
-
-def _group(data: bytes, index: int) -> "tuple[str, int, int, int]":
-    recorder, pg_id, enqueued, completed = struct.unpack_from("<4q", data, GROUP_OFFSET + index * 32)
-    if not 0 <= recorder < len(RECORDERS):
-        raise LayoutError(f"the record names recorder {recorder}, which this reader does not know: damaged or newer")
-    return RECORDERS[recorder], pg_id, enqueued, completed
-
-
-def _looks(data: bytes) -> "tuple[Look, ...]":
-    # A record of a writer that knew of no looks has zeros there.
-    area = data[LOOK_OFFSET : LOOK_OFFSET + LOOK_SLOTS * _LOOK.size]
-    return tuple(sorted(Look(*values) for values in _LOOK.iter_unpack(area) if values[0] > 0))
-
-
-def _texts(data: bytes, version: int) -> "dict[str, str]":
-    texts = {}
-    offset = STRING_OFFSET
-    for name, size, since in STRINGS:
-        raw = data[offset : offset + size].split(b"\0", 1)[0]
-        texts[name] = raw.decode("utf-8", "replace") if since <= version else ""
-        offset += size
-    return texts
-
-
-def fitting(text: str, size: int) -> bytes:
-    """UTF-8 of `text` in at most `size` bytes. What is too long ends in its checksum, so that two long names that
-    begin alike stay two names."""
-    raw = text.replace("\0", "?").encode("utf-8", "replace")
-    if len(raw) <= size:
-        return raw
-    mark = b"~%08x" % crc32(raw)
-    return raw[: size - len(mark)].decode("utf-8", "ignore").encode("utf-8") + mark
 
 
 # The directory is open to all, and rank and pid can be foreseen: 64 random bits cannot, so that nobody can hold a name

@@ -12,6 +12,8 @@ close all they did not open) and its number be given to a file of the job's.
 """
 
 import os
+import struct
+from binascii import crc32
 from time import monotonic_ns
 from typing import Callable, Optional
 
@@ -253,4 +255,50 @@ class Publication:
             "epoch": world.epoch,
             "exception": uncaught_exception(),
         }
-        return layout.encode(words, ring, self.groups, texts, self._looks)
+        return encode(words, ring, self.groups, texts, self._looks)
+
+
+def encode(
+    words: "dict[str, int]",
+    ring: "tuple[int, ...]",
+    groups: "tuple[tuple[str, int, int, int], ...]",
+    strings: "dict[str, str]",
+    looks: "tuple[layout.Look, ...]" = (),
+) -> bytes:
+    """Given the words by name (magic, version, checksum and group counts are filled in here), return a whole record."""
+    kept = groups[: layout.GROUP_CAPACITY]
+    filled = {
+        "refused_errno": 0,
+        **words,
+        "magic": layout.MAGIC,
+        "version": layout.VERSION,
+        "checksum": 0,
+        "group_count": len(kept),
+        "groups_dropped": len(groups) - len(kept),
+    }
+    image = bytearray(layout.RECORD_BYTES)
+    layout.ALL_WORDS.pack_into(image, 0, *(filled.get(name, layout.UNKNOWN) for name, _ in layout.WORDS))
+    layout.ALL_SLOTS.pack_into(image, layout.RING_OFFSET, *ring)
+    for index, (recorder, pg_id, enqueued, completed) in enumerate(kept):
+        number, place = layout.RECORDERS.index(recorder), layout.GROUP_OFFSET + index * layout.ONE_GROUP.size
+        layout.ONE_GROUP.pack_into(image, place, number, pg_id, enqueued, completed)
+    offset = layout.STRING_OFFSET
+    for name, size, _ in layout.STRINGS:
+        text = fitting(strings.get(name, ""), size)
+        image[offset : offset + len(text)] = text
+        offset += size
+    for look in looks:
+        place = layout.LOOK_OFFSET + look.number % layout.LOOK_SLOTS * layout.ONE_LOOK.size
+        layout.ONE_LOOK.pack_into(image, place, *look)
+    struct.pack_into("<q", image, layout.WORD["checksum"] * 8, crc32(image))
+    return bytes(image)
+
+
+def fitting(text: str, size: int) -> bytes:
+    """UTF-8 of `text` in at most `size` bytes. What is too long ends in its checksum, so that two long names that
+    begin alike stay two names."""
+    raw = text.replace("\0", "?").encode("utf-8", "replace")
+    if len(raw) <= size:
+        return raw
+    mark = b"~%08x" % crc32(raw)
+    return raw[: size - len(mark)].decode("utf-8", "ignore").encode("utf-8") + mark

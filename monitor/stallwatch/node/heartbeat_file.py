@@ -2,11 +2,13 @@
 
 import contextlib
 import fcntl
+import itertools
 import os
 import stat
+import struct
 import time
+from binascii import crc32
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -21,6 +23,14 @@ DEFAULT_DIRECTORIES = (Path("/run/stallwatch/ranks"), Path("/dev/shm/stallwatch"
 # A later layout may be longer than ours; its record is still read and then refused by name of its version.
 RECORD_LIMIT_BYTES = 1 << 20
 _ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")
+
+
+class LayoutError(ValueError):
+    """These bytes are no record that this reader understands; the text says why and what to do."""
+
+
+class TornRecord(LayoutError):
+    """The record was read while it was written: read it again."""
 
 
 def rank_directories(configured: str) -> tuple[Path, ...]:
@@ -113,18 +123,8 @@ def _hold(parent: int, identity: tuple[int, int]) -> None:
         time.sleep(_BETWEEN_TRIES_SECONDS)
 
 
-def to_heartbeat(record: layout.Record, path: str, uid: int) -> Heartbeat:
-    """Name the fields of a decoded record as the model does."""
-    body: dict[str, Any] = {
-        name: name_of(value) if type(value) is str else value for name, value in record._asdict().items()
-    }
-    body["groups"] = tuple(GroupCounter(*group) for group in record.groups)
-    body["looks"] = tuple(CounterLook(*look) for look in record.looks)
-    return Heartbeat(path=path, uid=uid, **body)
-
-
 def read_heartbeat(path: Path) -> Heartbeat:
-    """Read one record. Raise Refused, layout.LayoutError or OSError; whose process it claims is not checked here."""
+    """Read one record. Raise Refused, LayoutError or OSError; whose process it claims is not checked here."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         descriptor = untrusted.open_regular(directory, path.name, RECORD_LIMIT_BYTES)
@@ -137,12 +137,126 @@ def read_heartbeat(path: Path) -> Heartbeat:
 
 
 def read_open(descriptor: int, path: str, uid: int) -> Heartbeat:
-    """Read a record that is open, of this path and owner. Raise layout.LayoutError, TornRecord where it was met
+    """Read a record that is open, of this path and owner. Raise LayoutError, TornRecord where it was met
     in mid-write, or OSError."""
     # One read: it lies in memory, and a longer one is of a later version, which its head tells.
-    return to_heartbeat(layout.decode(os.pread(descriptor, layout.RECORD_BYTES, 0)), path, uid)
+    return decode(os.pread(descriptor, layout.RECORD_BYTES, 0), path, uid)
 
 
 def request_body(request_id: int, rung: str, at_ns: int = 0) -> bytes:
     """The daemon's dump request, as the hook reads it. `at_ns` (CLOCK_MONOTONIC): dump at that moment, not sooner."""
     return msgspec.json.encode({"id": request_id, "rung": rung, **({"at_ns": at_ns} if at_ns else {})})
+
+
+def decode(data: bytes, path: str, uid: int) -> Heartbeat:
+    """Given the bytes of a record, its path and its file's owner, return what it says. Raise LayoutError with a
+    sentence, TornRecord when a second read will do."""
+    if len(data) < layout.RECORD_BYTES:
+        raise LayoutError(f"{len(data)} bytes are no record of {layout.RECORD_BYTES}: it was truncated, or is none")
+    data = data[: layout.RECORD_BYTES]
+    magic, version, checksum = struct.unpack_from("<3q", data)
+    if magic == 0:
+        raise TornRecord("the record is still empty: its process has not written it yet")
+    if magic != layout.MAGIC:
+        raise LayoutError("not a record of stallwatch: its first bytes are foreign")
+    if version not in layout.READABLE_VERSIONS:
+        raise LayoutError(
+            f"the record has version {version}, this reader takes {layout.READABLE_VERSIONS[0]} to {layout.VERSION}: "
+            "bring stallwatch in training and on the node to neighbouring versions"
+        )
+    place = layout.WORD["checksum"] * 8
+    if crc32(data[:place] + bytes(8) + data[place + 8 :]) != checksum:
+        raise TornRecord("the record's checksum is wrong: it is being written, or was damaged")
+    return _values(data, version, path, uid)
+
+
+def _values(data: bytes, version: int, path: str, uid: int) -> Heartbeat:
+    values = layout.ALL_WORDS.unpack_from(data)
+    word = {
+        name: value if since <= version else layout.UNKNOWN
+        for (name, since), value in zip(layout.WORDS, values, strict=True)
+    }
+    text = _texts(data, version)
+    count = word["group_count"]
+    if not 0 <= count <= layout.GROUP_CAPACITY:
+        raise LayoutError(f"the record counts {count} process groups and has room for {layout.GROUP_CAPACITY}: damaged")
+    ended = word["ended"] == 1
+    step = word["step"]
+    times = _step_times(layout.ALL_SLOTS.unpack_from(data, layout.RING_OFFSET), step)
+    return Heartbeat(
+        path=path,
+        uid=uid,
+        pid=word["pid"],
+        start_ticks=word["start_ticks"],
+        pid_namespace=word["pid_namespace"],
+        rank=word["rank"],
+        local_rank=word["local_rank"],
+        world_size=word["world_size"],
+        node=text["node"],
+        training_job=text["training_job"],
+        epoch=text["epoch"],
+        restart_count=word["restart_count"],
+        is_child=word["is_child"] == 1,
+        notify=word["notify"] != 0,
+        step=step if step >= 0 else None,
+        last_step_ns=times[-1] if times else None,
+        step_durations_ns=tuple(after - before for before, after in itertools.pairwise(times)),
+        phase=text["phase"],
+        phase_since_ns=word["phase_since_ns"],
+        pulse_count=word["pulse_count"],
+        pulse_ns=word["pulse_ns"],
+        dump_started_ns=word["dump_started_ns"] if word["dump_started_ns"] > 0 else None,
+        answered_request=word["answered_request"],
+        ended=ended,
+        exit_code=word["exit_code"] if ended and word["exit_code"] >= 0 else None,
+        ended_ns=word["ended_ns"] if ended else None,
+        groups=tuple(_group(data, index) for index in range(count)),
+        groups_dropped=max(0, word["groups_dropped"]),
+        attached_ns=word["attached_ns"],
+        exception=text["exception"],
+        errors=max(0, word["errors"]),
+        looks=_looks(data),
+        training_ident=_known(word["training_ident"]),
+        training_tid=_known(word["training_tid"]),
+        frame_changes=_known(word["frame_changes"]),
+        refused_errno=max(0, word["refused_errno"]),
+    )
+
+
+def _known(word: int) -> int | None:
+    return word if word >= 0 else None
+
+
+def _step_times(ring: tuple[int, ...], step: int) -> list[int]:
+    """Times of the recent steps, oldest first. One slot less than the ring has: the writer may be filling the next."""
+    first = max(1, step - (layout.RING_SLOTS - 2))
+    times = [ring[number % layout.RING_SLOTS] for number in range(first, step + 1)]
+    newest_run = len(times)
+    while newest_run > 1 and 0 < times[newest_run - 2] <= times[newest_run - 1]:
+        newest_run -= 1
+    return times[max(0, newest_run - 1) :]
+
+
+def _group(data: bytes, index: int) -> GroupCounter:
+    recorder, pg_id, enqueued, completed = layout.ONE_GROUP.unpack_from(
+        data, layout.GROUP_OFFSET + index * layout.ONE_GROUP.size
+    )
+    if not 0 <= recorder < len(layout.RECORDERS):
+        raise LayoutError(f"the record names recorder {recorder}, which this reader does not know: damaged or newer")
+    return GroupCounter(layout.RECORDERS[recorder], pg_id, enqueued, completed)
+
+
+def _looks(data: bytes) -> tuple[CounterLook, ...]:
+    # A record of a writer that knew of no looks has zeros there.
+    area = data[layout.LOOK_OFFSET : layout.LOOK_OFFSET + layout.LOOK_SLOTS * layout.ONE_LOOK.size]
+    return tuple(CounterLook(*values) for values in sorted(layout.ONE_LOOK.iter_unpack(area)) if values[0] > 0)
+
+
+def _texts(data: bytes, version: int) -> dict[str, str]:
+    texts = {}
+    offset = layout.STRING_OFFSET
+    for name, size, since in layout.STRINGS:
+        raw = data[offset : offset + size].split(b"\0", 1)[0]
+        texts[name] = name_of(raw.decode("utf-8", "replace")) if since <= version else ""
+        offset += size
+    return texts

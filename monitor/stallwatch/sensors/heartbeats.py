@@ -11,7 +11,14 @@ from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.node import rank_files, untrusted
 from stallwatch.node.capabilities import any_permitted
-from stallwatch.node.heartbeat_file import DEFAULT_DIRECTORIES, RECORD_LIMIT_BYTES, prepare, read_open
+from stallwatch.node.heartbeat_file import (
+    DEFAULT_DIRECTORIES,
+    RECORD_LIMIT_BYTES,
+    LayoutError,
+    TornRecord,
+    prepare,
+    read_open,
+)
 from stallwatch.sensors.rank_facts import Differences, GroupLabels, PendingGroups, RankFacts
 from stallwatch.sensors.record_names import Record, RecordNames
 
@@ -175,7 +182,7 @@ class HeartbeatScan:
             names.forget(name)  # removed since it was listed
             self._problems.pop(path, None)
             return None
-        except (untrusted.Refused, layout.LayoutError, OSError) as error:
+        except (untrusted.Refused, LayoutError, OSError) as error:
             self._note(path, _sentence(name, error))
             record.last = None
             record.close()
@@ -191,7 +198,7 @@ class HeartbeatScan:
             for _ in range(_TORN_TRIES):
                 try:
                     heartbeat = read_open(descriptor, path, record.uid)
-                except layout.TornRecord as error:
+                except TornRecord as error:
                     record.complaint = _sentence(os.path.basename(path), error)
                     continue
                 record.torn = 0

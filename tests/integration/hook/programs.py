@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from stallwatch.hook import layout
+from stallwatch.model.snapshot import Heartbeat
+from stallwatch.node.heartbeat_file import LayoutError
+from tests.builders.records import decoded
 
 T = TypeVar("T")
 DEADLINE_SECONDS = 60.0  # for a busy machine; nothing is measured with it
@@ -82,23 +85,23 @@ class Program:
         _, errors = self.process.communicate(line.encode() + b"\n", timeout=DEADLINE_SECONDS)
         return self.process.returncode, errors.decode()
 
-    def record(self, until: Callable[[layout.Record], bool] = lambda _: True) -> layout.Record:
+    def record(self, until: Callable[[Heartbeat], bool] = lambda _: True) -> Heartbeat:
         """The record of this process, as soon as it satisfies `until`."""
 
-        def look() -> layout.Record | None:
+        def look() -> Heartbeat | None:
             found = records(self.directory).get(self.process.pid)
             return found if found is not None and until(found) else None
 
         return eventually(look)
 
 
-def records(directory: Path) -> dict[int, layout.Record]:
+def records(directory: Path) -> dict[int, Heartbeat]:
     """All readable records, by pid."""
     found = {}
     for path in directory.glob("*.beat"):
         try:
-            record = layout.decode(path.read_bytes())
-        except (layout.LayoutError, OSError):
+            record = decoded(path.read_bytes())
+        except (LayoutError, OSError):
             continue
         found[record.pid] = record
     return found

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch.hook import layout
+from stallwatch.model.snapshot import Heartbeat
 from tests.integration.hook.programs import LAUNCHER, eventually, running, script
 
 # Trains until it is told to stop; says whether the hook works whenever it is asked.
@@ -30,11 +31,11 @@ while True:
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
-def has_moved_on_from(before: layout.Record) -> Callable[[layout.Record], bool]:
+def has_moved_on_from(before: Heartbeat) -> Callable[[Heartbeat], bool]:
     return lambda record: record.step != before.step
 
 
-def has_answered(request_id: int) -> Callable[[layout.Record], bool]:
+def has_answered(request_id: int) -> Callable[[Heartbeat], bool]:
     return lambda record: record.answered_request == request_id
 
 

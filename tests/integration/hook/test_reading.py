@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from stallwatch.hook import layout
+from stallwatch.model.snapshot import GroupCounter, Heartbeat
+from stallwatch.node.heartbeat_file import TornRecord
+from tests.builders.records import decoded
 from tests.integration.hook.programs import running, script
 
 # Publishes as fast as it can, many thousand times more often than a real pulse.
@@ -35,12 +37,12 @@ def test_a_record_is_read_whole_or_not_at_all(tmp_path: Path, directory: Path) -
     with running(script(tmp_path, WRITER), directory) as program:
         assert program.line() == "writing"
         path = program.record_path()
-        whole: list[layout.Record] = []
+        whole: list[Heartbeat] = []
         torn = 0
         while len(whole) < 5000:
             try:
-                whole.append(layout.decode(path.read_bytes()))
-            except layout.TornRecord:
+                whole.append(decoded(path.read_bytes()))
+            except TornRecord:
                 torn += 1
         program.end()
     assert torn < len(whole)
@@ -50,6 +52,7 @@ def test_a_record_is_read_whole_or_not_at_all(tmp_path: Path, directory: Path) -
     for record in whole:
         # Everything in one record is of one moment.
         assert record.pulse_count == record.step
-        assert record.groups in ((), (("gloo", 0, record.step, record.step),))
+        step = record.step or 0
+        assert record.groups in ((), (GroupCounter("gloo", 0, step, step),))
         assert all(0 < duration < 60_000_000_000 for duration in record.step_durations_ns)
         assert record.last_step_ns is None or record.last_step_ns <= record.pulse_ns

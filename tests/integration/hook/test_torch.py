@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stallwatch.hook.group_names import group_name
+from stallwatch.model.snapshot import GroupCounter
 from tests.integration.hook.programs import Program, eventually, records, running, script
 
 pytest.importorskip("torch", reason="the hook is tested beside the real torch")
@@ -84,7 +85,7 @@ def test_a_rank_whose_torch_comes_later(tmp_path: Path, directory: Path) -> None
 
         assert program.ask() == "trained"
         record = program.record(until=lambda record: record.groups != ())
-        assert record.groups == (("gloo", 0, 2, 2),)
+        assert record.groups == (GroupCounter("gloo", 0, 2, 2),)
         assert record.step == 0  # the job says that it counts, and did not
         eventually(lambda: "torch" in json.loads(facts.read_text())["versions"] or None)
 

@@ -15,8 +15,7 @@ import pytest
 from stallwatch.cli.app import run
 from stallwatch.demo.job import end_processes
 from stallwatch.hook import layout
-from stallwatch.hook.layout import LayoutError
-from stallwatch.node.heartbeat_file import read_heartbeat
+from stallwatch.node.heartbeat_file import LayoutError, read_heartbeat
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 PROGRAM = Path(__file__).parents[2] / "programs" / "spawned.py"

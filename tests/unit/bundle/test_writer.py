@@ -8,18 +8,16 @@ from stallwatch.bundle.report import make_report
 from stallwatch.bundle.writer import BundleWriter
 from stallwatch.config import Config
 from stallwatch.config_sections import DeadmanSection, SlackSection, WebhookSection
-from stallwatch.hook import layout
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey, NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
-from stallwatch.node.heartbeat_file import to_heartbeat
 from tests.builders.node import process, sample, snapshot
-from tests.builders.records import record_bytes
+from tests.builders.records import decoded, record_bytes
 
 
 def hooked(rank: int, *, with_hook: bool = True) -> RankSample:
     """A rank whose record comes from the bytes that a hook writes."""
-    beat = to_heartbeat(layout.decode(record_bytes(rank, 50 + rank, 1)), "p", 0)
+    beat = decoded(record_bytes(rank, 50 + rank, 1))
     return sample(rank, beat if with_hook else None, job=JobKey("job", "epoch", "anna"), pid=50 + rank)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch.hook import layout, requests
+from stallwatch.hook import requests
 from stallwatch.hook.beat import Phases, step_counter
 from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import Process, World
@@ -14,6 +14,7 @@ from stallwatch.hook.pulse import Pulse
 from stallwatch.hook.requests import DumpRequest
 from stallwatch.hook.stacks import RUNG
 from stallwatch.hook.training_thread import TrainingThread
+from tests.builders.records import decoded
 
 PROCESS = Process(pid=7, start_ticks=8, pid_namespace=9, node="n1")
 WORLD = World(3, 1, 4, 0, "job", "epoch", is_ranked=True)
@@ -37,7 +38,7 @@ def test_the_record_says_why_an_answer_could_not_be_left_until_one_could(
         thread = threading.Thread(target=pulse._answer, args=(publication.file, DumpRequest(request_id, RUNG)))
         thread.start()
         thread.join()
-        record = layout.decode(Path(publication.file.path).read_bytes())
+        record = decoded(Path(publication.file.path).read_bytes())
         return record.answered_request, record.refused_errno
 
     with monkeypatch.context() as patch:

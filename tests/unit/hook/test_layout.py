@@ -9,6 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallwatch.hook import layout
+from stallwatch.hook.publication import encode, fitting
+from stallwatch.model.snapshot import CounterLook, GroupCounter
+from stallwatch.node.heartbeat_file import LayoutError, TornRecord
+from tests.builders.records import decoded
 
 WORDS = {
     "pid": 4711,
@@ -56,7 +60,7 @@ def ring_of(*times: int) -> tuple[int, ...]:
 
 
 def image(**changes: int) -> bytes:
-    return layout.encode({**WORDS, **changes}, ring_of(100, 110, 130, 160, 200), GROUPS, STRINGS)
+    return encode({**WORDS, **changes}, ring_of(100, 110, 130, 160, 200), GROUPS, STRINGS)
 
 
 def test_the_bytes_of_version_2_never_change() -> None:
@@ -84,20 +88,20 @@ def of_version_1(data: bytes) -> bytes:
 def test_a_record_of_version_1_is_read_and_says_nothing_of_its_training_thread() -> None:
     data = of_version_1(image())
     assert hashlib.sha256(data).hexdigest() == GOLDEN_1
-    record = layout.decode(data)
+    record = decoded(data)
     assert (record.step, record.errors) == (5, 0)
     assert (record.training_ident, record.training_tid, record.frame_changes) == (None, None, None)
 
 
 def test_a_record_says_what_was_written() -> None:
-    record = layout.decode(image())
+    record = decoded(image())
     assert (record.pid, record.start_ticks, record.pid_namespace) == (4711, 99, 4026531836)
     assert (record.rank, record.local_rank, record.world_size, record.restart_count) == (3, 1, 8, 2)
     assert (record.node, record.training_job, record.epoch) == ("n1", "llama-1", "n1:29500/8/2/x")
     assert (record.step, record.last_step_ns, record.step_durations_ns) == (5, 200, (10, 20, 30, 40))
     assert (record.phase, record.phase_since_ns) == ("checkpoint", 40)
     assert (record.pulse_count, record.pulse_ns, record.attached_ns) == (7, 1_000, 12)
-    assert record.groups == GROUPS
+    assert record.groups == tuple(GroupCounter(*group) for group in GROUPS)
     assert (record.training_ident, record.training_tid, record.frame_changes) == (140737353815104, 4711, 17)
     assert record.groups_dropped == 0
     assert (record.is_child, record.notify, record.answered_request) == (False, True, 6)
@@ -106,28 +110,28 @@ def test_a_record_says_what_was_written() -> None:
 
 def test_the_last_looks_are_kept_in_their_order() -> None:
     looks = tuple(layout.Look(number, 10 * number, number, 3, 2, 1, 0) for number in range(5, 5 + layout.LOOK_SLOTS))
-    record = layout.decode(layout.encode(WORDS, ring_of(), GROUPS, STRINGS, looks))
-    assert record.looks == looks
+    record = decoded(encode(WORDS, ring_of(), GROUPS, STRINGS, looks))
+    assert record.looks == tuple(CounterLook(*look) for look in looks)
     assert record.exception == ""
-    assert layout.decode(image()).looks == ()
+    assert decoded(image()).looks == ()
 
 
 def test_unknown_is_not_zero() -> None:
-    record = layout.decode(image(step=layout.UNKNOWN))
+    record = decoded(image(step=layout.UNKNOWN))
     assert record.step is None
     assert record.last_step_ns is None
-    before_the_first = layout.decode(image(step=0))
+    before_the_first = decoded(image(step=0))
     assert before_the_first.step == 0
     assert before_the_first.last_step_ns is None
-    ended = layout.decode(image(ended=1, ended_ns=9, exit_code=-1))
+    ended = decoded(image(ended=1, ended_ns=9, exit_code=-1))
     assert (ended.ended, ended.ended_ns, ended.exit_code) == (True, 9, None)
-    assert layout.decode(image(ended=1, exit_code=0)).exit_code == 0
+    assert decoded(image(ended=1, exit_code=0)).exit_code == 0
 
 
 @given(st.integers(min_value=0, max_value=400), st.integers(min_value=1, max_value=1000))
 def test_durations_come_from_the_newest_steps_alone(steps: int, spacing_ns: int) -> None:
     times = [1000 + number * spacing_ns for number in range(steps)]
-    record = layout.decode(layout.encode({**WORDS, "step": steps}, ring_of(*times), (), STRINGS))
+    record = decoded(encode({**WORDS, "step": steps}, ring_of(*times), (), STRINGS))
     assert record.step_durations_ns == (spacing_ns,) * max(0, min(steps - 1, layout.RING_SLOTS - 2))
     assert record.last_step_ns == (times[-1] if times else None)
 
@@ -136,7 +140,7 @@ def test_a_slot_that_is_ahead_of_its_counter_is_not_read() -> None:
     times = [1000 + number for number in range(100)]
     ring = list(ring_of(*times))
     ring[101 % layout.RING_SLOTS] = 999_999  # step 101 has stored its time and not yet counted
-    record = layout.decode(layout.encode({**WORDS, "step": 100}, tuple(ring), (), STRINGS))
+    record = decoded(encode({**WORDS, "step": 100}, tuple(ring), (), STRINGS))
     assert max(record.step_durations_ns) == 1
 
 
@@ -145,28 +149,28 @@ def test_every_damaged_byte_is_noticed() -> None:
     for place in (8, 100, 1030, 1540, 5640, 8191):
         damaged = bytearray(data)
         damaged[place] ^= 1
-        with pytest.raises(layout.LayoutError):
-            layout.decode(bytes(damaged))
+        with pytest.raises(LayoutError):
+            decoded(bytes(damaged))
 
 
 def test_half_of_one_record_and_half_of_the_next_is_torn() -> None:
-    with pytest.raises(layout.TornRecord):
-        layout.decode(image()[:64] + image(pulse_count=8, step=6)[64:])
+    with pytest.raises(TornRecord):
+        decoded(image()[:64] + image(pulse_count=8, step=6)[64:])
 
 
 @pytest.mark.parametrize(
     ("data", "kind", "words"),
     [
-        (b"", layout.LayoutError, "truncated"),
-        (image()[:-1], layout.LayoutError, "truncated"),
-        (bytes(8192), layout.TornRecord, "still empty"),
-        (b"\x7fELF" * 2048, layout.LayoutError, "foreign"),
-        (b"STALLWCH" + struct.pack("<q", 77) + bytes(8176), layout.LayoutError, "version 77"),
+        (b"", LayoutError, "truncated"),
+        (image()[:-1], LayoutError, "truncated"),
+        (bytes(8192), TornRecord, "still empty"),
+        (b"\x7fELF" * 2048, LayoutError, "foreign"),
+        (b"STALLWCH" + struct.pack("<q", 77) + bytes(8176), LayoutError, "version 77"),
     ],
 )
 def test_what_is_no_record_is_refused_with_a_sentence(data: bytes, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
-        layout.decode(data)
+        decoded(data)
 
 
 def test_a_reader_takes_the_version_before_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,18 +183,18 @@ def test_a_reader_takes_the_version_before_its_own(monkeypatch: pytest.MonkeyPat
         "STRINGS",
         tuple((name, size, 2 if name == "exception" else since) for name, size, since in layout.STRINGS),
     )
-    record = layout.decode(older)
+    record = decoded(older)
     assert (record.step, record.phase, record.errors, record.exception) == (5, "checkpoint", 0, "")
-    assert layout.decode(image()).step == 5
+    assert decoded(image()).step == 5
     monkeypatch.setattr(layout, "VERSION", 3)
     monkeypatch.setattr(layout, "READABLE_VERSIONS", (2, 3))
-    with pytest.raises(layout.LayoutError, match="version 1, this reader takes 2 to 3"):
-        layout.decode(older)
+    with pytest.raises(LayoutError, match="version 1, this reader takes 2 to 3"):
+        decoded(older)
 
 
 def test_groups_beyond_the_room_are_counted() -> None:
     groups = tuple(("gloo", number, 1, 1) for number in range(layout.GROUP_CAPACITY + 3))
-    record = layout.decode(layout.encode(WORDS, ring_of(), groups, STRINGS))
+    record = decoded(encode(WORDS, ring_of(), groups, STRINGS))
     assert len(record.groups) == layout.GROUP_CAPACITY
     assert record.groups_dropped == 3
 
@@ -202,15 +206,15 @@ def test_the_tables_fit_the_record() -> None:
 
 @given(st.text(max_size=300), st.integers(min_value=16, max_value=256))
 def test_text_is_fitted_without_breaking_a_character(text: str, size: int) -> None:
-    fitted = layout.fitting(text, size)
+    fitted = fitting(text, size)
     assert len(fitted) <= size
     fitted.decode("utf-8")
 
 
 def test_long_names_that_begin_alike_stay_apart() -> None:
     one, other = "job-" * 100 + "1", "job-" * 100 + "2"
-    assert layout.fitting(one, 256) != layout.fitting(other, 256)
-    assert layout.fitting("short", 256) == b"short"
+    assert fitting(one, 256) != fitting(other, 256)
+    assert fitting("short", 256) == b"short"
 
 
 MARK = "0123456789abcdef"

@@ -11,7 +11,9 @@ from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import Process, World
 from stallwatch.hook.publication import Publication
 from stallwatch.hook.training_thread import TrainingThread
+from stallwatch.model.snapshot import CounterLook, Heartbeat
 from stallwatch.node.heartbeat_file import prepare
+from tests.builders.records import decoded
 
 PROCESS = Process(pid=7, start_ticks=8, pid_namespace=9, node="n1")
 WORLD = World(3, 1, 4, 0, "job", "epoch", is_ranked=True)
@@ -41,8 +43,8 @@ def path_in(directory: Path) -> Path:
     return path
 
 
-def record(directory: Path) -> layout.Record:
-    return layout.decode(path_in(directory).read_bytes())
+def record(directory: Path) -> Heartbeat:
+    return decoded(path_in(directory).read_bytes())
 
 
 def test_the_record_names_the_process_and_its_world(directory: Path) -> None:
@@ -184,4 +186,4 @@ def test_looks_add_up_the_groups_of_each_recorder_and_pause_in_a_phase(directory
     made.dump_started_ns = 5
     made.look(73, 4_000, groups)
     made.publish()
-    assert record(directory).looks == (layout.Look(71, 2_000, -1, 14, 9, 2, 2),)
+    assert record(directory).looks == (CounterLook(71, 2_000, -1, 14, 9, 2, 2),)

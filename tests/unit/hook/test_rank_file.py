@@ -9,7 +9,8 @@ import pytest
 
 from stallwatch.hook import layout
 from stallwatch.hook.identity import Process
-from stallwatch.hook.publication import RankFile
+from stallwatch.hook.publication import RankFile, encode
+from tests.builders.records import decoded
 
 PROCESS = Process(pid=7, start_ticks=100, pid_namespace=4026531836, node="n1")
 LATER = PROCESS._replace(start_ticks=200)  # the pid has come round
@@ -18,7 +19,7 @@ ELSEWHERE = PROCESS._replace(pid_namespace=PROCESS.pid_namespace + 1)
 
 def image(process: Process = PROCESS) -> bytes:
     words = {"pid": process.pid, "start_ticks": process.start_ticks, "pid_namespace": process.pid_namespace}
-    return layout.encode(words, (0,) * layout.RING_SLOTS, (), {})
+    return encode(words, (0,) * layout.RING_SLOTS, (), {})
 
 
 def made(directory: Path, process: Process = PROCESS) -> RankFile:
@@ -47,7 +48,7 @@ def test_a_truncated_file_is_whole_again_after_the_next_write(tmp_path: Path) ->
     file = made(tmp_path)
     os.truncate(file.path, 10)
     file.write(image())
-    assert layout.decode(Path(file.path).read_bytes()).pid == 7
+    assert decoded(Path(file.path).read_bytes()).pid == 7
 
 
 def test_an_unlinked_or_replaced_file_is_noticed(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from stallwatch.hook import layout
+from stallwatch.hook.publication import fitting
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample, RanksLook
 from stallwatch.sensors.child import encoded
@@ -191,6 +192,6 @@ def test_a_job_has_one_name_with_and_without_a_hook() -> None:
     environment = parse_environment(b"RANK=0\0WORLD_SIZE=1\0LOCAL_RANK=0\0STALLWATCH_JOB=caf\xe9\x1b")
     names = rank_names(environment)
     assert names is not None
-    written = layout.fitting(environment["STALLWATCH_JOB"], 256).decode()
+    written = fitting(environment["STALLWATCH_JOB"], 256).decode()
     assert names.training_job == r"caf?\x1b"
     assert written == "caf?\x1b"

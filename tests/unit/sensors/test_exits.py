@@ -9,15 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.node import untrusted
 from stallwatch.node.aside import OneCallAtATime
-from stallwatch.node.heartbeat_file import to_heartbeat
 from stallwatch.sensors import exits
 from stallwatch.sensors.exits import Traces, explain, note_traces
 from stallwatch.sensors.processes import ProcessWatch
-from tests.builders.records import record_bytes
+from tests.builders.records import decoded, record_bytes
 from tests.unit.sensors.fake_proc import FakeProc
 
 NO_TRACES = Traces("", "", None)
@@ -53,7 +51,7 @@ def killed() -> Iterator[Ended]:
 
 
 def last_words(exit_code: int) -> Heartbeat:
-    return to_heartbeat(layout.decode(record_bytes(0, 1, 1, ended=1, exit_code=exit_code, ended_ns=5)), "p", 0)
+    return decoded(record_bytes(0, 1, 1, ended=1, exit_code=exit_code, ended_ns=5))
 
 
 def test_zombie_tells_its_code(failed: Ended) -> None:

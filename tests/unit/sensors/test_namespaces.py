@@ -3,11 +3,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.hook import layout
 from stallwatch.model.snapshot import Heartbeat
-from stallwatch.node.heartbeat_file import to_heartbeat
 from stallwatch.sensors.namespaces import PidTranslation
-from tests.builders.records import record_bytes
+from tests.builders.records import decoded, record_bytes
 from tests.unit.sensors.fake_proc import FakeProc
 
 
@@ -21,8 +19,7 @@ def proc(tmp_path: Path) -> FakeProc:
 
 
 def heartbeat(pid: int, start: int, namespace: int) -> Heartbeat:
-    decoded = to_heartbeat(layout.decode(record_bytes(0, pid, start)), "path", 0)
-    return msgspec.structs.replace(decoded, pid_namespace=namespace)
+    return msgspec.structs.replace(decoded(record_bytes(0, pid, start)), pid_namespace=namespace)
 
 
 def own_namespace(proc: FakeProc) -> int:
