@@ -50,7 +50,8 @@ class _Lagging(msgspec.Struct, frozen=True):
     rank: int
     pid: int
     lags: tuple[int, ...] = ()  # steps behind the median, newest last
-    steps: tuple[int, ...] = ()  # its own, at the same looks
+    counted: tuple[bool, ...] = ()  # at the same looks: whether it has counted a step since the one before
+    counts: bool = False  # and whether since the last of them
 
 
 class _Watched(msgspec.Struct, frozen=True):
@@ -262,9 +263,12 @@ def _lags(before: Sequence[_Lagging], alive: Sequence[RankHistory]) -> tuple[_La
     for rank in alive:
         pid = rank.sample.pid
         one = known.get((rank.sample.rank, pid)) or _Lagging(rank.sample.rank, pid)
+        counts = one.counts or rank.ticks.stepped
         if rank.readable and rank.heartbeat and rank.heartbeat.step is not None and not rank.phase:
             lags = (*one.lags, steps[len(steps) // 2] - rank.heartbeat.step)[-_LAG_LOOKS:]
-            one = _Lagging(one.rank, pid, lags, (*one.steps, rank.heartbeat.step)[-_LAG_LOOKS:])
+            one = _Lagging(one.rank, pid, lags, (*one.counted, counts)[-_LAG_LOOKS:])
+        elif counts != one.counts:
+            one = msgspec.structs.replace(one, counts=counts)
         lagging.append(one)
     return tuple(lagging)
 
@@ -383,7 +387,7 @@ def _who_lags(lagging: Sequence[_Lagging]) -> _Lagging | None:
         for one in lagging
         if len(one.lags) >= _LAG_LOOKS
         and one.lags[-1] >= _LAG_STEPS
-        and one.steps[-1] > one.steps[0]
+        and any(one.counted[1:])
         and all(a < b for a, b in zip(one.lags, one.lags[1:], strict=False))
     ]
     return late[0] if len(late) == 1 and len(lagging) >= 3 else None
