@@ -18,7 +18,6 @@ from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.formats.addresses import is_loopback
-from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.connections import Places, limited
 from stallwatch.outputs.endpoints import Endpoints, control_app, tcp_app
 from stallwatch.outputs.http_auth import Proxy, SocketGuard, TokenGuard
@@ -34,7 +33,8 @@ from stallwatch.outputs.web_server import WebServer
 logger = logging.getLogger("stallwatch.outputs")
 
 _START_SECONDS = 10.0
-_AGAIN_SECONDS = 10.0
+_AGAIN_SECONDS = 10.0  # between attempts at a port that somebody else holds
+_LOOK_SECONDS = 0.5  # between looks at whether it is time for one
 _ACCEPTED_AT_ONCE = 32  # between two looks at who else has something to say; asyncio's name for it is the backlog
 _BACKLOG = 1024  # that may wait for it meanwhile; the kernel has its own limit (net.core.somaxconn)
 
@@ -50,12 +50,12 @@ class HttpOutput:
         self._clock = clock
         self.peers = peers  # replaced as a whole, by the loop
         self._latest = Latest(clock, config.daemon.tick_seconds, config.http.external_url, self._healths)
+        self.publish = self._latest.publish
         self._thread: threading.Thread | None = None
         self._servers: list[WebServer] = []
         self._failure: str | None = None
         self._held = ""  # why there is no TCP for now
         self._again_ns = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._token = ""
         self.port: int | None = None  # the one that was given where http.listen asked for 0
 
@@ -109,22 +109,10 @@ class HttpOutput:
         try:
             made = [self._tcp(endpoints, run_directory)]
         except HeldByAnother as error:
-            self._held = f"{error}; tried again every {_AGAIN_SECONDS:.0f} s. {error.help}"
-            self._again_ns = self._clock.monotonic_ns() + int(_AGAIN_SECONDS * 1e9)
-            logger.warning("%s", self._held)
+            self._hold(error)
             return []
         self._held = ""
         return made
-
-    def publish(self, report: NodeReport) -> None:
-        """Serve this report from now on; try a port again that was held."""
-        if self._held and self._loop is not None and self._clock.monotonic_ns() >= self._again_ns:
-            for opened, app in self._tcp_if_free(self._endpoints, Path(self._config.daemon.run_directory)):
-                server = WebServer(_server_config(app))
-                self._servers.append(server)
-                opened.listen(_BACKLOG)
-                asyncio.run_coroutine_threadsafe(server.serve(sockets=[opened]), self._loop)
-        self._latest.publish(report)
 
     def _tcp(self, endpoints: Endpoints, run_directory: Path) -> tuple[socket.socket, Starlette]:
         self._token = read_or_make(self._config.http.token_file, run_directory)
@@ -167,7 +155,6 @@ class HttpOutput:
             started.set()
 
     async def _serve_all(self, sockets: list[socket.socket], started: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
         serving = [
             asyncio.create_task(server.serve(sockets=[opened]))
             for server, opened in zip(self._servers, sockets, strict=True)
@@ -177,7 +164,34 @@ class HttpOutput:
         for opened in sockets:
             opened.listen(_BACKLOG)
         started.set()
+        again = asyncio.create_task(self._serve_tcp_once_free())
         await asyncio.gather(*serving)
+        again.cancel()
+
+    async def _serve_tcp_once_free(self) -> None:
+        """Try a port that was held until it is free, and serve there."""
+        while self._held:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if self._clock.monotonic_ns() < self._again_ns:
+                continue
+            try:
+                made = self._tcp_if_free(self._endpoints, Path(self._config.daemon.run_directory))
+            except StallwatchError as error:
+                self._hold(error)
+                continue
+            for opened, app in made:
+                server = WebServer(_server_config(app))
+                self._servers.append(server)
+                opened.listen(_BACKLOG)
+                await server.serve(sockets=[opened])
+
+    def _hold(self, why: StallwatchError) -> None:
+        """There is no TCP for this reason; when to try again."""
+        self._again_ns = self._clock.monotonic_ns() + int(_AGAIN_SECONDS * 1e9)
+        held = f"{why}; tried again every {_AGAIN_SECONDS:.0f} s. {why.help}"
+        if held != self._held:
+            self._held = held
+            logger.warning("%s", held)
 
     def _healths(self) -> tuple[OutputHealth, ...]:
         return tuple(health(output) for output in (self, *self.peers))

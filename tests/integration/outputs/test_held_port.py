@@ -35,9 +35,10 @@ def test_who_holds_the_pages_port_keeps_nobody_from_being_watched_and_the_page_c
             assert f"Address already in use, by uid {STRANGER}" in (node.output.problem() or "")
             until_he_goes.close()
             clock.advance(11)
-            node.output.publish(stalled())
-            assert node.output.problem() is None
             deadline = time.monotonic() + 60
+            while node.output.problem() is not None:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
             while True:
                 with contextlib.suppress(ConnectionError):
                     assert node.ask("/api/v1/ranks").status == 200
