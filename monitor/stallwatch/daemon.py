@@ -8,7 +8,6 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import FrameType
 
 from msgspec.structs import replace
@@ -27,7 +26,7 @@ from stallwatch.incidents.messages import Event
 from stallwatch.incidents.tally import Tally
 from stallwatch.loop.actions import ActionRunner
 from stallwatch.loop.bundle_store import BundleStore
-from stallwatch.loop.control import ControlService
+from stallwatch.loop.control import Command, ControlService
 from stallwatch.loop.notify import ServiceManager
 from stallwatch.loop.past_incidents import joined, make_room, taken_over
 from stallwatch.loop.protocols import SensorPanel, Shares, Starter, Store
@@ -112,40 +111,53 @@ class Daemon:
     def _watch(self) -> None:
         schedule, tick, is_ready = Schedule(self._clock, self._config.daemon.tick_seconds), 0, False
         while not self._stopping:
-            looked = self._guard.run("daemon", "tick", partial(self.tick, tick, schedule.begin()))
+            ended = False
+            with self._guard.stage("daemon", "tick"):
+                self.tick(tick, schedule.begin())
+                ended = True
             tick += 1
-            if looked:  # whoever watches us starts us again when no tick comes to its end
-                self._guard.run("daemon", "notify", partial(self._service.say, "WATCHDOG=1" if is_ready else "READY=1"))
+            if ended:  # whoever watches us starts us again when no tick comes to its end
+                with self._guard.stage("daemon", "notify"):
+                    self._service.say("WATCHDOG=1" if is_ready else "READY=1")
                 is_ready = True
-            if self._guard.run("daemon", "cannot_go_on", self._cannot_go_on):
-                return
+            with self._guard.stage("daemon", "cannot_go_on"):
+                if self._cannot_go_on():
+                    return
             earliest_ns = self._clock.monotonic_ns() + _CLOSEST_TICKS_NS
-            for moment_ns in self._guard.run("incidents", "due", self._due_ns) or ():
-                schedule.hasten(max(moment_ns, earliest_ns))
+            with self._guard.stage("incidents", "due"):
+                for moment_ns in self._due_ns():
+                    schedule.hasten(max(moment_ns, earliest_ns))
             while not self._stopping and schedule.remaining_seconds() > 0:
-                if not self._guard.run("daemon", "rest", partial(self._rest, schedule)):
+                rested = False
+                with self._guard.stage("daemon", "rest"):
+                    self._rest(schedule)
+                    rested = True
+                if not rested:
                     time.sleep(_POLL_SECONDS)  # what should have waited could not
-                self._guard.run("daemon", "between_ticks", self.between_ticks)
-                if self._guard.run("sensors", "news", lambda: self._panel.news()):
-                    schedule.hasten(earliest_ns)
+                with self._guard.stage("daemon", "between_ticks"):
+                    self.between_ticks()
+                with self._guard.stage("sensors", "news"):
+                    if self._panel.news():
+                        schedule.hasten(earliest_ns)
 
     def _due_ns(self) -> list[int]:
         """Moments at which there is something to do before the next tick would come."""
         moments = (self._detected.due_ns, *map(early_judgement_ns, self._lives.active))
         return [moment_ns for moment_ns in moments if moment_ns is not None]
 
-    def _rest(self, schedule: Schedule) -> bool:
+    def _rest(self, schedule: Schedule) -> None:
         remaining = schedule.remaining_seconds()
         seconds = min(remaining, _POLL_SECONDS) if self._is_awaited() else remaining
         self._wakeup.wait(seconds, self._panel.news_descriptors())
-        return True
 
     def _is_awaited(self) -> bool:
         return self._actions.busy or (self._fleet is not None and self._fleet.busy)
 
-    def tick(self, tick: int, late_seconds: float) -> bool:
-        """Look, detect, act, publish; return True, so that a guard shows whether it came to its end."""
-        snapshot = self._guard.run("sensors", "panel", lambda: self._panel.look(tick))
+    def tick(self, tick: int, late_seconds: float) -> None:
+        """Look, detect, act, publish."""
+        snapshot = None
+        with self._guard.stage("sensors", "panel"):
+            snapshot = self._panel.look(tick)
         if snapshot is not None:
             snapshot = replace(snapshot, late_seconds=late_seconds, drifts=self._sample(snapshot))
             self._ring.add(snapshot)
@@ -153,17 +165,17 @@ class Daemon:
             self._act(snapshot.at_ns)
             self._publish(snapshot)
             if snapshot.ranks:
-                self._guard.run("diagnosis", "start", self._starter.be_ready)
-        self._guard.run("incidents", "catch_up", self._actions.catch_up)
+                with self._guard.stage("diagnosis", "start"):
+                    self._starter.be_ready()
+        with self._guard.stage("incidents", "catch_up"):
+            self._actions.catch_up()
         if not self._took_over and tick % _TAKE_OVER_TICKS == _TAKE_OVER_TICKS - 1:
             self._take_over()
         if tick >= self._room_tick:
-            limits, wall_ns = self._config.incidents, self._clock.wall_ns()
-            more = self._guard.run(
-                "incidents", "retention", lambda: make_room(self._store, self._lives, limits, wall_ns)
-            )
+            more = False
+            with self._guard.stage("incidents", "retention"):
+                more = make_room(self._store, self._lives, self._config.incidents, self._clock.wall_ns())
             self._room_tick = tick + (1 if more else _ROOM_TICKS)
-        return True
 
     def _sample(self, snapshot: NodeSnapshot) -> tuple[JobDrift, ...]:
         sampler = self._sampler
@@ -171,25 +183,27 @@ class Daemon:
             return ()
         quiet = {f.job for f in self._detected.findings if f.family not in MOVES_ALL_THE_SAME}
         quiet |= {life.incident.job for life in self._lives.active if life.capturing}
-        return self._guard.run("captures", "sample", lambda: sampler.step(snapshot, quiet)) or ()
+        with self._guard.stage("captures", "sample"):
+            return sampler.step(snapshot, quiet)
+        return ()
 
     def between_ticks(self) -> None:
         """Serve people and children without waiting for the next tick."""
         if self._reloading:
             self._reloading = False
-            self._guard.run("daemon", "reload", self._read_config)
+            with self._guard.stage("daemon", "reload"):
+                self._read_config()
         if self._act(self._clock.monotonic_ns(), only_news=True) and self._ring.latest is not None:
             self._publish(self._ring.latest)
 
     def _detect(self, snapshot: NodeSnapshot) -> None:
-        done = self._guard.run("detectors", "step", lambda: self._detection.step(self._remembered, snapshot))
-        if done is None:  # counted; what was found before stands
-            return
-        self._remembered, self._detected = done
-        shared = self._guard.run("fleet", "pace", lambda: self._compare(snapshot.at_ns)) or []
-        self._detected = replace(self._detected, findings=(*self._detected.findings, *shared))
-        for error in self._detected.errors:
-            self._guard.count("detectors", error.detector, error.error)
+        with self._guard.stage("detectors", "step"):  # where it fails, what was found before stands
+            self._remembered, self._detected = self._detection.step(self._remembered, snapshot)
+            for error in self._detected.errors:
+                self._guard.count("detectors", error.detector, error.error)
+            with self._guard.stage("fleet", "pace"):
+                shared = self._compare(snapshot.at_ns)
+                self._detected = replace(self._detected, findings=(*self._detected.findings, *shared))
 
     def _compare(self, at_ns: int) -> Sequence[Finding]:
         """What only all nodes of a job together show of its ranks here."""
@@ -199,47 +213,56 @@ class Daemon:
 
     def _act(self, at_ns: int, *, only_news: bool = False) -> bool:
         """Let the incidents live on and do what they want done; return whether there was anything to hear."""
-        wishes = self._guard.run("incidents", "wishes", self.control.wishes) or []
-        done = self._guard.run("incidents", "poll", self._actions.poll) or []
-        events: list[Event] = [*done, *(wish.event for wish in wishes)]
+        wishes: list[Command] = []
+        events: list[Event] = []
+        with self._guard.stage("incidents", "wishes"):
+            wishes = self.control.wishes()
+        with self._guard.stage("incidents", "poll"):
+            events += self._actions.poll()
+        events += (wish.event for wish in wishes)
         events += self._share(events, at_ns)
         if only_news and not events:
             return False
         node = self._ring.latest.node if self._ring.latest else ""
         now = Now(at_ns, self._clock.wall_ns(), node, self._detected.findings, self._detected.jobs)
-        advanced = self._guard.run("incidents", "engine", lambda: self._engine.advance(self._lives, events, now))
-        if advanced is not None:
-            self._lives, actions = advanced
+        with self._guard.stage("incidents", "engine"):
+            self._lives, actions = self._engine.advance(self._lives, events, now)
             self._actions.do(actions)
         for wish in wishes:
-            self._guard.run("incidents", "answer", partial(wish.answer_from, self._lives))
+            with self._guard.stage("incidents", "answer"):
+                wish.answer_from(self._lives)
         return True
 
     def _share(self, news: Sequence[Event], at_ns: int) -> Sequence[Event]:
-        fleet = self._fleet
-        if fleet is None:
-            return ()
-        return self._guard.run("fleet", "step", lambda: fleet.step(self._lives, news, self._detected.jobs, at_ns)) or ()
+        if self._fleet is not None:
+            with self._guard.stage("fleet", "step"):
+                return self._fleet.step(self._lives, news, self._detected.jobs, at_ns)
+        return ()
 
     def _publish(self, snapshot: NodeSnapshot) -> None:
-        report = self._guard.run("daemon", "report", lambda: self._report(snapshot))
+        report = None
+        with self._guard.stage("daemon", "report"):
+            report = self._report(snapshot)
         if report is None:
             return
         self.control.show(report)
         for output in self._outputs:
-            self._guard.run("outputs", output.name, partial(output.publish, report))
+            with self._guard.stage("outputs", output.name):
+                output.publish(report)
 
     def _report(self, snapshot: NodeSnapshot) -> NodeReport:
-        usage = self._guard.run("daemon", "usage", own_usage)
+        usage = None
+        with self._guard.stage("daemon", "usage"):
+            usage = own_usage()
         disk = self._store.problem()
         state = SensorStatus("state_directory", not disk, disk, 0.0, 0)
         shared = (self._fleet.status(),) if self._fleet is not None else ()
         incidents = self._lives.incidents()
-        tallied = partial(self._tally.step, self._detected.ranks, snapshot.ranks, incidents)
-        self._tally = self._guard.run("incidents", "tally", tallied) or self._tally
+        with self._guard.stage("incidents", "tally"):
+            self._tally = self._tally.step(self._detected.ranks, snapshot.ranks, incidents)
         labels = dict(self._tally.labels)
-        charged = partial(self._cost.step, self._detected.ranks, incidents, labels, snapshot.at_ns)
-        self._cost = self._guard.run("incidents", "cost", charged) or self._cost
+        with self._guard.stage("incidents", "cost"):
+            self._cost = self._cost.step(self._detected.ranks, incidents, labels, snapshot.at_ns)
         return NodeReport(
             snapshot=replace(snapshot, sensors=(*snapshot.sensors, state, *shared)),
             ranks=self._detected.ranks,
@@ -268,21 +291,32 @@ class Daemon:
         self._take_over()
 
     def _take_over(self) -> None:
-        left = self._guard.run("incidents", "store", lambda: taken_over(self._store, self._clock.monotonic_ns()))
+        left = None
+        with self._guard.stage("incidents", "store"):
+            left = taken_over(self._store, self._clock.monotonic_ns())
         if left is not None:
             self._took_over, self._lives = True, joined(self._lives, left)
 
     def close(self) -> None:
         """End every child and let the outputs say their last words."""
-        self._guard.run("daemon", "notify", lambda: self._service.say("STOPPING=1"))
-        self._guard.run("incidents", "close", self._actions.close)
+        with self._guard.stage("daemon", "notify"):
+            self._service.say("STOPPING=1")
+        with self._guard.stage("incidents", "close"):
+            self._actions.close()
         if self._fleet is not None:
-            self._guard.run("fleet", "close", self._fleet.close)
+            with self._guard.stage("fleet", "close"):
+                self._fleet.close()
         if self._sampler is not None:
-            self._guard.run("captures", "sample", self._sampler.close)
+            with self._guard.stage("captures", "sample"):
+                self._sampler.close()
         for output in self._outputs:
-            self._guard.run("outputs", output.name, partial(output.close, _CLOSE_SECONDS))
-        self._guard.run("sensors", "panel", self._panel.close)
+            self._close(output)
+        with self._guard.stage("sensors", "panel"):
+            self._panel.close()
+
+    def _close(self, output: Output) -> None:
+        with self._guard.stage("outputs", output.name):
+            output.close(_CLOSE_SECONDS)
 
     def handle_signals(self) -> None:
         """End and read the configuration anew by signals; call it in the main thread."""
@@ -311,12 +345,14 @@ class Daemon:
         except StallwatchError as error:
             raise StallwatchError(f"the old configuration stays: {error}. {error.help}") from error
         if self._renewal is not None:
-            self._guard.run("privileged", "renew", self._renewal.privileged)
+            with self._guard.stage("privileged", "renew"):
+                self._renewal.privileged()
             if renews:
                 self._renew_telling(sending)
             if renews_sensors(keys):
                 self._panel, before = self._renewal.panel(config), self._panel
-                self._guard.run("sensors", "panel", before.close)
+                with self._guard.stage("sensors", "panel"):
+                    before.close()
         self._config = config
         self._detection, self._engine = Detection(self._config), Engine(self._config)
         self._actions.configure(self._config)
@@ -331,7 +367,8 @@ class Daemon:
         staying = with_telling(self._outputs, ())
         for output in self._outputs:
             if output not in staying:
-                self._guard.run("outputs", output.name, partial(output.close, _CLOSE_SECONDS))
+                self._close(output)
         for output in sending:
-            self._guard.run("outputs", output.name, output.start)
+            with self._guard.stage("outputs", output.name):
+                output.start()
         self._outputs = with_telling(staying, sending)

@@ -93,7 +93,8 @@ class ActionRunner:
     def do(self, actions: Sequence[Action]) -> None:
         """Carry out each action; one that fails is counted and, where the engine waits for it, becomes an event."""
         for action in actions:
-            self._guard.run("incidents", type(action).__name__, partial(self._do, action))
+            with self._guard.stage("incidents", type(action).__name__):
+                self._do(action)
 
     def catch_up(self) -> None:
         """Write down what could not be written before. Once a tick: the disk may answer again, or have room."""
@@ -118,13 +119,16 @@ class ActionRunner:
     def close(self) -> None:
         """Stop what is under way; no rank stays stopped."""
         for look in self._looks.values():
-            self._guard.run("captures", "cancel", look.capture.cancel)
+            with self._guard.stage("captures", "cancel"):
+                look.capture.cancel()
         for judgement in self._judgements.values():
-            self._guard.run("diagnosis", "cancel", judgement.judging.cancel)
+            with self._guard.stage("diagnosis", "cancel"):
+                judgement.judging.cancel()
         self._looks.clear()
         self._judgements.clear()
         self._waiting.clear()
-        self._guard.run("diagnosis", "close", self._starter.close)
+        with self._guard.stage("diagnosis", "close"):
+            self._starter.close()
 
     def _do(self, action: Action) -> None:
         match action:
@@ -170,7 +174,8 @@ class ActionRunner:
             self._news += [moved] if moved is not None else []
             capture = self._starter.capture(incident, look, targets, self._ring.gpus())
         except Exception as error:
-            self._guard.run("bundle", "ends", partial(self._write_ends, incident, look, targets))
+            with self._guard.stage("bundle", "ends"):
+                self._write_ends(incident, look, targets)
             problem = f"look {look} could not be started: {error}"
             self._news.append(Captured(incident.incident_id, look, complete=False, done=True, problem=problem))
             raise
@@ -206,7 +211,9 @@ class ActionRunner:
 
     def _polled_look(self, incident_id: str) -> list[Event]:
         look = self._looks[incident_id]
-        state = self._guard.run("captures", "poll", look.capture.poll)
+        state = None
+        with self._guard.stage("captures", "poll"):
+            state = look.capture.poll()
         if state is None:  # counted by the guard
             del self._looks[incident_id]
             return [Captured(incident_id, look.number, complete=False, done=True, problem="the look was lost")]
@@ -229,12 +236,12 @@ class ActionRunner:
         if state is None:
             return []
         del self._judgements[incident_id]
-        report = state.report
-        if report is not None:
-            self._guard.run("bundle", "verdict", lambda: self._conclude(incident, report))
+        if state.report is not None:
+            with self._guard.stage("bundle", "verdict"):
+                self._conclude(incident, state.report)
         else:
             self._guard.count("diagnosis", "analyze", state.problem)
-        return [Judged(incident_id, look, report, state.problem, state.summary)]
+        return [Judged(incident_id, look, state.report, state.problem, state.summary)]
 
     def _conclude(self, incident: Incident, report: Report) -> None:
         writer = self._bundles.writer(incident)

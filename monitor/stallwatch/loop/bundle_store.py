@@ -6,7 +6,6 @@ memory on a node that runs us as a service, and home to the store when that answ
 
 import errno
 from collections.abc import Callable, Collection
-from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -72,7 +71,8 @@ class BundleStore:
         """Remove the bundle from wherever it is, the disk or the spare folder in memory, and forget it."""
         self._unsaved.pop(incident.incident_id, None)
         if self._away.pop(incident.incident_id, None) is not None and self._spare is not None:
-            self._guard.run("incidents", "spare", partial(self._spare.discard, incident.incident_id))
+            with self._guard.stage("incidents", "spare"):
+                self._spare.discard(incident.incident_id)
         self._store.discard(incident.incident_id)
 
     def catch_up(self, busy: Collection[str]) -> list[BundleMoved]:
@@ -80,13 +80,16 @@ class BundleStore:
         read now. Once a tick: the disk may answer again, or have room."""
         for incident in list(self._unsaved.values()):
             if not self.problem(incident):
-                self._guard.run("incidents", "Save", partial(self.save, incident))
+                with self._guard.stage("incidents", "Save"):
+                    self.save(incident)
         self._ticks += 1
         if self._ticks % _HOME_TICKS or self._store.problem():
             return []
         moved = []
         for incident in [one for one in self._away.values() if one.incident_id not in busy]:
-            home = self._guard.run("incidents", "home", partial(self._bring_home, incident))
+            home = None
+            with self._guard.stage("incidents", "home"):
+                home = self._bring_home(incident)
             if home is None:
                 break
             moved.append(home)

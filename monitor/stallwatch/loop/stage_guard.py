@@ -1,13 +1,11 @@
 """The daemon's per-stage guard: a stage that raises is logged and counted, and the loop goes on."""
 
 import logging
-from collections.abc import Callable
-from typing import TypeVar
+from types import TracebackType
 
 from stallwatch.errors import StallwatchError
 from stallwatch.model.incident import StageErrors
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -17,13 +15,10 @@ class StageGuard:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
 
-    def run(self, stage: str, name: str, work: Callable[[], T]) -> T | None:
-        """Return what `work` returns, None when it raised."""
-        try:
-            return work()
-        except Exception as error:  # noqa: BLE001  one of the three named guards
-            self.count(stage, name, f"{type(error).__name__}: {error}", error)
-            return None
+    def stage(self, stage: str, name: str) -> "_Stage":
+        """`with guard.stage("sensors", "panel"): …`: what raises within ends there, and is counted. What a failed stage
+        would have made is as it was before."""
+        return _Stage(self, stage, name)
 
     def count(self, stage: str, name: str, what: str, error: Exception | None = None) -> None:
         """Count an error; its traceback is logged the first time, its line at growing distances."""
@@ -37,3 +32,21 @@ class StageGuard:
     def errors(self) -> tuple[StageErrors, ...]:
         """How many errors each part had since the start."""
         return tuple(StageErrors(stage, name, total) for (stage, name), total in sorted(self._counts.items()))
+
+
+class _Stage:
+    def __init__(self, guard: StageGuard, stage: str, name: str) -> None:
+        self._guard = guard
+        self._stage = stage
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):  # nothing was raised, or somebody asks us to end
+            return False
+        self._guard.count(self._stage, self._name, f"{type(error).__name__}: {error}", error)
+        return True

@@ -1,8 +1,8 @@
 """Snapshots of the past through detectors and incident engine, on their own clock. Waits for nothing: what looks and
 judgements came to says a witness."""
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -51,12 +51,11 @@ def detect(
     daemon, a step that raises costs its own tick and is counted by `guard`; without one it raises here."""
     detection, state, detected = Detection(config), DetectionState(), Detected((), (), ())
     for snapshot in snapshots:
-        if guard is None:
+        with contextlib.nullcontext() if guard is None else guard.stage("detectors", "step"):
             state, detected = detection.step(state, snapshot)
-        elif (done := guard.run("detectors", "step", partial(detection.step, state, snapshot))) is not None:
-            state, detected = done
-            for error in detected.errors:
-                guard.count("detectors", error.detector, error.error)
+            if guard is not None:
+                for error in detected.errors:
+                    guard.count("detectors", error.detector, error.error)
         yield snapshot, detected
 
 

@@ -6,15 +6,15 @@ from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.model.incident import StageErrors
 
 
-def fail() -> int:
-    raise ValueError("rank 3")
-
-
 def test_a_stage_that_raises_is_counted_and_gives_nothing() -> None:
     guard = StageGuard()
-    assert guard.run("sensors", "panel", lambda: 7) == 7
-    assert guard.run("sensors", "panel", fail) is None
-    assert guard.run("outputs", "slack", fail) is None
+    made = 0
+    with guard.stage("sensors", "panel"):
+        made = 7
+    assert made == 7
+    for stage, name in (("sensors", "panel"), ("outputs", "slack")):
+        with guard.stage(stage, name):
+            raise ValueError("rank 3")
     assert guard.errors() == (StageErrors("outputs", "slack", 1), StageErrors("sensors", "panel", 1))
 
 
@@ -22,15 +22,13 @@ def test_an_error_at_every_tick_does_not_fill_the_log(caplog: pytest.LogCaptureF
     guard = StageGuard()
     with caplog.at_level(logging.ERROR):
         for _ in range(1000):
-            guard.run("sensors", "panel", fail)
+            with guard.stage("sensors", "panel"):
+                raise ValueError("rank 3")
     assert len(caplog.records) == 10
     assert caplog.records[0].exc_info is not None
     assert "rank 3" in caplog.records[-1].getMessage()
 
 
 def test_a_request_to_end_is_not_swallowed() -> None:
-    def interrupted() -> None:
+    with pytest.raises(KeyboardInterrupt), StageGuard().stage("sensors", "panel"):
         raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        StageGuard().run("sensors", "panel", interrupted)
