@@ -98,6 +98,8 @@ def become_rank(rank: int, request: dict[str, Any]) -> NoReturn:
         os.environ.update(request["environment"])
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world, LOCAL_WORLD_SIZE=world)
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(request["port"]))
+        # Jobs of several process namespaces beside each other: only the first would get NCCL's own port.
+        os.environ.setdefault("NCCL_RAS_ADDR", f"localhost:{int(request['port']) + 1}")
         sys.argv = [request["program"], *request["arguments"]]
         code = run_program(request["program"])
     finally:

@@ -159,11 +159,10 @@ def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
         return True
     if case.untold.intersection(case.summaries[rank].backends) and activity.progress.moving is not False:
         return False  # it may be in what it issued, and that may end
-    if activity.progress.moving is False and _has_not_issued_it(case, rank):
+    if activity.progress.moving is False and (_has_not_issued_it(case, rank) or "nccl" in case.summaries[rank].backends):
+        # All that is recorded has completed: it makes another communicator, of a group or of two that send and receive
+        # for the first time, which comes before the record.
         return True
-    is_collective = not in_transfer(activity)
-    if is_collective and activity.progress.moving is False and "nccl" in case.summaries[rank].backends:
-        return True  # all that is recorded has completed: it makes another communicator, which comes before the record
     unnamed = not name or any(part in name.lower() for part in _UNRECORDED)
     return unnamed and may_hide_transfers(case.summaries[rank])
 

@@ -232,8 +232,20 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
         waits = [rank for rank in inside if not case.activity(rank).place.in_store_or_init]
         transfers = [rank for rank in waits if in_transfer(case.activity(rank))]
         others = set(case.world) - {wait.rank for wait in graph.waits} - set(inside)
+        others -= {rank for rank in others & stands if all(_in_one_call(case, rank, other) for other in waits)}
         return [] if len(transfers) > 1 or (waits and others) else inside
     return []
+
+
+def _in_one_call(case: Case, rank: int, other: int) -> bool:
+    """Both stand in the first collective of one group, which no recorder holds: neither waits for the other."""
+    calls = case.activity(rank).call, case.activity(other).call
+    if in_transfer(case.activity(rank)) or calls[0].collective != calls[1].collective:
+        return False
+    if None not in (calls[0].members, calls[1].members):
+        return calls[0].members == calls[1].members
+    frames = case.activity(rank).place.frame, case.activity(other).place.frame
+    return frames[0] is not None and frames[0] == frames[1]
 
 
 def _may_stand_in_transfer(case: Case, rank: int) -> bool:

@@ -7,11 +7,11 @@ import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Attempt, CodeFrame, Evidence, RankEvidence, ThreadState
-from stallwatch.model.hook_report import GroupCall, HookReport
+from stallwatch.model.hook_report import GroupCall, HookReport, NamedCall
 from stallwatch.model.rendezvous import Apart, Rendezvous
 from stallwatch.model.verdict import Verdict
 from tests.builders.clock import SECOND_NS
-from tests.builders.job import SLEEPS, Rank, evidence, loop, world
+from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, loop, transfer, world
 
 _UTILS = "/opt/venv/lib/python3.11/site-packages/torch/distributed/utils.py"
 _C10D = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -275,14 +275,14 @@ def test_who_went_on_is_not_to_blame_for_a_group_in_which_it_is_not(
     assert (verdict.cause, verdict.culprits, verdict.confidence) == (cause, culprits, "possible")
 
 
-def _told_by_hook(rank: RankEvidence, members: tuple[int, ...]) -> RankEvidence:
+def _told_by_hook(rank: RankEvidence, members: tuple[int, ...], call: NamedCall | None = None) -> RankEvidence:
     stacks = tuple(
         msgspec.structs.replace(
             look, threads=tuple(msgspec.structs.replace(thread, ident=77) for thread in look.threads)
         )
         for look in rank.stacks
     )
-    scene = HookReport("scene-2.json", 2, None, (), (GroupCall(members, "77"),))
+    scene = HookReport("scene-2.json", 2, None, (call,) if call else (), (GroupCall(members, "77"),))
     return msgspec.structs.replace(rank, stacks=stacks, scenes=(scene,))
 
 
@@ -316,6 +316,50 @@ def test_who_stands_elsewhere_is_awaited_in_the_first_call_of_a_group() -> None:
     ranks = [Rank(rank, STEPS, len(STEPS), frames=BARRIER, state="R", wchan=None) for rank in (0, 1, 3)]
     verdict = judge(evidence(*ranks, Rank(2, STEPS, len(STEPS), frames=SLEEPS))).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (2,), "likely")
+
+
+def test_of_two_in_one_first_call_who_lacks_in_a_recorded_one_is_named() -> None:
+    """A mesh: ranks 0 and 2 stand in the world's first barrier, rank 1 waits for 3, and 3 for 2, which left one out."""
+    pair, other = Group("1", "mesh_dp", (1, 3)), Group("2", "mesh_tp", (2, 3))
+    found = evidence(
+        Rank(0, STEPS, len(STEPS), frames=BARRIER, state="R", wchan=None),
+        Rank(1, (*STEPS, Call(pair)), len(STEPS)),
+        Rank(2, STEPS, len(STEPS), frames=BARRIER, state="R", wchan=None),
+        Rank(3, (*STEPS, Call(other)), len(STEPS)),
+    )
+    verdict = judge(found).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (2,), "possible")
+
+
+SENDS = (
+    CodeFrame("isend", _C10D, 2552),
+    CodeFrame("send", _C10D, 2627),
+    CodeFrame("<module>", "/srv/job/train.py", 40),
+)
+RECEIVES = (
+    CodeFrame("irecv", _C10D, 2597),
+    CodeFrame("recv", _C10D, 2659),
+    CodeFrame("<module>", "/srv/job/train.py", 35),
+)
+
+
+def test_who_connects_to_send_for_the_first_time_waits_as_the_others_do() -> None:
+    """NCCL makes a communicator of the two before its recorder holds the transfer: nobody is elsewhere."""
+    whole = world(4)
+    ranks = [
+        Rank(0, (transfer(whole, ("send", 1)),), 1, frames=BARRIER, state="R", wchan=None),
+        Rank(1, (transfer(whole, ("recv", 0)),), 1, frames=SENDS, state="R", wchan=None),
+        *(Rank(rank, (), 0, frames=RECEIVES, state="R", wchan=None) for rank in (2, 3)),
+    ]
+    found = evidence(*ranks)
+    calls = {
+        rank: NamedCall(function, True, peer, "77")
+        for rank, function, peer in ((1, "isend", 2), (2, "irecv", 1), (3, "irecv", 2))
+    }
+    told = tuple(_told_by_hook(rank, (0, 1, 2, 3), calls.get(rank.rank)) for rank in found.ranks)
+    verdict = judge(msgspec.structs.replace(found, ranks=told)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("undecided", ())
+    assert verdict.waiting == "0-3"
 
 
 def test_one_look_accuses_none_of_those_that_stand_in_it() -> None:
