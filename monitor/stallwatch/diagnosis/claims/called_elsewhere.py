@@ -2,7 +2,7 @@
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, named, waiting_facts
-from stallwatch.diagnosis.waits.graph import in_transfer
+from stallwatch.diagnosis.waits.unrecorded import in_transfer
 from stallwatch.model.verdict import Fact, Mismatch
 
 

@@ -21,8 +21,9 @@ from stallwatch.diagnosis.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.diagnosis.waits.graph import Strength, Wait, in_transfer
+from stallwatch.diagnosis.waits.graph import Strength, Wait
 from stallwatch.diagnosis.waits.roots import Cycle
+from stallwatch.diagnosis.waits.unrecorded import in_transfer
 from stallwatch.model.summary import ANY, Call, Pending
 from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected
 

@@ -9,17 +9,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch.diagnosis.activity import RankActivity
-from stallwatch.diagnosis.frames.code_origin import code_origin, hands_over, source_text
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import Group, family
 from stallwatch.diagnosis.job.pace import Pace
-from stallwatch.model.summary import ANY, Pending, RankSummary, Transfer
+from stallwatch.diagnosis.waits.unrecorded import in_transfer, is_in_collective, may_wait, peers, waits_unrecorded
+from stallwatch.model.summary import ANY, Pending, Transfer
 
 _LANES = 16  # threads of one process that are asked for their waits
-_TRANSFERS = ("send", "recv", "p2p")
-# Calls that are carried out without being recorded, by gloo for one.
-_UNRECORDED = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait", "p2p", "work", "monitored_barrier")
 
 
 class Strength(IntEnum):
@@ -100,8 +96,8 @@ def build(case: Case, pace: Pace) -> Graph:
             )
             waits.append(Wait(rank, pending.lane, point, pending, stuck))
     frontiers = {(wait.rank, wait.lane): wait for wait in waits}
-    waiting_ranks = {wait.rank for wait in waits if wait.lane == 0 or _is_in_collective(case.activity(wait.rank))}
-    unrecorded = tuple(rank for rank in case.observed if _waits_unrecorded(case, rank, waiting_ranks))
+    waiting_ranks = {wait.rank for wait in waits if wait.lane == 0 or is_in_collective(case.activity(wait.rank))}
+    unrecorded = tuple(rank for rank in case.observed if waits_unrecorded(case, rank, waiting_ranks))
     blockers: dict[Point, tuple[Blocker, ...]] = {}
     unknown: dict[Point, tuple[int, ...]] = {}
     for wait in waits:
@@ -112,90 +108,13 @@ def build(case: Case, pace: Pace) -> Graph:
         else:
             found, open_ranks = _collective_blockers(case, wait.point, frontiers, moving)
         blockers[wait.point], unknown[wait.point] = tuple(found), tuple(open_ranks)
-    perhaps = tuple(rank for rank in case.observed if rank not in unrecorded and _may_wait(case, rank, waiting_ranks))
-    return Graph(tuple(waits), blockers, unknown, unrecorded, perhaps, _peers(case, unrecorded), tuple(sorted(moving)))
-
-
-def _peers(case: Case, unrecorded: tuple[int, ...]) -> dict[int, int]:
-    """Whom each waits for in a send or receive of which only its hook tells, unless the other is inside it as well."""
-    calls = {rank: call for rank in unrecorded if (call := case.activity(rank).call.named_call) and call.is_transfer}
-    found = {}
-    for rank, call in calls.items():
-        if call.rank is None or call.rank == rank:
-            continue
-        other = calls.get(call.rank)
-        sends = "send" in call.function
-        if other is None or other.rank != rank or ("send" in other.function) == sends:
-            found[rank] = call.rank
-    return found
+    perhaps = tuple(rank for rank in case.observed if rank not in unrecorded and may_wait(case, rank, waiting_ranks))
+    return Graph(tuple(waits), blockers, unknown, unrecorded, perhaps, peers(case, unrecorded), tuple(sorted(moving)))
 
 
 def _is_inside_call(case: Case, rank: int, lane: int) -> bool:
     """A group of calls that is open and not closed: recorded, not issued."""
     return any(not pending.launched and pending.lane == lane for pending in case.summaries[rank].pending)
-
-
-def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
-    """True when the stack shows a wait in communication that the recorder does not hold."""
-    activity = case.activity(rank)
-    if rank in waiting or activity.end.gone or activity.process.stopped or activity.progress.moving:
-        return False
-    if not case.recorded(rank):
-        summary = case.summaries.get(rank)
-        lost = summary is not None and summary.outran and not activity.known  # it waits in what the file has lost
-        return lost or bool(activity.call.in_collective or activity.place.gpu_sync or activity.place.in_store_or_init)
-    if activity.place.in_store_or_init:
-        return True
-    if not activity.call.in_collective:
-        return False
-    if any(stream.cut_short for stream in case.summaries[rank].streams):
-        return True  # what it stands in may be among the entries that the file has lost
-    if rank in case.outdated:
-        return True  # it has called it since its dump was taken
-    if not case.summaries[rank].streams:
-        return True  # an NCCL communicator is made before its first operation is recorded
-    name = activity.call.collective or ""
-    if any(part in name.lower() for part in _TRANSFERS) and not case.summaries[rank].pairs:
-        return True
-    if case.untold.intersection(case.summaries[rank].backends) and activity.progress.moving is not False:
-        return False  # it may be in what it issued, and that may end
-    if activity.progress.moving is False and (_has_not_issued_it(case, rank) or "nccl" in case.summaries[rank].backends):
-        # All that is recorded has completed: it makes another communicator, of a group or of two that send and receive
-        # for the first time, which comes before the record.
-        return True
-    unnamed = not name or any(part in name.lower() for part in _UNRECORDED)
-    return unnamed and may_hide_transfers(case.summaries[rank])
-
-
-def _has_not_issued_it(case: Case, rank: int) -> bool:
-    """True when it stands where the operation is handed to its group: torch compares the ranks' calls first, in a group
-    of its own and by messages that no recorder holds, where TORCH_DISTRIBUTED_DEBUG is DETAIL."""
-    stack = case.activity(rank).place.stack
-    evidence = case.evidence.get(rank)
-    if not stack or evidence is None or not code_origin(stack[0].filename).module.startswith("torch.distributed"):
-        return False
-    return hands_over(source_text(evidence.sources, stack[0]))
-
-
-def _may_wait(case: Case, rank: int, waiting: set[int]) -> bool:
-    """gloo's Work.wait is a native call below a line of the job's own: nothing tells it from another lock."""
-    activity = case.activity(rank)
-    hidden = not case.recorded(rank) or may_hide_transfers(case.summaries[rank])
-    return bool(
-        hidden and rank not in waiting and activity.call.in_collective is None and activity.progress.moving is False
-    )
-
-
-def may_hide_transfers(summary: RankSummary) -> bool:
-    """True for a back end whose calls block their host, as gloo's do, and that has recorded no transfer. A build has
-    every back end's recorder, also in a process without a group of it: gloo's knows each from its creation."""
-    recording = {summary.streams[pair.stream].backend for pair in summary.pairs}
-    return any(
-        completion != "states"
-        and backend not in recording
-        and (backend not in summary.groupless or not summary.streams)
-        for backend, completion in zip(summary.backends, summary.completion, strict=False)
-    )
 
 
 def _collective_blockers(
@@ -265,25 +184,12 @@ def _unused(
         unknown.append(rank)
 
 
-def _is_in_collective(activity: RankActivity) -> bool:
-    """True when its stack shows the training thread in a collective, as that of another thread may be."""
-    return bool(activity.call.in_collective) and not in_transfer(activity)
-
-
 def _own_lane(case: Case, rank: int, frontiers: dict[tuple[int, int], Wait]) -> int:
     """The lane of the training thread, as far as it shows: of a rank whose stack stands in communication the one that
     waits, if no other does."""
     waiting = [lane for lane in range(_LANES) if (rank, lane) in frontiers]
     inside = case.activity(rank).call.in_collective
     return waiting[0] if len(waiting) == 1 and inside else 0
-
-
-def in_transfer(activity: RankActivity) -> bool:
-    """True when its stack shows the rank in a send or receive.
-
-    gloo's host stands in the call itself: in a send or receive it is not in the collective that others wait in.
-    """
-    return any(part in (activity.call.collective or "").lower() for part in _TRANSFERS)
 
 
 def _is_away(case: Case, rank: int) -> bool:

@@ -11,7 +11,8 @@ import msgspec
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.job.case import Case, cleared_away
-from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength, in_transfer, may_hide_transfers
+from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength
+from stallwatch.diagnosis.waits.unrecorded import in_transfer, may_hide_transfers
 
 WaitNode = tuple[int, int]  # (rank, lane), or (_POINT, index)
 _POINT = -1

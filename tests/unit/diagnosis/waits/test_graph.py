@@ -34,8 +34,10 @@ def test_a_call_that_its_recorder_would_show_is_no_hidden_wait() -> None:
     """Its dump is older than its stack, or the call has ended."""
     named = Rank(3, STEPS, backend="gloo", frames=IN_REDUCE)
     assert graph_of(*(Rank(rank, STEPS, backend="gloo") for rank in range(3)), named).unrecorded == ()
-    receives = Rank(3, (*STEPS, transfer(W4, ("send", 0))), frames=IN_RECV)
+    receives = Rank(3, (*STEPS, transfer(W4, ("recv", 0))), len(STEPS), frames=IN_RECV)
     assert graph_of(*(Rank(rank, STEPS) for rank in range(3)), receives).unrecorded == (), "NCCL records transfers"
+    connects = Rank(3, (*STEPS, transfer(W4, ("send", 0))), frames=IN_RECV)
+    assert graph_of(*(Rank(rank, STEPS) for rank in range(3)), connects).unrecorded == (3,), "once both are connected"
     hidden = Rank(3, STEPS, backend="gloo", frames=IN_RECV)
     assert graph_of(*(Rank(rank, STEPS, backend="gloo") for rank in range(3)), hidden).unrecorded == (3,)
 
