@@ -7,7 +7,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from statistics import median_low
 
 import msgspec
 
@@ -21,10 +20,11 @@ from stallwatch.diagnosis.job.groups import (
     first_difference,
     named_ends,
 )
+from stallwatch.diagnosis.job.launches import Launches, launches_of, ranks_behind
 from stallwatch.diagnosis.job.untold import doubt, prove, take_back, untold_backends
 from stallwatch.diagnosis.logs.log_reading import NOTHING_READ, LogReading
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.model.evidence import HeldBack, NodeEvidence, RankEvidence, RasCommunicator
+from stallwatch.model.evidence import HeldBack, NodeEvidence, RankEvidence
 from stallwatch.model.rendezvous import NO_MEETING, Rendezvous
 from stallwatch.model.summary import ANY, Call, PairCount, Pending, RankSummary, Stream, Transfer
 
@@ -114,37 +114,6 @@ def _newest_ns(summary: RankSummary) -> int:
     return max((p.created_ns for p in summary.pending if p.created_ns is not None), default=0)
 
 
-# NCCL RAS: who has launched less than its peers. Equal counts prove nothing: everything launched is not finished.
-
-
-def ranks_behind(nodes: Iterable[NodeEvidence], pids: Mapping[int, int]) -> frozenset[int]:
-    """Given all nodes' reports and the ranks' pids, return ranks that launched fewer collectives than most peers did.
-
-    Fewer than the one that launched most says little: a CPU runs ahead, and a rank that called something extra leads.
-    A pid that several ranks have (one per node) names nobody.
-    """
-    owners: dict[int, list[int]] = {}
-    for rank, pid in pids.items():
-        owners.setdefault(pid, []).append(rank)
-    behind: set[int] = set()
-    for node in nodes:
-        for communicator in node.ras:
-            behind |= {owners[pid][0] for pid in _lagging(communicator) if len(owners.get(pid, ())) == 1}
-    return frozenset(behind)
-
-
-def _lagging(communicator: RasCommunicator) -> set[int]:
-    launched = {
-        member.pid: sum(count for _, count in member.counts)
-        for member in communicator.ranks
-        if member.counts and not member.missing
-    }
-    if len(launched) < 3:
-        return set()
-    usual = median_low(launched.values())
-    return {pid for pid, count in launched.items() if count < usual}
-
-
 _DEFAULT_NAMES = ("", "0")
 
 
@@ -206,7 +175,8 @@ class Case:
         self._waiting_stacks = {
             self.activity(rank).place.stack for rank, summary in self.summaries.items() if summary.pending
         }
-        self._behind = ranks_behind(self.nodes, self._own_pids())
+        self.launches: tuple[Launches, ...] = launches_of(self.nodes, self._own_pids())  # as NCCL RAS counts them
+        self._behind = ranks_behind(self.launches)
         tables: dict[tuple[Call, ...], int] = {}
         self._first_differences = [first_difference(members, tables) for members in self.streams]
         self.outdated = outdated_ranks(self.summaries.values())

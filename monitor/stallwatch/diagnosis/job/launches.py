@@ -1,0 +1,80 @@
+"""NCCL RAS: who has launched less than its peers, or something else. Equal counts prove nothing: what is launched is
+not finished."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median_low
+from typing import NamedTuple
+
+from stallwatch.model.evidence import NodeEvidence
+
+Launches = dict[int, tuple[tuple[str, int], ...]]  # of a communicator: each rank's counts by operation
+
+
+class Other(NamedTuple):
+    """Ranks that have launched an operation where most of their communicator launched another."""
+
+    ranks: tuple[int, ...]
+    found: str  # as NCCL names it
+    expected: str
+
+
+def launches_of(nodes: Iterable[NodeEvidence], pids: Mapping[int, int]) -> tuple[Launches, ...]:
+    """Given all nodes' reports and the ranks' pids, return what each rank has launched, a communicator each.
+
+    A pid that several ranks have (one per node) names nobody.
+    """
+    owners: dict[int, list[int]] = {}
+    for rank, pid in pids.items():
+        owners.setdefault(pid, []).append(rank)
+    return tuple(
+        {
+            owners[member.pid][0]: member.counts
+            for member in communicator.ranks
+            if member.counts and not member.missing and len(owners.get(member.pid, ())) == 1
+        }
+        for node in nodes
+        for communicator in node.ras
+    )
+
+
+def ranks_behind(launches: Iterable[Launches]) -> frozenset[int]:
+    """Given what was launched, return ranks that launched fewer collectives than most of a communicator did.
+
+    Fewer than the one that launched most says little: a CPU runs ahead, and a rank that called something extra leads.
+    """
+    return frozenset(rank for counts in launches for rank in _lagging(_totals(counts)))
+
+
+def ranks_awaited(launches: Sequence[Launches]) -> frozenset[int]:
+    """Given what was launched, return those behind that wait for nobody themselves: in no communicator another member
+    has launched less than they have."""
+    totals = [_totals(counts) for counts in launches]
+    waiting = {rank for counts in totals for rank, total in counts.items() if total > min(counts.values())}
+    return frozenset(rank for counts in totals for rank in _lagging(counts)) - waiting
+
+
+def launched_other(launches: Iterable[Launches]) -> Other | None:
+    """Given what was launched, return who launched as many collectives as most of its communicator, but other ones."""
+    for counts in launches:
+        kinds = Counter(counts.values())
+        usual, number = max(kinds.items(), key=lambda item: item[1], default=((), 0))
+        ranks = tuple(sorted(rank for rank, each in counts.items() if each != usual))
+        if not ranks or len(counts) < 3 or 2 * number <= len(counts) or len(kinds) != 2:
+            continue
+        expected, found = Counter(dict(usual)), Counter(dict(counts[ranks[0]]))
+        lacks, extra = expected - found, found - expected
+        if len(lacks) == len(extra) == 1 and lacks.total() == extra.total() == 1:
+            return Other(ranks, next(iter(extra)), next(iter(lacks)))
+    return None
+
+
+def _totals(counts: Launches) -> dict[int, int]:
+    return {rank: sum(number for _, number in each) for rank, each in counts.items()}
+
+
+def _lagging(totals: Mapping[int, int]) -> set[int]:
+    if len(totals) < 3:
+        return set()
+    usual = median_low(totals.values())
+    return {rank for rank, total in totals.items() if total < usual}
