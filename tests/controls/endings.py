@@ -41,9 +41,10 @@ SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = 4
 BEFORE = ("trains", "sleeps", "stands")
 STEPS_SECONDS = 8.0  # its rhythm is known
-READY_SECONDS = 120.0
+READY_SECONDS = 240.0
 GONE_SECONDS = 45.0  # torchrun gives its ranks half a minute
 AFTERMATH_SECONDS = 25.0
+LOOKS_SECONDS = 60.0  # longer, where a crowded machine has not come to a verdict by then
 GRACE_SECONDS = 5.0
 
 
@@ -150,6 +151,7 @@ class Runner:
                 way.strike(job)
                 self._until(lambda: not any(_lives(rank) for rank in ranks), GONE_SECONDS)
                 self._until(lambda: False, AFTERMATH_SECONDS)
+                self._until(lambda: all(one.verdicts for one in self._incidents(ending)), LOOKS_SECONDS)
                 ending.wrong = self._wrong(ending, way, told_before=told_before)
             else:
                 ending.wrong = f"it never was so far: {len(ranks)} ranks"

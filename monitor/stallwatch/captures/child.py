@@ -35,6 +35,7 @@ from stallwatch.node.no_network import give_up_network
 _STACKS_FIRST_SECONDS = 1.5
 _PROCESS_SECONDS = 2.0
 _USER_FILES_SECONDS = 4.0
+_LATER_FILES_SECONDS = 10.0  # from the third look on nobody waits for it: a crowded node's readers take long to start
 # Call sites hold the GIL for 3–10 s the first time (symbols), and other threads of the rank for up to 0.6 s: a minute
 # into a hang, when a passing wait has passed.
 _STACKS_LOOK = 3
@@ -86,13 +87,13 @@ class Look:
         if blind and not profiles:
             # What its own hook told names lines, too.
             files += self._start("user_files", [partial(self._user_files, blind)])
-        _join(files, _USER_FILES_SECONDS + 1)
+        _join(files, self._files_seconds + 1)
         _join(around + node + report, 1.0)
         self._tell(self.state(done=False))
         if profiles:
             _join(profiles, section.seconds)  # it has its own deadline
             # The lines that it saw, too.
-            _join(self._start("user_files", [partial(self._user_files, self.ranks)]), _USER_FILES_SECONDS + 1)
+            _join(self._start("user_files", [partial(self._user_files, self.ranks)]), self._files_seconds + 1)
         if self._order.call_sites and self._order.look >= _STACKS_LOOK and section.recorder_stacks:
             extra = [partial(rank.ask_recorder, (EXTRA,)) for rank in self.ranks if not rank.recorder.missing]
             _join(self._start("recorder", extra), recorder_seconds + 1)
@@ -154,8 +155,12 @@ class Look:
     def _user_files(self, ranks: Sequence[RankLook]) -> None:
         """One reader a user: it becomes that user once and for all."""
         wanted = ((rank.sample, rank.gone, rank.folder, rank.lines()) for rank in ranks if not rank.refused)
-        readers = user_files.readers([user_files.Subject(*one) for one in wanted], _USER_FILES_SECONDS)
-        _join(self._start("user_files", readers), _USER_FILES_SECONDS)
+        readers = user_files.readers([user_files.Subject(*one) for one in wanted], self._files_seconds)
+        _join(self._start("user_files", readers), self._files_seconds)
+
+    @property
+    def _files_seconds(self) -> float:
+        return _USER_FILES_SECONDS if self._order.look < _STACKS_LOOK else _LATER_FILES_SECONDS
 
     def _kernel_log(self) -> None:
         asked_ns = time.monotonic_ns()

@@ -66,6 +66,18 @@ def test_a_look_over_some_seconds_ends_when_no_profile_is_under_way(tmp_path: Pa
     assert states[-1].done
 
 
+@pytest.mark.parametrize(("look", "seconds"), [(1, 4.0), (2, 4.0), (3, 10.0)])
+def test_readers_of_logs_and_sources_get_longer_once_a_job_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: int, seconds: float
+) -> None:
+    given: list[float] = []
+    monkeypatch.setattr("stallwatch.captures.user_files.readers", lambda _, most: given.append(most) or [])
+    ended = msgspec.structs.replace(sample(0), pid=NO_SUCH_PID, process=Known(process(0), 0))
+    with kept(tmp_path, 0, look=look) as sending, open(os.devnull, "wb") as nothing:
+        Look([ended], Place(_order(look=look), sending, Held(nothing.fileno()))).take()
+    assert set(given) == {seconds}
+
+
 @pytest.mark.parametrize(("look", "call_sites", "asked"), [(3, 0, False), (3, 1, True), (2, 1, False)])
 def test_call_sites_are_asked_of_a_job_that_is_known_to_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: int, call_sites: int, asked: bool
