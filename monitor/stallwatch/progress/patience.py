@@ -11,6 +11,12 @@ _SECOND_NS = 1_000_000_000
 # What a rank does that waits for requests, for messages of an actor or for a person; nobody else waits then.
 _IDLE: frozenset[EndsByItself] = frozenset({"network", "sleep", "timeout"})
 _MOST_NAMED = 4
+# What a job that trains does again and again, and one that starts hardly ever: that broadcasts, gathers and meets.
+_REDUCTIONS = frozenset({
+    "all_reduce", "allreduce_coalesced", "all_reduce_coalesced", "reduce_scatter", "_reduce_scatter_base",
+    "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
+})  # fmt: skip
+_MANY_CALLS = 20
 _AS_LONG_AGAIN = 1.5  # times the longest of a phase's past: a checkpoint that always takes 20 min surprises nobody
 
 
@@ -101,6 +107,9 @@ def _kind(standstill: Standstill, config: Config) -> _Wait | None:
 def _start(standstill: Standstill, config: Config) -> _Wait | None:
     if standstill.begun and standstill.verdict.cause != "init_missing":
         return None
+    if _has_trained(standstill.verdict):
+        seconds = config.stall.unlearned_seconds
+        return _after(standstill, seconds, f"its rhythm is not known yet ({seconds:g} s, stall.unlearned_seconds)")
     own = _share_of_own_time(standstill, config.tell.start_share)
     if own is not None:
         why = f"the job has not begun to step ({config.tell.start_share:.0%} of its own time-out, tell.start_share)"
@@ -109,6 +118,13 @@ def _start(standstill: Standstill, config: Config) -> _Wait | None:
     seconds = config.tell.start_seconds
     until_ns = standstill.known_ns + int(seconds * _SECOND_NS)
     return _Wait(until_ns, f"the job has not begun to step ({seconds:g} s, tell.start_seconds)")
+
+
+def _has_trained(verdict: Verdict) -> bool:
+    """The recorders prove who is awaited, in a reduction that comes after many calls of its group: a job of which
+    nobody counts steps, and which was too young for its rhythm to be learned."""
+    proven = verdict.cause == "not_entered" and verdict.confidence == "certain"
+    return proven and verdict.operation in _REDUCTIONS and (verdict.seq or 0) > _MANY_CALLS
 
 
 def _settling(standstill: Standstill, config: Config) -> _Wait | None:

@@ -71,7 +71,12 @@ def test_readers_of_logs_and_sources_get_longer_once_a_job_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: int, seconds: float
 ) -> None:
     given: list[float] = []
-    monkeypatch.setattr("stallwatch.captures.user_files.readers", lambda _, most: given.append(most) or [])
+
+    def no_readers(_: object, most: float) -> list[object]:
+        given.append(most)
+        return []
+
+    monkeypatch.setattr("stallwatch.captures.user_files.readers", no_readers)
     ended = msgspec.structs.replace(sample(0), pid=NO_SUCH_PID, process=Known(process(0), 0))
     with kept(tmp_path, 0, look=look) as sending, open(os.devnull, "wb") as nothing:
         Look([ended], Place(_order(look=look), sending, Held(nothing.fileno()))).take()

@@ -88,6 +88,27 @@ def test_a_job_that_is_suspended_as_a_whole_has_the_patience_of_what_moves() -> 
     assert planned("rank_exited", suspended=True) == [(10, "critical")]
 
 
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        ({}, StallSection().unlearned_seconds),
+        ({"operation": "reduce_scatter"}, StallSection().unlearned_seconds),
+        ({"operation": "broadcast"}, 1000 * TELL.start_share),  # of the weights
+        ({"operation": "barrier"}, 1000 * TELL.start_share),
+        ({"seq": 20}, 1000 * TELL.start_share),
+        ({"seq": None}, 1000 * TELL.start_share),
+        ({"confidence": "likely"}, 1000 * TELL.start_share),
+        ({"confidence": "likely", "ends_by_itself": "storage"}, 1000 * TELL.start_share),
+    ],
+)
+def test_a_job_too_young_for_a_rhythm_is_told_where_its_recorders_prove_that_it_trained(
+    changes: dict[str, Any], seconds: float
+) -> None:
+    body = {"confidence": "certain", "operation": "all_reduce", "seq": 41, **changes}
+    young = {"begun": False, "deadline_ns": STANDS + 1000 * SECOND}
+    assert planned("not_entered", of_verdict=body, **young)[0] == (seconds, "warning")
+
+
 def test_a_job_that_has_not_begun_waits_for_its_own_time_out_or_the_setting() -> None:
     known = (KNOWN - STANDS) / SECOND
     told = plan(standstill("not_entered", begun=False), Config())
