@@ -3,6 +3,7 @@ own debug mode, jobs within jobs, and ranks that meet outside of process groups.
 NAME`. See common.py."""
 
 import asyncio
+import concurrent.futures
 import fcntl
 import itertools
 import os
@@ -209,6 +210,18 @@ def counts_epochs() -> None:
         if RANK == 0 and epoch == 2:
             compute(QUIET_SECONDS)
         beat.step()
+
+
+@situation
+def works_before_its_rhythm_is_known() -> None:
+    """Nobody counts steps yet; after two seconds of calls rank 0 waits for the result of a thread that evaluates."""
+    for _ in range(40):
+        time.sleep(STEP_SECONDS)
+        dist.all_reduce(torch.ones(1024, device=DEVICE))
+    if RANK == 0:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(compute, QUIET_SECONDS).result()
+    train(60)
 
 
 @situation
