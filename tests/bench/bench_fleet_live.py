@@ -1,8 +1,8 @@
 """Real daemons of several nodes on one machine, one gloo job across them, and a meeting place (root, iproute2, torch):
 
-    python tests/bench/bench_fleet_live.py [--nodes 3] [--place redis|file] [SCENARIO…]
+    python tests/bench/bench_fleet_live.py [--nodes 3] [--per-node 1] [--place redis|file] [SCENARIO…]
 
-A node is a namespace each of network, pids, hosts' names and mounts, with its own daemon, run directory and one rank.
+A node is a namespace each of network, pids, hosts' names and mounts, with its own daemon, run directory and ranks.
 Prints for each scenario what was told to a server in the place of Slack, by whom, and the seconds from the fault to the
 first message. Asserts nothing; ends 1 when a culprit is wrong, nobody was told, or more than one message was sent.
 """
@@ -91,7 +91,7 @@ class Node:
         self.net = f"{_TAG}p{next(_PLAYS)}n{number}"
         self.init: subprocess.Popen[bytes] | None = None
         self.daemon: DaemonChild | None = None
-        self.rank: subprocess.Popen[bytes] | None = None
+        self.ranks: list[subprocess.Popen[bytes]] = []
         self.mark = self.folder / "mark"
 
     def up(self) -> None:
@@ -116,17 +116,26 @@ class Node:
         self.daemon = DaemonChild(self.folder, os.environ, settings, command)
         self.daemon.start()
 
-    def train(self, program: Path, arguments: Sequence[str], ranks: int, master: str) -> None:
+    def train(self, program: Path, arguments: Sequence[str], nodes: int, per_node: int, master: str) -> None:
+        for local in range(per_node):
+            self._start(program, arguments, local, nodes, per_node, master)
+
+    def _start(
+        self, program: Path, arguments: Sequence[str], local: int, nodes: int, per_node: int, master: str
+    ) -> None:
         assert self.daemon is not None
         environment = job_environment(os.environ, self.daemon.rank_directory, self.mark, self.folder, "fleet-job")
         environment |= {
-            "RANK": str(self.number), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+            "RANK": str(self.number * per_node + local), "WORLD_SIZE": str(nodes * per_node),
+            "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(per_node),
             "MASTER_ADDR": master, "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth0",
         }  # fmt: skip
-        with (self.folder / "rank.log").open("wb") as log:
-            self.rank = subprocess.Popen(
-                [*self.enter(), sys.executable, str(program), *arguments, "--backend", "gloo"],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
+        with (self.folder / ("rank.log" if local == 0 else f"rank{local}.log")).open("wb") as log:
+            self.ranks.append(
+                subprocess.Popen(
+                    [*self.enter(), sys.executable, str(program), *arguments, "--backend", "gloo"],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
+                )
             )  # fmt: skip
 
     def cut(self) -> None:
@@ -144,10 +153,10 @@ class Node:
         with contextlib.suppress(Exception):
             if self.daemon is not None:
                 self.daemon.stop()
-        with contextlib.suppress(Exception):
-            if self.rank is not None:
-                self.rank.kill()
-                self.rank.wait(10)
+        for rank in self.ranks:
+            with contextlib.suppress(Exception):
+                rank.kill()
+                rank.wait(10)
         with contextlib.suppress(Exception):
             os.kill(self.pid, signal.SIGKILL)
             if self.init is not None:
@@ -161,8 +170,8 @@ def _children(pid: int) -> list[int]:
 
 
 class Cluster:
-    def __init__(self, folder: Path, nodes: int, place: str) -> None:
-        self.folder, self.place = folder, place
+    def __init__(self, folder: Path, nodes: int, per_node: int, place: str) -> None:
+        self.folder, self.place, self.per_node = folder, place, per_node
         self.nodes = [Node(number, folder) for number in range(nodes)]
         self.redis = Redis(folder)
         (folder / "key").write_text("a secret of at least sixteen bytes")
@@ -211,15 +220,20 @@ class Cluster:
             given = ["--by", "sleep", "--extra", "0.5", "--slow-rank", str(self.culprit), "--healthy-seconds", "25"]
             given += ["--seconds", "120"]
         for node in self.nodes:
-            node.train(self.program, given, len(self.nodes), self.nodes[0].address)
+            node.train(self.program, given, len(self.nodes), self.per_node, self.nodes[0].address)
 
     @property
     def culprit(self) -> int:
-        return drawn_rank(self.seed, len(self.nodes))
+        return drawn_rank(self.seed, len(self.nodes) * self.per_node)
+
+    @property
+    def home(self) -> Node:
+        """The culprit's node."""
+        return self.nodes[self.culprit // self.per_node]
 
     def struck(self) -> float:
         """The moment of the fault, on the clock that all of these nodes have in common."""
-        return float(self.until(lambda: self._mark() or 0.0, 90.0, "the fault"))
+        return float(self.until(lambda: self._mark() or 0.0, 300.0, "the fault"))
 
     def _mark(self) -> float | None:
         if self.program == _SLOW:
@@ -333,25 +347,26 @@ SCENARIOS: dict[str, Callable[[Cluster], None]] = {
 }  # fmt: skip
 
 
-def play(name: str, nodes: int, place: str) -> bool:
+def play(name: str, nodes: int, per_node: int, place: str) -> bool:
     folder = Path(tempfile.mkdtemp(prefix="fleet-live-"))
     folder.chmod(0o755)
-    with Cluster(folder, nodes, place).running() as cluster:
+    with Cluster(folder, nodes, per_node, place).running() as cluster:
         if name == "stopped":
             cluster.program = PROGRAMS / "job_control.py"
-        cluster.proves_nothing = name in ("link_dropped", "engine_away_before")
+        alone = name == "engine_away_before" and per_node == 1  # no rank beside the culprit waits for it
+        cluster.proves_nothing = alone
         if name == "slow":
             cluster.program = _SLOW
-        if nodes == 8:
-            cluster.seed = 6
-        if name != "engine_away_before" and place == "redis":
+        # The first draw of a rank that is not on rank 0's node.
+        cluster.seed = next(seed for seed in itertools.count(5) if drawn_rank(seed, nodes * per_node) >= per_node)
+        if not name.startswith("engine_away_before") and place == "redis":
             cluster.redis.start()
         cluster.watch()
         if name == "link_dropped":
             cluster.train("--fault-step", "1000000")
-            cluster.until(lambda: cluster.steps() > 40, 90.0, "forty steps")
+            cluster.until(lambda: cluster.steps() > 40, 300.0, "forty steps")
             struck = time.monotonic()
-            cluster.nodes[cluster.culprit].cut()
+            cluster.home.cut()
         else:
             cluster.train()
             struck = cluster.struck()
@@ -366,13 +381,14 @@ def play(name: str, nodes: int, place: str) -> bool:
         who = next((n.name for n in cluster.nodes if n.address == first["from"]), first["from"])
         words = json.dumps(first)
         named = {verdict.culprits for n in cluster.nodes if (verdict := _verdict(cluster.incident(n))) is not None}
-        if cluster.proves_nothing:
+        if cluster.proves_nothing or name == "link_dropped":
             words = f"rank {cluster.culprit}"  # undecided names nobody; what counts is that no innocent is named
         right = f"ank {cluster.culprit}" in words and named <= {(cluster.culprit,), ()}
         seen = {n.name: _shown(cluster.incident(n)) for n in cluster.nodes}
         print(
-            f"{name:20} {place:5} {nodes} nodes: {got[0][0] - struck:5.1f} s, told by {who}, messages {len(got)}, "
-            f"culprit {cluster.culprit} {'right' if right else 'WRONG'}\n    {first.get('text', '')[:220]}\n    {seen}",
+            f"{name:20} {place:5} {nodes} nodes of {per_node}: {got[0][0] - struck:5.1f} s, told by {who}, "
+            f"messages {len(got)}, culprit {cluster.culprit} {'right' if right else 'WRONG'}\n"
+            f"    {first.get('text', '')[:220]}\n    {seen}",
             flush=True,
         )
         for at, body in got[1:]:
@@ -401,12 +417,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenarios", nargs="*", choices=[[], *SCENARIOS], default=[])
     parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--per-node", type=int, default=1, help="ranks")
     parser.add_argument("--place", choices=("redis", "file"), default="redis")
     options = parser.parse_args()
     well = True
     for name in options.scenarios or SCENARIOS:
         try:
-            well = play(name, options.nodes, options.place) and well
+            well = play(name, options.nodes, options.per_node, options.place) and well
         except TimeoutError as error:
             print(f"{name}: {error}", flush=True)
             well = False

@@ -31,6 +31,7 @@ _TICK, _LATER_TICK, _LATER = 1.0, 2.0, 70.0
 _AFTER = 40.0  # it goes on after the end
 _TIME_OUT = 3.0  # of a request that nobody answers
 _JUDGING = 0.5
+_EACH = 100  # incidents between two lines of progress
 
 
 class _Judging:
@@ -222,7 +223,6 @@ class Count:
             f"told once {self.count['told once']}; twice: "
             + (", ".join(f"{count} {why}" for why, count in self.twice.most_common()) or "none"),
             f"two keys {self.count['two keys']}; ends told {self.count['ends']}, twice {self.count['ends twice']}",
-            *self.bad,
             "verdict: " + ("nothing lost" if self.good else "SOMETHING WAS LOST"),
         ]
 
@@ -266,10 +266,14 @@ def play(seed: int, make: MakePlaces = in_memory) -> FleetRun:
 
 
 def incidents(number: int, seed: int, kind: PlaceKind = "memory") -> Count:
-    """So many incidents, each by a seed of its own."""
+    """So many incidents, each by a seed of its own; what goes wrong, and how far it has come, is printed at once."""
     count, began = Count(seed), time.monotonic()
     with places_of(kind) as make:
         for one in range(seed, seed + number):
+            known = len(count.bad)
             note(count, one, play(one, make))
+            print(*count.bad[known:], sep="\n", end="\n" * (len(count.bad) > known), flush=True)
+            if count.count["incidents"] % _EACH == 0:
+                print(f"{count.count['incidents']} incidents, {len(count.bad)} of them bad", flush=True)
     count.seconds = time.monotonic() - began
     return count
