@@ -61,6 +61,7 @@ class Look(msgspec.Struct, frozen=True):
     surely: tuple[int, ...]  # whatever the constant distance of the ranks' counts is
     pending: tuple[int, ...] = ()  # in how many each had something pending, which says it to other nodes' ranks too
     step: int = -1  # that it is; -1: nobody counts steps
+    apart_ns: int = 0  # the most that lay between two ranks' samples of one moment
 
 
 class Looks(msgspec.Struct, frozen=True):
@@ -82,6 +83,10 @@ class Looks(msgspec.Struct, frozen=True):
         """The same of the looks before the last `window`, as far as they are kept."""
         place = self.members.index(member)
         return tuple((look.ticks, look.waited[place]) for look in self.looks[-2 * window : -window])
+
+    def apart_ns(self, window: int) -> tuple[int, ...]:
+        """How far the samples of each of the last looks lie apart."""
+        return tuple(look.apart_ns for look in self.looks[-window:])
 
     def since_ns(self, window: int) -> int:
         """When the first of the last `window` looks began."""
@@ -157,7 +162,7 @@ def _with(looks: Looks, number: int) -> Looks:
     mark = step if step >= 0 else max(sample.completed for sample in together)
     # Who does not step is nobody's peer, and said to wait for nobody.
     waited, certainly = (tuple(int(of.get(m.rank, False)) for m in members) for of in (waits, surely))
-    look = Look(at_ns, 1, waited, certainly, tuple(int(sample.pending) for sample in together), step)
+    look = Look(at_ns, 1, waited, certainly, tuple(int(sample.pending) for sample in together), step, apart_ns)
     if looks.looks and mark == looks.mark:
         return msgspec.structs.replace(looks, looks=(*looks.looks[:-1], _both(looks.looks[-1], look)))
     kept = (*looks.looks, look)[-KEPT_LOOKS:]
@@ -172,6 +177,7 @@ def _both(one: Look, other: Look) -> Look:
         tuple(a + b for a, b in zip(one.surely, other.surely, strict=True)),
         tuple(a + b for a, b in zip(one.pending, other.pending, strict=True)),
         one.step,
+        max(one.apart_ns, other.apart_ns),
     )
 
 

@@ -22,6 +22,7 @@ from stallwatch.detectors.waiting import (
     cost,
     difference,
     is_due,
+    lost,
     was_so,
     who_waits_least,
 )
@@ -42,6 +43,7 @@ _FIRST_STEPS = 32  # a daemon that came later does not know how the job began
 _EARLIER_LOOKS = 16  # say whether it was so before
 _MORE = 1.5  # times what it was at first: that is new
 _SHOWN_LOOKS = 64  # what people see of ranks of which nothing was found
+_AT_ONCE = 0.05  # of a step: samples that lie less apart are of one moment
 _LAG_LOOKS = 8
 _LAG_STEPS = 10
 
@@ -337,10 +339,12 @@ def _is_usual(looks: Looks, least: Least) -> bool:
 
 
 def _measured(looks: Looks, ranks: Sequence[int], window: int, alive: Sequence[RankHistory]) -> Slowness | None:
-    share, error = _difference(looks, ranks, window)
     span_ns = looks.looks[-1].at_ns - looks.since_ns(window)
     durations = [d for rank in alive if rank.heartbeat for d in _within(rank.heartbeat.step_durations_ns, span_ns)]
     step_seconds = median(durations) / SECOND_NS if durations else 0.0
+    at_once = [apart_ns <= _AT_ONCE * step_seconds * SECOND_NS for apart_ns in looks.apart_ns(window)]
+    columns = [(peer.rank, looks.column(peer, window)) for peer in _peers(looks, ranks)]
+    share, error = lost(columns, ranks, at_once) or difference(columns, ranks)
     return cost(share, error, step_seconds, window, span_ns / SECOND_NS)
 
 

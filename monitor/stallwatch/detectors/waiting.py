@@ -29,6 +29,7 @@ _OF_WHOLE = 0.35  # as much of it in each part, at least
 _EARLIER_LOOKS = 16  # that show what was before
 _SOME_LOOKS = 4  # the same, if they differ so much
 _ALWAYS = 0.5  # of the difference now
+_MOST_AT_ONCE = 0.6  # of the looks: of fewer those that are of one moment would be no fair sample
 _SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
 
 Column = tuple[tuple[int, int], ...]  # one rank: (ticks, of these waiting) of each look, oldest first
@@ -147,6 +148,27 @@ def difference(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> t
     each = _differences(columns, ranks)
     middle = _mean(each)
     return middle, stdev(each) / math.sqrt(len(each)) if len(each) > 1 else abs(middle)
+
+
+def lost(
+    columns: Sequence[tuple[int, Column]], ranks: Sequence[int], at_once: Sequence[bool]
+) -> tuple[float, float] | None:
+    """Given (rank, column) of peers, those that are slow, and which looks saw all of them at one moment, return by which
+    share of the time all the others wait and not all of these, with its standard error: that is what they cost the job,
+    where a difference counts, too, what it would wait for another of them. None where most looks are of no moment.
+
+    A rank that waits does so until the step is over: in as many moments as the last of some waits, all of them do.
+    """
+    slow = [column for rank, column in columns if rank in ranks]
+    rest = [column for rank, column in columns if rank not in ranks]
+    if not slow or not rest or sum(at_once) < _MOST_AT_ONCE * len(at_once):
+        return None
+    each = [
+        max(0, min(waited for _, waited in others) - min(waited for _, waited in own)) / own[0][0]
+        for own, others, seen in zip(zip(*slow, strict=True), zip(*rest, strict=True), at_once, strict=True)
+        if seen
+    ]
+    return _mean(each), stdev(each) / math.sqrt(len(each)) if len(each) > 1 else _mean(each)
 
 
 def _differences(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> list[float]:

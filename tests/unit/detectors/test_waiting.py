@@ -14,6 +14,7 @@ from stallwatch.detectors.waiting import (
     divergence,
     is_due,
     leads,
+    lost,
     was_so,
     who_waits_least,
 )
@@ -78,6 +79,19 @@ def test_the_difference_with_its_error() -> None:
 def test_without_somebody_on_both_sides_there_is_no_difference(ranks: tuple[int, ...]) -> None:
     assert difference(columns(6, 6, 0, 6), ranks) == (0.0, 0.0)
     assert difference(columns(6, 6, 0, 6, looks=0), (2,)) == (0.0, 0.0)
+
+
+def test_what_ranks_cost_is_what_the_last_of_the_others_waits_for_them() -> None:
+    """Rank 3 comes late now and then, too: what the job waits for it is no cost of rank 2."""
+    looks = [(6, 6, 0, 2), (6, 6, 0, 6), (6, 6, 1, 0), (6, 6, 0, 4)]
+    mixed = [(rank, tuple((10, waited[rank]) for waited in looks)) for rank in range(4)]
+    share, error = lost(mixed, (2,), [True] * 4) or (None, None)
+    assert share == pytest.approx((0.2 + 0.6 + 0.0 + 0.4) / 4)
+    assert error is not None
+    assert error > 0
+    assert difference(mixed, (2,))[0] > 0.55
+    assert lost(mixed, (2,), [True, True, False, False]) is None, "of several moments they cannot be compared"
+    assert lost(mixed, (0, 1, 2, 3), [True] * 4) is None
 
 
 def test_whether_it_was_so_before() -> None:

@@ -234,21 +234,27 @@ def _latest(calls: Sequence[dict[int, int]], step_ns: float) -> Late | None:
         count = _since_when(last)
         if count is None:
             continue
-        ordered = sorted(behind[-count:])
-        late, error = median(ordered), _INTERVAL * sqrt(count)
-        low = ordered[max(0, int(count / 2 - error))]
+        gaps = [min(at[rank] for rank in slow) - max(_others(at, slow)) for at in calls[-count:]]
+        late, ahead = median(behind[-count:]), median(gaps)
         step = max(step_ns, _distance(calls[-count:]))
-        ahead = median(min(at[rank] for rank in slow) - max(_others(at, slow)) for at in calls[-count:])
         without = max(step - late, 1.0)
         began = len(calls) - count >= _MIN_ARRIVALS
         apart = stand_apart(len(slow), len(others), late / without, ahead / without, _LATE_SHARE_OF_STEP, began=began)
-        if low > 0 and late >= _LATE_FLOOR_NS and apart:
-            high = ordered[min(count - 1, int(count / 2 + error))]
+        if _interval(behind[-count:])[0] > 0 and late >= _LATE_FLOOR_NS and apart:
+            # What they cost is what the last of the others waits, who would else be waited for.
+            low, high = (max(0.0, end) for end in _interval(gaps))
             spanned = median(calls[-1].values()) - median(calls[-count].values())
-            cost = Slowness(late / 1e9, low / 1e9, high / 1e9, step / 1e9, count, spanned / 1e9)
+            cost = Slowness(ahead / 1e9, low / 1e9, high / 1e9, step / 1e9, count, spanned / 1e9)
             since_ns = max(calls[-count].values())
             return Late(tuple(sorted(slow)), cost, sum(last[-count:]) / count, 0, all_seen=True, since_ns=since_ns)
     return None
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """About 95 % of their median."""
+    ordered, error = sorted(values), _INTERVAL * sqrt(len(values))
+    middle = len(values) / 2
+    return ordered[max(0, int(middle - error))], ordered[min(len(values) - 1, int(middle + error))]
 
 
 def _since_when(last: Sequence[bool]) -> int | None:

@@ -190,13 +190,13 @@ def test_else_nothing_says_that_a_slow_rank_is_so_by_design(
     assert verdict(stacks, usage, rank=rank, from_start=from_start).by_design == ""
 
 
-def moved(peers_runnable: float) -> Verdict:
+def moved(peers_runnable: float, *, of_rank_3: int = -20_000_000) -> Verdict:
     """Of a job whose rank 2 gets 60 ms in each step, of which the three others lose 20 each, halfway."""
-    own, began, arrivals = {}, 0, []
+    more = {0: -20_000_000, 1: -20_000_000, 2: 60_000_000, 3: of_rank_3}
+    began, arrivals = 0, []
     for call in range(78):
         since, first = call >= 40, call % 2 == 0
-        own = {rank: STEP_NS + (first and since) * (60_000_000 if rank == 2 else -20_000_000) for rank in range(4)}
-        arrivals.append({rank: began + own[rank] for rank in range(4)})
+        arrivals.append({rank: began + STEP_NS + (first and since) * more[rank] for rank in range(4)})
         began = max(arrivals[-1].values())
     ranks = []
     for number in range(4):
@@ -217,3 +217,9 @@ def moved(peers_runnable: float) -> Verdict:
 def test_work_that_has_moved_is_by_design_and_a_machine_that_has_become_less_busy_is_none() -> None:
     assert "work has moved to rank 2" in moved(0.0).by_design
     assert moved(0.15).by_design == ""
+
+
+def test_what_a_rank_costs_is_what_the_last_of_the_others_waits_for_it() -> None:
+    cost = moved(0.0, of_rank_3=0).slowness
+    assert cost is not None
+    assert cost.cost_seconds == pytest.approx(0.06)
