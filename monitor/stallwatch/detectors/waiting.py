@@ -153,9 +153,9 @@ def difference(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> t
 def lost(
     columns: Sequence[tuple[int, Column]], ranks: Sequence[int], at_once: Sequence[bool]
 ) -> tuple[float, float] | None:
-    """Given (rank, column) of peers, those that are slow, and which looks saw all of them at one moment, return by which
+    """Given (rank, column) of peers, those that are slow, and which looks saw all peers at one moment, return by which
     share of the time all the others wait and not all of these, with its standard error: that is what they cost the job,
-    where a difference counts, too, what it would wait for another of them. None where most looks are of no moment.
+    where a difference counts, too, what it would wait for another rank. None where too few looks are of one moment.
 
     A rank that waits does so until the step is over: in as many moments as the last of some waits, all of them do.
     """
