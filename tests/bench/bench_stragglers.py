@@ -1,16 +1,21 @@
 """Slow ranks by detection alone, on a simulated clock: time to alert, precision, recall; and jobs that only look so.
 
     python tests/bench/bench_stragglers.py [--jobs 10] [--minutes 20] [--json stragglers.json]
+    python tests/bench/bench_stragglers.py --calm 5000 [--seed 0] [--minutes 5] [--seconds 500]
 
 One rank of 4 and of 8 is slower by 10 %, 30 % and 100 %, by sleep, contention for the CPU, or its data loader, under
 gloo and under NCCL as torch's counters show it (host in step with its device, and running ahead); controls are a steady
-pipeline, experts whose load changes, logging that the device's queue hides, and jobs with nothing wrong.
+pipeline, experts whose load changes, logging that the device's queue hides, and jobs with nothing wrong. `--calm`: jobs
+drawn by chance in which no rank is slow, with jitter of 10, 30 and 60 %, normal and heavy-tailed, and what is uneven by
+design; exit code 0 when no rank is called slow in any (a suspicion leads to a look, and is counted apart).
 tests/replay/stragglers.py says how.
 """
 
 import argparse
+import random
 import statistics
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -22,13 +27,25 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
 from stallwatch.config import Config
 from stallwatch.replay.playing import detect
-from tests.replay.stragglers import Backend, By, Job, play
+from tests.replay.stragglers import Backend, By, Design, Job, play
 
 ONSET_SECONDS = 120.0
 SLOW: tuple[By, ...] = ("sleep", "cpu contention", "data loader")
 CONTROLS: tuple[By, ...] = ("nothing", "pipeline", "experts")
 BACKENDS: tuple[Backend, ...] = ("gloo", "nccl", "nccl ahead")
 EXPLAINED = {"cpu contention": "CPU core", "data loader": "data loaders", "sleep": "nothing that can be seen"}
+
+
+DESIGNS: tuple[Design, ...] = ("even", "even", "experts", "routed", "lengths", "wanders", "evaluates", "saves")
+JITTERS = (0.1, 0.3, 0.6)
+
+
+class Calm(msgspec.Struct, frozen=True):
+    seed: int
+    kind: str
+    job: str
+    suspected: int  # ticks at which somebody was
+    told: str  # what was said of the first that was confirmed
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -45,6 +62,8 @@ class Result(msgspec.Struct, frozen=True):
 
 def main() -> int:
     options = _options()
+    if options.calm:
+        return _calm(options)
     cases = [
         (Job(by, ranks, slowdown, seed % ranks, ONSET_SECONDS, backend), seed, options.minutes)
         for backend in options.backend or BACKENDS
@@ -67,6 +86,56 @@ def main() -> int:
     if options.json:
         options.json.write_bytes(msgspec.json.encode(results))
     return 0 if found == len(slow) and not wrong else 1
+
+
+def calm_job(seed: int) -> tuple[str, Job]:
+    """Return (kind, job) of a job in which no rank is slow."""
+    draw = random.Random(f"calm {seed}")
+    backend, ranks = draw.choice(BACKENDS), draw.choice((2, 4, 8))
+    by: By = draw.choice(("nothing", "nothing", "nothing", "pipeline", "experts"))
+    design: Design = draw.choice(DESIGNS) if by == "nothing" else "even"
+    jitter, heavy = draw.choice(JITTERS), draw.random() < 0.5
+    if (by, design, backend) == ("nothing", "even", "nccl ahead") and draw.random() < 0.2:
+        by = "logging"
+    job = Job(
+        by, ranks, 0.0, 0, 0.0, backend,
+        step_scale=draw.choice((0.25, 1.0, 5.0)), design=design, spread=draw.choice((0.2, 0.5, 1.0)),
+        rhythm_seconds=draw.choice((2.0, 5.0, 15.0)), design_seed=seed, jitter=jitter, heavy=heavy,
+    )  # fmt: skip
+    return f"{by} {design}, jitter {jitter:.0%}{' heavy-tailed' if heavy else ''}", job
+
+
+def _run_calm(case: tuple[int, float, float]) -> Calm | None:
+    seed, minutes, until = case
+    if time.time() > until:
+        return None
+    kind, job = calm_job(seed)
+    suspected, told = 0, []
+    for snapshot, detected in detect(Config(), play(job, minutes * 60, seed)):
+        assert not detected.errors, detected.errors
+        found = [finding for finding in detected.findings if finding.detector == "slow"]
+        suspected += bool(found)
+        told += [f"after {snapshot.tick} s: {f.reason}" for f in found if f.stage == "confirmed"][: 1 - len(told)]
+    return Calm(seed, kind, str(job), suspected, told[0] if told else "")
+
+
+def _calm(options: argparse.Namespace) -> int:
+    until = time.time() + options.seconds
+    cases = [(seed, options.minutes, until) for seed in range(options.seed, options.seed + options.calm)]
+    with ProcessPoolExecutor(options.processes) as pool:
+        played = [one for one in pool.map(_run_calm, cases, chunksize=4) if one is not None]
+    called = [one for one in played if one.told]
+    for one in called:
+        print(f"CALLED SLOW: seed {one.seed}, {one.kind}: {one.told}; {one.job}")
+    print("| kind | jobs | called slow | jobs with a suspicion |\n| --- | --- | --- | --- |")
+    for kind in sorted({one.kind for one in played}):
+        mine = [one for one in played if one.kind == kind]
+        print(f"| {kind} | {len(mine)} | {sum(bool(m.told) for m in mine)} | {sum(bool(m.suspected) for m in mine)} |")
+    hours = len(played) * options.minutes / 60
+    print(f"{len(called)} of {len(played)} calm jobs called slow, {hours:.0f} job-hours")
+    if options.json:
+        options.json.write_bytes(msgspec.json.encode(played))
+    return 0 if played and not called else 1
 
 
 def _kind(result: Result) -> tuple[str, str, int, float]:
@@ -115,6 +184,9 @@ def _line(mine: list[Result]) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=10, help="of each kind")
+    parser.add_argument("--calm", type=int, default=0, help="so many jobs in which no rank is slow")
+    parser.add_argument("--seed", type=int, default=0, help="of the first of these")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="of these, begin none after so long")
     parser.add_argument("--minutes", type=float, default=20.0, help="how long each is watched")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--backend", action="append", choices=BACKENDS, help="may be given several times; default: all")

@@ -25,8 +25,9 @@ By = Literal["sleep", "cpu contention", "data loader", "nothing", "pipeline", "e
 # What is uneven by design, beside what a fault adds: each rank's own load, drawn anew after so many seconds
 # ("experts"); the same where the ranks share one amount of work ("routed"); each step's own length ("lengths"); one
 # rank after another that needs longer for a while ("wanders"); one that gets more of the others' work for a while
-# ("surge").
-Design = Literal["even", "experts", "routed", "lengths", "wanders", "surge"]
+# ("surge"); rank 0 that evaluates, or saves, now and then, while the others wait for it.
+Design = Literal["even", "experts", "routed", "lengths", "wanders", "surge", "evaluates", "saves"]
+_SELDOM: dict[Design, tuple[float, float]] = {"evaluates": (0.02, 10.0), "saves": (0.025, 5.0)}  # a step, its length
 Backend = Literal["gloo", "nccl", "nccl ahead"]
 COMPUTE_SECONDS = 0.17
 COLLECTIVE_SECONDS = 0.03
@@ -50,6 +51,8 @@ class Job(NamedTuple):
     rhythm_seconds: float = 5.0
     design_seed: int = 0
     lasts_seconds: float = math.inf  # how long the rank is slow
+    jitter: float = JITTER  # of each rank's own time for a step
+    heavy: bool = False  # a few steps are much longer than all others
 
     def is_slow(self, rank: int, now: float) -> bool:
         """Whether that is so of this rank at a moment of the job."""
@@ -118,7 +121,7 @@ def play(job: Job, seconds: float, seed: int) -> Iterator[NodeSnapshot]:
 
 
 def _compute(job: Job, rank: int, now: float, rng: random.Random) -> float:
-    seconds = COMPUTE_SECONDS * job.step_scale * rng.lognormvariate(0, JITTER)
+    seconds = COMPUTE_SECONDS * job.step_scale * _by_chance(job, rng)
     if job.backend == "nccl ahead":
         seconds *= 0.6  # the host is faster than the device, or it could not run ahead
     seconds *= 1 + _by_design(job, rank, now, rng)
@@ -140,12 +143,21 @@ def _compute(job: Job, rank: int, now: float, rng: random.Random) -> float:
     return seconds
 
 
+def _by_chance(job: Job, rng: random.Random) -> float:
+    if job.heavy:
+        return max(0.2, 1 + job.jitter * (rng.paretovariate(2.5) - 1.67))
+    return rng.lognormvariate(0, job.jitter)
+
+
 def _by_design(job: Job, rank: int, now: float, rng: random.Random) -> float:
     """What this rank has to do beside its usual work, as a part of it."""
     if job.design == "lengths":
         return min(job.spread * rng.lognormvariate(-0.7, 0.8), 3.0)
     if job.design == "even":
         return 0.0
+    if job.design in _SELDOM:
+        often, long = _SELDOM[job.design]
+        return long if rank == 0 and rng.random() < often else 0.0
     loads = _loads(job.ranks, job.design_seed, int(now / job.rhythm_seconds))
     if job.design == "experts":
         return job.spread * loads[rank]

@@ -323,7 +323,7 @@ def slow_rank(analysis: Analysis) -> Saying:
         by_design=_by_design(analysis, slow.ranks, why, _moved_seconds(analysis, slow, why)),
         profiled=why.profiled,
         frame=why.frame,
-        told=why.told,
+        told=_told(analysis, slow.ranks, why),
         steps=why.steps,
     )
 
@@ -343,7 +343,7 @@ def measured_slow(analysis: Analysis, held_back: HeldBack) -> Claim:
         by_design=_by_design(analysis, held_back.ranks, why, 0.0),
         profiled=True,  # what a single look shows of it is no line that takes the time
         frame=why.frame,
-        told=why.told,
+        told=_told(analysis, held_back.ranks, why),
         steps=why.steps,
     )
 
@@ -366,15 +366,30 @@ def _by_design(analysis: Analysis, slow: Sequence[int], why: Reasons, moved_seco
             f"since then the others together have {moved_seconds:.2g} s less to do in each step: work has moved to "
             f"{named(slow)}, as experts and dynamic batches move it"
         )
-    spent, held_back = why.spent, analysis.case.held_back
-    always = held_back is not None and held_back.from_start and held_back.ranks == tuple(slow)
-    if always and len(slow) == 1 and _is_first_of_node(analysis, slow[0]) and spent is not None and not spent.is_shared:
+    spent = why.spent
+    if (
+        _is_from_start(analysis, slow)
+        and len(slow) == 1
+        and _is_first_of_node(analysis, slow[0])
+        and spent is not None
+        and not spent.is_shared
+    ):
         at = f"{spent.frame.filename.rpartition('/')[2]}:{spent.frame.line}"
         return (
             f"{named(slow)} alone is at {at}, and so since its first steps: consistent with work that the program "
             "gives to the first rank (logs, metrics)"
         )
     return ""
+
+
+def _told(analysis: Analysis, slow: Sequence[int], why: Reasons) -> str:
+    since = "so since the first steps" if _is_from_start(analysis, slow) else ""
+    return "; ".join(filter(None, (since, why.told)))
+
+
+def _is_from_start(analysis: Analysis, slow: Sequence[int]) -> bool:
+    held_back = analysis.case.held_back
+    return held_back is not None and held_back.from_start and held_back.ranks == tuple(slow)
 
 
 def _is_first_of_node(analysis: Analysis, rank: int) -> bool:

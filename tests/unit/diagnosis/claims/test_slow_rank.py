@@ -167,6 +167,11 @@ def test_the_same_line_for_longer_asks_for_what_the_ranks_are_given() -> None:
     assert "Compare what rank 2 and a peer are given at train.py:90" in told.next_steps[0]
 
 
+def test_whether_it_became_slow_or_always_was_is_told() -> None:
+    assert "so since the first steps; it spends 38% of its time" in verdict(OWN, from_start=True).summary
+    assert "first steps" not in verdict(OWN).summary
+
+
 def test_what_rank_0_alone_does_from_its_first_step_is_by_design() -> None:
     said = "rank 0 alone is at data.py:41, and so since its first steps"
     assert said in verdict(OWN, rank=0, from_start=True).by_design
