@@ -12,6 +12,7 @@ from tests.bench import lanes
 # As the program has it: nobody is to be told of these. Their extra is of what is uneven.
 BY_DESIGN = ("logs", "evaluates", "saves", "uneven", "experts", "wander", "surge")
 PROGRAM = Path(__file__).parents[1] / "programs" / "slow_rank.py"
+_LIKE = {"creep": "sleep", "wander": "sleep"}
 _SHARED_CODE = {"cpu": "compute", "beside": "consume"}  # the function in which all ranks or one spend the time
 _START_SECONDS = 8.0
 # How many steps, and seconds at least, until it is told, and how long it goes on being slow then; until it is over.
@@ -161,7 +162,7 @@ class Run(msgspec.Struct):
 
 def places(by: str) -> set[str]:
     """Where the program spends the time that the other ranks do not, as an incident words it."""
-    lines = PROGRAM.read_text().splitlines()
+    lines, by = PROGRAM.read_text().splitlines(), _LIKE.get(by, by)
     found = [number for number, line in enumerate(lines, 1) if line.rstrip().endswith(f"# slow: {by}")]
     inside = _SHARED_CODE.get(by)
     named = {f"{PROGRAM.name}:{number} main" for number in found}

@@ -151,7 +151,9 @@ class Assembly:
         if len(self._incidents) != 1 or not slow:
             return None
         found = slow[0]
-        return HeldBack(found.ranks, found.reason, found.slowness, found.stage == "confirmed", found.from_start)
+        return HeldBack(
+            found.ranks, found.reason, found.slowness, found.stage == "confirmed", found.from_start, found.grows
+        )
 
     def _meeting(self, description: Description, world_size: int | None) -> Rendezvous:
         """What the daemon's last snapshot tells of ranks of this job that are in none of the given folders."""

@@ -8,6 +8,7 @@ import msgspec
 
 from stallwatch.config_sections import SlowSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
+from stallwatch.detectors.lagging import LAG_LOOKS, Lagging, lags_of, who_lags
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks, Member, looked, peers_of
 from stallwatch.detectors.shares import Shares, shares_of
@@ -19,6 +20,7 @@ from stallwatch.detectors.waiting import (
     Column,
     Least,
     Peers,
+    becomes_more,
     cost,
     difference,
     is_due,
@@ -44,22 +46,12 @@ _EARLIER_LOOKS = 16  # say whether it was so before
 _MORE = 1.5  # times what it was at first: that is new
 _SHOWN_LOOKS = 64  # what people see of ranks of which nothing was found
 _AT_ONCE = 0.05  # of a step: samples that lie less apart are of one moment
-_LAG_LOOKS = 8
-_LAG_STEPS = 10
-
-
-class _Lagging(msgspec.Struct, frozen=True):
-    rank: int
-    pid: int
-    lags: tuple[int, ...] = ()  # steps behind the median, newest last
-    counted: tuple[bool, ...] = ()  # at the same looks: whether it has counted a step since the one before
-    counts: bool = False  # and whether since the last of them
 
 
 class _Watched(msgspec.Struct, frozen=True):
     job: JobKey
     looks: Looks = Looks()
-    lagging: tuple[_Lagging, ...] = ()
+    lagging: tuple[Lagging, ...] = ()
     # By the shortest window that spans enough time, then by WINDOWS.
     by_window: tuple[Least | None, ...] = (None,) * (1 + len(WINDOWS))
     shares: tuple[tuple[int, int, Shares], ...] = ()  # rank, pid
@@ -83,6 +75,8 @@ class _Slow(msgspec.Struct, frozen=True):
     took_ns: int = 0  # from its beginning until it was found
     from_start: bool = False
     first_share: float = 0.0  # the share as it was first found
+    found_looks: int = 0  # of the job, when it was
+    grows: bool = False  # it has become more since then, and by little all the time
     quiet_ticks: int = 0
 
 
@@ -157,7 +151,7 @@ class SlowDetector:
             by_window = self._by_window(before, looks)
             if begun_anew or not shares or is_due(_SHOWN_LOOKS, before.looks.count, looks.count):
                 shares = shares_of(looks, _SHOWN_LOOKS)
-        lagging = _lags(before.lagging, alive)
+        lagging = lags_of(before.lagging, alive)
         first_mark = before.first_mark if before.looks.count and looks.count >= before.looks.count else looks.mark
         return _Watched(before.job, looks, lagging, by_window, shares, first_mark, before.anew_ns)
 
@@ -209,7 +203,10 @@ class SlowDetector:
         first_share = before.first_share if before and same else share
         from_start = before.from_start if before and same else _is_from_start(watched, least)
         from_start = from_start and share <= _MORE * first_share
-        since = " since the first steps" if from_start else ""
+        found_looks = before.found_looks if before and same else watched.looks.count
+        lately = min(watched.looks.count - found_looks, len(watched.looks.looks))
+        grows = bool(lately) and becomes_more(_columns(watched.looks, least.ranks, lately), least.ranks)
+        since = " since the first steps" if from_start else " more and more" if grows else ""
         price = price_of(slowness, at_most=watched.looks.nccl)
         reason = f"{held_back(least, since)}{price}{why_slow(least.ranks[0], alive, seen)}"
         since_ns = before.since_ns if before and same else least.since_ns
@@ -225,6 +222,8 @@ class SlowDetector:
             max(took_ns, _OVER_NS),
             from_start,
             first_share,
+            found_looks,
+            grows,
         )
 
     def _held(self, before: _Slow, watched: _Watched, alive: Sequence[RankHistory], *, moved: bool) -> _Slow | None:
@@ -255,24 +254,8 @@ class SlowDetector:
             reason=slow.reason,
             slowness=slow.slowness,
             from_start=slow.from_start,
+            grows=slow.grows,
         )
-
-
-def _lags(before: Sequence[_Lagging], alive: Sequence[RankHistory]) -> tuple[_Lagging, ...]:
-    known = {(one.rank, one.pid): one for one in before}
-    steps = sorted(rank.heartbeat.step for rank in alive if rank.heartbeat and rank.heartbeat.step is not None)
-    lagging = []
-    for rank in alive:
-        pid = rank.sample.pid
-        one = known.get((rank.sample.rank, pid)) or _Lagging(rank.sample.rank, pid)
-        counts = one.counts or rank.ticks.stepped
-        if rank.readable and rank.heartbeat and rank.heartbeat.step is not None and not rank.phase:
-            lags = (*one.lags, steps[len(steps) // 2] - rank.heartbeat.step)[-_LAG_LOOKS:]
-            one = _Lagging(one.rank, pid, lags, (*one.counted, counts)[-_LAG_LOOKS:])
-        elif counts != one.counts:
-            one = msgspec.structs.replace(one, counts=counts)
-        lagging.append(one)
-    return tuple(lagging)
 
 
 def _gives_way(before: _Slow, now: _Slow | None, watched: _Watched) -> bool:
@@ -290,7 +273,7 @@ def _begun_anew(watched: _Watched, over: _Slow) -> _Watched:
 
 
 def _by_steps(watched: _Watched, alive: Sequence[RankHistory], before: _Slow | None, seen: NodeHistory) -> _Slow | None:
-    lagging = _who_lags(watched.lagging)
+    lagging = who_lags(watched.lagging)
     if lagging is None:
         return None
     ranks = (lagging.rank,)
@@ -299,7 +282,7 @@ def _by_steps(watched: _Watched, alive: Sequence[RankHistory], before: _Slow | N
         f"rank {lagging.rank} falls behind: {lagging.lags[-1]} steps behind the median of its job, and more at "
         f"every look{why_slow(lagging.rank, alive, seen)}"
     )
-    since_ns = before.since_ns if before and same else seen.at_ns - _LAG_LOOKS * SECOND_NS
+    since_ns = before.since_ns if before and same else seen.at_ns - LAG_LOOKS * SECOND_NS
     return _Slow(watched.job, ranks, since_ns, same, reason)
 
 
@@ -309,8 +292,12 @@ def _before(looks: Looks, members: Sequence[Member], window: int) -> list[tuple[
 
 def _difference(looks: Looks, ranks: Sequence[int], window: int) -> tuple[float, float]:
     """By which share of the time these ranks waited less than their peers in the last looks, and its error."""
-    peers = _peers(looks, ranks)
-    return difference([(peer.rank, looks.column(peer, window)) for peer in peers], ranks)
+    return difference(_columns(looks, ranks, window), ranks)
+
+
+def _columns(looks: Looks, ranks: Sequence[int], window: int) -> list[tuple[int, Column]]:
+    """(rank, column) of these ranks and their peers."""
+    return [(peer.rank, looks.column(peer, window)) for peer in _peers(looks, ranks)]
 
 
 def _peers(looks: Looks, ranks: Sequence[int]) -> Sequence[Member]:
@@ -343,7 +330,7 @@ def _measured(looks: Looks, ranks: Sequence[int], window: int, alive: Sequence[R
     durations = [d for rank in alive if rank.heartbeat for d in _within(rank.heartbeat.step_durations_ns, span_ns)]
     step_seconds = median(durations) / SECOND_NS if durations else 0.0
     at_once = [apart_ns <= _AT_ONCE * step_seconds * SECOND_NS for apart_ns in looks.apart_ns(window)]
-    columns = [(peer.rank, looks.column(peer, window)) for peer in _peers(looks, ranks)]
+    columns = _columns(looks, ranks, window)
     share, error = lost(columns, ranks, at_once) or difference(columns, ranks)
     return cost(share, error, step_seconds, window, span_ns / SECOND_NS)
 
@@ -380,18 +367,3 @@ def _named(ranks: Sequence[int]) -> str:
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-
-
-def _who_lags(lagging: Sequence[_Lagging]) -> _Lagging | None:
-    """Return the one rank whose steps fall further and further behind the median of its job. One that counts no step
-    any more is not slow: it stands, or its data are at an end and it takes part in the others' collectives (DDP's
-    join)."""
-    late = [
-        one
-        for one in lagging
-        if len(one.lags) >= _LAG_LOOKS
-        and one.lags[-1] >= _LAG_STEPS
-        and any(one.counted[1:])
-        and all(a < b for a, b in zip(one.lags, one.lags[1:], strict=False))
-    ]
-    return late[0] if len(late) == 1 and len(lagging) >= 3 else None

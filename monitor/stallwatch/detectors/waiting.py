@@ -30,6 +30,8 @@ _EARLIER_LOOKS = 16  # that show what was before
 _SOME_LOOKS = 4  # the same, if they differ so much
 _ALWAYS = 0.5  # of the difference now
 _MOST_AT_ONCE = 0.6  # of the looks: of fewer those that are of one moment would be no fair sample
+_GROWS = 0.25  # of what it was: more is no chance and no other kind of batch
+_GROWS_ERRORS = 3.0  # standard errors
 _SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
 
 Column = tuple[tuple[int, int], ...]  # one rank: (ticks, of these waiting) of each look, oldest first
@@ -148,6 +150,19 @@ def difference(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> t
     each = _differences(columns, ranks)
     middle = _mean(each)
     return middle, stdev(each) / math.sqrt(len(each)) if len(each) > 1 else abs(middle)
+
+
+def becomes_more(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> bool:
+    """Given (rank, column) of peers and those among them that are slow, return whether these wait less than the others
+    by surely more in the later half of the looks than in the earlier."""
+    each = _differences(columns, ranks)
+    half = len(each) // 2
+    if half < _EARLIER_LOOKS:
+        return False
+    earlier, later = each[:half], each[-half:]
+    more = _mean(later) - _mean(earlier)
+    error = math.sqrt((stdev(earlier) ** 2 + stdev(later) ** 2) / half)
+    return more > max(_GROWS_ERRORS * error, _GROWS * _mean(earlier))
 
 
 def lost(

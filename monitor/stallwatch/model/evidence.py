@@ -353,6 +353,7 @@ class HeldBack(msgspec.Struct, frozen=True):
     slowness: Slowness | None
     sure: bool  # it was confirmed; else a reason to look
     from_start: bool = False  # since the job's first steps
+    grows: bool = False  # it costs more and more
 
 
 class Evidence(msgspec.Struct, frozen=True):

@@ -31,6 +31,7 @@ class Finding(msgspec.Struct, frozen=True):
     due_ns: int = 0  # CLOCK_MONOTONIC when this suspicion is confirmed if it lasts; 0: time alone does not
     verdict: Verdict | None = None  # where the symptom was judged with the evidence that showed it
     from_start: bool = False  # of a slow rank: it has been so since the job's first steps
+    grows: bool = False  # of a slow rank: it costs more and more since it was found
     about: FindingFamily | None = None  # as its detector has it; None: as the table below has its detector
 
     @property

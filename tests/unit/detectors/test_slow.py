@@ -162,6 +162,19 @@ def test_a_rank_that_becomes_slow_after_a_dozen_long_steps_was_not_so_from_the_f
     assert from_start(0.0)
 
 
+def test_a_rank_that_becomes_slower_by_little_all_the_time_is_told_apart_from_one_that_became_slow_at_once() -> None:
+    def creeping(second: float) -> list[SimulatedRank]:
+        return held_back([min(0.9, second / 300)] * 3 + [0.0])
+
+    grown = [job_run(creeping(second), second + 1)[-1] for second in range(300)]
+    slow = found(run(grown), "slow")
+    assert slow[-1][1].ranks == (3,)
+    assert slow[-1][1].grows
+    assert "rank 3 holds the others back more and more: in the last" in slow[-1][1].reason
+    at_once = [*job_run(held_back([0.05] * 4), 60), *job_run(held_back([0.5, 0.5, 0.5, 0.0]), 200)[61:]]
+    assert not any(finding.grows for _, finding in found(run(at_once), "slow"))
+
+
 def test_a_daemon_that_comes_later_does_not_know_how_the_job_began() -> None:
     slow = found(run(job_run(held_back([0.5, 0.5, 0.0, 0.5]), 160)[60:]), "slow")
     assert {(finding.ranks, finding.from_start) for _, finding in slow} == {((2,), False)}

@@ -1,6 +1,7 @@
 """Who waits least, by columns of (looks at a step, of these waiting)."""
 
 import math
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +10,7 @@ from stallwatch.detectors.waiting import (
     Column,
     Least,
     Peers,
+    becomes_more,
     cost,
     difference,
     divergence,
@@ -92,6 +94,17 @@ def test_what_ranks_cost_is_what_the_last_of_the_others_waits_for_them() -> None
     assert difference(mixed, (2,))[0] > 0.55
     assert lost(mixed, (2,), [True, True, False, False]) is None, "of several moments they cannot be compared"
     assert lost(mixed, (0, 1, 2, 3), [True] * 4) is None
+
+
+@pytest.mark.parametrize(
+    ("waits", "more"),
+    [([4] * 64, False), ([1] * 8 + [4] * 56, False), ([place // 12 for place in range(64)], True), ([1] * 30, False)],
+    ids=["steady", "it was found early", "by little all the time", "few looks"],
+)
+def test_what_a_rank_costs_becomes_more_or_not(waits: list[int], *, more: bool) -> None:
+    draw = random.Random(1)
+    others = [tuple((8, max(0, wait + draw.choice((-1, 0, 1)))) for wait in waits) for _ in range(3)]
+    assert becomes_more([*enumerate(others), (3, column(0, looks=len(waits)))], (3,)) is more
 
 
 def test_whether_it_was_so_before() -> None:

@@ -383,7 +383,9 @@ def _by_design(analysis: Analysis, slow: Sequence[int], why: Reasons, moved_seco
 
 
 def _told(analysis: Analysis, slow: Sequence[int], why: Reasons) -> str:
-    since = "so since the first steps" if _is_from_start(analysis, slow) else ""
+    held_back = analysis.case.held_back
+    grows = held_back is not None and held_back.grows and held_back.ranks == tuple(slow)
+    since = "so since the first steps" if _is_from_start(analysis, slow) else "more and more" if grows else ""
     return "; ".join(filter(None, (since, why.told)))
 
 
