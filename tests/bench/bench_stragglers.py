@@ -110,13 +110,14 @@ def _run_calm(case: tuple[int, float, float]) -> Calm | None:
     if time.time() > until:
         return None
     kind, job = calm_job(seed)
-    suspected, told = 0, []
+    suspected, told = 0, ""
     for snapshot, detected in detect(Config(), play(job, minutes * 60, seed)):
         assert not detected.errors, detected.errors
         found = [finding for finding in detected.findings if finding.detector == "slow"]
         suspected += bool(found)
-        told += [f"after {snapshot.tick} s: {f.reason}" for f in found if f.stage == "confirmed"][: 1 - len(told)]
-    return Calm(seed, kind, str(job), suspected, told[0] if told else "")
+        confirmed = next((f"after {snapshot.tick} s: {f.reason}" for f in found if f.stage == "confirmed"), "")
+        told = told or confirmed
+    return Calm(seed, kind, str(job), suspected, told)
 
 
 def _calm(options: argparse.Namespace) -> int:
