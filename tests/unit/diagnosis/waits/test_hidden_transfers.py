@@ -1,8 +1,10 @@
 """Ranks that may wait in a message that their back end does not record: nobody is accused of it for certain."""
 
+import pytest
+
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import CodeFrame
-from tests.builders.job import SLEEPS, Rank, evidence, loop, world
+from tests.builders.job import IN_RECV, SLEEPS, Call, Rank, evidence, loop, world
 
 W4 = world(4)
 STEPS = loop(W4, 6)
@@ -28,3 +30,41 @@ def test_one_that_stands_in_native_code_may_wait_for_a_message_and_is_only_possi
 
 def test_of_several_that_stand_so_nobody_is_named() -> None:
     assert _job(2, 3)[1] == ()
+
+
+def test_under_gloo_a_rank_without_a_stack_may_stand_in_a_transfer_like_the_others() -> None:
+    unseen = Rank(3, STEPS, backend="gloo", wchan="futex_do_wait")
+    stands = [Rank(r, STEPS, frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in (0, 1)]
+    waits = Rank(2, (*STEPS, STEPS[0]), len(STEPS), backend="gloo")
+    verdict = judge(evidence(*stands, waits, unseen)).verdicts[0]
+    assert verdict.confidence == "possible"
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_under_gloo_who_waits_at_the_end_left_those_that_stand_in_transfers(unseen: bool) -> None:
+    end = Call(W4, "barrier", line=80)
+    ranks = [Rank(0, (*STEPS, end), len(STEPS), backend="gloo")]
+    ranks += [Rank(r, STEPS, frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in (1, 2)]
+    ranks += [Rank(3, STEPS, frames=() if unseen else IN_RECV, wchan="futex_do_wait", backend="gloo")]
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("data_exhausted", (0,))
+
+
+def test_of_two_under_gloo_the_one_at_the_end_left_the_other() -> None:
+    pair = world(2)
+    steps = loop(pair, 4)
+    end = Rank(0, (*steps, Call(pair, "barrier", line=80)), len(steps), backend="gloo")
+    stands = Rank(1, steps, frames=IN_RECV, wchan="futex_do_wait", backend="gloo")
+    verdict = judge(evidence(end, stands)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("data_exhausted", (0,))
+
+
+def test_under_gloo_a_rank_without_a_dump_that_stands_in_a_receive_is_not_in_the_collective() -> None:
+    pair = world(2)
+    steps = loop(pair, 4)
+    waits = Rank(1, (*steps, steps[0]), len(steps), backend="gloo")
+    stands = Rank(0, dumped=False, frames=IN_RECV, wchan="futex_do_wait", backend="gloo")
+    verdict = judge(evidence(stands, waits)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", ()), "it waits for a message, and who owes it one?"
+    assert verdict.next_steps[0].startswith("Look at rank ") and "has left one out" in verdict.next_steps[0]
+    assert not any("not read" in step for step in verdict.next_steps)

@@ -292,33 +292,6 @@ def test_who_started_a_cycle_over_groups_is_only_possible_where_nothing_tells() 
     assert judge(evidence(*ranks)).verdicts[0].confidence == "possible"
 
 
-def test_under_gloo_a_rank_without_a_stack_may_stand_in_a_transfer_like_the_others() -> None:
-    unseen = Rank(3, STEPS, backend="gloo", wchan="futex_do_wait")
-    stands = [Rank(r, STEPS, frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in (0, 1)]
-    waits = Rank(2, (*STEPS, STEPS[0]), len(STEPS), backend="gloo")
-    verdict = judge(evidence(*stands, waits, unseen)).verdicts[0]
-    assert verdict.confidence == "possible"
-
-
-@pytest.mark.parametrize("unseen", [False, True])
-def test_under_gloo_who_waits_at_the_end_left_those_that_stand_in_transfers(unseen: bool) -> None:
-    end = Call(W4, "barrier", line=80)
-    ranks = [Rank(0, (*STEPS, end), len(STEPS), backend="gloo")]
-    ranks += [Rank(r, STEPS, frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in (1, 2)]
-    ranks += [Rank(3, STEPS, frames=() if unseen else IN_RECV, wchan="futex_do_wait", backend="gloo")]
-    verdict = judge(evidence(*ranks)).verdicts[0]
-    assert (verdict.cause, verdict.culprits) == ("data_exhausted", (0,))
-
-
-def test_of_two_under_gloo_the_one_at_the_end_left_the_other() -> None:
-    pair = world(2)
-    steps = loop(pair, 4)
-    end = Rank(0, (*steps, Call(pair, "barrier", line=80)), len(steps), backend="gloo")
-    stands = Rank(1, steps, frames=IN_RECV, wchan="futex_do_wait", backend="gloo")
-    verdict = judge(evidence(end, stands)).verdicts[0]
-    assert (verdict.cause, verdict.culprits) == ("data_exhausted", (0,))
-
-
 def test_what_a_peer_calls_next_and_the_program_began_with_is_where_a_loop_goes_round_again() -> None:
     """Only one step is past: rank 0 calls the end of a step twice, rank 1 begins the next one."""
     rows = [Group("1", "cp0", (0, 1), 1), Group("2", "cp1", (2, 3), 1)]
@@ -343,17 +316,6 @@ def test_what_came_to_the_front_between_two_looks_has_not_stood_there_for_two() 
         )
 
     assert judge(evidence(*(rank(number) for number in range(4)))).verdicts[0].cause == "healthy"
-
-
-def test_under_gloo_a_rank_without_a_dump_that_stands_in_a_receive_is_not_in_the_collective() -> None:
-    pair = world(2)
-    steps = loop(pair, 4)
-    waits = Rank(1, (*steps, steps[0]), len(steps), backend="gloo")
-    stands = Rank(0, dumped=False, frames=IN_RECV, wchan="futex_do_wait", backend="gloo")
-    verdict = judge(evidence(stands, waits)).verdicts[0]
-    assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", ()), "it waits for a message, and who owes it one?"
-    assert verdict.next_steps[0].startswith("Look at rank ") and "has left one out" in verdict.next_steps[0]
-    assert not any("not read" in step for step in verdict.next_steps)
 
 
 def test_ranks_that_wait_for_a_call_whose_turn_has_just_come_are_not_stuck() -> None:
