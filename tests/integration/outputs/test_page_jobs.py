@@ -69,7 +69,14 @@ def test_of_two_jobs_of_one_name_only_the_one_that_hangs_has_the_culprit(browser
         headings = shown.page.locator("#ranks h2").all_inner_texts()
         assert [heading.partition(" (")[0] for heading in headings] == ["llama-7b: 4 of 4 ranks"] * 2
         assert f"one of 2 of this name: {other.epoch}" in headings[1]
+        assert accuse(shown.page) == []  # whoever hears the page is told them apart, too
         assert shown.complaints == []
+
+
+def test_a_job_whose_ranks_are_all_gone_says_so(browser: Any) -> None:
+    ranks = tuple(view(rank, state="gone") for rank in range(4))
+    with served(node_report(ranks=ranks)) as node, opened(browser, address(node)) as shown:
+        shown.page.wait_for_selector("#ranks h2 >> text=llama-7b: 4 of 4 ranks, all gone")
 
 
 def test_what_a_busy_node_did_not_answer_is_asked_for_again(stalled: Served, browser: Any) -> None:

@@ -13,21 +13,19 @@ const COLUMNS = [
 ];
 const MANY = 48;  // from more ranks on, a map of all and a table of those that differ
 const tables = new Map();
-function jobTable(key, name) {
+function jobTable(key) {
   if (!tables.has(key)) {
     const heading = element("h2", "");
     const body = element("tbody");
     const head = element("tr", "", ...COLUMNS.map(([title, className]) => {
       const cell = element("th", className, title); cell.scope = "col"; return cell; }));
     const table = element("table", "", element("thead", "", head), body);
-    table.setAttribute("aria-label", `Ranks of ${name}`);
     const scroll = element("div", "scroll", table);
     scroll.tabIndex = 0;  // a narrow window scrolls it by keyboard too
     scroll.setAttribute("role", "region");
-    scroll.setAttribute("aria-label", `Table of the ranks of ${name}`);
     const map = element("div", "map"), said = element("p", "soft"), all = element("button", "all", "");
     all.type = "button";
-    const made = {box: element("div", "", heading, said, map, all, scroll), heading, said, map, all, body, rows: new Map(), cells: [], whole: false};
+    const made = {box: element("div", "", heading, said, map, all, scroll), heading, table, scroll, said, map, all, body, rows: new Map(), cells: [], whole: false};
     all.addEventListener("click", () => { made.whole = !made.whole; refresh(); });
     map.setAttribute("role", "img");
     tables.set(key, made);
@@ -50,13 +48,16 @@ function showRanks(ranks, culprits) {
   const names = [...jobs.values()].map(members => members[0].training_job);
   const ordered = [...jobs].sort(([, a], [, b]) => over(a) - over(b) || stands(b) - stands(a));
   ordered.forEach(([key, members], place) => {
-    const table = jobTable(key, members[0].training_job);
+    const table = jobTable(key);
     const missing = members[0].world_size - members.length;
     table.box.classList.toggle("no-phase", !members.some(rank => rank.phase));
     table.box.classList.toggle("no-gpu", !members.some(rank => rank.gpu_uuid));
     const name = members[0].training_job, lives = names.filter(other => other === name).length;
-    setText(table.heading, `${name}: ${members.length} of ${members[0].world_size} ranks` + (missing > 0 ? " are on this node" : "")
-      + (lives > 1 ? ` (one of ${lives} of this name: ${join([members[0].owner, members[0].epoch])})` : ""));
+    const gone = members.every(rank => rank.state === "gone") ? ", all gone" : "";  // as `status` says it
+    const which = lives > 1 ? ` (one of ${lives} of this name: ${join([members[0].owner, members[0].epoch])})` : "";
+    setText(table.heading, `${name}: ${members.length} of ${members[0].world_size} ranks${missing > 0 ? " are on this node" : ""}${gone}${which}`);
+    table.table.setAttribute("aria-label", `Ranks of ${name}${which}`);
+    table.scroll.setAttribute("aria-label", `Table of the ranks of ${name}${which}`);  // two of one name are told apart
     const many = members.length > MANY;
     for (const part of [table.said, table.map, table.all]) part.hidden = !many;
     if (many) drawMap(table, members, blamed);
