@@ -71,6 +71,8 @@ class Scrubber:
             made = {self.text(key) if isinstance(key, str) else key: self.json(one, key) for key, one in value.items()}
             if field == "blocks" and isinstance(value.get("text"), str):
                 made["text"] = told_by(value["text"])  # by which it is told what a loop runs over
+            if isinstance(value.get("short_filename"), str) and isinstance(made.get("filename"), str):
+                made["short_filename"] = made["filename"].rpartition("/")[2]  # py-spy's: "train.py" is of a path, too
             return made
         if isinstance(value, list | tuple):
             return type(value)(self.json(one, field) for one in value)

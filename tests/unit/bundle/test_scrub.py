@@ -59,6 +59,11 @@ def test_a_library_is_still_known_by_its_place_and_whose_folder_it_lies_in_is_no
     assert scrubber.text(path) == named  # and is the same each time
 
 
+def test_the_short_name_that_py_spy_gives_a_file_is_scrubbed_as_its_path_is() -> None:
+    made = Scrubber(SECRETS).json({"filename": "/srv/acme/train.py", "short_filename": "train.py", "line": 4})
+    assert made["short_filename"] == made["filename"].rpartition("/")[2] != "train.py"
+
+
 def test_of_a_traceback_the_frames_stay_and_the_lines_of_code_go() -> None:
     said = Scrubber(SECRETS).log(
         'Traceback (most recent call last):\n  File "/srv/a/train.py", line 94, in step\n    dist.all_reduce(x)\n'
