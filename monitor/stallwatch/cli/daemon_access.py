@@ -48,8 +48,9 @@ def find_incident(client: Client, asked: str | None) -> str:
     if asked is None:
         found = standing
         if len(found) != 1:
-            there = f"Open: {_ids(found)}." if found else "`stallwatch incidents` lists past ones."
-            raise UsageError(f"{len(found) or 'no'} incidents are open; say which", there)
+            if not found:
+                raise UsageError("no incident is open", "`stallwatch incidents` lists past ones.")
+            raise UsageError(f"{len(found)} incidents are open; say which", f"Open: {_ids(found)}.")
     elif not asked or any(one.incident_id == asked for one in known):
         return asked
     elif found := [one for one in known if one.training_job == asked]:
