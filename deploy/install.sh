@@ -54,6 +54,22 @@ start() {
   systemctl restart $units
 }
 
+packages() { "$opt/$1/bin/python" -m pip list --format=freeze | sed 's/[=@ ].*//' | sort; }
+
+# $1, $2: the version before, and this one, which gets what the operator added to that: a storage's library for the archive.
+bring_along() {
+  local brought=$opt/$1/share/stallwatch/packages added
+  [ -e "$brought" ] && [ -x "$opt/$1/bin/python" ] || return 0
+  added=$(packages "$1" | comm -23 - "$brought" | comm -23 - "$opt/$2/share/stallwatch/packages")
+  [ -n "$added" ] || return 0
+  local where=() each=()
+  mapfile -t each <<< "$added"
+  [ -z "${STALLWATCH_WHEELS:-}" ] || where=(--no-index --find-links "$STALLWATCH_WHEELS")
+  say "and what was added to the version before:" "${each[@]}"
+  "$opt/$2/bin/python" -m pip install -q "${where[@]}" "${each[@]}" ||
+    say "not installed; by hand: /opt/stallwatch/bin/pip install" "${each[@]}"
+}
+
 install_version() {
   local python version name group before=
   python=$(find_python)
@@ -69,8 +85,11 @@ install_version() {
   "$python" -m venv "$opt/$name"
   local what=("$here/..[daemon]")
   [ -z "${STALLWATCH_WHEELS:-}" ] || what=(--no-index --find-links "$STALLWATCH_WHEELS" "stallwatch[daemon]==$version")
-  PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore "$opt/$name/bin/python" -m pip install -q "${what[@]}"
+  export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+  "$opt/$name/bin/python" -m pip install -q "${what[@]}"
   install -D -m 0644 -t "$opt/$name/share/stallwatch" "$here"/systemd/*
+  packages "$name" > "$opt/$name/share/stallwatch/packages"
+  [ -z "$before" ] || bring_along "$before" "$name"
   use "$name"
   trap - ERR
   group=$(sed -n 's/^stallwatch:[^:]*:\([0-9]*\):.*/\1/p' "/etc/group")

@@ -28,7 +28,10 @@ PYTHON = f"""\
 case $1$2 in
   -mvenv) mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;
   -mpip)
-    program=${{0%/*}}/stallwatch
+    program=${{0%/*}}/stallwatch packages=${{0%/*}}/packages
+    touch "$packages"
+    if [ "$3" = list ]; then cat "$packages"; exit; fi
+    for each in "${{@:4}}"; do case $each in [a-z]*[a-z]) echo "$each==1.0" >> "$packages" ;; esac; done
     printf '#!/bin/sh\\nPYTHONPATH=/mnt/monitor exec {sys.executable} -m stallwatch.cli "$@"\\n' > "$program"
     chmod +x "$program" ;;
   *) exec {sys.executable} "$@" ;;
@@ -80,6 +83,19 @@ def test_installing_twice_loses_nothing(tmp_path: Path) -> None:
     assert "/run/stallwatch/ranks 1777 stallwatch\n" in said
     assert "stallwatch, version 99.1.0\nstallwatch-99.1.0-" in said
     assert said.endswith("enabled\n" * 3)
+
+
+def test_an_upgrade_brings_along_what_the_operator_added_and_no_more(tmp_path: Path) -> None:
+    said = on_a_root_of_its_own(
+        tmp_path,
+        """
+        bash /mnt/deploy/install.sh; cat /opt/stallwatch/bin/packages
+        echo s3fs==2.0 >> /opt/stallwatch/bin/packages
+        bash /mnt/deploy/install.sh; cat /opt/stallwatch/bin/packages
+        bash /mnt/deploy/install.sh; cat /opt/stallwatch/bin/packages
+        """,
+    )
+    assert said == "s3fs==1.0\n" * 2
 
 
 def test_a_rollback_brings_the_version_before_back_and_its_units(tmp_path: Path) -> None:
