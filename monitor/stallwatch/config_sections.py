@@ -229,7 +229,7 @@ class IncidentSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         _key(
             "Where bundles are kept beyond this node: a directory, or an address that fsspec knows: "
-            "s3://bucket/stallwatch; empty: nowhere. Needs stallwatch[archive], for S3 s3fs too."
+            "s3://bucket/stallwatch; empty: nowhere. Needs the package fsspec, for S3 s3fs."
         ),
     ] = ""
     archive_options_file: Annotated[

@@ -1,13 +1,16 @@
 """The README and its pages say what the code does."""
 
+import importlib.util
 import re
+import shlex
 import time
 from pathlib import Path
 
+import click
 import pytest
 
 from stallwatch import config
-from stallwatch.cli.app import COMMANDS, run
+from stallwatch.cli.app import run, stallwatch
 from stallwatch.outputs import webhook
 from tests.readme import BLOCKS, DOCS, PAGES, README, ROOT, SCHEMA, rendered
 
@@ -89,6 +92,57 @@ def test_every_piece_of_configuration_that_it_shows_is_one(page: Path, tmp_path:
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE)
-def test_every_command_that_it_names_exists(page: Path) -> None:
-    named = re.findall(r"`stallwatch ([a-z][a-z-]*)\b", page.read_text(encoding="utf-8"))
-    assert set(named) <= set(COMMANDS)
+def test_every_command_that_it_prints_exists_with_its_options(page: Path) -> None:
+    for line in printed_commands(page):
+        words = shlex.split(line, comments=True)
+        command: click.Command = stallwatch
+        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+            found = command.get_command(click.Context(command), words.pop(0).partition("|")[0])
+            assert found is not None, line
+            command = found
+        known = {"--help", "--version"}.union(*((*one.opts, *one.secondary_opts) for one in command.params))
+        assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known, line
+
+
+def printed_commands(page: Path) -> list[str]:
+    """What stands behind `stallwatch` in its code, brackets of what may be left out taken away."""
+    text = re.sub(r"\\\|", "|", page.read_text(encoding="utf-8"))
+    fenced = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in fenced for line in block.splitlines()]
+    lines += re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+    found = [re.match(r"(?:\$ )?(?:[A-Z_]+=\S+ )*stallwatch (.*)", " ".join(line.split())) for line in lines]
+    return [match[1].translate({ord(mark): None for mark in "[]…"}).rstrip("& ") for match in found if match]
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_every_script_and_module_that_it_prints_is_there_with_its_options(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for script, options in re.findall(r"bash (deploy/\S+\.sh|tests/run\.sh)((?: --[a-z]+)*)", text):
+        program = (ROOT / script).read_text(encoding="utf-8")
+        passed_on = "demo" if 'stallwatch" demo "$@"' in program else None
+        known = {option for one in _options(passed_on) for option in one} if passed_on else program
+        assert not [option for option in options.split() if option not in known], (script, options)
+    for module in re.findall(r"python -m (stallwatch[\w.]*|tests[\w.]*)", text):
+        assert importlib.util.find_spec(module) is not None, module
+
+
+def _options(command: str) -> list[list[str]]:
+    found = stallwatch.get_command(click.Context(stallwatch), command)
+    assert found is not None
+    return [[*one.opts, *one.secondary_opts] for one in found.params]
+
+
+# Nobody has registered our name on the index: what somebody else could put there must not be installed by our word.
+BY_NAME = re.compile(r"pip install(?![^`\"\n]*--no-index)[^`\"\n]*[ '\"]stallwatch\b")
+
+
+def test_nothing_that_we_print_is_installed_from_an_index_by_our_name() -> None:
+    sources = [path for path in (ROOT / "monitor").rglob("*") if path.suffix in (".py", ".toml")]
+    scripts = [path for path in (ROOT / "deploy").rglob("*") if path.suffix in (".sh", ".md", ".yaml", ".toml")]
+    said = [
+        (str(path.relative_to(ROOT)), line)
+        for path in (*PAGES, *sources, *scripts)
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if BY_NAME.search(line)
+    ]
+    assert said == []

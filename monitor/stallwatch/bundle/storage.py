@@ -108,7 +108,7 @@ def _storage(address: str, options: dict[str, Any]) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError as error:
-        raise UsageError(f"{address}: fsspec is not installed", "pip install 'stallwatch[archive]'") from error
+        raise UsageError(f"{address}: fsspec is not installed", "pip install fsspec") from error
     try:
         storage, path = fsspec.core.url_to_fs(address, **options)
     except (ImportError, ValueError) as error:
