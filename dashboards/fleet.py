@@ -122,11 +122,12 @@ def fleet() -> board.Dashboard:
         ),
         graph(
             "What do hangs cost?",
-            "GPU hours lost in the last day, by cause: the GPUs of a job that stood, for as long as it stood.",
+            "GPU hours lost in the last day, by job and cause: the GPUs of a job that stood, for as long as it stood.",
             "h",
             query(
-                f"sum by (cause) ({parts.happened(f'stallwatch_stalled_gpu_seconds_total{{{_JOB}}}', '1d')}) / 3600",
-                "{{cause}}",
+                "sum by (training_job, cause) "
+                f"({parts.happened(f'stallwatch_stalled_gpu_seconds_total{{{_JOB}}}', '1d')}) / 3600",
+                "{{training_job}} {{cause}}",
             ),
             width=8,
         ),

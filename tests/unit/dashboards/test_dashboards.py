@@ -97,6 +97,17 @@ def test_every_exported_metric_is_in_a_dashboard_or_a_rule_or_has_a_reason_not_t
     assert exported <= set(re.findall(r"`(stallwatch_\w+)`", page))
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_line_in_a_picture_names_its_job_where_it_has_one(path: Path) -> None:
+    for panel in load(path)["panels"]:
+        if panel["type"] not in ("timeseries", "state-timeline"):
+            continue  # a table shows its labels, and one number is of all jobs
+        for target in panel["targets"]:
+            of_jobs = any("training_job" in LABELS[name] for name in re.findall(r"stallwatch_\w+", target["expr"]))
+            summed = re.match(r"(?:sum|max|min|avg|count)\(", target["expr"])  # over all of them
+            assert not of_jobs or summed or "{{training_job}}" in target["legendFormat"], panel["title"]
+
+
 def test_links_lead_to_dashboards_that_exist() -> None:
     trees = [load(path) for path in FILES]
     uids = {tree["uid"] for tree in trees}
