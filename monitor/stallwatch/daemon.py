@@ -83,7 +83,8 @@ class Daemon:
         self._cannot_go_on = cannot_go_on
         self._fleet = fleet
         self._wakeup = Wakeup()
-        self._stopping = self._reloading = False
+        self._stopping = False
+        self._reloads_asked = self._reloads_done = 0
         self._guard = StageGuard()
         self._ring = SnapshotRing(config.incidents.timeline_seconds + _AFTER_SECONDS, config.daemon.tick_seconds)
         self._starter = starter
@@ -189,10 +190,10 @@ class Daemon:
 
     def between_ticks(self) -> None:
         """Serve people and children without waiting for the next tick."""
-        if self._reloading:
-            self._reloading = False
+        if self._reloads_done != (asked := self._reloads_asked):
             with self._guard.stage("daemon", "reload"):
                 self._read_config()
+            self._reloads_done = asked
         if self._act(self._clock.monotonic_ns(), only_news=True) and self._ring.latest is not None:
             self._publish(self._ring.latest)
 
@@ -331,8 +332,16 @@ class Daemon:
 
     def ask_reload(self, *_: int | FrameType | None) -> None:
         """Ask the loop to read its configuration again."""
-        self._reloading = True
+        self._reloads_asked += 1
         self._wakeup.ring()
+
+    def outputs_in_force(self, seconds: float = 10.0) -> tuple[Output, ...]:
+        """The outputs, made again if that was just asked for: `systemctl reload` returns once the signal is sent, and a
+        test alert that follows it is meant for what the file says now. For another thread than the loop's."""
+        until = time.monotonic() + seconds
+        while self._reloads_done != self._reloads_asked and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)  # a signal handler may hold no lock that could tell us
+        return self._outputs
 
     def _read_config(self) -> None:
         if self._reload is None:

@@ -219,6 +219,25 @@ def test_the_configuration_is_read_again_on_request(tmp_path: Path) -> None:
     assert bench.starter.configured == msgspec.structs.replace(bench.config, tell=TellSection(settle_seconds=1))
 
 
+def test_a_test_alert_right_after_a_reload_goes_by_what_is_read_then(tmp_path: Path) -> None:
+    new = Config(tell=TellSection(settle_seconds=1))
+    bench = Bench(tmp_path, HANG, reload=lambda: new).run(1)
+    bench.daemon.ask_reload()
+    settled: list[Config | None] = []
+
+    def ask() -> None:
+        assert bench.daemon.outputs_in_force(60)
+        settled.append(bench.starter.configured)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive()  # the loop has not come to it yet
+    bench.run(1)
+    thread.join(60)
+    assert settled == [msgspec.structs.replace(bench.config, tell=new.tell)]
+
+
 def test_a_configuration_that_does_not_read_leaves_the_old_one(tmp_path: Path) -> None:
     def broken() -> Config:
         raise UsageError("not TOML")

@@ -95,7 +95,7 @@ def command(path: Path | None, verbose: bool) -> int:
     except BaseException:
         panel.close()
         raise
-    daemon.control.test_outputs = lambda: notify_test(daemon.outputs)
+    daemon.control.test_outputs = lambda: notify_test(daemon.outputs_in_force())
     log.info("watching state_directory=%s listen=%s", config.daemon.state_directory, config.http.listen or "off")
     if sys.stderr.isatty():
         log.info("`stallwatch status` shows this node's ranks, `stallwatch status --url` the address of the page")
