@@ -8,6 +8,8 @@ from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Verdict
 
 _MOST_CULPRITS = 8
+_STANDS = re.compile(r"; it (?:stands|waits) at ")
+_PLACE_ENDS = re.compile(r": |\.?\Z")
 _PREFIXES = {"updated": "now ", "escalated": "still ", "resolved": "resolved, ", "ended": "the job is over, it was "}
 
 
@@ -54,6 +56,24 @@ def sentence(incident: Incident) -> str:
     if incident.verdict is not None:
         return incident.verdict.summary
     return "; ".join(finding.reason for finding in incident.findings)
+
+
+def advice(verdict: Verdict) -> list[str]:
+    """What to do, in steps; without the place where a rank stands if the sentence, which a message has above, says it."""
+    return [_without_place(step, verdict.summary) for step in verdict.next_steps]
+
+
+def _without_place(step: str, said: str) -> str:
+    match = _STANDS.search(step)
+    if match is None:
+        return step
+    rest = step[match.end() :]
+    ends = [end for end in range(len(rest), 4, -1) if _PLACE_ENDS.match(rest[end:]) and rest[:end].count("`") % 2 == 0]
+    ends = [end for end in ends if rest[:end] in said]
+    if not ends:
+        return step
+    after = rest[ends[0] :]
+    return step[: match.start()] + (f"; {after[2:]}" if after.startswith(": ") else after)
 
 
 def safety_words(incident: Incident) -> str:

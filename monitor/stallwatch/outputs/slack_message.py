@@ -16,7 +16,7 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
-from stallwatch.outputs.headline import headline, safety_words, sentence
+from stallwatch.outputs.headline import advice, headline, safety_words, sentence
 
 # https://docs.slack.dev/reference/block-kit/blocks: a longer text makes Slack refuse the whole message.
 _HEADER_CHARACTERS = 150
@@ -191,7 +191,7 @@ def _standing(incident: Incident, step: Step, gpus: Mapping[str, Gpu]) -> Iterat
     if verdict.cause == "undecided" and verdict.missing:
         yield _section("*What would decide it*\n" + _lines(f"• {_prose(text)}" for text in verdict.missing))
     if verdict.next_steps:
-        steps = (f"{number}. {_prose(text)}" for number, text in enumerate(verdict.next_steps, 1))
+        steps = (f"{number}. {_prose(text)}" for number, text in enumerate(advice(verdict), 1))
         yield _section("*What to do*\n" + _lines(steps))
 
 

@@ -14,6 +14,7 @@ from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, Slowness, StackNode
 from stallwatch.outputs.slack import SlackWords, slack
+from stallwatch.outputs.headline import advice
 from stallwatch.outputs.slack_message import (
     escape,
     slack_acknowledged,
@@ -91,6 +92,20 @@ def test_it_says_nothing_twice() -> None:
     for fact in ("rank 2", "locks.py:41", "take_lock", "all_reduce", "certain", "not_entered", "gpu-node-17"):
         assert below.lower().count(fact) == 1, fact
     assert len(below) < 600
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("See its threads: `py-spy dump`; it stands at a.py:4 in f (`x: y()`).", "See its threads: `py-spy dump`."),
+        ("See `x`; it waits at a.py:4 in f (`x: y()`): look for the thread.", "See `x`; look for the thread."),
+        ("See `x`; it stands at b.py:9 in g (`z()`).", "See `x`; it stands at b.py:9 in g (`z()`)."),
+        ("See `x`; it waits at a.py:4 in f (`x: y()`) for ranks that have not come.", ""),
+    ],
+)
+def test_a_step_does_not_repeat_the_place_that_the_sentence_names(step: str, said: str) -> None:
+    found = verdict(summary="Rank 2 stands at a.py:4 in f (`x: y()`); ranks 0-1 wait.", next_steps=(step,))
+    assert advice(found) == [said or step]
 
 
 def test_where_no_link_is_possible_it_says_why_and_how_to_see_it() -> None:
