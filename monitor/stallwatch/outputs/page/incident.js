@@ -70,6 +70,7 @@ function history(incident) {
   box.append(element("p", "", link), element("p", "soft mono", incident.bundle));
   return box;
 }
+function how(incident) { return incident.state === "ended" && incident.resolution === "the job ended" ? "" : incident.resolution; }  // the state says it
 function isOver(incident) { return incident.state === "resolved" || incident.state === "ended"; }  // ended: dead, and not well again
 function safety(incident) {
   if (!incident.verdicts.length || isOver(incident)) return null;
@@ -155,9 +156,9 @@ function incidentCard(incident, timeline, ranks, first) {
     verdict ? element("span", "tag", verdict.confidence) : null,
     incident.muted ? element("span", "tag", "muted") : null,
     element("span", "", `job ${incident.training_job}${incident.owner ? ` of ${incident.owner}` : ""}`),
-    element("span", "soft", `${incident.incident_id} on ${incident.node} ·`), element("span", "soft", when(incident))));
+    element("span", "soft", `${incident.incident_id} on ${incident.node}`), element("span", "soft", when(incident))));
   card.append(element("h2", "sentence", ...prose(verdict ? verdict.summary : incident.findings.map(finding => finding.reason).join("; ") || "No verdict yet")));
-  if (isOver(incident)) card.append(element("p", "", `${incident.state === "ended" ? "Ended" : "Resolved"} at ${clock(incident.resolved_at)}: ${incident.resolution}`));
+  if (isOver(incident)) card.append(element("p", "", join([`${incident.state === "ended" ? "Ended" : "Resolved"} at ${clock(incident.resolved_at)}`, how(incident)], ": ")));
   card.append(...[safety(incident), untold(incident), acknowledgement(incident)].filter(Boolean));  // what to do with the job is asked first
   const rest = [...verdict ? verdictParts(verdict, isOver(incident)) : [], incident.stacks ? stacks(incident, verdict) : null,
     ...timelineParts(incident, timeline, ranks), silence(incident), history(incident)].filter(Boolean);

@@ -87,7 +87,7 @@ function showPast(past) {
     const link = element("a", "", incident.incident_id);
     link.href = `#${encodeURIComponent(incident.incident_id)}`;
     const verdict = incident.verdicts[0];
-    return element("li", "", link, " ", element("span", "soft", join([`${incident.state} ${clock(incident.resolved_at)}`, incident.resolution])),
+    return element("li", "", link, " ", element("span", "soft", join([`${incident.state} ${clock(incident.resolved_at)}`, how(incident)])),
       element("div", "", ...prose(verdict ? verdict.summary : "")));
   }));
 }
