@@ -59,7 +59,7 @@ def sentence(incident: Incident) -> str:
 
 
 def advice(verdict: Verdict) -> list[str]:
-    """What to do, in steps; without the place where a rank stands if the sentence, which a message has above, says it."""
+    """What to do, in steps; without the place of a rank where the sentence, which stands above them, says it."""
     return [_without_place(step, verdict.summary) for step in verdict.next_steps]
 
 

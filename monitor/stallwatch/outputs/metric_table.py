@@ -207,7 +207,7 @@ FAMILIES: tuple[Family, ...] = (
         no_panel="for rules of one's own: clocks of nodes differ",
     ),
     Family("stallwatch_process_cpu_seconds_total", "counter", (), "CPU time of the daemon and its finished children."),
-    Family("stallwatch_process_resident_memory_bytes", "gauge", (), "Resident memory of the daemon and its children, summed."),
+    Family("stallwatch_process_resident_memory_bytes", "gauge", (), "Resident memory of the daemon and its children."),
     Family("stallwatch_process_start_time_seconds", "gauge", (), "When the daemon started (Unix time)."),
 )  # fmt: skip
 

@@ -13,8 +13,8 @@ from stallwatch.model.incident import Incident
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, Slowness, StackNode
-from stallwatch.outputs.slack import SlackWords, slack
 from stallwatch.outputs.headline import advice
+from stallwatch.outputs.slack import SlackWords, slack
 from stallwatch.outputs.slack_message import (
     escape,
     slack_acknowledged,
