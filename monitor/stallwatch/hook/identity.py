@@ -8,7 +8,7 @@ Training job, first that is present:
 4. torchrun's run id (TORCHELASTIC_RUN_ID, unless it is the default "none"); where that is a random one
    (torchrun --standalone), the script's or module's name: train.py → train
 5. MASTER_ADDR:MASTER_PORT, or the address of torch.distributed's store
-6. local-<pid>
+6. the script's or module's name, for a process that no launcher started; local-<pid> where it has none
 
 A process without any rank variable is rank 0 of a world of 1, as every launcher and trainer takes it, until
 torch.distributed is initialised and says better.
@@ -91,6 +91,8 @@ def world_of(
     if not address and store:
         address, port = store
     run = environment.get("TORCHELASTIC_RUN_ID", "") or _slurm_step(environment)
+    if rank is None and process is not None and not (run or address):
+        run = f"local-{process.pid}"  # two runs of one script are two jobs
     world_size = size if size is not None else (1 if rank is None else -1)
     return World(
         rank=rank or 0,
@@ -148,7 +150,9 @@ def _training_job(
     if run not in ("", "none"):
         # torchrun --standalone makes a new one each time: as a name it says nothing, and there is no end of them.
         return (script_of(arguments()) if _RANDOM_RUN.fullmatch(run) else "") or run
-    return f"{address}:{port}" if address or process is None else f"local-{process.pid}"
+    if address or process is None:
+        return f"{address}:{port}"
+    return script_of(arguments()) or f"local-{process.pid}"  # a pid in a name is a new series of metrics each time
 
 
 def script_of(arguments: "Sequence[str]") -> str:

@@ -113,7 +113,7 @@ def test_a_rank_without_a_launcher_is_named_by_torch_distributed(tmp_path: Path,
         assert program.line() == "attached"
         before = program.record()
         assert (before.rank, before.world_size, before.step) == (0, 1, None)
-        assert before.training_job == f"local-{program.process.pid}"
+        assert before.training_job == "train"  # its script's name
         assert program.ask() == "trained"
         after = program.record(until=lambda record: record.training_job != before.training_job)
         assert after.training_job == str(tmp_path / "store") + ":"

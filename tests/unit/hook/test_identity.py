@@ -60,7 +60,16 @@ def test_mpi_launchers(variables: dict[str, str]) -> None:
 
 
 def test_without_variables_it_is_rank_0_of_1_until_better_is_known() -> None:
-    assert world({}) == World(0, 0, 1, 0, "local-10", ":/1/0/", False)
+    alone = world_of({}, PROCESS, arguments=lambda: ["python", "-c", "train()"])
+    assert alone == World(0, 0, 1, 0, "local-10", ":/1/0/local-10", False)
+
+
+def test_a_script_that_no_launcher_started_gives_its_job_the_name_and_its_process_tells_runs_apart() -> None:
+    first, second = (
+        world_of({}, Process(pid, 1, 1, "node"), arguments=lambda: ["python", "-u", "tune.py"]) for pid in (10, 11)
+    )
+    assert (first.training_job, second.training_job) == ("tune", "tune")
+    assert first.epoch != second.epoch
 
 
 def test_a_rank_without_a_size_has_an_unknown_size() -> None:
