@@ -133,7 +133,7 @@ def _options(command: str) -> list[list[str]]:
 
 
 # Nobody has registered our name on the index: what somebody else could put there must not be installed by our word.
-BY_NAME = re.compile(r"pip install(?![^`\"\n]*--no-index)[^`\"\n]*[ '\"]stallwatch\b")
+BY_NAME = re.compile(r"pip install(?: (?!--no-index)[^ '`\"]+)* ['\"]?stallwatch(?![\w'])")
 
 
 def test_nothing_that_we_print_is_installed_from_an_index_by_our_name() -> None:
