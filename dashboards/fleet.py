@@ -144,7 +144,7 @@ def fleet() -> board.Dashboard:
         graph(
             "Is the whole job there?",
             "Ranks that daemons see as a share of the job's world size. Below 1: nodes without a daemon, or ranks that "
-            "never started.",
+            "never started or are gone.",
             "percentunit",
             query(
                 f"sum by (training_job, owner) (stallwatch_job_ranks{{{_JOB}}})"

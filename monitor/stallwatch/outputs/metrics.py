@@ -180,12 +180,7 @@ def _ranks(report: NodeReport, names: JobNames) -> Iterator[Sample]:
             yield Sample("stallwatch_rank_phase", (*labels, view.phase), 1)
         for name, value in (
             ("stallwatch_rank_step", view.step),
-            ("stallwatch_rank_step_seconds", view.step_seconds),
-            ("stallwatch_rank_beat_age_seconds", view.beat_age_seconds),
-            ("stallwatch_rank_pulse_age_seconds", view.pulse_age_seconds),
-            ("stallwatch_rank_limit_seconds", view.limit_seconds),
-            ("stallwatch_rank_communication_ratio", view.communication_share),
-            ("stallwatch_rank_slow_score_ratio", view.slow_share),
+            *(_goes_on(view) if view.state != "gone" else ()),
         ):
             if value is not None:
                 yield Sample(name, labels, value)
@@ -195,8 +190,19 @@ def _ranks(report: NodeReport, names: JobNames) -> Iterator[Sample]:
     for view in views:
         members_of.setdefault(names(view.job), []).append(view)
     for job, members in members_of.items():
-        yield Sample("stallwatch_job_ranks", job, len(members))
+        if here := sum(view.state != "gone" for view in members):
+            yield Sample("stallwatch_job_ranks", job, here)
         yield Sample("stallwatch_job_world_size", job, max(view.world_size for view in members))
+
+
+def _goes_on(view: RankView) -> Iterator[tuple[str, float | None]]:
+    """What is asked of a rank that lives: the age of one that is gone would look like a stall."""
+    yield "stallwatch_rank_step_seconds", view.step_seconds
+    yield "stallwatch_rank_beat_age_seconds", view.beat_age_seconds
+    yield "stallwatch_rank_pulse_age_seconds", view.pulse_age_seconds
+    yield "stallwatch_rank_limit_seconds", view.limit_seconds
+    yield "stallwatch_rank_communication_ratio", view.communication_share
+    yield "stallwatch_rank_slow_score_ratio", view.slow_share
 
 
 def _operations(report: NodeReport, shown: set[tuple[JobKey, int, int]], names: JobNames) -> Iterator[Sample]:

@@ -210,6 +210,20 @@ def test_values_are_in_base_units() -> None:
     assert value(series, "stallwatch_rank_operations_enqueued", rank="1", recorder="gloo") == 419
 
 
+def test_a_rank_that_is_gone_ages_no_more_and_is_none_of_the_job_s_ranks() -> None:
+    """A job that has ended well must not look, for as long as it is shown, as one that stands."""
+    series = exported(node_report(ranks=(view(0, state="gone"), view(1))))
+    ages = {"beat_age_seconds", "pulse_age_seconds", "limit_seconds", "step_seconds"}
+    for name in (f"stallwatch_rank_{age}" for age in ages):
+        assert {labels["rank"] for labels in labels_of(series, name)} == {"1"}, name
+    assert value(series, "stallwatch_rank_state", rank="0", state="gone") == 1
+    assert value(series, "stallwatch_rank_step", rank="0") > 0
+    assert value(series, "stallwatch_job_ranks") == 1
+    over = exported(node_report(ranks=(view(0, state="gone"), view(1, state="gone"))))
+    assert "stallwatch_job_ranks" not in names(over)
+    assert value(over, "stallwatch_job_world_size") > 0
+
+
 def test_the_life_that_goes_on_hides_the_one_that_ended() -> None:
     old = view(0, state="gone", pid=9, step=900)
     new = view(0, state="stepping", pid=4, step=3)
