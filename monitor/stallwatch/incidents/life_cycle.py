@@ -84,7 +84,7 @@ def end_of(
     if life.family == "slow":
         return End("resolved", "the job is no longer held back")
     stood = _age(life.incident.since_ns, at_ns)
-    return End("resolved", f"the job moves again after {stood:.0f} s" if facts.moved else "the symptom is gone")
+    return End("resolved", f"the job moves again after {_lasting(stood)}" if facts.moved else "the symptom is gone")
 
 
 def _is_owed(life: IncidentLife, findings: tuple[Finding, ...], at_ns: int) -> bool:
@@ -166,6 +166,12 @@ def _cooled(cooldowns: tuple[Cooldown, ...], life: IncidentLife, at_ns: int) -> 
 
 def _exited(findings: tuple[Finding, ...]) -> bool:
     return any(finding.detector == "exit" for finding in findings)
+
+
+def _lasting(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _age(since_ns: int, at_ns: int) -> float:

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from stallwatch.config import Config
@@ -172,6 +174,14 @@ def test_a_told_incident_is_resolved_when_the_job_moves_again() -> None:
     assert "moves again" in past.resolution
     assert past.severity == "warning"
     assert past.resolved_wall_ns is not None
+
+
+@pytest.mark.parametrize(("at", "said"), [(40, r"after \d+ s"), (400, r"after [67] min"), (20_000, r"after 5\.\d h")])
+def test_how_long_it_stood_is_said_in_a_unit_that_people_read(at: float, said: str) -> None:
+    story = Story()
+    story.hang("not_entered")
+    story.at(at, jobs=[facts(moved=True)])
+    assert re.search(f"{said}$", story.lives.past[0].resolution)
 
 
 def test_a_second_stall_is_a_new_incident() -> None:

@@ -75,7 +75,7 @@ function marks(incident, document, width) {
 function markWords(incident, document, width) {  // what the numbers on the line mean, in short: the history has it in full
   const start = Date.parse(document.at[0]);
   const inside = at => (Date.parse(at) - start) / 1000 >= 0 && (Date.parse(at) - start) / 1000 <= width;
-  const words = told(incident).map((event, i) => inside(event.at) && `${i + 1} ${shortened(event.what.split(/[:;]/)[0])}`).filter(Boolean);
+  const words = told(incident).map((event, i) => inside(event.at) && `${i + 1} ${shortened(event.what.split(/[:;]/)[0].replace("verdict still", "verdict, the same"))}`).filter(Boolean);
   return words.length ? element("p", "legend marked", ...words.slice(0, MOST_WORDS).map(text => element("span", "", text)),
     words.length > MOST_WORDS ? element("span", "", "… see the history") : null) : null;
 }
