@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from stallwatch.cli.report_view import report_parts
-from stallwatch.cli.terminal import SEVERITY_STYLES, local_time, safe, severity_word, time_and_distance
+from stallwatch.cli.terminal import SEVERITY_STYLES, indented, local_time, safe, severity_word, time_and_distance
 from stallwatch.outputs.documents import IncidentDocument
 
 _LOOK_DONE = re.compile(r"look \d+ done")
@@ -23,13 +23,13 @@ def _parts(incident: IncidentDocument) -> Iterator[RenderableType]:
     yield _head(incident)
     if not incident.verdicts:
         yield Text("No verdict yet.")
-        yield from (Text(safe(f"  {finding.reason}")) for finding in incident.findings)
+        yield from (indented(finding.reason) for finding in incident.findings)
     yield from report_parts(incident)
     yield Text("\nhistory", style="bold")
     for at, what in history(incident):
-        yield Text(f"  {local_time(at)}  {safe(what)}")
+        yield indented(f"{local_time(at)}  {what}")
     if incident.resolved_at and not any(event.what.startswith(f"{incident.state}:") for event in incident.events):
-        yield Text(f"  {local_time(incident.resolved_at)}  {incident.state}: {safe(incident.resolution)}")
+        yield indented(f"{local_time(incident.resolved_at)}  {incident.state}: {incident.resolution}")
     if incident.bundle:
         yield Text(safe(f"\n{incident.bundle}"), style="dim")
 

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from stallwatch.cli.terminal import SEVERITY_STYLES, local_time, safe, seconds, severity_word
+from stallwatch.cli.terminal import SEVERITY_STYLES, indented, local_time, safe, seconds, severity_word
 from stallwatch.model.finding import Finding
 from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.documents import IncidentDocument
@@ -17,18 +17,18 @@ from stallwatch.replay.document import Decision, LookVerdict, Replay, ToldMessag
 def replay_parts(replay: Replay) -> Iterator[RenderableType]:
     """A replay as a person reads it, part by part."""
     yield Text(safe(_what(replay)), style="bold")
-    yield _line(_from_where(replay))
+    yield indented(_from_where(replay))
     for change in replay.changed:
-        yield _line(f"{change.key}: {change.recorded} then, {change.replayed} here")
+        yield indented(f"{change.key}: {change.recorded} then, {change.replayed} here")
     yield from _section("detection", map(_decision, replay.detection))
     yield from _section("looks, judged anew", map(_look, replay.looks))
     if replay.timeline is not None:
         told = [_told(one) for one in replay.told]
-        yield from _section("who would have been told", told or [_line("nobody")])
+        yield from _section("who would have been told", told or [indented("nobody")])
         yield from _section("when the recording ends", map(_end, replay.incidents))
-    at_the_time = (_line(f"{local_time(one.at)}  {one.what}") for one in replay.at_the_time)
+    at_the_time = (indented(f"{local_time(one.at)}  {one.what}") for one in replay.at_the_time)
     yield from _section("what the daemon noted then", at_the_time)
-    yield from _section("caveats", map(_line, replay.caveats))
+    yield from _section("caveats", map(indented, replay.caveats))
 
 
 def _what(replay: Replay) -> str:
@@ -51,7 +51,7 @@ def _from_where(replay: Replay) -> str:
 
 def _decision(decision: Decision) -> RenderableType:
     said = "; ".join(map(_finding, decision.findings)) or "nothing (any more)"
-    return _line(f"{_when(decision.at, decision.after_seconds)}  {said}")
+    return indented(f"{_when(decision.at, decision.after_seconds)}  {said}")
 
 
 def _finding(finding: Finding) -> str:
@@ -60,7 +60,7 @@ def _finding(finding: Finding) -> str:
 
 def _look(look: LookVerdict) -> RenderableType:
     when = f" at {local_time(look.at)}" if look.at else ""
-    return _line(f"look {look.look}{when}  {_verdict(look.verdict) if look.verdict else look.problem}")
+    return indented(f"look {look.look}{when}  {_verdict(look.verdict) if look.verdict else look.problem}")
 
 
 def _verdict(verdict: Verdict) -> str:
@@ -81,7 +81,7 @@ def _end(incident: IncidentDocument) -> RenderableType:
     words += [f"told at {local_time(incident.tell_at)} unless it moves"] if incident.tell_at else []
     words += [incident.tell_reason] if incident.tell_reason else []
     words += [f"{incident.verdicts[0].cause}, {incident.verdicts[0].confidence}"] if incident.verdicts else []
-    return _line(f"{incident.incident_id}  {'; '.join(words)}")
+    return indented(f"{incident.incident_id}  {'; '.join(words)}")
 
 
 def _when(at: str, after_seconds: float) -> str:
@@ -93,7 +93,3 @@ def _section(title: str, lines: Iterable[RenderableType]) -> Iterator[Renderable
     if body:
         yield Text(f"\n{title}", style="bold")
         yield from body
-
-
-def _line(text: str) -> Padding:
-    return Padding(Text(safe(text)), (0, 0, 0, 2))

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from stallwatch.cli.terminal import safe, time_and_distance
+from stallwatch.cli.terminal import indented, safe, time_and_distance
 from stallwatch.diagnosis.report.stack_tree import render
 from stallwatch.diagnosis.report.steps import deadline, safety
 from stallwatch.model.causes import State
@@ -33,7 +33,7 @@ def report_parts(report: Report | IncidentDocument) -> Iterator[RenderableType]:
     for place, verdict in enumerate(report.verdicts):
         if place:
             yield Text("\nalso", style="bold")
-            yield _line(f"{verdict.summary}  ({verdict.cause}, {verdict.confidence})")
+            yield indented(f"{verdict.summary}  ({verdict.cause}, {verdict.confidence})")
         else:
             yield from _verdict(verdict, _time(report))
     if report.stacks is not None:
@@ -42,19 +42,19 @@ def report_parts(report: Report | IncidentDocument) -> Iterator[RenderableType]:
         yield from (_frame(line, blamed) for line in render(report.stacks, maximum_lines=_MOST_STACK_LINES))
     yield from _section("caveats", report.caveats[:_MOST_CAVEATS])
     if len(report.caveats) > _MOST_CAVEATS:
-        yield _line(f"and {len(report.caveats) - _MOST_CAVEATS} more; --json lists them")
+        yield indented(f"and {len(report.caveats) - _MOST_CAVEATS} more; --json lists them")
 
 
 def _verdict(verdict: Verdict, time: str) -> Iterator[RenderableType]:
     yield Text(safe(verdict.summary), style=_STYLES[verdict.traits.state])
     if time:
-        yield Text(safe(f"  {time}"), style="green")  # what to do with the job is asked first
-    yield Text(safe(f"  {verdict.cause}, {verdict.confidence}{_more(verdict)}"), style="dim")
+        yield indented(time, "green")  # what to do with the job is asked first
+    yield indented(f"{verdict.cause}, {verdict.confidence}{_more(verdict)}", "dim")
     if verdict.culprit_processes:
         yield Text("\nculprits", style="bold")
         yield from (_culprit(process) for process in verdict.culprit_processes[:_MOST_CULPRITS])
         if len(verdict.culprit_processes) > _MOST_CULPRITS:
-            yield _line(f"and {len(verdict.culprit_processes) - _MOST_CULPRITS} more")
+            yield indented(f"and {len(verdict.culprit_processes) - _MOST_CULPRITS} more")
     yield from _section("next", (f"{number}. {step}" for number, step in enumerate(verdict.next_steps, 1)))
     yield from _section("because", (f"{fact.fact}  ({fact.source})" for fact in verdict.because))
     yield from _section("not known", verdict.missing)
@@ -112,8 +112,4 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:
     body = list(lines)
     if body:
         yield Text(f"\n{title}", style="bold")
-        yield from map(_line, body)
-
-
-def _line(text: str) -> Padding:
-    return Padding(Text(safe(text)), (0, 0, 0, 2))
+        yield from map(indented, body)

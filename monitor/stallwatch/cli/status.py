@@ -15,6 +15,7 @@ from stallwatch.cli.terminal import (
     SEVERITY_STYLES,
     STATE_STYLES,
     console,
+    indented,
     local_time,
     safe,
     seconds,
@@ -231,7 +232,7 @@ def _standing(
     yield Text(safe(f"  why and what to do: stallwatch incidents {which}"), style="dim")
 
 
-def _incident(incident: IncidentDocument) -> list[Text]:
+def _incident(incident: IncidentDocument) -> list[RenderableType]:
     text = Text()
     word = severity_word(incident.severity) if incident.state == "open" else "suspect"
     text.append(word, style=SEVERITY_STYLES[incident.severity])
@@ -242,5 +243,5 @@ def _incident(incident: IncidentDocument) -> list[Text]:
     text.append(safe(incident.verdicts[0].summary))
     text.append(safe(f" {incident.acknowledged_by} is on it.") if incident.acknowledged_by else "", style="green")
     reasons = [event.what for event in incident.events if event.what.startswith(UNTOLD)]
-    more = [Text(safe(f"  {reasons[-1]}"), style="dim")] if incident.severity == "none" and reasons else []
+    more = [indented(reasons[-1], "dim")] if incident.severity == "none" and reasons else []
     return [text, *more]

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -51,6 +52,11 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     for column in columns:
         grid.add_column(column, justify="right" if column in right else "left", no_wrap=column in right)
     return grid
+
+
+def indented(text: str, style: str = "") -> Padding:
+    """A line beneath a heading, which is indented where it goes on, too."""
+    return Padding(Text(safe(text), style=style), (0, 0, 0, 2), expand=False)
 
 
 def safe(text: str) -> str:

@@ -239,6 +239,16 @@ def test_a_rank_directory_of_this_shell_that_no_daemon_reads_is_said(
     assert "STALLWATCH_DIR" not in capsys.readouterr().err
 
 
+def test_what_goes_on_in_a_second_line_is_indented_as_its_first() -> None:
+    out = io.StringIO()
+    event = IncidentEvent(0, "suspected: no rank here moves; the last has stood for long")
+    (document,) = incident_list(node_report(incidents=(incident(events=(event,)),))).incidents
+    Console(width=40, file=out).print(incident_view(document))
+    history = out.getvalue().split("\nhistory\n")[1].splitlines()
+    assert len(history) > 2
+    assert all(line.startswith("  ") and not line.startswith("   ") for line in history[:2]), history
+
+
 def test_history_says_no_sentence_twice(capsys: Capture) -> None:
     told = verdict()
     events = (
