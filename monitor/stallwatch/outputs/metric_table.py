@@ -83,7 +83,7 @@ FAMILIES: tuple[Family, ...] = (
         "slower for it, as findings and verdicts say; 0 for one that makes nobody wait.",
     ),
     Family("stallwatch_job_world_size", "gauge", _JOB, "Ranks of the whole training job."),
-    Family("stallwatch_job_ranks", "gauge", _JOB, "Ranks of the training job on this node that are not gone; absent where all are."),
+    Family("stallwatch_job_ranks", "gauge", _JOB, "Ranks of the job here that are not gone; absent if all are."),
     # Incidents
     Family(
         "stallwatch_findings",
