@@ -17,7 +17,6 @@ from stallwatch.model.summary import Call
 # What usually follows what: training repeats itself, so the last calls foretell the next one.
 
 
-_LONGEST_CONTEXT = 12
 _LONGEST_PART = 512  # bounds the time; steps of more calls than these are rare
 
 
@@ -32,21 +31,6 @@ class Followers:
     def expects(self, what: Hashable) -> bool:
         """Whether a call was ever made before, so that something is known of what follows it."""
         return what in self._known
-
-
-def followers(history: Sequence[Hashable], place: int) -> set[Hashable]:
-    """Given a sequence and a place in it, return what has followed the longest context that occurred before."""
-    for length in range(min(_LONGEST_CONTEXT, place), 0, -1):
-        context = list(history[place - length : place])
-        last = context[-1]
-        found = {
-            history[end]
-            for end in range(length, place)
-            if history[end - 1] == last and list(history[end - length : end]) == context
-        }
-        if found:
-            return found
-    return set()
 
 
 def _after_longest(history: Sequence[Hashable]) -> set[Hashable]:

@@ -11,14 +11,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch.diagnosis.calls.align import followers
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import Group, family
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.model.summary import Call
+from stallwatch.diagnosis.recorder.reduce import transfer_ends
+from stallwatch.model.summary import ANY, Call
 
 _MIN_HISTORY = 3
 _WAY = 4  # calls that make a way: long enough to tell the end of a loop from its middle
+_ROUND = 16  # calls of a round that goes round again: a batch's members, and what a stage does of one microbatch
+_BEGINNING = 16  # calls by which ranks of one program are known
+_SHORT, _LONG = 12, 512  # calls of a context; a long one is a habit where it was there more than once
 
 
 class SequenceBreak(msgspec.Struct, frozen=True):
@@ -48,11 +51,12 @@ def calls_of(case: Case, rank: int) -> list[Call]:
 
 def find_departures(case: Case, ranks: Iterable[int]) -> tuple[SequenceBreak, ...]:
     """Given ranks, return the first place where each left the program, if it did."""
-    steps = {rank: _steps(case, rank) for rank in sorted(ranks)}
     roles: dict[Hashable, list[int]] = {}
+    rings = _rings(case)
+    steps = {rank: _steps(case, rank, rings) for rank in sorted(ranks)}
     for rank, own in steps.items():
         if own:
-            roles.setdefault(_role(case, rank), []).append(rank)
+            roles.setdefault(_role(case, rank, rings, own), []).append(rank)
     found: list[SequenceBreak] = []
     for mates in roles.values():
         nexts: dict[Hashable, dict[Hashable, Call]] = {}
@@ -76,6 +80,7 @@ def _first_departure(
     met: int,
 ) -> SequenceBreak | None:
     calls = [step.call for step in steps]
+    text = _as_text(calls)
     for place in range(1, len(steps)):
         before, here = steps[place - 1], steps[place]
         counts = votes[before.key]
@@ -99,11 +104,43 @@ def _first_departure(
                 )  # it waits at the end, its peers go round again
         if place < max(_MIN_HISTORY, met):
             continue
-        own = followers(calls, place)
+        own = {calls[after] for after in _followers(text, place)}
         if own and here.call not in own and not _recurs(calls, place):
-            seen = {call for call in own if isinstance(call, Call)}
-            return SequenceBreak(rank, place, here.seq, here.call, tuple(sorted(seen, key=_order)))
+            return SequenceBreak(rank, place, here.seq, here.call, tuple(sorted(own, key=_order)))
     return None
+
+
+def _as_text(calls: Sequence[Call]) -> str:
+    """One character a call, equal for equal calls: strings are searched as fast as memory is read."""
+    numbers: dict[Call, int] = {}
+    return "".join(chr(numbers.setdefault(call, len(numbers))) for call in calls)
+
+
+def _followers(text: str, place: int) -> set[int]:
+    """Given a rank's calls and a place among them, return where what has followed the longest context that occurred
+    before stands: calls of a short context, or of a long one that occurred more than once. Rounds that look alike fill
+    a short one, and only a long one tells the first of them from the last."""
+
+    def times(length: int, wanted: int) -> bool:
+        context, end = text[place - length : place], place - 1  # what follows lies before the place
+        for _ in range(wanted):
+            end = text.rfind(context, 0, end) + length - 1
+            if end < length - 1:
+                return False
+        return True
+
+    low, high = 0, min(_LONG, place)  # the longest that was there twice
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if times(middle, 2) else (low, middle - 1)
+    if low < _SHORT:
+        low = next((length for length in range(min(_SHORT, place), low, -1) if times(length, 1)), low)
+    context, found = text[place - low : place], set[int]()
+    at = text.find(context) if low else -1
+    while at >= 0 and at + low < place:
+        found.add(at + low)
+        at = text.find(context, at + 1)
+    return found
 
 
 def _met_all(case: Case, rank: int, steps: Sequence[_Step]) -> int:
@@ -128,13 +165,9 @@ def _is_start(calls: Sequence[Call], place: int) -> bool:
 def _recurs(calls: Sequence[Call], place: int) -> bool:
     """True when the rank goes this way more than once: then it is its own program, not a departure from it.
 
-    A way that ends a run of equal calls holds the whole run: one call fewer in it is another way.
+    A way that ends a run of equal rounds, of one call or several, holds the whole run: one round fewer is another way.
     """
-    start = max(place - _WAY + 1, 0)
-    run = place - 1
-    while run > 0 and calls[run - 1] == calls[place - 1]:
-        run -= 1
-    start = min(start, max(run - 1, 0))
+    start = min(max(place - _WAY + 1, 0), max(_run(calls, place) - 1, 0))
     way = list(calls[start : place + 1])
     last = calls[place]
     found = 0
@@ -146,11 +179,23 @@ def _recurs(calls: Sequence[Call], place: int) -> bool:
     return False
 
 
+def _run(calls: Sequence[Call], place: int) -> int:
+    """Where the longest run of equal rounds that ends before the place begins."""
+    first = place - 1
+    for length in range(1, min(_ROUND, place // 2) + 1):
+        run = place - length
+        while run > 0 and calls[run - 1] == calls[run - 1 + length]:
+            run -= 1
+        if place - run >= 2 * length:
+            first = min(first, run)
+    return first
+
+
 def _order(call: Call) -> tuple[str, str, int]:
     return call.operation, call.site, call.stream
 
 
-def _steps(case: Case, rank: int) -> list[_Step]:
+def _steps(case: Case, rank: int, rings: frozenset[int]) -> list[_Step]:
     calls = calls_of(case, rank)
     summary = case.summaries.get(rank)
     if summary is None:
@@ -162,7 +207,7 @@ def _steps(case: Case, rank: int) -> list[_Step]:
     for call in calls:
         token = tokens.get(id(call))
         if token is None:
-            token = tokens[id(call)] = peer_token(case, rank, call)
+            token = tokens[id(call)] = _peer_token(case, rank, call, rings)
         stream = summary.streams[call.stream]
         if signature.is_transfer(call.operation):
             transfers[token] += 1
@@ -176,7 +221,34 @@ def _steps(case: Case, rank: int) -> list[_Step]:
     return steps
 
 
-def _role(case: Case, rank: int) -> Hashable:
+def _rings(case: Case) -> frozenset[int]:
+    """Groups whose members exchange with those at the same distances around them, but for one at most: what any of
+    them does there, all do. Two that exchange are a pipeline as much as a ring."""
+    around: dict[int, dict[int, set[tuple[bool, int]]]] = {}
+    for rank, summary in case.summaries.items():
+        for pair in summary.pairs:
+            group = case.groups[case.group_of[rank, pair.stream]]
+            ends = case.global_ends(group, rank, pair.source, pair.destination, pair.outgoing)
+            way = _distance(group, rank, ends[ends[0] == rank])
+            if way is not None:
+                around.setdefault(group.index, {}).setdefault(rank, set()).add((ends[0] == rank, way))
+    rings = set()
+    for index, members in around.items():
+        size = len(case.groups[index].ranks)
+        alike = Counter(frozenset(ways) for ways in members.values()).most_common(1)[0][1]
+        if size > 2 and alike >= size - 1:
+            rings.add(index)
+    return frozenset(rings)
+
+
+def _distance(group: Group, rank: int, peer: int) -> int | None:
+    """How many places on in a group a rank's peer stands, round and round; None where its members are not known."""
+    if not group.members_known or rank not in group.ranks or peer not in group.ranks:
+        return None
+    return (group.ranks.index(peer) - group.ranks.index(rank)) % len(group.ranks)
+
+
+def _role(case: Case, rank: int, rings: frozenset[int], steps: Sequence[_Step]) -> Hashable:
     """Ranks at one place of a pipeline run one program: their place in the groups that carry transfers, and the kinds
     of groups that they use at all (tied embeddings are reduced by the first and the last stage alone)."""
     summary = case.summaries[rank]
@@ -184,29 +256,36 @@ def _role(case: Case, rank: int) -> Hashable:
     places: set[Hashable] = {family(group.description) for group in used if not group.is_default}
     for pair in summary.pairs:
         group = case.groups[case.group_of[rank, pair.stream]]
-        if group.members_known and rank in group.ranks:
-            places.add((family(group.description), len(group.ranks), group.ranks.index(rank)))
+        if not group.members_known or rank not in group.ranks:
+            continue
+        # Stages of an interleaved pipeline exchange round and round as well, but each begins in its own way.
+        beginning = tuple(step.token for step in steps[:_BEGINNING])
+        place = beginning if group.index in rings else group.ranks.index(rank)
+        places.add((family(group.description), len(group.ranks), place))
     return frozenset(places)
 
 
-def peer_token(case: Case, rank: int, call: Call) -> Hashable:
+def _peer_token(case: Case, rank: int, call: Call, rings: frozenset[int]) -> Hashable:
     """A call as peers would make it: their groups differ in number, not in kind."""
     group = case.groups[case.group_of[rank, call.stream]]
-    operation, _, ends = call.operation.partition(" ")
-    numbers = [int(part) for part in ends.replace("<-", " ").replace("->", " ").split() if part.isdecimal()]
-    way = "" if len(numbers) != 2 else _way(group, rank, *numbers)
+    operation, _, _ = call.operation.partition(" ")
+    way = _way(case, group, rank, call.operation, rings) if signature.is_transfer(call.operation) else ""
     kind = (family(group.description), place_among_twins(case, group))
     return kind, case.usual_size(group), operation + way, call.elements, call.dtype, call.site
 
 
-def _way(group: Group, rank: int, own: int, peer: int) -> str:
-    """To which place in the group a transfer goes, where its members are known; else only in which direction."""
-    if group.members_known and rank in group.ranks:
-        if own == rank and peer in group.ranks:
-            return str(group.ranks.index(peer))
-        if own == group.ranks.index(rank):
-            return str(peer)  # torch counts within the group
-    return "+" if peer > own else "-"
+def _way(case: Case, group: Group, rank: int, operation: str, rings: frozenset[int]) -> str:
+    """To which place in the group a transfer goes, around a ring how far, where its members are known; else only in
+    which direction."""
+    source, destination = transfer_ends(operation)
+    if ANY in (source, destination):
+        return ""
+    outgoing = operation.startswith("send")
+    peer = case.global_ends(group, rank, source, destination, outgoing)[outgoing]
+    distance = _distance(group, rank, peer)
+    if distance is None:
+        return "+" if (source < destination) == outgoing else "-"
+    return f" {distance} on" if group.index in rings else f" {group.ranks.index(peer)}"
 
 
 def place_among_twins(case: Case, group: Group) -> int:

@@ -169,7 +169,7 @@ class Case:
         }
         self._pairs: dict[tuple[int, int, int, int], PairCount] = {}
         for rank, group, pair in self._recorded_pairs():
-            ends = self._global_ends(group, rank, pair.source, pair.destination, pair.outgoing)
+            ends = self.global_ends(group, rank, pair.source, pair.destination, pair.outgoing)
             self._pairs[(rank, group.index, *ends)] = pair
         prove(self)
         self._waiting_stacks = {
@@ -252,7 +252,7 @@ class Case:
         of_ranks = self.summaries.items()
         return [(rank, self.groups[self.group_of[rank, p.stream]], p) for rank, s in of_ranks for p in s.pairs]
 
-    def _global_ends(
+    def global_ends(
         self, group: Group, rank: int, source: int, destination: int, outgoing: bool | None
     ) -> tuple[int, int]:
         """Given the ends of a transfer as a rank named them, return global ranks. torch names ranks of the group; a
@@ -281,7 +281,7 @@ class Case:
     def ends(self, rank: int, pending: Pending, transfer: Transfer) -> tuple[int, int]:
         """Source and destination of a transfer that a rank recorded, as global ranks."""
         group = self.group(rank, pending)
-        return self._global_ends(group, rank, transfer.source, transfer.destination, transfer.outgoing)
+        return self.global_ends(group, rank, transfer.source, transfer.destination, transfer.outgoing)
 
     def launches_behind(self, rank: int) -> bool:
         """True when NCCL RAS counts fewer launches on this rank than on others of a communicator."""
