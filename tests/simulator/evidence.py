@@ -15,6 +15,7 @@ from stallwatch.model.evidence import (
     ProcessLook,
     RankEvidence,
     Recorder,
+    SourceLine,
     Stacks,
     ThreadStack,
     ThreadState,
@@ -22,6 +23,7 @@ from stallwatch.model.evidence import (
 from tests.simulator.dump import START_NS, TORCH, beside, recorder, stack
 from tests.simulator.engine import Engine, Rank
 from tests.simulator.faults import Case, moves_between_looks
+from tests.simulator.program import RING
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
                 attempts=(Attempt("flight_recorder", 1, START_NS, not lost_dump),),
                 captured_at_ns=START_NS + moment.clock * 1_000_000 + (0 if rank.rank in stale else 8_000_000_000),
                 last_step=rank.steps,
+                sources=_sources(engine, rank),
             )
         )
     rng.shuffle(ranks)
@@ -205,6 +208,15 @@ def _parse(engine: Engine, rank: Rank, rng: random.Random, ring: int, look: int,
 def _again(first: Recorder) -> Recorder:
     """A second dump of a job that stands still: the same entries with the same times."""
     return msgspec.structs.replace(first, look=2, source=_source(first.backend, 2))
+
+
+def _sources(engine: Engine, rank: Rank) -> tuple[SourceLine, ...]:
+    """The text of the line in which gloo's `Work.wait`, which is C++, has no frame of its own: all that tells it from
+    any other lock."""
+    call = rank.blocked_at
+    if engine.program.backend != "gloo" or call is None or (call.kind != "wait" and call.operation != RING):
+        return ()
+    return (SourceLine(call.site.file, call.site.line, "req.wait()"),)
 
 
 def _source(backend: str, look: int) -> str:

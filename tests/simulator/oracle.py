@@ -27,7 +27,7 @@ def is_decidable(case: Case, engine: Engine, seen: Seen) -> bool:
         # One witness that waits, and the culprit's own stack or dump.
         return culprits <= waiting_seen and _chain_is_seen(engine, culprits, seen)
     if case.fault.startswith("batch_") and engine.program.backend == "gloo":
-        return False  # neither its transfers nor their peers are recorded
+        return world <= seen.dumps & seen.stacks  # that nobody can be named; their transfers are recorded nowhere
     stand = _in_transfers(engine)
     if engine.program.backend == "gloo" and truth.cause == "p2p_unmatched":
         return world <= seen.stacks and truth.step > 0 and len(stand - culprits) <= 1

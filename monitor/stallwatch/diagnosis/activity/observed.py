@@ -289,11 +289,14 @@ def _job_lines(frames: tuple[CodeFrame, ...]) -> Lines:
     return tuple((f.filename, f.line) for f in frames if code_origin(f.filename).origin in (Origin.JOB, Origin.LIBRARY))
 
 
-def new_operations(recorders: tuple[Recorder, ...], ident: str, *, in_main: bool = False) -> bool | None:
+def new_operations(
+    recorders: tuple[Recorder, ...], ident: str, *, in_main: bool = False, communicates: bool = False
+) -> bool | None:
     """Whether the thread issued operations between the recorder's last two looks. None: not told.
 
     A background thread's operations do not count; where the stack carries no ident, one issuing thread is the loop,
-    unless the loop is seen to communicate in a thread that Python did not start (`in_main`), and that one was."""
+    unless Python started that one, the loop is seen in one that it did not start (`in_main`), and either communicates
+    there or the other has never used the default group."""
     newest: dict[str, dict[int, int]] = {}
     recorders = tuple(recorder for recorder in recorders if not recorder.cut_short)
     for recorder in recorders:
@@ -319,7 +322,9 @@ def new_operations(recorders: tuple[Recorder, ...], ident: str, *, in_main: bool
             if fresh and not told:
                 return None
         elif len(issuers) <= 1:
-            told = told or any(not (in_main and is_started(op)) for op in fresh)
+            used = {op.group_description for one in recorders for op in one.operations}
+            beside = in_main and (communicates or "default_pg" not in used)
+            told = told or any(not (beside and is_started(op)) for op in fresh)
         elif fresh:
             return told or None
     return told

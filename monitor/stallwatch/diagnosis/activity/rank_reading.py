@@ -121,8 +121,8 @@ def read_activity(rank: RankEvidence) -> RankActivity:
     ident = ident_of(now.thread) if now.thread else ""
     # The last two looks: a rank that was still starting, or worked on, at an older one may stand since.
     before = (with_stack or moments)[-2:][0]
-    in_main = bool(standing.in_collective) and now.thread is not None and not is_python_thread(now.thread)
-    issued = new_operations(rank.recorders, ident, in_main=in_main)
+    in_main = now.thread is not None and not is_python_thread(now.thread)
+    issued = new_operations(rank.recorders, ident, in_main=in_main, communicates=bool(standing.in_collective))
     moved = (
         compare(observed(before), observed(now._replace(standing=standing)), issued)
         if before is not now

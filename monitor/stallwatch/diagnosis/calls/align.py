@@ -4,6 +4,7 @@ A minority is only a hint. Where there is none, what the group did in earlier st
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -140,6 +141,8 @@ def _expected(
     if len(sisters) == 1:
         return sisters[0], "sisters"
     slipped = _slipped(members, seq)
+    if slipped is None:
+        return largest, "nothing"  # one of them is one call off since then, and all that follows looks odd of either
     if slipped and len(kept := [what for what, ranks in classes.items() if not slipped.issuperset(ranks)]) == 1:
         return kept[0], "slip"
     faithful = [
@@ -186,20 +189,26 @@ def _usual(
     return [what for what in classes if followers.expects(what)]
 
 
-def _slipped(members: Mapping[int, GroupStream], seq: int) -> frozenset[int]:
+def _slipped(members: Mapping[int, GroupStream], seq: int) -> frozenset[int] | None:
     """Who first called, from a line that the group had never used, what others called from one that it had: the calls
-    paired, and that member may be one off since. Nobody where lines are not known, or all parted from them."""
+    paired, and that member may be one off since. Nobody where lines are not known, or all parted from them; None where
+    they came, once, from lines of which the group had used none."""
     if len(members) > _MOST_SLIPPED:
         return frozenset()
-    of_members = {rank: dict(_by_number(member, seq)) for rank, member in members.items()}
+    of_members = {rank: {n: call.site for n, call in _by_number(member, seq)} for rank, member in members.items()}
+    at = {n: tuple(of.get(n) for of in of_members.values()) for n in sorted(set().union(*of_members.values()))}
+    times = Counter(at.values())
     seen: set[str] = set()
-    for number in sorted(set().union(*of_members.values())):
-        sites = {rank: calls[number].site for rank, calls in of_members.items() if number in calls}
+    for number, places in at.items():
+        sites = {rank: of[number] for rank, of in of_members.items() if number in of}
         if not all(sites.values()):
             return frozenset()
         new = frozenset(rank for rank, site in sites.items() if site not in seen)
-        if seen and new and len(set(sites.values())) > 1:
-            return new if len(new) < len(sites) else frozenset()
+        if new and len(set(sites.values())) > 1:
+            if seen and len(new) < len(sites):
+                return new
+            if times[places] == 1:  # else two branches of one program, which meet there again
+                return None if len(new) == len(members) else frozenset()
         seen.update(sites.values())
     return frozenset()
 

@@ -54,9 +54,10 @@ def find_departures(case: Case, ranks: Iterable[int]) -> tuple[SequenceBreak, ..
     roles: dict[Hashable, list[int]] = {}
     rings = _rings(case)
     steps = {rank: _steps(case, rank, rings) for rank in sorted(ranks)}
+    turns = frozenset(index for index in rings if _begin_alike([steps.get(r, []) for r in case.groups[index].ranks]))
     for rank, own in steps.items():
         if own:
-            roles.setdefault(_role(case, rank, rings, own), []).append(rank)
+            roles.setdefault(_role(case, rank, turns), []).append(rank)
     found: list[SequenceBreak] = []
     for mates in roles.values():
         nexts: dict[Hashable, dict[Hashable, Call]] = {}
@@ -248,7 +249,14 @@ def _distance(group: Group, rank: int, peer: int) -> int | None:
     return (group.ranks.index(peer) - group.ranks.index(rank)) % len(group.ranks)
 
 
-def _role(case: Case, rank: int, rings: frozenset[int], steps: Sequence[_Step]) -> Hashable:
+def _begin_alike(steps: Sequence[Sequence[_Step]]) -> bool:
+    """All but one at most: stages of an interleaved pipeline exchange round and round as well, and begin each in its
+    own way."""
+    alike = Counter(tuple(step.token for step in of_one[:_BEGINNING]) for of_one in steps)
+    return alike.most_common(1)[0][1] >= len(steps) - 1
+
+
+def _role(case: Case, rank: int, rings: frozenset[int]) -> Hashable:
     """Ranks at one place of a pipeline run one program: their place in the groups that carry transfers, and the kinds
     of groups that they use at all (tied embeddings are reduced by the first and the last stage alone)."""
     summary = case.summaries[rank]
@@ -258,9 +266,7 @@ def _role(case: Case, rank: int, rings: frozenset[int], steps: Sequence[_Step]) 
         group = case.groups[case.group_of[rank, pair.stream]]
         if not group.members_known or rank not in group.ranks:
             continue
-        # Stages of an interleaved pipeline exchange round and round as well, but each begins in its own way.
-        beginning = tuple(step.token for step in steps[:_BEGINNING])
-        place = beginning if group.index in rings else group.ranks.index(rank)
+        place = -1 if group.index in rings else group.ranks.index(rank)
         places.add((family(group.description), len(group.ranks), place))
     return frozenset(places)
 

@@ -278,9 +278,10 @@ def _partition(
         (what, tuple(ranks)) for what, ranks in sorted(of_call.items(), key=lambda item: (-len(item[1]), item[1]))
     )
     others = len(said) - len(parts[0][1])
-    # A majority is a hint; none names anybody. Where nothing names the group, the few may stand in another one.
+    # A majority is a hint; none names anybody. Where nothing names the group, the few may stand in another one, and
+    # under another number they do as likely as not: each group counts by itself.
     share = 3 if group.key != ("", "") else 6
-    few = len(said) > 2 and share * others <= len(said)
+    few = len(said) > 2 and share * others <= len(said) and (same_number or group.key != ("", ""))
     culprits = tuple(sorted(rank for _, ranks in parts[1:] for rank in ranks)) if few else ()
     operation = next(w.operation for w in waiters if w.rank in parts[0][1])
     waiting = tuple(sorted(rank for rank in said if rank not in culprits))

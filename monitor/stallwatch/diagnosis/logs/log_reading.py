@@ -52,17 +52,40 @@ def _ends(events: Sequence[LogEvent]) -> list[int]:
     restarts = [event.line for event in events if event.kind == "restarting"]
     said: dict[str, list[LogEvent]] = {}
     failures = [event.line for event in events if event.exception and event.rank is not None]
-    for event in events:
-        if event.kind == "process_failed" and (agent := _AGENT.match(event.text)):
-            name = agent["pid"]
-            while name in said and _of_one_attempt(said[name][-1], event, failures):
-                name += " of another container"
-            said.setdefault(name, []).append(event)
+    words = [event for event in events if event.kind == "process_failed" and _AGENT.match(event.text)]
+    hosts = _hosts(words, events)
+    for event in words:
+        agent = _AGENT.match(event.text)
+        name = agent["pid"] if agent else ""
+        while name in said and (
+            _of_one_attempt(said[name][-1], event, failures) or _elsewhere(said[name], event, hosts)
+        ):
+            name += " of another container"
+        said.setdefault(name, []).append(event)
     lines = {name: [event.line for event in own] for name, own in said.items()}
     most = max(map(len, lines.values()), default=0)
     # Agents of several nodes may write one log: an attempt has ended when the last of them has said so.
     by_agents = [max(of[-1 - before] for of in lines.values() if len(of) > before) for before in range(most - 1, 0, -1)]
     return by_agents if len(by_agents) >= len(restarts) else restarts
+
+
+def _hosts(words: Sequence[LogEvent], events: Sequence[LogEvent]) -> dict[int, frozenset[str]]:
+    """On which hosts the processes ran that an agent lists behind its word, by that word's line; an agent that starts
+    its ranks again lists none."""
+    found = {word.line: frozenset[str]() for word in words}
+    last: int | None = None
+    for event in events:
+        if event.line in found:
+            last = event.line
+        elif event.kind == "launcher_failure" and event.host and last is not None:
+            found[last] |= {event.host}
+    return found
+
+
+def _elsewhere(said: Sequence[LogEvent], word: LogEvent, hosts: Mapping[int, frozenset[str]]) -> bool:
+    """Whether the agent that said this lists processes of another node than the one that said those before."""
+    before = frozenset[str]().union(*(hosts[event.line] for event in said))
+    return bool(before and hosts[word.line] and not before & hosts[word.line])
 
 
 def _of_one_attempt(event: LogEvent, later: LogEvent, failures: Sequence[int]) -> bool:

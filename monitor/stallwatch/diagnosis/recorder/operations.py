@@ -229,7 +229,10 @@ class HostThreads:
                 rank = (thread != own, started, elsewhere, operation.created_ns or 0, operation.record_id)
                 if thread not in first or rank < first[thread]:
                     first[thread] = rank
-        self._numbers = {thread: number for number, thread in enumerate(sorted(first, key=lambda name: first[name]))}
+        order = sorted(first, key=lambda name: first[name])
+        # Threads beside it, in groups of their own: the training thread has recorded nothing yet.
+        beside = bool(order) and all(first[order[0]][:3])
+        self._numbers = {thread: number for number, thread in enumerate(order, 1 if beside else 0)}
 
     def knows(self, operations: Iterable[Operation]) -> bool:
         """Whether each of them names its thread (before torch 2.8 none does)."""

@@ -174,3 +174,13 @@ def test_of_two_the_one_that_came_by_a_line_of_its_own_is_one_off() -> None:
     for order in ((extra, usual), (usual, extra)):
         ranks = [Rank(rank, calls, len(calls) - 1) for rank, calls in enumerate(order)]
         assert judge(evidence(*ranks)).verdicts[0].culprits in ((), (order.index(extra),))
+
+
+def test_of_two_that_parted_in_their_first_calls_nobody_is_named() -> None:
+    """One of them made a call of its own there, and it paired: whose line was the odd one, no earlier step tells."""
+    pair = world(2)
+    usual = (Call(pair, "broadcast", 64, line=10), Call(pair, "_all_gather_base", 8, line=13), Call(pair, line=16))
+    extra = Call(pair, "broadcast", 64, line=140)
+    ranks = (Rank(0, (extra, *usual[:1]), 1), Rank(1, usual[:2], 1))
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", ())

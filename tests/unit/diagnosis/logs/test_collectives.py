@@ -177,3 +177,9 @@ def test_silence_shows_nothing_where_the_first_that_waited_aborts_at_once() -> N
     """torch 2.0 names no group and waits for nobody's dump: who was cleared away first said nothing, either."""
     log = "".join(timed_out("2.0", rank, 8) for rank in (0, 2, 3))
     assert verdict(log).culprits == ()
+
+
+def test_where_nothing_names_the_group_another_number_accuses_nobody() -> None:
+    """torch 2.0 names no group, and each counts by itself: the one far ahead waits in a group of its own."""
+    others = "".join(timed_out("2.0", rank, 3) for rank in (1, 3, 4, 5, 6, 7))
+    assert told(others + timed_out("2.0", 0, 21, "_REDUCE_SCATTER_BASE")) == ("collective_mismatch", ())

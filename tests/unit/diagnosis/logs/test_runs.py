@@ -198,3 +198,22 @@ def test_a_crash_without_a_rank_is_that_of_the_only_one_that_died_of_such_a_sign
     crash = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f (most recent call first):\n"
     end = SUMMARY.format(rank=2, code=-11, pid=5002, traceback="Signal 11 (SIGSEGV) received by PID 5002")
     assert told(crash + ranked(PEER_LOST, 1) + end) == ("rank_exited", (2,))
+
+
+def _nodes_agent(node: int, rank: int, code: int, at: str) -> str:
+    """torchrun's agent of a node, whose pid is the same in every container, and what it lists."""
+    said = AGENT["2.4"].format(code=code, rank=rank % 8, pid=5000 + rank).replace("21:20:00", at)
+    return (
+        f"{said}torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n{'=' * 60}\n/app/train.py FAILED\n"
+        f"{'-' * 60}\nFailures:\n  <NO_OTHER_FAILURES>\n{'-' * 60}\nRoot Cause (first observed failure):\n[0]:\n"
+        f"  time      : 2026-11-28_{at}\n  host      : node{node}\n  rank      : {rank} (local_rank: {rank % 8})\n"
+        f"  exitcode  : {code} (pid: {5000 + rank})\n  error_file: <N/A>\n  traceback : To enable traceback see: x\n"
+        f"{'=' * 60}\n"
+    )
+
+
+def test_agents_of_two_nodes_with_one_pid_are_no_two_attempts() -> None:
+    """What ended the one node's ranks ended the other's ten minutes later: it happened in this attempt."""
+    log = ranked(RAISED, 8) + _nodes_agent(1, 8, 1, "21:20:00") + timed_out("2.6", 0, 31)
+    log += _nodes_agent(0, 0, -6, "21:30:00")
+    assert told(log) in failed(8)

@@ -62,3 +62,19 @@ def test_who_waits_is_not_absent_from_a_group_that_it_never_used_whatever_else_i
     ]
     for told in (evidence(*ranks), _of_thread(evidence(*ranks))):
         assert judge(told).verdicts[0].culprits == (0,)
+
+
+def test_a_thread_beside_that_goes_on_before_the_training_thread_has_called_anything_shows_no_motion_of_it() -> None:
+    """Rank 0 stands before its first call; its metrics thread, all that its recorder holds, goes on."""
+    own = {rank: (*_beside(3), *((Call(W4),) if rank else ())) for rank in range(4)}
+    told = _of_thread(
+        evidence(
+            Rank(0, own[0], backend="gloo", frames=SLEEPS),
+            *(Rank(rank, own[rank], len(own[rank]) - 1, backend="gloo", frames=IN_REDUCE) for rank in (1, 2, 3)),
+        )
+    )
+    first, second = told.ranks[0].recorders
+    early = replace(first, operations=first.operations[:-1])
+    ranks = (replace(told.ranks[0], recorders=(early, second)), *told.ranks[1:])
+    verdict = judge(replace(told, ranks=ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (0,))
