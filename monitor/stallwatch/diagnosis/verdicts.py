@@ -15,10 +15,10 @@ from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.report.sentences import summary
 from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
-from stallwatch.diagnosis.report.text import SentenceExtras, format_location, frame_of
+from stallwatch.diagnosis.report.text import SentenceExtras, format_location, frame_of, parallel_call
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.causes import CAUSES
-from stallwatch.model.evidence import Evidence, RankEvidence
+from stallwatch.model.evidence import CodeFrame, Evidence, RankEvidence
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict
 from stallwatch.progress.job import overruled_by_steps
@@ -200,13 +200,29 @@ def _stands_at(analysis: Analysis, rank: int, site: str) -> str:
 def _others_at(analysis: Analysis, claim: Claim, waiting: Sequence[int]) -> str:
     """The line of the call in which most of those stand that wait; "" where they stand at several."""
     sites: dict[int, str] = {}
+    records: dict[int, int] = {}
     for wait in analysis.graph.waits:
         call = analysis.case.call(wait.rank, wait.pending)
         if call is not None and (not claim.seq or (wait.point.group, wait.point.seq) == (claim.group, claim.seq)):
             sites.setdefault(wait.rank, call.site)
+            records.setdefault(wait.rank, wait.pending.record)
     places = [_stands_at(analysis, rank, sites.get(rank, "")) for rank in waiting]
     most = max(sorted(set(places)), key=places.count, default="")
-    return most if 2 * places.count(most) > len(places) else ""
+    if not most or 2 * places.count(most) <= len(places):
+        return ""
+    one = waiting[places.index(most)]
+    through = parallel_call(_frames_of_call(analysis, one, records.get(one)))
+    return f"{most}, in {through}" if through else most
+
+
+def _frames_of_call(analysis: Analysis, rank: int, record: int | None) -> tuple[CodeFrame, ...]:
+    """Of the call that a rank waits in: by its stack where that shows it, else by its recorder."""
+    activity, evidence = analysis.case.activity(rank), analysis.case.evidence.get(rank)
+    if activity.call.in_collective or record is None or evidence is None:
+        return activity.place.stack
+    newest = max(evidence.recorders, key=lambda recorder: recorder.look, default=None)
+    operations = newest.operations if newest else ()
+    return next((entry.frames for entry in reversed(operations) if entry.record_id == record), ())
 
 
 def _process(analysis: Analysis, rank: int, claim: Claim) -> CulpritProcess:

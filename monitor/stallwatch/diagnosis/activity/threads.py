@@ -244,7 +244,7 @@ def _busiest(threads: list[ThreadStack], roles: frozenset[Role] = _TRAINS) -> Th
 
 
 # Names as the kernel cuts them. torch starts these threads in the constructor of a process group.
-_GROUP_THREADS = ("pt_nccl_", "pt_gloo_")
+_GROUP_THREADS = ("pt_nccl", "pt_gloo_")  # torch 2.15: pt_nccl2_heartbt
 
 
 def has_joined(rank: RankEvidence) -> bool | None:

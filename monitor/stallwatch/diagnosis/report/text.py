@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.activity.rank_activity import Helpers
-from stallwatch.diagnosis.frames.code_origin import function
+from stallwatch.diagnosis.frames.code_origin import code_origin, function, job_frame_index
 from stallwatch.formats.rank_ranges import rank_ranges
+from stallwatch.model.evidence import CodeFrame
 from stallwatch.model.verdict import CulpritProcess, Frame, GroupRef, Verdict, Where
 
 _PATH_LIMIT = 48
@@ -55,6 +56,30 @@ def frame_of(site: str) -> Frame | None:
     file, _, rest = site.rpartition(":")
     line, _, function = rest.partition(" ")
     return Frame(file, int(line), function) if line.isdecimal() else None
+
+
+_PARALLEL = (
+    ("torch.nn.parallel.distributed", "DistributedDataParallel"),
+    ("torch.distributed.fsdp", "FSDP"),
+    ("torch.distributed._composable.fsdp", "FSDP"),
+    ("deepspeed.runtime", "DeepSpeed"),
+    ("megatron.core.distributed", "Megatron DDP"),
+)
+# What these call their own phases; what they name otherwise are the wrappers and hooks around them.
+_PHASES = ("forward", "backward", "unshard", "reshard", "sync", "step", "reduce", "gather")
+
+
+def parallel_call(frames: tuple[CodeFrame, ...]) -> str:
+    """Given a stack, innermost first, return the call of DDP, FSDP or the like through which the job's own code came
+    into a collective, "FSDP's pre_forward"; "" where it made that itself."""
+    found = []
+    for frame in frames[: job_frame_index(frames)]:
+        module = code_origin(frame.filename).module
+        who = next((who for name, who in _PARALLEL if module == name or module.startswith(f"{name}.")), None)
+        if who is not None:
+            found.append(f"{who}'s {function(frame.name).lstrip('_')}")
+    telling = [call for call in found if any(phase in call.rpartition(" ")[2] for phase in _PHASES)]
+    return (telling or found or [""])[-1]
 
 
 def waiters(ranges: str, verb: str = "wait") -> str:

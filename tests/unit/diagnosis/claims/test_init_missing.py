@@ -59,8 +59,9 @@ def test_threads_tell_where_no_hook_answers() -> None:
     assert (told.cause, told.culprits) == ("init_missing", (3,))
 
 
-def test_a_rank_with_a_process_group_has_joined_though_it_does_not_answer() -> None:
-    busy = _asked(Rank(3, dumped=False, frames=SLEEPS), "no answer", answered=False, threads=("pt_nccl_watchdg",))
+@pytest.mark.parametrize("thread", ["pt_nccl_watchdg", "pt_nccl2_heartb", "pt_gloo_runloop"])
+def test_a_rank_with_a_process_group_has_joined_though_it_does_not_answer(thread: str) -> None:
+    busy = _asked(Rank(3, dumped=False, frames=SLEEPS), "no answer", answered=False, threads=(thread,))
     told = judge(_job(*(_joined(rank) for rank in range(3)), busy)).verdicts[0]
     assert (told.cause, told.culprits) == ("not_entered", (3,))
 

@@ -68,3 +68,20 @@ def test_replacements_that_are_variables_are_real() -> None:
 )
 def test_what_guides_invent_is_known_as_such(name: str) -> None:
     assert catalogue().variables[name].status == "invented"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Read by NCCL 2.30.7 (NCCL_PARAM and the guide) and by torch 2.15, whose recorder has variables of its own.
+        "NCCL_IPC_USE_ABSTRACT_SOCKET",
+        "NCCL_GRAPH_STREAM_ORDERING",
+        "NCCL_SHADOW_MEMPOOL_MAX_SIZE",
+        "NCCL_DEV_API_JIT",
+        "TORCH_FR_DUMP_ON_TIMEOUT",
+        "TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC",
+        "TORCH_DIST_USE_NCCL2",
+    ],
+)
+def test_what_the_newest_releases_read_is_real(name: str) -> None:
+    assert name in catalogue().real
