@@ -35,9 +35,10 @@ READY_SECONDS = 180.0
 
 
 class Cost(NamedTuple):
-    """Shares of a core, one of each time between two scrapes, and MiB by process."""
+    """Percent of a core, one of each time between two scrapes, and by process; MiB by process."""
 
     cpu: list[float]
+    cpu_of: dict[str, float]
     memory: dict[str, float]
 
     @property
@@ -74,12 +75,16 @@ class Processes:
         alive = {process.pid for process in (self._first, *self._first.children(recursive=True))}
         return sum(seconds for pid, seconds in self._ran.items() if pid in alive) + gone
 
+    def ran(self) -> dict[int, float]:
+        """Return what each had taken by the last call of `cpu_seconds`."""
+        return dict(self._ran)
+
     def memory(self) -> dict[str, float]:
         """Return MiB (PSS) of each."""
         found: dict[str, float] = {}
         for process in (self._first, *self._first.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
-                found[f"{name_of(process)} ({process.pid})"] = process.memory_full_info().pss / 2**20
+                found[f"{process.pid:7} {name_of(process):.40}"] = process.memory_full_info().pss / 2**20
         return found
 
 
@@ -87,6 +92,7 @@ def watch(pid: int, port: int, seconds: float) -> Cost:
     """Scrape it, and return what it cost meanwhile."""
     processes, shares = Processes(pid), []
     until, before, at = time.monotonic() + seconds, processes.cpu_seconds(), time.monotonic()
+    began, ran_before = at, processes.ran()
     while time.monotonic() < until:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             assert answer.read()
@@ -94,7 +100,9 @@ def watch(pid: int, port: int, seconds: float) -> Cost:
         now, cpu = time.monotonic(), processes.cpu_seconds()
         shares.append((cpu - before) / (now - at) * 100)
         before, at = cpu, now
-    return Cost(shares, processes.memory())
+    memory, ran = processes.memory(), processes.ran()
+    of = {name: ran.get(pid := int(name.split()[0]), 0.0) - ran_before.get(pid, 0.0) for name in memory}
+    return Cost(shares, {name: cpu / (at - began) * 100 for name, cpu in of.items()}, memory)
 
 
 def has_nvml() -> bool:

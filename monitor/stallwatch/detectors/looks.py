@@ -4,7 +4,9 @@ A look is one step of the job, whatever its length: what one batch did to its ra
 the hooks' looks fell into it. Where nobody counts steps it is one completed collective.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 from math import sqrt
 from statistics import median_low, stdev
 
@@ -77,7 +79,15 @@ class Looks(msgspec.Struct, frozen=True):
     def column(self, member: Member, window: int, *, surely: bool = False) -> tuple[tuple[int, int], ...]:
         """(ticks, of these waiting) of one member in the last looks, oldest first."""
         place = self.members.index(member)
-        return tuple((look.ticks, (look.surely if surely else look.waited)[place]) for look in self.looks[-window:])
+        return self.columns(window, surely=surely)[place]
+
+    def columns(self, window: int, *, surely: bool = False) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """The same of every member, in their order."""
+        looks = self.looks[-window:]
+        ticks = [look.ticks for look in looks]
+        waits = zip(*[look.surely if surely else look.waited for look in looks], strict=True)
+        # Of no look each has an empty column.
+        return tuple(tuple(zip(ticks, one, strict=True)) for one in waits) if looks else ((),) * len(self.members)
 
     def column_before(self, member: Member, window: int) -> tuple[tuple[int, int], ...]:
         """The same of the looks before the last `window`, as far as they are kept."""
@@ -96,19 +106,34 @@ class Looks(msgspec.Struct, frozen=True):
         """How many looks there are in the last `span_ns`, one more to reach it."""
         if not self.looks:
             return 0
-        newest = self.looks[-1].at_ns
-        return sum(newest - look.at_ns < span_ns for look in self.looks) + 1
+        # They are in the order of their moments.
+        before = bisect_right(self.looks, self.looks[-1].at_ns - span_ns, key=lambda look: look.at_ns)
+        return len(self.looks) - before + 1
 
 
 def peers_of(members: Sequence[Member]) -> list[list[Member]]:
     """Divide the members by what program they run: stages of a pipeline wait unequally by design, and who has no more
     batches only shadows the collectives of those that have (torch's Join)."""
-    groups, left = [], _that_step(members)
+    left = _that_step(members)
+    return [[left[place] for place in places] for places in _by_role(tuple(member.role for member in left))]
+
+
+# A tick asks this some hundred times of the same few roles: for each of its moments, and for each window.
+@lru_cache(maxsize=64)
+def _by_role(roles: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Places in `roles` of those that are the same: as the first of each that is left, so in order."""
+    groups, left = [], list(range(len(roles)))
     while left:
-        peers = [member for member in left if _same_role(member.role, left[0].role)]
-        left = [member for member in left if member not in peers]
-        groups.append(peers)
-    return groups
+        same = tuple(place for place in left if _same_role(roles[place], roles[left[0]]))
+        left = [place for place in left if place not in same]
+        groups.append(same)
+    return tuple(groups)
+
+
+@lru_cache(maxsize=64)
+def _alike(roles: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Of each role the places of those that are the same."""
+    return tuple(tuple(place for place, role in enumerate(roles) if _same_role(role, one)) for one in roles)
 
 
 def _that_step(members: Sequence[Member]) -> list[Member]:
@@ -152,7 +177,11 @@ def _with(looks: Looks, number: int) -> Looks:
     waits = surely = {member.rank: sample.pending for member, sample in zip(members, together, strict=True)}
     if looks.nccl:
         seen = _ahead(members, together)
-        members = tuple(_taken(member, members, together) for member in members)
+        alike = _alike(tuple(member.role for member in members))
+        members = tuple(
+            _taken(member, mine, [together[place] for place in places])
+            for member, mine, places in zip(members, together, alike, strict=True)
+        )
         looks = msgspec.structs.replace(looks, members=members)
         if seen is None:
             return looks
@@ -208,11 +237,10 @@ def _sample(look: CounterLook, *, nccl: bool) -> Sample:
     return Sample(look.number, look.at_ns, look.step, enqueued, completed)
 
 
-def _taken(member: Member, members: Sequence[Member], together: Sequence[Sample]) -> Member:
-    mine = together[members.index(member)]
-    peers = [s.completed for m, s in zip(members, together, strict=True) if _same_role(m.role, member.role)]
-    offsets = (*member.offsets, mine.completed - median_low(peers))[-_KEPT_OFFSETS:]
-    return msgspec.structs.replace(member, offsets=offsets)
+def _taken(member: Member, mine: Sample, peers: Sequence[Sample]) -> Member:
+    """`peers`: samples of those with the same role, its own among them."""
+    offset = mine.completed - median_low([peer.completed for peer in peers])
+    return msgspec.structs.replace(member, offsets=(*member.offsets, offset)[-_KEPT_OFFSETS:])
 
 
 def _ahead(members: Sequence[Member], together: Sequence[Sample]) -> tuple[dict[int, bool], dict[int, bool]] | None:

@@ -173,11 +173,14 @@ class SlowDetector:
     def _leasts(self, looks: Looks, windows: Sequence[int]) -> dict[int, Least | None]:
         """Who waits least, by each of these windows."""
         found: dict[int, list[Least]] = {window: [] for window in windows}
+        longest, ways = max(windows), (False, True) if looks.nccl else (True,)
+        keys = [(member.rank, member.pid) for member in looks.members]
+        by_way = [dict(zip(keys, looks.columns(longest, surely=way), strict=True)) for way in ways]
         for members in peers_of(looks.members):
             if len(members) < 2:
                 continue
-            for surely in (False, True) if looks.nccl else (True,):
-                peers = Peers([(m.rank, looks.column(m, max(windows), surely=surely)) for m in members])
+            for surely, columns in zip(ways, by_way, strict=True):
+                peers = Peers([(m.rank, columns[m.rank, m.pid]) for m in members])
                 for window in windows:
                     before, since_ns = partial(_before, looks, members, window), looks.since_ns(window)
                     least = who_waits_least(peers, window, self._searched_share, before, since_ns)

@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from statistics import median, stdev
 
 import msgspec
@@ -122,13 +122,15 @@ def leads(columns: Sequence[tuple[int, Column]]) -> dict[int, float]:
 
 def leads_of_looks(columns: Sequence[Column]) -> list[list[float]]:
     """Given the columns of two peers or more, return for each the same look by look."""
-    series: list[list[float]] = [[] for _ in columns]
-    for looks in zip(*columns, strict=True):
-        shares = [waited / ticks for ticks, waited in looks]
-        ordered = sorted(shares)
-        for leads, share in zip(series, shares, strict=True):
-            leads.append(_median_without(ordered, share) - share)
-    return series
+    shares = ([waited / ticks for ticks, waited in column] for column in columns)
+    return [list(series) for series in zip(*map(_leads_of_look, zip(*shares, strict=True)), strict=True)]
+
+
+# Shares of a look are of few kinds, and most of the looks were there when this was asked last.
+@lru_cache(maxsize=4096)
+def _leads_of_look(shares: tuple[float, ...]) -> tuple[float, ...]:
+    ordered = sorted(shares)
+    return tuple(_median_without(ordered, share) - share for share in shares)
 
 
 def _median_without(ordered: Sequence[float], one: float) -> float:

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from stallwatch.config import Config
+from stallwatch.detectors.looks import Look, Looks, Member, peers_of
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
 from stallwatch.replay.playing import detect
@@ -126,3 +127,15 @@ def test_a_rank_that_counts_no_steps_under_nccl_costs_the_others_nothing() -> No
     detected = run(shots)
     assert not [error for _, one in detected for error in one.errors]
     assert (1,) in {finding.ranks for _, finding in found(detected, "slow")}
+
+
+def test_the_columns_of_all_members_are_those_of_each_and_a_span_counts_one_look_more() -> None:
+    members = (Member(0, 10, (5, 900)), Member(1, 11, (5, 902)), Member(2, 12, (5, 400)))
+    each = tuple(Look(at * SECOND_NS, 4, (at % 5, 0, 1), (0, at % 3, 1), (1, 1, 1), at) for at in (1, 2, 4, 5, 9))
+    looks = Looks(members, looks=each, count=5)
+    assert looks.columns(3) == tuple(looks.column(member, 3) for member in members)
+    assert looks.column(members[0], 2) == ((4, 0), (4, 4))
+    assert looks.column(members[1], 2, surely=True) == ((4, 2), (4, 0))
+    assert Looks(members).columns(3) == ((), (), ())
+    assert [looks.within(seconds * SECOND_NS) for seconds in (1, 4, 5, 100)] == [2, 2, 3, 6]
+    assert [[member.rank for member in peers] for peers in peers_of(members)] == [[0, 1], [2]]
