@@ -201,9 +201,9 @@ def measure(seconds: float, ranks: int, backend: str, *, show: bool) -> list[Fig
             print(f"not idle: {strangers} ranks of other jobs on this machine, {told} incidents")
         if show:
             for cost in filter(None, (idle, busy, alone)):
-                print(
-                    "\n".join(f"  {memory:6.1f} MiB  {process}" for process, memory in cost.memory.items()), end="\n\n"
-                )
+                for process, mebibytes in cost.memory.items():
+                    print(f"{mebibytes:6.1f} MiB {cost.cpu_of[process]:6.2f} % {process}")
+                print()
     return found
 
 
