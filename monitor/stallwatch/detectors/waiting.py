@@ -30,8 +30,8 @@ _EARLIER_LOOKS = 16  # that show what was before
 _SOME_LOOKS = 4  # the same, if they differ so much
 _ALWAYS = 0.5  # of the difference now
 _MOST_AT_ONCE = 0.6  # of the looks: of fewer those that are of one moment would be no fair sample
-_GROWS = 0.25  # of what it was: more is no chance and no other kind of batch
-_GROWS_ERRORS = 3.0  # standard errors
+_GROWS = 0.5  # of what it was: less comes by other batches, or by looks of a busy machine
+_GROWS_ERRORS = 4.0  # standard errors: it is asked again at every look
 _SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
 
 Column = tuple[tuple[int, int], ...]  # one rank: (ticks, of these waiting) of each look, oldest first
