@@ -124,6 +124,8 @@ class Scrubber:
     def _word(self, word: str) -> str:
         if _OURS.fullmatch(word) or _NUMBER.fullmatch(word) or _STAMP.match(word):
             return word
+        if "-" in word and any(map(_OURS.fullmatch, word.split("-"))):  # of an incident's id the job's name is gone
+            return "-".join(map(self._word, word.split("-")))
         if word in _known() or _COUNT.sub("", word) in _known():  # "pt_autograd_1": torch's threads are numbered
             return word
         # What a function does is read in its name's parts: "save_acme_weights" is "save_wordx3_weights".
@@ -152,6 +154,8 @@ class Scrubber:
         return f"{named}{dot}{ending}" if dot and _is_ending(ending) else f"{named}{line[0] if line else ''}"
 
     def _name(self, kind: str, own: str) -> str:
+        if _OURS.fullmatch(own):
+            return own  # stands for a secret already: a job may be called as its script is
         if own in self._secret or (len(own) > 3 and not all(map(_is_everybodys, _PARTS.findall(own)))):
             self.removed.add(own)  # in a path everybody's word goes, too, and stands elsewhere
         if (kind, own) not in self._names:

@@ -64,6 +64,15 @@ def test_the_short_name_that_py_spy_gives_a_file_is_scrubbed_as_its_path_is() ->
     assert made["short_filename"] == made["filename"].rpartition("/")[2] != "train.py"
 
 
+@pytest.mark.parametrize("text", ["at train.py:4", "train-a13b951f-3", 'File "train.py", line 3'])
+def test_a_job_that_is_called_as_its_script_is_scrubbed_once(text: str) -> None:
+    """A name that stands for another one is no name of the original."""
+    scrubber = Scrubber((*SECRETS, "train"))
+    left = scrubber.text(text)
+    assert "train" not in left
+    assert not [name for name in scrubber.removed if name.startswith("namex")]
+
+
 def test_of_a_traceback_the_frames_stay_and_the_lines_of_code_go() -> None:
     said = Scrubber(SECRETS).log(
         'Traceback (most recent call last):\n  File "/srv/a/train.py", line 94, in step\n    dist.all_reduce(x)\n'
