@@ -330,8 +330,8 @@ class Member:
     def _may_leave(self, now_ns: int, local: Local) -> bool:
         assert self._over_ns is not None
         told = self._news(local) or self._told
-        if self._closed or self._board.closed or told is None:
-            return True  # told is None: nobody was told of it, and nobody needs its end
+        if self._closed or self._board.closed or (told is None and not self._holds(now_ns)):
+            return True  # told is None: nobody was told of it, and nobody needs its end; or ours is on its way
         return now_ns - self._over_ns > _LINGER_SECONDS * SECOND_NS
 
 

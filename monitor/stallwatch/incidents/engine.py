@@ -67,6 +67,7 @@ class Engine:
         It may be called at any moment between ticks with the last tick's findings and new events.
         """
         actions: list[Action] = []
+        before = lives
         for event in events:
             lives = self._heard(lives, event, now, actions)
         is_off = silence.mode_of(lives, self._config, now.at_ns) == "off"
@@ -79,7 +80,9 @@ class Engine:
             lived = self._live(life, lives, now, actions)
             end = life_cycle.end_of(lived, now.of(lived.incident.job, lived.family), now.jobs, now.at_ns)
             # What is told now must be seen as open once, or outputs would never tell it.
-            if end is None or lived.incident.severity != life.incident.severity:
+            told_now = lived.incident.severity != life.incident.severity
+            was = before.find(lived.incident.incident_id)
+            if end is None or told_now or shared.awaits_its_teller(was, lived, end.state, now.at_ns):
                 kept.append(lived)
             else:
                 facts = now.jobs.get(lived.incident.job)

@@ -7,7 +7,7 @@ from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents.life import Family, IncidentLife, IncidentTable
 from stallwatch.incidents.looking import named, noted, state_by
 from stallwatch.incidents.messages import Action, FleetSaid
-from stallwatch.model.incident import Incident, Together
+from stallwatch.model.incident import Incident, IncidentState, Together
 
 
 def begin_together(family: Family, facts: JobFacts | None, config: Config) -> Together | None:
@@ -16,6 +16,22 @@ def begin_together(family: Family, facts: JobFacts | None, config: Config) -> To
     if not config.fleet.url or family != "hang" or facts is None or facts.world_size <= len(facts.ranks):
         return None
     return Together(why="the job's nodes have not agreed yet which of them tells")
+
+
+_TELLER_SECONDS = 120.0  # that nodes take at most to agree who tells, the meeting place away or not
+
+
+def awaits_its_teller(before: IncidentLife | None, life: IncidentLife, end: IncidentState, at_ns: int) -> bool:
+    """Given a life as it was and is, and how it would end: whether its end must wait. Where all ranks of this node have
+    died, the job is over here before its nodes have agreed who tells of it; what ends untold nobody tells."""
+    incident = life.incident
+    together = incident.together
+    if end != "ended" or together is None or incident.severity == "none" or incident.muted or together.told is not None:
+        return False
+    if together.speaks:  # outputs must see once that it is this node's to tell
+        was = before.incident.together if before is not None else None
+        return was is None or not was.speaks
+    return life.confirmed_ns is not None and at_ns - life.confirmed_ns < int(_TELLER_SECONDS * 1e9)
 
 
 def said(life: IncidentLife, event: FleetSaid, at_ns: int, wall_ns: int, actions: list[Action]) -> IncidentLife:

@@ -37,6 +37,13 @@ def test_the_node_with_a_proof_speaks_at_once() -> None:
     assert told(sent)[0].at < 12
 
 
+def test_a_job_that_is_over_on_the_node_of_the_first_death_before_nodes_agree_is_told_all_the_same() -> None:
+    sent = sent_in(Story(nodes=2, per_node=1, culprit=1, fault="killed"))
+    assert [(one.step, one.cause, one.culprits) for one in sent][:1] == [("told", "rank_exited", (1,))]
+    assert sent[0].at < 25
+    assert [one.step for one in sent].count("told") == 1
+
+
 def test_a_leader_that_dies_before_it_has_told_is_replaced() -> None:
     first = told(sent_in(Story(culprit=5)))[0]
     sent = sent_in(Story(culprit=5, dies={first.node: first.at - 2}))
