@@ -1,6 +1,6 @@
 """The answer to "what does this rank do", from its stacks, its process looks, its heartbeat and its log."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -139,7 +139,7 @@ def read_activity(rank: RankEvidence) -> RankActivity:
             moving=moved.moves,
             cpu_share=moved.cpu_share,
             io_known=all(look.process and look.process.read_bytes is not None for look in (before.look, now.look)),
-            ends_by_itself=None if gone else kind_of(_doing(now, standing, rank.sources)),
+            ends_by_itself=None if gone else kind_of(_doing(now, standing, rank)),
         ),
         helpers=Helpers(
             waits_for_children=standing.waits_for_children,
@@ -199,7 +199,8 @@ def _are_at_work(helpers: Helpers, process: ProcessLook | None) -> bool:
     return bool(helpers.child and helpers.child.frame) or any(child.state in ("R", "D") for child in children)
 
 
-def _doing(now: Moment, standing: BlockingLocation, sources: tuple[SourceLine, ...]) -> Doing:
+def _doing(now: Moment, standing: BlockingLocation, rank: RankEvidence) -> Doing:
+    sources = rank.sources
     frames = now.thread.frames if now.thread else ()
     own = next(
         (place_ for place_, frame in enumerate(frames) if code_origin(frame.filename).origin is Origin.JOB), len(frames)
@@ -215,12 +216,20 @@ def _doing(now: Moment, standing: BlockingLocation, sources: tuple[SourceLine, .
         imports=any(frame.filename.startswith("<frozen importlib") for frame in frames[:own]),
         sleeps=wait == "sleep" or (said == "sleep" and not on_cpu),
         on_cpu=on_cpu,
-        bounded=said == "database" or any(is_bounded(source_text(sources, frame)) for frame in frames[: own + 1]),
+        bounded=said == "database" or _may_be_bounded(frames[: own + 1], rank),
         serves=not on_cpu and (_is_event_loop(frames[:own]) or ("queue" in roles and _serves(now.look.threads))),
         helper=kind_of_helpers(now.thread, now.look, sources)
         if now.thread and standing.where == "lock" and wait in ("futex", None)
         else None,
     )
+
+
+def _may_be_bounded(frames: Sequence[CodeFrame], rank: RankEvidence) -> bool:
+    """A line says that the wait has a time-out. Or lines were asked for and could not be read, as on a crowded node:
+    waits with a time-out were told as certain there."""
+    texts = [source_text(rank.sources, frame) for frame in frames]
+    unread = bool(rank.attempts) and not any(tried.what == "sources" and tried.answered for tried in rank.attempts)
+    return any(is_bounded(text) for text in texts) or (unread and bool(texts) and not any(texts))
 
 
 # Where programs wait for requests, messages or a person, in the thread that is judged or beside it.

@@ -9,7 +9,7 @@ import pytest
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.activity import read_activity
-from stallwatch.model.evidence import ChildProcess, SourceLine, ThreadState
+from stallwatch.model.evidence import Attempt, ChildProcess, SourceLine, ThreadState
 from tests.builders.heartbeat import heartbeat
 from tests.builders.job import SLEEPS, Rank, evidence, loop, transfer, world
 from tests.builders.rank_evidence import MODULE, PID, Frames, process, rank, stack, stacks, thread
@@ -52,6 +52,13 @@ def test_a_wait_with_a_time_out_of_its_own_may_end_by_itself(text: str, wchan: s
     frames = stack("load@JOB:4", MODULE)
     sources = (SourceLine(frames[0].filename, 4, text),)
     assert read_activity(rank(frames, "S", wchan, sources=sources)).progress.ends_by_itself == kind
+
+
+@pytest.mark.parametrize(("answered", "kind"), [(False, "timeout"), (True, None)])
+def test_a_wait_whose_line_could_not_be_read_may_have_a_time_out(answered: bool, kind: str | None) -> None:
+    tried = (Attempt("sources", 1, 1, answered, "" if answered else "the reader did not answer in time"),)
+    found = rank(stack("Condition.wait@PY/threading.py:327", "take@JOB:4", MODULE), "S", "futex_wait_queue")
+    assert read_activity(msgspec.structs.replace(found, attempts=tried)).progress.ends_by_itself == kind
 
 
 GETS = stack("Condition.wait@PY/threading.py:327", "Queue.get@PY/queue.py:171", "advance@JOB:4", MODULE)
