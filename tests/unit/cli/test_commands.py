@@ -6,7 +6,7 @@ import json
 import os
 import pwd
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
@@ -27,24 +27,10 @@ from stallwatch.model.snapshot import JobKey, SensorStatus
 from stallwatch.node.disk import DiskHangs
 from stallwatch.node.heartbeat_file import prepare
 from stallwatch.outputs.documents import incident_list, rank_list
-from tests.integration.outputs.serving import Served, served, stalled
+from tests.integration.outputs.serving import Served, served
 from tests.unit.outputs.reports import JOB, FakeControl, diagnosis, incident, node_report, verdict, view
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[Served]:
-    past = incident(incident_id="llama-7b-0", state="resolved", report=None)
-    with served(stalled(), FakeControl(incidents=(incident(),), past=(past,))) as made:
-        yield made
-
-
-@pytest.fixture
-def address(node: Served, monkeypatch: pytest.MonkeyPatch) -> Served:
-    monkeypatch.setenv("STALLWATCH_DAEMON_RUN_DIRECTORY", str(node.directory))
-    monkeypatch.setenv("STALLWATCH_DAEMON_STATE_DIRECTORY", str(node.directory))
-    return node
 
 
 def test_status_shows_each_rank_and_the_open_incident(address: Served, capsys: Capture) -> None:
@@ -300,55 +286,6 @@ def test_past_incidents_that_cannot_be_read_hide_no_open_one(
     assert "past incidents cannot be read: /var/lib/stallwatch has not answered for 9 s" in shown.err
 
 
-def test_capture_and_mute_reach_the_daemon(address: Served, capsys: Capture) -> None:
-    address.control.asked.clear()
-    assert run(["capture", "--job", "llama-7b"]) == 0
-    assert run(["mute", "llama-7b", "--for", "2h"]) == 0
-    said = capsys.readouterr().out
-    assert "stallwatch incidents llama-7b-2" in said
-    assert "No job of that name" not in said
-    assert run(["mute", "llama-7b", "--for", "0", "--json"]) == 0
-    assert address.control.asked == [("capture", "llama-7b"), ("mute", "llama-7b", 7200.0), ("mute", "llama-7b", 0.0)]
-
-
-def test_mode_and_maintenance_reach_the_daemon_and_say_where_they_hold(address: Served, capsys: Capture) -> None:
-    address.control.asked.clear()
-    assert run(["mode", "shadow", "--for", "2h"]) == 0
-    assert run(["maintenance", "--why", "disks"]) == 0
-    assert run(["maintenance", "n7", "n8", "--for", "0"]) == 0
-    assert run(["mode", "loud"]) == 64
-    assert address.control.asked == [
-        ("mode", "shadow", 7200.0),
-        ("maintenance", "", 7200.0, "disks"),
-        ("maintenance", "n7", 0.0, ""),
-        ("maintenance", "n8", 0.0, ""),
-    ]
-    said = capsys.readouterr().out
-    assert "mode shadow for 2.0 h" in said
-    assert said.count("on this node alone") == 3
-    assert run(["mode"]) == 0
-    assert "mode tell: nothing is silenced" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("given", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("1d", 86400)])
-def test_durations(address: Served, given: str, seconds: float) -> None:
-    address.control.asked.clear()
-    assert run(["mute", "llama-7b", "--for", given]) == 0
-    assert address.control.asked == [("mute", "llama-7b", seconds)]
-
-
-@pytest.mark.parametrize("given", ["", "h", "-1m", "5x", "1 m m", "inf"])
-def test_what_is_no_duration_is_wrong_usage(address: Served, given: str) -> None:
-    assert run(["mute", "llama-7b", "--for", given]) == 64
-
-
-def test_notify_test_fails_when_one_output_did_not_deliver(address: Served, capsys: Capture) -> None:
-    assert run(["notify-test"]) == 0
-    address.control.lines = ("slack: delivered (200 ok)", "webhook: not delivered: 500")
-    assert run(["notify-test"]) == 69
-    assert "webhook: not delivered: 500" in capsys.readouterr().out
-
-
 def test_top_streams_documents_and_refuses_to_draw_into_a_pipe(address: Served, capsys: Capture) -> None:
     assert run(["top", "--json", "--count", "2", "--interval", "0.1"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -381,11 +318,6 @@ def test_every_command_of_this_folder_explains_itself(capsys: Capture) -> None:
         assert "Usage: stallwatch" in capsys.readouterr().out
 
 
-def test_muting_a_job_that_does_not_run_says_so(address: Served, capsys: Capture) -> None:
-    assert run(["mute", "lama-7b"]) == 0
-    assert "No job of that name runs here now (these do: llama-7b)" in capsys.readouterr().out
-
-
 def test_what_a_job_writes_does_not_drive_the_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     evil = incident(report=diagnosis(verdict(summary="\x1b[2Jgone", next_steps=("\x1b]0;owned\x07",))))
     with served(node_report(evil), FakeControl(incidents=(evil,))) as node:
@@ -393,15 +325,3 @@ def test_what_a_job_writes_does_not_drive_the_terminal(capsys: Capture, monkeypa
         assert run(["incidents", "llama-7b-1"]) == 0
         assert run(["status"]) == 0
     assert "\x1b" not in capsys.readouterr().out
-
-
-def test_a_verdict_is_judged_by_its_incidents_beginning(address: Served, capsys: Capture) -> None:
-    assert run(["incidents", "judge", "llama-7b-1", "wrong"]) == 0
-    assert "The verdict of llama-7b-1 was wrong, says " in capsys.readouterr().out
-    assert ("judge", "llama-7b-1", "wrong") in [asked[:3] for asked in address.control.asked]
-
-
-@pytest.mark.parametrize("words", [["judge"], ["judge", "llama-7b-1"], ["judge", "llama-7b-1", "perhaps"], ["a", "b"]])
-def test_what_is_no_judgement_says_how_it_is_written(address: Served, capsys: Capture, words: list[str]) -> None:
-    assert run(["incidents", *words]) == 64
-    assert "judge" in capsys.readouterr().err

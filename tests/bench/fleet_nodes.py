@@ -1,0 +1,263 @@
+"""Nodes as namespaces of this machine, each with a daemon and ranks of one job, a meeting place, and a server in the
+place of Slack: what bench_fleet_live.py plays its scenarios on."""
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from stallwatch.demo.daemon_child import DaemonChild, tail
+from stallwatch.demo.draw import drawn_rank
+from stallwatch.demo.job import PROGRAMS, end_processes, job_environment
+
+SLOW = Path(__file__).parent.parent / "programs" / "slow_rank.py"
+_NET = f"10.{100 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
+_TAG = f"sw{os.getpid() % 10000}"  # an interface's name has 15 characters
+_PLAYS = itertools.count()  # a namespace's links outlive it for a moment
+HOST = f"{_NET}.1"
+
+
+def sh(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+class Slack:
+    """Keeps what is posted, and when."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[float, dict[str, Any]]] = []
+        slack = self
+
+        class Endpoint(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                slack.got.append((time.monotonic(), {**body, "from": self.client_address[0]}))
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"ok")
+
+            def log_message(self, format: str, *args: object) -> None:
+                return
+
+        self.server = ThreadingHTTPServer((HOST, 0), Endpoint)
+        self.url = f"http://{HOST}:{self.server.server_port}/services/T/B/x"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+class Redis:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, 7000 + os.getpid() % 2000
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = ["redis-server", "--bind", HOST, "--port", str(self.port), "--save", "", "--dir", str(self.folder)]
+        self.process = subprocess.Popen(
+            [*command, "--requirepass", "secret"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+
+class Node:
+    def __init__(self, number: int, folder: Path) -> None:
+        self.number, self.name = number, f"node-{number}"
+        self.folder = folder / self.name
+        self.folder.mkdir()
+        self.address = f"{_NET}.{10 + number}"
+        self.net = f"{_TAG}p{next(_PLAYS)}n{number}"
+        self.init: subprocess.Popen[bytes] | None = None
+        self.daemon: DaemonChild | None = None
+        self.ranks: list[subprocess.Popen[bytes]] = []
+        self.mark = self.folder / "mark"
+
+    def up(self) -> None:
+        sh("ip", "netns", "add", self.net)
+        sh("ip", "link", "add", f"{self.net}v", "type", "veth", "peer", "name", "eth0", "netns", self.net)
+        sh("ip", "link", "set", f"{self.net}v", "master", f"{_TAG}b", "up")
+        sh("ip", "-n", self.net, "addr", "add", f"{self.address}/24", "dev", "eth0")
+        for device in ("eth0", "lo"):
+            sh("ip", "-n", self.net, "link", "set", device, "up")
+        inside = f"hostname {self.name}; echo $$; exec sleep infinity"
+        command = ["ip", "netns", "exec", self.net, "unshare", "--pid", "--uts", "--mount", "--fork", "--mount-proc"]
+        self.init = subprocess.Popen([*command, "--kill-child", "sh", "-c", inside], stdout=subprocess.PIPE)
+        assert self.init.stdout is not None
+        self.init.stdout.readline()
+        (self.pid,) = _children(self.init.pid)
+
+    def enter(self) -> list[str]:
+        return ["nsenter", "-t", str(self.pid), "-n", "-p", "-u", "-m", "--"]
+
+    def watch(self, settings: dict[str, dict[str, str]]) -> None:
+        command = (*self.enter(), sys.executable, "-m", "stallwatch.cli")
+        self.daemon = DaemonChild(self.folder, os.environ, settings, command)
+        self.daemon.start()
+
+    def train(self, program: Path, arguments: Sequence[str], nodes: int, per_node: int, master: str) -> None:
+        for local in range(per_node):
+            self._start(program, arguments, local, nodes, per_node, master)
+
+    def _start(
+        self, program: Path, arguments: Sequence[str], local: int, nodes: int, per_node: int, master: str
+    ) -> None:
+        assert self.daemon is not None
+        environment = job_environment(os.environ, self.daemon.rank_directory, self.mark, self.folder, "fleet-job")
+        environment |= {
+            "RANK": str(self.number * per_node + local), "WORLD_SIZE": str(nodes * per_node),
+            "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(per_node),
+            "MASTER_ADDR": master, "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth0",
+        }  # fmt: skip
+        with (self.folder / ("rank.log" if local == 0 else f"rank{local}.log")).open("wb") as log:
+            self.ranks.append(
+                subprocess.Popen(
+                    [*self.enter(), sys.executable, str(program), *arguments, "--backend", "gloo"],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
+                )
+            )  # fmt: skip
+
+    def cut(self) -> None:
+        sh("ip", "link", "set", f"{self.net}v", "down")
+
+    def kill_daemon(self) -> None:
+        """As a node's crash would: the daemon and all its children at once."""
+        import psutil
+
+        assert self.daemon is not None and self.daemon.pid is not None
+        process = psutil.Process(self.daemon.pid)
+        end_processes({process, *process.children(recursive=True)})
+
+    def down(self) -> None:
+        with contextlib.suppress(Exception):
+            if self.daemon is not None:
+                self.daemon.stop()
+        for rank in self.ranks:
+            with contextlib.suppress(Exception):
+                rank.kill()
+                rank.wait(10)
+        with contextlib.suppress(Exception):
+            os.kill(self.pid, signal.SIGKILL)
+            if self.init is not None:
+                self.init.wait(10)
+        with contextlib.suppress(Exception):
+            sh("ip", "netns", "del", self.net)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+class Cluster:
+    def __init__(self, folder: Path, nodes: int, per_node: int, place: str) -> None:
+        self.folder, self.place, self.per_node = folder, place, per_node
+        self.nodes = [Node(number, folder) for number in range(nodes)]
+        self.redis = Redis(folder)
+        (folder / "key").write_text("a secret of at least sixteen bytes")
+        (folder / "password").write_text("secret")
+        self.shared = folder / "shared"
+        self.shared.mkdir(mode=0o700)
+        self.proves_nothing = False  # no node alone can: told as undecided, when the patience with that is over
+        self.program, self.seed = PROGRAMS / "feature_cache.py", 5
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator["Cluster"]:
+        sh("ip", "link", "add", f"{_TAG}b", "type", "bridge")
+        try:
+            sh("ip", "addr", "add", f"{HOST}/24", "dev", f"{_TAG}b")
+            sh("ip", "link", "set", f"{_TAG}b", "up")
+            self.slack = Slack()
+            for node in self.nodes:
+                node.up()
+            yield self
+        finally:
+            for node in self.nodes:
+                node.down()
+            self.redis.stop()
+            with contextlib.suppress(Exception):
+                sh("ip", "link", "del", f"{_TAG}b")
+
+    def watch(self) -> None:
+        url = f"redis://{HOST}:{self.redis.port}" if self.place == "redis" else f"file://{self.shared}"
+        fleet = {"url": url, "key_file": str(self.folder / "key")}
+        if self.place == "redis":
+            fleet["password_file"] = str(self.folder / "password")
+        settings = {"fleet": fleet, "slack": {"webhook_url": self.slack.url}, "daemon": {}}
+        if self.proves_nothing:
+            settings["tell"] = {"undecided_seconds": "40"}
+        for node in self.nodes:
+            settings["daemon"] = {
+                "rank_directory": str(node.folder / "ranks"),
+                "state_directory": str(node.folder / "state"),
+                "run_directory": str(node.folder / "run"),
+            }
+            node.watch(settings)
+
+    def train(self, *arguments: str) -> None:
+        given = ["--fault-step", "40", "--seed", str(self.seed), *arguments]
+        if self.program == SLOW:
+            given = ["--by", "sleep", "--extra", "0.5", "--slow-rank", str(self.culprit), "--healthy-seconds", "25"]
+            given += ["--seconds", "120"]
+        for node in self.nodes:
+            node.train(self.program, given, len(self.nodes), self.per_node, self.nodes[0].address)
+
+    @property
+    def culprit(self) -> int:
+        return drawn_rank(self.seed, len(self.nodes) * self.per_node)
+
+    @property
+    def home(self) -> Node:
+        """The culprit's node."""
+        return self.nodes[self.culprit // self.per_node]
+
+    def struck(self) -> float:
+        """The moment of the fault, on the clock that all of these nodes have in common."""
+        return float(self.until(lambda: self._mark() or 0.0, 300.0, "the fault"))
+
+    def _mark(self) -> float | None:
+        if self.program == SLOW:
+            said = [
+                line for line in (self.nodes[0].folder / "rank.log").read_text().splitlines() if '"slow": true' in line
+            ]
+            return float(json.loads(said[0])["at"]) if said else None
+        found = [node.mark.read_text().split() for node in self.nodes if node.mark.exists()]
+        return int(found[0][-1]) / 1e9 if found and found[0] else None
+
+    def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
+        end = time.monotonic() + seconds
+        while not (value := condition()):
+            if time.monotonic() > end:
+                logs = "\n".join(f"{n.name}: {tail(n.folder / 'daemon.log')}" for n in self.nodes)
+                raise TimeoutError(f"{what}: not within {seconds:.0f} s\n{logs}")
+            time.sleep(0.05)
+        return value
+
+    def steps(self) -> int:
+        assert self.nodes[0].daemon is not None
+        with contextlib.suppress(Exception):
+            return max((one.step or 0 for one in self.nodes[0].daemon.client.ranks().ranks), default=0)
+        return 0
+
+    def incident(self, node: Node) -> Any:
+        assert node.daemon is not None
+        with contextlib.suppress(Exception):
+            return next((one for one in node.daemon.client.incidents().incidents if one.state != "suspect"), None)
+        return None
+
+    def speaker(self) -> Node | None:
+        """Who holds the claim, by what any node shows."""
+        for node in self.nodes:
+            one = self.incident(node)
+            if one is not None and one.together is not None and one.together.speaks:
+                return node
+        return None
