@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -63,8 +64,18 @@ class CloudEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def schema() -> bytes:
-    """JSON Schema of a message."""
-    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(CloudEvent)), indent=1) + b"\n"
+    """JSON Schema of a message, the same whatever version of msgspec makes it."""
+    return msgspec.json.format(msgspec.json.encode(_unindented(msgspec.json.schema(CloudEvent))), indent=1) + b"\n"
+
+
+def _unindented(part: Any) -> Any:
+    """Docstrings without the indentation of the code, which msgspec leaves in before 0.23."""
+    if isinstance(part, dict):
+        return {
+            key: cleandoc(value) if key == "description" and isinstance(value, str) else _unindented(value)
+            for key, value in part.items()
+        }
+    return [_unindented(each) for each in part] if isinstance(part, list) else part
 
 
 def webhook(config: Config, clock: Clock) -> Notifier | None:
