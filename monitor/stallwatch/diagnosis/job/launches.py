@@ -48,9 +48,15 @@ def ranks_behind(launches: Iterable[Launches]) -> frozenset[int]:
 
 def ranks_awaited(launches: Sequence[Launches]) -> frozenset[int]:
     """Given what was launched, return those behind that wait for nobody themselves: in no communicator another member
-    has launched less than they have."""
+    has launched less than they have, nor are they in one that has counted no collective: it carries sends and receives,
+    which RAS does not count."""
     totals = [_totals(counts) for counts in launches]
-    waiting = {rank for counts in totals for rank, total in counts.items() if total > min(counts.values())}
+    waiting = {
+        rank
+        for counts in totals
+        for rank, total in counts.items()
+        if total > min(counts.values()) or not any(counts.values())
+    }
     return frozenset(rank for counts in totals for rank in _lagging(counts)) - waiting
 
 

@@ -59,6 +59,11 @@ def test_who_is_behind_because_it_waits_for_another_is_not_named() -> None:
     assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
 
 
+def test_who_may_wait_for_a_message_is_not_named() -> None:
+    """Two of a pipeline: their communicator has sent and received, which is not counted."""
+    assert _judged({**ALIKE, 2: (99, 5)}, {1: (0, 0), 2: (0, 0)}).culprits == ()
+
+
 @pytest.mark.parametrize(
     "counts",
     [
