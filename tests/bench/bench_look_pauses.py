@@ -6,8 +6,9 @@ A job of ranks under a daemon in its default configuration. It moves all the tim
 (`stallwatch capture`), as any look before a verdict does; every so often rank 0 stands still for some seconds, so that
 the job is suspected, and goes on. Each rank notes when one of its threads, woken a thousand times a second, did not
 run, and which steps took long (tests/programs/communicating.py). A machine with less than two free cores a rank makes
-gaps of its own: those while nobody looks are shown beside those while somebody does. Exit code 0 when no gap during a
-look is longer than 50 ms, or than the longest without one.
+gaps of its own: those before the first look are shown beside those since then. A look at a suspicion that passed keeps
+no note of itself, so every later gap may be of a look. Exit code 0 when none of these is longer than 50 ms, or than the
+longest before.
 """
 
 import argparse
@@ -59,10 +60,10 @@ class Pauses(NamedTuple):
     told: int
 
     def of(self, kind: str) -> tuple[list[Gap], list[Gap]]:
-        """Return the gaps of this kind while ranks were looked at, and the others, the longest first."""
+        """Return the gaps of this kind since ranks were first looked at, and those before, the longest first."""
         some = sorted((gap for gap in self.gaps if gap.kind == kind), key=lambda gap: -gap.seconds)
-        beside = [gap for gap in some if _beside(gap, self.looks)]
-        return beside, [gap for gap in some if gap not in beside]
+        first = min((at for at, _ in self.looks), default=float("inf")) - MOST_SECONDS
+        return [gap for gap in some if gap.at >= first], [gap for gap in some if gap.at < first]
 
 
 def main() -> int:
@@ -80,7 +81,7 @@ def figures(quick: bool) -> list[Figure]:
     found = []
     for what, kind in (("pause", "thread"), ("step", "step")):
         during, alone = (sorted(gap.seconds * 1e3 for gap in some) for some in pauses.of(kind))
-        beside = f"{len(during)} over 20 ms; while nobody looks {max(alone, default=0):.0f} ms at most, of {len(alone)}"
+        beside = f"{len(during)} over 20 ms; before any {max(alone, default=0):.0f} ms at most, of {len(alone)}"
         found.append(Figure(f"longest {what} while looked at", max(during, default=0.0), "ms", detail=beside))
         if during:
             found.append(Figure(f"{what} while looked at, p99.9 of those over 20 ms", percentile(during, 0.999), "ms"))
@@ -142,7 +143,7 @@ def _gaps(folder: Path, ranks: int) -> list[Gap]:
 def _show(pauses: Pauses) -> int:
     during, alone = pauses.of("thread")
     print(f"{len(pauses.looks)} things asked of ranks; told: {pauses.told}; load {os.getloadavg()[0]:.1f}")
-    for name, some in (("while looked at", during), ("else", alone)):
+    for name, some in (("since a look", during), ("before", alone)):
         over = sum(gap.seconds > MOST_SECONDS for gap in some)
         longest = ", ".join(f"{gap.seconds * 1e3:.0f} ms (rank {gap.rank})" for gap in some[:5])
         print(f"{name:16}: {len(some)} gaps over 20 ms, {over} over 50 ms; longest {longest or 'none'}")

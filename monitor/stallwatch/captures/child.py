@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from stallwatch.captures import user_files
 from stallwatch.captures.channel import NODE, BeforeByRank, Note, Progress, Sending
-from stallwatch.captures.flight_recorder import EXTRA
+from stallwatch.captures.flight_recorder import EXTRA, turns
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
 from stallwatch.captures.kernel_log import read_kernel_log
@@ -26,6 +26,7 @@ from stallwatch.captures.ras_capture import RasCapture
 from stallwatch.captures.spec import KINDS, CaptureState, Evidence, Order
 from stallwatch.formats.outside_text import name_of
 from stallwatch.model.evidence import Attempt
+from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.known_ranks import read_known
 from stallwatch.node.no_network import give_up_network
@@ -61,7 +62,9 @@ class Look:
         for sample in targets:
             if by_rank.setdefault(sample.rank, sample) is not sample:
                 self._problems.append(f"process {sample.pid} is rank {sample.rank} too and was not looked at")
-        self.ranks = [RankLook(sample, place) for sample in by_rank.values()]
+        hooked = [rank for rank, sample in by_rank.items() if isinstance(sample.heartbeat, Known)]
+        turn_ns = dict(zip(hooked, turns(len(hooked), len(os.sched_getaffinity(0))), strict=True))
+        self.ranks = [RankLook(sample, place, turn_ns.get(rank, 0)) for rank, sample in by_rank.items()]
 
     def take(self) -> None:
         """Take all evidence of the order, ranks beside each other, and come back when that is done or its time is

@@ -44,7 +44,8 @@ class Place(NamedTuple):
 class RankLook:
     """Everything that is asked of one rank at this look."""
 
-    def __init__(self, sample: RankSample, place: Place) -> None:
+    def __init__(self, sample: RankSample, place: Place, turn_ns: int = 0) -> None:
+        """`turn_ns`: by how much its recorder's dump is put off."""
         self.sample = sample
         order = place.order
         self.look = order.look
@@ -52,7 +53,7 @@ class RankLook:
         self._section = order.capture
         self._kind = KINDS[order.kind]
         self.stacks = StackCapture(sample, self.folder, order.capture, place.held)
-        self.recorder = RecorderRequest(sample, self.folder, order.recorder_seconds, order.at_ns)
+        self.recorder = RecorderRequest(sample, self.folder, order.recorder_seconds, order.at_ns, turn_ns)
         self.profile = ProfileCapture(sample, self.folder, order.capture)
         self.gone = sample.end is not None
         self.refused = refusal(sample, order.capture.ranks_of_root)
