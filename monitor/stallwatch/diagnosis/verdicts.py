@@ -109,7 +109,8 @@ _HOLDS_ALL = ("storage", "data")
 def _ends_by_itself(analysis: Analysis, claim: Claim) -> EndsByItself | None:
     """What the claim is about may end by itself: by what it says, or by what its culprits do."""
     ends_with = CAUSES[claim.cause].ends_with
-    if claim.ends_by_itself is not None or ends_with == "nothing":
+    # Who counts steps on has passed the call that the others wait in: what it does in a step ends, their wait does not.
+    if claim.ends_by_itself is not None or ends_with == "nothing" or claim.steps_past:
         return claim.ends_by_itself
     if ends_with == "everybody":
         here = [activity for activity in analysis.case.activities.values() if not activity.end.gone]

@@ -46,6 +46,7 @@ def test_a_rank_that_goes_on_by_itself_is_not_waited_for_in_patience() -> None:
     assert (verdict.cause, verdict.culprits, verdict.where) == ("not_entered", (3,), "user_code")
     assert "has gone on for 231 steps without all_reduce number 13, in which ranks 0-2 wait" in verdict.summary
     assert "no_sync()" in " ".join(verdict.next_steps)
+    assert verdict.ends_by_itself is None  # it sleeps within its steps, and its step ends; the others' wait does not
 
 
 @pytest.mark.parametrize(
